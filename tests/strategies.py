@@ -2,7 +2,7 @@
 
 `conversations()` is canonical (what readers promise), but otherwise unfit for any target: illegal, duplicate and reused
 ids, orphans, missing, late and doubled results, blank texts, system messages anywhere, everything of two families.
-`conversations_that_go_on()` gives a conversation and the same one some turns later. `events()` obeys model/grammar.py.
+`conversations_that_go_on()` gives a conversation and the same one some turns later. `events()` obeys model/assemble.py.
 """
 
 from __future__ import annotations
@@ -15,20 +15,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec import structs
 
 from dragoman.errors import Fault
-from dragoman.model.blocks import (
-    Block,
-    Cache,
-    Extra,
-    Media,
-    Opaque,
-    Reasoning,
-    Seal,
-    Text,
-    ToolCall,
-    ToolResult,
-    Where,
-)
-from dragoman.model.canonical import canonical
+from dragoman.model.blocks import Block, Cache, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import (
     Conversation,
@@ -40,6 +27,7 @@ from dragoman.model.conversation import (
     ToolSpec,
     Usage,
     Why,
+    canonical,
 )
 from dragoman.model.events import (
     FINISHED,

@@ -21,7 +21,7 @@ from dragoman.filters.raw_tools.outputs import Arguments, CallStarted
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.events import BlockKeys, BlockStarted, Events, Started, TextDelta
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Notes
 from dragoman.wire import jsonio
 
 DELTAS = 80_000

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from dragoman.dialects import names as dialects
     from dragoman.errors import DragomanError
     from dragoman.gateway.app import asgi
-    from dragoman.model.notes import Note
+    from dragoman.model.filter import Note
 
 _PLACES = {
     "DragomanError": ("dragoman.errors", "DragomanError"),
-    "Note": ("dragoman.model.notes", "Note"),
+    "Note": ("dragoman.model.filter", "Note"),
     "StreamTranslator": ("dragoman.api", "StreamTranslator"),
     "Translated": ("dragoman.api", "Translated"),
     "asgi": ("dragoman.gateway.app", "asgi"),

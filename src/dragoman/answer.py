@@ -11,14 +11,14 @@ from msgspec import Struct
 
 from dragoman.dialects.base import REAL_WORLD, Content, Encoder, Reader, World
 from dragoman.errors import ClientFault, DragomanError, Fault
-from dragoman.filters.object_arguments import settle_reply
+from dragoman.filters.calls import settle_reply
 from dragoman.model.assemble import fold, unfold
-from dragoman.model.budget import Budget
 from dragoman.model.conversation import Reply, Stop, Usage
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockKeys,
     BlockStarted,
+    Budget,
     Delta,
     Event,
     Events,
@@ -31,9 +31,18 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.filter import BLOCKS, Kind, Reads
-from dragoman.model.lane import UNSEEN, LaneWatch, Listener, Search
-from dragoman.model.notes import MOST_OF_ANSWER, Note, Notes
+from dragoman.model.filter import (
+    BLOCKS,
+    MOST_OF_ANSWER,
+    UNSEEN,
+    Kind,
+    LaneWatch,
+    Listener,
+    Note,
+    Notes,
+    Reads,
+    Search,
+)
 from dragoman.translate import Plan
 from dragoman.wire.frame import Frame, Payload
 from dragoman.wire.jsonio import TROUBLE, encode_text
@@ -140,7 +149,7 @@ _GAP = b"\0gap\0"  # what no payload holds
 
 
 class _Lane(Struct, frozen=True, gc=False):
-    """The short way of the deltas of one block (lane.py), put together from all parts."""
+    """The short way of the deltas of one block (model/filter.py), put together from all parts."""
 
     kind: str  # of the upstream's frames
     decode: Callable[[bytes], Any]

@@ -15,7 +15,7 @@ from dragoman.answer import Answer, answer_whole
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import DragomanError, LocalMisuse, MalformedRequest, UpstreamViolation
 from dragoman.model.conversation import Conversation
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.translate import Plan, Settings, configured, plan
 from dragoman.wire import jsonio
 

@@ -15,12 +15,9 @@ from msgspec import Struct, structs
 from dragoman import filters
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import LocalMisuse, Unrepresentable
-from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import Filter, MakeBack
-from dragoman.model.notes import Note, Notes
+from dragoman.model.conversation import Conversation, canonical
+from dragoman.model.filter import Facts, Features, Filter, MakeBack, Note, Notes
 from dragoman.wire.http import HttpRequest
 
 

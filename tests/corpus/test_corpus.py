@@ -13,10 +13,9 @@ from dragoman.answer import Answer, ResponseFilters, reply_whole
 from dragoman.dialects.base import Reader
 from dragoman.errors import UpstreamFault, UpstreamViolation
 from dragoman.gateway.answers import PassThrough
-from dragoman.model.assemble import fold
+from dragoman.model.assemble import check, fold
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys, Event, Failed
-from dragoman.model.grammar import check
 from dragoman.translate import plan
 from dragoman.wire.http import HttpResponse
 from tests.corpus.exchange import CLIENTS, UPSTREAM, WORLD, Exchange, dialect_of, exchanges, outcome, wanted

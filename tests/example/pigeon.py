@@ -17,16 +17,15 @@ from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, OutOfOrder, Truncated, Unrepresentable
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.blocks import Block, Text, ToolCall, ToolResult, Where
-from dragoman.model.budget import Budget
-from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities, traits
-from dragoman.model.conversation import Conversation, Message, Reply, Stop, ToolSpec, Usage, Why
+from dragoman.model.conversation import Conversation, Message, Reply, Stop, ToolSpec, Usage, Why, canonical
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
     BlockKeys,
     BlockStarted,
+    Budget,
     Event,
     Events,
     Failed,

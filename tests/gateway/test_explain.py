@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.dialects.rulebook import Breach
 from dragoman.gateway.explain import MOST, MOST_BYTES, Refusal, RefusalLog, Sent, explain
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from tests.gateway.house import KEY, behind, kept_refusal, messages
 
 REFUSED = '[[turn]]\nstatus = 400\nmessage = "Improperly formed request."'

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.dialects.kiro.models import name_of
-from dragoman.dialects.kiro.quirks.identity import _SESSION
+from dragoman.dialects.kiro.quirks.request import _SESSION
 from dragoman.errors import Fault
 from dragoman.gateway import redaction
 from dragoman.gateway.redaction import Redactor, without_shapes

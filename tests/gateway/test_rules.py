@@ -21,7 +21,8 @@ import dragoman.dialects as registry
 from dragoman.answer import Answer
 from dragoman.dialects.kiro.quirks import leaks
 from dragoman.dialects.openai import choice
-from dragoman.filters import object_arguments, serialize_blocks
+from dragoman.filters import answers as filter_answers
+from dragoman.filters import calls as filter_calls
 from dragoman.filters.raw_tools import markup
 from dragoman.filters.raw_tools import outputs as raw_call
 from dragoman.gateway import admin, backend, serve
@@ -402,7 +403,7 @@ def test_rule_8_what_was_held_of_an_answer_that_broke_does_not_count_when_it_is_
 
 
 def test_rule_8_text_of_tool_arguments_is_held_within_four_megabytes() -> None:
-    held = [each.HELD_LIMIT for each in (leaks, raw_call, markup, object_arguments, serialize_blocks)]
+    held = [each.HELD_LIMIT for each in (leaks, raw_call, markup, filter_calls, filter_answers)]
     assert max(*held, choice._MOST_HELD) <= 4 * 1024 * 1024
     assert exchange.HIGH <= 256 * 1024
 

@@ -15,6 +15,7 @@ from dragoman.conformance import laws
 from dragoman.conformance.laws import NOBODY, still_world
 from dragoman.dialects.base import Reader
 from dragoman.filters.raw_tools.tables import NAMES as TABLES
+from dragoman.model.assemble import Grammar
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, Stop, Thinking, ToolSpec, Why
 from dragoman.model.events import (
@@ -31,9 +32,7 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
 )
-from dragoman.model.filter import MakeBack
-from dragoman.model.grammar import Grammar
-from dragoman.model.notes import Notes
+from dragoman.model.filter import MakeBack, Notes
 from dragoman.translate import Plan, Settings, plan
 from tests import strategies
 from tests.stories.telling import Story, stories

@@ -31,20 +31,23 @@ from dragoman.gateway.answers import PassThrough
 from dragoman.gateway.memory import AnswerStore, Memory
 from dragoman.http.exchange import Owner
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.budget import AnswerLimits, Budget, KeptText, json_size
 from dragoman.model.conversation import Conversation, Message, ToolSpec, Usage
 from dragoman.model.events import (
+    AnswerLimits,
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
+    Budget,
     Cited,
     Events,
     Failed,
+    KeptText,
     ReasoningDelta,
     Sealed,
     Started,
     TextDelta,
     UsageReported,
+    json_size,
 )
 from dragoman.translate import Plan, Settings, plan
 from dragoman.wire import jsonio

@@ -22,10 +22,9 @@ from msgspec import structs
 import dragoman.dialects as registry
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError
-from dragoman.filters.settle_thinking import unopened_loop
+from dragoman.filters.limits import unopened_loop
 from dragoman.model.blocks import Block, Cache, Media, Reasoning, Seal, Text, ToolCall, ToolResult
-from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Message, Thinking, ToolChoice, ToolSpec
+from dragoman.model.conversation import Conversation, Message, Thinking, ToolChoice, ToolSpec, canonical
 from dragoman.translate import Plan, configured, plan
 from dragoman.wire import jsonio
 from tests import strategies

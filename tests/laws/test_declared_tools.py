@@ -12,7 +12,7 @@ from hypothesis.strategies import DrawFn
 
 import dragoman.dialects as registry
 from dragoman.errors import Unrepresentable
-from dragoman.filters.rename_tools import rename
+from dragoman.filters.calls import rename
 from dragoman.model.conversation import ToolSpec
 from dragoman.translate import plan
 

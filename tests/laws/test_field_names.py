@@ -20,7 +20,7 @@ from dragoman.dialects.base import Dialect
 from dragoman.model.assemble import fold
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import Failed
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.translate import plan
 from dragoman.wire import jsonio
 from tests.stories.telling import Story, steps, still_world, stories, wire_bytes

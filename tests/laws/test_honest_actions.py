@@ -10,9 +10,9 @@ import pytest
 import dragoman
 import dragoman.dialects as registry
 from dragoman.errors import DragomanError, Unrepresentable
-from dragoman.filters.fill_empty import FILLER
-from dragoman.filters.pair_tools import MOVED, NO_OUTPUT, NO_RESULT
-from dragoman.model.notes import Note
+from dragoman.filters.results import MOVED, NO_OUTPUT, NO_RESULT
+from dragoman.filters.turns import FILLER
+from dragoman.model.filter import Note
 from tests.laws.bodies import BODIES, MODEL, MORE, strings
 from tests.wrong import Path, paths, replaced, without
 

@@ -16,9 +16,7 @@ from dragoman.errors import DragomanError
 from dragoman.model.blocks import Block, Media, Opaque
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.events import BlockKeys, Events
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Filter, MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Facts, Filter, MakeBack, Notes
 from dragoman.translate import Plan, plan
 from tests import strategies
 from tests.laws.test_block_keys import answers, asked, settings_of_all_kinds

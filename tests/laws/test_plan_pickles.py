@@ -20,8 +20,8 @@ from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.preparing import Bounds, parse, rendered
 from dragoman.gateway.worker import Worker
 from dragoman.gateway.worker_process import Job, Reply
-from dragoman.model.budget import AnswerLimits
 from dragoman.model.conversation import without_messages
+from dragoman.model.events import AnswerLimits
 from dragoman.translate import Plan, Settings
 from dragoman.wire.http import HttpRequest
 from tests.laws.bodies import BODIES

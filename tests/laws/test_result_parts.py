@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 import dragoman.dialects as registry
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.translate import plan
 from dragoman.wire import jsonio
 

@@ -236,7 +236,7 @@ MADE_LATER = {
     "markers.py",
     "literals.py",
     "grammar.py",
-    "rename_tools.py",
+    "calls.py",
     "model.py",
     "table_file.py",
     "find_tags.py",

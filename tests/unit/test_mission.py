@@ -48,7 +48,7 @@ def test_000_the_code_that_reads_tool_results_has_every_branch_tried() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert "--include='$(EXACT)' --fail-under=100" in makefile
     [named] = re.findall(r"^EXACT := (.+)$", makefile, re.MULTILINE)
-    assert "src/dragoman/dialects/kiro/quirks/results.py" in named.split(",")
+    assert "src/dragoman/dialects/kiro/quirks/turns.py" in named.split(",")
     assert [path for path in named.split(",") if not (ROOT / path).is_file()] == []
 
 

@@ -9,9 +9,8 @@ import pytest
 import dragoman.dialects as registry
 from dragoman import translate_request
 from dragoman.model.blocks import Media, Opaque, Where
-from dragoman.model.media_forms import read_any_media, read_tool_media
-from dragoman.model.notes import Note
-from dragoman.model.parts import PartText, part_text, server_tool_text
+from dragoman.model.filter import Note
+from dragoman.model.parts import PartText, part_text, read_any_media, read_tool_media, server_tool_text
 from dragoman.translate import plan
 from dragoman.wire import jsonio
 

@@ -17,18 +17,16 @@ from bench.questions import question
 from dragoman.dialects.anthropic import request as anthropic_request
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.models import estimate, estimate_input, estimate_message
-from dragoman.dialects.kiro.quirks import results as kiro_results
-from dragoman.dialects.kiro.quirks import surrogates as kiro_surrogates
+from dragoman.dialects.kiro.quirks import request as kiro_surrogates
 from dragoman.dialects.openai import messages as openai_messages
 from dragoman.errors import DragomanError
-from dragoman.filters import PairTools, rename_tools
-from dragoman.filters import pair_tools as pairing
+from dragoman.filters import PairTools
+from dragoman.filters import calls as renaming
+from dragoman.filters import results as pairing
 from dragoman.gateway.limits import RequestLimits, check_tree
 from dragoman.model.blocks import Cache, Reasoning, Seal, Text, ToolResult, Where
-from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts, inventory
-from dragoman.model.notes import Notes
+from dragoman.model.conversation import Conversation, Message, canonical
+from dragoman.model.filter import Facts, Notes, inventory
 from dragoman.translate import plan
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
@@ -133,8 +131,7 @@ def paired_needs_no_pairing(asked: Conversation) -> None:
 # What says that there is nothing to do, and the answer with which a filter looks through everything.
 SHORT_CUTS: list[tuple[Any, str, Any]] = [
     (pairing, "_paired", False),
-    (rename_tools, "_allows", False),
-    (kiro_results, "_are_read", False),
+    (renaming, "_allows", False),
     (kiro_surrogates, "_are_whole", False),
     (openai_messages, "_words", None),
 ]

@@ -11,7 +11,7 @@ from dragoman.agent.types import BedrockResponseError, ToolUseBlock
 from dragoman.answer import ResponseFilters
 from dragoman.dialects.base import REAL_WORLD, Dialect, Reader
 from dragoman.errors import Fault, LocalMisuse, Reset, TransportError, UpstreamFault, UpstreamViolation
-from dragoman.filters.object_arguments import as_object
+from dragoman.filters.calls import as_object
 from dragoman.http.addresses import parse_address
 from dragoman.http.client.client import Timeouts, send
 from dragoman.model.assemble import unfold

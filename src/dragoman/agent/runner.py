@@ -36,7 +36,7 @@ from dragoman.agent.types import (
     with_legal_ids,
 )
 from dragoman.errors import DragomanError, TransportError, UpstreamFault, UpstreamViolation
-from dragoman.filters.object_arguments import as_object
+from dragoman.filters.calls import as_object
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Media, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Reply, Usage, Why

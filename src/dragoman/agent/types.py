@@ -10,7 +10,7 @@ from msgspec import Struct
 
 import dragoman.dialects as registry
 from dragoman.errors import Fault, UpstreamViolation
-from dragoman.filters.rename_tools import rename
+from dragoman.filters.calls import rename
 from dragoman.model.conversation import Conversation, Usage
 
 # --- what is wrong with a raw response

@@ -21,7 +21,7 @@ from dragoman.gateway.config import ConfigError, assemble, load
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import Running, running_gateway
 from dragoman.http.client.client import Timeouts, send
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.simulator import Received, Simulator, parse, running_simulator
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest

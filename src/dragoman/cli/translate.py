@@ -12,7 +12,7 @@ import dragoman
 from dragoman.api import Translated
 from dragoman.cli.terminal import Unreadable, chunks, complain, one_line, read
 from dragoman.errors import DragomanError, LocalMisuse
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.wire import jsonio
 
 

@@ -17,12 +17,11 @@ from dragoman.answer import Answer, ResponseFilters, folded
 from dragoman.conformance.samples import CONVERSATIONS, STREAMS
 from dragoman.dialects.base import Dialect, Reader, World
 from dragoman.errors import DragomanError, Unrepresentable
-from dragoman.model.assemble import fold
+from dragoman.model.assemble import check, fold
 from dragoman.model.blocks import Block, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, Reply
 from dragoman.model.events import BlockEnded, BlockKeys, Events, Failed
-from dragoman.model.grammar import check
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Notes
 from dragoman.translate import Plan, plan
 from dragoman.wire import jsonio
 

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from dragoman.errors import Fault
 from dragoman.model.blocks import Media, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.conversation import (
-    Conversation,
-    Message,
-    Output,
-    Stop,
-    Thinking,
-    ToolChoice,
-    ToolSpec,
-    Usage,
-    Why,
-)
+from dragoman.model.conversation import Conversation, Message, Output, Stop, Thinking, ToolChoice, ToolSpec, Usage, Why
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,

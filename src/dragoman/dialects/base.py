@@ -16,25 +16,25 @@ from msgspec import Struct
 from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault
 from dragoman.model.blocks import Block
-from dragoman.model.budget import Budget, KeptSize
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply, Stop, Usage
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockKeys,
+    Budget,
     Delta,
     Event,
     Events,
     Failed,
     Finished,
+    KeptSize,
     OpaqueEvent,
     ReasoningDelta,
     Step,
     TextDelta,
     UsageReported,
 )
-from dragoman.model.filter import Filter
-from dragoman.model.lane import LaneSource, LaneTarget
+from dragoman.model.filter import Filter, LaneSource, LaneTarget
 from dragoman.wire.frame import Frame, FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
@@ -82,7 +82,7 @@ class Decoder(Protocol):
     BadFrame says that one frame cannot be read, and that the decoder is as it was before the frame. Every other
     violation ends the stream, because it drops, merges or leaves open a call or a block.
 
-    It obeys model/grammar.py: the events of all frames and of `close` are one whole stream.
+    It obeys model/assemble.py: the events of all frames and of `close` are one whole stream.
     """
 
     @property
@@ -99,7 +99,7 @@ class Decoder(Protocol):
         """The end of the bytes: by themselves, or because something broke. Empty if the stream had ended."""
 
     def lane(self, kind: type[Delta], key: int) -> LaneSource | None:
-        """Return how the next such delta of this block is read from its frame alone (lane.py); None: by `feed`."""
+        """Return how the next such delta of this block is read from its frame (model/filter.py); None: by `feed`."""
         return None
 
 
@@ -118,7 +118,7 @@ class Encoder(Protocol):
         """A frame that says nothing, to keep a silent stream alive; None where the dialect has none."""
 
     def lane(self, kind: type[Delta], key: int) -> LaneTarget | None:
-        """Return how the next such delta of this block is written (lane.py); None: by `feed`."""
+        """Return how the next such delta of this block is written (model/filter.py); None: by `feed`."""
         return None
 
     def renumber(self, number: int) -> None:

@@ -24,7 +24,7 @@ from msgspec import Struct, field
 from dragoman.gateway.redaction import Redactor
 from dragoman.http.addresses import is_loopback
 from dragoman.model.conversation import Stop, Usage
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 

@@ -16,10 +16,9 @@ from dragoman.dialects.base import REAL_WORLD, Encoder, World
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault, UpstreamFault, UpstreamViolation
 from dragoman.gateway.limits import json_memory
 from dragoman.gateway.memory import Answered, answered
-from dragoman.model.budget import Budget
 from dragoman.model.conversation import Reply, Stop, Usage
-from dragoman.model.events import Delta, Events, Failed, Step
-from dragoman.model.notes import Note
+from dragoman.model.events import Budget, Delta, Events, Failed, Step
+from dragoman.model.filter import Note
 from dragoman.translate import Plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame, Payload

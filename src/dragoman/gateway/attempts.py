@@ -17,8 +17,14 @@ from typing import Protocol
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import Call, ExactRequest, PlainRequest
-from dragoman.errors import ClientFault, DragomanError, Fault, MalformedRequest, UpstreamFault
-from dragoman.filters.refuse_held import refusal_of
+from dragoman.errors import (
+    ClientFault,
+    DragomanError,
+    Fault,
+    MalformedRequest,
+    UpstreamFault,
+)
+from dragoman.filters.request import refusal_of
 from dragoman.gateway.backend import Backend, Busy
 from dragoman.gateway.breaker import Ticket
 from dragoman.gateway.context import Prepared, RequestContext
@@ -33,7 +39,7 @@ from dragoman.gateway.routing import Matched
 from dragoman.gateway.worker_process import Unavailable, WorkerFailed
 from dragoman.http.client.client import Reply
 from dragoman.model.conversation import Conversation, without_messages
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.translate import Plan, plan
 from dragoman.upstream.credentials import Credential
 from dragoman.wire.http import HttpRequest, HttpResponse

@@ -23,7 +23,7 @@ from dragoman.gateway.preparing import CachedPlan
 from dragoman.gateway.response_buffer import KeepAlive
 from dragoman.gateway.worker_process import WorkerProcess
 from dragoman.http.exchange import Exchange
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.translate import Plan
 from dragoman.wire.http import HttpRequest
 

@@ -29,9 +29,8 @@ from dragoman.gateway.response_buffer import ResponseBuffer
 from dragoman.gateway.routing import BUG, ENDING
 from dragoman.gateway.worker_process import Unavailable
 from dragoman.http.client.client import Reply
-from dragoman.model.budget import Budget
 from dragoman.model.conversation import without_messages
-from dragoman.model.events import Failed
+from dragoman.model.events import Budget, Failed
 from dragoman.translate import Plan
 from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json

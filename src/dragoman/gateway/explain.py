@@ -30,7 +30,7 @@ from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import make_private_folder, read_private, remove_parts, write_private
 from dragoman.gateway.worker_process import Unavailable, WorkerProcess
 from dragoman.http.exchange import Owner
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.translate import Plan
 from dragoman.upstream.credentials import with_headers
 from dragoman.wire import jsonio

@@ -20,9 +20,9 @@ from dragoman.gateway.memory import Said, continued_plan, references
 from dragoman.gateway.preparing import Bounds, counting, parse, refuse_doubled, rendered
 from dragoman.gateway.routing import Router, Unreadable
 from dragoman.model.blocks import Block, Extra
-from dragoman.model.budget import AnswerLimits, Budget
 from dragoman.model.conversation import Conversation, Output, ToolSpec, bare, without_messages
-from dragoman.model.notes import Note
+from dragoman.model.events import AnswerLimits, Budget
+from dragoman.model.filter import Note
 from dragoman.translate import Plan, Settings
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json

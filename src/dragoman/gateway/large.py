@@ -20,7 +20,7 @@ from dragoman.gateway.routing import Matched, Router, Unreadable
 from dragoman.gateway.worker_process import Unavailable, WorkerProcess
 from dragoman.http.exchange import Exchange
 from dragoman.model.conversation import Conversation
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.wire.http import HttpRequest
 
 

@@ -14,8 +14,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from dragoman.errors import ClientFault, Fault, MalformedRequest, TooLarge
-from dragoman.model.budget import AnswerLimits, Budget
 from dragoman.model.conversation import Conversation, ToolSpec
+from dragoman.model.events import AnswerLimits, Budget
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 

@@ -19,7 +19,7 @@ from dragoman.errors import MalformedRequest
 from dragoman.http.addresses import is_metadata
 from dragoman.model.blocks import Media, Opaque
 from dragoman.model.conversation import Conversation
-from dragoman.model.facts import inventory
+from dragoman.model.filter import inventory
 from dragoman.wire.jsonio import Json
 
 MediaUrls: TypeAlias = Literal["web", "any", "none"]

@@ -24,9 +24,8 @@ from dragoman.gateway.limits import Overloaded, count_values, is_large
 from dragoman.http.exchange import Owner
 from dragoman.model.assemble import Assembly
 from dragoman.model.blocks import Block, Node, Where
-from dragoman.model.budget import Budget
 from dragoman.model.conversation import Conversation, Message, Reply
-from dragoman.model.events import Events, Failed, Finished
+from dragoman.model.events import Budget, Events, Failed, Finished
 from dragoman.translate import Plan, Settings, plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload

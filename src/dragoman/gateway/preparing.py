@@ -16,7 +16,7 @@ from dragoman.gateway.config import Server
 from dragoman.gateway.limits import RequestLimits, Shape, check_conversation, check_tree
 from dragoman.gateway.media_urls import MediaUrls, check_media_urls
 from dragoman.model.conversation import Conversation
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.translate import Plan
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest

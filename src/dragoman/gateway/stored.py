@@ -22,7 +22,7 @@ from dragoman.gateway.context import RequestContext
 from dragoman.gateway.policy import Refused
 from dragoman.http.client.client import Reply
 from dragoman.http.exchange import Owner
-from dragoman.model.budget import Budget, KeptSize
+from dragoman.model.events import Budget, KeptSize
 from dragoman.upstream.credentials import Credential
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers

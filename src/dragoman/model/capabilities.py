@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
@@ -105,3 +106,15 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None  # not None: required, and this is the default
     window: int | None = None  # tokens of question and answer together, where known; told to clients, never enforced
     longest_answer: int | None = None  # tokens of an answer, where known
+
+
+# --- What is known of a model by its name, whichever dialect serves it
+
+
+# Their chat templates print tool results without ids: the first result is read as that of the first call.
+_BY_ORDER = re.compile(r"kimi|moonshot|qwen|glm|deepseek|minimax|llama|hermes|gpt-oss|seed-oss", re.IGNORECASE)
+
+
+def reads_results_by_order(model: str) -> bool:
+    """Return whether the model knows a tool result by its place among the results, not by its id."""
+    return _BY_ORDER.search(model) is not None

@@ -3,15 +3,201 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from io import StringIO
+from typing import Protocol, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from dragoman.errors import Fault
+from dragoman.errors import AnswerTooLarge, Fault
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.budget import Budget, json_size, text_size
 from dragoman.model.conversation import Stop, Usage
 from dragoman.wire.jsonio import Json
+
+# --- What may be kept of one answer while it comes: bytes, blocks and choices. Pure.
+#
+# Decoders, filters and encoders that keep a part of an answer for later count it here first. What is over a limit
+# raises AnswerTooLarge, so the stream ends with an error and nothing grows further. What passes at once is not
+# counted.
+
+
+_BLOCK = 2048  # bytes that decoder, filters and encoder together have for one block, beside what it says
+_CHOICE = 8192  # the same for a choice
+_STEP = 16 * 1024  # bytes for which the account of all answers is asked at once
+_COPIES = 4  # of the id and the name of a call: decoder, filters and encoder each have theirs
+_NODE, _ITEM = 64, 8  # bytes of a JSON value and of a place in an array or an object
+_WIDE = 4  # bytes of a character where a text is not ASCII
+
+
+class AnswerLimits(Struct, frozen=True):
+    """What one answer may make the translation keep."""
+
+    answer: int = 32 * 1024 * 1024  # bytes
+    blocks: int = 4096  # calls, texts, thoughts and all others
+    choices: int = 128
+
+
+class Account(Protocol):
+    """What all answers together keep. `keep` raises where there is no room."""
+
+    def keep(self, size: int) -> None: ...
+    def free(self, size: int) -> None: ...
+
+
+class Budget:
+    """Counts what is kept of one answer. `account`, if there is one, counts it among all answers too."""
+
+    __slots__ = ("_account", "_blocks", "_choices", "_copy", "_kept", "_room", "limits")
+
+    def __init__(self, limits: AnswerLimits | None = None, account: Account | None = None) -> None:
+        self.limits = limits or AnswerLimits()
+        self._account = account
+        self._kept = self._blocks = self._choices = 0
+        self._copy: Budget | None = None
+        self._room = 0 if account is not None else self.limits.answer  # that need not be asked for
+
+    @property
+    def kept(self) -> int:
+        """Bytes that are kept now."""
+        return self._kept
+
+    def keep(self, size: int) -> None:
+        """Count bytes before they are kept. Raises AnswerTooLarge, or what the account raises; then none are."""
+        kept, most = self._kept + size, self.limits.answer
+        if kept > self._room:
+            if kept > most:
+                raise AnswerTooLarge(f"more than {most} bytes of the answer have to be kept, the limit (answer)")
+            if self._account is not None:
+                more = -(-(kept - self._room) // _STEP) * _STEP
+                self._account.keep(more)
+                self._room += more
+        self._kept = kept
+
+    def free(self, size: int) -> None:
+        """Count bytes that are kept no more."""
+        self._kept -= size
+        spare = self._room - self._kept
+        if self._account is not None and spare >= 2 * _STEP:
+            spare -= spare % _STEP
+            self._room -= spare
+            self._account.free(spare)
+
+    def block(self, block: Block | None = None) -> None:
+        """Count one more block, with its id, name and extra fields, until the answer ends."""
+        if self._blocks >= self.limits.blocks:
+            raise AnswerTooLarge(f"the answer has more than {self.limits.blocks} blocks, the limit (blocks)")
+        self._blocks += 1
+        self.keep(_BLOCK if block is None else _BLOCK + block_size(block))
+
+    def choice(self) -> None:
+        """Count one more choice."""
+        if self._choices >= self.limits.choices:
+            raise AnswerTooLarge(f"the answer has more than {self.limits.choices} choices, the limit (choices)")
+        self._choices += 1
+        self.keep(_CHOICE)
+
+    def copy(self) -> Budget:
+        """Return a budget with the same limits for a second copy of the answer. It is closed with this one."""
+        self._copy = Budget(self.limits, self._account)
+        return self._copy
+
+    def close(self) -> None:
+        """Give back all that is counted: the answer is given up, and another may come instead."""
+        if self._copy is not None:
+            self._copy.close()
+        if self._account is not None:
+            self._account.free(self._room)
+            self._room = 0
+        self._kept = 0
+
+
+class KeptText:
+    """Text that is kept piece by piece until it is needed as a whole, and counted."""
+
+    __slots__ = ("_budget", "_length", "_text", "_width")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._text: StringIO | None = None  # a list of small pieces would take ten times as much
+        self._length = 0
+        self._width = 1
+
+    def __len__(self) -> int:
+        return self._length
+
+    def add(self, text: str) -> None:
+        """Keep one more piece. Raises AnswerTooLarge."""
+        length = len(text)
+        if self._width == 1 and not text.isascii():
+            self._budget.keep((_WIDE - 1) * self._length)
+            self._width = _WIDE
+        self._budget.keep(self._width * length)
+        self._length += length
+        if self._text is None:
+            self._text = StringIO()
+        self._text.write(text)
+
+    def text(self) -> str:
+        return "" if self._text is None else self._text.getvalue()
+
+    def take(self) -> str:
+        """Return the text, which is kept no more."""
+        if self._text is None:
+            return ""
+        text = self._text.getvalue()
+        self._budget.free(self._width * self._length)
+        self._text, self._length, self._width = None, 0, 1
+        return text
+
+
+class KeptSize:
+    """Bytes that somebody else keeps, counted whenever their number changes."""
+
+    __slots__ = ("_budget", "size")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget, self.size = budget, 0
+
+    def set(self, size: int) -> None:
+        """Count so many instead of those before. Raises AnswerTooLarge."""
+        more = size - self.size
+        if more > 0:
+            self._budget.keep(more)
+        elif more:
+            self._budget.free(-more)
+        self.size = size
+
+
+def text_size(text: str) -> int:
+    """Bytes that a string takes, about."""
+    return _NODE + (len(text) if text.isascii() else _WIDE * len(text))
+
+
+def json_size(*values: object) -> int:
+    """Bytes that JSON values take in memory, about."""
+    size, todo = 0, list(values)
+    while todo:
+        value = todo.pop()
+        size += _NODE
+        if isinstance(value, str):
+            size += text_size(value)
+        elif isinstance(value, dict):
+            size += 2 * _NODE + sum(map(text_size, value)) + _ITEM * len(value)
+            todo += value.values()
+        elif isinstance(value, list | tuple):
+            size += _ITEM * len(value)
+            todo += value
+        elif isinstance(value, Struct):
+            todo += structs.astuple(value)
+        elif isinstance(value, bytes):
+            size += len(value)
+    return size
+
+
+def block_size(block: Block) -> int:
+    """Bytes that the id, the name and the extra fields of a block take, wherever they are kept."""
+    size = json_size(block.extra.fields) if block.extra is not None else 0
+    return size + _COPIES * (text_size(block.id) + text_size(block.name)) if isinstance(block, ToolCall) else size
+
 
 _EVENT = 128  # bytes of an event, beside what it says
 

@@ -14,9 +14,7 @@ from dragoman.filters import SettleThinking
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Thinking, ToolChoice, ToolSpec
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Filter
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Facts, Filter, Notes
 from dragoman.wire.frame import Frame
 
 CODEC = DIALECT.codec

@@ -12,7 +12,7 @@ from msgspec import structs
 from dragoman.dialects.anthropic import DIALECT
 from dragoman.dialects.base import REAL_WORLD, Reader, World
 from dragoman.errors import BadFrame, DragomanError, Fault, MissingField, OutOfOrder, UpstreamFault
-from dragoman.model.assemble import fold, unfold
+from dragoman.model.assemble import Grammar, check, fold, unfold
 from dragoman.model.blocks import Extra, Opaque, Reasoning, Seal, Source, Text, ToolCall
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
 from dragoman.model.events import (
@@ -32,7 +32,6 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.grammar import Grammar, check
 from dragoman.wire.frame import Frame
 from tests.wrong import WRONG, dotted, paths, replaced
 

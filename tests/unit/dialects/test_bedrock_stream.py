@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import dragoman
+from dragoman.model.assemble import check
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Stop, Why
 from dragoman.model.events import (
@@ -26,7 +27,6 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.grammar import check
 from dragoman.wire.eventstream import encode_event
 from tests.anthropic_client import sse
 from tests.unit.dialects.bedrock_wire import METADATA, START, delta, end, frames, read, stop, stream, text, use

@@ -9,18 +9,12 @@ import pytest
 from msgspec import structs
 
 from dragoman.dialects.kiro.models import estimate_message
-from dragoman.dialects.kiro.quirks.history import (
-    LONGEST_ASSISTANT,
-    LONGEST_RESULT,
-    LONGEST_USER,
-    BuildHistory,
-)
-from dragoman.dialects.kiro.quirks.size import FitSize
+from dragoman.dialects.kiro.quirks.request import FitSize
+from dragoman.dialects.kiro.quirks.turns import LONGEST_ASSISTANT, LONGEST_RESULT, LONGEST_USER, BuildHistory
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Media, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Note, Notes
+from dragoman.model.filter import Facts, Note, Notes
 from tests.growth import grows_linearly
 from tests.unit.dialects.kiro_talk import (
     WEATHER,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import dragoman.dialects as registry
 from dragoman.answer import Answer, reply_whole
 from dragoman.conformance.laws import still_world
-from dragoman.dialects.kiro.quirks.leak_scan import LeakScan
+from dragoman.dialects.kiro.quirks.leaks import LeakScan
 from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, ToolSpec, Why
 from dragoman.translate import Plan, plan

@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 
 from dragoman.dialects.kiro.models import model_of, name_of
-from dragoman.dialects.kiro.quirks.images import FitImages
+from dragoman.dialects.kiro.quirks.request import FitImages, WholeCharacters
 from dragoman.dialects.kiro.quirks.schemas import MOST_ADDED, clean
-from dragoman.dialects.kiro.quirks.surrogates import WholeCharacters
 from dragoman.dialects.kiro.quirks.tools import CleanSchemas
 from dragoman.dialects.kiro.rules import schema_breaches
 from dragoman.errors import MalformedRequest, UnknownModel, Unrepresentable
 from dragoman.model.blocks import Media, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, ToolSpec
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Facts, Notes
 from dragoman.wire import jsonio
 from tests.unit.dialects.kiro_talk import (
     WEATHER,

@@ -26,7 +26,7 @@ from dragoman.errors import (
     Truncated,
     UpstreamFault,
 )
-from dragoman.model.assemble import fold
+from dragoman.model.assemble import check, fold
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, ToolSpec, Usage, Why
 from dragoman.model.events import (
@@ -48,9 +48,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.facts import Facts
-from dragoman.model.grammar import check
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Facts, Notes
 from dragoman.translate import plan
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.frame import Frame

@@ -10,14 +10,12 @@ import pytest
 import dragoman
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroTargetBinding
-from dragoman.dialects.kiro.quirks.history import BuildHistory
-from dragoman.dialects.kiro.quirks.results import NO_OUTPUT, ReadResults
+from dragoman.dialects.kiro.quirks.turns import NO_OUTPUT, BuildHistory, ReadResults
 from dragoman.dialects.kiro.turns import object_of, parse_result, render_turn
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Media, Opaque, Text, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Facts, Notes
 from dragoman.model.parts import UNREADABLE_LINE
 from dragoman.simulator.kiro.rules import first_refusal
 from dragoman.simulator.kiro.verdict import Profile

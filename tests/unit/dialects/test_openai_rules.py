@@ -12,8 +12,7 @@ from dragoman.dialects.base import Call
 from dragoman.dialects.openai import DIALECT, OpenaiCodec
 from dragoman.model.blocks import Extra, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, Output
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Facts, Notes
 from dragoman.wire.frame import Frame
 
 CODEC = DIALECT.codec

@@ -13,7 +13,7 @@ import dragoman
 from dragoman.dialects.base import Reader, World
 from dragoman.dialects.openai import DIALECT
 from dragoman.errors import DragomanError, Fault, MissingField, OutOfOrder
-from dragoman.model.assemble import fold
+from dragoman.model.assemble import check, fold
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
@@ -32,7 +32,6 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.grammar import check
 from dragoman.wire.frame import Frame
 from tests.anthropic_client import sse
 from tests.wrong import WRONG, dotted, paths, replaced

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dragoman.model.blocks import Block, Extra, Text, Where
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Filter
-from dragoman.model.notes import Note, Notes
+from dragoman.model.filter import Facts, Filter, Note, Notes
 
 
 def user(*blocks: Block | str, extra: Extra | None = None) -> Message:

@@ -5,12 +5,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 
-from dragoman.filters.alternate_turns import AlternateTurns
+from dragoman.filters.turns import AlternateTurns
 from dragoman.model.blocks import Extra, Text, ToolResult, Where
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Note, Notes
+from dragoman.model.filter import Facts, Note, Notes
 from tests import strategies
 from tests.unit.filters.talk import applied, assistant, user
 

@@ -16,11 +16,9 @@ from dragoman.filters import (
     SerializeBlocks,
     SettleStop,
     WrapTextTools,
-    object_arguments,
-    serialize_blocks,
 )
-from dragoman.filters.carry_seals import Mark, mark, unmark
-from dragoman.model import grammar
+from dragoman.filters.seals import Mark, mark, unmark
+from dragoman.model import assemble
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.capabilities import Capabilities, traits
@@ -43,9 +41,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Back, Filter
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Back, Facts, Filter, Notes
 from tests import strategies
 
 EMPTY = Conversation("m", ())
@@ -92,7 +88,7 @@ def in_turn(events: Sequence[Event]) -> bool:
 def test_blocks_come_one_after_the_other_and_nothing_is_lost(events: Events, data: st.DataObject) -> None:
     back, _ = back_of(SerializeBlocks())
     out = [event for batch in data.draw(strategies.batches_of(events)) for event in back.feed(batch)]
-    grammar.check(out)
+    assemble.check(out)
     assert in_turn(out)
     if not isinstance(events[-1], Failed) and not isinstance(out[-1], Failed):
         assert fold(out).choices == fold(events).choices
@@ -133,7 +129,7 @@ def test_a_call_that_goes_on_after_its_json_was_whole_fails_the_stream() -> None
 
 
 def test_what_is_held_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serialize_blocks, "HELD_LIMIT", 10)
+    monkeypatch.setattr("dragoman.filters.answers.HELD_LIMIT", 10)
     back, _ = back_of(SerializeBlocks())
     back.feed((Started("r", "m"), BlockStarted(0, Text("")), BlockStarted(1, ToolCall("b", "g"))))
     assert back.feed((ArgumentsDelta(1, "x" * 10),)) == ()
@@ -190,7 +186,7 @@ def test_streamed_arguments_are_an_object(pieces: list[str], told: str, rule: li
     """Rows 25 to 27, D3."""
     back, notes = back_of(ObjectArguments(OBJECT, OBJECT))
     out = [each for event in stream(*call(0, "f", *pieces)) for each in back.feed((event,))]
-    grammar.check(out)
+    assemble.check(out)
     assert "".join(event.text for event in out if isinstance(event, ArgumentsDelta)).strip() == told
     assert rules(notes) == rule
 
@@ -204,7 +200,7 @@ def test_arguments_that_begin_as_an_object_stream_live() -> None:
 
 
 def test_arguments_that_are_no_object_are_held_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_arguments, "HELD_LIMIT", 5)
+    monkeypatch.setattr("dragoman.filters.calls.HELD_LIMIT", 5)
     back, _ = back_of(ObjectArguments(OBJECT, OBJECT))
     out = back.feed((Started("r", "m"), *call(0, "f", "abcdef", end=False)))
     assert isinstance(out[-1], Failed)
@@ -275,7 +271,7 @@ def test_thinking_at_the_head_of_a_text_is_reasoning_under_every_cut(text: str, 
         back, notes = back_of(RawTools("off", think_tags=True, family="openai"))
         events = stream(BlockStarted(5, Text("")), *(TextDelta(5, piece) for piece in pieces), BlockEnded(5))
         out = [each for event in events for each in back.feed((event,))]
-        grammar.check(out)
+        assemble.check(out)
         blocks = fold(out).choices[0].blocks
         assert "".join(block.text for block in blocks if isinstance(block, Reasoning)) == reasoning
         assert "".join(block.text for block in blocks if isinstance(block, Text)) == rest

@@ -10,15 +10,14 @@ import dragoman.dialects as registry
 from dragoman.answer import ResponseFilters
 from dragoman.conformance.laws import NOBODY, encoded, read_back, still_world
 from dragoman.filters import CarrySeals
-from dragoman.filters.carry_seals import Mark, mark, unmark
-from dragoman.model import grammar
+from dragoman.filters.seals import Mark, mark, unmark
+from dragoman.model import assemble
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Choice, Conversation, Message, Reply, Stop, Why
 from dragoman.model.events import BlockStarted, Events, Sealed
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Facts, Notes
 from dragoman.translate import plan
 
 GEMINI = registry.get("gemini")
@@ -36,7 +35,7 @@ WITH_A_SLOT = [name for name in registry.names() if name not in ("gemini", "kiro
 def told(client: str, blocks: tuple[Block, ...], why: Why = Why.TOOL) -> tuple[Events, list[str]]:
     ways = ResponseFilters(plan(registry.get(client), GEMINI, NOBODY))
     events = ways.feed(unfold(Reply("r", "claude-x", (Choice(blocks, Stop(why)),)), ways.keys))
-    grammar.check(events)
+    assemble.check(events)
     return events, [note.rule for note in ways.notes]
 
 

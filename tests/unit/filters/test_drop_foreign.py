@@ -10,8 +10,7 @@ from dragoman.filters import DropForeign
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Facts, Notes
 from dragoman.wire.jsonio import Json
 
 TARGET = Capabilities(

@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from dragoman.filters.fill_empty import FillEmpty
+from dragoman.filters.turns import FillEmpty
 from dragoman.model.blocks import Block, Cache, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Note, Notes
+from dragoman.model.filter import Facts, Note, Notes
 from tests import strategies
 from tests.unit.filters.talk import applied, assistant, system, user
 

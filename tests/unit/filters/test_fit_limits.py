@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dragoman.errors import Unrepresentable
-from dragoman.filters.fit_limits import FitLimits
+from dragoman.filters.limits import FitLimits
 from dragoman.model.blocks import Cache, Opaque, Text, ToolResult
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Facts, Notes
 from dragoman.wire.jsonio import Json
 
 USER = Message("user", (Text("hi"),))

@@ -3,13 +3,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from dragoman.filters.fold_system import FoldSystem
+from dragoman.filters.turns import FoldSystem
 from dragoman.model.blocks import Cache, Text, ToolCall, ToolResult
-from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Note, Notes
+from dragoman.model.conversation import Conversation, Message, canonical
+from dragoman.model.filter import Facts, Note, Notes
 from tests import strategies
 from tests.unit.filters.talk import applied, assistant, system, user
 

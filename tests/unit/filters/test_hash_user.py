@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 
 DEVICE = "d" * 64
 CLAUDE_CODE = json.dumps(

@@ -2,12 +2,10 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from dragoman.filters.pair_tools import PairTools
+from dragoman.filters.results import PairTools
 from dragoman.model.blocks import Cache, Media, Opaque, Text, ToolCall, ToolResult, Where
-from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Note, Notes
+from dragoman.model.conversation import Conversation, Message, canonical
+from dragoman.model.filter import Facts, Note, Notes
 from tests import strategies
 from tests.unit.filters.talk import applied, assistant, user
 

@@ -5,12 +5,11 @@ from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman.errors import Unrepresentable
-from dragoman.filters.plain_results import PlainResults
+from dragoman.filters.results import PlainResults
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Text, ToolResult, Where
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Note, Notes
+from dragoman.model.filter import Facts, Note, Notes
 from dragoman.translate import Settings, plan
 from dragoman.wire.jsonio import Json
 from tests.growth import Work, grows_linearly

@@ -6,15 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.filters.rename_tools import RenameTools, rename
-from dragoman.model import grammar
+from dragoman.filters.calls import RenameTools, rename
+from dragoman.model import assemble
 from dragoman.model.blocks import Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
 from dragoman.model.events import BlockKeys, BlockStarted, Event, Events, Started, TextDelta
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Back
-from dragoman.model.notes import Note, Notes
+from dragoman.model.filter import Back, Facts, Note, Notes
 from tests import strategies
 
 NARROW = Alphabet("a-zA-Z0-9_-", 64)
@@ -165,7 +163,7 @@ def test_the_way_back_keeps_the_grammar_and_does_not_depend_on_batches(
     back = make_back(Notes(), BlockKeys())
     pieces: list[Event] = [each for batch in data.draw(strategies.batches_of(stream)) for each in back.feed(batch)]
     assert tuple(pieces) == whole
-    grammar.check(whole)
+    assemble.check(whole)
     calls = [(e.choice, e.block.id) for e in whole if isinstance(e, BlockStarted) and isinstance(e.block, ToolCall)]
     assert len(set(calls)) == len(calls)
     assert all(id_ for _, id_ in calls)

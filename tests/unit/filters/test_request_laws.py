@@ -6,18 +6,12 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import given, note
 
-from dragoman.filters.alternate_turns import AlternateTurns
-from dragoman.filters.fill_empty import FillEmpty
-from dragoman.filters.fold_system import FoldSystem
-from dragoman.filters.pair_tools import PairTools
-from dragoman.filters.plain_results import PlainResults
-from dragoman.filters.rename_tools import RenameTools
-from dragoman.model.canonical import canonical
+from dragoman.filters.calls import RenameTools
+from dragoman.filters.results import PairTools, PlainResults
+from dragoman.filters.turns import AlternateTurns, FillEmpty, FoldSystem
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Filter
-from dragoman.model.notes import Note, Notes
+from dragoman.model.conversation import Conversation, canonical
+from dragoman.model.filter import Facts, Filter, Note, Notes
 from tests import strategies
 
 Fitting = Callable[[Capabilities], Sequence[Filter]]

@@ -15,9 +15,18 @@ from dragoman.gateway import memory
 from dragoman.gateway.memory import Memory, Pickled, all_said
 from dragoman.http.exchange import Owner
 from dragoman.model.blocks import Text
-from dragoman.model.budget import AnswerLimits, Budget
 from dragoman.model.conversation import Conversation, Message, Stop, Why
-from dragoman.model.events import FINISHED, BlockEnded, BlockStarted, Failed, Started, Stopped, TextDelta
+from dragoman.model.events import (
+    FINISHED,
+    AnswerLimits,
+    BlockEnded,
+    BlockStarted,
+    Budget,
+    Failed,
+    Started,
+    Stopped,
+    TextDelta,
+)
 from dragoman.translate import Settings
 from dragoman.wire import jsonio
 

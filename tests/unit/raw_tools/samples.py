@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from dragoman.filters.raw_tools import Engine, Ids, RawTools, Tools
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Carrier, Mode, Output, Said
-from dragoman.model import grammar
+from dragoman.model import assemble
 from dragoman.model.blocks import Reasoning, Text
 from dragoman.model.blocks import ToolCall as CallBlock
 from dragoman.model.conversation import Conversation, Message, Stop, ToolSpec, Why
@@ -28,8 +28,7 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
 )
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Facts, Notes
 from dragoman.wire.jsonio import Json
 from tests.budget import LONG
 
@@ -208,7 +207,7 @@ def answered(frames: Iterable[Events], filter_: RawTools | None = None, asked: C
     notes = Notes()
     back = make_back(notes, BlockKeys(1 << 20))  # samples choose the keys of their own blocks
     events = [event for frame in frames for event in back.feed(frame)]
-    grammar.check(events)
+    assemble.check(events)
     return told_by(events, frozenset(note.rule for note in notes))
 
 

@@ -5,8 +5,7 @@ import pytest
 from dragoman.filters.raw_tools import RawTools
 from dragoman.filters.raw_tools.outputs import Carrier
 from dragoman.model.conversation import Why
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Facts, Notes
 from tests.unit.raw_tools.cases import CASES, Case
 from tests.unit.raw_tools.samples import (
     AB,

@@ -11,7 +11,7 @@ from msgspec import structs
 from dragoman.errors import Fault
 from dragoman.filters.raw_tools import RawTools
 from dragoman.filters.raw_tools.grammar import grammar_of
-from dragoman.model import grammar
+from dragoman.model import assemble
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Alphabet
@@ -31,9 +31,7 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
 )
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Back
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Back, Facts, Notes
 from tests.strategies import conversations, conversations_that_go_on, events
 from tests.unit.raw_tools.documents import broken
 from tests.unit.raw_tools.samples import (
@@ -99,7 +97,7 @@ def test_the_grammar_is_kept_whatever_the_texts_are(told: tuple[Event, ...], see
     rng = random.Random(seed)
     for interleaves in (True, False):
         back = back_of(RawTools(rng.choice(["auto", "kimi"]), interleaves=interleaves))
-        checked = grammar.Grammar()
+        checked = assemble.Grammar()
         for event in told:
             wild = isinstance(event, TextDelta | ReasoningDelta)
             checked.check(back.feed((structs.replace(event, text=broken(rng)) if wild else event,)))
@@ -185,7 +183,7 @@ def test_a_seal_that_comes_after_a_call_has_a_block_to_stand_on() -> None:
     for interleaves in (True, False):
         back = back_of(RawTools(interleaves=interleaves))
         out = [event for frame in frames for event in back.feed(frame)]
-        grammar.check(out)
+        assemble.check(out)
         assert [event.seal for event in out if isinstance(event, Sealed)] == [seal.seal]
 
 
@@ -217,7 +215,7 @@ def test_a_broken_stream_lets_go_of_what_is_held_and_then_fails() -> None:
     fault = Failed(Fault("server", "gone"))
     frames: list[Events] = [(Started("r", "m"),), (BlockStarted(0, Text("")), TextDelta(0, "a <|tool_call")), (fault,)]
     out = [event for frame in frames for event in back.feed(frame)]
-    grammar.check(out)
+    assemble.check(out)
     assert told_by(out).text() == "a <|tool_call"
     assert out[-1] == fault
     assert not any(isinstance(event, Stopped) for event in out)
@@ -246,7 +244,7 @@ def test_choices_are_independent() -> None:  # case 40
         for frames in (first, second):
             out += back.feed(frames[at]) if at < len(frames) else ()
     out += back.feed((Stopped(Stop(Why.END), 0), Stopped(Stop(Why.LENGTH), 1), FINISHED))
-    grammar.check(out)
+    assemble.check(out)
     assert (told_by(out, choice=0).calls, told_by(out, choice=0).why) == ([BASH], Why.TOOL)
     assert (told_by(out, choice=1).calls, told_by(out, choice=1).why) == (
         [Call("functions.task:3", "task", "{}")],

@@ -10,8 +10,7 @@ import pytest
 from dragoman.filters.raw_tools import TABLES, RawTools
 from dragoman.filters.raw_tools.outputs import Carrier, Said
 from dragoman.model.conversation import ToolSpec
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Facts, Notes
 from tests.unit.raw_tools.renderers import RENDER, CallToWrite
 from tests.unit.raw_tools.samples import (
     REASONING,

@@ -22,11 +22,9 @@ from dragoman.dialects.base import Call, ExactRequest, Model, Operation, World, 
 from dragoman.dialects.kit.faults import refusal
 from dragoman.errors import DragomanError, Fault, MalformedRequest, MissingField
 from dragoman.model.blocks import Where
-from dragoman.model.budget import Budget
-from dragoman.model.capabilities import Alphabet, Capabilities, traits
+from dragoman.model.capabilities import Alphabet, Capabilities, reads_results_by_order, traits
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.events import BlockKeys
-from dragoman.model.families import reads_results_by_order
+from dragoman.model.events import BlockKeys, Budget
 from dragoman.model.filter import Filter
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields

@@ -5,11 +5,9 @@ from __future__ import annotations
 from msgspec import structs
 
 from dragoman.dialects.kit.tools import with_object_schema
-from dragoman.model.blocks import Block, Reasoning, Text
-from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import Filter, MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.blocks import Block, Opaque, Reasoning, Text
+from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.model.filter import EachMessage, EachTool, Facts, Features, Filter, MakeBack, Notes
 
 _QUESTION = "Continue"
 _NOTHING = "."  # no message may be empty
@@ -28,25 +26,18 @@ class AskSomething(Filter):
         return structs.replace(conversation, messages=(Message("user", (Text(_QUESTION),)),)), None
 
 
-class OwnReasoning(Filter):
+class OwnReasoning(EachMessage):
     """Reasoning in the two forms that the service has: signed, or redacted and without text."""
 
     name = "anthropic.own_reasoning"
     concerns: Features = frozenset({"reasoning"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        messages = tuple(_with_own_reasoning(message, notes) for message in conversation.messages)
-        if all(one is other for one, other in zip(messages, conversation.messages, strict=True)):
-            return conversation, None
-        return structs.replace(conversation, messages=messages), None
-
-
-def _with_own_reasoning(message: Message, notes: Notes) -> Message:
-    before = len(notes)
-    blocks = tuple(kept for block in message.blocks if (kept := _own(block, notes)) is not None)
-    if len(notes) == before:
-        return message
-    return structs.replace(message, blocks=blocks or (Text(_NOTHING, at=message.at),))
+    def message(self, message: Message, notes: Notes) -> Message:
+        before = len(notes)
+        blocks = tuple(kept for block in message.blocks if (kept := _own(block, notes)) is not None)
+        if len(notes) == before:
+            return message
+        return structs.replace(message, blocks=blocks or (Text(_NOTHING, at=message.at),))
 
 
 def _own(block: Block, notes: Notes) -> Block | None:
@@ -62,13 +53,11 @@ def _own(block: Block, notes: Notes) -> Block | None:
     return block
 
 
-class ObjectSchemas(Filter):
+class ObjectSchemas(EachTool):
     """Tools whose parameters are an object: the service refuses any other."""
 
     name = "anthropic.object_schemas"
     concerns: Features = frozenset({"tools"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        before = len(notes)
-        tools = tuple(with_object_schema(tool, "anthropic.tools.schema", notes) for tool in conversation.tools)
-        return conversation if len(notes) == before else structs.replace(conversation, tools=tools), None
+    def tool(self, tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
+        return with_object_schema(tool, "anthropic.tools.schema", notes)

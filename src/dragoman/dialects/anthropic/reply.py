@@ -19,11 +19,9 @@ from dragoman.dialects.anthropic.faults import fault_of
 from dragoman.dialects.base import World
 from dragoman.dialects.kit.values import reply_fields
 from dragoman.errors import BadFrame, Fault, Kind, LocalMisuse, UpstreamFault
-from dragoman.model.blocks import Block, Extra, Opaque, Where
+from dragoman.model.blocks import Block, Extra, Opaque, Where, to_keep
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
-from dragoman.model.naming import to_keep
-from dragoman.model.stops import failure_kind, known_stop
-from dragoman.model.usage import count, exclusive_usage, first_count
+from dragoman.model.usage import count, exclusive_usage, failure_kind, first_count, known_stop
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json

@@ -31,10 +31,18 @@ from dragoman.dialects.anthropic.tools import client_tool, compacting, definitio
 from dragoman.dialects.base import Call
 from dragoman.dialects.kit.values import json_text, members
 from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where
-from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Held, Message, Output, Role, Thinking, ToolChoice, ToolSpec
-from dragoman.model.naming import to_keep
+from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where, to_keep
+from dragoman.model.conversation import (
+    Conversation,
+    Held,
+    Message,
+    Output,
+    Role,
+    Thinking,
+    ToolChoice,
+    ToolSpec,
+    canonical,
+)
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

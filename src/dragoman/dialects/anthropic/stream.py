@@ -32,8 +32,7 @@ from dragoman.dialects.anthropic.faults import fault_of
 from dragoman.dialects.anthropic.reply import drop_null, parse_envelope, parse_stop, parse_usage
 from dragoman.dialects.base import Decoder
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
-from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
-from dragoman.model.budget import Budget, KeptText, block_size, json_size, text_size
+from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where, to_keep
 from dragoman.model.conversation import Conversation, Stop, Usage, Why, bare
 from dragoman.model.events import (
     FINISHED,
@@ -41,11 +40,13 @@ from dragoman.model.events import (
     BlockEnded,
     BlockKeys,
     BlockStarted,
+    Budget,
     Cited,
     Delta,
     Event,
     Events,
     Failed,
+    KeptText,
     OpaqueEvent,
     ReasoningDelta,
     Sealed,
@@ -53,9 +54,11 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
     UsageReported,
+    block_size,
+    json_size,
+    text_size,
 )
-from dragoman.model.lane import LaneSource
-from dragoman.model.naming import to_keep
+from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame

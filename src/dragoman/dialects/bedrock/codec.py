@@ -23,19 +23,25 @@ from dragoman.dialects.bedrock.faults import (
     status_of,
 )
 from dragoman.dialects.bedrock.nodes import FAMILY, S3, vendor_of
-from dragoman.dialects.bedrock.quirks.media import AccompanyDocuments, FitMedia, NameDocuments
-from dragoman.dialects.bedrock.quirks.settings import FitWords, SettleCache
-from dragoman.dialects.bedrock.quirks.thinking import OwnReasoning
-from dragoman.dialects.bedrock.quirks.tools import NoChoice, SettleResults, SettleTools
+from dragoman.dialects.bedrock.quirks import (
+    AccompanyDocuments,
+    FitMedia,
+    FitWords,
+    NameDocuments,
+    NoChoice,
+    OwnReasoning,
+    SettleCache,
+    SettleResults,
+    SettleTools,
+)
 from dragoman.dialects.bedrock.rules import RULES
 from dragoman.dialects.bedrock.stream import BedrockDecoder
 from dragoman.dialects.kit import faults as kit
 from dragoman.dialects.kit.binding import JSON, TokenCounts, json_post
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import BadFrame, Fault, Kind, MalformedRequest
-from dragoman.model.capabilities import Alphabet, Capabilities, traits
+from dragoman.model.capabilities import Alphabet, Capabilities, reads_results_by_order, traits
 from dragoman.model.conversation import Conversation
-from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event

@@ -16,8 +16,11 @@ from dragoman.dialects.bedrock.reply import render_stop, render_usage
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.budget import Budget, text_size
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.events import (
+    Budget,
+    text_size,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json

@@ -27,9 +27,13 @@ from dragoman.dialects.bedrock.reply import malformed_fault, parse_stop, parse_u
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
-from dragoman.model.budget import Budget, KeptText, json_size
 from dragoman.model.conversation import Conversation, Stop, Why
-from dragoman.model.lane import LaneSource
+from dragoman.model.events import (
+    Budget,
+    KeptText,
+    json_size,
+)
+from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame

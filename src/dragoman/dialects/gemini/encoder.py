@@ -16,8 +16,13 @@ from dragoman.dialects.kit.tools import render_arguments
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.budget import Budget, KeptText, json_size, text_size
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.events import (
+    Budget,
+    KeptText,
+    json_size,
+    text_size,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import mimetypes
+from collections.abc import Iterable
 
 from msgspec import structs
 
 from dragoman.dialects.gemini.blocks import FAMILY, NAMED, own_fields
 from dragoman.model.blocks import Block, Media, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Thinking
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import Filter, MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.filter import EachMessage, Facts, Features, Filter, MakeBack, Notes
 from dragoman.model.parts import join_texts
 
 SKIP = "skip_thought_signature_validator"
@@ -89,52 +88,35 @@ def _settled(asked: Thinking) -> Thinking:
     return Thinking("adaptive" if asked.mode == "on" else asked.mode, "", None, asked.show)
 
 
-class _EachBlock(Filter):
-    """A filter of blocks."""
-
-    name = ""
-
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        before = len(notes)
-        messages = tuple(
-            structs.replace(message, blocks=tuple(self.change(block, notes) for block in message.blocks))
-            for message in conversation.messages
-        )
-        return conversation if len(notes) == before else structs.replace(conversation, messages=messages), None
-
-    def change(self, block: Block, notes: Notes) -> Block:
-        raise NotImplementedError
-
-
-class SettleResults(_EachBlock):
+class SettleResults(EachMessage):
     """A result has one text, and it comes first."""
 
     name = "gemini.settle_results"
     concerns: Features = frozenset({"results"})
 
-    def change(self, block: Block, notes: Notes) -> Block:
+    def block(self, block: Block, notes: Notes) -> Iterable[Block]:
         if not isinstance(block, ToolResult):
-            return block
+            return (block,)
         texts = [part for part in block.content if isinstance(part, Text)]
         others = [part for part in block.content if not isinstance(part, Text)]
         if len(texts) < 2 and (not texts or block.content[0] is texts[0]):
-            return block
+            return (block,)
         notes.changed("gemini.result", block.at.path, "the texts of a result are one, and it comes first")
         text = structs.replace(texts[0], text=join_texts(each.text for each in texts))
-        return structs.replace(block, content=(text, *others))
+        return (structs.replace(block, content=(text, *others)),)
 
 
-class FitMedia(_EachBlock):
+class FitMedia(EachMessage):
     """Media by address needs a type, and none has a name."""
 
     name = "gemini.fit_media"
     concerns: Features = frozenset({"media"})
 
-    def change(self, block: Block, notes: Notes) -> Block:
+    def block(self, block: Block, notes: Notes) -> Iterable[Block]:
         if isinstance(block, ToolResult):
             content = tuple(self._media(part, notes) if isinstance(part, Media) else part for part in block.content)
-            return structs.replace(block, content=content)
-        return self._media(block, notes) if isinstance(block, Media) else block
+            return (structs.replace(block, content=content),)
+        return (self._media(block, notes) if isinstance(block, Media) else block,)
 
     def _media(self, block: Media, notes: Notes) -> Media:
         if not block.mime:
@@ -152,23 +134,17 @@ class FitMedia(_EachBlock):
         return block
 
 
-class SignCalls(Filter):
+class SignCalls(EachMessage):
     """The first call of a turn must be signed. One of other origin gets the signature that is documented for it."""
 
     name = "gemini.sign_calls"
     concerns: Features = frozenset({"calls"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        before = len(notes)
-        messages = tuple(_signed(message, notes) for message in conversation.messages)
-        return conversation if len(notes) == before else structs.replace(conversation, messages=messages), None
-
-
-def _signed(message: Message, notes: Notes) -> Message:
-    index = next((at for at, block in enumerate(message.blocks) if isinstance(block, ToolCall)), None)
-    call = None if index is None else message.blocks[index]
-    if index is None or not isinstance(call, ToolCall) or call.seal is not None:
-        return message
-    notes.added("gemini.seal.skip", call.at.path, f"the call of {call.name} has no signature; it says so")
-    signed = structs.replace(call, seal=Seal(FAMILY, SKIP))
-    return structs.replace(message, blocks=(*message.blocks[:index], signed, *message.blocks[index + 1 :]))
+    def message(self, message: Message, notes: Notes) -> Message:
+        index = next((at for at, block in enumerate(message.blocks) if isinstance(block, ToolCall)), None)
+        call = None if index is None else message.blocks[index]
+        if index is None or not isinstance(call, ToolCall) or call.seal is not None:
+            return message
+        notes.added("gemini.seal.skip", call.at.path, f"the call of {call.name} has no signature; it says so")
+        signed = structs.replace(call, seal=Seal(FAMILY, SKIP))
+        return structs.replace(message, blocks=(*message.blocks[:index], signed, *message.blocks[index + 1 :]))

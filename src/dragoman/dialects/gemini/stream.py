@@ -31,10 +31,11 @@ from dragoman.dialects.gemini.reply import (
 )
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated, UpstreamFault
 from dragoman.model import events as ev
-from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.budget import json_size
+from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult, to_keep
 from dragoman.model.conversation import Conversation, Stop, Why
-from dragoman.model.naming import to_keep
+from dragoman.model.events import (
+    json_size,
+)
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json

@@ -12,16 +12,26 @@ from dragoman.dialects.kiro import encoder, faults, request, rules, stream_rules
 from dragoman.dialects.kiro.encoder import KiroEncoder
 from dragoman.dialects.kiro.faults import status_of, type_of
 from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, known_window, model_of
-from dragoman.dialects.kiro.quirks.history import BuildHistory
-from dragoman.dialects.kiro.quirks.identity import KeepOnce, NameRequest, NoLength, ToldEnd
-from dragoman.dialects.kiro.quirks.images import FitImages
 from dragoman.dialects.kiro.quirks.leaks import RecoverCalls
-from dragoman.dialects.kiro.quirks.leave_out import LeaveOut
-from dragoman.dialects.kiro.quirks.results import ReadResults
-from dragoman.dialects.kiro.quirks.size import FitSize
-from dragoman.dialects.kiro.quirks.surrogates import WholeCharacters
+from dragoman.dialects.kiro.quirks.request import (
+    FitImages,
+    FitSize,
+    KeepOnce,
+    NameRequest,
+    NoLength,
+    ToldEnd,
+    WholeCharacters,
+)
 from dragoman.dialects.kiro.quirks.thinking import AskThinking, WrapThinking
-from dragoman.dialects.kiro.quirks.tools import CleanSchemas, DescribeTools, FewTools, GiveDescriptions, StubTools
+from dragoman.dialects.kiro.quirks.tools import (
+    CleanSchemas,
+    DescribeTools,
+    FewTools,
+    GiveDescriptions,
+    LeaveOut,
+    StubTools,
+)
+from dragoman.dialects.kiro.quirks.turns import BuildHistory, ReadResults
 from dragoman.dialects.kiro.request import turns_of
 from dragoman.dialects.kiro.rules import RULES
 from dragoman.dialects.kiro.stream import KiroDecoder
@@ -29,10 +39,9 @@ from dragoman.dialects.kiro.turns import FAMILY, USER
 from dragoman.dialects.kit.faults import refusal
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import Fault, LocalMisuse, MalformedRequest
-from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
-from dragoman.model.events import BlockKeys
+from dragoman.model.events import BlockKeys, Budget
 from dragoman.model.filter import Filter
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event

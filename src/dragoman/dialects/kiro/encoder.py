@@ -19,13 +19,13 @@ from dragoman.dialects.kiro.turns import FAMILY, own_fields
 from dragoman.errors import LocalMisuse
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.budget import Budget
 from dragoman.model.conversation import Conversation, Reply, Stop, Usage, Why
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
+    Budget,
     Cited,
     Event,
     Events,

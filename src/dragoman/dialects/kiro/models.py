@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from dragoman.model.blocks import Block, Media, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Usage
-from dragoman.model.facts import Inventory, inventory
+from dragoman.model.filter import Inventory, inventory
 from dragoman.model.usage import count
 from dragoman.wire import jsonio
 

@@ -29,7 +29,6 @@ from dragoman.dialects.kiro.models import Counter, Counting, estimate_input, mod
 from dragoman.dialects.kiro.turns import FAMILY, extra_of
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall
-from dragoman.model.budget import KeptText, json_size
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
     FINISHED,
@@ -41,6 +40,7 @@ from dragoman.model.events import (
     Event,
     Events,
     Failed,
+    KeptText,
     OpaqueEvent,
     ReasoningDelta,
     Sealed,
@@ -48,8 +48,9 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
     UsageReported,
+    json_size,
 )
-from dragoman.model.lane import LaneSource
+from dragoman.model.filter import LaneSource
 from dragoman.model.usage import count, exclusive_usage
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields

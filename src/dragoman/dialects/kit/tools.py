@@ -10,9 +10,7 @@ from msgspec import structs
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Opaque, ToolCall
 from dragoman.model.conversation import Conversation, ToolSpec
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import Filter, MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Facts, Features, Filter, MakeBack, Notes
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from dragoman.dialects.openai.blocks import JsonObject
 from dragoman.errors import BadFrame, MissingField
-from dragoman.model.lane import LaneSource, Listener
+from dragoman.model.filter import LaneSource, Listener
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 

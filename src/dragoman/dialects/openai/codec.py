@@ -20,9 +20,9 @@ from dragoman.dialects.openai.rules import RULES
 from dragoman.dialects.openai.shapes import PATH, is_chat
 from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.errors import Fault
-from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.events import Budget
 from dragoman.model.filter import Filter
 from dragoman.wire.fields import Fields
 from dragoman.wire.http import HttpRequest, HttpResponse

@@ -29,9 +29,12 @@ from dragoman.dialects.openai.reply import is_function, render_stop, render_usag
 from dragoman.dialects.openai.tools import render_older_call
 from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.budget import Budget, KeptText
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
-from dragoman.model.lane import LaneTarget
+from dragoman.model.events import (
+    Budget,
+    KeptText,
+)
+from dragoman.model.filter import LaneTarget
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import encode, quote
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from operator import is_
-
 from msgspec import structs
 
 from dragoman.dialects.openai.blocks import FAMILY, is_older, own_fields
 from dragoman.dialects.openai.messages import rank
 from dragoman.model.blocks import Extra
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import Filter, MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.filter import EachMessage, Facts, Features, Filter, MakeBack, Notes
 from dragoman.wire.jsonio import Json
 
 
@@ -61,19 +57,13 @@ def _with_field(conversation: Conversation, name: str, value: Json) -> Conversat
     return structs.replace(conversation, extra=Extra(FAMILY, fields, spelling))
 
 
-class OrderBlocks(Filter):
+class OrderBlocks(EachMessage):
     """An assistant's message has one order: reasoning, content, calls."""
 
     name = "openai.order_blocks"
     concerns: Features = frozenset({"calls", "reasoning", "media", "opaque"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        messages = tuple([self._ordered(message, notes) for message in conversation.messages])
-        if all(map(is_, messages, conversation.messages)):
-            return conversation, None
-        return structs.replace(conversation, messages=messages), None
-
-    def _ordered(self, message: Message, notes: Notes) -> Message:
+    def message(self, message: Message, notes: Notes) -> Message:
         if message.role != "assistant" or len(message.blocks) < 2:
             return message
         blocks = tuple(sorted(message.blocks, key=rank))

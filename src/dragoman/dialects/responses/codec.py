@@ -24,8 +24,7 @@ from dragoman.dialects.responses.request import NAMES as HELD_NAMES
 from dragoman.dialects.responses.rules import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.errors import ClientFault, Fault
-from dragoman.model.capabilities import Alphabet, Capabilities, traits
-from dragoman.model.families import reads_results_by_order
+from dragoman.model.capabilities import Alphabet, Capabilities, reads_results_by_order, traits
 from dragoman.model.filter import Filter
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields

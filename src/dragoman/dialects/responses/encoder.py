@@ -28,8 +28,13 @@ from dragoman.dialects.responses.reply import Envelope, ItemWriter, output_part,
 from dragoman.errors import Fault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.budget import Budget, KeptText, json_size, text_size
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.events import (
+    Budget,
+    KeptText,
+    json_size,
+    text_size,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json, quote

@@ -27,7 +27,12 @@ from dragoman.dialects.responses.tools import Declared
 from dragoman.errors import OutOfOrder
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall, Where
-from dragoman.model.budget import Budget, KeptText, json_size, text_size
+from dragoman.model.events import (
+    Budget,
+    KeptText,
+    json_size,
+    text_size,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json

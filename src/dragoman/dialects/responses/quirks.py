@@ -5,9 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import Filter, MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Facts, Features, Filter, MakeBack, Notes
 
 LEAST_TOKENS = 16
 

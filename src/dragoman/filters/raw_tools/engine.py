@@ -29,7 +29,7 @@ from dragoman.filters.raw_tools.prose import MANY, Quotation
 from dragoman.filters.raw_tools.readers import LIMIT, skip_blank
 from dragoman.filters.raw_tools.sections import Quotations
 from dragoman.filters.raw_tools.table import Table
-from dragoman.model.lane import Search
+from dragoman.model.filter import Search
 
 _LONG_TEXT = 4096  # characters of one text that are not kept to be read later
 _LEAST_RESIDUE = 4  # characters of a marker's beginning that are taken for one beside a native call

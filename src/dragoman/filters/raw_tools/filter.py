@@ -16,7 +16,6 @@ from dragoman.filters.raw_tools.names import Ids, Tools, number_calls
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Carrier, Mode, Output, Remark, Said
 from dragoman.filters.raw_tools.tables import tables_of
 from dragoman.model.blocks import Reasoning, Text, ToolCall
-from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet
 from dragoman.model.conversation import Conversation, Stop, ToolSpec, Why
 from dragoman.model.events import (
@@ -24,6 +23,7 @@ from dragoman.model.events import (
     BlockEnded,
     BlockKeys,
     BlockStarted,
+    Budget,
     Cited,
     Delta,
     Event,
@@ -35,10 +35,7 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
 )
-from dragoman.model.facts import Facts, Inventory
-from dragoman.model.filter import Back, Filter, MakeBack
-from dragoman.model.lane import UNSEEN, LaneWatch
-from dragoman.model.notes import Action, Notes
+from dragoman.model.filter import UNSEEN, Action, Back, Facts, Filter, Inventory, LaneWatch, MakeBack, Notes
 
 _KIMI = re.compile(r"kimi|moonshot", re.IGNORECASE)
 _MOST_READ = 8 * 1024 * 1024  # bytes that are counted for arguments which stream

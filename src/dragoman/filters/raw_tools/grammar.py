@@ -15,7 +15,7 @@ from dragoman.filters.raw_tools.prose import ENDS
 from dragoman.filters.raw_tools.readers import skip_blank
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.tables import tables_of
-from dragoman.model.lane import Search
+from dragoman.model.filter import Search
 from dragoman.wire.markers import Markers
 
 THINK_TAGS = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("◁think▷", "◁/think▷"))

@@ -9,12 +9,12 @@ from hashlib import sha256
 
 from msgspec import Struct, structs
 
+from dragoman.filters.calls import rename
 from dragoman.filters.raw_tools.values import Shape, fits, property_names, shape_of
-from dragoman.filters.rename_tools import rename
 from dragoman.model.blocks import Block, ToolCall, ToolResult
 from dragoman.model.capabilities import Alphabet
 from dragoman.model.conversation import Conversation, Message, ToolSpec
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Notes
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dragoman.dialects.kit.values import members
-from dragoman.model.budget import json_size
+from dragoman.model.events import json_size
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 

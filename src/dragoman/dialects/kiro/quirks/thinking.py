@@ -8,18 +8,16 @@ blank line, or by nothing but white space before the block ends (facts 3.3, no. 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from msgspec import structs
 
 from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.turns import FAMILY
 from dragoman.model.blocks import Block, Reasoning, Text
-from dragoman.model.conversation import Conversation, Message, Thinking
+from dragoman.model.conversation import Conversation, Thinking
 from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, ReasoningDelta, TextDelta
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import Back, Filter, MakeBack, Reads
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Back, EachMessage, Facts, Features, Filter, MakeBack, Notes, Reads
 from dragoman.wire.markers import Markers
 
 HISTORY_TAGS = ("<kiro_thinking>", "</kiro_thinking>")
@@ -41,34 +39,21 @@ def replayable(block: Reasoning) -> bool:
     return bool(block.text.strip()) if seal.kind == "signature" else seal.kind == "redacted" and not block.text
 
 
-class WrapThinking(Filter):
+class WrapThinking(EachMessage):
     """Thinking that the service did not seal itself goes back as tagged text of its turn (D14)."""
 
     name = "kiro.wrap_thinking"
     concerns: Features = frozenset({"reasoning"})
     before = "drop_foreign"
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        before = len(notes)
-        messages = tuple([self._message(message, notes) for message in conversation.messages])
-        return (conversation if len(notes) == before else structs.replace(conversation, messages=messages)), None
-
-    def _message(self, message: Message, notes: Notes) -> Message:
-        if not any(isinstance(block, Reasoning) and not replayable(block) for block in message.blocks):
-            return message
-        return structs.replace(message, blocks=tuple(self._blocks(message.blocks, notes)))
-
-    def _blocks(self, blocks: Iterable[Block], notes: Notes) -> Iterator[Block]:
-        for block in blocks:
-            if not isinstance(block, Reasoning) or replayable(block):
-                yield block
-            elif block.text.strip():
-                notes.changed("kiro.thinking.wrapped", block.at.path, f"thinking is replayed as {HISTORY_TAGS[0]} text")
-                yield Text(wrapped(block.text), at=block.at)
-            else:
-                notes.dropped(
-                    "kiro.thinking.unreadable", block.at.path, "sealed thinking of another origin says nothing here"
-                )
+    def block(self, block: Block, notes: Notes) -> Iterable[Block]:
+        if not isinstance(block, Reasoning) or replayable(block):
+            return (block,)
+        if block.text.strip():
+            notes.changed("kiro.thinking.wrapped", block.at.path, f"thinking is replayed as {HISTORY_TAGS[0]} text")
+            return (Text(wrapped(block.text), at=block.at),)
+        notes.dropped("kiro.thinking.unreadable", block.at.path, "sealed thinking of another origin says nothing here")
+        return ()
 
 
 class AskThinking(Filter):

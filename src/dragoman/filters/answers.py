@@ -1,17 +1,22 @@
-"""serialize_blocks: blocks that are open side by side come out one after the other, and nothing is lost.
+"""Filters with an answer half alone: the order of blocks, and the reason to stop.
 
-The first open block streams live; the others wait. Where calls have no end of their own, a call whose JSON is complete
-gives way as soon as another block has something to say, so parallel calls sent one after the other, the usual case, all
-stream live. Where they have one, only that end counts: a call that never gets it was cut off.
+serialize_blocks: blocks that are open side by side come out one after the other, and nothing is lost. The first open
+block streams live; the others wait. Where calls have no end of their own, a call whose JSON is complete gives way as
+soon as another block has something to say, so parallel calls sent one after the other, the usual case, all stream live.
+Where they have one, only that end counts: a call that never gets it was cut off.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from operator import is_
 
+from msgspec import structs
+
 from dragoman.errors import Fault
 from dragoman.model.blocks import ToolCall
+from dragoman.model.conversation import Stop, Why
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
@@ -28,9 +33,7 @@ from dragoman.model.events import (
     TextDelta,
     event_size,
 )
-from dragoman.model.filter import BLOCKS, NEVER, Back, Filter, Reads
-from dragoman.model.lane import UNSEEN, LaneWatch
-from dragoman.model.notes import Notes
+from dragoman.model.filter import BLOCKS, NEVER, UNSEEN, Back, Filter, LaneWatch, Notes, Reads
 from dragoman.wire.jsonscan import ObjectScanner
 
 HELD_LIMIT = 4 * 1024 * 1024  # characters held back in one stream
@@ -198,3 +201,71 @@ class _Queue(Back):
         if self._head is None:
             out.extend(self._stops)
             self._stops.clear()
+
+
+# --- settle_stop: the stop reason follows the content (D6): a completed tool call means TOOL, none means it cannot
+# be.
+#
+# A call whose end never came means that the answer was cut, whatever it says of itself (D7). One that paused to be
+# asked to go on has ended, for a client that cannot be told so.
+
+
+_FOLLOWS = frozenset({Why.END, Why.TOOL, Why.SEQUENCE, Why.PAUSE})  # all others say more than the content can
+
+_IDLE: Reads = frozenset({ToolCall, Stopped})
+_IN_CALL: Reads = _IDLE | {BlockEnded}
+
+
+class SettleStop(Filter):
+    name = "settle_stop"
+    concerns = NEVER
+
+    def __init__(self, *, pauses: bool) -> None:
+        self.answers = partial(_Settle, pauses)
+
+
+class _Settle(Back):
+    __slots__ = ("_notes", "_open", "_pauses", "_whole", "reads")
+
+    def __init__(self, pauses: bool, notes: Notes, _keys: BlockKeys) -> None:
+        self.reads = _IDLE
+        self._pauses = pauses
+        self._notes = notes
+        self._open: dict[int, int] = {}  # key of an open call -> its choice
+        self._whole: dict[int, bool] = {}  # choices with calls -> whether all of them came to their end
+
+    def take(self, event: Event) -> Iterable[Event]:
+        match event:
+            case BlockStarted(key, ToolCall(), choice):
+                self._open[key], self.reads = choice, _IN_CALL
+            case BlockEnded(key, complete) if key in self._open:
+                choice = self._open.pop(key)
+                self._whole[choice] = complete and self._whole.get(choice, True)
+                self.reads = _IN_CALL if self._open else _IDLE
+            case Stopped(stop, choice):
+                right = self._settle(stop, choice)
+                return (event if right is stop else Stopped(right, choice),)
+            case _:
+                pass
+        return (event,)
+
+    def _settle(self, stop: Stop, choice: int) -> Stop:
+        if stop.why not in _FOLLOWS:
+            return stop
+        if not self._whole.get(choice, True):
+            return self._right(stop, Why.LENGTH, "a tool call never came to its end")
+        called = choice in self._whole
+        if stop.why is Why.PAUSE and not called and not self._pauses:
+            self._notes.changed("stop.pause", "", "the answer paused to be asked to go on; for the client it has ended")
+            return structs.replace(stop, why=Why.END, extra=None)
+        if called == (stop.why is Why.TOOL):
+            return stop
+        if called:
+            return self._right(stop, Why.TOOL, "it made a tool call")
+        return self._right(stop, Why.END, "it made no tool call")
+
+    def _right(self, stop: Stop, why: Why, because: str) -> Stop:
+        self._notes.changed(
+            "stop.settled", "", f"the answer said it stopped by {stop.why.value}, but {because}: {why.value}"
+        )
+        return structs.replace(stop, why=why, sequence=None, extra=None)

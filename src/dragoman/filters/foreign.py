@@ -1,9 +1,4 @@
-"""drop_foreign: what only another family understands is left out, each with its note; nothing else is lost (D9).
-
-Known content the target cannot carry is refused in the last user turn and replaced by a line of text in earlier ones,
-so that no old image bricks a conversation. In tool results it is never refused, and unknown content becomes text: what
-a tool gave must not end the loop that called it.
-"""
+"""Fields that a family keeps beside the model (`Extra`) and that another has too, and what is said of all others."""
 
 from __future__ import annotations
 
@@ -15,9 +10,8 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.filters.carried_fields import NOTHING, Carried, carried, place_of, told_lost
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.capabilities import Capabilities
+from dragoman.model.blocks import OUTER, Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, wire_name
+from dragoman.model.capabilities import Capabilities, Place
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
 from dragoman.model.events import (
     BlockEnded,
@@ -35,13 +29,65 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import BLOCKS, Back, Filter, MakeBack, Reads
-from dragoman.model.lane import UNSEEN, LaneWatch
-from dragoman.model.naming import OUTER
-from dragoman.model.notes import MOST_OF_ANSWER, Action, Notes
+from dragoman.model.filter import (
+    BLOCKS,
+    MOST_OF_ANSWER,
+    UNSEEN,
+    Action,
+    Back,
+    Facts,
+    Features,
+    Filter,
+    LaneWatch,
+    MakeBack,
+    Notes,
+    Reads,
+)
 from dragoman.model.parts import UNREADABLE, missing_media_line, opaque_as_parts, part_text, server_tool_text
 from dragoman.wire.jsonio import Json
+
+NOTHING: Mapping[str, str] = {}
+
+
+class Carried(Struct, frozen=True):
+    """Fields of a family that the other side has too: its own name by the family's."""
+
+    family: str
+    options: Mapping[str, str]
+    media: Mapping[str, str]
+    tools: Mapping[str, str]
+    answers: Mapping[str, str]
+
+    def of(self, extra: Extra, fields: Mapping[str, str]) -> Mapping[str, str]:
+        return fields if extra.family == self.family else NOTHING
+
+
+def carried(family: str, giver: Capabilities, taker: Capabilities) -> Carried:
+    def both(place: Place) -> dict[str, str]:
+        taken = taker.shared_fields.get(place, NOTHING)
+        return {own: taken[name] for name, own in giver.shared_fields.get(place, NOTHING).items() if name in taken}
+
+    return Carried(family, both("request"), both("media"), both("tool"), both("answer"))
+
+
+def place_of(name: str, at: str) -> str:
+    """Where a field stands, of a node that stands there."""
+    if name.startswith(OUTER):
+        at = at.rpartition(".")[0]
+    name = wire_name(name)
+    return f"{at}.{name}" if at else name
+
+
+def told_lost(name: str, family: str) -> str:
+    return f"the other side has no {wire_name(name)} as {family} has it"
+
+
+# --- drop_foreign: what only another family understands is left out, each with its note; nothing else is lost (D9).
+#
+# Known content the target cannot carry is refused in the last user turn and replaced by a line of text in earlier
+# ones, so that no old image bricks a conversation. In tool results it is never refused, and unknown content becomes
+# text: what a tool gave must not end the loop that called it.
+
 
 S = TypeVar("S", bound=Struct)
 

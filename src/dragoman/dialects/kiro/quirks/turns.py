@@ -1,17 +1,71 @@
-"""Turns in the one form the service has: results, one text, images; or a thought, one text, calls. No text is empty."""
+"""Tool results: whatever their content is, text reaches the service, and every problem with it is noted and logged.
+
+Mission document 000. Readers have flattened the content already (D1, D2); here is what they could not make text of.
+The log names the place and the call, never what was said.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import structs
 
-from dragoman.dialects.kiro.quirks.results import NO_OUTPUT
 from dragoman.dialects.kiro.quirks.thinking import replayable, wrapped
-from dragoman.model.blocks import Block, Media, Reasoning, Text, ToolCall, ToolResult, Where
+from dragoman.dialects.kiro.turns import LOG
+from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Filter, MakeBack
-from dragoman.model.notes import Notes
-from dragoman.model.parts import join_texts
+from dragoman.model.filter import EachMessage, Facts, Features, Filter, MakeBack, Notes
+from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, join_texts, opaque_as_parts
+
+NO_OUTPUT = "(no output)"
+
+
+class ReadResults(EachMessage):
+    """No result without text (rule 32), and no part in one that the service cannot read."""
+
+    name = "kiro.read_results"
+    concerns: Features = frozenset({"blank", "media", "opaque"})
+    before = "drop_foreign"
+
+    def block(self, block: Block, notes: Notes) -> Iterable[Block]:
+        return (_result(block, notes) if isinstance(block, ToolResult) else block,)
+
+
+def _result(result: ToolResult, notes: Notes) -> ToolResult:
+    content: list[Text | Media] = []
+    for part in result.content:
+        match part:
+            case Opaque(kind=kind) if kind == UNREADABLE:
+                notes.dropped("kiro.result.malformed", part.at.path, "a part that cannot be read was left out")
+                _log("kiro.result.malformed", part.at.path, result)
+            case Opaque():
+                content += opaque_as_parts(part, notes, "kiro.result.not_text")
+                _log("kiro.result.not_text", part.at.path, result)
+            case Media():
+                _log(
+                    "kiro.result.not_text", part.at.path, result
+                )  # plain_results lifts it out of the result, and says so
+                content.append(part)
+            case _:
+                content.append(part)
+    if any(isinstance(part, Media) or part.text.strip() for part in content):
+        return result if tuple(content) == result.content else structs.replace(result, content=tuple(content))
+    if any(isinstance(part, Opaque) for part in result.content):
+        return structs.replace(result, content=(Text(UNREADABLE_LINE, at=result.at),))
+    rule = "kiro.result.missing" if result.at.bare else "kiro.result.empty"
+    what = "has no content" if result.at.bare else "says nothing"
+    notes.added(rule, result.at.path, f"the result {what}; it is given as {NO_OUTPUT!r}")
+    _log(rule, result.at.path, result)
+    return structs.replace(result, content=(Text(NO_OUTPUT, at=result.at),))
+
+
+def _log(rule: str, path: str, result: ToolResult) -> None:
+    LOG.debug("%s at %s: the result of call %s", rule, path or "an unknown place", result.call_id)
+
+
+# --- Turns in the one form the service has: results, one text, images; or a thought, one text, calls. No text is
+# empty
+
 
 RESULTS_ONLY = "Tool results provided."
 IMAGE_ONLY = "(image)"

@@ -17,7 +17,6 @@ from operator import is_
 from msgspec import Struct, structs
 
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall
-from dragoman.model.budget import text_size
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.events import (
@@ -32,11 +31,9 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
     event_size,
+    text_size,
 )
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import BLOCKS, Back, Filter, MakeBack, Reads
-from dragoman.model.lane import UNSEEN, LaneWatch
-from dragoman.model.notes import Notes
+from dragoman.model.filter import BLOCKS, UNSEEN, Back, Facts, Features, Filter, LaneWatch, MakeBack, Notes, Reads
 
 _PREFIX = "dragoman1."
 _CODED_PREFIX = base64.b64encode(_PREFIX[:9].encode()).decode()  # how a mark begins that is bytes in base64

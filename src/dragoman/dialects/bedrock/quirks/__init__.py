@@ -1,1 +1,0 @@
-"""Filters that only this service needs, for rules that no shared filter covers."""
