@@ -1,8 +1,8 @@
 """Rules of a dialect as data: each has a name, its evidence, its severity and a sentence.
 
 A rule that a real service is known to contradict is advice, and so is one that has not been seen enforced: `dragoman
-check` prints advice, but does not fail for it. Rules are declared in one table for each dialect (`rule_table.py`); a
-breach of a rule that is not in the table cannot be made.
+check` prints advice, but does not fail for it. Rules are declared in one table for each dialect; a breach of a
+rule that is not in the table cannot be made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The language: the parts of this package as one codec, and what it can say."""
+"""The language and where it is spoken: what it can say, paths, headers, framing, and InvokeModel's binding."""
 
 from __future__ import annotations
 
@@ -14,14 +14,6 @@ from msgspec import Struct
 from dragoman.dialects.base import Call, Operation, in_cache_order
 from dragoman.dialects.bedrock import faults, reply, request, rules, stream_rules
 from dragoman.dialects.bedrock.encoder import BedrockEncoder
-from dragoman.dialects.bedrock.faults import (
-    TYPE_HEADER,
-    exception_fault,
-    exception_payload,
-    fault_type,
-    render_fault,
-    status_of,
-)
 from dragoman.dialects.bedrock.nodes import FAMILY, S3, vendor_of
 from dragoman.dialects.bedrock.quirks import (
     AccompanyDocuments,
@@ -162,7 +154,7 @@ def model_path(model: str, operation: str) -> str:
 
 def refusal(fault: Fault, body: bytes) -> HttpResponse:
     """The HTTP answer for a fault, in the way of AWS."""
-    return kit.refusal(fault, status_of(fault), body, (TYPE_HEADER, fault_type(fault)))
+    return kit.refusal(fault, faults.status_of(fault), body, (faults.TYPE_HEADER, faults.fault_type(fault)))
 
 
 class BedrockBinding(Struct, frozen=True):
@@ -269,12 +261,12 @@ class InvokeBinding(Struct, frozen=True):
 
     def frame(self, payload: Payload) -> bytes:
         if payload.error:
-            exception = exception_payload(_fault_in(payload.data))
+            exception = faults.exception_payload(_fault_in(payload.data))
             return encode_event(exception.kind, exception.data, error=True)
         return encode_event("chunk", b'{"bytes":"%b"}' % base64.b64encode(payload.data))
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
-        return refusal(fault, render_fault(fault))
+        return refusal(fault, faults.render_fault(fault))
 
 
 def _invoked(fields: Fields) -> Fields:
@@ -332,7 +324,7 @@ class _Chunks:
 
 def _opened(frame: Frame) -> Frame:
     if frame.error:
-        fault = exception_fault(frame)
+        fault = faults.exception_fault(frame)
         error: Json = {"type": "error", "error": {"type": _TYPES[fault.kind], "message": fault.message}}
         return Frame("error", jsonio.encode(error), frame.raw)
     if frame.kind != "chunk":

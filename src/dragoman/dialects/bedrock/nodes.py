@@ -1,4 +1,4 @@
-"""What every node of this dialect shares: its family, its unknown fields, the cache point that follows it."""
+"""What every node shares (its family, unknown fields, the cache point that follows it), vendors, and media."""
 
 from __future__ import annotations
 
@@ -54,10 +54,9 @@ def render_mark(cache: Cache) -> dict[str, Json]:
     return {"cachePoint": with_extra(point, cache.extra)}
 
 
-# ---
-# What the vendors behind this one service take and refuse, as data. A model's id tells its vendor, unless it is an
-# opaque ARN: of those nothing is known, so nothing is held back from them.
-
+# --- what the vendors behind this one service take and refuse, as data
+#
+# A model's id tells its vendor, unless it is an opaque ARN: of those nothing is known, so nothing is held back.
 
 CLAUDE_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 OTHER_EFFORTS = ("low", "medium", "high")

@@ -1,4 +1,7 @@
-"""The service's own rules for requests, as a lint over raw JSON; independent of the reader and the writer."""
+"""The service's own rules: their table, and a lint over raw requests and captured frames.
+
+It is independent of readers and writers.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,6 @@ from dragoman.dialects.kit.values import Object, Placed, decoded, members, objec
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
-
-# --- the rules of generateContent: what the service refuses in a request, and what its clients break on in a stream
 
 RULES = Rulebook.parse(
     "gemini",

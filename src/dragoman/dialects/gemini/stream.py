@@ -14,21 +14,8 @@ from typing import Any
 from msgspec import structs
 
 from dragoman.dialects.base import Decoder, World
+from dragoman.dialects.gemini import reply
 from dragoman.dialects.gemini.blocks import FAMILY, extra_of, names, parse_part
-from dragoman.dialects.gemini.reply import (
-    UNSPECIFIED,
-    Candidate,
-    candidates,
-    demand_readable,
-    open_response,
-    parse_block_reason,
-    parse_parts,
-    parse_sources,
-    parse_stop,
-    parse_usage,
-    raw_arguments,
-    says_nothing,
-)
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated, UpstreamFault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult, to_keep
@@ -81,7 +68,7 @@ class GeminiDecoder(Decoder):
             return None
         events: list[ev.Event] = []
         try:
-            fields = open_response(frame.data)
+            fields = reply.open_response(frame.data)
             self._response(fields, frame.data, events)
         except UpstreamFault as failed:
             self._over = True
@@ -99,10 +86,10 @@ class GeminiDecoder(Decoder):
         return (ev.Failed(broken or Truncated("the upstream's stream ended before a finishReason").fault),)
 
     def _response(self, fields: Fields, data: bytes, events: list[ev.Event]) -> None:
-        usage, entries = fields.any("usageMetadata"), candidates(fields)
-        blocked = None if entries or self._choices else parse_block_reason(fields)
+        usage, entries = fields.any("usageMetadata"), reply.candidates(fields)
+        blocked = None if entries or self._choices else reply.parse_block_reason(fields)
         self._envelope(fields, events)
-        arguments = raw_arguments(data)
+        arguments = reply.raw_arguments(data)
         for candidate in entries:
             choice = self._choices.get(candidate.index)
             if choice is None:
@@ -111,13 +98,13 @@ class GeminiDecoder(Decoder):
             parts, choice.partial = joined(candidate.parts, choice.partial, candidate.at)
             if choice.partial is not None:
                 self._keys.budget.keep(json_size(candidate.parts))
-            blocks = parse_parts(structs.replace(candidate, parts=parts), arguments)
+            blocks = reply.parse_parts(structs.replace(candidate, parts=parts), arguments)
             self._candidate(choice, candidate, blocks, events)
         if blocked is not None:
             self._choices[0] = _Choice(0)
             self._choices[0].stopped = True
             events.append(ev.Stopped(blocked))
-        if (counts := parse_usage(usage)) is not None:
+        if (counts := reply.parse_usage(usage)) is not None:
             events.append(ev.UsageReported(counts))
 
     def _envelope(self, fields: Fields, events: list[ev.Event]) -> None:
@@ -134,24 +121,26 @@ class GeminiDecoder(Decoder):
             self._keys.budget.keep(json_size(news) - json_size(before))
             self._told |= news
 
-    def _candidate(self, choice: _Choice, candidate: Candidate, blocks: list[Block], events: list[ev.Event]) -> None:
+    def _candidate(
+        self, choice: _Choice, candidate: reply.Candidate, blocks: list[Block], events: list[ev.Event]
+    ) -> None:
         for block in blocks:
-            if says_nothing(block):
+            if reply.says_nothing(block):
                 continue
             if choice.stopped:
                 raise OutOfOrder("content after its finishReason", at=candidate.at)
             choice.said = True
             self._block(choice, block, events)
         rest = candidate.rest
-        sources = [source for source in parse_sources(rest) if source not in choice.sources] if rest else []
+        sources = [source for source in reply.parse_sources(rest) if source not in choice.sources] if rest else []
         self._keys.budget.keep(json_size(*sources))
         choice.sources += sources
-        if candidate.reason in UNSPECIFIED or choice.stopped:
+        if candidate.reason in reply.UNSPECIFIED or choice.stopped:
             if rest:
                 events.append(ev.OpaqueEvent(FAMILY, "candidate", {"index": choice.index, "fields": rest}))
             return
-        demand_readable(candidate, said=choice.said)
-        stop = parse_stop(candidate.reason, rest, called=choice.called)
+        reply.demand_readable(candidate, said=choice.said)
+        stop = reply.parse_stop(candidate.reason, rest, called=choice.called)
         if choice.partial is not None:
             self._cut(choice, choice.partial, stop, candidate.at, events)
         if choice.key >= 0 and not choice.thinks:

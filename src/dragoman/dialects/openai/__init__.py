@@ -1,4 +1,18 @@
-"""OpenAI Chat Completions, and what the many servers that speak it do with it."""
+"""OpenAI Chat Completions, and what the many servers that speak it do with it.
+
+    codec           what the dialect can say; paths, headers and framing; the list of models
+    request, tools  a request and a conversation, both directions: settings, tools, calls, and a Responses body
+    messages        the list of messages, both directions, and the reasoning in them
+    shapes          what has just the documented shape, read by Structs
+    blocks          content parts, both directions, the settings of the codec, and what every node shares
+    reply           a whole reply, both directions, and what streams share with it: stops, token counts, errors
+    stream          frames to events: `chunk` is the shape of a frame, `choice` reads the fragments of one choice
+    encoder         events to frames
+    rules           what services refuse, as a table and a lint of requests; `stream_rules` is the lint of streams
+    quirks          filters that only this dialect needs
+
+Only the registry imports this package. It is pure: it imports the kit and the model, and no other dialect.
+"""
 
 from __future__ import annotations
 

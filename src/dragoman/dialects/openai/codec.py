@@ -1,4 +1,4 @@
-"""The language: settings, and the functions that speak it."""
+"""The language and where it is spoken: what it can say, paths, headers, framing, the list of models."""
 
 from __future__ import annotations
 

@@ -10,15 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dragoman.dialects.base import Call
+from dragoman.dialects.kit import openai_rules
 from dragoman.dialects.kit.lint import Found
-from dragoman.dialects.kit.openai_rules import (
-    effort_rules,
-    is_name,
-    knob_rules,
-    name_rules,
-    part_rules,
-    tool_rules,
-)
 from dragoman.dialects.rulebook import Breach, Rulebook
 
 RULES = Rulebook.parse(
@@ -168,7 +161,7 @@ def _content(message: dict[str, Any], role: str, at: str) -> Found:
     if isinstance(content, list):
         if not content:
             yield "message.empty_parts", f"{at}.content", "a list of parts has at least one"
-        yield from part_rules(content, role, at, _PARTS)
+        yield from openai_rules.part_rules(content, role, at, _PARTS)
     elif content is None:
         others = ("tool_calls", "function_call", "refusal", "audio") if role == "assistant" else ()
         if not any(message.get(name) for name in others):
@@ -210,7 +203,7 @@ def _call(call: dict[str, Any], at: str) -> Found:
         kind = "custom" if "custom" in call else "function"
     inner = call.get(kind)
     inner = inner if isinstance(inner, dict) else {}
-    yield from name_rules(inner.get("name"), "call", f"{at}.{kind}.name")
+    yield from openai_rules.name_rules(inner.get("name"), "call", f"{at}.{kind}.name")
     words = "input" if kind == "custom" else "arguments"
     if not isinstance(inner.get(words), str):
         yield "call.arguments", f"{at}.{kind}.{words}", f"{words} is a string"
@@ -262,7 +255,7 @@ def _tools(body: dict[str, Any]) -> Found:
         yield "tools.limit", "tools", f"there are at most {_MOST_TOOLS} tools"
     seen: set[str] = set()
     for index, tool in enumerate(tools):
-        yield from tool_rules(tool, f"tools[{index}]", _inside, seen)
+        yield from openai_rules.tool_rules(tool, f"tools[{index}]", _inside, seen)
 
 
 def _inside(tool: dict[str, Any]) -> tuple[Any, dict[str, Any], str]:
@@ -305,7 +298,7 @@ def _choice(body: dict[str, Any]) -> Found:
 
 
 def _settings(body: dict[str, Any], stream: bool) -> Found:
-    yield from knob_rules(body, _RANGES)
+    yield from openai_rules.knob_rules(body, _RANGES)
     n = body.get("n")
     if n is not None and not (type(n) is int and 1 <= n <= 128):
         yield "n.range", "n", "n is a whole number from 1 to 128"
@@ -321,7 +314,7 @@ def _settings(body: dict[str, Any], stream: bool) -> Found:
             yield "max_tokens.range", name, f"{name} is a whole number above 0"
     if body.get("max_tokens") is not None and body.get("max_completion_tokens") is not None:
         yield "max_tokens.both", "max_tokens", "max_tokens and max_completion_tokens exclude each other"
-    yield from effort_rules(body.get("reasoning_effort"), "reasoning_effort")
+    yield from openai_rules.effort_rules(body.get("reasoning_effort"), "reasoning_effort")
     if body.get("stream_options") is not None and not stream:
         yield "stream_options.without_stream", "stream_options", "stream_options needs stream"
     if body.get("top_logprobs") is not None and body.get("logprobs") is not True:
@@ -333,7 +326,7 @@ def _format(form: Any) -> Found:
         case None | {"type": "text"} | {"type": "json_object"}:
             return
         case {"type": "json_schema", "json_schema": {"name": str(name)} as inner}:
-            if not is_name(name):
+            if not openai_rules.is_name(name):
                 place = "response_format.json_schema.name"
                 yield "response_format.name", place, "a name has 1 to 64 of a-z A-Z 0-9 _ -"
             if not isinstance(inner.get("schema", {}), dict):

@@ -11,15 +11,9 @@ from __future__ import annotations
 
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.kit.openai_errors import fault_in, fault_of
+from dragoman.dialects.openai import chunk as chunks
 from dragoman.dialects.openai.blocks import FAMILY, JsonObject, extra_of, parse_sources
 from dragoman.dialects.openai.choice import ChoiceReader
-from dragoman.dialects.openai.chunk import (
-    Chunk,
-    ChunkChoice,
-    beside_the_stop,
-    read_chunk,
-    read_plain,
-)
 from dragoman.dialects.openai.reply import embedded_usage, envelope_rest, parse_usage, stopped_by_error
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model import events as ev
@@ -61,7 +55,7 @@ class OpenaiDecoder(Decoder):
             return self._done(marked=True)
         if data[:1] != b"{" and data.strip() in (b"", b"null"):
             return None
-        chunk = read_chunk(data)
+        chunk = chunks.read_chunk(data)
         if chunk.error:
             return self._failed(fault_of({"error": chunk.error}, None))
         if (fault := _told_fault(chunk, data)) is not None:
@@ -132,9 +126,9 @@ class OpenaiDecoder(Decoder):
             raise cut.after_the_end()  # clients take `[DONE]` for a good end: the frame must not go out
         return (ev.Failed(cut.fault),)
 
-    def _start(self, chunk: Chunk, data: bytes, events: list[ev.Event]) -> bool:
+    def _start(self, chunk: chunks.Chunk, data: bytes, events: list[ev.Event]) -> bool:
         """Begin with the first chunk that is one; Azure sends a frame with nothing but its filters before."""
-        rest = self._early | envelope_rest(read_plain(data))
+        rest = self._early | envelope_rest(chunks.read_plain(data))
         if not (chunk.id or chunk.choices or chunk.usage):
             self._keys.budget.keep(json_size(rest) - json_size(self._early))
             self._early = rest
@@ -147,7 +141,7 @@ class OpenaiDecoder(Decoder):
         return True
 
     def _choice(
-        self, choice: ChunkChoice, position: int, data: bytes, events: list[ev.Event], sources: list[Opaque]
+        self, choice: chunks.ChunkChoice, position: int, data: bytes, events: list[ev.Event], sources: list[Opaque]
     ) -> None:
         index = position if choice.index is None else choice.index
         reader = self._choices.get(index)
@@ -166,7 +160,7 @@ class OpenaiDecoder(Decoder):
         reader.unnamed = word == ""
         if (word is None or word.lower() in NO_REASON) and not choice.error:
             return
-        beside = beside_the_stop(data, position)
+        beside = chunks.beside_the_stop(data, position)
         fault = stopped_by_error(word or "", beside)
         if fault is None:
             reader.stop(word or "stop", beside, events)
@@ -176,8 +170,8 @@ class OpenaiDecoder(Decoder):
             events += self._failed(fault)
 
 
-def _told_fault(chunk: Chunk, data: bytes) -> Fault | None:
+def _told_fault(chunk: chunks.Chunk, data: bytes) -> Fault | None:
     """The fault in a frame that is no chunk, or in one that says that it failed. Most frames need no second look."""
     if chunk.choices and chunk.base_resp is None and chunk.x_groq is None:
         return None
-    return fault_in(read_plain(data))
+    return fault_in(chunks.read_plain(data))

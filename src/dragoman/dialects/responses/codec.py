@@ -1,4 +1,4 @@
-"""The language: the parts of this package as one codec, and what it can say."""
+"""The language and where it is spoken: what it can say, paths, headers, framing, responses that the service keeps."""
 
 from __future__ import annotations
 

@@ -10,15 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dragoman.dialects.base import Call
+from dragoman.dialects.kit import openai_rules
 from dragoman.dialects.kit.lint import Found
-from dragoman.dialects.kit.openai_rules import (
-    effort_rules,
-    is_name,
-    knob_rules,
-    name_rules,
-    part_rules,
-    tool_rules,
-)
 from dragoman.dialects.kit.values import members
 from dragoman.dialects.rulebook import Breach, Rulebook
 
@@ -178,14 +171,14 @@ def _message(item: dict[str, Any], at: str) -> Found:
     elif role not in _ROLES:
         yield "message.role_unknown", f"{at}.role", f"{role!r} is none of " + ", ".join(sorted(_ROLES))
     elif isinstance(content, list):
-        yield from part_rules(content, role, at, _PARTS)
+        yield from openai_rules.part_rules(content, role, at, _PARTS)
     elif not isinstance(content, str):
         yield "message.content", f"{at}.content", "content is a string or a list of parts"
 
 
 def _call(item: dict[str, Any], kind: str, at: str) -> Found:
     yield from _call_id(item.get("call_id"), "call.call_id", f"{at}.call_id")
-    yield from name_rules(item.get("name"), "call", f"{at}.name")
+    yield from openai_rules.name_rules(item.get("name"), "call", f"{at}.name")
     if not isinstance(item.get(_CALLS[kind]), str):
         yield "call.arguments", f"{at}.{_CALLS[kind]}", f"{_CALLS[kind]} is a string"
 
@@ -232,9 +225,9 @@ def _tools(body: dict[str, Any]) -> Found:
             inside = tool.get("tools")
             for inner, each in enumerate(inside if isinstance(inside, list) else ()):
                 names = seen.setdefault(str(tool.get("name")), set())
-                yield from tool_rules(each, f"{at}.tools[{inner}]", _inside, names)
+                yield from openai_rules.tool_rules(each, f"{at}.tools[{inner}]", _inside, names)
         else:
-            yield from tool_rules(tool, at, _inside, seen.setdefault("None", set()))
+            yield from openai_rules.tool_rules(tool, at, _inside, seen.setdefault("None", set()))
 
 
 def _inside(tool: dict[str, Any]) -> tuple[Any, dict[str, Any], str]:
@@ -288,14 +281,14 @@ def _is_among(names: Sequence[tuple[Any, Any]], namespace: Any, name: Any) -> bo
 
 
 def _settings(body: dict[str, Any]) -> Found:
-    yield from knob_rules(body, _RANGES)
+    yield from openai_rules.knob_rules(body, _RANGES)
     limit = body.get("max_output_tokens")
     if limit is not None and type(limit) is not int:
         yield "max_output_tokens.type", "max_output_tokens", "it is a whole number"
     elif limit is not None and limit < _LEAST_TOKENS:
         yield "max_output_tokens.range", "max_output_tokens", f"at least {_LEAST_TOKENS} tokens"
     reasoning = body.get("reasoning")
-    yield from effort_rules(members(reasoning).get("effort"), "reasoning.effort")
+    yield from openai_rules.effort_rules(members(reasoning).get("effort"), "reasoning.effort")
     if body.get("previous_response_id") and body.get("conversation"):
         yield "previous.both", "conversation", "previous_response_id and conversation exclude each other"
     for name in ("stop", "n", "messages", "max_tokens", "response_format"):
@@ -310,7 +303,7 @@ def _format(form: Any) -> Found:
         case None | {"type": "text"} | {"type": "json_object"}:
             return
         case {"type": "json_schema", "name": str(name)}:
-            if not is_name(name):
+            if not openai_rules.is_name(name):
                 yield "format.name", "text.format.name", "a name has 1 to 64 of a-z A-Z 0-9 _ -"
             if not isinstance(form.get("schema"), dict):
                 yield "format.schema", "text.format.schema", "schema is an object"
