@@ -41,6 +41,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that is a coroutine: on the loop that its fixture `run` says, else on asyncio's."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    given: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    pyfuncitem.funcargs.get("run", asyncio.run)(pyfuncitem.obj(**given))
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    run: Any = pyfuncitem.funcargs.get("run", asyncio.run)
+    run(pyfuncitem.obj(**given))
     return True

@@ -16,8 +16,8 @@ from dragoman.http.server.roster import Roster
 from tests.gateway.front import Client, gateway_servers, question
 from tests.gateway.house import behind, configured, house, wait_until
 
-PROXY = "127.0.0.9"
-FLAGS: dict[str, Any] = {"server__trusted_proxies": [PROXY], "server__proxy_protocol": True}
+FRONT = "127.0.0.9"
+FLAGS: dict[str, Any] = {"server__trusted_proxies": [FRONT], "server__proxy_protocol": True}
 
 
 def named(client: str) -> bytes:
@@ -40,9 +40,9 @@ def test_s11_connections_that_send_no_header_take_no_more_room_than_there_is(
         kept = stack.enter_context(Client(home, first=question()))
         assert kept.answer()[0] == 200
         shapes = (b"PROXY", b"\r\n\r\n\x00", named("192.0.2.1"), named("192.0.2.1") + b"GET / HT")
-        idle = [stack.enter_context(Client(home, PROXY, first=shape)) for shape in shapes * 5]
+        idle = [stack.enter_context(Client(home, FRONT, first=shape)) for shape in shapes * 5]
         for _ in range(3):
-            with Client(home, PROXY, first=named("192.0.2.2") + question()) as client:
+            with Client(home, FRONT, first=named("192.0.2.2") + question()) as client:
                 assert client.answer()[0] == 200
         [roster] = rosters()
         assert len(roster) <= 4
@@ -59,10 +59,10 @@ def test_s11_a_client_behind_a_proxy_has_the_limit_of_a_client(tmp_path: Path) -
     ):
         clients = []
         for _ in range(4):
-            clients.append(stack.enter_context(Client(home, PROXY, first=named("192.0.2.1") + question())))
+            clients.append(stack.enter_context(Client(home, FRONT, first=named("192.0.2.1") + question())))
             assert clients[-1].answer()[0] == 200
         assert clients[0].is_closed() and clients[1].is_closed()
-        with Client(home, PROXY, first=named("192.0.2.2") + question()) as other:
+        with Client(home, FRONT, first=named("192.0.2.2") + question()) as other:
             assert other.answer()[0] == 200
         clients[3].send(question())
         assert clients[3].answer()[0] == 200
@@ -71,7 +71,7 @@ def test_s11_a_client_behind_a_proxy_has_the_limit_of_a_client(tmp_path: Path) -
 def test_a_header_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module in (limits, reading, connection):
         monkeypatch.setattr(module, "HEAD_SECONDS", 0.1)
-    with house("", tmp_path, **FLAGS) as home, Client(home, PROXY, first=b"PROXY TCP4 ") as client:
+    with house("", tmp_path, **FLAGS) as home, Client(home, FRONT, first=b"PROXY TCP4 ") as client:
         assert client.file.read() == b""
         wait_until(lambda: not rosters())
 

@@ -18,12 +18,12 @@ from tests.gateway.front import LOOPS, Client, Memory, gateway_servers, on_loop,
 from tests.gateway.house import House, house, wait_until
 
 KEYLESS = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
-MANY = 150_000
+QUESTIONS = 150_000
 MOST = 1024 * 1024  # bytes of unread answers, or of requests that wait
 
 
 @pytest.fixture(params=LOOPS)
-def home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[House]:
+def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[House]:
     with on_loop(request.param, monkeypatch), house("", tmp_path) as one:
         yield one
 
@@ -33,9 +33,9 @@ def find() -> Connection:
     return next(each for server in gateway_servers() for each in server.roster.members)
 
 
-def test_s1_answers_do_not_pile_up_for_a_client_that_reads_none(home: House) -> None:
+def test_s1_answers_do_not_pile_up_for_a_client_that_reads_none(served: House) -> None:
     """S1: a keyless client that pipelined requests and read nothing made the gateway keep all answers, or requests."""
-    with Client(home, first=KEYLESS) as client:
+    with Client(served, first=KEYLESS) as client:
         assert client.answer()[0] == 401
         theirs = find()
         transport = theirs._transport
@@ -43,7 +43,7 @@ def test_s1_answers_do_not_pile_up_for_a_client_that_reads_none(home: House) -> 
 
         def send() -> None:
             with suppress(OSError):
-                client.send(KEYLESS * MANY)
+                client.send(KEYLESS * QUESTIONS)
 
         def is_stopped() -> bool:
             return theirs._write_paused and theirs._current is None and not transport.is_reading()
@@ -60,8 +60,8 @@ def test_s1_answers_do_not_pile_up_for_a_client_that_reads_none(home: House) -> 
         sending.join(60)
 
 
-def test_a_client_that_reads_late_gets_every_answer_in_its_order(home: House) -> None:
-    with Client(home) as client:
+def test_a_client_that_reads_late_gets_every_answer_in_its_order(served: House) -> None:
+    with Client(served) as client:
         sending = threading.Thread(target=client.send, args=(KEYLESS * 3000 + question(),), daemon=True)
         sending.start()
         sending.join(60)

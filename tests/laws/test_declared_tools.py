@@ -17,7 +17,7 @@ from dragoman.model.conversation import ToolSpec
 from dragoman.translate import plan
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
-NAMES = ("Agent", "Bash", "mcp.x/y", "Read", "z" * 65)
+TOOL_NAMES = ("Agent", "Bash", "mcp.x/y", "Read", "z" * 65)
 CHANGED = ("inline", "Later", "added.tool")
 ANTHROPIC_TARGETS = [name for name in registry.names() if registry.get(name).codec.family != "anthropic"]
 RESPONSES_TARGETS = [name for name in registry.names() if name != "responses"]
@@ -48,7 +48,7 @@ def anthropic_cases(draw: DrawFn) -> Case:
     """Clients that list deferred tools from the start, or only once they are found, in alphabetical place."""
     case, search = Case("anthropic"), draw(st.sampled_from(("client", "server", "")))
     lists_all = search != "client" or draw(st.booleans())
-    deferred = set(draw(st.lists(st.sampled_from(NAMES), unique=True)))
+    deferred = set(draw(st.lists(st.sampled_from(TOOL_NAMES), unique=True)))
     searches = {"client": [_spec("ToolSearch")], "server": [{"type": "tool_search_tool_bm25", "name": "s"}], "": []}
     messages: list[Any] = [{"role": "user", "content": "go"}]
     found: set[str] = set()
@@ -56,7 +56,7 @@ def anthropic_cases(draw: DrawFn) -> Case:
     for number in range(draw(st.integers(1, 4))):
         step = draw(st.sampled_from(("talk", "add", "remove", *(["find"] if search == "client" else []))))
         if step == "find":
-            shown = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True))
+            shown = draw(st.lists(st.sampled_from(TOOL_NAMES), min_size=1, max_size=3, unique=True))
             found |= set(shown)
             messages += _search_step(f"t{number}", shown)
         elif step == "talk":
@@ -65,7 +65,7 @@ def anthropic_cases(draw: DrawFn) -> Case:
             name = draw(st.sampled_from(CHANGED))
             messages.append({"role": "system", "content": [_change(step, name)]})
             declared |= {name} if step == "add" else set()
-        listed = [name for name in NAMES if name not in deferred or lists_all or name in found]
+        listed = [name for name in TOOL_NAMES if name not in deferred or lists_all or name in found]
         tools = [{**_spec(name), **({"defer_loading": True} if name in deferred else {})} for name in listed]
         case.bodies.append(
             {"model": "m", "max_tokens": 99, "messages": list(messages), "tools": [*searches[search], *tools]}

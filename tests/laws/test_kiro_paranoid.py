@@ -19,11 +19,11 @@ from dragoman.simulator.kiro.rules import refusals
 from dragoman.translate import configured, plan
 from tests import strategies
 
-MODELS = ("claude-sonnet-4-5", "claude-opus-4.7", "gpt-5.6-sol", "auto")
+KIRO_MODELS = ("claude-sonnet-4-5", "claude-opus-4.7", "gpt-5.6-sol", "auto")
 BINDINGS = (KiroBinding(), KiroTargetBinding())
 
 
-@given(asked=strategies.conversations(), model=st.sampled_from(MODELS), binding=st.sampled_from(BINDINGS))
+@given(asked=strategies.conversations(), model=st.sampled_from(KIRO_MODELS), binding=st.sampled_from(BINDINGS))
 def test_what_is_sent_passes_the_paranoid_simulator(asked: Conversation, model: str, binding: KiroBinding) -> None:
     for client in ("anthropic", "openai"):
         for pairing in ("placeholders", "merge"):

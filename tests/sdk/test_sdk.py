@@ -106,30 +106,17 @@ def check(sdk: str, outcome: Outcome, reply: Reply | None) -> None:
     assert {name: outcome[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize("name", streamed())
-def test_python_helper_reads_our_stream(name: str) -> None:
-    task, reply = streamed()[name]
-    check(task.sdk, ask_python(task), reply)
+LANGUAGES = ["python", pytest.param("typescript", marks=pytest.mark.node)]
 
 
-@pytest.mark.node
-@pytest.mark.parametrize("name", streamed())
-def test_typescript_helper_reads_our_stream(name: str) -> None:
-    task, reply = streamed()[name]
-    check(task.sdk, node_outcomes("streamed")[name], reply)
-
-
-@pytest.mark.parametrize("name", whole())
-def test_python_sdk_reads_our_whole_reply(name: str) -> None:
-    task, reply = whole()[name]
-    check(task.sdk, ask_python(task), reply)
-
-
-@pytest.mark.node
-@pytest.mark.parametrize("name", whole())
-def test_typescript_sdk_reads_our_whole_reply(name: str) -> None:
-    task, reply = whole()[name]
-    check(task.sdk, node_outcomes("whole")[name], reply)
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(
+    ("kind", "name"), [("streamed", name) for name in streamed()] + [("whole", name) for name in whole()]
+)
+def test_the_sdks_read_our_answers(kind: str, name: str, language: str) -> None:
+    tasks: dict[str, Any] = dict(streamed() if kind == "streamed" else whole())
+    task, reply = tasks[name]
+    check(task.sdk, ask_python(task) if language == "python" else node_outcomes(kind)[name], reply)
 
 
 FAULTS = [

@@ -130,10 +130,10 @@ STREAMS: dict[str, tuple[str, bytes]] = {
         ),
     ),
 }  # fmt: skip
-CLIENTS = ("openai", "anthropic", "responses", "gemini", "bedrock")
+CITING = ("openai", "anthropic", "responses", "gemini", "bedrock")
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", CITING)
 @pytest.mark.parametrize("title", WHOLE)
 def test_l34_citations_of_whole_answers(title: str, client: str) -> None:
     upstream, body = WHOLE[title]
@@ -145,7 +145,7 @@ def test_l34_citations_of_whole_answers(title: str, client: str) -> None:
     assert ("citation.mapped" in notes) == (client != upstream)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", CITING)
 @pytest.mark.parametrize("title", STREAMS)
 def test_l34_citations_of_streams(title: str, client: str) -> None:
     upstream, data = STREAMS[title]

@@ -9,7 +9,7 @@ from dragoman.dialects.gemini.pairs import Pairs
 from tests.growth import Work, grows_linearly
 
 IDS = st.sampled_from(["", "a", "b", "call_gemini_1", "call_gemini_2"])
-NAMES = st.sampled_from(["f", "g"])
+TOOL_NAMES = st.sampled_from(["f", "g"])
 
 
 class Plainly:
@@ -33,7 +33,7 @@ class Plainly:
         return call_id if call_id in self.names else found[0] if found else call_id
 
 
-@given(st.lists(st.tuples(st.booleans(), IDS, NAMES), max_size=30))
+@given(st.lists(st.tuples(st.booleans(), IDS, TOOL_NAMES), max_size=30))
 def test_a_result_answers_the_first_call_that_waits(told: list[tuple[bool, str, str]]) -> None:
     pairs, plainly = Pairs(), Plainly()
     for is_call, call_id, name in told:

@@ -11,7 +11,7 @@ from dragoman.gateway.layers import flat, from_environment, nested, stacked
 from dragoman.gateway.problems import DEFAULT
 
 _NAMES = st.sampled_from("abc")
-_TREES = st.dictionaries(
+_SETTINGS = st.dictionaries(
     _NAMES,
     st.recursive(
         st.integers(0, 3) | st.lists(st.integers(0, 3), max_size=2),
@@ -33,17 +33,17 @@ def _flat(tree: dict[str, Any]) -> Any:
     return flat(tree, lambda _: DEFAULT)
 
 
-@given(_TREES)
+@given(_SETTINGS)
 def test_a_flat_tree_becomes_the_tree_again(tree: dict[str, Any]) -> None:
     assert nested(_flat(tree)) == tree
 
 
-@given(_TREES, _TREES)
+@given(_SETTINGS, _SETTINGS)
 def test_tables_mingle_and_everything_else_is_replaced(low: dict[str, Any], high: dict[str, Any]) -> None:
     assert nested(stacked(_flat(low), _flat(high))) == merged(low, high)
 
 
-@given(_TREES, _TREES, _TREES)
+@given(_SETTINGS, _SETTINGS, _SETTINGS)
 def test_it_does_not_matter_which_two_layers_are_stacked_first(a: Any, b: Any, c: Any) -> None:
     one, two, three = map(_flat, (a, b, c))
     assert nested(stacked(one, two, three)) == merged(merged(a, b), c)

@@ -32,7 +32,7 @@ match = ["gpt-?", "claude-3-haiku-exact", "big[1m]"]
 upstream = "kiro"
 fallbacks = ["kimi/kimi-k2", "claude", "kiro"]
 """
-DEFAULT = '[default]\nupstream = "kimi"\nmodel = "kimi-k2"\nfallbacks = "router/moonshotai/kimi-k2"\n'
+DEFAULT_ROUTE = '[default]\nupstream = "kimi"\nmodel = "kimi-k2"\nfallbacks = "router/moonshotai/kimi-k2"\n'
 
 
 def config(text: str) -> Config:
@@ -62,8 +62,8 @@ def test_a_model_finds_its_targets(model: str, found: list[str]) -> None:
 
 
 def test_the_default_takes_what_nobody_else_does() -> None:
-    assert targets("unheard-of", SET_UP + DEFAULT) == ["kimi:kimi-k2", "router:moonshotai/kimi-k2"]
-    assert targets("gpt-5", SET_UP + DEFAULT)[0] == "kiro:gpt-5"
+    assert targets("unheard-of", SET_UP + DEFAULT_ROUTE) == ["kimi:kimi-k2", "router:moonshotai/kimi-k2"]
+    assert targets("gpt-5", SET_UP + DEFAULT_ROUTE)[0] == "kiro:gpt-5"
 
 
 @pytest.mark.parametrize("model", ["gpt-55", "big1", "/", "kimi/", "Kimi-K2"])

@@ -29,7 +29,7 @@ def refused(kind: Kind, retry_after: float | None = None) -> UpstreamFault:
     return UpstreamFault("no", fault=Fault(kind, "no", 429, retry_after))
 
 
-def test_the_numbers_are_those_of_the_specification() -> None:
+def test_the_numbers_of_the_policy_are_those_of_the_specification() -> None:
     assert Patience() == Patience(retries=2, least=0.2, most=2.0, longest=30.0)
     budget = Budget()
     assert (budget._share, budget._always, budget._window) == (0.2, 3, 10.0)

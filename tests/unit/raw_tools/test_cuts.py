@@ -28,8 +28,8 @@ every_table = pytest.mark.parametrize("table", RENDER)
 
 def _same_under_every_cut(document: str, rng: random.Random, **options: Any) -> None:
     whole = outputs([document], **options)
-    for cut in (list(document), *(random_cut(document, rng) for _ in range(5))):
-        assert outputs(cut, **options) == whole, (options, cut)
+    for pieces in (list(document), *(random_cut(document, rng) for _ in range(5))):
+        assert outputs(pieces, **options) == whole, (options, pieces)
 
 
 @every_round
@@ -112,5 +112,5 @@ def test_nor_a_change_of_carrier_in_mid_section(table: str, seed: int) -> None:
 )
 def test_nor_where_a_call_turns_out_to_be_none(document: str) -> None:
     for choice in ("auto", "gemma4", "llama4_pythonic"):
-        for native in ("", "call_1"):
-            _same_under_every_cut(document, random.Random(1), choice=choice, native=native)
+        for call_id in ("", "call_1"):
+            _same_under_every_cut(document, random.Random(1), choice=choice, native=call_id)

@@ -22,7 +22,7 @@ every_table_of_auto = pytest.mark.parametrize("table", _IN_AUTO)
 WRITE = tool("write", "content")
 
 
-def said(told: Sequence[Output]) -> str:
+def spoken(told: Sequence[Output]) -> str:
     return "".join(output.text for output in told if isinstance(output, Said))
 
 
@@ -66,9 +66,9 @@ def test_text_that_comes_out_is_text_that_came_in(table: str, seed: int) -> None
         document = document_of(table, rng)
         told = outputs([document])
         rest = iter(document)
-        assert all(char in rest for char in said(told)), document
+        assert all(char in rest for char in spoken(told)), document
         if not any(isinstance(output, CallStarted | Remark) for output in told):
-            assert said(told) == document
+            assert spoken(told) == document
 
 
 @every_round
@@ -82,7 +82,7 @@ def test_prose_comes_back_byte_for_byte(table: str, seed: int) -> None:
             pieces = pieces[1:3]
         document = "\n\n".join(text for _, text in pieces)
         told = outputs(random_cut(document, rng))
-        assert said(told) == "\n\n".join("" if is_call else text for is_call, text in pieces), document
+        assert spoken(told) == "\n\n".join("" if is_call else text for is_call, text in pieces), document
         calls = sum(isinstance(output, CallStarted) for output in told)
         assert calls == sum(is_call for is_call, _ in pieces), document
 

@@ -12,27 +12,8 @@ from tests.unit.raw_tools import formats, formats_known, formats_more
 from tests.unit.raw_tools.formats_known import Sample
 from tests.unit.raw_tools.samples import REASONING, TEXT, all_cuts, calls_of, outputs, value_of
 
-
-def _samples() -> list[tuple[str, Sample]]:
-    known = [(table, sample) for table, samples in formats_known.FORMATS.items() for sample in samples]
-    more = [*formats.FORMATS.items(), *formats_more.FORMATS.items()]
-    others = [(table, _as_sample(sample)) for table, samples in more for sample in samples]
-    return [*known, *others]
-
-
-def _as_sample(sample: formats.Sample) -> Sample:
-    return Sample(
-        sample.text,
-        sample.said,
-        sample.calls,
-        sample.reasoning,
-        formats.TOOLS if sample.tools is None else sample.tools,
-        auto=not sample.by_name,
-        last_complete=None,
-    )
-
-
-SAMPLES = _samples()
+EVERY_FORMAT = [*formats_known.FORMATS.items(), *formats.FORMATS.items(), *formats_more.FORMATS.items()]
+SAMPLES = [(table, sample) for table, samples in EVERY_FORMAT for sample in samples]
 _BY_NAME_ONLY = {table.name for table in TABLES if table.by_name_only}
 _AT_START = {table.name for table in TABLES if table.at_start}
 every_sample = pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dragoman.filters.raw_tools import Engine, Tools
 from dragoman.model.conversation import ToolSpec
 from tests.growth import Work, grows_linearly
 
-TOOLS = [ToolSpec("f", "", {"type": "object", "properties": {"a": {"type": "string"}}})]
+TYPED = [ToolSpec("f", "", {"type": "object", "properties": {"a": {"type": "string"}}})]
 CALLS = {
     "qwen": "<function=f>\n<parameter=a>\nx\n</parameter>\n",
     "invoke": '<function_calls><invoke name="f"><parameter name="a">x</parameter>',
@@ -21,6 +21,6 @@ ENDS = {"qwen": "</function>", "invoke": "</invoke>"}
 def test_s3_strays_after_a_parameter_take_no_square_time(form: str, stray: str) -> None:
     def work(count: int) -> Work:
         text = CALLS[form] + stray * count + ENDS[form]
-        return lambda: Engine("auto", Tools(TOOLS)).feed(text)
+        return lambda: Engine("auto", Tools(TYPED)).feed(text)
 
     grows_linearly(work, 500)

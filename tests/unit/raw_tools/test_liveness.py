@@ -14,7 +14,7 @@ from tests.unit.raw_tools.renderers import BY_NAME_ONLY, RENDER, CallToWrite
 from tests.unit.raw_tools.samples import TEXT, tool
 from tests.unit.raw_tools.through import asked, chunk
 
-TOOLS = (tool("bash", "command"), tool("read", "path"))
+DECLARED = (tool("bash", "command"), tool("read", "path"))
 PROSE = (
     'The function f(x) < 3 and a[i] > b, {"name": 1}, it\'s <b>bold</b>, a | b, “quoted”, `code`, 24" and\n'
     "- a list: one, two\n> quoted\n\n```python\nif a<b: print([1])\n```\n\nfunctional analysis, tools, call me. Read it.\n"
@@ -25,7 +25,7 @@ VALUE = "word " * 400
 
 def test_ordinary_text_goes_out_at_once() -> None:
     """Character by character: what waits may begin a marker or a header, and is soon decided."""
-    engine = Engine("auto", Tools(TOOLS))
+    engine = Engine("auto", Tools(DECLARED))
     sent = 0
     waits: list[int] = []
     for came, char in enumerate(PROSE * 5, 1):
@@ -36,7 +36,7 @@ def test_ordinary_text_goes_out_at_once() -> None:
 
 
 def test_words_go_out_with_their_delta() -> None:
-    engine = Engine("auto", Tools(TOOLS))
+    engine = Engine("auto", Tools(DECLARED))
     engine.feed("Hello", TEXT)
     for word in (
         " I",
@@ -65,8 +65,8 @@ def test_arguments_go_out_while_they_come(table: str, auto: bool) -> None:
     if auto and table in BY_NAME_ONLY:
         pytest.skip("auto does not look for it")
     choice = "auto" if auto else table
-    document = RENDER[table]((CallToWrite("bash", {"command": VALUE}, dict(TOOLS[0].schema or {})),))
-    engine = Engine(choice, Tools(TOOLS))
+    document = RENDER[table]((CallToWrite("bash", {"command": VALUE}, dict(DECLARED[0].schema or {})),))
+    engine = Engine(choice, Tools(DECLARED))
     begin = document.index(VALUE)
     engine.feed(document[:begin], TEXT)
     sent = 0

@@ -52,8 +52,8 @@ def test_streaming_says_what_accumulating_and_parsing_says(seed: int, mode: str)
     for _ in range(60):
         document = kimi_document(rng)
         text, calls = accumulate_then_parse(document)
-        for cut in ([document], list(document), random_cut(document, rng)):
-            told = outputs(cut, "kimi", mode=mode)  # type: ignore[arg-type]
+        for pieces in ([document], list(document), random_cut(document, rng)):
+            told = outputs(pieces, "kimi", mode=mode)  # type: ignore[arg-type]
             names = [(output.id, output.name) for output in told if isinstance(output, CallStarted)]
             arguments = [output.text for output in told if isinstance(output, Arguments)]
             assert [(*name, argument) for name, argument in zip(names, arguments, strict=True)] == calls

@@ -47,10 +47,10 @@ def test_the_table_of_examples_is_read() -> None:
 
 @pytest.mark.parametrize(("answer", "result"), EXAMPLES)
 def test_what_counts(answer: str, result: str) -> None:
-    for cut in all_cuts(answer):
-        told = outputs(cut, "auto", [tool("bash", "command")])
+    for pieces in all_cuts(answer):
+        told = outputs(pieces, "auto", [tool("bash", "command")])
         calls = [each.name for each in told if isinstance(each, CallStarted)]
-        assert calls == (["bash"] if result == "call" else []), cut
+        assert calls == (["bash"] if result == "call" else []), pieces
         if result == "text":
             assert "".join(each.text for each in told if isinstance(each, Said)) == answer
 

@@ -19,7 +19,7 @@ from dragoman.errors import LocalMisuse
 from dragoman.simulator import Simulator, parse
 from dragoman.simulator.faults import FAULTS, Fault, FaultProxy, parse_fault
 from dragoman.wire.eventstream import EventStreamDecoder, MessageChecksumMismatch, PreludeChecksumMismatch
-from tests.faults.hearing import openai
+from tests.faults import hearing
 from tests.faults.listening import Hung, Lost, Told, connect, listen, written
 from tests.faults.stage import question as asked
 from tests.faults.stage import running
@@ -62,7 +62,7 @@ def frames() -> list[bytes]:
 
 
 def test_without_faults_nothing_changes() -> None:
-    assert plain().whole and openai(plain().body).text == "Größe, and so on"
+    assert plain().whole and hearing.openai(plain().body).text == "Größe, and so on"
     for spec in (
         "slicer:size=1",
         "latency:seconds=0.001",

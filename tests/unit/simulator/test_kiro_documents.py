@@ -18,7 +18,7 @@ from tests.unit.simulator.kiro_cases import assistant, body, called, result, spe
 MOCK_ARN = "arn:aws:codewhisperer:us-east-1:699475941385:profile/test"  # document 000, mock token storage
 MOCK_TOKEN = "test_access_token"
 
-REFUSED: list[tuple[str, Any]] = [
+SEEN_REFUSED: list[tuple[str, Any]] = [
     ("000: an empty result text", called(result(text=""))),
     ("000: a result without content", called(result(content=[]))),
     ("000: a result whose content is missing", called({"toolUseId": "t1", "status": "success"})),
@@ -58,7 +58,7 @@ def ask(url: str, payload: Any, arn: str = MOCK_ARN) -> tuple[int, Any]:
     return answer.status, jsonio.decode(data) if answer.status != 200 else None
 
 
-@pytest.mark.parametrize(("name", "payload"), REFUSED, ids=[name for name, _ in REFUSED])
+@pytest.mark.parametrize(("name", "payload"), SEEN_REFUSED, ids=[name for name, _ in SEEN_REFUSED])
 def test_l32_the_default_simulator_refuses_what_the_documents_saw_refused(name: str, payload: Any) -> None:
     with running_simulator("kiro") as simulator:
         status, answer = ask(simulator.url, payload)

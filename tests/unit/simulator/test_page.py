@@ -35,5 +35,5 @@ def test_it_names_every_fault_and_its_examples_are_faults() -> None:
     assert set(FAULTS) <= set(re.findall(r"`(\w+)`", PAGE))
     specs = re.findall(r"--fault (\w+:[\w=,+]+)", PAGE)
     assert len(specs) == 4
-    for spec in specs:
-        parse_fault(spec)
+    for each in specs:
+        parse_fault(each)

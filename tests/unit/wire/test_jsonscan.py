@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from dragoman.wire.jsonscan import ObjectScanner
 
-values = st.recursive(
+trees = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text('a"\\{}[]é\n', max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('k"\\}', max_size=3), inner, max_size=3),
     max_leaves=8,
 )
-objects = st.dictionaries(st.text('k"\\}', max_size=3), values, max_size=4)
+objects = st.dictionaries(st.text('k"\\}', max_size=3), trees, max_size=4)
 
 
 @given(objects, st.sampled_from(["", " ", "}", '{"next":1}']), st.data())
