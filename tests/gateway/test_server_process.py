@@ -16,9 +16,7 @@ from dragoman.simulator import parse, running_simulator
 from tests.gateway.house import KEY, messages, upstream, wait_until
 from tests.load.gateway import Gateway, serving
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="asks /proc and sets limits"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc, sets limits, needs SO_REUSEPORT")
 STARVED = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))

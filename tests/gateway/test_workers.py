@@ -18,7 +18,7 @@ import pytest
 from dragoman.gateway import admin
 from tests.gateway.house import KEY, messages, wait_until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs SO_REUSEPORT")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc, sets limits, needs SO_REUSEPORT")
 
 
 class Crew:

@@ -12,15 +12,15 @@ from tests.load.payload import answer, named_in, question
 from tests.load.run import Plan, run
 from tests.load.upstream import DIALECTS
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 
-
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_64_streams_of_mixed_dialects_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
     report = run(Plan(64, 2.5, answer=0.7, warm=1.0, filling=400), tmp_path)
     assert not report.troubles()
     assert report.tally.most == 64 and len(report.tally.pairs) == len(PAIRS)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_clients_that_leave_and_clients_that_dawdle_leave_nothing(tmp_path: Path) -> None:
     report = run(Plan(48, 2.5, answer=0.7, warm=1.5, filling=300, chaos=True, slow=0.1), tmp_path)
     assert not report.troubles()

@@ -92,7 +92,7 @@ def anthropic(source: dict[str, Any], kind: str = "image") -> dict[str, Any]:
     return {"model": MODEL, "max_tokens": 10, "messages": [{"role": "user", "content": blocks}]}
 
 
-def chat(*parts: dict[str, Any]) -> dict[str, Any]:
+def chat_with(*parts: dict[str, Any]) -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": [{"type": "text", "text": "look"}, *parts]}]}
 
 
@@ -122,11 +122,11 @@ def requests_with(url: str) -> list[tuple[str, dict[str, Any]]]:
         ("/v1/messages", anthropic(nested, "document")),
         ("/v1/messages", in_result),
         ("/v1/messages/count_tokens", anthropic(source)),
-        ("/v1/chat/completions", chat({"type": "image_url", "image_url": {"url": url}})),
-        ("/v1/chat/completions", chat({"type": "image_url", "image_url": url})),
-        ("/v1/chat/completions", chat({"type": "video_url", "video_url": {"url": url}})),
-        ("/v1/chat/completions", chat({"type": "file", "file": {"filename": "a.pdf", "file_data": url}})),
-        ("/v1/chat/completions", chat({"type": "image", "source": source})),
+        ("/v1/chat/completions", chat_with({"type": "image_url", "image_url": {"url": url}})),
+        ("/v1/chat/completions", chat_with({"type": "image_url", "image_url": url})),
+        ("/v1/chat/completions", chat_with({"type": "video_url", "video_url": {"url": url}})),
+        ("/v1/chat/completions", chat_with({"type": "file", "file": {"filename": "a.pdf", "file_data": url}})),
+        ("/v1/chat/completions", chat_with({"type": "image", "source": source})),
         ("/v1/responses", responses({"type": "input_image", "image_url": url})),
         ("/v1/responses", responses({"type": "input_file", "file_url": url})),
         ("/v1/responses", {"model": MODEL, "input": [{"role": "user", "content": "go"}, called, output]}),
@@ -155,7 +155,8 @@ def test_ordinary_images_pass(tmp_path: Path) -> None:
             for url in ("https://example.com/a.png", "http://10.1.2.3/a.png"):
                 assert home.ask("/v1/messages", anthropic({"type": "url", "url": url}))[0] == 200
                 assert (
-                    home.ask("/v1/chat/completions", chat({"type": "image_url", "image_url": {"url": url}}))[0] == 200
+                    home.ask("/v1/chat/completions", chat_with({"type": "image_url", "image_url": {"url": url}}))[0]
+                    == 200
                 )
         assert simulator.total == 4
 
