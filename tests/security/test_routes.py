@@ -156,26 +156,26 @@ def test_route_inventory_every_binding_is_looked_at() -> None:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with house("", tmp_path_factory.mktemp("state")) as one:
         yield one
 
 
 @pytest.mark.parametrize(("method", "path"), OPEN)
-def test_s8_probes_pass_the_guard(home: House, method: str, path: str) -> None:
+def test_s8_probes_pass_the_guard(bare: House, method: str, path: str) -> None:
     """S8: they skipped it, so a web page could tell whether a gateway runs."""
-    assert home.ask(path, method=method, key=None)[0] == 200
-    assert home.ask(path, method=method, key=None, host="evil.test")[0] == 421
-    assert home.ask(path, method=method, key=None, origin="https://evil.test")[0] == 403
+    assert bare.ask(path, method=method, key=None)[0] == 200
+    assert bare.ask(path, method=method, key=None, host="evil.test")[0] == 421
+    assert bare.ask(path, method=method, key=None, origin="https://evil.test")[0] == 403
     for site in ("cross-site", "same-site", "Cross-Site"):
-        assert home.ask(path, method=method, key=None, sec_fetch_site=site)[0] == 403
-        assert home.ask(path, method=method, key=None, sec_fetch_site=site, origin="http://localhost")[0] == 403
+        assert bare.ask(path, method=method, key=None, sec_fetch_site=site)[0] == 403
+        assert bare.ask(path, method=method, key=None, sec_fetch_site=site, origin="http://localhost")[0] == 403
 
 
-def test_s8_what_a_browser_says_of_the_site_counts_whatever_the_origin(home: House) -> None:
+def test_s8_what_a_browser_says_of_the_site_counts_whatever_the_origin(bare: House) -> None:
     for origin in ("http://localhost:3000", "http://127.0.0.1:8787", ""):
-        assert home.ask("/v1/messages", messages(), sec_fetch_site="cross-site", origin=origin)[0] == 403
-    assert home.ask("/v1/models", method="GET", sec_fetch_site="same-origin")[0] == 200
+        assert bare.ask("/v1/messages", messages(), sec_fetch_site="cross-site", origin=origin)[0] == 403
+    assert bare.ask("/v1/models", method="GET", sec_fetch_site="same-origin")[0] == 200
 
 
 def asked(host: str, **headers: str) -> HttpRequest:

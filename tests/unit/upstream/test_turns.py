@@ -19,7 +19,7 @@ from dragoman.http.client.reply import HELD, TURN_BYTES, Reply
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.peer import Script, Talk, connected, peer
-from tests.unit.upstream.test_tls_and_proxy import House
+from tests.unit.upstream.test_tls_and_proxy import House, house  # noqa: F401  the fixture
 
 POST = HttpRequest("POST", "/v1/messages", body=b"{}")
 SIZE = 1 << 20
@@ -314,7 +314,7 @@ def telling(cases: list[Case]) -> Script:
 
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-async def test_s3_a_body_is_whole_or_it_is_an_error(run: Run, house: House, seed: int, tls: bool) -> None:
+async def test_s3_a_body_is_whole_or_it_is_an_error(run: Run, house: House, seed: int, tls: bool) -> None:  # noqa: F811
     cases = [Case(1000 * seed + number) for number in range(ROUNDS)]
     context = house.server("localhost") if tls else None
     async with peer(telling(cases), tls=context) as server, aclosing(Client()) as client:
