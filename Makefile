@@ -99,7 +99,7 @@ faults: $(INSTALLED) ## cause every fault of the catalogue in every way; the tab
 
 # The property tests, and how many examples each of them gets.
 LAWS := tests/laws tests/disk tests/unit/raw_tools tests/unit/filters tests/unit/test_short_ways.py tests/unit/answers/test_usage.py \
-	tests/unit/dialects/test_kiro_odd_streams.py tests/unit/dialects/test_gemini_structured_results.py
+	tests/unit/dialects/test_kiro_faults.py tests/unit/dialects/test_gemini_rules.py
 EXAMPLES ?= 10000
 laws-long: $(INSTALLED) ## run the laws with many examples, chosen at random: EXAMPLES=1000 (10000 take many hours)
 	DRAGOMAN_EXAMPLES=$(EXAMPLES) DRAGOMAN_KILLS=400 $(BIN)/python -m pytest $(LAWS) -n $(JOBS) --hypothesis-profile=long

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients import install
+from tests.clients.conftest import NAMES
 from tests.clients.install import NotInstalled
-from tests.clients.roster import Client
+from tests.clients.page import PINS, blocks, run
+from tests.clients.roster import CLIENTS, LIBRARIES, Client, chosen
 from tests.clients.running import Stage, loop
 
 
@@ -44,3 +47,69 @@ def test_the_probes_of_claude_code_are_answered_at_once_and_by_us(path: str, sta
     status, _, body = here.home.ask(path, method="HEAD", key=None)
     assert status < 500 and not body
     assert here.simulator.total == before
+
+
+# --- What docs/clients.md tells users of SDKs and frameworks to write, run as it tells them to
+
+_ASKED = {client.pin for client in chosen(NAMES)}
+
+
+def test_the_page_has_a_block_for_every_library_that_is_tried() -> None:
+    assert set(blocks()) == set(PINS)
+    names = {client.name.split()[0] for client in LIBRARIES}
+    spelt = {"anthropic-py": "anthropic", "openai-py": "openai", "ai-sdk-7": "ai-sdk"}
+    spelt |= {"anthropic-node": "@anthropic-ai/sdk", "openai-node": "openai for Node"}
+    assert {spelt.get(name, name) for name in names} == set(PINS)
+
+
+@pytest.mark.parametrize("name", [name for name, pin in PINS.items() if not pin or pin in _ASKED])
+def test_a_block_of_the_page_does_what_it_says(name: str, tmp_path: Path) -> None:
+    done = run(name, tmp_path)
+    assert (done.returncode, done.stdout) == (0, "You said: Hello there.\n"), done.stderr
+
+
+# --- The pins and the rows say the same, and a client that could not be installed says why
+
+LOCKS = {"py": "requirements/dev.lock", "boto3": "requirements/dev.lock", "node": "tests/sdk/node/package.json"}
+
+
+def pinned(client: Client) -> str:
+    """The text that pins a client's version."""
+    if not client.pin:
+        return (install.ROOT / LOCKS[client.name.split()[0].rpartition("-")[2]]).read_text()
+    folder = install.PINS / client.pin
+    names = ("package.json", "requirements.lock")
+    return "".join((folder / name).read_text() for name in names if (folder / name).exists())
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+def test_a_row_tells_the_version_that_is_pinned(client: Client) -> None:
+    text = pinned(client)
+    assert f'"{client.version}"' in text or f"=={client.version} " in text
+
+
+def test_every_pin_has_a_row() -> None:
+    assert {path.name for path in install.PINS.iterdir()} == {client.pin for client in CLIENTS if client.pin}
+
+
+def test_every_client_that_must_be_proven_is_proven_where_it_is_quick_or_in_the_continuous_proof() -> None:
+    proven = {client.name.split()[0] for client in chosen(["quick", "ci"])}
+    needed = {"claude", "codex", "opencode", "gemini", "ai-sdk", "langchain", "pydantic-ai", "boto3"}
+    assert needed | {"anthropic-py", "anthropic-node", "openai-py", "openai-node"} <= proven
+
+
+def test_a_client_that_could_not_be_installed_fails_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(install, "CACHE", tmp_path)
+    with pytest.raises(install.NotInstalled, match="gemini is not installed"):
+        install.place("gemini")
+    monkeypatch.setattr(install, "NPM", str(tmp_path / "no-npm"))
+    assert "no-npm" in install.install("gemini")
+    with pytest.raises(install.NotInstalled, match=r"could not be installed.*no-npm"):
+        install.place("gemini")
+
+
+def test_a_name_that_nobody_has_is_refused() -> None:
+    with pytest.raises(KeyError, match="no client is called 'nobody'"):
+        chosen(["nobody"])

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import select
 import socket
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 import pytest
 
+from dragoman.gateway import serve
 from dragoman.gateway.access_log import Record
+from dragoman.gateway.admin import _MOST, listener
 from dragoman.gateway.admission import TrustedProxies
 from dragoman.gateway.config import ConfigError
-from dragoman.http.addresses import plain_address
+from dragoman.gateway.limits import Account, MemoryBudget, Overloaded, RequestLimits, peer_share
+from dragoman.http import framing
+from dragoman.http.addresses import limit_key, plain_address
+from dragoman.http.exchange import Exchange
+from dragoman.http.framing import HEAD_SECONDS
+from dragoman.http.server import connection
+from dragoman.http.server import serving as roster_module
+from dragoman.http.server.connection import Connection
 from dragoman.http.server.proxy_protocol import NotProxied, Preface, parse
+from dragoman.http.server.serving import HttpServer, Roster, Shed
 from dragoman.simulator import Simulator
-from tests.gateway.front import Client, question
-from tests.gateway.house import House, configured, house, upstream
+from tests.gateway.front import Client, Memory, gateway_servers, head, question
+from tests.gateway.house import House, behind, configured, house, upstream, wait_until
 
 PROXY, STRANGER = "127.0.0.9", "127.0.0.8"
 V1 = b"PROXY TCP4 192.0.2.7 127.0.0.1 5000 80\r\n"
@@ -131,3 +146,277 @@ def test_the_text_line_names_a_client_beyond_loopback() -> None:
     assert "from 192.0.2.1" in Record("id", "POST", "/", client="192.0.2.1").line()
     assert "from" not in Record("id", "POST", "/", client="127.0.0.1").line()
     assert plain_address("fe80::1%eth0") == "fe80::1" and plain_address("name") == ""
+
+
+# --- Connections of proxies that speak the PROXY protocol are counted, timed and limited like others
+
+FRONT = "127.0.0.9"
+FLAGS: dict[str, Any] = {"server__trusted_proxies": [FRONT], "server__proxy_protocol": True}
+
+
+def named(client: str) -> bytes:
+    return f"PROXY TCP4 {client} 127.0.0.1 5000 80\r\n".encode()
+
+
+def rosters() -> list[Roster[Any]]:
+    return [server.roster for server in gateway_servers() if server.roster]
+
+
+def test_s11_connections_that_send_no_header_take_no_more_room_than_there_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """S11: they were not counted, so they took file descriptors until other connections were closed for them."""
+    monkeypatch.setattr(serve, "_room", lambda: 4)
+    with (
+        behind("", tmp_path, **FLAGS) as (home, _),
+        ExitStack() as stack,
+    ):
+        kept = stack.enter_context(Client(home, first=question()))
+        assert kept.answer()[0] == 200
+        shapes = (b"PROXY", b"\r\n\r\n\x00", named("192.0.2.1"), named("192.0.2.1") + b"GET / HT")
+        idle = [stack.enter_context(Client(home, FRONT, first=shape)) for shape in shapes * 5]
+        for _ in range(3):
+            with Client(home, FRONT, first=named("192.0.2.2") + question()) as client:
+                assert client.answer()[0] == 200
+        [roster] = rosters()
+        assert len(roster) <= 4
+        assert idle[0].is_closed()
+        kept.send(question())
+        assert kept.answer()[0] == 200
+
+
+def test_s11_a_client_behind_a_proxy_has_the_limit_of_a_client(tmp_path: Path) -> None:
+    """S11: one client could have all connections, since they were not counted by peer."""
+    with (
+        behind("", tmp_path, server__limits__peer_connections=2, **FLAGS) as (home, _),
+        ExitStack() as stack,
+    ):
+        clients = []
+        for _ in range(4):
+            clients.append(stack.enter_context(Client(home, FRONT, first=named("192.0.2.1") + question())))
+            assert clients[-1].answer()[0] == 200
+        assert clients[0].is_closed() and clients[1].is_closed()
+        with Client(home, FRONT, first=named("192.0.2.2") + question()) as other:
+            assert other.answer()[0] == 200
+        clients[3].send(question())
+        assert clients[3].answer()[0] == 200
+
+
+def test_a_header_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for module in (framing, connection):
+        monkeypatch.setattr(module, "HEAD_SECONDS", 0.1)
+    with house("", tmp_path, **FLAGS) as home, Client(home, FRONT, first=b"PROXY TCP4 ") as client:
+        assert client.file.read() == b""
+        wait_until(lambda: not rosters())
+
+
+def test_s11_a_trusted_ipv6_proxy_has_the_connections_of_many_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S11: its /64 was looked for among the proxies, so it had the limit of one client."""
+    monkeypatch.setattr(serve, "_room", lambda: 1000)
+    found: list[Any] = []
+    monkeypatch.setattr(serve, "Acceptor", lambda *_, most_of_peer, **__: found.append(most_of_peer))
+    server = serve.Server.__new__(serve.Server)
+    server._settings = configured("", server__trusted_proxies=["2001:db8::/32"]).server
+    server._acceptor(None, None)  # type: ignore[arg-type]
+    assert (found[0]("2001:db8::1"), found[0]("2001:db9::1")) == (1000, 500)
+
+
+def test_s8_admin_connections_that_say_nothing_are_limited() -> None:
+    """S8: each takes a file descriptor from the clients for 5 s, key or not."""
+
+    async def run() -> None:
+        server = listener(None, ours=False)  # type: ignore[arg-type]
+        port = await server.listen("127.0.0.1", 0)
+        open_now = [await asyncio.open_connection("127.0.0.1", port) for _ in range(_MOST)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        assert not any(first.at_eof() for first, _ in open_now)  # it was refused at once, and none timed out
+        for _, each in (*open_now, (reader, writer)):
+            each.close()
+        await server.close()
+
+    asyncio.run(run())
+
+
+# --- S11: limits by peer address, and which connections are closed first when room runs short
+
+PROBE = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+LONG = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]'
+
+
+# --- connections
+
+
+def test_s11_room_is_made_for_new_connections_by_those_that_proved_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """S11: as many idle sockets as fit kept everybody else out for as long as they liked."""
+    monkeypatch.setattr(serve, "_room", lambda: 4)
+    with behind('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path, "openai") as (home, _), ExitStack() as stack:
+        kept = stack.enter_context(Client(home, first=question()))
+        assert kept.answer()[0] == 200
+        shapes = (b"", PROBE[:20], head(1000, key="wrong"), head(10, "authorization: AWS4-HMAC-SHA256 x", key=""))
+        idle = [stack.enter_context(Client(home, first=shape)) for shape in shapes * 5]
+        for _ in range(3):
+            with Client(home, first=question()) as client:
+                assert client.answer()[0] == 200
+        assert idle[1].is_closed()
+        kept.send(question())  # who was let in before is not closed for those who were not
+        assert kept.answer()[0] == 200
+
+
+def test_s11_running_requests_are_never_shed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(serve, "_room", lambda: 3)
+    with behind(LONG, tmp_path, "openai") as (home, simulator), ExitStack() as stack:
+        streams = [stack.enter_context(Client(home, first=question(stream=True))) for _ in range(3)]
+        for stream in streams:
+            assert stream.head()[0] == 200
+        waiting = stack.enter_context(Client(home, first=question(stream=True)))  # in the backlog
+        wait_until(lambda: home.running.gateway.in_flight == 3)
+        streams[0].__exit__()
+        assert waiting.head()[0] == 200
+        wait_until(lambda: simulator.total == 4)
+        assert home.running.gateway.in_flight == 3
+
+
+def test_s11_the_oldest_idle_connection_is_shed_when_all_have_proven_themselves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(serve, "_room", lambda: 3)
+    with behind('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path, "openai") as (home, _), ExitStack() as stack:
+        for _ in range(8):
+            client = stack.enter_context(Client(home, first=question()))
+            assert client.answer()[0] == 200
+
+
+def test_s11_one_peer_has_its_share_of_connections(tmp_path: Path) -> None:
+    """S11: there was no limit by peer."""
+    flags: dict[str, Any] = {"server__limits__peer_connections": 2}
+    with behind(LONG, tmp_path, "openai", **flags) as (home, _), ExitStack() as stack:
+        streams = [stack.enter_context(Client(home, first=question(stream=True))) for _ in range(2)]
+        assert [stream.head()[0] for stream in streams] == [200, 200]
+        with Client(home, first=PROBE) as third:  # nothing of this peer can be closed for it
+            assert third.is_closed()
+        other = stack.enter_context(Client(home, "127.0.0.2", first=question(stream=True)))
+        assert other.head()[0] == 200
+        idle = stack.enter_context(Client(home, "127.0.0.2", first=PROBE[:20]))
+        for _ in range(100):  # the first of them may come before anything of the idle one was read
+            with Client(home, "127.0.0.2", first=PROBE) as client:
+                assert client.answer()[0] == 200
+            if select.select([idle.socket], [], [], 0.05)[0]:
+                break
+        assert idle.is_closed()
+
+
+class Stub:
+    """A connection, as the roster sees it."""
+
+    def __init__(self, peer: str, idle_since: float = 0.0, is_busy: bool = False, since: float = 0.0) -> None:
+        self.peer, self.idle_since, self.is_busy, self.since = peer, idle_since, is_busy, since
+        self.aborted = self.is_slow = self.has_unread = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_the_order_in_which_connections_give_way() -> None:
+    roster: Roster[Stub] = Roster()
+    new, other, busy = Stub("a"), Stub("b"), Stub("a", is_busy=True)
+    old_idle, idle = Stub("a", 1.0), Stub("b", 2.0)
+    for each in (new, other, busy, old_idle, idle):
+        roster.add(each)
+    for each in (busy, old_idle, idle):
+        roster.prove(each)
+    assert (roster.of("a"), roster.of("b"), len(roster)) == (3, 2, 5)
+    order = []
+    for peer in ("b", "", "a", "", ""):
+        before = [each for each in (new, other, busy, old_idle, idle) if each.aborted]
+        found = roster.shed(peer)
+        gone = [each for each in (new, other, busy, old_idle, idle) if each.aborted and each not in before]
+        order.append(gone[0] if found is Shed.CLOSED else None)
+    assert order == [other, new, old_idle, idle, None]
+    roster.remove(busy)
+    roster.remove(busy)
+    assert (roster.of("a"), len(roster)) == (0, 0)
+
+
+def test_a_connection_has_grace_for_its_first_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has just been accepted is not closed for another, one that sent something is, and so is a silent one."""
+    monkeypatch.setattr(roster_module, "_SHORT_GRACE", 0.0)
+    roster: Roster[Stub] = Roster()
+    new, idle = Stub("a", since=monotonic() + 60.0), Stub("a")
+    for each in (new, idle):
+        roster.add(each)
+    roster.prove(idle)
+    assert roster.shed() is Shed.LATER and not new.aborted and not idle.aborted
+    heard, silent = Stub("b", since=monotonic() + 60.0), Stub("c", since=monotonic() + 60.0)
+    for each in (heard, silent):
+        roster.add(each)
+    roster.hear(heard)
+    assert roster.shed() is Shed.CLOSED and heard.aborted
+    roster.hurry(silent)
+    assert roster.shed("c") is Shed.CLOSED and silent.aborted
+    assert roster.shed() is Shed.LATER and not idle.aborted
+
+
+# --- requests
+
+
+def test_s11_one_peer_has_its_share_of_running_requests(tmp_path: Path) -> None:
+    with behind(LONG, tmp_path, "openai", server__limits__peer_requests=2) as (home, _), ExitStack() as stack:
+        streams = [stack.enter_context(Client(home, first=question(stream=True))) for _ in range(2)]
+        assert [stream.head()[0] for stream in streams] == [200, 200]
+        with Client(home, first=question()) as third:
+            status, headers, body = third.answer()
+            assert (status, headers["retry-after"], b"server.limits.peer_requests" in body) == (529, "1", True)
+        other = stack.enter_context(Client(home, "127.0.0.2", first=question(stream=True)))
+        assert other.head()[0] == 200
+        streams[0].__exit__()
+        wait_until(lambda: home.running.gateway.load.by_peer == {"127.0.0.1": 1, "127.0.0.2": 1})
+
+
+def test_the_share_of_a_peer_is_half_and_enough_for_one_client_alone() -> None:
+    assert peer_share(0, 2048) == 1024
+    assert [peer_share(0, total) for total in (1, 256, 300)] == [1, 256, 256]
+    assert peer_share(7, 2048) == 7
+    load = MemoryBudget(RequestLimits(streams=2048))
+    accounts = [load.enter("a") for _ in range(1024)]
+    with pytest.raises(Overloaded, match="peer_requests"):
+        load.enter("a")
+    accounts.append(load.enter("b"))
+    for account in accounts:
+        account.leave()
+    assert (load.requests, load.by_peer) == (0, {})
+
+
+def test_an_ipv6_peer_is_its_network() -> None:
+    assert limit_key("2001:db8::1") == limit_key("2001:db8::ffff:2") != limit_key("2001:db8:0:1::1")
+    assert limit_key("192.0.2.1") == "192.0.2.1"
+
+
+# --- the clock
+
+
+def test_s3_bytes_that_came_during_a_slow_turn_are_read_before_deadlines_are_judged() -> None:
+    """S3: deadlines were judged at once after a turn of the loop that took longer than they lasted."""
+
+    async def answer(_: Exchange[Account]) -> None: ...
+
+    async def judged(comes: bool) -> bytes:
+        carrier, wire = HttpServer(answer), Memory()
+        now = 1000.0
+        carrier.clock = lambda: now
+        client = Connection(carrier)
+        client.connection_made(wire)
+        client.data_received(PROBE[:20])
+        now += HEAD_SECONDS + 5  # the loop stood still
+        carrier.sweep(now)
+        assert wire.written == b""
+        if comes:
+            client.data_received(PROBE[20:])
+        carrier.sweep(now + 0.25)
+        return wire.written
+
+    assert asyncio.run(judged(comes=True)) == b""
+    assert b" 408 " in asyncio.run(judged(comes=False))

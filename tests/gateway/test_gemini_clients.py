@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman.simulator.server import running_simulator
-from tests.gateway.house import KEY, House, house, upstream
+from tests.gateway.house import KEY, House, RawClient, answering, behind, house, upstream
 
 BODY: Any = {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
 
@@ -124,3 +127,119 @@ def test_a_client_of_another_family_gives_gemini_its_signature_back(loop: Any, t
         (call,) = [part for part in parts if "functionCall" in part]
         assert len(call["thoughtSignature"]) == 64, "the simulator's own, not the one for calls of other origin"
         assert first.status == second.status == 200
+
+
+# --- S15: an error inside a stream of a Gemini client is seen by plain readers of events and by Google's SDKs
+
+PATH = "/v1beta/models/claude-sonnet-4.5:streamGenerateContent"
+ASK: dict[str, Any] = {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
+BROKEN = 'then = "last"\n[[turn]]\ntext = "Begin. two three four five six seven"\nchunk = 6\ncut = { event = 6, how = "close" }'
+ERROR = {"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE", "details": [{"@type": "x", "a": 1}]}}
+FRAME = {
+    "candidates": [{"content": {"role": "model", "parts": [{"text": "Begin."}]}, "index": 0}],
+    "modelVersion": "m",
+    "responseId": "r",
+}
+
+
+def gemini_stream(error: bytes) -> bytes:
+    body = b"data: " + json.dumps(FRAME).encode() + b"\r\n\r\n" + error
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    return head.encode() + body
+
+
+@contextmanager
+def cut_off(dialect: str, tmp_path: Path) -> Iterator[House]:
+    with behind(BROKEN, tmp_path, dialect, server__hold=0) as (home, _):
+        yield home
+
+
+def plain_events(answer: bytes) -> list[Any]:
+    """What a reader of server-sent events makes of it: `data:` lines, by blank lines; other lines are ignored."""
+    events, data = [], []
+    for line in answer.decode().replace("\r\n", "\n").split("\n"):
+        if line.startswith("data:"):
+            data.append(line[5:].strip())
+        elif not line and data:
+            events.append(json.loads("\n".join(data)))
+            data = []
+    return events
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses", "gemini", "bedrock", "kiro"])
+def test_s15_a_plain_reader_of_events_sees_the_error(dialect: str, tmp_path: Path) -> None:
+    """S15: the error was a bare line of JSON, which such a reader ignores: the stream seemed to end well."""
+    with cut_off(dialect, tmp_path) as home:
+        _, _, answer = home.ask(f"{PATH}?alt=sse", ASK)
+        events = plain_events(answer)
+        assert "error" in events[-1] and events[-1]["error"]["code"] >= 500
+        assert all("error" not in event for event in events[:-1])
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n\r\n"])
+def test_s15_a_bare_error_of_a_gemini_upstream_is_seen_too(indent: int | None, end: bytes, tmp_path: Path) -> None:
+    raw = gemini_stream(json.dumps(ERROR, indent=indent).encode() + end)
+    with answering(raw) as url, house(upstream("one", "gemini", url), tmp_path, server__hold=0) as home:
+        _, _, answer = home.ask(f"{PATH}?alt=sse", ASK)
+        first, last = plain_events(answer)
+        assert first["candidates"][0]["content"]["parts"] == [{"text": "Begin."}]
+        assert last == ERROR  # all of it
+
+
+def test_a_stream_as_an_array_has_the_error_as_its_last_element(tmp_path: Path) -> None:
+    with cut_off("anthropic", tmp_path) as home:
+        _, _, answer = home.ask(PATH, ASK)
+        assert "error" in json.loads(answer)[-1]
+
+
+def test_s15_googles_python_sdk_raises(tmp_path: Path) -> None:
+    genai = pytest.importorskip("google.genai", reason="google-genai is not installed")
+    for dialect in ("anthropic", "gemini"):
+        with cut_off(dialect, tmp_path) as home:
+            client = genai.Client(api_key=KEY, http_options=genai.types.HttpOptions(base_url=home.url))
+            texts: list[str] = []
+            with pytest.raises(genai.errors.ServerError) as failed:
+                for chunk in client.models.generate_content_stream(model="m", contents="hello"):
+                    texts.append(chunk.text or "")
+            assert "".join(texts).startswith("Begin.") and failed.value.code >= 500
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "gemini"])
+def test_s15_the_bare_error_is_a_piece_of_its_own(dialect: str, tmp_path: Path) -> None:
+    """Google's JavaScript SDK parses each piece that it reads, and knows an error by that."""
+    with cut_off(dialect, tmp_path) as home, RawClient(home, f"{PATH}?alt=sse", ASK) as client:
+        body = client.read_all().partition(b"\r\n\r\n")[2]
+        pieces = []
+        while body and not body.startswith(b"0\r\n"):
+            size, _, body = body.partition(b"\r\n")
+            pieces.append(body[: int(size, 16)])
+            body = body[int(size, 16) + 2 :]
+        assert "error" in json.loads(pieces[-1])
+        assert not pieces[-1].endswith(b"\n\n")  # left over at the end, if the pieces were joined on the way
+
+
+# As the JavaScript SDK reads a stream: a piece that is an error raises, events are split at blank lines, and what is
+# left over at the end raises.
+_LIKE_THE_SDK = """
+const response = await fetch(process.argv[1], {method: 'POST', body: process.argv[2],
+  headers: {'x-goog-api-key': process.argv[3], 'content-type': 'application/json'}});
+const decoder = new TextDecoder();
+let buffer = '', events = 0;
+for await (const piece of response.body) {
+  const text = decoder.decode(piece, {stream: true});
+  try { const told = JSON.parse(text); if (told.error) { console.log('raised', told.error.code); process.exit(0); } } catch {}
+  buffer += text;
+  for (let at; (at = buffer.indexOf('\\n\\n')) >= 0; buffer = buffer.slice(at + 2)) events += 1;
+}
+console.log(buffer.trim() ? 'left over' : 'ended well', events);
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_s15_a_reader_like_googles_javascript_sdk_raises(tmp_path: Path) -> None:
+    with cut_off("anthropic", tmp_path) as home:
+        asked = [f"{home.url}{PATH}?alt=sse", json.dumps(ASK), KEY]
+        command = ["node", "--input-type=module", "-e", _LIKE_THE_SDK, *asked]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert ran.stdout.startswith("raised 5"), ran.stdout

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
+import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -9,10 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.gateway.limits import Account
+from dragoman.http.exchange import Exchange
 from dragoman.http.framing import MOST_PIPELINED
-from dragoman.simulator import Simulator
-from tests.gateway.front import LOOPS, Client, on_loop, question
-from tests.gateway.house import House, behind, house, upstream, wait_until
+from dragoman.http.server.connection import Connection
+from dragoman.http.server.serving import HttpServer
+from dragoman.simulator import Simulator, running_simulator
+from tests.gateway.front import LOOPS, Client, Memory, gateway_servers, head, on_loop, question
+from tests.gateway.house import KEY, House, behind, house, messages, upstream, wait_until
 
 MANY = 300
 
@@ -86,3 +94,187 @@ def test_s16_while_the_first_is_answered_no_more_is_read_than_fits(tmp_path: Pat
         assert len(held._held) <= 1024 * 1024
         client.socket.close()
         sending.join(10)
+
+
+# --- S13: a client that closes its sending side after a whole request gets its answer; one that closes the socket has
+# left
+
+# It answers after the end of the request has been noticed, in two steps.
+SLOW = 'then = "last"\n[[turn]]\nfirst_delay = 0.3\nparts = [{ text = "Begin " }, { wait = 0.2 }, { text = "end." }]'
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_s13_a_client_that_half_closes_gets_its_answer_and_nothing_else(
+    tmp_path: Path, loop: str, stream: bool
+) -> None:
+    """S13: it got none."""
+    with behind(SLOW, tmp_path, "openai") as (home, _), Client(home, first=question(stream=stream)) as client:
+        client.end()
+        status, _, body = client.answer()
+        assert status == 200
+        assert b"Begin " in body and b"end." in body and (not stream or b"message_stop" in body)
+        assert client.file.read() == b""  # then the connection is closed
+        assert home.lines()[0]["outcome"] == "ok"
+
+
+def test_s13_all_requests_before_the_end_are_answered(tmp_path: Path, loop: str) -> None:
+    with behind('then = "last"\n[[turn]]\ntext = "Yes."\nfirst_delay = 0.1', tmp_path, "openai") as (home, simulator):
+        with Client(home, first=question() + question(stream=True) + question()) as client:
+            client.end()
+            assert [client.answer()[0] for _ in range(3)] == [200] * 3
+            assert client.file.read() == b""
+        assert simulator.total == 3
+
+
+def test_s13_a_refusal_is_heard_too(tmp_path: Path, loop: str) -> None:
+    with behind(SLOW, tmp_path, "openai") as (home, _), Client(home, first=question(key="wrong")) as client:
+        client.end()
+        assert client.answer()[0] == 401
+
+
+@pytest.mark.parametrize("when", ["before its answer", "in its answer"])
+def test_s13_a_client_that_closes_its_socket_has_left(tmp_path: Path, loop: str, when: str) -> None:
+    """To the gateway both look alike at first: the end of what is sent."""
+    parts = 'parts = [{ text = "Begin." }, { wait = 30.0 }]'
+    script = f"[[turn]]\n{'first_delay = 30.0' if when == 'before its answer' else ''}\n{parts}"
+    with behind(script, tmp_path, "openai") as (home, simulator):
+        with Client(home, first=question(stream=True)) as client:
+            wait_until(lambda: simulator.total == 1)
+            if when == "in its answer":
+                while b"Begin." not in client.file.readline():
+                    pass
+        assert simulator.requests[0].wait(5.0) == "gone"
+        assert home.lines()[0]["outcome"] == "gone"
+
+
+def test_s13_a_client_that_half_closes_and_then_closes_has_left(tmp_path: Path, loop: str) -> None:
+    script = '[[turn]]\nparts = [{ text = "Begin." }, { wait = 0.5 }, { text = "more" }, { wait = 0.5 }, { text = "x" }, { wait = 30.0 }]'
+    with behind(script, tmp_path, "openai") as (home, simulator):
+        with Client(home, first=question(stream=True)) as client:
+            client.end()
+            while b"Begin." not in client.file.readline():
+                pass
+        assert simulator.requests[0].wait(5.0) == "gone"
+
+
+def test_s13_an_end_within_a_body_is_a_client_that_left(tmp_path: Path, loop: str) -> None:
+    with behind(SLOW, tmp_path, "openai") as (home, simulator), Client(home, first=head(500) + b"{") as client:
+        client.end()
+        assert client.is_closed()
+        assert (home.lines()[0]["outcome"], simulator.total) == ("gone", 0)
+
+
+def test_s13_the_end_of_a_second_request_that_is_not_whole_leaves_the_first_its_answer(
+    tmp_path: Path, loop: str
+) -> None:
+    with (
+        behind(SLOW, tmp_path, "openai") as (home, simulator),
+        Client(home, first=question() + head(500) + b"{") as client,
+    ):
+        client.end()
+        assert client.answer()[0] == 200
+        assert client.file.read() == b""
+        assert simulator.total == 1
+
+
+# --- Answers that a client does not read, and requests that it sends all the same, take bounded room
+
+KEYLESS = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
+QUESTIONS = 150_000
+MOST = 1024 * 1024  # bytes of unread answers, or of requests that wait
+
+
+@pytest.fixture(params=LOOPS)
+def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[House]:
+    with on_loop(request.param, monkeypatch), house("", tmp_path) as one:
+        yield one
+
+
+def find() -> Connection:
+    """The gateway's side of the one connection."""
+    return next(each for server in gateway_servers() for each in server.roster.members)
+
+
+def test_s1_answers_do_not_pile_up_for_a_client_that_reads_none(served: House) -> None:
+    """S1: a keyless client that pipelined requests and read nothing made the gateway keep all answers, or requests."""
+    with Client(served, first=KEYLESS) as client:
+        assert client.answer()[0] == 401
+        theirs = find()
+        transport = theirs._transport
+        assert transport is not None
+
+        def send() -> None:
+            with suppress(OSError):
+                client.send(KEYLESS * QUESTIONS)
+
+        def is_stopped() -> bool:
+            return theirs._write_paused and theirs._current is None and not transport.is_reading()
+
+        client.socket.settimeout(60)
+        sending = threading.Thread(target=send, daemon=True)
+        sending.start()
+        wait_until(lambda: is_stopped() or not sending.is_alive())
+        assert is_stopped() and sending.is_alive()
+        assert transport.get_write_buffer_size() + len(theirs._held) < MOST
+        for _ in range(3000):  # who reads is answered
+            assert client.answer()[0] == 401
+        client.socket.shutdown(socket.SHUT_RDWR)
+        sending.join(60)
+
+
+def test_a_client_that_reads_late_gets_every_answer_in_its_order(served: House) -> None:
+    with Client(served) as client:
+        sending = threading.Thread(target=client.send, args=(KEYLESS * 3000 + question(),), daemon=True)
+        sending.start()
+        sending.join(60)
+        statuses = [client.answer()[0] for _ in range(3001)]
+        assert statuses == [401] * 3000 + [200]
+        client.end()
+        assert client.file.read() == b""
+
+
+def test_a_connection_that_was_reset_meanwhile_is_no_bug() -> None:
+    """The system refuses to close the sending side of a connection that is reset, but not yet read."""
+
+    class Reset(Memory):
+        def write_eof(self) -> None:
+            raise OSError(107, "Transport endpoint is not connected")
+
+    async def run() -> None:
+        ended: list[BaseException | None] = []
+
+        async def answer(asked: Exchange[Account]) -> None:
+            asked.whole(200, (), b"yes")
+
+        carrier, wire = HttpServer(answer), Reset()
+        client = Connection(carrier)
+        client.connection_made(wire)
+        client.data_received(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n\x00 no HTTP")
+        assert client._current is not None and client._current.task is not None
+        client._current.task.add_done_callback(lambda task: ended.append(task.exception()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert wire.written.startswith(b"HTTP/1.1 200 ") and wire.closed and ended == [None]
+
+    asyncio.run(run())
+
+
+# --- A connection goes on after a big request, whether somebody read its body or not (Claude Code sends 85 kB and
+# more)
+
+
+@pytest.mark.parametrize("key", [KEY, "wrong"])
+def test_another_request_is_answered_on_the_connection_of_a_big_one(tmp_path: Path, key: str) -> None:
+    with running_simulator("openai") as simulator, house(upstream("o", "openai", simulator.url), tmp_path) as home:
+        host, _, port = home.url.removeprefix("http://").partition(":")
+        statuses = []
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            for given in (key, KEY, KEY):
+                body = json.dumps(messages(text="long " * 20_000))
+                head = f"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-api-key: {given}\r\ncontent-length: {len(body)}\r\n\r\n"
+                connection.sendall((head + body).encode())  # in one piece: it is there before anybody asks for it
+                response = http.client.HTTPResponse(connection)
+                response.begin()
+                response.read()
+                statuses.append(response.status)
+    assert statuses == [200 if key == KEY else 401, 200, 200]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,11 +16,15 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.answer import Answer
+from dragoman.errors import LONGEST_WAIT, Fault
 from dragoman.gateway.answers import PassThrough
+from dragoman.gateway.policy import Patience
+from dragoman.gateway.redaction import Redactor, without_addresses
 from dragoman.model.conversation import Conversation
+from dragoman.simulator import Simulator, parse, running_simulator
 from dragoman.translate import plan
 from dragoman.wire.eventstream import encode_event
-from tests.gateway.house import STREAMING, chat, house, messages, upstream
+from tests.gateway.house import ASK, MODEL, STREAMING, House, answering, behind, chat, house, messages, upstream
 
 
 def sse(data: str, kind: str = "") -> bytes:
@@ -171,3 +177,226 @@ def test_s16_blanks_before_a_whole_answer_are_no_content(dialect: str, tmp_path:
         for path, body in asked:
             status, _, answer = home.ask(path, body)
             assert (status, b"no content" in answer) == (504, True), answer
+
+
+# --- Upstream failures are reported at once, counted by upstream, bounded, and without addresses (S5, S12)
+
+
+@contextmanager
+def refusing(tmp_path: Path, status: int, more: str = "") -> Iterator[tuple[House, Simulator]]:
+    """A gateway with the real patience, before an upstream that refuses once and answers after that."""
+    script = f'then = "last"\n[[turn]]\nstatus = [{status}]\nmessage = "this is why"\n{more}\n[[turn]]\ntext = "Back."'
+    with behind(script, tmp_path, patience=Patience()) as (home, simulator):
+        yield home, simulator
+
+
+# --- S5
+
+
+@pytest.mark.parametrize(("path", "body"), [*ASK.items(), *STREAMING.items()])
+def test_s5_after_a_401_every_client_is_refused_at_once_with_name_and_reason(
+    path: str, body: dict[str, Any], tmp_path: Path
+) -> None:
+    """S5: the second request was not answered within 15 s, and asked the upstream again after that."""
+    with refusing(tmp_path, 401) as (home, simulator):
+        assert home.ask("/v1/messages", ASK["/v1/messages"])[0] == 401
+        status, headers, answer = home.ask(path, body)
+        assert status in (401, 403)  # Bedrock has no 401: its SDK would not retry either
+        assert b"the upstream one" in answer and b"this is why" in answer and b"until" in answer
+        assert simulator.total == 1, "the upstream was asked again"
+        assert "retry-after" not in headers
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, "auth"), (402, "quota"), (403, "permission")])
+def test_s5_what_waiting_does_not_mend_keeps_its_kind(status: int, kind: str, tmp_path: Path) -> None:
+    """S5: as `overloaded` with a Retry-After, the SDK of the client would wait instead of the gateway."""
+    with refusing(tmp_path, status) as (home, simulator):
+        first = home.ask("/v1/messages", ASK["/v1/messages"])
+        again = home.ask("/v1/messages", ASK["/v1/messages"])
+        assert first[0] == again[0]
+        assert json.loads(first[2])["error"]["type"] == json.loads(again[2])["error"]["type"]
+        assert simulator.total == 1
+        [rest] = home.running.gateway.breaker.describe()
+        assert isinstance(rest, dict) and rest["kind"] == kind
+
+
+def test_s5_a_short_pause_that_the_upstream_asked_for_is_still_waited_for(tmp_path: Path) -> None:
+    with refusing(tmp_path, 429, "retry_after = 0.2") as (home, simulator):
+        assert home.ask("/v1/messages", ASK["/v1/messages"])[0] == 200
+        assert simulator.total == 2
+
+
+def test_s5_another_credential_and_the_next_target_are_asked_in_its_place(tmp_path: Path) -> None:
+    script = 'then = "last"\n[[turn]]\nstatus = 401\nmessage = "no"'
+    with running_simulator("openai", script=parse(script)) as one, running_simulator("openai") as two:
+        text = upstream("one", "openai", one.url) + upstream("two", "openai", two.url)
+        text += f'[[routes]]\nmatch = "{MODEL}"\nupstream = "one"\nfallbacks = ["two"]\n'
+        with house(text, tmp_path, patience=Patience()) as home:
+            for _ in range(3):
+                assert home.ask("/v1/messages", ASK["/v1/messages"])[0] == 200
+            assert (one.total, two.total) == (1, 3)
+
+
+# --- S12: the retry budget
+
+
+def test_s12_a_failing_upstream_does_not_use_up_the_retries_of_others(tmp_path: Path) -> None:
+    """S12: after nine retries for `one`, a request to `two` was not tried again."""
+    broken = 'then = "last"\n[[turn]]\nstatus = 500\nmessage = "broken"'
+    once = "".join('[[turn]]\nstatus = [500]\nmessage = "once"\n[[turn]]\ntext = "Hello."\n' for _ in range(3))
+    with (
+        running_simulator("openai", script=parse(broken)) as one,
+        running_simulator("openai", script=parse(once)) as two,
+    ):
+        text = upstream("one", "openai", one.url, 'models = ["a"]\nlimits.breaker = false')
+        text += upstream("two", "openai", two.url, 'models = ["b"]\nlimits.breaker = false')
+        with house(text, tmp_path) as home:
+            for _ in range(9):
+                assert home.ask("/v1/chat/completions", chat("a"))[0] == 500
+            retries = one.total - 9
+            assert retries == 3  # the budget of `one`
+            for _ in range(3):
+                assert home.ask("/v1/chat/completions", chat("b"))[0] == 200
+            assert two.total == 6
+
+
+# --- S12: how long a client is told to wait
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (99999999999999999999.0, LONGEST_WAIT),
+        (10**400, LONGEST_WAIT),
+        (math.inf, LONGEST_WAIT),
+        (-5.0, 0.0),
+        (-math.inf, 0.0),
+        (math.nan, None),
+        (7.5, 7.5),
+        (None, None),
+    ],
+)
+def test_s12_no_fault_names_more_than_a_day(said: float | None, told: float | None) -> None:
+    assert Fault("rate_limit", "slow", 429, retry_after=said).retry_after == told
+
+
+@pytest.mark.parametrize("said", ["99999999999999999999", "1e30", "9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT"])
+@pytest.mark.parametrize(("path", "body"), ASK.items())
+def test_s12_a_client_is_told_a_day_at_most(path: str, body: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """S12: `retry-after: 99999999999999999999` was passed on."""
+    raw = f"HTTP/1.1 429 No\r\nretry-after: {said}\r\ncontent-length: 4\r\nconnection: close\r\n\r\nslow"
+    with answering(raw.encode()) as url, house(upstream("one", "anthropic", url), tmp_path) as home:
+        _, headers, answer = home.ask(path, body)
+        assert 0 <= int(headers["retry-after"]) <= LONGEST_WAIT
+        assert said.encode() not in answer
+
+
+@pytest.mark.parametrize("said", ["-5", "nan", "inf", "soon", "", "-inf", "0x10", "٣"])
+def test_s12_a_wait_that_is_none_is_not_passed_on(said: str, tmp_path: Path) -> None:
+    raw = f"HTTP/1.1 429 No\r\nretry-after: {said}\r\ncontent-length: 4\r\nconnection: close\r\n\r\nslow"
+    with answering(raw.encode()) as url, house(upstream("one", "anthropic", url), tmp_path) as home:
+        status, headers, _ = home.ask("/v1/messages", ASK["/v1/messages"])
+        assert (status, 0 <= int(headers["retry-after"]) <= 60) == (429, True)
+
+
+# --- S12: addresses
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+BROKEN: dict[str, bytes] = {
+    "no answer": b"",
+    "not HTTP": b"hello there\r\n\r\n",
+    "half a head": b"HTTP/1.1 200 OK\r\ncontent-",
+    "half a body": HEAD + b"content-length: 100\r\n\r\n{",
+    "half a chunk": HEAD + b"transfer-encoding: chunked\r\n\r\nff\r\nhalf",
+    "compressed": HEAD + b"content-encoding: gzip\r\ncontent-length: 1\r\n\r\nx",
+    "a long head": b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n",
+    "a redirect": b"HTTP/1.1 307 Go\r\nlocation: http://10.9.8.7/\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+}
+
+
+def address_in(answer: bytes, url: str) -> bool:
+    host, _, port = url.removeprefix("http://").partition(":")
+    text = answer.decode("utf-8", "replace")
+    return host in text or port in text or "10.9.8.7" in text
+
+
+@pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.parametrize(("path", "body"), [*ASK.items(), *STREAMING.items()])
+def test_s12_no_client_is_told_an_address(path: str, body: dict[str, Any], what: str, tmp_path: Path) -> None:
+    """S12: errors of the way to an upstream named its host and port."""
+    with answering(BROKEN[what]) as url, house(upstream("one", "anthropic", url), tmp_path) as home:
+        status, _, answer = home.ask(path, body)
+        assert status >= 500
+        assert not address_in(answer, url), answer
+        assert b"one" in answer
+        [line] = home.lines()
+        assert line["error"]
+
+
+def test_s12_a_refused_connection_names_the_upstream_and_the_log_the_address(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with house(upstream("one", "openai", url), tmp_path) as home:
+            for path, body in [*ASK.items(), *STREAMING.items()]:
+                _, _, answer = home.ask(path, body)
+                assert b"the upstream one" in answer and not address_in(answer, url), answer
+            assert url.removeprefix("http://") in home.lines()[0]["error"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_s12_an_upstream_that_quotes_its_own_address_is_not_repeated(streamed: bool, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    words = f"no route http://127.0.0.1:{port}/v1/messages (127.0.0.1 port {port}, backend 10.9.8.7:80)"
+    error = json.dumps({"type": "error", "error": {"type": "api_error", "message": words}}).encode()
+    known = [(f"http://127.0.0.1:{port}", "the upstream one")]
+    told = Redactor(addresses=lambda: known).upstream_fault(Fault("server", words, details=error.decode()))
+    for text in (told.message, told.details):
+        assert not address_in(text.encode(), f"http://127.0.0.1:{port}")
+    assert "the upstream one" in told.message
+    raw = b"HTTP/1.1 500 No\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(error), error)
+    if streamed:
+        frame = b"event: error\ndata: %b\n\n" % error
+        raw = HEAD + b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(frame), frame)
+    with answering(raw) as url, house(upstream("one", "anthropic", url), tmp_path) as home:
+        _, _, answer = home.ask("/v1/messages", messages(MODEL, stream=streamed))
+        assert b"10.9.8.7" not in answer and b"no route" in answer
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "told"),
+    [
+        ("at https://api.example.com/v1/x?y=1 failed", "https://api.example.com", "at U failed"),
+        ("API.Example.Com refused", "https://api.example.com/base", "U refused"),
+        ("could not connect to api.example.com:443: no", "https://api.example.com", "could not connect to U: no"),
+        ("see platform.example.com", "https://example.com", "see platform.example.com"),
+        ("see example.com.org", "https://example.com", "see example.com.org"),
+        ("ollama at http://ollama:11434/api is down", "http://ollama:11434", "ollama at U is down"),
+        ("run `ollama pull x`", "http://ollama:11434", "run `ollama pull x`"),
+        ("[::1]:8080 and port 8080", "http://[::1]:8080", "U and U"),
+        ("user:pw@proxy.corp:3128 said no", "http://user:pw@proxy.corp:3128", "user:pw@U said no"),
+        ("it leads to fe80::1, until 12:30:45", "http://x.example", "it leads to an address, until 12:30:45"),
+        ("version 1.2.3 at 10:20", "http://x.example", "version 1.2.3 at 10:20"),
+    ],
+)
+def test_s12_addresses_are_found_in_every_spelling(text: str, url: str, told: str) -> None:
+    assert without_addresses(text, [(url, "U")], "server") == told
+
+
+def test_s12_an_address_of_the_request_is_kept() -> None:
+    text = "the image http://93.184.216.34/a.png cannot be read"
+    assert without_addresses(text, [("http://10.0.0.5", "U")], "invalid") == text
+
+
+# --- redirects
+
+
+def test_a_redirect_is_told_at_once_and_counted_against_its_upstream(tmp_path: Path) -> None:
+    with answering(BROKEN["a redirect"]) as url, house(upstream("one", "anthropic", url), tmp_path) as home:
+        for _ in range(5):
+            status, _, answer = home.ask("/v1/messages", ASK["/v1/messages"])
+            assert (status, b"redirect" in answer) == (502, True)
+        assert [line["attempts"] for line in home.lines(5)] == [1] * 5  # none is tried again
+        status, _, answer = home.ask("/v1/messages", ASK["/v1/messages"])
+        assert (status, b"is not asked until" in answer) == (529, True)

@@ -1,4 +1,4 @@
-"""Run by test_process.py as a process of its own: a gateway whose every act is watched. Prints what it saw, as JSON."""
+"""Run by test_routes.py as a process of its own: a gateway whose every act is watched. Prints what it saw, as JSON."""
 
 from __future__ import annotations
 

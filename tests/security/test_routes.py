@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
+import socket
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dragoman.dialects as registry
+from dragoman.cli import checks
+from dragoman.cli.checks import Scene
 from dragoman.gateway import admin
+from dragoman.gateway.admission import Guard
+from dragoman.gateway.serve import running_gateway
+from dragoman.wire.http import HttpRequest
+from dragoman.wire.jsonio import Json
 from tests.gateway.front import served
-from tests.gateway.house import House
+from tests.gateway.house import KEY, House, configured, house, messages
 from tests.security.parrot import Parrot
 from tests.security.routes import ABSENT, ADMIN, DATA, METHODS, OPEN, STORED
 from tests.security.test_network import _Asked
@@ -137,3 +150,239 @@ def test_route_inventory_no_binding_names_a_new_path(name: str) -> None:
 
 def test_route_inventory_every_binding_is_looked_at() -> None:
     assert {path.parent.name for path in SOURCE.glob("*/binding.py")} == set(PATHS)
+
+
+# --- S8: every route is guarded, those for probes and the admin port too
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with house("", tmp_path_factory.mktemp("state")) as one:
+        yield one
+
+
+@pytest.mark.parametrize(("method", "path"), OPEN)
+def test_s8_probes_pass_the_guard(bare: House, method: str, path: str) -> None:
+    """S8: they skipped it, so a web page could tell whether a gateway runs."""
+    assert bare.ask(path, method=method, key=None)[0] == 200
+    assert bare.ask(path, method=method, key=None, host="evil.test")[0] == 421
+    assert bare.ask(path, method=method, key=None, origin="https://evil.test")[0] == 403
+    for site in ("cross-site", "same-site", "Cross-Site"):
+        assert bare.ask(path, method=method, key=None, sec_fetch_site=site)[0] == 403
+        assert bare.ask(path, method=method, key=None, sec_fetch_site=site, origin="http://localhost")[0] == 403
+
+
+def test_s8_what_a_browser_says_of_the_site_counts_whatever_the_origin(bare: House) -> None:
+    for origin in ("http://localhost:3000", "http://127.0.0.1:8787", ""):
+        assert bare.ask("/v1/messages", messages(), sec_fetch_site="cross-site", origin=origin)[0] == 403
+    assert bare.ask("/v1/models", method="GET", sec_fetch_site="same-origin")[0] == 200
+
+
+def asked(host: str, **headers: str) -> HttpRequest:
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    return HttpRequest("GET", "/healthz", headers=(("host", host), *given.items()))
+
+
+@pytest.mark.parametrize("bound", ["0.0.0.0", "::", "10.1.2.3"])
+def test_s8_beyond_loopback_an_origin_is_ours_only_if_it_is_the_host_itself(bound: str) -> None:
+    """S8: any IP-literal Origin passed."""
+    guard = Guard(bound, ["gateway.internal"])
+    for host in ("10.9.9.9:8787", "[2001:db8::1]:8787", "gateway.internal"):
+        assert guard.refusal(asked(host)) is None  # operators probe by address
+        assert guard.refusal(asked(host, origin=f"http://{host}")) is None
+    foreign = [
+        "http://10.6.6.6",
+        "http://[2001:db8::6]",
+        "http://10.9.9.9:3000",
+        "http://0.0.0.0",
+        "http://[::]",
+        "null",
+    ]
+    for origin in foreign:
+        fault = guard.refusal(asked("10.9.9.9:8787", origin=origin))
+        assert fault is not None and fault.status == 403, origin
+    assert guard.refusal(asked("10.9.9.9:8787", origin="http://gateway.internal")) is None
+    cross = guard.refusal(asked("10.9.9.9:8787", origin="http://10.9.9.9:8787", sec_fetch_site="cross-site"))
+    assert cross is not None and cross.status == 403
+
+
+class Asked:
+    """What the admin plane asks."""
+
+    key = KEY
+    cleared = 0
+
+    def status(self) -> dict[str, Json]:
+        return {"state": "ready"}
+
+    def metrics(self) -> bytes:
+        return b"a_metric 1\n"
+
+    def cooldowns(self) -> list[Json]:
+        return []
+
+    def clear(self, upstream: str) -> dict[str, Json]:
+        self.cleared += 1
+        return {"cleared": 1}
+
+
+@pytest.mark.parametrize(
+    "given", ["", "x-api-key: wrong", "authorization: Bearer wrong", f"authorization: Basic {KEY}"]
+)
+def test_s8_the_admin_port_needs_the_key_on_every_route(given: str) -> None:
+    """S8: it had none."""
+    asked = Asked()
+    port, private = admin.Admin(asked, ours=False), admin.Admin(asked, ours=True)
+    lines = f"host: localhost\r\n{given}\r\n" if given else "host: localhost\r\n"
+    for method, path in [*ADMIN, ("GET", "/nothing")]:
+        answer = served(port.answer, f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 401 ") and b"metric 1" not in answer and b"ready" not in answer
+    assert asked.cleared == 0
+    assert served(private.answer, f"GET /status HTTP/1.1\r\n{lines}\r\n".encode()).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("given", [f"x-api-key: {KEY}", f"Authorization: Bearer {KEY}"])
+def test_s8_with_the_key_it_answers(given: str) -> None:
+    port = admin.Admin(Asked(), ours=False)
+    for path in ("/status", "/metrics", "/cooldowns", "/healthz"):
+        head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{given}\r\n\r\n"
+        assert served(port.answer, head.encode()).startswith(b"HTTP/1.1 200 ")
+
+
+def test_s8_the_admin_port_of_a_running_gateway_asks_for_its_key(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        number = free.getsockname()[1]
+    config = configured("", server__admin_socket=str(tmp_path / "s"), server__admin_port=number)
+    with running_gateway(config, state=tmp_path, key=KEY, admin_socket=True):
+        for line, status in ((b"", b"401"), (f"authorization: Bearer {KEY}\r\n".encode(), b"200")):
+            with socket.create_connection(("127.0.0.1", number), 5) as asking:
+                asking.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n" + line + b"\r\n")
+                assert asking.recv(100).split()[1] == status
+
+
+# --- Points 36 to 41: what the process does and of what it is made
+
+ROOT = Path(__file__).parents[2]
+LOCK = ROOT / "requirements" / "run.lock"
+TEMPLATES = (
+    "jinja2",
+    "mako",
+    "chameleon",
+    "genshi",
+    "django",
+    "tornado",
+    "chevron",
+    "pystache",
+    "liquid",
+    "markupsafe",
+)
+POINTS = [1, *range(3, 12), *range(13, 17), *range(18, 32), 34, 37, 38, 40, 41]
+
+
+@pytest.fixture(scope="module")
+def watched(bird: Parrot, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    state = tmp_path_factory.mktemp("state")
+    command = [sys.executable, "-m", "tests.security.audited", bird.url, str(state)]
+    environ = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ} | {"HOME": str(state)}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return {**found, "state": str(state), "upstream": bird.url.removeprefix("http://")}
+
+
+def test_point_37_no_request_starts_a_process_loads_code_or_writes_beyond_the_state(watched: dict[str, Any]) -> None:
+    network = ("socket.connect", "socket.getaddrinfo")
+    acts = [tuple(each) for each in watched["seen"] if each[0] not in network]
+    assert [each for each in acts if watched["state"] not in each[1]] == []
+
+
+def test_point_37_no_request_connects_to_anybody_but_the_upstream(watched: dict[str, Any]) -> None:
+    ports = {watched["place"].partition(":")[2], watched["upstream"].partition(":")[2]}
+    calls = [place for event, place in watched["seen"] if event.startswith("socket.")]
+    assert len(calls) > 100
+    strangers = [place for place in calls if "127.0.0.1" not in place or not any(port in place for port in ports)]
+    assert strangers == []
+
+
+def test_point_37_no_template_engine_is_in_the_process(watched: dict[str, Any]) -> None:
+    assert set(watched["modules"]).isdisjoint(TEMPLATES)
+
+
+def test_point_41_nothing_is_called_at_start(watched: dict[str, Any]) -> None:
+    assert watched["at_start"] == []
+
+
+def distributions() -> dict[str, list[str]]:
+    """What is locked for run time, each with its hashes."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in LOCK.read_text().splitlines():
+        if named := re.match(r"([a-z0-9][a-z0-9._-]*)==\S+", line):
+            name = named[1]
+            found[name] = []
+        found.setdefault(name, []).extend(re.findall(r"--hash=sha256:([0-9a-f]{64})\b", line))
+    return found
+
+
+def test_point_38_few_distributions_run_all_locked_by_hash() -> None:
+    found = distributions()
+    assert 0 < len(found) <= 25
+    assert [name for name, hashes in found.items() if not hashes] == []
+    assert set(found).isdisjoint(TEMPLATES)
+    written = (ROOT / "SECURITY.md").read_text()
+    assert [name for name in found if f"`{name}`" not in written] == []  # each was looked at, and is named
+
+
+def test_point_38_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    [wheel] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        package = [name for name in names if name.startswith("dragoman/")]
+        others = [name for name in names if name not in package]
+        changed = [name for name in package if archive.read(name) != (ROOT / "src" / name).read_bytes()]
+    assert changed == []
+    assert {name.rpartition(".")[2] for name in package} <= {"py", "typed", "toml", "json", "md"}
+    assert all(
+        re.fullmatch(r"dragoman-[^/]+\.dist-info/(METADATA|WHEEL|RECORD|entry_points\.txt|licenses/LICENSE)", name)
+        for name in others
+    ), others
+    assert not [name for name in names if name.endswith((".pth", ".so", ".pyd", ".pyc", ".exe", ".sh"))]
+
+
+def test_point_41_no_code_of_ours_speaks_of_telemetry_or_updates() -> None:
+    """Addresses in the source are those of services and of documents; each host is known here."""
+    hosts = {
+        host
+        for path in (ROOT / "src").rglob("*.py")
+        for host in re.findall(r"https?://([a-z0-9.-]+\.[a-z]{2,})", path.read_text())
+    }
+    known = re.compile(
+        r"(?:.*\.)?(?:anthropic\.com|openai\.com|openrouter\.ai|moonshot\.ai|googleapis\.com|amazonaws\.com|awsapps\.com|kiro\.dev|example\.com|json-schema\.org|microsoftonline\.com)"
+    )
+    assert sorted(host for host in hosts if not known.fullmatch(host)) == []
+
+
+def test_point_36_root_is_a_warning_of_doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    scene = Scene({"HOME": str(tmp_path)}, None, offline=True)
+    for who, expected in ((0, ["warn"]), (1000, [])):
+        monkeypatch.setattr(os, "geteuid", lambda who=who: who)
+        assert [each.state for each in checks._user(scene) if each.id == "user"] == expected
+
+
+def test_point_40_security_md_states_every_promise_with_its_tests() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    assert "private security advisory" in text
+    rows = {int(row[1]): row[2] for row in re.finditer(r"^\| (\d+) \| (.+) \|$", text, re.MULTILINE)}
+    assert sorted(rows) == sorted([*POINTS, 36])
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    for point, row in rows.items():
+        assert f"def test_point_{point}_" in tests, point
+        named = re.findall(r"`(tests/[\w/]+\.py)`", row)
+        assert named and all((ROOT / name).is_file() for name in named), point
+        assert any(f"test_point_{point}_" in (ROOT / name).read_text() for name in named), point
+    for page in ("tests/fuzz", "tests/faults"):
+        assert page in text and (ROOT / page).is_dir()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from bench import chart, report
+from bench import chart, reading, report
+from bench.answers import KINDS, answer
+from bench.exchanges import exchange, translated
+from bench.guard import MORE, MORE_STEPS, costs, reference, slower, steps, whole
 from bench.measure import Cell, Results, Shared
-from bench.scenarios import BARS, LIMITS, OURS, TENSORZERO, Limit
+from bench.scenarios import BARS, BY_NAME, LIMITS, OURS, SCENARIOS, TENSORZERO, Limit
 
 
 def costing(ms: float) -> Cell:
@@ -109,3 +113,67 @@ def test_the_chart_has_a_bar_for_every_gateway_the_longer_the_dearer_and_is_xml(
     short, long = (float(bar.get("width", 0)) for bar in bars)
     assert short < long
     assert "NaN" not in drawn
+
+
+# --- The guard against slow codecs: it can fail, and it does not fail for nothing
+
+
+def test_a_codec_that_does_its_work_twice_is_too_slow_and_the_same_codec_is_not() -> None:
+    work = whole(exchange("C"))
+
+    def twice() -> None:
+        work()
+        work()
+
+    works = {"as it was": work, "again": work, "twice": twice}
+    counted = {name: float(steps(each)) for name, each in works.items()}
+    assert set(slower(counted, dict.fromkeys(counted, counted["as it was"]), MORE_STEPS)) == {"twice"}
+    assert counted["again"] == counted["as it was"]
+
+
+def test_work_of_c_is_seen_in_the_cpu() -> None:
+    """A regular expression that reads for long is one instruction."""
+    text, looks = "a" * 2000, re.compile("a*b")  # quadratic
+    works = {"none": reference, "much": lambda: (reference(), looks.search(text))}
+    measured = costs(works, turns=5)
+    assert set(slower(measured, dict.fromkeys(measured, measured["none"]))) == {"much"}
+
+
+def test_more_than_may_be_is_too_much() -> None:
+    found = slower({"a": MORE * 10.1, "b": MORE * 9.9, "new": 99.0}, {"a": 10.0, "b": 10.0})
+
+    assert found == {"a": pytest.approx(MORE * 1.01)}
+
+
+# --- What the benchmark measures is right: every scenario's answer says, after translation, what the upstream said
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_scenario_says_in_the_end_what_its_upstream_said(name: str) -> None:
+    scenario = BY_NAME[name]
+    raw = translated(name)
+
+    reading.compare(reading.read(raw, streamed=scenario.stream), answer(scenario.upstream).said)
+
+
+def test_an_answer_that_lost_a_piece_or_merged_two_is_wrong() -> None:
+    said = answer("stream").said
+    events = list(answer("stream").events)
+    lost = reading.read(b"".join(events[:5] + events[6:]), streamed=True)
+    merged = b"".join(events[:5]) + events[5].replace(b'"00004 it"', b'"00004 it00005 it"') + b"".join(events[7:])
+
+    with pytest.raises(reading.WrongAnswer, match="text is"):
+        reading.compare(lost, said)
+    with pytest.raises(reading.WrongAnswer, match="299 pieces, not in 300"):
+        reading.compare(reading.read(merged, streamed=True), said)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("kimi")])
+def test_the_raw_call_holds_whole_json(kind: str) -> None:
+    assert json.loads(answer(kind).said.arguments)["path"] == "a.py"
+
+
+def test_every_bar_names_a_figure_that_is_measured() -> None:
+    rivals = {scenario.name: scenario.rivals for scenario in SCENARIOS}
+    for bar in BARS:
+        assert bar.figure in ("cold start", "idle memory") or bar.rival in rivals[bar.figure]

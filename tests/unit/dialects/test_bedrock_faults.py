@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from typing import Any
 
 import pytest
 
+import dragoman
 from dragoman.dialects import get
+from dragoman.dialects.anthropic import AnthropicCodec
+from dragoman.dialects.base import Call
 from dragoman.dialects.bedrock import DIALECT
-from dragoman.errors import Fault
-from dragoman.wire.http import HttpResponse
+from dragoman.errors import Fault, MalformedRequest
+from dragoman.wire.eventstream import encode_event
+from dragoman.wire.frame import Payload
+from dragoman.wire.http import HttpRequest, HttpResponse
+from tests.anthropic_client import sse
+from tests.unit.dialects.bedrock_wire import CLAUDE, frames
 
 
 def fault(status: int, kind: str, message: str | None = None, **headers: str) -> Fault:
@@ -138,3 +147,138 @@ def test_a_fault_is_told_by_status_and_header(given: Fault, status: int, name: s
     refused = DIALECT.binding.refuse(given, DIALECT.codec.render_fault(given))
     assert (refused.status, refused.header("x-amzn-errortype")) == (status, name)
     assert json.loads(refused.body) == {"message": "x"}
+
+
+# --- InvokeModel with Anthropic's body: the same language behind another door
+
+INVOKE, ANTHROPIC = get("bedrock.invoke"), get("anthropic")
+BODY: Any = {
+    "anthropic_version": "bedrock-2023-05-31",
+    "max_tokens": 9,
+    "messages": [{"role": "user", "content": "hi"}],
+}
+SSE: list[Any] = [
+    {
+        "type": "message_start",
+        "message": {"id": "m1", "model": "c", "content": [], "usage": {"input_tokens": 1, "output_tokens": 1}},
+    },
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hé"}},
+    {"type": "content_block_stop", "index": 0},
+    {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+        "usage": {"output_tokens": 2},
+    },
+    {"type": "message_stop"},
+]
+
+
+def request(operation: str, body: Any, **headers: str) -> HttpRequest:
+    return HttpRequest(
+        "POST", f"/model/{CLAUDE}/{operation}", headers=tuple(headers.items()), body=json.dumps(body).encode()
+    )
+
+
+def chunk(event: Any) -> bytes:
+    data = base64.b64encode(json.dumps(event, ensure_ascii=False).encode()).decode()
+    return encode_event("chunk", json.dumps({"bytes": data, "p": "abc"}).encode())
+
+
+def test_it_is_anthropics_language() -> None:
+    assert INVOKE.codec == AnthropicCodec(threads=False)  # InvokeModel keeps no message threads
+    assert INVOKE.codec.family == ANTHROPIC.codec.family
+    assert INVOKE.binding != ANTHROPIC.binding
+
+
+@pytest.mark.parametrize(("operation", "stream"), [("invoke", False), ("invoke-with-response-stream", True)])
+def test_the_path_names_model_and_stream_and_the_body_keeps_its_version_to_itself(operation: str, stream: bool) -> None:
+    call = INVOKE.binding.match(request(operation, BODY))
+    assert call == Call("generate", CLAUDE, stream, {"max_tokens": 9, "messages": BODY["messages"]})
+    wrapped = INVOKE.binding.wrap(call)
+    assert json.loads(wrapped.body) == BODY
+    assert INVOKE.binding.match(wrapped) == call
+
+
+def test_betas_in_the_body_are_the_header_of_anthropics_own_door() -> None:
+    call = INVOKE.binding.match(request("invoke", {**BODY, "anthropic_beta": ["a", "b"]}))
+    assert call is not None
+    sent = ANTHROPIC.binding.wrap(call)
+    assert sent.header("anthropic-beta") == "a,b"
+    assert sent.header("anthropic-version") == "2023-06-01"
+    assert "anthropic_beta" not in json.loads(sent.body)
+    assert json.loads(INVOKE.binding.wrap(call).body)["anthropic_beta"] == ["a", "b"]
+
+
+def test_another_version_goes_back_as_it_came_but_not_to_anthropic() -> None:
+    call = INVOKE.binding.match(request("invoke", {**BODY, "anthropic_version": "2026-10-21"}))
+    assert call is not None
+    assert json.loads(INVOKE.binding.wrap(call).body)["anthropic_version"] == "2026-10-21"
+    assert ANTHROPIC.binding.wrap(call).header("anthropic-version") == "2023-06-01"
+
+
+@pytest.mark.parametrize("path", ["/model/m/converse", "/v1/messages"])
+def test_other_paths_are_not_ours(path: str) -> None:
+    assert INVOKE.binding.match(HttpRequest("POST", path, body=b"{}")) is None
+    assert INVOKE.binding.match(HttpRequest("GET", "/model/m/invoke", body=b"{}")) is None
+
+
+def test_a_count_of_each_body_has_its_own_door() -> None:
+    inner = base64.b64encode(json.dumps(BODY).encode()).decode()
+    ours: Any = {"input": {"invokeModel": {"body": inner}}}
+    theirs: Any = {"input": {"converse": {"messages": []}}}
+    converse = get("bedrock")
+    call = INVOKE.binding.match(request("count-tokens", ours))
+    assert call == Call("count", CLAUDE, False, {"max_tokens": 9, "messages": BODY["messages"]})
+    assert converse.binding.match(request("count-tokens", ours)) is None
+    assert INVOKE.binding.match(request("count-tokens", theirs)) is None
+    assert INVOKE.binding.match(INVOKE.binding.wrap(call)) == call
+    with pytest.raises(MalformedRequest, match=r"input\.invokeModel\.body"):
+        INVOKE.binding.match(request("count-tokens", {"input": {"invokeModel": {"body": "%"}}}))
+
+
+def test_chunks_are_anthropics_events() -> None:
+    data = b"".join(map(chunk, SSE))
+    translator = dragoman.stream_translator(source="bedrock.invoke", target="anthropic")
+    told = sse(translator.feed(data) + translator.close())
+    assert [event["type"] for event in told] == [event["type"] for event in SSE]
+    assert told[2] == SSE[2]
+
+
+def test_anthropics_events_become_chunks() -> None:
+    data = b"".join(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), json.dumps(event).encode()) for event in SSE)
+    translator = dragoman.stream_translator(source="anthropic", target="bedrock.invoke")
+    out = frames(translator.feed(data) + translator.close())
+    assert {kind for kind, _ in out} == {"chunk"}
+    assert [json.loads(base64.b64decode(data["bytes"]))["type"] for _, data in out] == [event["type"] for event in SSE]
+
+
+def test_at_home_chunks_pass_as_they_came() -> None:
+    data = b"".join(map(chunk, SSE))
+    translator = dragoman.stream_translator(source="bedrock.invoke", target="bedrock.invoke")
+    assert translator.feed(data) + translator.close() == data
+
+
+def test_an_exception_is_anthropics_error_and_back() -> None:
+    data = chunk(SSE[0]) + encode_event("throttlingException", b'{"message":"slow down"}', error=True)
+    translator = dragoman.stream_translator(source="bedrock.invoke", target="anthropic")
+    assert b'"type":"rate_limit_error","message":"slow down"' in translator.feed(data)
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
+    out = INVOKE.binding.frame(Payload(b"error", json.dumps(error).encode(), error=True))
+    assert frames(out) == [("!serviceUnavailableException", {"message": "busy"})]
+
+
+@pytest.mark.parametrize("payload", [b"{}", b'{"bytes":"%"}', b'{"bytes":"aGk="}', b"no json"])
+def test_what_is_no_chunk_is_a_bad_frame(payload: bytes) -> None:
+    translator = dragoman.stream_translator(source="bedrock.invoke", target="anthropic")
+    translator.feed(encode_event("chunk", payload))
+    assert translator.error is not None
+    assert "chunk" in str(translator.error)
+
+
+def test_a_refusal_is_in_the_way_of_aws() -> None:
+    fault = Fault("rate_limit", "slow down", 429)
+    refused = INVOKE.binding.refuse(fault, INVOKE.codec.render_fault(fault))
+    assert (refused.status, refused.header("x-amzn-errortype")) == (429, "ThrottlingException")
+    assert json.loads(refused.body) == {"message": "slow down"}
+    assert INVOKE.codec.parse_fault(refused).kind == "rate_limit"

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import dragoman.dialects as registry
 from dragoman import dialects
+from dragoman.answer import Answer, reply_whole
+from dragoman.conformance.laws import still_world
 from dragoman.dialects.kiro import DIALECT, KiroCodec
+from dragoman.dialects.kiro.quirks.leaks import LeakScan
+from dragoman.dialects.kiro.quirks.schemas import MOST_ADDED, Room, clean
 from dragoman.errors import Fault, Kind
-from dragoman.model.blocks import Text
-from dragoman.model.conversation import Conversation, Message
+from dragoman.model.blocks import Text, ToolCall
+from dragoman.model.conversation import Conversation, Message, ToolSpec, Why
+from dragoman.translate import Plan, plan
+from dragoman.wire import jsonio
+from dragoman.wire.eventstream import encode_event
 from dragoman.wire.http import HttpResponse
+from dragoman.wire.jsonio import Json
 
 CODEC, BINDING = KiroCodec(), DIALECT.binding
 LONG = Conversation("claude-sonnet-4.5", (Message("user", (Text("word " * 150_000),)),))
@@ -135,3 +147,266 @@ def test_a_kiro_client_gets_every_kind_back_as_it_was(kind: Kind) -> None:
 def test_the_services_own_reason_is_repeated_at_home() -> None:
     fault = refused(500, "high load", "MODEL_TEMPORARILY_UNAVAILABLE")
     assert json.loads(CODEC.render_fault(fault))["reason"] == "MODEL_TEMPORARILY_UNAVAILABLE"
+
+
+# --- L23: what Kiro's streams leave open, figures that are none, and text that only begins as a call does
+
+CLIENTS = [name for name in registry.names() if name != "kiro"]
+NAMES = ("edit", "read")
+
+
+def planned(client: str) -> Plan:
+    tools = tuple(ToolSpec(name, schema={"type": "object"}) for name in NAMES)
+    asked = Conversation("claude-sonnet-4.5", (Message("user", (Text("go"),)),), tools=tools, stream=True)
+    return plan(registry.get(client), registry.get("kiro"), asked)
+
+
+def frame(kind: str, **body: Any) -> bytes:
+    return encode_event(kind, json.dumps(body).encode())
+
+
+def text(words: str) -> bytes:
+    return frame("assistantResponseEvent", content=words, modelId="m")
+
+
+def call(call_id: str, *, stop: bool) -> bytes:
+    head = {"toolUseId": call_id, "name": "read"}
+    told = frame("toolUseEvent", **head, input='{"path":"a"}')
+    return told + frame("toolUseEvent", **head, stop=True) if stop else told
+
+
+END = frame("contextUsageEvent", contextUsagePercentage=1.5)
+
+
+# --- a call that gets no stop because the next begins
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("ends", [(False, True), (True, False), (False, False), (False, True, True)])
+def test_l23_a_call_without_its_stop_is_not_completed(client: str, ends: tuple[bool, ...]) -> None:
+    data = b"".join(call(f"t{at}", stop=stop) for at, stop in enumerate(ends)) + END
+    made = planned(client)
+    reply, notes = reply_whole(made, data, still_world())
+    [choice] = reply.choices
+    calls = [block.id for block in choice.blocks if isinstance(block, ToolCall)]
+    assert len(calls) == sum(ends)
+    assert choice.stop.why is Why.LENGTH
+    assert [note.rule for note in notes].count("kiro.stream.open_call") == ends.count(False)
+    answer = Answer(made, still_world())
+    answer.feed(data)
+    answer.close()
+    assert answer.progress.stop is not None and answer.progress.stop.why is Why.LENGTH
+    assert [note.rule for note in answer.notes].count("kiro.stream.open_call") == ends.count(False)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_l23_calls_that_interleave_and_end_are_completed(client: str) -> None:
+    pieces = [
+        call("t0", stop=False),
+        call("t1", stop=True),
+        frame("toolUseEvent", toolUseId="t0", name="read", stop=True),
+    ]
+    reply, notes = reply_whole(planned(client), b"".join([*pieces, END]), still_world())
+    assert sorted(block.id for block in reply.choices[0].blocks if isinstance(block, ToolCall)) == ["t0", "t1"]
+    assert reply.choices[0].stop.why is Why.TOOL
+    assert not [note for note in notes if "call" in note.rule]
+
+
+# --- figures
+
+
+@pytest.mark.parametrize("kind", ["contextUsageEvent", "metadataEvent", "meteringEvent", "messageMetadataEvent"])
+@given(
+    value=st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=3)
+    | st.just([])
+)
+def test_l23_no_figure_fails_an_answer(kind: str, value: Any) -> None:
+    inside = dict.fromkeys(("outputTokens", "uncachedInputTokens", "contextUsagePercentage"), value)
+    body = {"contextUsagePercentage": value, "tokenUsage": inside, "stopReason": value, "utteranceId": value}
+    for told in (body, {**body, "tokenUsage": value}):
+        data = text("Hello") + encode_event(kind, json.dumps(told).encode())
+        reply, _ = reply_whole(planned("anthropic"), data, still_world())
+        assert [block.text for block in reply.choices[0].blocks if isinstance(block, Text)] == ["Hello"]
+        assert reply.usage is not None and min(reply.usage.input, reply.usage.output) >= 0
+
+
+# --- text that begins as a call does
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[Called edit on the file, as asked.",
+        "[Called editor",
+        "[Called nobody with args: {",
+        "[Called edit with arguments: ",
+        '[Called edit with args: {"path":"a"}] and it went well.',
+        '[Called edit with args: {"path":"a"}',
+        "<invoke name=nothing>",
+        '<invoke name="other">',
+        '<invoke name="edit">words',
+        '<invoke name="edit"></invoke> was what I wrote',
+        "<function_calls> are a thing",
+    ],
+)
+def test_l23_text_that_cannot_be_a_call_is_not_held(words: str) -> None:
+    answer = Answer(planned("anthropic"), still_world())
+    held = not LeakScan(NAMES).feed(words)
+    out = b"".join(answer.feed(text(letter)) for letter in f"Well. {words}")
+    told = "".join(json.loads(line[6:])["delta"]["text"] for line in out.splitlines() if b"text_delta" in line)
+    assert (told == f"Well. {words}") == held
+    more = b"".join(answer.feed(text(letter)) for letter in "} more words, and then some.")
+    told += "".join(json.loads(line[6:])["delta"]["text"] for line in more.splitlines() if b"text_delta" in line)
+    assert told == f"Well. {words}}} more words, and then some."
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        '[Called edit with args: {"path": "a } ]"}]',
+        '[Called edit with args: {}]\n[Called read with args: {"a": {"b": 1}}]\n',
+        '<function_calls>\n<invoke name="edit">\n<parameter name="path">a</parameter>\n</invoke>\n</function_calls>',
+        '<invoke name="edit"><parameter name="path">a</parameter><parameter name="b">c</parameter></invoke>',
+        "[Called edited something. [Called edit with args: {}]",
+        "[Called edit with args: {}] then [Called edit with args: {}]",
+    ],
+)
+def test_l23_calls_are_still_found(words: str) -> None:
+    for size in (1, 3, 1000):
+        pieces = [text(words[at : at + size]) for at in range(0, len(words), size)]
+        reply, notes = reply_whole(planned("anthropic"), b"".join([*pieces, END]), still_world())
+        calls = [block for block in reply.choices[0].blocks if isinstance(block, ToolCall)]
+        assert calls and reply.choices[0].stop.why is Why.TOOL
+        assert [note.rule for note in notes].count("kiro.stream.recovered") == len(calls)
+
+
+@given(st.lists(st.sampled_from(["[Called ", "edit", " with args: {", "}", "]", '"', "<invoke name=\"edit\">", "</invoke>",
+       "<parameter name=\"p\">", "</parameter>", "```", "x", " ", "\n"]), max_size=14), st.integers(1, 5))  # fmt: skip
+def test_l23_nothing_is_lost_however_it_is_cut(parts: list[str], size: int) -> None:
+    words = "".join(parts) or "x"
+    whole, _ = reply_whole(planned("anthropic"), text(words) + END, still_world())
+    cut = b"".join(text(words[at : at + size]) for at in range(0, len(words), size))
+    pieces, _ = reply_whole(planned("anthropic"), cut + END, still_world())
+    assert [(type(block), getattr(block, "text", "") or getattr(block, "arguments", "")) for block in whole.choices[0].blocks] == [
+        (type(block), getattr(block, "text", "") or getattr(block, "arguments", "")) for block in pieces.choices[0].blocks
+    ]  # fmt: skip
+    if not any(isinstance(block, ToolCall) for block in whole.choices[0].blocks):
+        assert "".join(block.text for block in whole.choices[0].blocks if isinstance(block, Text)) == words
+
+
+# --- S4: references in tool schemas are put in place towards Kiro. All tools of a request share one limit
+
+SCHEMA = dict[str, Json]
+
+
+def ref(name: object) -> SCHEMA:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def levels(depth: int, width: int, more: SCHEMA | None = None) -> SCHEMA:
+    """Each level refers `width` times to the next."""
+    level: dict[str, Json] = {
+        str(at): {"properties": {f"p{each}": ref(at + 1) for each in range(width)}, **(more or {})}
+        for at in range(depth)
+    }
+    return {"type": "object", "properties": {"root": ref(0)}, "$defs": {**level, str(depth): {"type": "string"}}}
+
+
+def mutual(width: int) -> SCHEMA:
+    """Every definition refers to every other."""
+    defs: SCHEMA = {str(at): {"properties": {str(to): ref(to) for to in range(width)}} for at in range(width)}
+    return {"type": "object", "properties": {"root": ref(0)}, "$defs": defs}
+
+
+def unions(depth: int) -> SCHEMA:
+    """Unions at the root, which are merged: each branch has two of the next."""
+    defs: SCHEMA = {str(at): {"anyOf": [ref(at + 1), ref(at + 1)]} for at in range(depth)}
+    return {"anyOf": [ref(0), ref(0)], "$defs": {**defs, str(depth): {"properties": {"x": {}}}}}
+
+
+def described(size: int, times: int) -> SCHEMA:
+    """A long description that is referred to many times: few values, many bytes."""
+    return {
+        "type": "object",
+        "properties": {f"p{each}": ref("long") for each in range(times)},
+        "$defs": {"long": {"type": "string", "description": "d" * size}},
+    }
+
+
+def listed(size: int, times: int) -> SCHEMA:
+    """The same with an `enum`, which is no schema but may be long."""
+    return {
+        "type": "object",
+        "properties": {f"p{each}": ref("long") for each in range(times)},
+        "$defs": {"long": {"enum": [f"value {each}" for each in range(size)]}},
+    }
+
+
+BOMBS: dict[str, SCHEMA] = {
+    "1.4 KB wide": levels(5, 8),
+    "deep": levels(40, 2),
+    "mutual": mutual(12),
+    "unions": unions(40),
+    "252 KB": described(100_000, 1500),
+    "enum": listed(2000, 1000),
+    "described levels": levels(6, 6, {"description": "words " * 50}),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_s4_a_reference_bomb_does_not_grow(name: str) -> None:
+    bomb = BOMBS[name]
+    tracemalloc.start()
+    try:
+        cleaned, removed = clean(bomb)
+        assert len(jsonio.encode(cleaned)) < 2 * MOST_ADDED + len(jsonio.encode(bomb))
+        assert "$ref (as any value)" in removed and b"$ref" not in jsonio.encode(cleaned)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 40 * MOST_ADDED + 4 * len(jsonio.encode(bomb))
+
+
+def asked(*schemas: SCHEMA) -> Conversation:
+    tools = tuple(ToolSpec(f"tool_{at}", "does it", schema) for at, schema in enumerate(schemas))
+    return Conversation("claude-sonnet-4.5", (Message("user", (Text("hello"),)),), tools=tools)
+
+
+def test_s4_the_tools_of_a_request_share_one_limit_and_a_note_names_the_tool() -> None:
+    one = described(20_000, 4)
+    made = plan(registry.get("anthropic"), registry.get("kiro"), asked(*[one] * 10))
+    assert len(made.request().body) < 2 * MOST_ADDED
+    cut = [note.detail for note in made.notes if "(as any value)" in note.detail]
+    assert cut[0].startswith("the schema of tool_3 ") and len(cut) == 7  # three of them are within the limit
+    assert {note.action for note in made.notes if "(as any value)" in note.detail} == {"dropped"}
+
+
+def test_s4_a_recursive_schema_keeps_its_first_levels() -> None:
+    """A tree whose nodes hold every other kind of node, as document editors have: it is usable, and bounded."""
+    cleaned, removed = clean(mutual(12))
+    first = cleaned["properties"]
+    assert isinstance(first, dict) and isinstance(first["root"], dict) and isinstance(first["root"]["properties"], dict)
+    assert len(first["root"]["properties"]) == 12 and "$ref (as any value)" in removed
+
+
+def test_s4_small_schemas_from_the_cache_count_too() -> None:
+    small, room = described(1000, 3), Room()
+    found = [len(jsonio.encode(clean(small, room)[0])) for _ in range(1000)]
+    assert 0 <= room.left < 4000 and sum(found[:50]) > 100_000 and sum(found[500:]) < 500 * 200
+
+
+def test_s4_usual_references_are_put_in_place() -> None:
+    cleaned, _ = clean(levels(3, 3, {"description": "a level"}))
+    assert jsonio.encode(cleaned).count(b"a level") == 1 + 3 + 9
+
+
+@pytest.mark.parametrize("target", ["anthropic", "openai", "responses", "bedrock", "gemini"])
+@pytest.mark.parametrize("name", ["deep", "mutual", "unions", "252 KB"])
+def test_s4_no_other_dialect_puts_references_in_place(target: str, name: str) -> None:
+    bomb = BOMBS[name]
+    body = plan(registry.get("openai"), registry.get(target), asked(bomb)).request().body
+    assert len(body) < 2 * len(jsonio.encode(bomb)) + 2000

@@ -71,6 +71,7 @@ from tests.unit.dialects.kiro_talk import (
     usage,
     user,
 )
+from tests.wrong import WRONG
 
 Body = dict[str, Any]
 
@@ -727,7 +728,6 @@ def test_the_client_sees_its_own_name_for_the_model() -> None:
 
 
 def test_errors_are_ours_whatever_the_field_holds() -> None:
-    junk: list[Any] = [None, 1, 1.5, True, "x", [], {}, [{}], {"a": None}]
     kinds = [
         "assistantResponseEvent",
         "reasoningContentEvent",
@@ -751,7 +751,7 @@ def test_errors_are_ours_whatever_the_field_holds() -> None:
     ]
     for kind in kinds:
         for name in names:
-            for value in junk:
+            for value in WRONG:
                 with suppress(DragomanError):
                     check(decoded(frames((kind, {name: value}))))
 

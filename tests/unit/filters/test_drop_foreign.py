@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 from msgspec import structs
 
+import dragoman
+import dragoman.dialects as registry
+from dragoman.answer import ResponseFilters
+from dragoman.conformance.laws import NOBODY, encoded, read_back, still_world
 from dragoman.errors import Unrepresentable
-from dragoman.filters import DropForeign
+from dragoman.filters import CarrySeals, DropForeign
+from dragoman.filters.seals import Mark, mark, unmark
+from dragoman.gateway.config import assemble
+from dragoman.model.assemble import check, fold, unfold
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Capabilities, traits
-from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
+from dragoman.model.conversation import Choice, Conversation, Message, Reply, Role, Stop, ToolChoice, ToolSpec, Why
+from dragoman.model.events import BlockStarted, Events, Sealed
 from dragoman.model.filter import Facts, Notes
+from dragoman.simulator import running_simulator
+from dragoman.translate import plan
 from dragoman.wire.jsonio import Json
+from tests.gateway.house import house, messages, upstream
 
 TARGET = Capabilities(
     traits=traits("reasoning", "sealed_reasoning"),
@@ -143,3 +159,209 @@ def test_the_targets_own_passes_as_the_same_object() -> None:
     sent, rules = fit(asked)
     assert sent is asked
     assert rules == []
+
+
+# --- Signatures of calls and texts go through clients of other families and come home (D50)
+
+GEMINI = registry.get("gemini")
+SIGNED = (
+    Reasoning("hm", "gemini"),
+    Text("I will look."),
+    ToolCall("call_1", "read", '{"path":"a"}', seal=Seal("gemini", "c2lnbmVk")),
+    ToolCall("call_2", "read", '{"path":"b"}'),
+    ToolCall("call_3", "read", '{"path":"c"}', seal=Seal("gemini", "dGhpcmQ=")),
+)
+WITH_A_SLOT = [name for name in registry.names() if name not in ("gemini", "kiro")]  # nobody is a client of kiro's
+
+
+def told(client: str, blocks: tuple[Block, ...], why: Why = Why.TOOL) -> tuple[Events, list[str]]:
+    ways = ResponseFilters(plan(registry.get(client), GEMINI, NOBODY))
+    events = ways.feed(unfold(Reply("r", "claude-x", (Choice(blocks, Stop(why)),)), ways.keys))
+    check(events)
+    return events, [note.rule for note in ways.notes]
+
+
+def said_again(client: str, blocks: tuple[Block, ...], upstream: str = "gemini") -> tuple[Block, ...]:
+    """What the upstream is told when the client repeats its history: through the client's own request and back."""
+    dialect = registry.get(client)
+    results = tuple(ToolResult(block.id, (Text("ok"),)) for block in blocks if isinstance(block, ToolCall))
+    history = Conversation("claude-x", (USER, Message("assistant", blocks), Message("user", (*results, Text("on")))))
+    asked = dialect.codec.parse_request(dialect.codec.render_request(history))
+    return plan(dialect, registry.get(upstream), asked).sent.messages[1].blocks
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("client", WITH_A_SLOT)
+def test_the_signatures_of_calls_come_home_through_every_client_that_has_a_slot(client: str, streamed: bool) -> None:
+    events, rules = told(client, SIGNED)
+    assert "seal.no_place" not in rules
+    dialect = registry.get(client)
+    got = fold(read_back(dialect, encoded(dialect, events))) if streamed else fold(events)
+    seen = dialect.codec.parse_reply(dialect.codec.render_reply(got, NOBODY, still_world()), NOBODY)
+    again = said_again(client, seen.choices[0].blocks)
+    calls = [block for block in again if isinstance(block, ToolCall)]
+    assert [(call.id, call.name) for call in calls] == [(f"call_{n}", "read") for n in (1, 2, 3)]
+    assert [call.seal and call.seal.data for call in calls] == ["c2lnbmVk", None, "dGhpcmQ="]
+    assert "".join(block.text for block in again if isinstance(block, Reasoning)) == "hm"
+    assert "".join(block.text for block in again if isinstance(block, Text)) == "I will look."
+
+
+@pytest.mark.parametrize("upstream", ["anthropic", "openai"])
+@pytest.mark.parametrize("streamed", [True, False])
+def test_signed_thinking_comes_home_through_a_gemini_client(upstream: str, streamed: bool) -> None:
+    sealed = (Reasoning("hm", upstream, Seal(upstream, "s1")), ToolCall("call_1", "read", "{}"))
+    ways = ResponseFilters(plan(GEMINI, registry.get(upstream), NOBODY))
+    events = ways.feed(unfold(Reply("r", "claude-x", (Choice(sealed, Stop(Why.TOOL)),)), ways.keys))
+    if streamed:
+        seen = fold(read_back(GEMINI, encoded(GEMINI, events)))
+    else:
+        seen = GEMINI.codec.parse_reply(GEMINI.codec.render_reply(fold(events), NOBODY, still_world()), NOBODY)
+    assert said_again("gemini", seen.choices[0].blocks, upstream)[0] == Reasoning("hm", upstream, Seal(upstream, "s1"))
+
+
+def test_a_calls_signature_rides_on_an_empty_thought_right_before_it() -> None:
+    events, _ = told("anthropic", SIGNED)
+    begun = [event.block for event in events if isinstance(event, BlockStarted)]
+    kinds = [type(block).__name__ for block in begun]
+    assert kinds == ["Reasoning", "Text", "Reasoning", "ToolCall", "ToolCall", "Reasoning", "ToolCall"]
+    rider = next(event.seal for event in events if isinstance(event, Sealed) and unmark(event.seal.data))
+    assert rider.family == "anthropic"
+
+
+def test_a_texts_signature_rides_before_what_comes_next_and_no_answer_ends_with_a_thought() -> None:
+    """`claude -p` prints the last block if it is a text: a thought after it would be an empty answer."""
+    text, closing = Text("a", seal=Seal("gemini", "MQ==")), Text("", seal=Seal("gemini", "Mg=="))
+    events, rules = told("anthropic", (text, Text("b"), closing), Why.END)
+    begun = [event.block for event in events if isinstance(event, BlockStarted)]
+    assert [type(block).__name__ for block in begun] == ["Text", "Reasoning", "Text"]
+    assert rules == ["seal.no_place"]
+    assert said_again("anthropic", fold(events).choices[0].blocks) == (text, Text("b"))
+
+
+def test_a_signature_without_its_call_is_dropped_with_a_note() -> None:
+    rider = Reasoning("", "anthropic", Seal("anthropic", mark(Seal("gemini", "MQ=="), "gone")))
+    notes = Notes()
+    filter_ = CarrySeals(Capabilities(), "anthropic", Capabilities(traits=traits("sealed_words")))
+    sent, _ = filter_.forward(Conversation("m", (USER, Message("assistant", (rider, Text("x"))))), notes, Facts())
+    assert sent.messages[1].blocks == (Text("x"),)
+    assert [note.rule for note in notes] == ["seal.no_call"]
+
+
+@pytest.mark.parametrize("owner", [None, "", "call_1", "naïve id.with dots"])
+def test_a_mark_is_read_as_it_was_written_also_as_bytes(owner: str | None) -> None:
+    text = mark(Seal("gemini", "ü/=", "redacted"), owner)
+    assert unmark(text) == Mark(Seal("gemini", "ü/=", "redacted"), owner)
+    assert unmark(base64.b64encode(text.encode()).decode()) == unmark(text)
+    assert unmark(base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")) == unmark(text)
+
+
+# --- Claude Code's accounting line reaches Anthropic's own hosts and no other target
+
+LINE = "x-anthropic-billing-header: cc_version=2.1.325.a1b; cc_entrypoint=cli; cc_is_subagent=true;"
+TARGETS = [name for name in registry.names() if name != "anthropic"]
+
+
+def asked(system: Any, text: str = "hi") -> dict[str, Any]:
+    return {"model": "claude-x", "max_tokens": 9, "system": system, "messages": [{"role": "user", "content": text}]}
+
+
+def blocks(*texts: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def rules(made: dragoman.Translated) -> list[tuple[str, str]]:
+    return [(note.rule, note.action) for note in made.notes if note.rule == "system.attribution"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("system", [blocks(LINE, "Be brief."), f"{LINE}\nBe brief.", blocks(f"{LINE}\nBe brief.")])
+def test_the_line_is_removed_for_every_target_but_anthropic(system: Any, target: str) -> None:
+    made = dragoman.translate_request(asked(system), source="anthropic", target=target)
+    assert "billing" not in made.raw.decode()
+    assert "Be brief." in made.raw.decode()
+    assert rules(made) == [("system.attribution", "changed")]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_request_reads_as_if_the_line_had_never_been_there(target: str) -> None:
+    with_line = dragoman.translate_request(asked(blocks(LINE, "Be brief.")), source="anthropic", target=target)
+    without = dragoman.translate_request(asked(blocks("Be brief.")), source="anthropic", target=target)
+    assert with_line.raw == without.raw
+
+
+@pytest.mark.parametrize("system", [blocks(LINE, "Be brief."), f"{LINE}\nBe brief."])
+def test_anthropic_gets_the_line_as_it_came(system: Any) -> None:
+    made = dragoman.translate_request(asked(system), source="anthropic", target="anthropic")
+    assert made.body["system"] == system
+    assert made.notes == []
+
+
+@pytest.mark.parametrize(
+    ("target", "attribution", "sent"),
+    [
+        ("anthropic", "strip", False),
+        ("bedrock", "keep", True),
+        ("bedrock.invoke", "keep", True),
+        ("kiro", "keep", True),
+    ],
+)
+def test_the_setting_decides(target: str, attribution: str, sent: bool) -> None:
+    given = asked(blocks(LINE, "Be brief."))
+    made = dragoman.translate_request(given, source="anthropic", target=target, attribution=attribution)
+    assert ("billing" in made.raw.decode()) is sent
+    assert bool(rules(made)) is not sent
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_only_the_beginning_of_the_system_text_is_looked_at(target: str) -> None:
+    quoted = f"The log says: {LINE}"
+    given = asked(blocks("Be brief.", quoted), LINE)
+    made = dragoman.translate_request(given, source="anthropic", target=target)
+    assert made.raw.decode().count("x-anthropic-billing-header") == 2
+    assert rules(made) == []
+
+
+def test_a_block_of_the_line_alone_goes_whole() -> None:
+    made = dragoman.translate_request(asked(f"{LINE}\n"), source="anthropic", target="openai")
+    assert made.body["messages"] == [{"role": "user", "content": "hi"}]
+
+
+def test_it_is_no_loss() -> None:
+    made = dragoman.translate_request(asked(blocks(LINE)), source="anthropic", target="openai", losses="refuse")
+    assert rules(made) == [("system.attribution", "changed")]
+
+
+def test_a_plain_chat_request_loses_the_line_too() -> None:
+    body = {"model": "m", "messages": [{"role": "system", "content": LINE}, {"role": "user", "content": "hi"}]}
+    made = dragoman.translate_request(body, source="openai", target="openai")
+    assert made.body["messages"] == [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("table", "attribution"),
+    [
+        ('preset = "anthropic"\nkey = "x"', "auto"),
+        ('dialect = "anthropic"\nbase_url = "https://eu.api.anthropic.com"\nkey = "x"', "auto"),
+        ('dialect = "anthropic"\nbase_url = "https://api.moonshot.ai/anthropic"\nkey = "x"', "strip"),
+        ('dialect = "anthropic"\nbase_url = "https://notanthropic.com"\nkey = "x"', "strip"),
+        ('preset = "anthropic"\nbase_url = "https://api.z.ai/api/anthropic"\nkey = "x"', "strip"),
+        ('dialect = "anthropic"\nbase_url = "https://x.test"\nkey = "x"\ntranslation.attribution = "keep"', "keep"),
+        ('preset = "anthropic"\nkey = "x"\ntranslation.attribution = "strip"', "strip"),
+        ('preset = "simulator"\ndialect = "anthropic"', "auto"),
+    ],
+)
+def test_a_compatible_service_on_another_host_does_not_get_it(table: str, attribution: str) -> None:
+    loaded = assemble(f"allow_literal_secrets = true\n[upstreams.a]\n{table}\n", None, {"HOME": "/nowhere"}, {})
+    assert loaded.config.upstreams["a"].settings.attribution == attribution
+
+
+def test_the_gateway_removes_it_where_bytes_would_pass_otherwise(tmp_path: Path) -> None:
+    given = {**messages(), "system": blocks(LINE, "Be brief.")}
+    with (
+        running_simulator("anthropic") as simulator,
+        house(upstream("a", "anthropic", simulator.url), tmp_path) as home,
+    ):
+        for stream in (False, True):
+            assert home.ask("/v1/messages", {**given, "stream": stream})[0] == 200
+        sent = [json.loads(each.body)["system"] for each in simulator.requests]
+    assert sent == ["Be brief."] * 2

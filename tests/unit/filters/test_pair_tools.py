@@ -1,12 +1,25 @@
 from __future__ import annotations
 
-from hypothesis import given
+import json
+from typing import Any
 
-from dragoman.filters.results import PairTools
-from dragoman.model.blocks import Cache, Media, Opaque, Text, ToolCall, ToolResult, Where
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+import dragoman
+import dragoman.dialects as registry
+from dragoman.errors import Unrepresentable
+from dragoman.filters.results import PairTools, PlainResults
+from dragoman.model.blocks import Block, Cache, Media, Opaque, Text, ToolCall, ToolResult, Where
+from dragoman.model.capabilities import Capabilities, reads_results_by_order, traits
 from dragoman.model.conversation import Conversation, Message, canonical
 from dragoman.model.filter import Facts, Note, Notes
+from dragoman.translate import Settings, plan
+from dragoman.wire.jsonio import Json
 from tests import strategies
+from tests.growth import Work, grows_linearly
 from tests.unit.filters.talk import applied, assistant, user
 
 
@@ -178,3 +191,222 @@ def _texts(conversation: Conversation) -> list[str]:
     blocks = [block for message in conversation.messages for block in message.blocks]
     blocks += [part for block in blocks if isinstance(block, ToolResult) for part in block.content]
     return [block.text for block in blocks if isinstance(block, Text) and block.text]
+
+
+# --- L6: models whose templates print results without ids get them in the order of their calls
+
+KIMI = "kimi-k2-0905-preview"
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+IDS = ("one", "two", "three")
+
+
+def history(order: list[str], split: int | None = None, calls: tuple[str, ...] = IDS) -> dict[str, Any]:
+    """A Messages request: calls of one turn, and their results in this order, in one message or two."""
+    uses = [{"type": "tool_use", "id": id_, "name": "get", "input": {"of": id_}} for id_ in calls]
+    results = [{"type": "tool_result", "tool_use_id": id_, "content": f"of {id_}"} for id_ in order]
+    turns = [results] if split is None else [results[:split], results[split:]]
+    return {
+        "max_tokens": 99,
+        "tools": [{"name": "get", "input_schema": {"type": "object", "properties": {}}}],
+        "messages": [
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": uses},
+            *({"role": "user", "content": turn} for turn in turns if turn),
+        ],
+    }
+
+
+def said(body: dict[str, Any], target: str) -> list[str]:
+    """What the results say, in the order the target gets them."""
+    if target == "openai":
+        return [message["content"] for message in body["messages"] if message["role"] == "tool"]
+    if target == "responses":
+        return [item["output"] for item in body["input"] if item["type"] == "function_call_output"]
+    blocks = [block for message in body["messages"] if message["role"] == "user" for block in message["content"]]
+    if target == "bedrock":
+        return [block["toolResult"]["content"][0]["text"] for block in blocks if "toolResult" in block]
+    return [block["content"] for block in blocks if isinstance(block, dict) and block["type"] == "tool_result"]
+
+
+def translated(body: dict[str, Any], target: str, model: str = KIMI, source: str = "anthropic") -> dragoman.Translated:
+    return dragoman.translate_request(body, source=source, target=target, model=model)
+
+
+@pytest.mark.parametrize("target", ["openai", "responses", "anthropic", "bedrock"])
+@given(order=st.permutations(IDS), split=st.none() | st.integers(1, 2))
+def test_l6_results_stand_in_the_order_of_their_calls(target: str, order: list[str], split: int | None) -> None:
+    model = "moonshot.kimi-k2-thinking" if target == "bedrock" else KIMI
+    told = translated(history(order, split), target, model)
+    assert said(told.body, target) == [f"of {id_}" for id_ in IDS]
+    reordered = [note for note in told.notes if note.rule == "tools.reordered_results"]
+    assert len(reordered) == (tuple(order) != IDS)
+
+
+def test_l6_at_home_too() -> None:
+    calls = [{"id": id_, "type": "function", "function": {"name": "get", "arguments": "{}"}} for id_ in IDS]
+    body = {
+        "messages": [
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            *({"role": "tool", "tool_call_id": id_, "content": f"of {id_}"} for id_ in reversed(IDS)),
+        ]
+    }
+    told = translated(body, "openai", source="openai")
+    assert said(told.body, "openai") == ["of one", "of two", "of three"]
+
+
+def test_l6_a_missing_result_has_its_place_and_a_second_one_is_text() -> None:
+    told = translated(history(["three", "one", "one"]), "openai")
+    assert said(told.body, "openai") == ["of one", "Error: (no result)", "of three"]
+    body = history(["two", "one"], calls=("one", "two"))
+    body["messages"][-1]["content"].append({"type": "tool_result", "tool_use_id": "two", "content": "another"})
+    told = translated(body, "openai")
+    assert said(told.body, "openai") == ["of one", "of two"]
+    assert "another" in json.dumps(told.body["messages"][-1])
+
+
+def test_l6_images_that_leave_their_results_follow_the_same_order() -> None:
+    body = history(["two", "one"], calls=("one", "two"))
+    for result, name in zip(body["messages"][-1]["content"], ("image/webp", "image/png"), strict=True):
+        result["content"] = [{"type": "image", "source": {"type": "base64", "media_type": name, "data": PIXEL}}]
+    told = translated(body, "openai")
+    images = [part["image_url"]["url"] for part in told.body["messages"][-1]["content"] if part["type"] == "image_url"]
+    assert [image.partition(";")[0] for image in images] == ["data:image/png", "data:image/webp"]
+
+
+def test_l6_models_that_read_ids_get_results_as_they_came() -> None:
+    for target in ("anthropic", "responses"):
+        told = translated(history(["two", "one", "three"]), target, "claude-x")
+        assert said(told.body, target) == ["of two", "of one", "of three"]
+        assert not [note for note in told.notes if note.rule == "tools.reordered_results"]
+
+
+@pytest.mark.parametrize("model", ["kimi-k2", "moonshotai/Kimi-K2.5", "Qwen3-Coder", "glm-4.6", "deepseek-v3.2"])
+def test_l6_open_models_are_known_by_name(model: str) -> None:
+    assert reads_results_by_order(model)
+    assert not reads_results_by_order("claude-sonnet-4.5")
+
+
+# --- plain results
+
+PLAIN = Capabilities()
+RICH = Capabilities(result_media=frozenset({"image", "document"}), traits=traits("result_errors"))
+IMAGE = Media("image", "image/png", "base64", "aGk=", cache=Cache(), at=Where("the image"))
+PDF = Media("document", "application/pdf", "base64", "JVBERg==")
+UNREADABLE = Opaque("anthropic", {"type": "image"}, "unreadable media", at=Where("the blur"))
+
+
+def plain(target: Capabilities, *blocks: Block) -> tuple[tuple[Block, ...], list[Note]]:
+    fitted, notes = applied(PlainResults(target), Conversation("m", (Message("user", blocks),)))
+    return fitted.messages[0].blocks, notes
+
+
+def test_rich_results_pass_where_the_target_takes_them() -> None:
+    blocks = (ToolResult("a", (Text("A"), IMAGE), is_error=True), Text("next"))
+    assert plain(RICH, *blocks) == (blocks, [])
+
+
+def test_media_of_all_results_stand_after_the_results_in_order() -> None:
+    one, two = ToolResult("a", (Text("A"), IMAGE, Text("B"))), ToolResult("b", (Text("C"), PDF))
+    blocks, notes = plain(PLAIN, one, two, Text("next"))
+    assert blocks == (
+        ToolResult("a", (Text("A"), Text("(image 1 below)"), Text("B"))),
+        ToolResult("b", (Text("C"), Text("(document 1 below)"))),
+        IMAGE,
+        PDF,
+        Text("next"),
+    )
+    assert [(note.rule, note.at) for note in notes] == [
+        ("result.media_lifted", "the image"),
+        ("result.media_lifted", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ((IMAGE,), ("(image 1 below)",)),
+        ((IMAGE, IMAGE), ("(image 1 below)", "(image 2 below)")),
+        ((IMAGE, PDF), ("(image 1 below)", "(document 1 below)")),
+        ((Text("see"), IMAGE), ("see", "(image 1 below)")),
+    ],
+)
+def test_a_result_says_where_its_media_is(content: tuple[Text | Media, ...], said: tuple[str, ...]) -> None:
+    blocks, _ = plain(PLAIN, ToolResult("a", content))
+    assert blocks[0] == ToolResult("a", tuple(map(Text, said)))
+
+
+def test_l10_each_of_two_parallel_results_names_its_own_image() -> None:
+    other = structs.replace(IMAGE, data="aGkgaGk=")
+    blocks, _ = plain(PLAIN, ToolResult("a", (IMAGE,)), ToolResult("b", (Text("B"), other)), Text("next"))
+    assert blocks == (
+        ToolResult("a", (Text("(image 1 below)"),)),
+        ToolResult("b", (Text("B"), Text("(image 2 below)"))),
+        IMAGE,
+        other,
+        Text("next"),
+    )
+
+
+def test_media_of_a_kind_that_results_cannot_hold_is_lifted_alone() -> None:
+    sound = Media("audio", "audio/wav", "base64", "UklGRg==")
+    blocks, _ = plain(RICH, ToolResult("a", (IMAGE, sound)))
+    assert blocks == (ToolResult("a", (IMAGE, Text("(audio 1 below)"))), sound)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ((Text("boom"),), (Text("Error: boom"),)),
+        ((Text("boom", Cache()), Text("bang")), (Text("Error: boom", Cache()), Text("bang"))),
+        ((), (Text("Error"),)),
+        ((Text(" "), Text("boom")), (Text(" "), Text("Error: boom"))),
+        ((IMAGE,), (Text("Error: (image 1 below)"),)),
+    ],
+)
+def test_an_error_says_so_in_words(content: tuple[Text | Media, ...], said: tuple[Text, ...]) -> None:
+    blocks, notes = plain(PLAIN, ToolResult("a", content, is_error=True, at=Where("here")))
+    assert blocks[0] == ToolResult("a", said, is_error=False)
+    assert [note.at for note in notes if note.rule == "result.error_text"] == ["here"]
+
+
+@pytest.mark.parametrize("target", [PLAIN, RICH])
+def test_unreadable_media_is_left_out_everywhere(target: Capabilities) -> None:
+    blocks, notes = plain(target, ToolResult("a", (Text("A"), UNREADABLE)))
+    assert blocks == (ToolResult("a", (Text("A"),)),)
+    assert [(note.rule, note.action, note.at) for note in notes] == [("result.unreadable_media", "dropped", "the blur")]
+
+
+def test_l1_a_result_of_unreadable_media_alone_says_so() -> None:
+    blocks, _ = plain(RICH, ToolResult("a", (UNREADABLE,)))
+    assert blocks == (ToolResult("a", (Text("[media left out: it cannot be read]"),)),)
+
+
+def test_unreadable_media_is_refused_where_losses_are() -> None:
+    asked = Conversation("m", (Message("user", (ToolResult("a", (UNREADABLE,)),)),))
+    with pytest.raises(Unrepresentable, match="the blur"):
+        PlainResults(RICH).forward(asked, Notes(refuse=True), Facts())
+
+
+def test_other_unknown_parts_stay() -> None:
+    blocks = (ToolResult("a", (Opaque("anthropic", {"type": "search_result"}, "search_result"),)),)
+    assert plain(PLAIN, *blocks) == (blocks, [])
+
+
+def with_images(count: int) -> Work:
+    client, target = registry.get("anthropic"), registry.get("openai")
+    source: Json = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+    image: Json = {"type": "image", "source": source}
+    call: Json = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
+    result: Json = {"type": "tool_result", "tool_use_id": "1", "content": [image] * count}
+    talk: Json = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+    asked = client.codec.parse_request(client.binding.unwrap({"model": "m", "max_tokens": 1, "messages": talk}))
+    return lambda: plan(client, target, asked, model="m", settings=Settings())
+
+
+def test_s3_images_in_results_are_counted_once() -> None:
+    grows_linearly(with_images, 100)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
+from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dragoman.cli import config as command
 from dragoman.errors import MalformedRequest, UnknownModel
 from dragoman.gateway.config import Config, assemble
+from dragoman.gateway.layers import DEFAULT, Key, flat, from_environment, line_numbers, nested, stacked
 from dragoman.http.addresses import is_loopback, proxy_variable
 from tests.growth import grows_linearly
 
@@ -31,7 +39,7 @@ match = ["gpt-?", "claude-3-haiku-exact", "big[1m]"]
 upstream = "kiro"
 fallbacks = ["kimi/kimi-k2", "claude", "kiro"]
 """
-DEFAULT = '[default]\nupstream = "kimi"\nmodel = "kimi-k2"\nfallbacks = "router/moonshotai/kimi-k2"\n'
+DEFAULT_ROUTE = '[default]\nupstream = "kimi"\nmodel = "kimi-k2"\nfallbacks = "router/moonshotai/kimi-k2"\n'
 
 
 def config(text: str) -> Config:
@@ -61,8 +69,8 @@ def test_a_model_finds_its_targets(model: str, found: list[str]) -> None:
 
 
 def test_the_default_takes_what_nobody_else_does() -> None:
-    assert targets("unheard-of", SET_UP + DEFAULT) == ["kimi:kimi-k2", "router:moonshotai/kimi-k2"]
-    assert targets("gpt-5", SET_UP + DEFAULT)[0] == "kiro:gpt-5"
+    assert targets("unheard-of", SET_UP + DEFAULT_ROUTE) == ["kimi:kimi-k2", "router:moonshotai/kimi-k2"]
+    assert targets("gpt-5", SET_UP + DEFAULT_ROUTE)[0] == "kiro:gpt-5"
 
 
 @pytest.mark.parametrize("model", ["gpt-55", "big1", "/", "kimi/", "Kimi-K2"])
@@ -142,3 +150,273 @@ def test_the_environments_proxy(address: str, environ: dict[str, str], found: st
 def test_loopback_is_known_by_every_name() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "localhost", "LOCALHOST.", "::1", "[::1]")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "", "10.0.0.1", "localhost.evil.test", "1270.0.1")))
+
+
+# --- Every key of a TOML text is found, on its line
+
+HARD = '''# a comment = 1
+plain = 1 # x = 2
+"quoted = key" = "a # b = ] }"
+'literal' = 'c:\\' # trailing
+a.b . "c.d" = [ # why = not
+  1, # two
+  "x]", { inline = { deep = 'y' }, other = [ 2 ] },
+  [ [], {} ],
+]
+text = """
+fake = 1
+[fake]
+\\"""  quotes "" inside""""
+raw = \'\'\'
+[[fake]]
+it''s\'\'\'
+empty = ""
+six = """"""
+when = 1979-05-27T07:32:00Z
+[table]
+key = -1e5
+[ table . "sub table" ]
+x = true
+[[items]]
+n = 1
+[items.inner]
+m = 1
+[[items]]
+[[items.more]]
+k = 1
+[[items.more]]
+k = 2
+[items.inner]
+m = 3
+'''
+
+
+def keys_of(tree: Any, at: Key = ()) -> set[Key]:
+    found: set[Key] = set()
+    if isinstance(tree, dict):
+        inner: list[tuple[str | int, Any]] = list(tree.items())
+    else:
+        inner = list(enumerate(tree)) if isinstance(tree, list) else []
+    for name, value in inner:
+        found |= {(*at, name)} | keys_of(value, (*at, name))
+    return found
+
+
+@pytest.mark.parametrize("text", [HARD, HARD.replace("\n", "\r\n")], ids=["lf", "crlf"])
+def test_every_key_of_a_hard_text_is_found(text: str) -> None:
+    assert set(line_numbers(text)) == keys_of(tomllib.loads(text))
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        (("plain",), 2),
+        (("quoted = key",), 3),
+        (("a", "b", "c.d"), 5),
+        (("a", "b", "c.d", 2, "inline", "deep"), 7),
+        (("a", "b", "c.d", 3), 8),
+        (("raw",), 14),
+        (("table",), 20),
+        (("table", "sub table", "x"), 23),
+        (("items", 0), 24),
+        (("items", 0, "inner", "m"), 27),
+        (("items", 1), 28),
+        (("items", 1, "more", 1, "k"), 32),
+        (("items", 1, "inner", "m"), 34),
+    ],
+)
+def test_a_key_is_on_its_line(key: Key, line: int) -> None:
+    assert line_numbers(HARD)[key] == line
+
+
+def test_the_projects_own_files_are_read() -> None:
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
+    assert set(line_numbers(text)) == keys_of(tomllib.loads(text))
+
+
+_WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=6)
+_TREES = st.dictionaries(
+    _WORDS,
+    st.recursive(
+        _WORDS | st.integers(-9, 9) | st.booleans(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_WORDS, inner, max_size=3),
+        max_leaves=10,
+    ),
+    max_size=4,
+)
+
+
+@given(_TREES)
+def test_every_key_of_any_tree_is_found(tree: dict[str, Any]) -> None:
+    from dragoman.gateway.show import toml
+
+    text = "\n".join(f"# {number}\n{toml(name)} = {toml(value)}" for number, (name, value) in enumerate(tree.items()))
+    assert tomllib.loads(text) == tree
+    found = line_numbers(text)
+    assert set(found) == keys_of(tree)
+    assert [found[name,] for name in tree] == [2 * number + 2 for number in range(len(tree))]
+
+
+@given(st.text(st.sampled_from("[]{}=.,#\"'\n a1\\"), max_size=40))
+def test_no_text_at_all_makes_it_stumble(text: str) -> None:
+    line_numbers(text)
+
+
+# --- `dragoman config check | show | path`
+
+KIMI = '[upstreams.kimi]\npreset = "moonshot"\nkey = "env:NO_SUCH_KEY"\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.delenv("DRAGOMAN_CONFIG", raising=False)
+    path = tmp_path / "dragoman" / "config.toml"
+    path.parent.mkdir()
+    return path
+
+
+def run(*arguments: str) -> int:
+    parser = ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(arguments))
+
+
+def test_path_names_the_file_that_is_read(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("path") == 0
+    assert capsys.readouterr().out == f"{file}\n"
+    assert run("path", "--config", str(tmp_path / "x"), "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"path": str(tmp_path / "x"), "exists": False}
+
+
+def test_check_says_what_is_wrong_and_exits_with_3(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(KIMI + "basee_url = 'x'\nx = 1\n")
+    assert run("check") == 3
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert f"{file}:4: upstreams.kimi.basee_url: there is no such key (did you mean base_url?)" in error
+    assert f"{file}:5: " in error
+    assert run("check", "--json") == 3
+    told = json.loads(capsys.readouterr().out)
+    assert not told["ok"]
+    assert [problem["line"] for problem in told["problems"]] == [4, 5]
+
+
+def test_check_of_a_good_file_warns_of_what_is_not_set(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(KIMI)
+    assert run("check") == 0
+    assert "upstreams.kimi.key: the variable NO_SUCH_KEY is not set" in capsys.readouterr().err
+    assert run("check", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+def test_check_without_a_file_is_good(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check") == 0
+    assert "built-in" in capsys.readouterr().err
+
+
+def test_show_names_the_layer_of_each_value(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(KIMI)
+    monkeypatch.setenv("DRAGOMAN_SERVER__PORT", "9000")
+    assert run("show", "--origin") == 0
+    parts = [line.partition("#") for line in capsys.readouterr().out.splitlines()]
+    rows = {setting.strip(): origin.strip() for setting, _, origin in parts}
+    assert rows["server.port = 9000"] == "environment DRAGOMAN_SERVER__PORT"
+    assert rows['server.host = "127.0.0.1"'] == "default"
+    assert rows['upstreams.kimi.dialect = "openai"'] == "preset moonshot"
+    assert rows['upstreams.kimi.key = "env:NO_SUCH_KEY"'] == f"{file}:3"
+
+
+def test_show_without_origins_is_toml(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import tomllib
+
+    file.write_text(KIMI)
+    assert run("show") == 0
+    assert tomllib.loads(capsys.readouterr().out)["upstreams"]["kimi"]["preset"] == "moonshot"
+    assert run("show", "--json") == 0
+    assert {"key": "server.port", "value": 8787, "origin": "default"} in json.loads(capsys.readouterr().out)
+
+
+def test_show_masks_every_secret(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary = "sk-canary-0123456789"
+    file.write_text(f"""
+allow_literal_secrets = true
+[server]
+key = "{canary}"
+[upstreams.a]
+preset = "openai"
+key = ["{canary}", "cmd:echo {canary}", "env:A"]
+proxy = "http://user:{canary}@box:1/"
+headers = {{ Authorization = "Bearer {canary}", x-team = "seen" }}
+[upstreams.b]
+preset = "openai"
+""")
+    monkeypatch.setenv("DRAGOMAN_UPSTREAMS__B__KEY", canary)
+    for options in ((), ("--origin",), ("--json",)):
+        assert run("show", *options) == 0
+        out, error = capsys.readouterr()
+        assert canary not in out + error
+        assert "env:A" in out and "seen" in out and "box:1" in out
+
+
+def test_show_of_a_broken_file_exits_with_1(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("[server")
+    assert run("show") == 1
+    assert capsys.readouterr().err.startswith("dragoman: ")
+
+
+# --- Layers: what is merged, what is replaced
+
+_NAMES = st.sampled_from("abc")
+_SETTINGS = st.dictionaries(
+    _NAMES,
+    st.recursive(
+        st.integers(0, 3) | st.lists(st.integers(0, 3), max_size=2),
+        lambda inner: st.dictionaries(_NAMES, inner, max_size=3) | st.lists(st.dictionaries(_NAMES, inner, max_size=2)),
+        max_leaves=8,
+    ),
+    max_size=3,
+)
+
+
+def merged(low: Any, high: Any) -> Any:
+    """What is meant: tables mingle, everything else is replaced."""
+    if not isinstance(low, dict) or not isinstance(high, dict):
+        return high
+    return {**low, **{name: merged(low[name], value) if name in low else value for name, value in high.items()}}
+
+
+def _flat(tree: dict[str, Any]) -> Any:
+    return flat(tree, lambda _: DEFAULT)
+
+
+@given(_SETTINGS)
+def test_a_flat_tree_becomes_the_tree_again(tree: dict[str, Any]) -> None:
+    assert nested(_flat(tree)) == tree
+
+
+@given(_SETTINGS, _SETTINGS)
+def test_tables_mingle_and_everything_else_is_replaced(low: dict[str, Any], high: dict[str, Any]) -> None:
+    assert nested(stacked(_flat(low), _flat(high))) == merged(low, high)
+
+
+@given(_SETTINGS, _SETTINGS, _SETTINGS)
+def test_it_does_not_matter_which_two_layers_are_stacked_first(a: Any, b: Any, c: Any) -> None:
+    one, two, three = map(_flat, (a, b, c))
+    assert nested(stacked(one, two, three)) == merged(merged(a, b), c)
+
+
+def test_variables_find_names_with_hyphens_dots_and_capitals() -> None:
+    below = _flat({"upstreams": {"My-Box.1": {"key": "x"}}})
+    found, _ = from_environment({"DRAGOMAN_UPSTREAMS__MY_BOX_1__KEY": "y"}, below, ["upstreams"])
+    assert list(found) == [("upstreams", "My-Box.1", "key")]
+
+
+def test_two_variables_that_contradict_each_other_are_no_crash() -> None:
+    found, _ = from_environment({"DRAGOMAN_SERVER": "x", "DRAGOMAN_SERVER__PORT": "1"}, {}, ["server"])
+    assert nested(found) == {"server": {"port": "1"}}

@@ -16,7 +16,7 @@ import pytest
 from dragoman.gateway.config import ConfigError
 from dragoman.gateway.secrets import BadReference, Secret, SecretUnavailable, Surroundings, literal, reference
 from tests.gateway.house import wait_until
-from tests.gateway.test_workers import is_alive
+from tests.gateway.test_server_process import is_alive
 
 CANARY = "sk-canary-0123456789"
 

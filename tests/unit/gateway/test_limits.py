@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.instructions import instructions
-from dragoman.errors import DragomanError, MalformedRequest, TooLarge
-from dragoman.gateway.limits import MemoryBudget, Overloaded, RequestLimits, check_conversation, check_text, check_tree
+from dragoman.errors import (
+    BadFrame,
+    ClientFault,
+    ConnectFailed,
+    DragomanError,
+    Fault,
+    Kind,
+    LocalMisuse,
+    MalformedRequest,
+    NotAuthorised,
+    Reset,
+    TimedOut,
+    TooLarge,
+    Unrepresentable,
+    UpstreamFault,
+)
+from dragoman.gateway.admission import Admission
+from dragoman.gateway.breaker import Resting
+from dragoman.gateway.config import Server
+from dragoman.gateway.limits import (
+    Account,
+    MemoryBudget,
+    Overloaded,
+    RequestLimits,
+    check_conversation,
+    check_text,
+    check_tree,
+)
+from dragoman.gateway.policy import Budget, Patience, next_step, pick_error, with_reset
+from dragoman.http.exchange import ANY_PACE, Exchange, Pace
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.wire import jsonio
+from dragoman.wire.http import Headers, HttpRequest, HttpResponse
+from dragoman.wire.jsonio import Json
 from tests.growth import grows_linearly
 
 LIMITS = RequestLimits()
@@ -219,3 +250,173 @@ def test_large_requests_leave_room_for_small_ones() -> None:
     for account in (large, other, small, *many):
         account.leave()
     assert (load.asked, load.small, load.requests) == (0, 0, 0)
+
+
+# --- A head is judged each time, whatever was let in before it
+
+KEY = "dgm_a-key-for-the-gate-0123456789"
+OURS: Headers = (("host", "localhost"), ("x-api-key", KEY), ("content-length", "2"))
+
+
+class Asking(Exchange[Account]):
+    """An exchange that nobody carries."""
+
+    async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
+        return b""
+
+    def reserve(self, limit: int) -> None: ...
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None: ...
+    def head(self, status: int, headers: Headers) -> None: ...
+    def flush(self) -> None: ...
+    def chunk(self, data: bytes) -> None: ...
+    def end(self, data: bytes = b"") -> None: ...
+
+
+def asking(
+    headers: Headers, *, path: str = "/v1/messages", method: str = "POST", version: str = "1.1"
+) -> Exchange[Account]:
+    return Asking(HttpRequest(method, path, headers=headers), target=path, version=version, began=0.0)
+
+
+def admission() -> Admission:
+    return Admission(Server(admin_socket=Path("admin.sock")), KEY)
+
+
+@pytest.mark.parametrize(
+    ("headers", "line"),
+    [
+        ((("host", "localhost"), ("x-api-key", "another"), ("content-length", "2")), {}),
+        (OURS[:1], {}),
+        ((*OURS, ("content-length", "2")), {}),
+        ((*OURS, ("transfer-encoding", "chunked")), {}),
+        ((("host", "elsewhere.example"), *OURS[1:]), {}),
+        (OURS, {"version": "2.0"}),
+        (OURS, {"method": "TRACE"}),
+        (OURS, {"path": "http://localhost/v1/messages"}),
+    ],
+    ids=["key", "no key", "two lengths", "an encoding", "host", "version", "method", "target"],
+)
+def test_another_head_is_not_let_in_for_the_sake_of_one_that_was(headers: Headers, line: dict[str, str]) -> None:
+    gate = admission()
+    assert gate.judge_head(asking(OURS)) is None
+    for _ in range(2):  # and a refusal teaches nothing
+        with pytest.raises(ClientFault):
+            gate.judge_head(asking(headers, **line))
+
+
+def test_an_encoding_beside_a_length_is_refused_though_each_was_let_in_alone() -> None:
+    gate = admission()
+    chunked = (*OURS[:2], ("transfer-encoding", "chunked"))
+    assert gate.judge_head(asking(chunked)) is None
+    assert gate.judge_head(asking(OURS)) is None
+    with pytest.raises(ClientFault, match="beside"):
+        gate.judge_head(asking((*chunked, OURS[2])))
+
+
+def test_a_signature_is_judged_each_time() -> None:
+    gate = admission()
+    signed = asking((("host", "localhost"), ("authorization", "AWS4-HMAC-SHA256 Credential=a/b/c/d/aws4_request")))
+    for _ in range(2):
+        with pytest.raises(NotAuthorised):
+            gate.judge_head(signed)
+
+
+# --- What a failed attempt is answered with: by whom, how often, after how long
+
+
+def refused(kind: Kind, retry_after: float | None = None) -> UpstreamFault:
+    return UpstreamFault("no", fault=Fault(kind, "no", 429, retry_after))
+
+
+def test_the_numbers_of_the_policy_are_those_of_the_specification() -> None:
+    assert Patience() == Patience(retries=2, least=0.2, most=2.0, longest=30.0)
+    budget = Budget()
+    assert (budget._share, budget._always, budget._window) == (0.2, 3, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "step"),
+    [
+        (ConnectFailed("refused"), "again"),
+        (Reset("cut"), "again"),
+        (refused("overloaded"), "again"),
+        (refused("server"), "again"),
+        (BadFrame("x"), "again"),
+        (ConnectFailed("x", fault=Fault("overloaded", "queue")), "target"),
+        (Unrepresentable("x"), "target"),
+        (LocalMisuse("x"), "tell"),
+        (refused("rate_limit"), "key"),
+        (refused("quota"), "key"),
+        (refused("auth"), "key"),
+        (TimedOut("it may have run, and would be paid twice"), "target"),
+        (refused("timeout"), "target"),
+        (refused("not_found"), "target"),
+        (refused("invalid"), "tell"),
+        (refused("context_full"), "tell"),
+        (MalformedRequest("another target may take it"), "target"),
+        (Overloaded("we are full"), "tell"),
+        (Resting("later", 5.0, hinted=False), "key"),
+    ],
+)
+def test_each_failure_has_one_answer(error: DragomanError, step: str) -> None:
+    assert next_step(error) == step
+
+
+def test_waits_are_spread_between_a_fifth_of_a_second_and_two() -> None:
+    for tries in range(6):
+        waits = [Patience().wait(Reset("x"), tries) or 0 for _ in range(300)]
+        assert min(waits) >= 0.2 and max(waits) <= 2.0
+        assert max(waits) - min(waits) > 0.1  # not all at once
+    assert max(Patience().wait(Reset("x"), 5) or 0 for _ in range(300)) > 1.5
+    said = [Patience().wait(refused("rate_limit", 3.0), 2) or 0 for _ in range(100)]
+    assert max(said) - min(said) > 0.1
+
+
+@pytest.mark.parametrize(("said", "kept"), [(0.0, True), (7.0, True), (30.0, True), (30.1, False), (1.6e6, False)])
+def test_a_retry_after_within_half_a_minute_is_kept_to_and_a_longer_one_fails_at_once(said: float, kept: bool) -> None:
+    wait = Patience().wait(refused("rate_limit", said), 0)
+    assert wait is None if not kept else wait is not None and max(said, 0.2) <= wait <= said + 0.4
+
+
+def test_retries_are_a_fifth_of_the_traffic_and_three_in_any_case() -> None:
+    budget = Budget()
+    assert [budget.allows(0.0) for _ in range(4)] == [True, True, True, False]
+    for _ in range(100):
+        budget.requests.add(1.0)
+    assert sum(budget.allows(1.0) for _ in range(100)) == 17  # with the three: twenty
+    assert not budget.allows(9.9)
+    assert budget.allows(11.1)
+
+
+def test_a_client_hears_the_first_failure_or_who_is_ready_first() -> None:
+    first, second = Reset("first"), Reset("second")
+    late, soon = Resting("late", 60.0, hinted=True), Resting("soon", 5.0, hinted=False)
+    assert pick_error(None, first) is first
+    assert pick_error(first, second) is first
+    assert pick_error(first, soon) is first
+    assert pick_error(late, first) is first  # somebody was asked, and said something
+    assert pick_error(late, soon) is soon
+    assert pick_error(soon, late) is soon
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "seconds"),
+    [
+        ({"anthropic-ratelimit-unified-reset": "1090"}, {}, 90),
+        ({}, {"error": {"type": "usage_limit_reached", "resets_in_seconds": 120}}, 120),
+        ({}, {"error": {"resets_at": 1060}}, 60),
+        ({}, {"resets_at": 900}, 0),
+        ({"x-ratelimit-reset-requests": "1s", "x-ratelimit-reset-tokens": "6m0s"}, {}, 360),
+        ({"x-ratelimit-reset-requests": "soon"}, {"error": {"resets_at": "Monday"}}, None),
+        ({}, {"error": {"resets_at": 10**30, "resets_in_seconds": -1}}, None),
+        ({}, ["no object"], None),
+    ],
+)
+def test_the_time_of_a_reset_is_found_where_services_say_it(
+    headers: dict[str, str], body: Json, seconds: float | None
+) -> None:
+    response = HttpResponse(429, tuple(headers.items()), jsonio.encode(body))
+    assert with_reset(Fault("rate_limit", "no", 429), response, 1000.0).retry_after == seconds
+    assert with_reset(Fault("rate_limit", "no", 429, 3.0), response, 1000.0).retry_after == 3.0
+    assert with_reset(Fault("server", "no", 500), response, 1000.0).retry_after is None

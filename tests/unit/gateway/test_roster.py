@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 import socket
+import tracemalloc
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from time import monotonic
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+import dragoman.dialects as registry
 from bench.instructions import instructions
-from dragoman.errors import Fault
+from dragoman.dialects.base import Call
+from dragoman.errors import ClientFault, Fault
+from dragoman.gateway.access_log import Record
 from dragoman.gateway.admission import Pool
+from dragoman.gateway.app import Gateway
+from dragoman.gateway.context import RequestContext
+from dragoman.gateway.limits import MemoryBudget, RequestLimits, Trimmer
+from dragoman.gateway.memory import Holder, Holders, Memory
+from dragoman.gateway.stored import StoredAnswer
+from dragoman.http.exchange import Owner
 from dragoman.http.server import serving as roster_module
 from dragoman.http.server.connection import Connection
 from dragoman.http.server.serving import Acceptor, HttpServer, Roster, Shed
+from dragoman.model.conversation import Conversation
+from dragoman.wire import jsonio
+from dragoman.wire.http import HttpRequest
+from tests.gateway.house import KEY, configured, upstream
 
 
 class One:
@@ -151,3 +170,172 @@ def test_a_connection_whose_bytes_wait_to_be_read_is_not_closed_as_silent() -> N
     assert roster.shed() is Shed.LATER and not second.closed
     second.has_unread = False
     assert roster.shed() is Shed.CLOSED and second.closed
+
+
+# --- Who made an answer is remembered within bounds, and only its own client may ask about it
+
+RESPONSES = registry.get("responses")
+
+
+def test_the_number_is_bounded_and_the_oldest_goes_first() -> None:
+    holders, holder = Holders(most=2), Holder("me", "one", "http://one", "key")
+    for name in ("a", "b", "a", "c", ""):
+        holders.remember(name, holder)
+    assert [holders.find(name) for name in ("a", "b", "c", "")] == [holder, None, holder, None]
+    assert len(holders) == 2
+
+
+@pytest.mark.parametrize("key", ["mine", "theirs"])
+def test_l15_an_answer_of_another_key_is_not_found(key: str) -> None:
+    """Also where a single upstream would be asked for an id that is not known."""
+    request = HttpRequest("GET", "/v1/responses/resp_1")
+    holders = Holders()
+    holders.remember("resp_1", Holder(Owner("mine"), "one", "http://one", "c"))
+    backend: Any = SimpleNamespace(name="one", dialect=RESPONSES, credential=lambda name: name)
+    services: Any = SimpleNamespace(memory=Memory(), holders=holders)
+    fleet: Any = SimpleNamespace(backends=(backend,))
+    exchange: Any = SimpleNamespace(request=request, owner=Owner(key))
+    call = Call("stored", "", False, None, {"id": "resp_1", "action": "read", "query": ""})
+    context = RequestContext(services, fleet, exchange, RESPONSES, call, Record("r", "GET", "/"))
+    stored = StoredAnswer(context)
+    if key == "mine":
+        found: Any = stored._holder(Owner(key))
+        assert found == (backend, ["c"])
+    else:
+        with pytest.raises(ClientFault) as refused:
+            stored._holder(Owner(key))
+        assert refused.value.fault.status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/v1/responses", 426), ("/openai/v1/responses", 426), ("/v1/models", 400)]
+)
+@pytest.mark.parametrize("extension", [True, False])
+def test_l33_under_asgi_a_websocket_offer_is_refused_as_well_as_the_server_can(
+    extension: bool, path: str, status: int, tmp_path: Path
+) -> None:
+    gateway = Gateway(configured(upstream("one", "responses", "http://127.0.0.1:1")), key=KEY, state=tmp_path)
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    extensions: dict[str, Any] = {"websocket.http.response": {}} if extension else {}
+    scope = {"type": "websocket", "path": path, "headers": [], "extensions": extensions}
+    asyncio.run(gateway(scope, receive, send))
+    if not extension:
+        assert sent == [{"type": "websocket.close", "code": 1000}]
+        return
+    assert sent[0]["status"] == status
+    assert json.loads(sent[1]["body"])["error"]["type"] == "invalid_request_error"
+
+
+# --- Memory goes back to the system after a burst of large requests, and only then
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def load() -> MemoryBudget:
+    return MemoryBudget(RequestLimits())
+
+
+def test_a_burst_that_is_over_is_trimmed_once(load: MemoryBudget) -> None:
+    done: list[int] = []
+    trimmer = Trimmer(load, lambda: done.append(1))
+    shares = [load.enter() for _ in range(10)]
+    for account in shares:
+        account.reserve(MIB)
+    trimmer.look(100.0)
+    assert not done  # it is not over
+    for account in shares:
+        account.leave()
+    trimmer.look(100.25)
+    trimmer.look(100.5)
+    assert len(done) == 1
+
+
+def test_small_requests_are_never_worth_it(load: MemoryBudget) -> None:
+    done: list[int] = []
+    trimmer = Trimmer(load, lambda: done.append(1))
+    for second in range(100):
+        account = load.enter()
+        account.add(MIB)
+        account.leave()
+        trimmer.look(float(second))
+    assert not done
+
+
+def test_very_many_small_requests_at_once_are_a_burst(load: MemoryBudget) -> None:
+    done: list[int] = []
+    trimmer = Trimmer(load, lambda: done.append(1))
+    shares = [load.enter() for _ in range(1000)]
+    trimmer.look(100.0)
+    assert not done
+    for account in shares:
+        account.leave()
+    trimmer.look(100.25)
+    trimmer.look(110.0)
+    assert len(done) == 1
+
+
+def test_bursts_one_after_the_other_are_trimmed_seconds_apart(load: MemoryBudget) -> None:
+    done: list[int] = []
+    trimmer = Trimmer(load, lambda: done.append(1))
+    for quarter in range(80):  # 20 s
+        account = load.enter()
+        account.reserve(8 * MIB)
+        account.leave()
+        trimmer.look(100 + quarter / 4)
+    assert len(done) == 4
+
+
+def test_the_real_one_does_no_harm(load: MemoryBudget) -> None:
+    account = load.enter()
+    account.reserve(8 * MIB)
+    account.leave()
+    Trimmer(load).look(100.0)
+    assert load.peak == 0
+
+
+# --- The response store counts no less than what a stored conversation takes
+
+SHAPES: dict[str, list[Any]] = {
+    "long texts": [{"role": "user", "content": "hello there " * 200}] * 50,
+    "many messages": [{"role": "user" if at % 2 else "assistant", "content": "a word"} for at in range(1000)],
+    "calls": [
+        each
+        for at in range(300)
+        for each in (
+            {"type": "function_call", "call_id": f"c{at}", "name": "read", "arguments": '{"path": "/a"}'},
+            {"type": "function_call_output", "call_id": f"c{at}", "output": "some text"},
+        )
+    ],
+    "parts": [{"role": "user", "content": [{"type": "input_text", "text": "a"}] * 1000}],
+    "wide text": [{"role": "user", "content": "字" * 20_000}],
+    "nested": [{"role": "user", "content": [{"type": "odd", "x": [[[]]] * 100}] * 50}],
+}
+
+
+def read(data: bytes) -> Conversation:
+    dialect = registry.get("responses")
+    return dialect.codec.parse_request(dialect.binding.unwrap(jsonio.decode(data)))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_stored_conversation_counts_for_what_it_takes(name: str) -> None:
+    data = jsonio.encode({"model": "m", "input": SHAPES[name]})
+    read(data)  # what is made once is made
+    memory = Memory()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        memory.keep("me", "a", read(data))
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert taken < memory.size < 8 * taken + 4096

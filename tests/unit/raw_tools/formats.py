@@ -5,21 +5,10 @@ The grammars are those that the engines' parsers and the models' chat templates 
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import structs
 
 from dragoman.model.conversation import ToolSpec
-
-
-class Sample(Struct, frozen=True):
-    """One answer. `calls` are names and arguments, the arguments of a call that was cut off as far as they came."""
-
-    text: str
-    said: str
-    calls: tuple[tuple[str, str], ...]
-    reasoning: str = ""
-    tools: tuple[ToolSpec, ...] | None = None  # None: TOOLS
-    by_name: bool = False  # it means this only where the table is named; `auto` is stricter
-
+from tests.unit.raw_tools.formats_known import Sample
 
 TOOLS = (
     ToolSpec(
@@ -38,6 +27,23 @@ TOOLS = (
     ToolSpec("now", schema={"type": "object", "properties": {}}),
 )
 
+
+def answer(
+    text: str,
+    *calls: tuple[str, str],
+    said: str = "",
+    reasoning: str = "",
+    by_name: bool = False,
+    tools: tuple[ToolSpec, ...] = TOOLS,
+) -> Sample:
+    """An answer with these calls, a call that was cut off as far as it came; `by_name`: `auto` is stricter."""
+    return Sample(text, said, calls, reasoning, tools, auto=not by_name, last_complete=None)
+
+
+def plain(words: str, *, by_name: bool = False) -> Sample:
+    return answer(words, said=words, by_name=by_name)
+
+
 # Arguments as a model writes them in JSON; they come back byte for byte.
 _PARIS = '{"city": "Paris", "days": 3}'
 _ODD = '{"city": "S\\u00e3o \\"P\\" 日本", "options": {"a": [1, {"b": null}], "c": "}]"}, "tags": ["x", -1.50]}'
@@ -54,17 +60,17 @@ _CALL, _CALL_NOW, _CALL_ODD = _wrapped(*_WEATHER), _wrapped(*_NOW), _wrapped("ge
 def _array(begin: str, end: str, prose: str) -> list[Sample]:
     """The samples of a format that writes an array of calls between markers."""
     return [
-        Sample(f"{begin}[{_CALL}]{end}", "", (_WEATHER,)),
-        Sample(f"{begin}[{_CALL}, {_CALL_NOW}]{end}", "", (_WEATHER, _NOW)),
-        Sample(f"I will look.\n{begin}\n[\n  {_CALL_ODD}\n]\n{end}", "I will look.\n", (("get_weather", _ODD),)),
-        Sample(f'{begin}[{{"name": "now"}}]{end}', "", (_NOW,)),
-        Sample(
+        answer(f"{begin}[{_CALL}]{end}", _WEATHER),
+        answer(f"{begin}[{_CALL}, {_CALL_NOW}]{end}", _WEATHER, _NOW),
+        answer(f"I will look.\n{begin}\n[\n  {_CALL_ODD}\n]\n{end}", ("get_weather", _ODD), said="I will look.\n"),
+        answer(f'{begin}[{{"name": "now"}}]{end}', _NOW),
+        answer(
             f'{begin}[{_CALL}, {{"name": "get_weather", "arguments": {{"city": "Ro',
-            "",
-            (_WEATHER, ("get_weather", '{"city": "Ro')),
+            _WEATHER,
+            ("get_weather", '{"city": "Ro'),
             by_name=True,
         ),
-        Sample(prose, prose, ()),
+        plain(prose),
     ]
 
 
@@ -72,16 +78,16 @@ def _json_section(begin: str, end: str, prose: str, key: str = "arguments") -> l
     """The samples of a format that writes one object between markers."""
     one, now = _wrapped(*_WEATHER, key), _wrapped(*_NOW, key)
     return [
-        Sample(f"{begin}{one}{end}", "", (_WEATHER,)),
-        Sample(f"{begin}\n{one}\n{end}\n{begin}\n{now}\n{end}", "", (_WEATHER, _NOW)),
-        Sample(
+        answer(f"{begin}{one}{end}", _WEATHER),
+        answer(f"{begin}\n{one}\n{end}\n{begin}\n{now}\n{end}", _WEATHER, _NOW),
+        answer(
             f"I will look.\n{begin}{_wrapped('get_weather', _ODD, key)}{end}",
-            "I will look.\n",
-            (("get_weather", _ODD),),
+            ("get_weather", _ODD),
+            said="I will look.\n",
         ),
-        Sample(f"{begin}{now}{end}\nThat is all.", "\nThat is all.", (_NOW,)),
-        Sample(f"{begin}{one[:-6]}", "", (("get_weather", _PARIS[:-5]),), by_name=True),
-        Sample(prose, prose, ()),
+        answer(f"{begin}{now}{end}\nThat is all.", _NOW, said="\nThat is all."),
+        answer(f"{begin}{one[:-6]}", ("get_weather", _PARIS[:-5]), by_name=True),
+        plain(prose),
     ]
 
 
@@ -90,28 +96,26 @@ def _harmony() -> list[Sample]:
     begin = "<|start|>assistant<|channel|>commentary to=functions."
     rest = " <|constrain|>json<|message|>"
     return [
-        Sample(f"<|channel|>commentary to=functions.get_weather{rest}{_PARIS}<|call|>", "", (_WEATHER,)),
-        Sample(f"{think}{begin}get_weather{rest}{_PARIS}<|call|>", "", (_WEATHER,), "They ask for the weather."),
-        Sample(f"{begin}get_weather{rest}{_PARIS}<|call|>{begin}now json<|message|>{{}}<|call|>", "", (_WEATHER, _NOW)),
-        Sample(
+        answer(f"<|channel|>commentary to=functions.get_weather{rest}{_PARIS}<|call|>", _WEATHER),
+        answer(f"{think}{begin}get_weather{rest}{_PARIS}<|call|>", _WEATHER, reasoning="They ask for the weather."),
+        answer(f"{begin}get_weather{rest}{_PARIS}<|call|>{begin}now json<|message|>{{}}<|call|>", _WEATHER, _NOW),
+        answer(
             f"<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{_ODD}<|call|>",
-            "",
-            (("get_weather", _ODD),),
+            ("get_weather", _ODD),
         ),
-        Sample("<|channel|>analysis to=functions.now code<|message|>{}<|call|>", "", (_NOW,)),
-        Sample(
+        answer("<|channel|>analysis to=functions.now code<|message|>{}<|call|>", _NOW),
+        answer(
             f"{think}<|start|>assistant<|channel|>final<|message|>It is sunny.<|return|>",
-            "It is sunny.",
-            (),
-            "They ask for the weather.",
+            said="It is sunny.",
+            reasoning="They ask for the weather.",
         ),
-        Sample(
-            f"<|channel|>commentary<|message|>I will look.<|end|>{begin}now{rest}{{}}<|call|>", "I will look.", (_NOW,)
+        answer(
+            f"<|channel|>commentary<|message|>I will look.<|end|>{begin}now{rest}{{}}<|call|>",
+            _NOW,
+            said="I will look.",
         ),
-        Sample(
-            f'<|channel|>commentary to=functions.get_weather{rest}{{"city": "Pa', "", (("get_weather", '{"city": "Pa'),)
-        ),
-        Sample("A channel, analysis or final, to=functions.", "A channel, analysis or final, to=functions.", ()),
+        answer(f'<|channel|>commentary to=functions.get_weather{rest}{{"city": "Pa', ("get_weather", '{"city": "Pa')),
+        plain("A channel, analysis or final, to=functions."),
     ]
 
 
@@ -129,12 +133,12 @@ _PY_ODD_CALL = (
 
 def _pythonic(begin: str, end: str) -> list[Sample]:
     return [
-        Sample(f"{begin}[{_PY}]{end}", "", (_PY_WEATHER,)),
-        Sample(f"{begin}[{_PY}, now()]{end}", "", (_PY_WEATHER, _NOW)),
-        Sample(f"I will look.\n{begin}[{_PY_ODD}]{end}", "I will look.\n", (_PY_ODD_CALL,)),
-        Sample(f"{begin}[now()]{end}\nThat is all.", "\nThat is all.", (_NOW,)),
-        Sample(f"{begin}[now(), get_weather(city='Pa", "", (_NOW, ("get_weather", '{"city":"Pa'))),
-        Sample(_PROSE_TAG, _PROSE_TAG, ()),
+        answer(f"{begin}[{_PY}]{end}", _PY_WEATHER),
+        answer(f"{begin}[{_PY}, now()]{end}", _PY_WEATHER, _NOW),
+        answer(f"I will look.\n{begin}[{_PY_ODD}]{end}", _PY_ODD_CALL, said="I will look.\n"),
+        answer(f"{begin}[now()]{end}\nThat is all.", _NOW, said="\nThat is all."),
+        answer(f"{begin}[now(), get_weather(city='Pa", _NOW, ("get_weather", '{"city":"Pa')),
+        plain(_PROSE_TAG),
     ]
 
 
@@ -142,21 +146,19 @@ def _gemma(begin: str, end: str, mark: str) -> list[Sample]:
     one = f"{begin}call:get_weather{{city:{mark}Paris{mark},days:3}}{end}"
     odd = f'city:{mark}日本 "x" {{}}, [\n{mark},options:{{a:[1,{{b:null}}]}},tags:[{mark}x{mark},-1.50,true]'
     return [
-        Sample(one, "", (_PY_WEATHER,)),
-        Sample(f"{one}{begin}call:now{{}}{end}", "", (_PY_WEATHER, _NOW)),
-        Sample(
+        answer(one, _PY_WEATHER),
+        answer(f"{one}{begin}call:now{{}}{end}", _PY_WEATHER, _NOW),
+        answer(
             f"I will look.\n{begin}call:get_weather{{{odd}}}{end}",
-            "I will look.\n",
             (
-                (
-                    "get_weather",
-                    '{"city":"日本 \\"x\\" {}, [\\n","options":{"a":[1,{"b":null}]},"tags":["x",-1.50,true]}',
-                ),
+                "get_weather",
+                '{"city":"日本 \\"x\\" {}, [\\n","options":{"a":[1,{"b":null}]},"tags":["x",-1.50,true]}',
             ),
+            said="I will look.\n",
         ),
-        Sample(f"{begin}call:now{{}}{end}\nThat is all.", "\nThat is all.", (_NOW,)),
-        Sample(f"{begin}call:get_weather{{city:{mark}Pa", "", (("get_weather", '{"city":"Pa'),)),
-        Sample("I call:now{} it a day.", "I call:now{} it a day.", ()),
+        answer(f"{begin}call:now{{}}{end}\nThat is all.", _NOW, said="\nThat is all."),
+        answer(f"{begin}call:get_weather{{city:{mark}Pa", ("get_weather", '{"city":"Pa')),
+        plain("I call:now{} it a day."),
     ]
 
 
@@ -169,21 +171,20 @@ def _tags(begin: str, end: str, call: str, parameter: str, prose: str) -> list[S
     one = call.format("get_weather", parameters(city="Paris", days="3"))
     odd = parameters(city='a < b & "c" 日本', options='{"k": [1, null]}', tags='["x"]')
     return [
-        Sample(f"{begin}{one}{end}", "", (_PY_WEATHER,)),
-        Sample(f"{begin}{one}\n{call.format('now', '')}{end}", "", (_PY_WEATHER, _NOW)),
-        Sample(
+        answer(f"{begin}{one}{end}", _PY_WEATHER),
+        answer(f"{begin}{one}\n{call.format('now', '')}{end}", _PY_WEATHER, _NOW),
+        answer(
             f"I will look.\n{begin}{call.format('get_weather', odd)}{end}",
-            "I will look.\n",
-            (("get_weather", '{"city":"a < b & \\"c\\" 日本","options":{"k": [1, null]},"tags":["x"]}'),),
+            ("get_weather", '{"city":"a < b & \\"c\\" 日本","options":{"k": [1, null]},"tags":["x"]}'),
+            said="I will look.\n",
         ),
-        Sample(f"{begin}{call.format('now', '')}{end}\nThat is all.", "\nThat is all.", (_NOW,)),
-        Sample(
+        answer(f"{begin}{call.format('now', '')}{end}\nThat is all.", _NOW, said="\nThat is all."),
+        answer(
             (begin + call.format("get_weather", parameters(city="Pa"))).partition("Pa")[0] + "Pa",
-            "",
-            (("get_weather", '{"city":"Pa'),),
+            ("get_weather", '{"city":"Pa'),
             by_name=True,
         ),
-        Sample(prose, prose, ()),
+        plain(prose),
     ]
 
 
@@ -195,125 +196,120 @@ _COHERE_NOW = '{"tool_call_id": "1", "tool_name": "now", "parameters": {}}'
 
 FORMATS: dict[str, list[Sample]] = {
     "mistral_array": [
-        Sample(f"[TOOL_CALLS][{_CALL}]", "", (_WEATHER,)),
-        Sample(f"[TOOL_CALLS] [{_CALL}, {_CALL_NOW}]", "", (_WEATHER, _NOW)),
-        Sample(
-            f'I will look.[TOOL_CALLS][{_CALL_ODD[:-1]}, "id": "a1B2c3D4e"}}]', "I will look.", (("get_weather", _ODD),)
+        answer(f"[TOOL_CALLS][{_CALL}]", _WEATHER),
+        answer(f"[TOOL_CALLS] [{_CALL}, {_CALL_NOW}]", _WEATHER, _NOW),
+        answer(
+            f'I will look.[TOOL_CALLS][{_CALL_ODD[:-1]}, "id": "a1B2c3D4e"}}]',
+            ("get_weather", _ODD),
+            said="I will look.",
         ),
-        Sample('[TOOL_CALLS][{"name": "now"}]</s>', "", (_NOW,)),
-        Sample(f"[TOOL_CALLS][{_CALL[:-7]}", "", (("get_weather", _PARIS[:-6]),)),
-        Sample("Write [TOOL_CALL] or TOOL_CALLS[0].", "Write [TOOL_CALL] or TOOL_CALLS[0].", ()),
+        answer('[TOOL_CALLS][{"name": "now"}]</s>', _NOW),
+        answer(f"[TOOL_CALLS][{_CALL[:-7]}", ("get_weather", _PARIS[:-6])),
+        plain("Write [TOOL_CALL] or TOOL_CALLS[0]."),
     ],
     "mistral_object": [
-        Sample(f"[TOOL_CALLS]{_CALL}", "", (_WEATHER,)),
-        Sample(f"[TOOL_CALLS] {_CALL}[TOOL_CALLS] {_CALL_NOW}", "", (_WEATHER, _NOW)),
-        Sample(f"I will look.\n[TOOL_CALLS]{_CALL_ODD}", "I will look.\n", (("get_weather", _ODD),)),
-        Sample('[TOOL_CALLS]{"name": "now"}', "", (_NOW,)),
-        Sample(f"[TOOL_CALLS]{_CALL[:-7]}", "", (("get_weather", _PARIS[:-6]),)),
+        answer(f"[TOOL_CALLS]{_CALL}", _WEATHER),
+        answer(f"[TOOL_CALLS] {_CALL}[TOOL_CALLS] {_CALL_NOW}", _WEATHER, _NOW),
+        answer(f"I will look.\n[TOOL_CALLS]{_CALL_ODD}", ("get_weather", _ODD), said="I will look.\n"),
+        answer('[TOOL_CALLS]{"name": "now"}', _NOW),
+        answer(f"[TOOL_CALLS]{_CALL[:-7]}", ("get_weather", _PARIS[:-6])),
     ],
     "mistral": [
-        Sample(f"[TOOL_CALLS]get_weather{_PARIS}", "", (_WEATHER,)),
-        Sample(f"[TOOL_CALLS]get_weather[ARGS]{_PARIS}[TOOL_CALLS]now[ARGS]{{}}", "", (_WEATHER, _NOW)),
-        Sample(f"[TOOL_CALLS]get_weather[CALL_ID]a1B2c3D4e[ARGS]{_ODD}</s>", "", (("get_weather", _ODD),)),
-        Sample("I will look.[TOOL_CALLS]now{}", "I will look.", (_NOW,)),
-        Sample("[THINK]They ask for the time.[/THINK][TOOL_CALLS]now[ARGS]{}", "", (_NOW,), "They ask for the time."),
-        Sample("[THINK]Easy.[/THINK]It is noon.", "It is noon.", (), "Easy."),
-        Sample('[TOOL_CALLS]get_weather[ARGS]{"city": "Pa', "", (("get_weather", '{"city": "Pa'),)),
-        Sample('[TOOL_CALLS]get_weather{"city": "[TOOL_CALLS]"}', "", (("get_weather", '{"city": "[TOOL_CALLS]"}'),)),
-        Sample("[A link](x) and args[0], [ARG].", "[A link](x) and args[0], [ARG].", ()),
+        answer(f"[TOOL_CALLS]get_weather{_PARIS}", _WEATHER),
+        answer(f"[TOOL_CALLS]get_weather[ARGS]{_PARIS}[TOOL_CALLS]now[ARGS]{{}}", _WEATHER, _NOW),
+        answer(f"[TOOL_CALLS]get_weather[CALL_ID]a1B2c3D4e[ARGS]{_ODD}</s>", ("get_weather", _ODD)),
+        answer("I will look.[TOOL_CALLS]now{}", _NOW, said="I will look."),
+        answer(
+            "[THINK]They ask for the time.[/THINK][TOOL_CALLS]now[ARGS]{}", _NOW, reasoning="They ask for the time."
+        ),
+        answer("[THINK]Easy.[/THINK]It is noon.", said="It is noon.", reasoning="Easy."),
+        answer('[TOOL_CALLS]get_weather[ARGS]{"city": "Pa', ("get_weather", '{"city": "Pa')),
+        answer('[TOOL_CALLS]get_weather{"city": "[TOOL_CALLS]"}', ("get_weather", '{"city": "[TOOL_CALLS]"}')),
+        plain("[A link](x) and args[0], [ARG]."),
     ],
     "harmony": _harmony(),
     "llama3_json": [
-        Sample(f"<|python_tag|>{_wrapped(*_WEATHER, 'parameters')}", "", (_WEATHER,)),
-        Sample(
+        answer(f"<|python_tag|>{_wrapped(*_WEATHER, 'parameters')}", _WEATHER),
+        answer(
             f"<|python_tag|>{_wrapped(*_WEATHER, 'parameters')}; {_wrapped(*_NOW, 'parameters')}<|eom_id|>",
-            "",
-            (_WEATHER, _NOW),
+            _WEATHER,
+            _NOW,
         ),
-        Sample(f"I will look.\n<|python_tag|>{_CALL_ODD}<|eot_id|>", "I will look.\n", (("get_weather", _ODD),)),
-        Sample('<|python_tag|>{"name": "now"}', "", (_NOW,)),
-        Sample(
-            '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Pa', "", (("get_weather", '{"city": "Pa'),)
-        ),
-        Sample("A python_tag, {braces}; and more.", "A python_tag, {braces}; and more.", ()),
+        answer(f"I will look.\n<|python_tag|>{_CALL_ODD}<|eot_id|>", ("get_weather", _ODD), said="I will look.\n"),
+        answer('<|python_tag|>{"name": "now"}', _NOW),
+        answer('<|python_tag|>{"name": "get_weather", "parameters": {"city": "Pa', ("get_weather", '{"city": "Pa')),
+        plain("A python_tag, {braces}; and more."),
     ],
     "llama3_bare": [
-        Sample(_wrapped(*_WEATHER, "parameters"), "", (_WEATHER,)),
-        Sample(f"{_wrapped(*_WEATHER, 'parameters')}; {_wrapped(*_NOW, 'parameters')}", "", (_WEATHER, _NOW)),
-        Sample(f'{{"type": "function", {_CALL_ODD[1:]}', "", (("get_weather", _ODD),)),
-        Sample('\n{"name": "now", "parameters": {}}', "", (_NOW,)),
-        Sample('{"answer": 42, "name": "Bob"}', '{"answer": 42, "name": "Bob"}', ()),
-        Sample(f"See {_CALL}.", f"See {_CALL}.", ()),
+        answer(_wrapped(*_WEATHER, "parameters"), _WEATHER),
+        answer(f"{_wrapped(*_WEATHER, 'parameters')}; {_wrapped(*_NOW, 'parameters')}", _WEATHER, _NOW),
+        answer(f'{{"type": "function", {_CALL_ODD[1:]}', ("get_weather", _ODD)),
+        answer('\n{"name": "now", "parameters": {}}', _NOW),
+        plain('{"answer": 42, "name": "Bob"}'),
+        plain(f"See {_CALL}."),
     ],
     "llama4_pythonic": _pythonic("<|python_start|>", "<|python_end|>"),
     "lfm2": _pythonic("<|tool_call_start|>", "<|tool_call_end|>"),
     "olmo3": [
-        Sample(f"<function_calls>\n{_PY}\n</function_calls>", "", (_PY_WEATHER,)),
-        Sample(f"<function_calls>{_PY}\nnow()</function_calls>", "", (_PY_WEATHER, _NOW)),
-        Sample(f"I will look.\n<function_calls>\n{_PY_ODD}\n</function_calls>", "I will look.\n", (_PY_ODD_CALL,)),
-        Sample("<function_calls>now()</function_calls>\nThat is all.", "\nThat is all.", (_NOW,)),
-        Sample("<function_calls>get_weather(city='Pa", "", (("get_weather", '{"city":"Pa'),), by_name=True),
-        Sample(
-            "<function_calls>are not written so</function_calls>",
-            "<function_calls>are not written so</function_calls>",
-            (),
-        ),
+        answer(f"<function_calls>\n{_PY}\n</function_calls>", _PY_WEATHER),
+        answer(f"<function_calls>{_PY}\nnow()</function_calls>", _PY_WEATHER, _NOW),
+        answer(f"I will look.\n<function_calls>\n{_PY_ODD}\n</function_calls>", _PY_ODD_CALL, said="I will look.\n"),
+        answer("<function_calls>now()</function_calls>\nThat is all.", _NOW, said="\nThat is all."),
+        answer("<function_calls>get_weather(city='Pa", ("get_weather", '{"city":"Pa'), by_name=True),
+        plain("<function_calls>are not written so</function_calls>"),
     ],
     "pythonic": [
-        Sample(f"[{_PY}]", "", (_PY_WEATHER,), by_name=True),
-        Sample(f"[{_PY}, now()]", "", (_PY_WEATHER, _NOW), by_name=True),
-        Sample(f"[{_PY_ODD}]", "", (_PY_ODD_CALL,), by_name=True),
-        Sample("[now()]", "", (_NOW,), by_name=True),
-        Sample("[get_weather(city='Pa", "", (("get_weather", '{"city":"Pa'),), by_name=True),
-        Sample("[see now(then)] and [1, 2]", "[see now(then)] and [1, 2]", ()),
+        answer(f"[{_PY}]", _PY_WEATHER, by_name=True),
+        answer(f"[{_PY}, now()]", _PY_WEATHER, _NOW, by_name=True),
+        answer(f"[{_PY_ODD}]", _PY_ODD_CALL, by_name=True),
+        answer("[now()]", _NOW, by_name=True),
+        answer("[get_weather(city='Pa", ("get_weather", '{"city":"Pa'), by_name=True),
+        plain("[see now(then)] and [1, 2]"),
     ],
     "gemma4": [
         *_gemma("<|tool_call>", "<tool_call|>", '<|"|>'),
-        Sample(
+        answer(
             "<|channel>thought\nThey ask for the time.<channel|><|tool_call>call:now{}<tool_call|><|tool_response>",
-            "",
-            (_NOW,),
-            "They ask for the time.",
+            _NOW,
+            reasoning="They ask for the time.",
         ),
     ],
     "functiongemma": _gemma("<start_function_call>", "<end_function_call>", "<escape>"),
     "granite": _array("<|tool_call|>", "", "A tool_call [1] is a list."),
     "granite_tag": _array("<tool_call>", "", "The <tool_call> tag comes before [a list]."),
     "phi4": [
-        Sample(sample.text, sample.said, sample.calls, by_name=True)
-        for sample in _array("functools", "", "Import functools[1] or functools.")
+        structs.replace(sample, auto=False) for sample in _array("functools", "", "Import functools[1] or functools.")
     ],
     "phi4_start": [
-        Sample(f"functools[{_CALL}]", "", (_WEATHER,)),
-        Sample(f"functools[{_CALL}, {_CALL_NOW}]", "", (_WEATHER, _NOW)),
-        Sample(f"functools[{_CALL_ODD}]", "", (("get_weather", _ODD),)),
-        Sample('functools[{"name": "now"}]', "", (_NOW,)),
-        Sample("functools is a module.", "functools is a module.", ()),
+        answer(f"functools[{_CALL}]", _WEATHER),
+        answer(f"functools[{_CALL}, {_CALL_NOW}]", _WEATHER, _NOW),
+        answer(f"functools[{_CALL_ODD}]", ("get_weather", _ODD)),
+        answer('functools[{"name": "now"}]', _NOW),
+        plain("functools is a module."),
     ],
     "jamba": _array("<tool_calls>", "</tool_calls>", "The <tool_calls> tag comes before [a list]."),
     "nemotron_deci": _array("<TOOLCALL>", "</TOOLCALL>", "The <TOOLCALL> tag comes before [a list]."),
     "cohere": [
-        Sample(f"<|START_ACTION|>[{_COHERE_CALL}]<|END_ACTION|>", "", (_WEATHER,)),
-        Sample(f"<|START_ACTION|>[\n    {_COHERE_CALL},\n    {_COHERE_NOW}\n]<|END_ACTION|>", "", (_WEATHER, _NOW)),
-        Sample(
+        answer(f"<|START_ACTION|>[{_COHERE_CALL}]<|END_ACTION|>", _WEATHER),
+        answer(f"<|START_ACTION|>[\n    {_COHERE_CALL},\n    {_COHERE_NOW}\n]<|END_ACTION|>", _WEATHER, _NOW),
+        answer(
             f"<|START_THINKING|>I will look.<|END_THINKING|><|START_ACTION|>[{_COHERE_NOW}]<|END_ACTION|>",
-            "",
-            (_NOW,),
-            "I will look.",
+            _NOW,
+            reasoning="I will look.",
         ),
-        Sample("<|START_RESPONSE|>It is sunny.<|END_RESPONSE|>", "It is sunny.", ()),
-        Sample(f"<|START_ACTION|>[{_COHERE_CALL[:-7]}", "", (("get_weather", _PARIS[:-6]),)),
-        Sample("START_ACTION is a token.", "START_ACTION is a token.", ()),
+        answer("<|START_RESPONSE|>It is sunny.<|END_RESPONSE|>", said="It is sunny."),
+        answer(f"<|START_ACTION|>[{_COHERE_CALL[:-7]}", ("get_weather", _PARIS[:-6])),
+        plain("START_ACTION is a token."),
     ],
     "apertus": [
-        Sample(f'<|tools_prefix|>[{{"get_weather": {_PARIS}}}]<|tools_suffix|>', "", (_WEATHER,)),
-        Sample(f'<|tools_prefix|>[{{"get_weather": {_PARIS}}}, {{"now": {{}}}}]<|tools_suffix|>', "", (_WEATHER, _NOW)),
-        Sample(
-            f'Look: <|tools_prefix|>[{{"get_weather": {_ODD}}}]<|tools_suffix|>', "Look: ", (("get_weather", _ODD),)
+        answer(f'<|tools_prefix|>[{{"get_weather": {_PARIS}}}]<|tools_suffix|>', _WEATHER),
+        answer(f'<|tools_prefix|>[{{"get_weather": {_PARIS}}}, {{"now": {{}}}}]<|tools_suffix|>', _WEATHER, _NOW),
+        answer(
+            f'Look: <|tools_prefix|>[{{"get_weather": {_ODD}}}]<|tools_suffix|>', ("get_weather", _ODD), said="Look: "
         ),
-        Sample('<|tools_prefix|>[{"now": {}}]<|tools_suffix|>\nThat is all.', "\nThat is all.", (_NOW,)),
-        Sample('<|tools_prefix|>[{"get_weather": {"city": "Pa', "", (("get_weather", '{"city": "Pa'),)),
-        Sample("A tools_prefix [is] a token.", "A tools_prefix [is] a token.", ()),
+        answer('<|tools_prefix|>[{"now": {}}]<|tools_suffix|>\nThat is all.', _NOW, said="\nThat is all."),
+        answer('<|tools_prefix|>[{"get_weather": {"city": "Pa', ("get_weather", '{"city": "Pa')),
+        plain("A tools_prefix [is] a token."),
     ],
     "longcat": _json_section(
         "<longcat_tool_call>", "</longcat_tool_call>", "The <longcat_tool_call> tag comes before {an object}."

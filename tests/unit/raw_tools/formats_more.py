@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire.jsonio import Json
-from tests.unit.raw_tools.formats import Sample
+from tests.unit.raw_tools.formats import answer
+from tests.unit.raw_tools.formats_known import Sample
 
 _PROPERTIES: dict[str, Json] = {
     "city": {"type": "string"},
@@ -36,8 +39,7 @@ _CALL_NOW = '{"name": "now", "arguments": {}}'
 _LLAMA = '{"name": "forecast", "parameters": {"city": "Oslo"}}'
 
 
-def _one(text: str, *calls: tuple[str, str], said: str = "", reasoning: str = "", by_name: bool = False) -> Sample:
-    return Sample(text, said, calls, reasoning, TOOLS, by_name)
+_one = partial(answer, tools=TOOLS)
 
 
 def _text(text: str, *, by_name: bool = False) -> Sample:

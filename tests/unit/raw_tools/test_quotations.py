@@ -1,6 +1,6 @@
 """Prose that quotes these formats never becomes a call in `auto`, and stays as it is.
 
-What holds for every format is in test_prose.py (no call) and test_counts.py (a call).
+What holds for every format is in test_prose.py (no call) and test_cases.py (a call).
 """
 
 from __future__ import annotations

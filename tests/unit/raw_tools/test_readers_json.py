@@ -16,7 +16,7 @@ from dragoman.filters.raw_tools.tables import TABLES
 from tests.unit.raw_tools.formats import FORMATS
 from tests.unit.raw_tools.reading import no_shapes, read, run
 from tests.unit.raw_tools.samples import AB, CB, CE, SE
-from tests.unit.raw_tools.test_scan import values
+from tests.unit.raw_tools.test_readers_literal import values
 
 BY_NAME = {table.name: table for table in TABLES}
 KIMI, DEEPSEEK, MISTRAL = BY_NAME["kimi_k2"], BY_NAME["deepseek_v3"], BY_NAME["mistral"]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
 
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import ALIASES, NAMES, TABLES, Engine, RawTools
-from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Said
+from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Output, Said
+from dragoman.filters.raw_tools.tables import tables_of
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire.jsonio import Json
-from tests.unit.raw_tools import formats, formats_more
+from tests.unit.raw_tools import formats, formats_known, formats_more
+from tests.unit.raw_tools.formats import FORMATS
+from tests.unit.raw_tools.formats_known import Sample
 from tests.unit.raw_tools.renderers import RENDER, CallToWrite
-from tests.unit.raw_tools.samples import all_cuts, calls_of, end, outputs, value_of
+from tests.unit.raw_tools.samples import REASONING, TEXT, all_cuts, calls_of, end, outputs, value_of
 
 WRITE = ToolSpec(
     "write",
@@ -69,7 +73,7 @@ def told(text: str, choice: str = "auto") -> tuple[str, list[tuple[str, object, 
 
 
 def test_every_table_is_tried_here_or_elsewhere() -> None:
-    """Kimi K2 has test_cases.py, the tables of formats.py and formats_more.py have test_formats.py."""
+    """Kimi K2 has test_cases.py, the tables of formats.py and formats_more.py have test_tables.py."""
     elsewhere = {"kimi_k2", *formats.FORMATS, *formats_more.FORMATS}
     assert {*TABLES_HERE} | elsewhere == {table.name for table in TABLES}
 
@@ -195,3 +199,155 @@ def test_every_name_of_a_format_is_accepted_and_no_other() -> None:
 
 def _arguments(text: str) -> str:
     return "".join(each.text for each in outputs([text], tools=TOOLS) if isinstance(each, Arguments))
+
+
+# --- The parser names of the inference engines choose the tables that read what the parsers read
+
+# Names in vLLM's, SGLang's and Dynamo's registries. Not read: granite-20b-fc, internlm, xlam, gigachat3, inkling and
+# other formats that have no table.
+VLLM = """
+apertus cohere_command3 cohere_command4 deepseek_v3 deepseek_v31 deepseek_v32 deepseek_v4 deepseek_v41 dots ernie45
+functiongemma gemma4 glm45 glm47 granite granite4 hermes hunyuan_a13b hy_v3 jamba kimi_k2 kimi_k3 lfm2 llama3_json
+llama4_json llama4_pythonic longcat mimo minicpm5 minimax_m2 mistral olmo3 openai phi4_mini_json poolside_v1 pythonic
+qwen3_coder qwen3_xml seed_oss step3 step3p5
+"""
+SGLANG = """
+apertus2509 cohere_command4 deepseekv3 deepseekv31 deepseekv32 deepseekv4 deepseekv41 dots gemma4 glm glm45 glm47 gpt-oss
+hermes hunyuan kimi_k2 kimi_k3 lfm2 llama3 mimo minicpm5 minimax-m2 mistral poolside_v1 pythonic qwen qwen25 qwen3_coder
+step3 step3p5
+"""
+DYNAMO = """
+deepseek-v4 deepseek_v3 deepseek_v3_1 deepseek_v3_2 deepseek_v4 deepseekv4 gemma-4 gemma4 glm47 harmony hermes jamba
+kimi_k2 llama3_json minimax_m2 mistral nemotron_deci nemotron_nano phi4 pythonic qwen3_coder
+"""
+
+
+@pytest.mark.parametrize("name", sorted({*VLLM.split(), *SGLANG.split(), *DYNAMO.split()}))
+def test_the_engines_parser_names_are_accepted(name: str) -> None:
+    assert tables_of(name)
+
+
+def test_every_alias_stands_for_tables_that_exist() -> None:
+    for alias, names in ALIASES.items():
+        assert set(names) <= set(NAMES), alias
+
+
+def test_some_aliases() -> None:
+    assert [table.name for table in tables_of("openai")] == ["harmony"]
+    assert [table.name for table in tables_of("mistral")] == ["mistral_array", "mistral_object", "mistral"]
+    assert [table.name for table in tables_of("llama3")] == [
+        "llama3_json",
+        "llama3_bare",
+        "llama3_text",
+        "json_start",
+    ]
+    assert [table.name for table in tables_of("nemotron_deci")] == ["nemotron_deci", "json_start"]
+    assert tables_of("hunyuan_a13b") == tables_of("jamba")
+    with pytest.raises(LocalMisuse, match="gpt_os"):
+        tables_of("gpt_os")
+
+
+def test_auto_leaves_out_what_only_a_name_chooses() -> None:
+    names = [table.name for table in tables_of("auto")]
+    assert "pythonic" not in names and "phi4" not in names
+    assert {table.name for table in TABLES} - set(names) == {"pythonic", "phi4", "llama3_text", "json_start"}
+
+
+def test_tables_that_share_an_opener_are_tried_in_the_right_order() -> None:
+    order = [table.name for table in TABLES]
+    for names in (
+        ("hermes", "qwen_coder", "granite_tag", "glm"),
+        ("mistral_array", "mistral_object", "mistral"),
+        ("invoke", "olmo3"),
+    ):
+        assert sorted(names, key=order.index) == list(names)
+
+
+def test_headers_match_every_beginning_of_themselves() -> None:
+    """A header that arrives in pieces must not be refused before it is whole."""
+    headers = {
+        "mistral": "get_weather[CALL_ID]a1B2c3D4e",
+        "harmony": "functions.get_weather <|constrain|>json",
+        "hy_v3": "get_weather",
+        "step3": '"get_weather"',
+        "minicpm5": '"get_weather"',
+        "olmo3": "\n",
+    }
+    for table in TABLES:
+        header = headers.get(table.name)
+        if header is None or table.header is None:
+            continue
+        assert all(table.header.fullmatch(header[:size]) for size in range(len(header) + 1)), table.name
+        found = table.header.fullmatch(header)
+        assert found is not None and found["name"] in ("get_weather", "")
+        if table.name == "mistral":
+            assert found["id"] == "a1B2c3D4e"
+
+
+def test_every_new_table_has_at_least_five_samples() -> None:
+    old = {"kimi_k2", "kimi_k3", "hermes", "qwen_coder", "glm", "deepseek_v3", "deepseek_v31", "dsml", "invoke"}
+    new = {table.name for table in TABLES} - old - {"invoke_prefixed", "minimax_m3"}
+    assert {*FORMATS, *formats_more.FORMATS} >= new
+    assert all(len(FORMATS.get(name, [])) + len(formats_more.FORMATS.get(name, [])) >= 5 for name in new)
+
+
+# --- The documented outputs of every format: whole, cut at every character, in the named table and in `auto`
+
+EVERY_FORMAT = [*formats_known.FORMATS.items(), *formats.FORMATS.items(), *formats_more.FORMATS.items()]
+SAMPLES = [(table, sample) for table, samples in EVERY_FORMAT for sample in samples]
+_BY_NAME_ONLY = {table.name for table in TABLES if table.by_name_only}
+_AT_START = {table.name for table in TABLES if table.at_start}
+every_sample = pytest.mark.parametrize(
+    ("table", "sample"), SAMPLES, ids=[f"{table}-{number}" for number, (table, _) in enumerate(SAMPLES)]
+)
+
+
+def _check(sample: Sample, whole: Sequence[Output]) -> None:
+    found = calls_of(whole)
+    assert [(name, arguments) for name, arguments, _ in found] == [
+        (name, value_of(arguments)) for name, arguments in sample.calls
+    ]
+    for carrier, text in ((TEXT, sample.said), (REASONING, sample.reasoning)):
+        shown = "".join(each.text for each in whole if isinstance(each, Said) and each.carrier is carrier)
+        assert shown == text, carrier
+    for at, (_, arguments, complete) in enumerate(found):
+        assert complete is not None, "a call that began has an end"
+        if sample.last_complete is not None and at == len(found) - 1:
+            assert complete is sample.last_complete
+        if complete:
+            assert isinstance(arguments, dict), "D7: a complete call has arguments that parse"
+
+
+@every_sample
+def test_in_its_own_table(table: str, sample: Sample) -> None:
+    whole = outputs([sample.text], table, sample.tools)
+    _check(sample, whole)
+    for cut in all_cuts(sample.text):
+        assert outputs(cut, table, sample.tools) == whole, cut
+
+
+@every_sample
+def test_in_auto(table: str, sample: Sample) -> None:
+    whole = outputs([sample.text], "auto", sample.tools)
+    for cut in all_cuts(sample.text):
+        assert outputs(cut, "auto", sample.tools) == whole, cut
+    if table not in _BY_NAME_ONLY and sample.auto:
+        _check(sample, whole)
+
+
+@every_sample
+def test_in_reasoning_it_is_the_same_call(table: str, sample: Sample) -> None:
+    """Where a call begins does not matter (facts/kimi.md, 1.2): the calls are those of the text."""
+    if table in _AT_START:  # begins the answer, which reasoning is not
+        return
+    whole = outputs([(REASONING, sample.text)], table, sample.tools)
+    assert calls_of(whole) == calls_of(outputs([sample.text], table, sample.tools))
+
+
+def test_every_table_has_its_samples() -> None:
+    tried = {table for table, _ in SAMPLES}
+    assert {table.name for table in TABLES} - tried == set()
+
+
+def test_the_known_tables_have_six_samples_or_more() -> None:
+    assert all(len(samples) >= 6 for samples in formats_known.FORMATS.values())

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import base64
+import http.client
+import re
 import struct
+from pathlib import Path
 from typing import Any, cast, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dragoman
 from dragoman.dialects.kiro.pixels import pixels
+from dragoman.simulator import running_simulator
+from dragoman.simulator.faults import FAULTS, parse_fault
 from dragoman.simulator.kiro.rules import RULES, first_refusal, refusals
 from dragoman.simulator.kiro.verdict import PROFILES, Profile
+from dragoman.simulator.script import QUIRKS, Pace, Tokens, parse
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 from tests.unit.simulator.kiro_cases import (
@@ -26,6 +33,7 @@ from tests.unit.simulator.kiro_cases import (
     png,
     result,
     spec,
+    use,
     user,
 )
 from tests.wrong import paths, replaced
@@ -196,3 +204,116 @@ def test_no_request_whatever_breaks_the_rules_themselves(changes: list[tuple[int
 @given(st.binary(max_size=60))
 def test_no_bytes_whatever_break_the_rules_themselves(raw: bytes) -> None:
     list(refusals(Case(rule=0, name="", body=raw).request))
+
+
+# --- L32: the default `sim kiro` refuses what documents 000, 002 and 003 saw refused, and takes what they saw taken
+
+MOCK_ARN = "arn:aws:codewhisperer:us-east-1:699475941385:profile/test"  # document 000, mock token storage
+MOCK_TOKEN = "test_access_token"
+
+SEEN_REFUSED: list[tuple[str, Any]] = [
+    ("000: an empty result text", called(result(text=""))),
+    ("000: a result without content", called(result(content=[]))),
+    ("000: a result whose content is missing", called({"toolUseId": "t1", "status": "success"})),
+    ("000: a result without its call's id", called(result(id_=""))),
+    ("000: a status that is none", called(result(status="maybe"))),
+    ("002: history that ends with a user turn", body(history=[user(), assistant(), user()])),
+    ("002: history of one user turn", body(history=[user()])),
+    ("002: a current message of the assistant", body(assistant())),
+    ("002: a call without input", called(uses=[{"toolUseId": "t1", "name": "get_weather"}])),
+    ("002: a call whose input is null", called(uses=[use(input=None)])),
+    ("002: a call whose input is text", called(uses=[use(input="{}")])),
+    ("002: a schema that is null", body(user(tools=[{"toolSpecification": {"name": "f", "description": "d", "inputSchema": {"json": None}}}]))),
+    ("002: an inputSchema that is null", body(user(tools=[{"toolSpecification": {"name": "f", "description": "d", "inputSchema": None}}]))),
+    ("003: u, u, a, u", body(history=[user(), user(), assistant(), user()])),
+    ("003: u, u, a", body(history=[user(), user(), assistant()])),
+    ("003: u, a, a", body(history=[user(), assistant(), assistant()])),
+    ("003: a, u", body(history=[assistant(), user()])),
+]  # fmt: skip
+
+TAKEN: list[tuple[str, Any]] = [
+    ("000: a result", called()),
+    ("000: an error result", called(result(status="error"))),
+    ("002: results beside their sentence", called(content="Tool results provided.")),
+    ("002: no history", body()),
+    ("003: placeholders", body(history=[user(), assistant(), user(), assistant("Hi!"), user(), assistant()])),
+    ("002: a tool", body(user(tools=[spec()]))),
+]
+
+
+def ask(url: str, payload: Any, arn: str = MOCK_ARN) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"))
+    headers = {"content-type": "application/json", "authorization": f"Bearer {MOCK_TOKEN}"}
+    connection.request("POST", "/generateAssistantResponse", jsonio.encode({**payload, "profileArn": arn}), headers)
+    answer = connection.getresponse()
+    data = answer.read()
+    connection.close()
+    return answer.status, jsonio.decode(data) if answer.status != 200 else None
+
+
+@pytest.mark.parametrize(("name", "payload"), SEEN_REFUSED, ids=[name for name, _ in SEEN_REFUSED])
+def test_l32_the_default_simulator_refuses_what_the_documents_saw_refused(name: str, payload: Any) -> None:
+    with running_simulator("kiro") as simulator:
+        status, answer = ask(simulator.url, payload)
+    assert status == 400, name
+    assert answer["message"]
+    headers = (("content-type", "application/json"), ("authorization", "Bearer x"))
+    for profile in ("observed", "paranoid"):
+        asked = HttpRequest("POST", "/generateAssistantResponse", headers=headers, body=jsonio.encode(payload))
+        assert first_refusal(asked, profile) is not None
+
+
+@pytest.mark.parametrize(("name", "payload"), TAKEN, ids=[name for name, _ in TAKEN])
+@pytest.mark.parametrize("profile", get_args(Profile))
+def test_l32_the_mock_token_of_document_000_works_with_every_profile(name: str, payload: Any, profile: str) -> None:
+    with running_simulator("kiro", profile=profile) as simulator:
+        assert ask(simulator.url, payload) == (200, None), name
+
+
+@pytest.mark.parametrize("arn", ["", "test", "arn:aws:codewhisperer:us-east-1:699475941385:profile/", "arn:aws:s3:::x"])
+def test_what_is_no_arn_of_a_profile_is_refused_still(arn: str) -> None:
+    with running_simulator("kiro") as simulator:
+        assert ask(simulator.url, body(), arn)[0] == 400
+
+
+@pytest.mark.parametrize("words", ["x", "x" * 6_300], ids=["short", "30 KB"])
+def test_what_dragoman_makes_of_the_turns_of_document_003_is_taken(words: str) -> None:
+    turns = [{"role": role, "content": words} for role in ("user", "user", "assistant", "user", "user")]
+    asked = {"model": "claude-sonnet-4-5", "max_tokens": 5, "messages": turns}
+    done = dragoman.translate_request(asked, source="anthropic", target="kiro")
+    kinds = [next(iter(entry)) for entry in done.body["conversationState"]["history"]]
+    assert kinds == ["userInputMessage", "assistantResponseMessage"] * 3
+    with running_simulator("kiro") as simulator:
+        assert ask(simulator.url, done.body)[0] == 200
+
+
+# --- docs/simulator.md is true: its scripts are scripts, its Python runs, and it names every field there is
+
+PAGE = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_its_scripts_are_scripts() -> None:
+    assert [len(parse(text).turns) for text in blocks("toml")] == [8]
+
+
+def test_its_python_runs() -> None:
+    assert len(blocks("python")) == 3
+    for code in blocks("python"):
+        exec(compile(code, "docs/simulator.md", "exec"), {})
+
+
+def test_it_names_every_quirk_and_every_setting_of_pace_and_tokens() -> None:
+    words = set(re.findall(r"\w+", PAGE))
+    assert {*QUIRKS, *Pace.__struct_fields__, *Tokens.__struct_fields__} <= words
+
+
+def test_it_names_every_fault_and_its_examples_are_faults() -> None:
+    assert set(FAULTS) <= set(re.findall(r"`(\w+)`", PAGE))
+    specs = re.findall(r"--fault (\w+:[\w=,+]+)", PAGE)
+    assert len(specs) == 4
+    for each in specs:
+        parse_fault(each)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.cli import sim
+from dragoman.errors import LocalMisuse
 from dragoman.model.conversation import Why
 from dragoman.simulator.model import Prompt, Tool, example, example_value, respond
-from dragoman.simulator.script import Reason, Say, Use
+from dragoman.simulator.pieces import Break, Pause, Piece, shaped
+from dragoman.simulator.script import Cut, Emit, Pace, Player, Raise, Reason, Refuse, Say, Turn, Use, Wait, load, parse
 from dragoman.wire import jsonio
+from tests.unit.simulator.kiro_cases import body, user
 
 _TYPES: dict[str, Any] = {
     "object": dict,
@@ -242,3 +253,197 @@ def test_a_tool_with_a_name_full_of_signs_is_no_pattern() -> None:
     assert respond(Prompt(text="use a.b(c", tools=(tool,))).stop is Why.TOOL
     assert respond(Prompt(text="use axb(c", tools=(tool,))).stop is Why.END
     assert re.escape(tool.name) != tool.name
+
+
+# --- Scripts: what a file says, in which order it is played, and errors that name the place
+
+FULL = """
+then = "last"
+
+[pace]
+chunk = 5
+delay = 0.5
+
+[tokens]
+access = ["a"]
+lifetime = 2.5
+uses = 3
+
+[[turn]]
+text = "Hello"
+chunk = 1
+
+[[turn]]
+stop = "tool"
+quirks = ["object_input"]
+cut = { byte = 10, how = "reset" }
+parts = [
+  { reasoning = "hm" },
+  { text = "I look." },
+  { tool = "read", arguments = { path = "a" }, id = "t1" },
+  { tool = "broken", arguments = '{"a":' },
+  { wait = 0.1 },
+  { event = "codeEvent", data = { content = "x" } },
+  { exception = "ThrottlingException", message = "slow down", reason = "R" },
+]
+
+[[turn]]
+status = [429, 503, 200]
+retry_after = 1.5
+message = "no"
+"""
+
+
+def test_a_full_script_says_what_it_says() -> None:
+    script = parse(FULL)
+    hello, rich, *refusals, last = script.turns
+    assert hello == Turn(parts=(Say("Hello"),), pace=Pace(chunk=1, delay=0.5))
+    assert rich.parts == (
+        Reason("hm"),
+        Say("I look."),
+        Use("read", '{"path":"a"}', "t1"),
+        Use("broken", '{"a":'),
+        Wait(0.1),
+        Emit("codeEvent", {"content": "x"}),
+        Raise("ThrottlingException", "slow down", "R"),
+    )
+    assert (rich.stop, rich.cut, rich.quirks) == (Why.TOOL, Cut(byte=10, how="reset"), frozenset({"object_input"}))
+    assert [turn.refuse for turn in refusals] == [
+        Refuse(429, "no", retry_after=1.5),
+        Refuse(503, "no", retry_after=1.5),
+    ]
+    assert (last.refuse, last.parts) == (None, None)
+    assert (script.tokens.access, script.tokens.lifetime, script.tokens.uses) == (["a"], 2.5, 3)
+
+
+@pytest.mark.parametrize(
+    ("then", "texts"),
+    [("model", ["a", "b", None, None]), ("repeat", ["a", "b", "a", "b"]), ("last", ["a", "b", "b", "b"])],
+)
+def test_what_follows_the_last_turn(then: str, texts: list[str | None]) -> None:
+    player = Player(parse(f'then = "{then}"\n[[turn]]\ntext = "a"\n[[turn]]\ntext = "b"'))
+    turns = [player.next() for _ in texts]
+    assert [turn.parts for turn in turns] == [None if text is None else (Say(text),) for text in texts]
+
+
+def test_times_repeats_a_turn() -> None:
+    assert len(parse("[[turn]]\nstatus = [500, 200]\ntimes = 3").turns) == 6
+
+
+WRONG = (
+    ("[[turn]]\ntxt = 'a'", r"s: turn\[0\]: Object contains unknown field `txt`"),
+    ("[[turn]]\ntext = 'a'\n[[turn]]\nchunk = 'x'", r"s: turn\[1\]\.chunk: Expected `int \| null`, got `str`"),
+    ("[[turn]]\nparts = [{ text = 'a' }, { text = 'a', tool = 'b' }]", r"s: turn\[0\]\.parts\[1\]: .*exactly one of"),
+    ("[[turn]]\nparts = [{ }]", r"s: turn\[0\]\.parts\[0\]: .*exactly one of"),
+    ("[[turn]]\nparts = [{ text = 'a', arguments = { } }]", r"s: turn\[0\]\.parts\[0\]: .*takes no `arguments`"),
+    ("[[turn]]\ntext = 'a'\nparts = []", r"s: turn\[0\]: .*not both"),
+    ("[[turn]]\ncut = { how = 'end' }", r"s: turn\[0\]\.cut: a cut is at"),
+    ("[[turn]]\ncut = { byte = 1, event = 1 }", r"s: turn\[0\]\.cut: a cut is at"),
+    ("[[turn]]\ncut = { byte = -1 }", r"s: turn\[0\]\.cut: expected at least 0"),
+    ("[[turn]]\ncut = { byte = 1, how = 'gently' }", r"s: turn\[0\]\.cut\.how: Invalid enum value 'gently'"),
+    ("[[turn]]\nstatus = 99", r"s: turn\[0\]\.status: 99 is no status"),
+    ("[[turn]]\nchunk = 0", r"s: turn\[0\]\.chunk: expected at least 1"),
+    ("[[turn]]\ntimes = 0", r"s: turn\[0\]\.times: expected 1 to"),
+    ("[[turn]]\nquirks = ['odd']", r"s: turn\[0\]\.quirks: no quirk 'odd' \(known: bare_fragments"),
+    ("[pace]\nwrite = -1", r"s: pace\.write: expected at least 0"),
+    ("then = 'repeat'", r"s: then: 'repeat' needs a turn"),
+    ("[[turn]\n", r"s is no TOML: .*line 1"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "complaint"), WRONG)
+def test_a_wrong_script_is_refused_by_naming_the_place(text: str, complaint: str) -> None:
+    with pytest.raises(LocalMisuse, match=complaint):
+        parse(text, "s")
+
+
+def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LocalMisuse, match=r"cannot read the script .*none\.toml"):
+        load(tmp_path / "none.toml")
+
+
+# --- Pieces of a body: pace, cuts and write sizes change what they say they change, and no byte more
+
+_FRAMES = st.lists(st.binary(min_size=1, max_size=9), max_size=6)
+
+
+def sent(pieces: Iterable[Piece]) -> bytes:
+    return b"".join(piece for piece in pieces if isinstance(piece, bytes))
+
+
+@given(_FRAMES, st.integers(0, 12), st.sampled_from([0.0, 0.1]))
+def test_pace_and_write_size_keep_every_byte(frames: list[bytes], write: int, delay: float) -> None:
+    pieces = list(shaped(frames, Pace(write=write, delay=delay), None))
+    assert sent(pieces) == b"".join(frames)
+    assert sum(isinstance(piece, Pause) for piece in pieces) == (len(frames) if delay else 0)
+
+
+@given(_FRAMES, st.integers(1, 9))
+def test_writes_have_their_size_except_the_last(frames: list[bytes], write: int) -> None:
+    sizes = [len(piece) for piece in shaped(frames, Pace(write=write), None) if isinstance(piece, bytes)]
+    assert all(size == write for size in sizes[:-1])
+    assert all(size <= write for size in sizes[-1:])
+
+
+@given(_FRAMES, st.integers(0, 60), st.integers(0, 5))
+def test_a_cut_at_a_byte_sends_exactly_the_bytes_before_it(frames: list[bytes], byte: int, write: int) -> None:
+    *pieces, last = shaped(frames, Pace(write=write), Cut(byte=byte, how="reset"))
+    assert sent(pieces) == b"".join(frames)[:byte]
+    assert last == Break("reset")
+
+
+@given(_FRAMES, st.integers(0, 8))
+def test_a_cut_at_an_event_sends_exactly_the_frames_before_it(frames: list[bytes], event: int) -> None:
+    *pieces, last = shaped(frames, Pace(), Cut(event=event))
+    assert pieces == frames[:event]
+    assert last == Break("close")
+
+
+# --- `dragoman sim`: it prints its address, answers, tells each exchange, and complains in sentences
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    sim.add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+def test_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+    script = tmp_path / "script.toml"
+    script.write_text('[[turn]]\ntext = "scripted"')
+    code = (
+        "import argparse, sys; from dragoman.cli import sim; p = argparse.ArgumentParser(); sim.add_arguments(p); "
+        "sys.exit(sim.run(p.parse_args(sys.argv[1:])))"
+    )
+    command = [sys.executable, "-c", code, "kiro", "--port", "0", "--script", str(script), "--limit", "tool_count=3"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        headers = {"authorization": "Bearer t"}
+        good = httpx.post(f"{url}/generateAssistantResponse", json=body(), headers=headers)
+        bad = httpx.post(f"{url}/generateAssistantResponse", json=body(user("")), headers=headers)
+        missing = httpx.post(f"{url}/nowhere", json={}, headers=headers)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert b"scripted" in good.content
+    assert (bad.status_code, missing.status_code) == (200, 404)  # the default profile has no rule 6
+    assert told.splitlines()[0] == "POST /generateAssistantResponse 200"
+    assert "POST /nowhere 404  rule 0 (the operation exists) at path" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["kyro"], "unknown dialect 'kyro'"),
+        (["kiro", "--profile", "soft"], "unknown profile 'soft'"),
+        (["kiro", "--host", "0.0.0.0"], "loopback only"),
+        (["kiro", "--script", "/none.toml"], "cannot read the script"),
+        (["kiro", "--limit", "tool_count=many"], "--limit: Expected `int`"),
+        (["kiro", "--limit", "tools=1"], "--limit: Object contains unknown field `tools`"),
+    ],
+)
+def test_a_wrong_argument_is_a_sentence_and_status_2(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sim.run(parsed(*arguments)) == 2
+    assert complaint in capsys.readouterr().err
