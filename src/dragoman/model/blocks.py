@@ -45,7 +45,7 @@ NOWHERE = Where()
 class Extra(Struct, frozen=True):
     """Fields that only their own dialect family understands; rendered by that family and no other.
 
-    A name is the field's place as seen from the node (see `to_keep`): `../name` stands on what the node came in, and all
+    A name is the field's place as seen from the node (`to_keep`): `../name` stands on what the node came in, and all
     that came in it may carry it. Those named in `spelling` only say how the family wrote what the node says anyway:
     nothing is lost without them.
     """
