@@ -118,7 +118,7 @@ class Encoder(Protocol):
         """A frame that says nothing, to keep a silent stream alive; None where the dialect has none."""
 
     def lane(self, kind: type[Delta], key: int) -> LaneTarget | None:
-        """Return how the next such delta of this block is written (model/filter.py); None: by `feed`."""
+        """Return how the next such delta of this block is written; None: by `feed`."""
         return None
 
     def renumber(self, number: int) -> None:

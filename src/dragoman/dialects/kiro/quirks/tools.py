@@ -151,7 +151,9 @@ class DescribeTools(Filter):
         self._tells = long_descriptions == "system"
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if not [tool for tool in conversation.tools if isinstance(tool, Opaque) or not _is_described(tool)]:
+        specs = [tool for tool in conversation.tools if isinstance(tool, ToolSpec)]
+        short = [spec for spec in specs if 0 < 4 * len(spec.description) <= LONGEST_BYTES]
+        if len(short) == len(conversation.tools) and "undescribed_tools" not in facts.features(conversation):
             return conversation, None
         before = len(notes)
         tools: list[ToolSpec] = []
@@ -182,11 +184,6 @@ class DescribeTools(Filter):
         if self._tells:
             told.append(Text(f"The tool {tool.name}:\n{words}", at=tool.at))
         return structs.replace(tool, description=short)
-
-
-def _is_described(tool: ToolSpec) -> bool:
-    """Whether its description is surely neither missing nor too long."""
-    return 0 < 4 * len(tool.description) <= LONGEST_BYTES and not tool.description.isspace()
 
 
 def _cut(words: str) -> str:
