@@ -27,7 +27,7 @@ from tests.faults.listening import Wrong
 from tests.faults.stage import Case, Pair, Shown, fixed, through
 from tests.faults.table import Row
 
-QUICKLY = "timeouts.dns = 0.4\ntimeouts.connect = 0.4\ntimeouts.tls = 0.4"  # the defaults are in test_defaults
+QUICKLY = "timeouts.dns = 0.4\ntimeouts.connect = 0.4\ntimeouts.tls = 0.4"  # the defaults are in test_faults
 NOBODY = "https://api.nowhere.test"
 
 
