@@ -12,25 +12,9 @@ from msgspec import Struct
 from dragoman.dialects.base import REAL_WORLD, Content, Encoder, Reader, World
 from dragoman.errors import ClientFault, DragomanError, Fault
 from dragoman.filters.calls import settle_reply
+from dragoman.model import events as ev
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.conversation import Reply, Stop, Usage
-from dragoman.model.events import (
-    ArgumentsDelta,
-    BlockKeys,
-    BlockStarted,
-    Budget,
-    Delta,
-    Event,
-    Events,
-    Failed,
-    Finished,
-    ReasoningDelta,
-    Started,
-    Step,
-    Stopped,
-    TextDelta,
-    UsageReported,
-)
 from dragoman.model.filter import (
     BLOCKS,
     MOST_OF_ANSWER,
@@ -56,14 +40,14 @@ class ResponseFilters:
 
     __slots__ = ("_backs", "_concerned", "_reads", "keys", "notes")
 
-    def __init__(self, plan: Plan, keys: BlockKeys | None = None) -> None:
+    def __init__(self, plan: Plan, keys: ev.BlockKeys | None = None) -> None:
         self.notes = Notes(most=MOST_OF_ANSWER)
-        self.keys = keys or BlockKeys()
+        self.keys = keys or ev.BlockKeys()
         self._backs = [make(self.notes, self.keys) for make in reversed(plan.makers)]
         self._reads = [back.reads for back in self._backs]
         self._concerned = _concerned(*self._reads)
 
-    def feed(self, events: Events) -> Events:
+    def feed(self, events: ev.Events) -> ev.Events:
         """Return what becomes of the events: the same tuple if no filter changes anything."""
         first, backs, reads = 0, self._backs, self._reads
         while events:
@@ -71,9 +55,9 @@ class ResponseFilters:
             kinds: Kind | frozenset[Kind] = type(first_event)
             if len(events) > 1:
                 kinds = frozenset(
-                    [type(each.block) if isinstance(each, BlockStarted) else type(each) for each in events]
+                    [type(each.block) if isinstance(each, ev.BlockStarted) else type(each) for each in events]
                 )
-            elif isinstance(first_event, BlockStarted):
+            elif isinstance(first_event, ev.BlockStarted):
                 kinds = type(first_event.block)
             for position in self._concerned[kinds]:
                 if position >= first:
@@ -89,7 +73,7 @@ class ResponseFilters:
                 break
         return events
 
-    def lane(self, kind: type[Delta], key: int) -> list[LaneWatch] | None:
+    def lane(self, kind: type[ev.Delta], key: int) -> list[LaneWatch] | None:
         """Return when the filters must see such a delta; None: one of them always must."""
         watches: list[LaneWatch] = []
         for position in self._concerned[kind]:
@@ -111,7 +95,7 @@ class _Concerned(dict[Kind | frozenset[Kind], tuple[int, ...]]):
     def __missing__(self, kinds: Kind | frozenset[Kind]) -> tuple[int, ...]:
         any_of = kinds if isinstance(kinds, frozenset) else frozenset({kinds})
         if not any_of.isdisjoint(BLOCKS):
-            any_of |= {BlockStarted}
+            any_of |= {ev.BlockStarted}
         self[kinds] = found = tuple(
             [at for at, read in enumerate(self._reads) if read is None or not any_of.isdisjoint(read)]
         )
@@ -129,22 +113,22 @@ class Progress(Struct):
     usage: Usage | None = None
     stop: Stop | None = None
 
-    def see(self, events: Events) -> None:
+    def see(self, events: ev.Events) -> None:
         for event in events:
             kind = type(event)
             if kind not in _WATCHED:
                 self.begun = True
-            elif isinstance(event, Started | UsageReported):
+            elif isinstance(event, ev.Started | ev.UsageReported):
                 self.usage = event.usage or self.usage
-                if isinstance(event, Started):
+                if isinstance(event, ev.Started):
                     self.id = event.id
-            elif isinstance(event, Stopped):
+            elif isinstance(event, ev.Stopped):
                 self.begun, self.stop = True, self.stop or event.stop
 
 
-_WATCHED: frozenset[type[Event]] = frozenset({Started, UsageReported, Stopped, Failed})
-_DELTAS: frozenset[type[Event]] = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta})
-_LAST: frozenset[type[Event]] = frozenset({Finished, Failed})
+_WATCHED: frozenset[type[ev.Event]] = frozenset({ev.Started, ev.UsageReported, ev.Stopped, ev.Failed})
+_DELTAS: frozenset[type[ev.Event]] = frozenset({ev.TextDelta, ev.ReasoningDelta, ev.ArgumentsDelta})
+_LAST: frozenset[type[ev.Event]] = frozenset({ev.Finished, ev.Failed})
 _GAP = b"\0gap\0"  # what no payload holds
 
 
@@ -223,12 +207,12 @@ class Answer:
         plan: Plan,
         world: World = REAL_WORLD,
         mask: Mask | None = None,
-        budget: Budget | None = None,
+        budget: ev.Budget | None = None,
         encoder: Encoder | None = None,
     ) -> None:
         upstream, client = plan.upstream, plan.client
         self._mask = mask
-        keys, self._keeps_frames = BlockKeys(budget=budget), plan.keeps_frames
+        keys, self._keeps_frames = ev.BlockKeys(budget=budget), plan.keeps_frames
         self._decoder = upstream.codec.decoder(plan.sent, world, keys)
         keeps_unread = plan.same_wire and not plan.settings.repair
         self._reader = Reader(upstream.binding.frames(), self._decoder, keeps_unread=keeps_unread, budget=keys.budget)
@@ -283,14 +267,14 @@ class Answer:
     def tell(self, reply: Reply) -> bytes:
         """Write a whole reply as the stream it stands for."""
         self._filters.notes.changed("stream.from_whole", "", "a whole answer came where a stream was asked for")
-        return self._write([Step(unfold(reply, self._filters.keys))])
+        return self._write([ev.Step(unfold(reply, self._filters.keys))])
 
     def ping(self) -> bytes:
         """A frame that says nothing, for a client that waits; empty where its dialect has none."""
         payload = None if self.over else self._encoder.ping()
         return b"" if payload is None else self._frame(payload)
 
-    def _write(self, steps: Iterable[Step]) -> bytes:
+    def _write(self, steps: Iterable[ev.Step]) -> bytes:
         out: list[bytes] = []
         try:
             for step in steps:
@@ -307,14 +291,14 @@ class Answer:
         if isinstance(error, ClientFault):
             raise error
         self.over, self.fault, self._lane = True, error.fault, None
-        told = self._encoder.feed(self._masked((Failed(error.fault),)))
+        told = self._encoder.feed(self._masked((ev.Failed(error.fault),)))
         return b"".join([*out, *map(self._frame, told)])
 
     def _passed(self, frames: Sequence[Frame], count: int) -> bytes:
         """Return what goes out for the first `count` frames, which pass."""
         return b"".join([frame.raw for frame in frames[:count]])
 
-    def _add(self, step: Step, out: list[bytes]) -> None:
+    def _add(self, step: ev.Step, out: list[bytes]) -> None:
         """Translate one frame the general way."""
         self._lane = None
         if step.unread:
@@ -338,9 +322,9 @@ class Answer:
         if is_delta and events is step.events:
             self._lane = self._open_lane(events[0], as_it_came)
 
-    def _open_lane(self, delta: Event, as_it_came: bool) -> _Lane | None:
+    def _open_lane(self, delta: ev.Event, as_it_came: bool) -> _Lane | None:
         """Return the lane for the deltas that follow this one; None if they go the general way."""
-        assert isinstance(delta, Delta)
+        assert isinstance(delta, ev.Delta)
         kind, key = type(delta), delta.key
         source = self._decoder.lane(kind, key)
         if source is not None and self._passes:
@@ -362,25 +346,25 @@ class Answer:
         parts = source.kind, source.decode, source.text_of, search, listeners, as_it_came
         return _Lane(*parts, before, after + before, after)
 
-    def _watched(self, events: Events) -> Events:
+    def _watched(self, events: ev.Events) -> ev.Events:
         """Note how far the answer has come. Return the events without what the client must not read of a failure."""
         self.progress.see(events)
         if events and type(events[-1]) in _LAST:
             self.over = True
             events = self._masked(events)
-            self.fault = events[-1].fault if isinstance(events[-1], Failed) else None
+            self.fault = events[-1].fault if isinstance(events[-1], ev.Failed) else None
         return events
 
-    def _masked(self, events: Events) -> Events:
+    def _masked(self, events: ev.Events) -> ev.Events:
         """The events without what the client must not read of a failure, the last of them."""
         last = events[-1]
-        if self._mask is None or not isinstance(last, Failed):
+        if self._mask is None or not isinstance(last, ev.Failed):
             return events
         told = self._mask(last.fault)
-        return events if told is last.fault else (*events[:-1], Failed(told))
+        return events if told is last.fault else (*events[:-1], ev.Failed(told))
 
 
-def note_unread(notes: Notes, step: Step) -> None:
+def note_unread(notes: Notes, step: ev.Step) -> None:
     """Note a frame that could not be read, and whether the client gets it."""
     if step.raw:
         notes.changed("stream.unread_frame", "", f"a frame that cannot be read was passed on as it came: {step.unread}")
@@ -395,13 +379,13 @@ def answer_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[by
 
 
 def reply_whole(
-    plan: Plan, body: bytes, world: World = REAL_WORLD, budget: Budget | None = None
+    plan: Plan, body: bytes, world: World = REAL_WORLD, budget: ev.Budget | None = None
 ) -> tuple[Reply, list[Note]]:
     """Read a whole reply into the client's canonical reply, before it is rendered.
 
     A body that is a stream, though none was asked for, is gathered, with a note.
     """
-    ways = ResponseFilters(plan, BlockKeys(budget=budget))
+    ways = ResponseFilters(plan, ev.BlockKeys(budget=budget))
     reply = folded(plan, ways.feed(_told(plan, body, world, ways)), ways.notes)
     return reply, list(ways.notes)
 
@@ -411,14 +395,14 @@ def is_event_stream(body: bytes) -> bool:
     return body.lstrip()[:6].startswith((b"data:", b"event:", b":", b"id:", b"retry:")) or body[:1] == b"\0"
 
 
-def folded(plan: Plan, events: Events, notes: Notes) -> Reply:
+def folded(plan: Plan, events: ev.Events, notes: Notes) -> Reply:
     """What the client is told by these events, as a whole reply that its dialect can say."""
     reply = fold(events, notes)
     takes_objects = plan.client.codec.capabilities(plan.asked.model).arguments == "object"
     return settle_reply(reply, notes) if takes_objects else reply
 
 
-def _told(plan: Plan, body: bytes, world: World, ways: ResponseFilters) -> Events:
+def _told(plan: Plan, body: bytes, world: World, ways: ResponseFilters) -> ev.Events:
     """What a whole answer says, as events. One that only ever streams is read as the stream it is."""
     upstream = plan.upstream
     if "streams_only" not in upstream.codec.capabilities(plan.sent.model).traits:
@@ -429,9 +413,9 @@ def _told(plan: Plan, body: bytes, world: World, ways: ResponseFilters) -> Event
     return _streamed(plan, body, world, ways)
 
 
-def _streamed(plan: Plan, body: bytes, world: World, ways: ResponseFilters) -> Events:
+def _streamed(plan: Plan, body: bytes, world: World, ways: ResponseFilters) -> ev.Events:
     """The events of an answer that came as a stream."""
-    upstream, events = plan.upstream, list[Event]()
+    upstream, events = plan.upstream, list[ev.Event]()
     reader = Reader(upstream.binding.frames(), upstream.codec.decoder(plan.sent, world, ways.keys))
     for step in (*reader.feed(body), *reader.close()):
         if step.unread:

@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 from dragoman.errors import Fault
+from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Output, Stop, Thinking, ToolChoice, ToolSpec, Usage, Why
-from dragoman.model.events import (
-    FINISHED,
-    ArgumentsDelta,
-    BlockEnded,
-    BlockStarted,
-    Events,
-    Failed,
-    ReasoningDelta,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-)
 
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 _WEATHER = ToolSpec(
@@ -110,49 +98,49 @@ CONVERSATIONS: dict[str, Conversation] = {
 }
 
 
-def _stream(*items: object, why: Why = Why.END) -> Events:
+def _stream(*items: object, why: Why = Why.END) -> ev.Events:
     return (
-        Started("msg_1", "m"),
+        ev.Started("msg_1", "m"),
         *items,  # type: ignore[arg-type]
-        UsageReported(Usage(12, 7, 100, 20)),
-        Stopped(Stop(why)),
-        FINISHED,
+        ev.UsageReported(Usage(12, 7, 100, 20)),
+        ev.Stopped(Stop(why)),
+        ev.FINISHED,
     )
 
 
-STREAMS: dict[str, Events] = {
-    "text": _stream(BlockStarted(0, Text("")), TextDelta(0, "Hel"), TextDelta(0, "lo ✓"), BlockEnded(0)),
+STREAMS: dict[str, ev.Events] = {
+    "text": _stream(ev.BlockStarted(0, Text("")), ev.TextDelta(0, "Hel"), ev.TextDelta(0, "lo ✓"), ev.BlockEnded(0)),
     "reasoning, text, a call": _stream(
-        BlockStarted(0, Reasoning("", "anthropic")),
-        ReasoningDelta(0, "Let me think."),
-        BlockEnded(0),
-        BlockStarted(1, Text("")),
-        TextDelta(1, "I will look."),
-        BlockEnded(1),
-        BlockStarted(2, ToolCall("call_1", "get_weather")),
-        ArgumentsDelta(2, '{"city":'),
-        ArgumentsDelta(2, '"Paris"}'),
-        BlockEnded(2),
+        ev.BlockStarted(0, Reasoning("", "anthropic")),
+        ev.ReasoningDelta(0, "Let me think."),
+        ev.BlockEnded(0),
+        ev.BlockStarted(1, Text("")),
+        ev.TextDelta(1, "I will look."),
+        ev.BlockEnded(1),
+        ev.BlockStarted(2, ToolCall("call_1", "get_weather")),
+        ev.ArgumentsDelta(2, '{"city":'),
+        ev.ArgumentsDelta(2, '"Paris"}'),
+        ev.BlockEnded(2),
         why=Why.TOOL,
     ),
     "interleaved calls": _stream(
-        BlockStarted(0, ToolCall("a", "f")),
-        BlockStarted(1, ToolCall("b", "g")),
-        ArgumentsDelta(0, '{"x":'),
-        ArgumentsDelta(1, '{"y":'),
-        ArgumentsDelta(0, "1}"),
-        ArgumentsDelta(1, "2}"),
-        BlockEnded(0),
-        BlockEnded(1),
+        ev.BlockStarted(0, ToolCall("a", "f")),
+        ev.BlockStarted(1, ToolCall("b", "g")),
+        ev.ArgumentsDelta(0, '{"x":'),
+        ev.ArgumentsDelta(1, '{"y":'),
+        ev.ArgumentsDelta(0, "1}"),
+        ev.ArgumentsDelta(1, "2}"),
+        ev.BlockEnded(0),
+        ev.BlockEnded(1),
         why=Why.TOOL,
     ),
-    "a call without arguments": _stream(BlockStarted(0, ToolCall("a", "now")), BlockEnded(0), why=Why.TOOL),
-    "cut by length": _stream(BlockStarted(0, Text("")), TextDelta(0, "and so"), BlockEnded(0), why=Why.LENGTH),
+    "a call without arguments": _stream(ev.BlockStarted(0, ToolCall("a", "now")), ev.BlockEnded(0), why=Why.TOOL),
+    "cut by length": _stream(ev.BlockStarted(0, Text("")), ev.TextDelta(0, "and so"), ev.BlockEnded(0), why=Why.LENGTH),
     "nothing": _stream(),
     "failed": (
-        Started("msg_1", "m"),
-        BlockStarted(0, Text("")),
-        TextDelta(0, "Hel"),
-        Failed(Fault("overloaded", "too busy", 529)),
+        ev.Started("msg_1", "m"),
+        ev.BlockStarted(0, Text("")),
+        ev.TextDelta(0, "Hel"),
+        ev.Failed(Fault("overloaded", "too busy", 529)),
     ),
 }

@@ -15,25 +15,10 @@ from msgspec import Struct
 
 from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault
+from dragoman.model import events as ev
 from dragoman.model.blocks import Block
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply, Stop, Usage
-from dragoman.model.events import (
-    ArgumentsDelta,
-    BlockKeys,
-    Budget,
-    Delta,
-    Event,
-    Events,
-    Failed,
-    Finished,
-    KeptSize,
-    OpaqueEvent,
-    ReasoningDelta,
-    Step,
-    TextDelta,
-    UsageReported,
-)
 from dragoman.model.filter import Filter, LaneSource, LaneTarget
 from dragoman.wire.frame import Frame, FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
@@ -91,14 +76,14 @@ class Decoder(Protocol):
         """Whether a call or another block has begun and not ended."""
 
     @abstractmethod
-    def feed(self, frame: Frame) -> Events | None:
+    def feed(self, frame: Frame) -> ev.Events | None:
         """The frame's meaning; None for one that must not travel, not even at home (D51)."""
 
     @abstractmethod
-    def close(self, broken: Fault | None) -> Events:
+    def close(self, broken: Fault | None) -> ev.Events:
         """The end of the bytes: by themselves, or because something broke. Empty if the stream had ended."""
 
-    def lane(self, kind: type[Delta], key: int) -> LaneSource | None:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneSource | None:
         """Return how the next such delta of this block is read from its frame (model/filter.py); None: by `feed`."""
         return None
 
@@ -107,17 +92,17 @@ class Encoder(Protocol):
     """Events to payloads."""
 
     @abstractmethod
-    def feed(self, events: Events) -> Iterable[Payload]: ...
+    def feed(self, events: ev.Events) -> Iterable[Payload]: ...
 
     @abstractmethod
-    def passes(self, events: Events) -> bool:
+    def passes(self, events: ev.Events) -> bool:
         """Count these events and let their own frame through. False: numbering moved, or something is held back."""
 
     @abstractmethod
     def ping(self) -> Payload | None:
         """A frame that says nothing, to keep a silent stream alive; None where the dialect has none."""
 
-    def lane(self, kind: type[Delta], key: int) -> LaneTarget | None:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneTarget | None:
         """Return how the next such delta of this block is written; None: by `feed`."""
         return None
 
@@ -125,7 +110,7 @@ class Encoder(Protocol):
         """Count so many frames as sent, where frames are numbered and others went out before."""
         return
 
-    def is_unasked(self, events: Events) -> bool:
+    def is_unasked(self, events: ev.Events) -> bool:
         """Whether the frame of these events says only what a quirk asked for and the client did not."""
         return False
 
@@ -179,13 +164,13 @@ class Codec(Protocol):
     def render_request(self, conversation: Conversation) -> Call: ...
     def parse_reply(self, body: bytes, asked: Conversation) -> Reply: ...
     def render_reply(self, reply: Reply, asked: Conversation, world: World) -> bytes: ...
-    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> Decoder:
+    def decoder(self, asked: Conversation, world: World, keys: ev.BlockKeys | None = None) -> Decoder:
         """A decoder for one answer. It takes the key of every block from `keys`; without it, it counts its own.
 
         What it keeps of the answer for later it counts in `keys.budget` first.
         """
 
-    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> Encoder:
+    def encoder(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> Encoder:
         """An encoder for one answer. What it keeps of the answer for later it counts in `budget` first."""
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
@@ -297,18 +282,18 @@ class Content:
         self._usage: Usage | None = None
         self._frame: Json = None
 
-    def is_in(self, events: Events) -> bool:
+    def is_in(self, events: ev.Events) -> bool:
         """Whether one of the events is content."""
         return any(map(self._is_content, events))
 
-    def _is_content(self, event: Event) -> bool:
+    def _is_content(self, event: ev.Event) -> bool:
         match event:
-            case TextDelta() | ReasoningDelta() | ArgumentsDelta():
+            case ev.TextDelta() | ev.ReasoningDelta() | ev.ArgumentsDelta():
                 return event.text != ""
-            case UsageReported():
+            case ev.UsageReported():
                 counts, self._usage = self._usage, event.usage
                 return event.usage != counts
-            case OpaqueEvent(kind=kind, data=data):
+            case ev.OpaqueEvent(kind=kind, data=data):
                 if isinstance(data, dict):
                     data = {name: item for name, item in data.items() if name != _NUMBER}
                 last, self._frame = self._frame, [kind, data]
@@ -333,10 +318,10 @@ class Reader:
     __slots__ = ("_decoder", "_frames", "_held", "_keeps_unread", "error", "failure", "over")
 
     def __init__(
-        self, frames: FrameDecoder, decoder: Decoder, *, keeps_unread: bool = False, budget: Budget | None = None
+        self, frames: FrameDecoder, decoder: Decoder, *, keeps_unread: bool = False, budget: ev.Budget | None = None
     ) -> None:
         self._frames = frames
-        self._held = KeptSize(budget or Budget())  # of a frame that is not whole
+        self._held = ev.KeptSize(budget or ev.Budget())  # of a frame that is not whole
         self._keeps_unread = keeps_unread
         self._decoder = decoder
         self.failure: DragomanError | None = None  # of the frame decoder, after the last frame that it gave
@@ -348,17 +333,17 @@ class Reader:
         """Bytes that wait for the rest of their frame."""
         return self._frames.held
 
-    def feed(self, chunk: bytes) -> list[Step]:
+    def feed(self, chunk: bytes) -> list[ev.Step]:
         """Take more bytes and give the steps they complete."""
-        steps: list[Step] = []
+        steps: list[ev.Step] = []
         for frame in self.frames(chunk):
             if not self.over and (step := self.step(frame)) is not None:
                 steps.append(step)
         return steps if (broken := self.broken()) is None else [*steps, broken]
 
-    def close(self, broken: Fault | None = None) -> list[Step]:
+    def close(self, broken: Fault | None = None) -> list[ev.Step]:
         """The end of the bytes; `broken` says why if it was not their own end."""
-        steps: list[Step] = []
+        steps: list[ev.Step] = []
         has_more = broken is None and not self.over
         if has_more:
             try:
@@ -371,7 +356,7 @@ class Reader:
                 steps.append(self.fail(error))
         if not self.over:
             self.over = True
-            steps.append(Step(self._decoder.close(broken)))
+            steps.append(ev.Step(self._decoder.close(broken)))
         return steps
 
     def frames(self, chunk: bytes) -> list[Frame]:
@@ -388,19 +373,19 @@ class Reader:
             self.failure = error
         return frames
 
-    def broken(self) -> Step | None:
+    def broken(self) -> ev.Step | None:
         """The step of an error that the frame decoder met after the last frame. Raises one of this side."""
         failure, self.failure = self.failure, None
         return None if failure is None or self.over else self.fail(failure)
 
-    def step(self, frame: Frame, *, closing: bool = False) -> Step | None:
+    def step(self, frame: Frame, *, closing: bool = False) -> ev.Step | None:
         """Read one frame; None if it says nothing that may travel. Raises an error that is not the upstream's."""
         try:
             events = self._decoder.feed(frame)
         except BadFrame as error:
             if closing or frame.error or frame.kind == "error" or (self._decoder.is_open and not self._keeps_unread):
                 return self.fail(error)  # it was cut, or a part of an open block may be lost
-            return Step((), frame.raw if self._keeps_unread else b"", str(error))
+            return ev.Step((), frame.raw if self._keeps_unread else b"", str(error))
         except DragomanError as error:
             return self.fail(error)
         if events is None:
@@ -408,18 +393,18 @@ class Reader:
         if events and type(events[-1]) in _LAST:
             self.over = True
             self._held.set(0)
-        return Step(events, frame.raw)
+        return ev.Step(events, frame.raw)
 
-    def fail(self, error: DragomanError) -> Step:
+    def fail(self, error: DragomanError) -> ev.Step:
         """The end that an error makes. Raises one that is not the upstream's fault."""
         if isinstance(error, ClientFault):
             raise error
         self.error = error.with_traceback(None)  # its frames would keep what was being read
         self.over = True
         self._held.set(0)
-        return Step((Failed(error.fault),))
+        return ev.Step((ev.Failed(error.fault),))
 
 
 _PINGS = frozenset({"ping", "pingEvent", "keepalive", "keep-alive", "heartbeat"})
 _NUMBER = "sequence_number"  # counts frames, and so differs in each
-_LAST: frozenset[type[Event]] = frozenset({Finished, Failed})
+_LAST: frozenset[type[ev.Event]] = frozenset({ev.Finished, ev.Failed})

@@ -15,31 +15,16 @@ from operator import is_
 from msgspec import structs
 
 from dragoman.errors import Fault
+from dragoman.model import events as ev
 from dragoman.model.blocks import ToolCall
 from dragoman.model.conversation import Stop, Why
-from dragoman.model.events import (
-    ArgumentsDelta,
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Cited,
-    Delta,
-    Event,
-    Events,
-    Failed,
-    ReasoningDelta,
-    Sealed,
-    Stopped,
-    TextDelta,
-    event_size,
-)
 from dragoman.model.filter import BLOCKS, NEVER, UNSEEN, Back, Filter, LaneWatch, Notes, Reads
 from dragoman.wire.jsonscan import ObjectScanner
 
 HELD_LIMIT = 4 * 1024 * 1024  # characters held back in one stream
 
-_LEADING: Reads = BLOCKS | {BlockEnded, Stopped}
-_SCANNING: Reads = _LEADING | {ArgumentsDelta}
+_LEADING: Reads = BLOCKS | {ev.BlockEnded, ev.Stopped}
+_SCANNING: Reads = _LEADING | {ev.ArgumentsDelta}
 
 
 class SerializeBlocks(Filter):
@@ -53,8 +38,8 @@ class SerializeBlocks(Filter):
 class _Waiting:
     """A block that is not out yet, with what has come for it."""
 
-    def __init__(self, started: BlockStarted) -> None:
-        self.events: list[Event] = [started]
+    def __init__(self, started: ev.BlockStarted) -> None:
+        self.events: list[ev.Event] = [started]
         self.ended = False
 
 
@@ -74,7 +59,7 @@ class _Queue(Back):
         "reads",
     )
 
-    def __init__(self, calls_end: bool, _notes: Notes, keys: BlockKeys) -> None:
+    def __init__(self, calls_end: bool, _notes: Notes, keys: ev.BlockKeys) -> None:
         self.reads = BLOCKS
         self._budget = keys.budget
         self._calls_end = calls_end
@@ -82,17 +67,17 @@ class _Queue(Back):
         self._scanner: ObjectScanner | None = None  # follows the head's arguments if it is a JSON call without an end
         self._waiting: dict[int, _Waiting] = {}
         self._closed_early: dict[int, bool] = {}  # a set of keys, small while it is empty
-        self._stops: list[Event] = []  # what must come after all blocks
+        self._stops: list[ev.Event] = []  # what must come after all blocks
         self._held = 0
         self._failed = False
 
-    def feed(self, events: Events) -> Events:
+    def feed(self, events: ev.Events) -> ev.Events:
         if self._failed:
             return ()
-        out: list[Event] = []
+        out: list[ev.Event] = []
         for event in events:
             self._add(event, out)
-            if out and isinstance(out[-1], Failed):
+            if out and isinstance(out[-1], ev.Failed):
                 break
         if self._waiting or self._closed_early or self._failed:
             self.reads = None
@@ -102,101 +87,105 @@ class _Queue(Back):
             self.reads = _LEADING if self._scanner is None else _SCANNING
         return events if len(out) == len(events) and all(map(is_, out, events)) else tuple(out)
 
-    def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
         if key != self._head or self._waiting or self._failed:
             return None
         return UNSEEN if self._scanner is None else LaneWatch(listener=self._scanner.feed)
 
-    def _add(self, event: Event, out: list[Event]) -> None:
+    def _add(self, event: ev.Event, out: list[ev.Event]) -> None:
         match event:
-            case BlockStarted() if self._head is None:
+            case ev.BlockStarted() if self._head is None:
                 self._lead(event, out)
-            case BlockStarted():
-                self._budget.keep(event_size(event))
+            case ev.BlockStarted():
+                self._budget.keep(ev.event_size(event))
                 self._waiting[event.key] = _Waiting(event)
                 if self._scanner is not None and self._scanner.complete:
                     self._give_way(out)
-            case BlockEnded(key) if key == self._head:
+            case ev.BlockEnded(key) if key == self._head:
                 out.append(event)
                 self._head = self._scanner = None
                 if self._waiting or self._stops:
                     self._advance(out)
-            case ArgumentsDelta(key, text) if key == self._head and self._scanner is not None:
+            case ev.ArgumentsDelta(key, text) if key == self._head and self._scanner is not None:
                 out.append(event)
                 self._scanner.feed(text)
                 if self._scanner.complete and self._waiting:
                     self._give_way(out)
-            case TextDelta() | ReasoningDelta() | ArgumentsDelta() | Sealed() | Cited() | BlockEnded():
+            case (
+                ev.TextDelta() | ev.ReasoningDelta() | ev.ArgumentsDelta() | ev.Sealed() | ev.Cited() | ev.BlockEnded()
+            ):
                 if event.key == self._head:
                     out.append(event)
                 elif event.key in self._closed_early:
                     self._late(event, out)
                 else:
                     self._hold(event, out)
-            case Stopped() if self._waiting or self._head is not None:
+            case ev.Stopped() if self._waiting or self._head is not None:
                 self._stops.append(event)
-            case Failed():
+            case ev.Failed():
                 self._failed = True
                 out.append(event)
             case _:
                 out.append(event)
 
-    def _lead(self, event: BlockStarted, out: list[Event]) -> None:
+    def _lead(self, event: ev.BlockStarted, out: list[ev.Event]) -> None:
         self._head = event.key
         call = isinstance(event.block, ToolCall) and event.block.form == "json" and not self._calls_end
         self._scanner = ObjectScanner() if call else None
         out.append(event)
 
-    def _late(self, event: Event, out: list[Event]) -> None:
+    def _late(self, event: ev.Event, out: list[ev.Event]) -> None:
         """Something for a call that was closed because its JSON was complete: white space or its end, or a fault."""
-        if isinstance(event, ArgumentsDelta) and event.text.strip():
+        if isinstance(event, ev.ArgumentsDelta) and event.text.strip():
             self._fail("a tool call went on after its JSON was complete", out)
 
     def _hold(
-        self, event: TextDelta | ReasoningDelta | ArgumentsDelta | Sealed | Cited | BlockEnded, out: list[Event]
+        self,
+        event: ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.Sealed | ev.Cited | ev.BlockEnded,
+        out: list[ev.Event],
     ) -> None:
         waiting = self._waiting[event.key]
-        self._budget.keep(event_size(event))
+        self._budget.keep(ev.event_size(event))
         waiting.events.append(event)
-        if isinstance(event, BlockEnded):
+        if isinstance(event, ev.BlockEnded):
             waiting.ended = True
-        elif isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta):
+        elif isinstance(event, ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta):
             self._held += len(event.text)
             if self._held > HELD_LIMIT:
                 self._fail(f"more than {HELD_LIMIT} characters of interleaved blocks had to be held back", out)
 
-    def _fail(self, why: str, out: list[Event]) -> None:
+    def _fail(self, why: str, out: list[ev.Event]) -> None:
         self._failed = True
-        out.append(Failed(Fault("server", why)))
+        out.append(ev.Failed(Fault("server", why)))
 
-    def _give_way(self, out: list[Event]) -> None:
+    def _give_way(self, out: list[ev.Event]) -> None:
         """End the head, whose JSON is complete, before its end was said."""
         if self._head is not None:
             self._closed_early[self._head] = True
-            out.append(BlockEnded(self._head))
+            out.append(ev.BlockEnded(self._head))
         self._head = self._scanner = None
         self._advance(out)
 
-    def _advance(self, out: list[Event]) -> None:
+    def _advance(self, out: list[ev.Event]) -> None:
         """Let the next blocks out: all that have ended, then the first that is still open as the new head."""
         while self._waiting and self._head is None:
             key = next(iter(self._waiting))
             waiting = self._waiting.pop(key)
-            self._budget.free(sum(map(event_size, waiting.events)))
+            self._budget.free(sum(map(ev.event_size, waiting.events)))
             for event in waiting.events:
-                if isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta):
+                if isinstance(event, ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta):
                     self._held -= len(event.text)
-                if isinstance(event, BlockStarted):
+                if isinstance(event, ev.BlockStarted):
                     self._lead(event, out)
                     continue
                 out.append(event)
-                if isinstance(event, ArgumentsDelta) and self._scanner is not None:
+                if isinstance(event, ev.ArgumentsDelta) and self._scanner is not None:
                     self._scanner.feed(event.text)
             if waiting.ended:
                 self._head = self._scanner = None
             elif self._scanner is not None and self._scanner.complete and self._waiting:
                 self._closed_early[key] = True
-                out.append(BlockEnded(key))
+                out.append(ev.BlockEnded(key))
                 self._head = self._scanner = None
         if self._head is None:
             out.extend(self._stops)
@@ -212,8 +201,8 @@ class _Queue(Back):
 
 _FOLLOWS = frozenset({Why.END, Why.TOOL, Why.SEQUENCE, Why.PAUSE})  # all others say more than the content can
 
-_IDLE: Reads = frozenset({ToolCall, Stopped})
-_IN_CALL: Reads = _IDLE | {BlockEnded}
+_IDLE: Reads = frozenset({ToolCall, ev.Stopped})
+_IN_CALL: Reads = _IDLE | {ev.BlockEnded}
 
 
 class SettleStop(Filter):
@@ -227,24 +216,24 @@ class SettleStop(Filter):
 class _Settle(Back):
     __slots__ = ("_notes", "_open", "_pauses", "_whole", "reads")
 
-    def __init__(self, pauses: bool, notes: Notes, _keys: BlockKeys) -> None:
+    def __init__(self, pauses: bool, notes: Notes, _keys: ev.BlockKeys) -> None:
         self.reads = _IDLE
         self._pauses = pauses
         self._notes = notes
         self._open: dict[int, int] = {}  # key of an open call -> its choice
         self._whole: dict[int, bool] = {}  # choices with calls -> whether all of them came to their end
 
-    def take(self, event: Event) -> Iterable[Event]:
+    def take(self, event: ev.Event) -> Iterable[ev.Event]:
         match event:
-            case BlockStarted(key, ToolCall(), choice):
+            case ev.BlockStarted(key, ToolCall(), choice):
                 self._open[key], self.reads = choice, _IN_CALL
-            case BlockEnded(key, complete) if key in self._open:
+            case ev.BlockEnded(key, complete) if key in self._open:
                 choice = self._open.pop(key)
                 self._whole[choice] = complete and self._whole.get(choice, True)
                 self.reads = _IN_CALL if self._open else _IDLE
-            case Stopped(stop, choice):
+            case ev.Stopped(stop, choice):
                 right = self._settle(stop, choice)
-                return (event if right is stop else Stopped(right, choice),)
+                return (event if right is stop else ev.Stopped(right, choice),)
             case _:
                 pass
         return (event,)

@@ -13,25 +13,10 @@ from hashlib import sha256
 from msgspec import Struct, structs
 
 from dragoman.errors import Fault
+from dragoman.model import events as ev
 from dragoman.model.blocks import NAME_AT_HOME, Block, Extra, Opaque, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Choice, Conversation, Message, Reply, ToolChoice, ToolSpec, Why
-from dragoman.model.events import (
-    ArgumentsDelta,
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Budget,
-    Delta,
-    Event,
-    Events,
-    Failed,
-    KeptText,
-    Sealed,
-    Started,
-    Stopped,
-    event_size,
-)
 from dragoman.model.filter import NEVER, Back, Facts, Filter, LaneWatch, MakeBack, Notes, Reads
 from dragoman.wire import jsonio
 from dragoman.wire.jsonscan import ObjectScanner
@@ -165,11 +150,11 @@ class _Back(Back):
     not.
     """
 
-    reads: Reads = frozenset({Started, ToolCall})
+    reads: Reads = frozenset({ev.Started, ToolCall})
     __slots__ = ("_calls", "_given", "_names", "_notes", "_seed", "_taken")
 
     def __init__(
-        self, names: Mapping[str, str], taken: Collection[str], turns: int, notes: Notes, _keys: BlockKeys
+        self, names: Mapping[str, str], taken: Collection[str], turns: int, notes: Notes, _keys: ev.BlockKeys
     ) -> None:
         self._names = names
         self._taken = taken
@@ -178,10 +163,10 @@ class _Back(Back):
         self._given: dict[tuple[int, str], bool] = {}  # a set, small while it is empty
         self._calls = 0
 
-    def take(self, event: Event) -> Events:
-        if isinstance(event, Started):
+    def take(self, event: ev.Event) -> ev.Events:
+        if isinstance(event, ev.Started):
             self._seed = f"{self._seed}\0{event.id}"
-        if not isinstance(event, BlockStarted) or not isinstance(event.block, ToolCall):
+        if not isinstance(event, ev.BlockStarted) or not isinstance(event.block, ToolCall):
             return (event,)
         call, choice = event.block, event.choice
         name, id_ = self._names.get(call.name, call.name), call.id
@@ -234,8 +219,8 @@ def _decoded(text: str) -> jsonio.Json:
 
 
 _IDLE: Reads = frozenset({ToolCall})
-_IN_CALL: Reads = _IDLE | {ArgumentsDelta, BlockEnded}
-_WHOLE: Reads = _IN_CALL | {Sealed, Stopped}
+_IN_CALL: Reads = _IDLE | {ev.ArgumentsDelta, ev.BlockEnded}
+_WHOLE: Reads = _IN_CALL | {ev.Sealed, ev.Stopped}
 
 
 class ObjectArguments(Filter):
@@ -297,7 +282,7 @@ class _Arguments(Struct):
 
     scanner: ObjectScanner | None = None  # set once they are known to begin as an object
     tail: bool = False  # something stands after the object
-    held: KeptText | None = None  # arguments that do not begin so
+    held: ev.KeptText | None = None  # arguments that do not begin so
 
     def scan(self, text: str) -> None:
         """Follow more of an object."""
@@ -308,31 +293,31 @@ class _Arguments(Struct):
 class _Objects(Back):
     __slots__ = ("_budget", "_calls", "_failed", "_notes", "reads")
 
-    def __init__(self, notes: Notes, keys: BlockKeys) -> None:
+    def __init__(self, notes: Notes, keys: ev.BlockKeys) -> None:
         self.reads: Reads | None = _IDLE
         self._budget = keys.budget
         self._notes = notes
         self._calls: dict[int, _Arguments] = {}
         self._failed = False
 
-    def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
         call = self._calls.get(key)
         if call is None or call.scanner is None or self._failed:
             return None
         return LaneWatch(listener=call.scan)
 
-    def take(self, event: Event) -> Iterable[Event]:
+    def take(self, event: ev.Event) -> Iterable[ev.Event]:
         if self._failed:
             return ()
         match event:
-            case ArgumentsDelta(key, text) if (call := self._calls.get(key)) is not None:
+            case ev.ArgumentsDelta(key, text) if (call := self._calls.get(key)) is not None:
                 if call.scanner is None:
                     return self._grow(key, text, call)
                 call.scan(text)
-            case BlockStarted(key, ToolCall() as block):
+            case ev.BlockStarted(key, ToolCall() as block):
                 self._calls[key], self.reads = _Arguments(), _IN_CALL
                 return (event if block.form == "json" else structs.replace(event, block=_as_json(block)),)
-            case BlockEnded(key) if (call := self._calls.pop(key, None)) is not None:
+            case ev.BlockEnded(key) if (call := self._calls.pop(key, None)) is not None:
                 self.reads = _IN_CALL if self._calls else _IDLE
                 if call.held is not None or (call.scanner and (call.tail or not call.scanner.complete)):
                     return (*self._end(key, call), event)
@@ -340,23 +325,23 @@ class _Objects(Back):
                 pass
         return (event,)
 
-    def _grow(self, key: int, text: str, call: _Arguments) -> Events:
+    def _grow(self, key: int, text: str, call: _Arguments) -> ev.Events:
         """Take more of arguments that have not begun, or that are held."""
         begun = text.lstrip() if call.held is None else text
         if call.held is None and begun.startswith("{"):
             call.scanner = ObjectScanner()
             call.scan(begun)
-            return (ArgumentsDelta(key, text),)
+            return (ev.ArgumentsDelta(key, text),)
         if begun:
-            call.held = call.held or KeptText(self._budget)
+            call.held = call.held or ev.KeptText(self._budget)
             call.held.add(text)
             if len(call.held) > HELD_LIMIT:
                 self._failed, self.reads = True, None
                 why = f"tool arguments that are no JSON object grew beyond {HELD_LIMIT} characters"
-                return (Failed(Fault("server", why)),)
+                return (ev.Failed(Fault("server", why)),)
         return ()
 
-    def _end(self, key: int, call: _Arguments) -> Events:
+    def _end(self, key: int, call: _Arguments) -> ev.Events:
         """Note what was no whole object; give what was held."""
         if call.held is None:
             self._notes.changed(
@@ -365,23 +350,23 @@ class _Objects(Back):
             return ()
         arguments = as_object(call.held.take())
         self._notes.changed("arguments.wrapped", "", "the arguments of a call were no JSON object; now they are in one")
-        return (ArgumentsDelta(key, arguments),) if arguments else ()
+        return (ev.ArgumentsDelta(key, arguments),) if arguments else ()
 
 
 class _Gathered:
     """A call that is not out yet."""
 
-    def __init__(self, started: BlockStarted, budget: Budget) -> None:
+    def __init__(self, started: ev.BlockStarted, budget: ev.Budget) -> None:
         self.started = started
-        self.pieces = KeptText(budget)
-        self.seals: list[Event] = []
+        self.pieces = ev.KeptText(budget)
+        self.seals: list[ev.Event] = []
 
-    def events(self, arguments: str) -> Iterable[Event]:
+    def events(self, arguments: str) -> Iterable[ev.Event]:
         yield self.started
         if arguments:
-            yield ArgumentsDelta(self.started.key, arguments)
+            yield ev.ArgumentsDelta(self.started.key, arguments)
         yield from self.seals
-        yield BlockEnded(self.started.key)
+        yield ev.BlockEnded(self.started.key)
 
 
 class _WholeCalls(Back):
@@ -389,7 +374,7 @@ class _WholeCalls(Back):
 
     __slots__ = ("_budget", "_calls", "_failed", "_notes", "_odd", "reads")
 
-    def __init__(self, notes: Notes, keys: BlockKeys) -> None:
+    def __init__(self, notes: Notes, keys: ev.BlockKeys) -> None:
         self.reads: Reads | None = _WHOLE
         self._budget = keys.budget
         self._notes = notes
@@ -397,29 +382,29 @@ class _WholeCalls(Back):
         self._odd: list[_Gathered] = []
         self._failed = False
 
-    def take(self, event: Event) -> Iterable[Event]:
+    def take(self, event: ev.Event) -> Iterable[ev.Event]:
         if self._failed:
             return
         match event:
-            case BlockStarted(key, ToolCall() as block):
+            case ev.BlockStarted(key, ToolCall() as block):
                 self._calls[key] = _Gathered(structs.replace(event, block=_as_json(block)), self._budget)
-            case ArgumentsDelta(key, text) if (call := self._calls.get(key)) is not None:
+            case ev.ArgumentsDelta(key, text) if (call := self._calls.get(key)) is not None:
                 call.pieces.add(text)
                 if len(call.pieces) > WHOLE_LIMIT:
                     self._failed, self.reads = True, None
-                    yield Failed(Fault("server", f"tool arguments grew beyond {WHOLE_LIMIT} characters"))
-            case Sealed(key) if (call := self._calls.get(key)) is not None:
-                self._budget.keep(event_size(event))
+                    yield ev.Failed(Fault("server", f"tool arguments grew beyond {WHOLE_LIMIT} characters"))
+            case ev.Sealed(key) if (call := self._calls.get(key)) is not None:
+                self._budget.keep(ev.event_size(event))
                 call.seals.append(event)
-            case BlockEnded(key, complete) if (call := self._calls.pop(key, None)) is not None:
+            case ev.BlockEnded(key, complete) if (call := self._calls.pop(key, None)) is not None:
                 yield from self._ended(call, complete)
-            case Stopped(stop, choice):
+            case ev.Stopped(stop, choice):
                 yield from self._settled(choice, cut=stop.why in (Why.LENGTH, Why.CONTEXT))
                 yield event
             case _:
                 yield event
 
-    def _ended(self, call: _Gathered, complete: bool) -> Iterable[Event]:
+    def _ended(self, call: _Gathered, complete: bool) -> Iterable[ev.Event]:
         arguments = call.pieces.text()
         if not complete:
             self._drop(call)
@@ -429,7 +414,7 @@ class _WholeCalls(Back):
         else:
             self._odd.append(call)
 
-    def _settled(self, choice: int, *, cut: bool) -> Iterable[Event]:
+    def _settled(self, choice: int, *, cut: bool) -> Iterable[ev.Event]:
         odd = [call for call in self._odd if call.started.choice == choice]
         self._odd = [call for call in self._odd if call.started.choice != choice]
         for call in odd:

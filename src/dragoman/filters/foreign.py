@@ -10,25 +10,10 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 from dragoman.errors import MalformedRequest, Unrepresentable
+from dragoman.model import events as ev
 from dragoman.model.blocks import OUTER, Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, wire_name
 from dragoman.model.capabilities import Capabilities, Place
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
-from dragoman.model.events import (
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Cited,
-    Delta,
-    Event,
-    Events,
-    OpaqueEvent,
-    ReasoningDelta,
-    Sealed,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-)
 from dragoman.model.filter import (
     BLOCKS,
     MOST_OF_ANSWER,
@@ -387,7 +372,7 @@ class _Answer(Back):
 
     __slots__ = ("_carried", "_cites", "_client", "_dropped", "_family", "_notes", "_said", "reads")
 
-    def __init__(self, client: Capabilities, family: str, fields: Carried, notes: Notes, _keys: BlockKeys) -> None:
+    def __init__(self, client: Capabilities, family: str, fields: Carried, notes: Notes, _keys: ev.BlockKeys) -> None:
         self.reads = _KEEPING
         self._client = client
         self._cites = not client.traits.isdisjoint({"citations", "cites"})
@@ -397,34 +382,34 @@ class _Answer(Back):
         self._dropped: dict[int, bool] = {}  # sets, small while they are empty
         self._said: dict[tuple[str, str], bool] = {}
 
-    def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
         return None if key in self._dropped else UNSEEN
 
-    def take(self, event: Event) -> Events:
+    def take(self, event: ev.Event) -> ev.Events:
         match event:
-            case BlockStarted():
+            case ev.BlockStarted():
                 return self._block(event)
-            case TextDelta(key) | ReasoningDelta(key) | Sealed(key) if key in self._dropped:
+            case ev.TextDelta(key) | ev.ReasoningDelta(key) | ev.Sealed(key) if key in self._dropped:
                 return ()
-            case BlockEnded(key) if key in self._dropped:
+            case ev.BlockEnded(key) if key in self._dropped:
                 del self._dropped[key]
                 self.reads = _DROPPING if self._dropped else _KEEPING
                 return ()
-            case Started():
+            case ev.Started():
                 return (self._bare(event, self._carried.answers),)
-            case Stopped(stop):
+            case ev.Stopped(stop):
                 bare = self._bare(stop)
                 return (event if bare is stop else structs.replace(event, stop=bare),)
-            case UsageReported(usage):
+            case ev.UsageReported(usage):
                 bare_usage = self._bare(usage)
-                return (event if bare_usage is usage else UsageReported(bare_usage),)
-            case Cited(_, citation) if citation.family != self._family or not self._cites:
+                return (event if bare_usage is usage else ev.UsageReported(bare_usage),)
+            case ev.Cited(_, citation) if citation.family != self._family or not self._cites:
                 if citation.source is not None and self._cites:
                     self._say("citation.mapped", citation.family, _MAPPED, "changed")
                     return (event,)
                 self._say("foreign.citation", citation.family, "its citations have no place in the client's dialect")
                 return ()
-            case OpaqueEvent(family, kind) if family != self._family:
+            case ev.OpaqueEvent(family, kind) if family != self._family:
                 self._say(
                     "foreign.event", kind, f"events of {family} named {kind} have no place in the client's dialect"
                 )
@@ -432,7 +417,7 @@ class _Answer(Back):
             case _:
                 return (event,)
 
-    def _block(self, event: BlockStarted) -> Events:
+    def _block(self, event: ev.BlockStarted) -> ev.Events:
         block = event.block
         if isinstance(block, Opaque):
             foreign, kind = block.family != self._family, block.kind
@@ -473,5 +458,5 @@ _LONGEST_KIND = 200  # characters that tell two kinds of events or fields apart
 _MAPPED = (
     "its citations are written in the form of the client's dialect, which has no more than address, title and quote"
 )
-_KEEPING: Reads = BLOCKS | {Started, Stopped, UsageReported, Cited, OpaqueEvent}
-_DROPPING: Reads = _KEEPING | {TextDelta, ReasoningDelta, Sealed, BlockEnded}
+_KEEPING: Reads = BLOCKS | {ev.Started, ev.Stopped, ev.UsageReported, ev.Cited, ev.OpaqueEvent}
+_DROPPING: Reads = _KEEPING | {ev.TextDelta, ev.ReasoningDelta, ev.Sealed, ev.BlockEnded}

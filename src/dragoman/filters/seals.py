@@ -16,23 +16,10 @@ from operator import is_
 
 from msgspec import Struct, structs
 
+from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.events import (
-    ArgumentsDelta,
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Cited,
-    Delta,
-    Event,
-    Sealed,
-    Stopped,
-    TextDelta,
-    event_size,
-    text_size,
-)
 from dragoman.model.filter import BLOCKS, UNSEEN, Back, Facts, Features, Filter, LaneWatch, MakeBack, Notes, Reads
 
 _PREFIX = "dragoman1."
@@ -41,9 +28,9 @@ _KINDS = {"signature", "redacted", "encrypted"}
 _SEALED = (Text, Reasoning, ToolCall)
 _PLAIN, _RIDING = 2, 3  # dots behind the prefix
 
-_IDLE: Reads = frozenset({Reasoning, Sealed})
-_UNSEALED: Reads = _IDLE | {BlockEnded}
-_OF_WORDS: Reads = _UNSEALED | BLOCKS | {TextDelta, ArgumentsDelta, Cited, Stopped}
+_IDLE: Reads = frozenset({Reasoning, ev.Sealed})
+_UNSEALED: Reads = _IDLE | {ev.BlockEnded}
+_OF_WORDS: Reads = _UNSEALED | BLOCKS | {ev.TextDelta, ev.ArgumentsDelta, ev.Cited, ev.Stopped}
 
 
 class Mark(Struct, frozen=True):
@@ -157,7 +144,7 @@ class _Home:
 class _Marks(Back):
     __slots__ = ("_client", "_family", "_keys", "_notes", "_thoughts", "_unsealed", "reads")
 
-    def __init__(self, client: Capabilities, family: str, notes: Notes, keys: BlockKeys) -> None:
+    def __init__(self, client: Capabilities, family: str, notes: Notes, keys: ev.BlockKeys) -> None:
         self.reads = _IDLE
         self._keys = keys
         self._client = client
@@ -166,24 +153,24 @@ class _Marks(Back):
         self._unsealed: dict[int, str] = {}  # open foreign reasoning without a seal yet -> its family
         self._thoughts: dict[int, bool] = {}  # a set of keys, small while it is empty
 
-    def take(self, event: Event) -> Iterable[Event]:
+    def take(self, event: ev.Event) -> Iterable[ev.Event]:
         marked = tuple(self._mark(event))
         self.reads = _UNSEALED if self._unsealed else _IDLE
         return marked
 
-    def _mark(self, event: Event) -> Iterable[Event]:
+    def _mark(self, event: ev.Event) -> Iterable[ev.Event]:
         match event:
-            case BlockStarted(key, Reasoning(family=family)):
+            case ev.BlockStarted(key, Reasoning(family=family)):
                 self._thoughts[key] = True
                 if self._foreign(family):
                     self._unsealed[key] = family
                 yield event
-            case Sealed(key, seal) if self._foreign(seal.family) or not self._holds(key):
+            case ev.Sealed(key, seal) if self._foreign(seal.family) or not self._holds(key):
                 yield from self._sealed(key, seal)
-            case Sealed(key):
+            case ev.Sealed(key):
                 self._unsealed.pop(key, None)
                 yield event
-            case BlockEnded(key) if key in self._unsealed:
+            case ev.BlockEnded(key) if key in self._unsealed:
                 family = self._unsealed.pop(key)
                 if "seal_slot" in self._client.traits:
                     yield self._marked(key, Seal(family, ""))
@@ -197,13 +184,13 @@ class _Marks(Back):
     def _holds(self, key: int) -> bool:
         return key in self._thoughts or "sealed_words" in self._client.traits
 
-    def _marked(self, key: int, seal: Seal, owner: str | None = None) -> Sealed:
+    def _marked(self, key: int, seal: Seal, owner: str | None = None) -> ev.Sealed:
         text = mark(seal, owner)
         if "seal_bytes" in self._client.traits:
             text = base64.b64encode(text.encode()).decode()
-        return Sealed(key, Seal(self._family, text))
+        return ev.Sealed(key, Seal(self._family, text))
 
-    def _sealed(self, key: int, seal: Seal) -> Iterable[Event]:
+    def _sealed(self, key: int, seal: Seal) -> Iterable[ev.Event]:
         slot = key in self._unsealed if key in self._thoughts else "sealed_words" in self._client.traits
         if "seal_slot" in self._client.traits and slot:
             self._unsealed.pop(key, None)
@@ -225,79 +212,79 @@ class _Riding(_Marks):
 
     __slots__ = ("_held", "_texts", "_waiting")
 
-    def __init__(self, client: Capabilities, family: str, notes: Notes, keys: BlockKeys) -> None:
+    def __init__(self, client: Capabilities, family: str, notes: Notes, keys: ev.BlockKeys) -> None:
         super().__init__(client, family, notes, keys)
         self.reads = _OF_WORDS
-        self._held: dict[int, list[Event]] = {}  # of calls, and of texts that have said nothing yet
-        self._texts: dict[int, BlockStarted] = {}
+        self._held: dict[int, list[ev.Event]] = {}  # of calls, and of texts that have said nothing yet
+        self._texts: dict[int, ev.BlockStarted] = {}
         self._waiting: dict[int, list[Seal]] = {}  # of texts, by choice
 
-    def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
         return None if key in self._held else UNSEEN
 
-    def take(self, event: Event) -> Iterable[Event]:
+    def take(self, event: ev.Event) -> Iterable[ev.Event]:
         return self._mark(event)
 
-    def _mark(self, event: Event) -> Iterable[Event]:
+    def _mark(self, event: ev.Event) -> Iterable[ev.Event]:
         match event:
-            case BlockStarted(key, ToolCall()):
+            case ev.BlockStarted(key, ToolCall()):
                 self._held[key] = [event]
-            case BlockStarted(key, Text(text="")):
+            case ev.BlockStarted(key, Text(text="")):
                 self._held[key] = [event]
                 self._texts[key] = event
-            case TextDelta(key) | Cited(key) if key in self._texts:
+            case ev.TextDelta(key) | ev.Cited(key) if key in self._texts:
                 yield from (*self._begin(key), event)
-            case Sealed(key, seal) if key in self._texts:
-                self._keys.budget.keep(text_size(seal.data))
+            case ev.Sealed(key, seal) if key in self._texts:
+                self._keys.budget.keep(ev.text_size(seal.data))
                 self._waiting.setdefault(self._texts[key].choice, []).append(seal)
-            case Sealed(key) | ArgumentsDelta(key) if key in self._held:
-                self._keys.budget.keep(event_size(event))
+            case ev.Sealed(key) | ev.ArgumentsDelta(key) if key in self._held:
+                self._keys.budget.keep(ev.event_size(event))
                 self._held[key].append(event)
-            case BlockEnded(key) if key in self._texts:
+            case ev.BlockEnded(key) if key in self._texts:
                 yield from self._text_ended(key, event)
-            case BlockEnded(key) if key in self._held:
+            case ev.BlockEnded(key) if key in self._held:
                 yield from self._call_ended(key, event)
-            case Stopped(choice=choice):
+            case ev.Stopped(choice=choice):
                 for seal in self._waiting.pop(choice, ()):
                     self._drop(seal)
                 yield event
-            case BlockStarted(choice=choice):
+            case ev.BlockStarted(choice=choice):
                 yield from (*self._before(choice), *super()._mark(event))
             case _:
                 yield from super()._mark(event)
 
-    def _begin(self, key: int) -> Iterable[Event]:
+    def _begin(self, key: int) -> Iterable[ev.Event]:
         """Let a text begin, once there is something of it."""
         if self._held.pop(key, None):
             yield from (*self._before(self._texts[key].choice), self._texts[key])
 
-    def _text_ended(self, key: int, end: BlockEnded) -> Iterable[Event]:
+    def _text_ended(self, key: int, end: ev.BlockEnded) -> Iterable[ev.Event]:
         text = self._texts[key]
         if key not in self._held or not self._waiting.get(text.choice):
             yield from (*self._begin(key), end)
         self._held.pop(key, None)
         del self._texts[key]
 
-    def _call_ended(self, key: int, end: BlockEnded) -> Iterable[Event]:
+    def _call_ended(self, key: int, end: ev.BlockEnded) -> Iterable[ev.Event]:
         start, *rest = self._held.pop(key)
-        self._keys.budget.free(sum(map(event_size, rest)))
-        assert isinstance(start, BlockStarted) and isinstance(start.block, ToolCall)
+        self._keys.budget.free(sum(map(ev.event_size, rest)))
+        assert isinstance(start, ev.BlockStarted) and isinstance(start.block, ToolCall)
         yield from self._before(start.choice)
         for event in rest:
-            if isinstance(event, Sealed):
+            if isinstance(event, ev.Sealed):
                 yield from self._rider(event.seal, start.block.id, start.choice)
-        yield from (start, *(event for event in rest if not isinstance(event, Sealed)), end)
+        yield from (start, *(event for event in rest if not isinstance(event, ev.Sealed)), end)
 
-    def _before(self, choice: int) -> Iterable[Event]:
+    def _before(self, choice: int) -> Iterable[ev.Event]:
         """The seals of texts that wait for something to come after them."""
         for seal in self._waiting.pop(choice, ()):
             yield from self._rider(seal, "", choice)
 
-    def _rider(self, seal: Seal, owner: str, choice: int) -> Iterable[Event]:
+    def _rider(self, seal: Seal, owner: str, choice: int) -> Iterable[ev.Event]:
         if "seal_slot" not in self._client.traits:
             self._drop(seal)
             return
         key = self._keys.fresh()
-        yield BlockStarted(key, Reasoning("", self._family), choice)
+        yield ev.BlockStarted(key, Reasoning("", self._family), choice)
         yield self._marked(key, seal, owner)
-        yield BlockEnded(key)
+        yield ev.BlockEnded(key)

@@ -11,30 +11,9 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from dragoman.errors import OutOfOrder, Truncated, UpstreamFault
+from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Choice, Reply, Stop, Usage, Why
-from dragoman.model.events import (
-    FINISHED,
-    AnswerLimits,
-    ArgumentsDelta,
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Budget,
-    Cited,
-    Event,
-    Events,
-    Failed,
-    Finished,
-    KeptText,
-    ReasoningDelta,
-    Sealed,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-    event_size,
-)
 from dragoman.model.filter import Notes
 from dragoman.wire import jsonio
 
@@ -49,9 +28,9 @@ from dragoman.wire import jsonio
 
 # What may come for an open block, by the block's kind.
 _GROWS_BY: dict[type, frozenset[type]] = {
-    Text: frozenset({TextDelta, Cited, Sealed}),
-    Reasoning: frozenset({ReasoningDelta, Sealed}),
-    ToolCall: frozenset({ArgumentsDelta, Sealed}),
+    Text: frozenset({ev.TextDelta, ev.Cited, ev.Sealed}),
+    Reasoning: frozenset({ev.ReasoningDelta, ev.Sealed}),
+    ToolCall: frozenset({ev.ArgumentsDelta, ev.Sealed}),
     Media: frozenset(),
     Opaque: frozenset(),
 }
@@ -63,7 +42,7 @@ class Grammar:
     def __init__(self) -> None:
         self._begun = False
         self._over = False
-        self._open: dict[int, BlockStarted] = {}
+        self._open: dict[int, ev.BlockStarted] = {}
         self._keys: set[int] = set()
         self._sealed: set[int] = set()
         self._stopped: set[int] = set()
@@ -72,39 +51,39 @@ class Grammar:
     def over(self) -> bool:
         return self._over
 
-    def check(self, events: Iterable[Event]) -> None:
+    def check(self, events: Iterable[ev.Event]) -> None:
         for event in events:
             problem = self._problem(event)
             if problem:
                 raise OutOfOrder(f"{type(event).__name__}: {problem}")
 
-    def _problem(self, event: Event) -> str:
+    def _problem(self, event: ev.Event) -> str:
         if self._over:
             return "the stream is over"
         match event:
-            case Failed():
+            case ev.Failed():
                 self._over = True
                 return ""
-            case Started():
+            case ev.Started():
                 again, self._begun = self._begun, True
                 return "the stream has started already" if again else ""
             case _ if not self._begun:
                 return "the stream has not started"
-            case Finished():
+            case ev.Finished():
                 self._over = True
                 return "blocks are open" if self._open else ""
-            case BlockStarted():
+            case ev.BlockStarted():
                 return self._block_started(event)
-            case BlockEnded(key):
+            case ev.BlockEnded(key):
                 return "" if self._open.pop(key, None) else "the block is not open"
-            case Stopped(_, choice):
+            case ev.Stopped(_, choice):
                 return self._stopped_problem(choice)
-            case TextDelta() | ReasoningDelta() | ArgumentsDelta() | Sealed() | Cited():
+            case ev.TextDelta() | ev.ReasoningDelta() | ev.ArgumentsDelta() | ev.Sealed() | ev.Cited():
                 return self._growth(event)
             case _:
                 return ""
 
-    def _block_started(self, event: BlockStarted) -> str:
+    def _block_started(self, event: ev.BlockStarted) -> str:
         if event.key in self._keys:
             return f"key {event.key} was used before"
         if event.choice in self._stopped:
@@ -121,20 +100,20 @@ class Grammar:
         self._stopped.add(choice)
         return ""
 
-    def _growth(self, event: TextDelta | ReasoningDelta | ArgumentsDelta | Sealed | Cited) -> str:
+    def _growth(self, event: ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.Sealed | ev.Cited) -> str:
         started = self._open.get(event.key)
         if started is None:
             return f"block {event.key} is not open"
         if type(event) not in _GROWS_BY[type(started.block)]:
             return f"block {event.key} is a {type(started.block).__name__}"
-        if isinstance(event, Sealed):
+        if isinstance(event, ev.Sealed):
             if event.key in self._sealed:
                 return f"block {event.key} is sealed already"
             self._sealed.add(event.key)
         return ""
 
 
-def check(events: Iterable[Event]) -> None:
+def check(events: Iterable[ev.Event]) -> None:
     """Raise OutOfOrder unless `events` is one whole stream."""
     grammar = Grammar()
     grammar.check(events)
@@ -145,10 +124,10 @@ def check(events: Iterable[Event]) -> None:
 class _Growing:
     """A block under construction."""
 
-    def __init__(self, started: BlockStarted, budget: Budget) -> None:
+    def __init__(self, started: ev.BlockStarted, budget: ev.Budget) -> None:
         self.block = started.block
         self.choice = started.choice
-        self.pieces = KeptText(budget)
+        self.pieces = ev.KeptText(budget)
         self.citations: list[Opaque] = []
         self.seal: Seal | None = None
         self.complete = False
@@ -172,40 +151,40 @@ class _Growing:
 class Assembly:
     """A whole reply while its events come. Without a budget there is no limit to it."""
 
-    def __init__(self, budget: Budget | None = None) -> None:
-        self._budget = budget or Budget(AnswerLimits(answer=sys.maxsize))
-        self._started: Started | None = None
+    def __init__(self, budget: ev.Budget | None = None) -> None:
+        self._budget = budget or ev.Budget(ev.AnswerLimits(answer=sys.maxsize))
+        self._started: ev.Started | None = None
         self._usage: Usage | None = None
         self._growing: dict[int, _Growing] = {}
         self._stops: dict[int, Stop] = {}
         self._finished = False
 
-    def add(self, event: Event) -> None:
+    def add(self, event: ev.Event) -> None:
         """Take the next event. Raises the fault of a failed stream."""
         growing = self._growing
         match event:
-            case TextDelta(key, text) | ReasoningDelta(key, text) | ArgumentsDelta(key, text):
+            case ev.TextDelta(key, text) | ev.ReasoningDelta(key, text) | ev.ArgumentsDelta(key, text):
                 growing[key].pieces.add(text)
-            case BlockStarted():
-                self._budget.keep(event_size(event))
+            case ev.BlockStarted():
+                self._budget.keep(ev.event_size(event))
                 growing[event.key] = _Growing(event, self._budget)
-            case BlockEnded(key, complete):
+            case ev.BlockEnded(key, complete):
                 growing[key].complete = complete
-            case Sealed(key, seal):
-                self._budget.keep(event_size(event))
+            case ev.Sealed(key, seal):
+                self._budget.keep(ev.event_size(event))
                 growing[key].seal = seal
-            case Cited(key, citation):
-                self._budget.keep(event_size(event))
+            case ev.Cited(key, citation):
+                self._budget.keep(ev.event_size(event))
                 growing[key].citations.append(citation)
-            case Started():
+            case ev.Started():
                 self._started, self._usage = event, event.usage or self._usage
-            case UsageReported():
+            case ev.UsageReported():
                 self._usage = event.usage
-            case Stopped():
+            case ev.Stopped():
                 self._stops[event.choice] = event.stop
-            case Failed(fault):
+            case ev.Failed(fault):
                 raise UpstreamFault(fault.message, fault=fault)
-            case Finished():
+            case ev.Finished():
                 self._finished = True
             case _:
                 pass  # an OpaqueEvent belongs to streams alone
@@ -221,7 +200,7 @@ class Assembly:
         return Reply(started.id, started.model, told, self._usage, extra=started.extra)
 
 
-def fold(events: Iterable[Event], notes: Notes | None = None) -> Reply:
+def fold(events: Iterable[ev.Event], notes: Notes | None = None) -> Reply:
     """Assemble a whole reply. Raises the fault of a failed stream, and Truncated for one without an end."""
     assembly = Assembly()
     for event in events:
@@ -256,39 +235,39 @@ def _whole(call: ToolCall, stop: Stop) -> bool:
     return True
 
 
-def unfold(reply: Reply, keys: BlockKeys | None = None) -> Events:
+def unfold(reply: Reply, keys: ev.BlockKeys | None = None) -> ev.Events:
     """Tell a whole reply as the events of a stream, with the keys of the answer it belongs to."""
-    keys = keys or BlockKeys()
-    events: list[Event] = [Started(reply.id, reply.model, extra=reply.extra)]
+    keys = keys or ev.BlockKeys()
+    events: list[ev.Event] = [ev.Started(reply.id, reply.model, extra=reply.extra)]
     for index, choice in enumerate(reply.choices):
         keys.budget.choice()
         for block in choice.blocks:
             events.extend(_block_events(keys.fresh(block), index, block))
-        events.append(Stopped(choice.stop, index))
+        events.append(ev.Stopped(choice.stop, index))
     if reply.usage is not None:
-        events.append(UsageReported(reply.usage))
-    events.append(FINISHED)
+        events.append(ev.UsageReported(reply.usage))
+    events.append(ev.FINISHED)
     return tuple(events)
 
 
-def _block_events(key: int, choice: int, block: Block) -> Iterable[Event]:
+def _block_events(key: int, choice: int, block: Block) -> Iterable[ev.Event]:
     match block:
         case Text():
-            yield BlockStarted(key, structs.replace(block, text="", seal=None, citations=()), choice)
+            yield ev.BlockStarted(key, structs.replace(block, text="", seal=None, citations=()), choice)
             if block.text:
-                yield TextDelta(key, block.text)
-            yield from (Cited(key, citation) for citation in block.citations)
+                yield ev.TextDelta(key, block.text)
+            yield from (ev.Cited(key, citation) for citation in block.citations)
         case Reasoning():
-            yield BlockStarted(key, structs.replace(block, text="", seal=None), choice)
+            yield ev.BlockStarted(key, structs.replace(block, text="", seal=None), choice)
             if block.text:
-                yield ReasoningDelta(key, block.text)
+                yield ev.ReasoningDelta(key, block.text)
         case ToolCall():
-            yield BlockStarted(key, structs.replace(block, arguments="", seal=None), choice)
+            yield ev.BlockStarted(key, structs.replace(block, arguments="", seal=None), choice)
             if block.arguments:
-                yield ArgumentsDelta(key, block.arguments)
+                yield ev.ArgumentsDelta(key, block.arguments)
         case whole:
-            yield BlockStarted(key, whole, choice)  # type: ignore[arg-type]  # a ToolResult is no part of a reply
+            yield ev.BlockStarted(key, whole, choice)  # type: ignore[arg-type]  # a ToolResult is no part of a reply
     seal = getattr(block, "seal", None)
     if seal is not None:
-        yield Sealed(key, seal)
-    yield BlockEnded(key)
+        yield ev.Sealed(key, seal)
+    yield ev.BlockEnded(key)

@@ -12,23 +12,10 @@ from msgspec import structs
 from dragoman.dialects.base import Call, Dialect, World
 from dragoman.dialects.rulebook import Severity
 from dragoman.errors import DragomanError, Fault
+from dragoman.model import events as ev
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Stop, ToolSpec, Usage
-from dragoman.model.events import (
-    FINISHED,
-    ArgumentsDelta,
-    BlockEnded,
-    BlockStarted,
-    Event,
-    Failed,
-    ReasoningDelta,
-    Sealed,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-)
 from dragoman.simulator.model import Prompt, Tool, estimate, output_tokens, respond
 from dragoman.simulator.pieces import Pause, Piece, Response, header_text, scripted_headers, shaped, whole
 from dragoman.simulator.script import (
@@ -249,7 +236,7 @@ def _message_tokens(message: Message) -> int:
 # --- what it answers
 
 
-def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> Iterator[Event | Wait | Emit]:
+def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> Iterator[ev.Event | Wait | Emit]:
     """A turn as events, one whole stream, with waits and raw frames where the script put them."""
     capabilities = dialect.codec.capabilities(asked.model)
     prompt = read_prompt(asked)
@@ -263,14 +250,14 @@ def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> It
     used = prompt.input_tokens if turn.input_tokens is None else turn.input_tokens
     said = output_tokens(parts) if turn.output_tokens is None else turn.output_tokens
     reply_prefix, call_prefix = _PREFIXES.get(dialect.codec.family, ("sim-", "call_"))
-    yield Started(world.new_id(reply_prefix), asked.model, Usage(input=used))
+    yield ev.Started(world.new_id(reply_prefix), asked.model, Usage(input=used))
     keys = itertools.count()
     free = {tool.name for tool in asked.tools if isinstance(tool, ToolSpec) and tool.schema is None}
     for choice in range(max(asked.choices, 1)):
         unsigned = "sealed_words" in capabilities.traits  # where calls are sealed, the first of an answer is
         for part in parts:
             if isinstance(part, Raise):
-                yield Failed(fault(part.type, part.message))
+                yield ev.Failed(fault(part.type, part.message))
                 return
             signer = family if unsigned or not isinstance(part, Use) else ""
             unsigned = unsigned and not isinstance(part, Use)
@@ -279,9 +266,9 @@ def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> It
             yield from _part_events(
                 part, next(keys), choice, turn.pace.chunk, signer, lambda: world.new_id(call_prefix)
             )
-        yield Stopped(Stop(turn.stop or spoken.stop, turn.sequence or spoken.sequence), choice)
-    yield UsageReported(Usage(input=used, output=said * max(asked.choices, 1)))
-    yield FINISHED
+        yield ev.Stopped(Stop(turn.stop or spoken.stop, turn.sequence or spoken.sequence), choice)
+    yield ev.UsageReported(Usage(input=used, output=said * max(asked.choices, 1)))
+    yield ev.FINISHED
 
 
 def _only_text(arguments: str) -> str:
@@ -296,35 +283,35 @@ def _only_text(arguments: str) -> str:
 
 def _part_events(
     part: Part, key: int, choice: int, chunk: int, family: str, new_call_id: Callable[[], str]
-) -> Iterator[Event | Wait | Emit]:
+) -> Iterator[ev.Event | Wait | Emit]:
     match part:
         case Say(text):
-            yield BlockStarted(key, Text(""), choice)
-            yield from (TextDelta(key, text[at : at + chunk]) for at in range(0, len(text), chunk))
+            yield ev.BlockStarted(key, Text(""), choice)
+            yield from (ev.TextDelta(key, text[at : at + chunk]) for at in range(0, len(text), chunk))
         case Reason(text):
-            yield BlockStarted(key, Reasoning("", family), choice)
-            yield from (ReasoningDelta(key, text[at : at + chunk]) for at in range(0, len(text), chunk))
+            yield ev.BlockStarted(key, Reasoning("", family), choice)
+            yield from (ev.ReasoningDelta(key, text[at : at + chunk]) for at in range(0, len(text), chunk))
             yield from _signed(key, family, text)
         case Use():
-            yield BlockStarted(key, ToolCall(part.id or new_call_id(), part.name, form=part.form), choice)
+            yield ev.BlockStarted(key, ToolCall(part.id or new_call_id(), part.name, form=part.form), choice)
             arguments = part.arguments
-            yield from (ArgumentsDelta(key, arguments[at : at + chunk]) for at in range(0, len(arguments), chunk))
+            yield from (ev.ArgumentsDelta(key, arguments[at : at + chunk]) for at in range(0, len(arguments), chunk))
             yield from _signed(key, family, part.name + arguments)
         case Wait() | Emit():
             yield part
             return
         case Raise():
             return
-    yield BlockEnded(key)
+    yield ev.BlockEnded(key)
 
 
-def _signed(key: int, family: str, text: str) -> Iterator[Event]:
+def _signed(key: int, family: str, text: str) -> Iterator[ev.Event]:
     if family:
-        yield Sealed(key, Seal(family, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()))
+        yield ev.Sealed(key, Seal(family, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()))
 
 
 def _frames(
-    told: Iterable[Event | Wait | Emit], dialect: Dialect, asked: Conversation, world: World
+    told: Iterable[ev.Event | Wait | Emit], dialect: Dialect, asked: Conversation, world: World
 ) -> Iterator[Piece]:
     encoder, frame = dialect.codec.encoder(asked, world), dialect.binding.frame
     for each in told:

@@ -14,26 +14,9 @@ from dragoman.dialects.anthropic.faults import render_fault
 from dragoman.dialects.anthropic.reply import render_envelope, render_stop, render_usage
 from dragoman.dialects.base import Encoder, World
 from dragoman.errors import LocalMisuse
+from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
-from dragoman.model.events import (
-    ArgumentsDelta,
-    BlockEnded,
-    BlockStarted,
-    Cited,
-    Delta,
-    Event,
-    Events,
-    Failed,
-    Finished,
-    OpaqueEvent,
-    ReasoningDelta,
-    Sealed,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-)
 from dragoman.model.filter import LaneTarget
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
@@ -52,24 +35,24 @@ _END = b'{"type":"content_block_stop","index":%d}'
 _ONE_CHOICE = "there is only one choice here"
 _GROWING_INPUT = ("server_tool_use", "mcp_tool_use")  # blocks whose input clients read from deltas only
 
-_BY_KIND: dict[type[Delta], bytes] = {TextDelta: _TEXT, ReasoningDelta: _THINKING, ArgumentsDelta: _INPUT}
+_BY_KIND: dict[type[ev.Delta], bytes] = {ev.TextDelta: _TEXT, ev.ReasoningDelta: _THINKING, ev.ArgumentsDelta: _INPUT}
 
 # What the frames of this dialect's own decoder may mean and still be let through: nothing in them was held back before.
 _PASSING: frozenset[tuple[type, ...]] = frozenset(
     {
-        (Started,),
-        (BlockStarted,),
-        (BlockStarted, TextDelta),
-        (BlockStarted, ReasoningDelta),
-        (BlockStarted, Sealed),
-        (ReasoningDelta,),
-        (Cited,),
-        (BlockEnded,),
-        (UsageReported,),
-        (UsageReported, Stopped),
-        (Finished,),
-        (Failed,),
-        (OpaqueEvent,),
+        (ev.Started,),
+        (ev.BlockStarted,),
+        (ev.BlockStarted, ev.TextDelta),
+        (ev.BlockStarted, ev.ReasoningDelta),
+        (ev.BlockStarted, ev.Sealed),
+        (ev.ReasoningDelta,),
+        (ev.Cited,),
+        (ev.BlockEnded,),
+        (ev.UsageReported,),
+        (ev.UsageReported, ev.Stopped),
+        (ev.Finished,),
+        (ev.Failed,),
+        (ev.OpaqueEvent,),
     }
 )
 
@@ -88,46 +71,46 @@ class AnthropicEncoder(Encoder):
         self._stop: Stop | None = None
         self._told = False  # message_delta has gone out
 
-    def feed(self, events: Events) -> Iterable[Payload]:
+    def feed(self, events: ev.Events) -> Iterable[Payload]:
         out: list[Payload] = []
         for event in events:
             _WRITERS[type(event)](self, event, out)
         return out
 
-    def lane(self, kind: type[Delta], key: int) -> LaneTarget | None:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneTarget | None:
         if key in self._held:
             return None
         before, after = (_BY_KIND[kind] % (self._index[key], b'""')).split(b'""')
         return LaneTarget(_DELTA, before, after)
 
-    def passes(self, events: Events) -> bool:
+    def passes(self, events: ev.Events) -> bool:
         """Whether the frame may go as it came: it begins no block under another number, and nothing is held."""
         if self._held or not events:
             return False
         first = events[0]
-        if isinstance(first, TextDelta | ArgumentsDelta) and len(events) == 1:
+        if isinstance(first, ev.TextDelta | ev.ArgumentsDelta) and len(events) == 1:
             return first.key not in self._moved
         if tuple(map(type, events)) not in _PASSING:
             return False
-        if isinstance(first, BlockStarted):
+        if isinstance(first, ev.BlockStarted):
             return self._passes_start(first)
-        if isinstance(first, ReasoningDelta | Cited | BlockEnded):
+        if isinstance(first, ev.ReasoningDelta | ev.Cited | ev.BlockEnded):
             return first.key not in self._moved
-        if isinstance(first, Started):
+        if isinstance(first, ev.Started):
             if not first.id or first.usage is None:
                 return False  # clients need both
             self._usage = first.usage
-        elif isinstance(first, UsageReported):
+        elif isinstance(first, ev.UsageReported):
             if len(events) == 1 and not self._told:
                 return False  # its frame may name a reason to stop that a filter has changed
             self._usage, self._told = first.usage, True
-        elif isinstance(first, Finished):
+        elif isinstance(first, ev.Finished):
             return self._told
-        elif isinstance(first, OpaqueEvent):
+        elif isinstance(first, ev.OpaqueEvent):
             return not (isinstance(first.data, dict) and "index" in first.data)
         return True
 
-    def _passes_start(self, event: BlockStarted) -> bool:
+    def _passes_start(self, event: ev.BlockStarted) -> bool:
         if event.place != len(self._index) or event.choice:
             return False
         self._index[event.key] = event.place
@@ -138,19 +121,19 @@ class AnthropicEncoder(Encoder):
     def ping(self) -> Payload:
         return _PING
 
-    def _delta(self, event: TextDelta | ArgumentsDelta | ReasoningDelta, out: list[Payload]) -> None:
+    def _delta(self, event: ev.TextDelta | ev.ArgumentsDelta | ev.ReasoningDelta, out: list[Payload]) -> None:
         if event.key in self._held:
             self._release(event.key, out)
         out.append(Payload(_DELTA, _BY_KIND[type(event)] % (self._index[event.key], jsonio.quote(event.text))))
 
-    def _started(self, event: Started, out: list[Payload]) -> None:
+    def _started(self, event: ev.Started, out: list[Payload]) -> None:
         self._usage = event.usage
         message = render_envelope(event.id or self._world.new_id("msg_"), event.model or self._model)
         message["usage"] = render_usage(event.usage or Usage())
         body: Json = {"type": "message_start", "message": with_extra(message, event.extra)}
         out.append(Payload(b"message_start", jsonio.encode(body)))
 
-    def _block_started(self, event: BlockStarted, out: list[Payload]) -> None:
+    def _block_started(self, event: ev.BlockStarted, out: list[Payload]) -> None:
         key, block = event.key, event.block
         if event.choice:
             raise LocalMisuse(_ONE_CHOICE)
@@ -161,11 +144,11 @@ class AnthropicEncoder(Encoder):
             body: dict[str, Json] = {"type": "tool_use", "id": block.id, "name": block.name, "input": {}}
             self._start(key, with_extra(body, block.extra), out)
             if block.arguments:
-                self._delta(ArgumentsDelta(key, block.arguments), out)
+                self._delta(ev.ArgumentsDelta(key, block.arguments), out)
         elif isinstance(block, Text):
             self._start(key, with_extra({"type": "text", "text": ""}, block.extra), out)
             if block.text:
-                self._delta(TextDelta(key, block.text), out)
+                self._delta(ev.TextDelta(key, block.text), out)
         elif isinstance(block, Reasoning):
             self._reasoning[key] = True
             self._held[key] = block
@@ -178,7 +161,7 @@ class AnthropicEncoder(Encoder):
         given = body.get("input")
         if body.get("type") in _GROWING_INPUT and given:
             self._start(key, {**body, "input": {}}, out)
-            self._delta(ArgumentsDelta(key, jsonio.encode(given).decode()), out)
+            self._delta(ev.ArgumentsDelta(key, jsonio.encode(given).decode()), out)
         else:
             self._start(key, body, out)
 
@@ -190,9 +173,9 @@ class AnthropicEncoder(Encoder):
         block = self._held.pop(key)
         self._start(key, with_extra({"type": "thinking", "thinking": "", "signature": ""}, block.extra), out)
         if block.text:
-            self._delta(ReasoningDelta(key, block.text), out)
+            self._delta(ev.ReasoningDelta(key, block.text), out)
 
-    def _sealed(self, event: Sealed, out: list[Payload]) -> None:
+    def _sealed(self, event: ev.Sealed, out: list[Payload]) -> None:
         key, seal = event.key, event.seal
         held = self._held.get(key)
         if seal.kind == "redacted" and held is not None and not held.text:
@@ -205,24 +188,24 @@ class AnthropicEncoder(Encoder):
         else:
             raise LocalMisuse(f"{seal.kind} data of {seal.family} has no place in this block")
 
-    def _cited(self, event: Cited, out: list[Payload]) -> None:
+    def _cited(self, event: ev.Cited, out: list[Payload]) -> None:
         data = jsonio.encode(render_citation(event.citation, LocalMisuse))
         out.append(Payload(_DELTA, _CITATION % (self._index[event.key], data)))
 
-    def _block_ended(self, event: BlockEnded, out: list[Payload]) -> None:
+    def _block_ended(self, event: ev.BlockEnded, out: list[Payload]) -> None:
         if event.key in self._held:
             self._release(event.key, out)
         out.append(Payload(b"content_block_stop", _END % self._index[event.key]))
 
-    def _used(self, event: UsageReported, out: list[Payload]) -> None:
+    def _used(self, event: ev.UsageReported, out: list[Payload]) -> None:
         self._usage = event.usage
 
-    def _stopped(self, event: Stopped, out: list[Payload]) -> None:
+    def _stopped(self, event: ev.Stopped, out: list[Payload]) -> None:
         if event.choice:
             raise LocalMisuse(_ONE_CHOICE)
         self._stop = event.stop
 
-    def _finished(self, event: Finished, out: list[Payload]) -> None:
+    def _finished(self, event: ev.Finished, out: list[Payload]) -> None:
         if not self._told:
             usage: Json = render_usage(self._usage) if self._usage else {"output_tokens": 0}
             delta = render_stop(self._stop or Stop(Why.END))
@@ -230,10 +213,10 @@ class AnthropicEncoder(Encoder):
             out.append(Payload(b"message_delta", jsonio.encode(body)))
         out.append(_STOP)
 
-    def _failed(self, event: Failed, out: list[Payload]) -> None:
+    def _failed(self, event: ev.Failed, out: list[Payload]) -> None:
         out.append(Payload(b"error", render_fault(event.fault), error=True))
 
-    def _opaque_event(self, event: OpaqueEvent, out: list[Payload]) -> None:
+    def _opaque_event(self, event: ev.OpaqueEvent, out: list[Payload]) -> None:
         data = event.data
         if event.family != FAMILY or not isinstance(data, dict):
             raise LocalMisuse(f"an event of {event.family} has no place here")
@@ -246,18 +229,18 @@ class AnthropicEncoder(Encoder):
 
 
 # Of the class: bound methods would keep their encoder until the next collection.
-_WRITERS: dict[type[Event], Callable[[AnthropicEncoder, Any, list[Payload]], None]] = {
-    TextDelta: AnthropicEncoder._delta,
-    ArgumentsDelta: AnthropicEncoder._delta,
-    ReasoningDelta: AnthropicEncoder._delta,
-    Started: AnthropicEncoder._started,
-    BlockStarted: AnthropicEncoder._block_started,
-    Sealed: AnthropicEncoder._sealed,
-    Cited: AnthropicEncoder._cited,
-    BlockEnded: AnthropicEncoder._block_ended,
-    UsageReported: AnthropicEncoder._used,
-    Stopped: AnthropicEncoder._stopped,
-    Finished: AnthropicEncoder._finished,
-    Failed: AnthropicEncoder._failed,
-    OpaqueEvent: AnthropicEncoder._opaque_event,
+_WRITERS: dict[type[ev.Event], Callable[[AnthropicEncoder, Any, list[Payload]], None]] = {
+    ev.TextDelta: AnthropicEncoder._delta,
+    ev.ArgumentsDelta: AnthropicEncoder._delta,
+    ev.ReasoningDelta: AnthropicEncoder._delta,
+    ev.Started: AnthropicEncoder._started,
+    ev.BlockStarted: AnthropicEncoder._block_started,
+    ev.Sealed: AnthropicEncoder._sealed,
+    ev.Cited: AnthropicEncoder._cited,
+    ev.BlockEnded: AnthropicEncoder._block_ended,
+    ev.UsageReported: AnthropicEncoder._used,
+    ev.Stopped: AnthropicEncoder._stopped,
+    ev.Finished: AnthropicEncoder._finished,
+    ev.Failed: AnthropicEncoder._failed,
+    ev.OpaqueEvent: AnthropicEncoder._opaque_event,
 }

@@ -32,32 +32,9 @@ from dragoman.dialects.anthropic.faults import fault_of
 from dragoman.dialects.anthropic.reply import drop_null, parse_envelope, parse_stop, parse_usage
 from dragoman.dialects.base import Decoder
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
+from dragoman.model import events as ev
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where, to_keep
 from dragoman.model.conversation import Conversation, Stop, Usage, Why, bare
-from dragoman.model.events import (
-    FINISHED,
-    ArgumentsDelta,
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Budget,
-    Cited,
-    Delta,
-    Event,
-    Events,
-    Failed,
-    KeptText,
-    OpaqueEvent,
-    ReasoningDelta,
-    Sealed,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-    block_size,
-    json_size,
-    text_size,
-)
 from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -83,14 +60,14 @@ class _DeltaFrame(Struct, gc=False):
 
 
 _decode_delta = jsonio.strict(_DeltaFrame)
-_IN_LANE: dict[type[Delta], tuple[str, Callable[[_Delta], str | None]]] = {
-    TextDelta: ("text_delta", attrgetter("text")),
-    ReasoningDelta: ("thinking_delta", attrgetter("thinking")),
-    ArgumentsDelta: ("input_json_delta", attrgetter("partial_json")),
+_IN_LANE: dict[type[ev.Delta], tuple[str, Callable[[_Delta], str | None]]] = {
+    ev.TextDelta: ("text_delta", attrgetter("text")),
+    ev.ReasoningDelta: ("thinking_delta", attrgetter("thinking")),
+    ev.ArgumentsDelta: ("input_json_delta", attrgetter("partial_json")),
 }
 
 
-def _lane(kind: type[Delta], index: int) -> LaneSource:
+def _lane(kind: type[ev.Delta], index: int) -> LaneSource:
     """Return the lane of such deltas of the block at this index."""
     name, text_of = _IN_LANE[kind]
 
@@ -107,30 +84,30 @@ class _Open:
 
     __slots__ = ("arguments", "block", "grown", "held", "key", "pieces")
 
-    def __init__(self, key: int, block: Text | Reasoning | ToolCall | Opaque, budget: Budget) -> None:
+    def __init__(self, key: int, block: Text | Reasoning | ToolCall | Opaque, budget: ev.Budget) -> None:
         self.key = key
         self.block = block
         self.arguments = ""  # what the start said, if no delta says it
         self.grown = False
         self.held = False  # an unknown block that may still grow
-        self.pieces = KeptText(budget)  # of an unknown block's input
+        self.pieces = ev.KeptText(budget)  # of an unknown block's input
 
 
-_Handler: TypeAlias = Callable[["AnthropicDecoder", Fields], Events]
+_Handler: TypeAlias = Callable[["AnthropicDecoder", Fields], ev.Events]
 
 
 class AnthropicDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, keys: BlockKeys | None = None) -> None:
+    def __init__(self, asked: Conversation, keys: ev.BlockKeys | None = None) -> None:
         self._asked = bare(asked)  # all that is read of it, and not the question
-        self._keys = keys or BlockKeys()
+        self._keys = keys or ev.BlockKeys()
         self._open: dict[int, _Open] = {}  # by index
         self._used: set[int] = set()
         self._usage: Usage | None = None
         self._stop: Stop | None = None
         self._stop_told = False
-        self._signed: Sealed | None = None  # held until the next frame that is no signature
+        self._signed: ev.Sealed | None = None  # held until the next frame that is no signature
         self._sealed: set[int] = set()
         self._begun = False
         self._over = False
@@ -139,7 +116,7 @@ class AnthropicDecoder(Decoder):
     def is_open(self) -> bool:
         return bool(self._open)
 
-    def feed(self, frame: Frame) -> Events | None:
+    def feed(self, frame: Frame) -> ev.Events | None:
         if frame.data.strip() in _SILENT:
             return None
         fields = Fields.parse(frame.data, frame.kind, BadFrame)
@@ -151,10 +128,10 @@ class AnthropicDecoder(Decoder):
             raise OutOfOrder("message_start has not come", at=kind)
         handler = _HANDLERS.get(kind)
         signed, self._signed = self._signed, None
-        events = handler(self, fields) if handler else (OpaqueEvent(FAMILY, kind, {"type": kind, **fields.rest()}),)
+        events = handler(self, fields) if handler else (ev.OpaqueEvent(FAMILY, kind, {"type": kind, **fields.rest()}),)
         return self._after(signed, events) if signed else events
 
-    def _after(self, signed: Sealed, events: Events) -> Events:
+    def _after(self, signed: ev.Sealed, events: ev.Events) -> ev.Events:
         """A signature goes before what comes next, unless that is nothing, or another that replaces it."""
         replaced = self._signed is not None and self._signed.key == signed.key
         if events or (self._signed is not None and not replaced):
@@ -164,17 +141,17 @@ class AnthropicDecoder(Decoder):
             self._signed = signed
         return events
 
-    def close(self, broken: Fault | None) -> Events:
+    def close(self, broken: Fault | None) -> ev.Events:
         if self._over:
             return ()
         self._over = True
         signed = (self._signed,) if self._signed else ()
         return (
             *signed,
-            Failed(broken or Truncated("the upstream's stream ended before message_stop").fault),
+            ev.Failed(broken or Truncated("the upstream's stream ended before message_stop").fault),
         )
 
-    def lane(self, kind: type[Delta], key: int) -> LaneSource | None:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneSource | None:
         index = next((index for index, grown in self._open.items() if grown.key == key), None)
         if index is None or self._signed is not None:
             return None
@@ -182,7 +159,7 @@ class AnthropicDecoder(Decoder):
 
     # --- the message
 
-    def _message_start(self, fields: Fields) -> Events:
+    def _message_start(self, fields: Fields) -> ev.Events:
         if self._begun:
             raise OutOfOrder("it has come already", at="message_start")
         message = fields.child("message")
@@ -192,25 +169,25 @@ class AnthropicDecoder(Decoder):
         self._usage = parse_usage(message.any("usage"))
         message_id, model, kept = parse_envelope(message, self._asked)
         self._begun = True
-        return (Started(message_id, model, self._usage, kept),)
+        return (ev.Started(message_id, model, self._usage, kept),)
 
-    def _message_delta(self, fields: Fields) -> Events:
-        events: list[Event] = []
+    def _message_delta(self, fields: Fields) -> ev.Events:
+        events: list[ev.Event] = []
         if isinstance(usage := fields.any("usage"), dict):
             self._usage = parse_usage(usage, self._usage) or Usage()
-            events.append(UsageReported(self._usage))
+            events.append(ev.UsageReported(self._usage))
         delta = fields.maybe_child("delta")
         if delta is not None and delta.peek("stop_reason") is not None and self._stop is None:
             self._stop = self._parse_stop(delta)
             events += self._stopped()
         return tuple(events)
 
-    def _stopped(self) -> Events:
+    def _stopped(self) -> ev.Events:
         """The reason to stop, once every block has ended: some send it before the end of the last block."""
         if self._stop is None or self._open or self._stop_told:
             return ()
         self._stop_told = True
-        return (Stopped(self._stop),)
+        return (ev.Stopped(self._stop),)
 
     def _parse_stop(self, delta: Fields) -> Stop:
         stop = parse_stop(delta)
@@ -218,20 +195,20 @@ class AnthropicDecoder(Decoder):
         rest = {**(stop.extra.fields if stop.extra else {}), **to_keep(delta.rest())}
         return structs.replace(stop, extra=extra_of(rest))
 
-    def _message_stop(self, _: Fields) -> Events:
+    def _message_stop(self, _: Fields) -> ev.Events:
         if self._open:
             raise OutOfOrder(f"block {next(iter(self._open))} is open", at="message_stop")
         self._over = True
         # A message that ends without a reason has ended; without a Stopped its content would belong to no choice.
-        return (FINISHED,) if self._stop else (Stopped(Stop(Why.END)), FINISHED)
+        return (ev.FINISHED,) if self._stop else (ev.Stopped(Stop(Why.END)), ev.FINISHED)
 
-    def _error(self, fields: Fields) -> Events:
+    def _error(self, fields: Fields) -> ev.Events:
         self._over = True
-        return (Failed(fault_of(fields.rest())),)
+        return (ev.Failed(fault_of(fields.rest())),)
 
     # --- blocks
 
-    def _block_start(self, fields: Fields) -> Events:
+    def _block_start(self, fields: Fields) -> ev.Events:
         index, content = fields.integer("index"), fields.child("content_block")
         if index in self._used:
             raise OutOfOrder(f"index {index} was used before", at="content_block_start")
@@ -243,7 +220,7 @@ class AnthropicDecoder(Decoder):
         self._open[index] = grown
         return events
 
-    def _begin(self, index: int, kind: str, content: Fields) -> tuple[_Open, Events]:
+    def _begin(self, index: int, kind: str, content: Fields) -> tuple[_Open, ev.Events]:
         key = self._keys.fresh()
         match kind:
             case "text":
@@ -253,92 +230,92 @@ class AnthropicDecoder(Decoder):
             case "thinking":
                 thought = parse_thinking(content)
                 grown = self._opened(key, structs.replace(thought, text="", seal=None))
-                self._signed = Sealed(key, thought.seal) if thought.seal else None
-                start = BlockStarted(key, grown.block, place=index)
-                return grown, (start, ReasoningDelta(key, thought.text)) if thought.text else (start,)
+                self._signed = ev.Sealed(key, thought.seal) if thought.seal else None
+                start = ev.BlockStarted(key, grown.block, place=index)
+                return grown, (start, ev.ReasoningDelta(key, thought.text)) if thought.text else (start,)
             case "redacted_thinking":
                 hidden = parse_redacted(content)
-                seals = (Sealed(key, hidden.seal),) if hidden.seal else ()
+                seals = (ev.Sealed(key, hidden.seal),) if hidden.seal else ()
                 self._sealed.add(key)
                 hidden = structs.replace(hidden, seal=None)
-                return self._opened(key, hidden), (BlockStarted(key, hidden, place=index), *seals)
+                return self._opened(key, hidden), (ev.BlockStarted(key, hidden, place=index), *seals)
             case "tool_use":
                 call = parse_tool_use(content)
                 grown = self._opened(key, structs.replace(call, arguments=""))
                 grown.arguments = "" if call.arguments == "{}" else call.arguments
-                self._keys.budget.keep(text_size(grown.arguments))
-                return grown, (BlockStarted(key, grown.block, place=index),)
+                self._keys.budget.keep(ev.text_size(grown.arguments))
+                return grown, (ev.BlockStarted(key, grown.block, place=index),)
             case _:
                 data = {"type": kind, **content.rest()}
                 grown = self._opened(key, Opaque(FAMILY, data, kind, at=Where(content.at)))
-                self._keys.budget.keep(json_size(data))
+                self._keys.budget.keep(ev.json_size(data))
                 grown.held = _may_grow(data)
-                return grown, () if grown.held else (BlockStarted(key, grown.block, place=index),)
+                return grown, () if grown.held else (ev.BlockStarted(key, grown.block, place=index),)
 
     def _opened(self, key: int, block: Text | Reasoning | ToolCall | Opaque) -> _Open:
-        self._keys.budget.keep(block_size(block))
+        self._keys.budget.keep(ev.block_size(block))
         return _Open(key, block, self._keys.budget)
 
-    def _begin_text(self, key: int, index: int, text: Text) -> tuple[_Open, Events]:
+    def _begin_text(self, key: int, index: int, text: Text) -> tuple[_Open, ev.Events]:
         empty = structs.replace(text, text="", citations=())
-        events: list[Event] = [BlockStarted(key, empty, place=index)]
+        events: list[ev.Event] = [ev.BlockStarted(key, empty, place=index)]
         if text.text:
-            events.append(TextDelta(key, text.text))
-        events.extend(Cited(key, citation) for citation in text.citations)
+            events.append(ev.TextDelta(key, text.text))
+        events.extend(ev.Cited(key, citation) for citation in text.citations)
         return self._opened(key, empty), tuple(events)
 
-    def _block_delta(self, fields: Fields) -> Events:
+    def _block_delta(self, fields: Fields) -> ev.Events:
         index, delta = fields.integer("index"), fields.child("delta")
         grown = self._open.get(index)
         if grown is None:
             raise OutOfOrder(f"block {index} is not open", at="content_block_delta")
         key, kind = grown.key, delta.text("type")
         if grown.held:
-            self._keys.budget.keep(json_size(delta.rest()))
+            self._keys.budget.keep(ev.json_size(delta.rest()))
             _grow_unknown(grown, kind, delta)
             return ()
         match kind if not isinstance(grown.block, Opaque) else "":
             case "text_delta":
                 _demand(grown, Text, kind)
-                return (TextDelta(key, delta.text("text")),)
+                return (ev.TextDelta(key, delta.text("text")),)
             case "thinking_delta":
                 _demand(grown, Reasoning, kind)
-                return (ReasoningDelta(key, delta.text("thinking")),)
+                return (ev.ReasoningDelta(key, delta.text("thinking")),)
             case "input_json_delta":
                 _demand(grown, ToolCall, kind)
                 grown.grown = True
-                return (ArgumentsDelta(key, delta.text("partial_json")),)
+                return (ev.ArgumentsDelta(key, delta.text("partial_json")),)
             case "signature_delta":
                 _demand(grown, Reasoning, kind)
                 self._sign(key, delta.text("signature"))
                 return ()
             case "citations_delta":
                 _demand(grown, Text, kind)
-                return (Cited(key, parse_citation(delta.child("citation"))),)
+                return (ev.Cited(key, parse_citation(delta.child("citation"))),)
             case _:
                 data: Json = {"type": "content_block_delta", "index": key, "delta": {"type": kind, **delta.rest()}}
-                return (OpaqueEvent(FAMILY, "content_block_delta", data),)
+                return (ev.OpaqueEvent(FAMILY, "content_block_delta", data),)
 
-    def _block_stop(self, fields: Fields) -> Events:
+    def _block_stop(self, fields: Fields) -> ev.Events:
         index = fields.integer("index")
         grown = self._open.pop(index, None)
         if grown is None:
             if index in self._used:
                 return ()  # its end, told twice
             raise OutOfOrder(f"block {index} is not open", at="content_block_stop")
-        key, end = grown.key, BlockEnded(grown.key)
+        key, end = grown.key, ev.BlockEnded(grown.key)
         match grown.block:
             case Opaque() if grown.held:
-                return (BlockStarted(key, _whole(grown), place=index), end, *self._stopped())
+                return (ev.BlockStarted(key, _whole(grown), place=index), end, *self._stopped())
             case ToolCall() if grown.arguments and not grown.grown:
-                return (ArgumentsDelta(key, grown.arguments), end, *self._stopped())
+                return (ev.ArgumentsDelta(key, grown.arguments), end, *self._stopped())
             case _:
                 return (end, *self._stopped())
 
     def _sign(self, key: int, signature: str) -> None:
         if key in self._sealed:
             raise OutOfOrder("the block is signed already", at="content_block_delta")
-        self._signed = Sealed(key, Seal(FAMILY, signature)) if signature else None
+        self._signed = ev.Sealed(key, Seal(FAMILY, signature)) if signature else None
 
 
 # Of the class: bound methods would keep their decoder, and the question in it, until the next collection.

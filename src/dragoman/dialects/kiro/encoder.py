@@ -17,28 +17,10 @@ from dragoman.dialects.kiro.models import Counting
 from dragoman.dialects.kiro.stream import REASONS, KiroDecoder
 from dragoman.dialects.kiro.turns import FAMILY, own_fields
 from dragoman.errors import LocalMisuse
+from dragoman.model import events as ev
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Reply, Stop, Usage, Why
-from dragoman.model.events import (
-    FINISHED,
-    ArgumentsDelta,
-    BlockEnded,
-    BlockStarted,
-    Budget,
-    Cited,
-    Event,
-    Events,
-    Failed,
-    Finished,
-    OpaqueEvent,
-    ReasoningDelta,
-    Sealed,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-)
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.frame import Payload
@@ -49,14 +31,14 @@ _SAID = {why: reason for reason, why in reversed(REASONS.items())} | {Why.PAUSE:
 
 _PAYLOAD = 128  # bytes of a payload that waits, beside its data
 
-_Growth: TypeAlias = TextDelta | ReasoningDelta | ArgumentsDelta | Sealed | Cited
+_Growth: TypeAlias = ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.Sealed | ev.Cited
 
 
 class KiroEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
-    def __init__(self, asked: Conversation, world: World, counting: Counting, budget: Budget | None = None) -> None:
-        self._budget = budget or Budget()
+    def __init__(self, asked: Conversation, world: World, counting: Counting, budget: ev.Budget | None = None) -> None:
+        self._budget = budget or ev.Budget()
         self._model, self._extra = asked.model, asked.extra
         self._world = world
         self._counting = counting
@@ -69,22 +51,22 @@ class KiroEncoder(Encoder):
         self._usage: Usage | None = None
         self._stop: Stop | None = None
 
-    def feed(self, events: Events) -> Iterable[Payload]:
+    def feed(self, events: ev.Events) -> Iterable[Payload]:
         out: list[Payload] = []
         for event in events:
-            if isinstance(event, TextDelta) and self._is_live(event.key):
+            if isinstance(event, ev.TextDelta) and self._is_live(event.key):
                 out.append(self._text(event.text))
-            elif isinstance(event, BlockStarted | BlockEnded | _Growth):
-                out.extend(self._in_turn(event.key, self._block_payloads(event), isinstance(event, BlockEnded)))
+            elif isinstance(event, ev.BlockStarted | ev.BlockEnded | _Growth):
+                out.extend(self._in_turn(event.key, self._block_payloads(event), isinstance(event, ev.BlockEnded)))
             else:
                 out.extend(self._payloads(event))
         return out
 
-    def passes(self, events: Events) -> bool:
+    def passes(self, events: ev.Events) -> bool:
         if self._renamed and any(getattr(event, "key", None) in self._renamed for event in events):
             return False
         for event in events:
-            if isinstance(event, BlockStarted) and isinstance(event.block, ToolCall):
+            if isinstance(event, ev.BlockStarted) and isinstance(event.block, ToolCall):
                 self._calls[event.key] = _head(event.block)
         self._forwards = True
         return True
@@ -121,66 +103,66 @@ class KiroEncoder(Encoder):
                 return
             del self._queue[key]
 
-    def _block_payloads(self, event: BlockStarted | BlockEnded | _Growth) -> Iterable[Payload]:
+    def _block_payloads(self, event: ev.BlockStarted | ev.BlockEnded | _Growth) -> Iterable[Payload]:
         match event:
-            case TextDelta(_, text):
+            case ev.TextDelta(_, text):
                 yield self._text(text)
-            case ReasoningDelta(_, text):
+            case ev.ReasoningDelta(_, text):
                 yield Payload(_THOUGHT, b'{"text":%b}' % jsonio.quote(text))
-            case ArgumentsDelta(key, text):
+            case ev.ArgumentsDelta(key, text):
                 yield Payload(_USE, b'%b,"input":%b}' % (self._calls[key], jsonio.quote(text)))
-            case BlockStarted():
+            case ev.BlockStarted():
                 yield from self._block_started(event)
-            case BlockEnded(key, complete):
+            case ev.BlockEnded(key, complete):
                 head = self._calls.pop(key, None)
                 if head is not None and complete:  # a call that was cut has no end here either
                     yield Payload(_USE, b'%b,"stop":true}' % head)
-            case Sealed(_, seal):
+            case ev.Sealed(_, seal):
                 if not self._forwards:  # else its parts have gone by
                     yield Payload(_THOUGHT, jsonio.encode(_render_seal(seal)))
-            case Cited():
+            case ev.Cited():
                 raise LocalMisuse("there are no citations here")
 
     def _text(self, text: str) -> Payload:
         return Payload(_CONTENT, self._content % jsonio.quote(text))
 
-    def _block_started(self, event: BlockStarted) -> Iterable[Payload]:
+    def _block_started(self, event: ev.BlockStarted) -> Iterable[Payload]:
         _only_choice(event.choice)
         match event.block:
             case Text(text):
-                yield from self._block_payloads(TextDelta(event.key, text)) if text else ()
+                yield from self._block_payloads(ev.TextDelta(event.key, text)) if text else ()
             case Reasoning(text):
-                yield from self._block_payloads(ReasoningDelta(event.key, text)) if text else ()
+                yield from self._block_payloads(ev.ReasoningDelta(event.key, text)) if text else ()
             case ToolCall(arguments=arguments) as call:
                 self._calls[event.key] = _head(call)
                 self._renamed.add(event.key)
                 yield Payload(_USE, self._calls[event.key] + b"}")
-                yield from self._block_payloads(ArgumentsDelta(event.key, arguments)) if arguments else ()
+                yield from self._block_payloads(ev.ArgumentsDelta(event.key, arguments)) if arguments else ()
             case Media() | Opaque() as block:
                 raise LocalMisuse(f"an answer cannot hold {block.kind or 'such a block'} here")
 
     # --- the answer
 
-    def _payloads(self, event: Event) -> Iterable[Payload]:
+    def _payloads(self, event: ev.Event) -> Iterable[Payload]:
         match event:
-            case Started():
+            case ev.Started():
                 yield self._started(event)
-            case UsageReported(usage):
+            case ev.UsageReported(usage):
                 self._usage = usage
-            case Stopped(stop, choice):
+            case ev.Stopped(stop, choice):
                 _only_choice(choice)
                 self._stop = stop
-            case Finished():
+            case ev.Finished():
                 yield from self._finished()
-            case Failed(fault):
+            case ev.Failed(fault):
                 yield from (payload for waiting in self._queue.values() for payload in waiting)
                 yield Payload(type_of(fault).encode(), render_fault(fault), error=True)
-            case OpaqueEvent():
+            case ev.OpaqueEvent():
                 yield self._opaque(event)
             case _:
                 raise LocalMisuse(f"{type(event).__name__} has no place here")
 
-    def _started(self, event: Started) -> Payload:
+    def _started(self, event: ev.Started) -> Payload:
         model = event.model or self._model
         if model:
             escaped = jsonio.quote(model).replace(b"%", b"%%")
@@ -211,7 +193,7 @@ class KiroEncoder(Encoder):
         percentage = round(100 * total / self._counting.window(self._model), 4)
         yield Payload(b"contextUsageEvent", jsonio.encode({"contextUsagePercentage": percentage}))
 
-    def _opaque(self, event: OpaqueEvent) -> Payload:
+    def _opaque(self, event: ev.OpaqueEvent) -> Payload:
         if event.family != FAMILY:
             raise LocalMisuse(f"an event of {event.family} has no place here")
         return Payload(event.kind.encode("utf-8", "replace"), jsonio.encode(event.data))
@@ -238,10 +220,10 @@ def _only_choice(choice: int) -> None:
 def parse_reply(body: bytes, asked: Conversation, counting: Counting) -> Reply:
     """Read a whole stream. Raises UpstreamViolation, or UpstreamFault if it failed. A call that was cut is left out."""
     frames, decoder = EventStreamDecoder(), KiroDecoder(asked, REAL_WORLD, counting)
-    events: list[Event] = []
+    events: list[ev.Event] = []
     for frame in frames.feed(body):
         events.extend(decoder.feed(frame) or ())
-        if events and (events[-1] is FINISHED or isinstance(events[-1], Failed)):
+        if events and (events[-1] is ev.FINISHED or isinstance(events[-1], ev.Failed)):
             return fold(events)
     frames.close()
     return fold((*events, *decoder.close(None)))

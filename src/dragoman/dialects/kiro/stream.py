@@ -28,28 +28,9 @@ from dragoman.dialects.kiro.faults import fault_of
 from dragoman.dialects.kiro.models import Counter, Counting, estimate_input, model_of, usage_of
 from dragoman.dialects.kiro.turns import FAMILY, extra_of
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
+from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
-from dragoman.model.events import (
-    FINISHED,
-    ArgumentsDelta,
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Delta,
-    Event,
-    Events,
-    Failed,
-    KeptText,
-    OpaqueEvent,
-    ReasoningDelta,
-    Sealed,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-    json_size,
-)
 from dragoman.model.filter import LaneSource
 from dragoman.model.usage import count, exclusive_usage
 from dragoman.wire import jsonio
@@ -112,13 +93,13 @@ class _Use(Struct):
     grown: bool = False
 
 
-_Handler: TypeAlias = Callable[["KiroDecoder", Fields], Events]
+_Handler: TypeAlias = Callable[["KiroDecoder", Fields], ev.Events]
 
 
 class KiroDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, world: World, counting: Counting, keys: BlockKeys | None = None) -> None:
+    def __init__(self, asked: Conversation, world: World, counting: Counting, keys: ev.BlockKeys | None = None) -> None:
         self._asked: Conversation | None = asked  # until it is measured: a stream may last
         self._size = 0  # of the question, as we estimate it
         self._world = world
@@ -128,11 +109,11 @@ class KiroDecoder(Decoder):
         self._id = ""
         self._model = asked.model
         self._window = model_of(asked.model).window
-        self._keys = keys or BlockKeys()
+        self._keys = keys or ev.BlockKeys()
         self._said = False  # a block has begun
         self._text: int | None = None
         self._thought: int | None = None
-        self._signature = KeptText(self._keys.budget)
+        self._signature = ev.KeptText(self._keys.budget)
         self._uses: dict[str, _Use] = {}
         self._last_use = ""
         self._ended: set[str] = set()
@@ -148,7 +129,7 @@ class KiroDecoder(Decoder):
     def is_open(self) -> bool:
         return self._text is not None or self._thought is not None or bool(self._uses)
 
-    def feed(self, frame: Frame) -> Events | None:
+    def feed(self, frame: Frame) -> ev.Events | None:
         if self._over:
             raise OutOfOrder("the stream is over", at=frame.kind)
         if frame.error:
@@ -164,7 +145,7 @@ class KiroDecoder(Decoder):
             return self._exception("", body)
         return handler(self, Fields(body, frame.kind, MissingField))
 
-    def lane(self, kind: type[Delta], key: int) -> LaneSource | None:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneSource | None:
         if key == self._text:
             return LaneSource("assistantResponseEvent", _decode_content, attrgetter("content"), self._output.add)
         if key == self._thought:
@@ -184,24 +165,24 @@ class KiroDecoder(Decoder):
         self._output.add(text)
         self._reasoning.add(text)
 
-    def close(self, broken: Fault | None) -> Events:
+    def close(self, broken: Fault | None) -> ev.Events:
         if self._over:
             return ()
         self._over = True
         if broken is not None:
-            return (Failed(broken),)
+            return (ev.Failed(broken),)
         if not self._begun:
-            return (Failed(Truncated("the upstream's answer ended before it began").fault),)
+            return (ev.Failed(Truncated("the upstream's answer ended before it began").fault),)
         return self._end()
 
     # --- the answer
 
-    def _start(self) -> Events:
+    def _start(self) -> ev.Events:
         if self._begun:
             return ()
         self._begun = True
         usage = Usage(self._measured(), estimated=True)
-        return (Started(self._id or self._world.new_id("msg_"), self._model, usage),)
+        return (ev.Started(self._id or self._world.new_id("msg_"), self._model, usage),)
 
     def _measured(self) -> int:
         """Tokens of the question, estimated once."""
@@ -212,18 +193,18 @@ class KiroDecoder(Decoder):
     def _sizes(self) -> tuple[int, int]:
         return self._measured(), self._window
 
-    def _message_metadata(self, fields: Fields) -> Events:
+    def _message_metadata(self, fields: Fields) -> ev.Events:
         self._id = self._id or _text(fields, "utteranceId")
         return ()
 
-    def _context_usage(self, fields: Fields) -> Events:
+    def _context_usage(self, fields: Fields) -> ev.Events:
         percentage = _percentage(fields)
         if percentage is None:
             return self._start()
         self._percentage = percentage
-        return (*self._start(), UsageReported(self._usage()))
+        return (*self._start(), ev.UsageReported(self._usage()))
 
-    def _metadata(self, fields: Fields) -> Events:
+    def _metadata(self, fields: Fields) -> ev.Events:
         self._reason = _text(fields, "stopReason") or self._reason
         counts = fields.any("tokenUsage")
         if not isinstance(counts, dict):
@@ -231,9 +212,9 @@ class KiroDecoder(Decoder):
         percentage = _percentage(Fields(counts, fields.path("tokenUsage"), fields.blame))
         self._percentage = self._percentage if percentage is None else percentage
         self._told = exclusive_usage(*(count(counts.get(name)) for name in _COUNTS))
-        return (*self._start(), UsageReported(self._usage()))
+        return (*self._start(), ev.UsageReported(self._usage()))
 
-    def _meter(self, fields: Fields) -> Events:
+    def _meter(self, fields: Fields) -> ev.Events:
         self._metering = fields.rest()
         return ()
 
@@ -252,15 +233,15 @@ class KiroDecoder(Decoder):
             usage = structs.replace(usage, extra=extra_of({"metering": self._metering}, frozenset({"metering"})))
         return usage
 
-    def _end(self, why: Why | None = None) -> Events:
+    def _end(self, why: Why | None = None) -> ev.Events:
         """All that is open ends, and with it the answer. An open call was cut."""
         cut = bool(self._uses)
-        events: list[Event] = [*self._end_text(), *self._end_thought()]
-        events += [BlockEnded(use.key, complete=False) for use in self._uses.values()]
+        events: list[ev.Event] = [*self._end_text(), *self._end_thought()]
+        events += [ev.BlockEnded(use.key, complete=False) for use in self._uses.values()]
         self._uses.clear()
         if self._reason in _MALFORMED and (self._reason == _LOST_CALL or not self._said):
-            return (Failed(Fault("server", f"the model's answer was unusable ({self._reason})")),)
-        return (*events, Stopped(self._stop(why, cut)), UsageReported(self._usage()), FINISHED)
+            return (ev.Failed(Fault("server", f"the model's answer was unusable ({self._reason})")),)
+        return (*events, ev.Stopped(self._stop(why, cut)), ev.UsageReported(self._usage()), ev.FINISHED)
 
     def _stop(self, why: Why | None, cut: bool) -> Stop:
         if why or cut:
@@ -273,14 +254,14 @@ class KiroDecoder(Decoder):
         full = self._percentage is not None and self._percentage >= 100
         return Stop(Why.CONTEXT if full else Why.END, extra=extra)
 
-    def _exception(self, kind: str, body: dict[str, Json]) -> Events:
+    def _exception(self, kind: str, body: dict[str, Json]) -> ev.Events:
         self._over = True
         fault = fault_of(body, kind, sizes=self._sizes)
         if kind == _TOO_LONG and self._said:  # it had begun to answer: the answer grew too long, not the question
             return (*self._start(), *self._end(Why.LENGTH))
-        return (Failed(fault),)
+        return (ev.Failed(fault),)
 
-    def _unknown(self, frame: Frame) -> Events:
+    def _unknown(self, frame: Frame) -> ev.Events:
         """A frame of an unknown kind, which may be no JSON; one without a kind may hold a known event by name."""
         try:
             body = jsonio.decode(frame.data) if frame.data else None
@@ -293,55 +274,55 @@ class KiroDecoder(Decoder):
             inner = body.get(name)
             if not frame.kind and name in _HANDLERS and isinstance(inner, dict):
                 return _HANDLERS[name](self, Fields(inner, name, MissingField))
-        return (*self._start(), OpaqueEvent(FAMILY, frame.kind, body))
+        return (*self._start(), ev.OpaqueEvent(FAMILY, frame.kind, body))
 
     # --- text and thoughts
 
-    def _content(self, fields: Fields) -> Events:
+    def _content(self, fields: Fields) -> ev.Events:
         model, text = _text(fields, "modelId"), fields.text("content", "" if fields.has("modelId") else None)
         if text is None:
             text = fields.text("content")
         self._model = model or self._model
         if not text:
             return ()
-        events: list[Event] = [*self._start(), *self._end_thought()]
+        events: list[ev.Event] = [*self._start(), *self._end_thought()]
         if self._text is None:
             self._text = self._key()
-            events.append(BlockStarted(self._text, Text("")))
+            events.append(ev.BlockStarted(self._text, Text("")))
         self._output.add(text)
-        return (*events, TextDelta(self._text, text))
+        return (*events, ev.TextDelta(self._text, text))
 
-    def _end_text(self) -> Events:
+    def _end_text(self) -> ev.Events:
         key, self._text = self._text, None
-        return () if key is None else (BlockEnded(key),)
+        return () if key is None else (ev.BlockEnded(key),)
 
-    def _reasoned(self, fields: Fields) -> Events:
+    def _reasoned(self, fields: Fields) -> ev.Events:
         text, signature = fields.text("text", ""), fields.text("signature", "")
         hidden = fields.text("redactedContent", "")
-        events: list[Event] = [*self._start(), *self._end_text()]
+        events: list[ev.Event] = [*self._start(), *self._end_text()]
         if hidden:
             key = self._key()
             thought, seal = Reasoning("", FAMILY), Seal(FAMILY, hidden, "redacted")
-            events += (*self._end_thought(), BlockStarted(key, thought), Sealed(key, seal), BlockEnded(key))
+            events += (*self._end_thought(), ev.BlockStarted(key, thought), ev.Sealed(key, seal), ev.BlockEnded(key))
         if text and self._signature:
             events += self._end_thought()  # what was signed is over
         if (text or signature) and self._thought is None:
             self._thought = self._key()
-            events.append(BlockStarted(self._thought, Reasoning("", FAMILY)))
+            events.append(ev.BlockStarted(self._thought, Reasoning("", FAMILY)))
         if text and self._thought is not None:
             self._output.add(text)
             self._reasoning.add(text)
-            events.append(ReasoningDelta(self._thought, text))
+            events.append(ev.ReasoningDelta(self._thought, text))
         if signature:
             self._signature.add(signature)
         return tuple(events)
 
-    def _end_thought(self) -> Events:
+    def _end_thought(self) -> ev.Events:
         key, signature = self._thought, self._signature.take()
         self._thought = None
         if key is None:
             return ()
-        return (Sealed(key, Seal(FAMILY, signature)), BlockEnded(key)) if signature else (BlockEnded(key),)
+        return (ev.Sealed(key, Seal(FAMILY, signature)), ev.BlockEnded(key)) if signature else (ev.BlockEnded(key),)
 
     def _key(self, block: Block | None = None) -> int:
         self._said = True
@@ -349,7 +330,7 @@ class KiroDecoder(Decoder):
 
     # --- calls
 
-    def _tool_use(self, fields: Fields) -> Events:
+    def _tool_use(self, fields: Fields) -> ev.Events:
         """A piece of a call. One without an id belongs to the call that came last (facts 3.3, no. 1)."""
         stop, value = fields.flag("stop", False), fields.any("input")
         if fields.peek("toolUseId") in (None, ""):
@@ -364,23 +345,23 @@ class KiroDecoder(Decoder):
             call_id = fields.identifier("toolUseId")
         if call_id in self._ended:
             return ()  # told twice
-        events: list[Event] = []
+        events: list[ev.Event] = []
         use = self._uses.get(call_id)
         if use is None:
             call = ToolCall(call_id, fields.identifier("name"))
             use = self._uses[call_id] = _Use(self._key(call), call.name)
             events += (*self._start(), *self._end_thought(), *self._end_text())
-            events.append(BlockStarted(use.key, call))
+            events.append(ev.BlockStarted(use.key, call))
         self._last_use = call_id
         events += self._grow(use, value, fields)
         if stop:
             events += self._end_use(call_id, use)
         return tuple(events)
 
-    def _grow(self, use: _Use, value: Json, fields: Fields) -> Events:
+    def _grow(self, use: _Use, value: Json, fields: Fields) -> ev.Events:
         if isinstance(value, dict):
             if value and not use.grown:
-                self._keys.budget.keep(json_size(value) - json_size(use.given))
+                self._keys.budget.keep(ev.json_size(value) - ev.json_size(use.given))
                 use.given = value
             return ()
         if value is None or value == "":
@@ -389,17 +370,17 @@ class KiroDecoder(Decoder):
             fields.fail("input", "expected a string")
         use.grown, use.given = True, None
         self._output.add(value)
-        return (ArgumentsDelta(use.key, value),)
+        return (ev.ArgumentsDelta(use.key, value),)
 
-    def _end_use(self, call_id: str, use: _Use) -> Events:
+    def _end_use(self, call_id: str, use: _Use) -> ev.Events:
         del self._uses[call_id]
         self._ended.add(call_id)
         self._called = True
         if use.grown:
-            return (BlockEnded(use.key),)
+            return (ev.BlockEnded(use.key),)
         arguments = jsonio.encode(use.given or {}).decode()  # no input at all is how a call without arguments is told
         self._output.add(arguments)
-        return (ArgumentsDelta(use.key, arguments), BlockEnded(use.key))
+        return (ev.ArgumentsDelta(use.key, arguments), ev.BlockEnded(use.key))
 
 
 # Of the class: bound methods would keep their decoder, and the question in it, until the next collection.

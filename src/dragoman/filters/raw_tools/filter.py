@@ -15,26 +15,10 @@ from dragoman.filters.raw_tools.grammar import grammar_of
 from dragoman.filters.raw_tools.names import Ids, Tools, number_calls
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Carrier, Mode, Output, Remark, Said
 from dragoman.filters.raw_tools.tables import tables_of
+from dragoman.model import events as ev
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.capabilities import Alphabet
 from dragoman.model.conversation import Conversation, Stop, ToolSpec, Why
-from dragoman.model.events import (
-    ArgumentsDelta,
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Budget,
-    Cited,
-    Delta,
-    Event,
-    Events,
-    Failed,
-    Finished,
-    ReasoningDelta,
-    Sealed,
-    Stopped,
-    TextDelta,
-)
 from dragoman.model.filter import UNSEEN, Action, Back, Facts, Filter, Inventory, LaneWatch, MakeBack, Notes
 
 _KIMI = re.compile(r"kimi|moonshot", re.IGNORECASE)
@@ -133,7 +117,7 @@ class _Lane:
 
     __slots__ = ("carrier", "ended", "engine", "key", "opened", "started", "told")
 
-    def __init__(self, started: BlockStarted, engine: Engine) -> None:
+    def __init__(self, started: ev.BlockStarted, engine: Engine) -> None:
         self.started = started
         self.engine = engine  # not the choice, which refers to this: a cycle would live until the next collection
         self.carrier = Carrier.TEXT if isinstance(started.block, Text) else Carrier.REASONING
@@ -148,7 +132,7 @@ class _Voice:
 
     __slots__ = ("_budget", "_counted", "call", "choice", "closed", "engine", "lanes", "remarks", "thoughts")
 
-    def __init__(self, settings: _Settings, choice: int, budget: Budget) -> None:
+    def __init__(self, settings: _Settings, choice: int, budget: ev.Budget) -> None:
         self._budget = budget
         self._counted = 0  # bytes of text that the engine may keep
         ids = Ids(settings.used, settings.calls, settings.alphabet, str(choice))
@@ -185,20 +169,22 @@ class _Voice:
 class _Back(Back):
     __slots__ = ("_keys", "_lanes", "_notes", "_pending", "_settings", "_voices", "_waiting")
 
-    def __init__(self, settings: _Settings, notes: Notes, keys: BlockKeys) -> None:
+    def __init__(self, settings: _Settings, notes: Notes, keys: ev.BlockKeys) -> None:
         self._keys = keys
         self._settings = settings
         self._notes = notes
         self._voices: dict[int, _Voice] = {}
         self._lanes: dict[int, _Lane] = {}
         self._pending: _Lane | None = None  # has begun, and nothing has been said in it: it may turn out to be a call
-        self._waiting: tuple[_Lane, BlockEnded] | None = None  # has ended; a native call makes its last marker residue
+        self._waiting: tuple[_Lane, ev.BlockEnded] | None = (
+            None  # has ended; a native call makes its last marker residue
+        )
 
-    def feed(self, events: Events) -> Events:
+    def feed(self, events: ev.Events) -> ev.Events:
         if self._pending is not None or self._waiting is not None:
             return self._changed(events, 0)
         for index, event in enumerate(events):
-            if type(event) is TextDelta or type(event) is ReasoningDelta:
+            if type(event) is ev.TextDelta or type(event) is ev.ReasoningDelta:
                 lane = self._lanes.get(event.key)
                 if lane is None or (lane.key == event.key and lane.engine.passes(event.text, lane.carrier)):
                     continue
@@ -209,7 +195,7 @@ class _Back(Back):
             return self._changed(events, index)
         return events
 
-    def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
         lane = self._lanes.get(key)
         if self._pending is not None or self._waiting is not None:
             return None
@@ -218,7 +204,7 @@ class _Back(Back):
         search = lane.engine.marker_search(lane.carrier) if lane.key == key else None
         return None if search is None else LaneWatch(search, lane.engine.heard)
 
-    def _delta(self, events: Events, lane: _Lane, text: str) -> Events:
+    def _delta(self, events: ev.Events, lane: _Lane, text: str) -> ev.Events:
         """One delta, as most frames are: what comes out may still be what went in."""
         outputs = lane.engine.feed(text, lane.carrier)
         self._speaker(lane).count(text)
@@ -226,14 +212,14 @@ class _Back(Back):
             said = outputs[0]
             if type(said) is Said and said.text == text and said.carrier is lane.carrier and not said.written:
                 return events
-        out: list[Event] = []
+        out: list[ev.Event] = []
         self._tell(self._speaker(lane), outputs, out)
         return tuple(out)
 
-    def _changed(self, events: Events, index: int) -> Events:
-        out: list[Event] = list(events[:index])
+    def _changed(self, events: ev.Events, index: int) -> ev.Events:
+        out: list[ev.Event] = list(events[:index])
         for event in events[index:]:
-            if type(event) is BlockStarted and isinstance(event.block, ToolCall):
+            if type(event) is ev.BlockStarted and isinstance(event.block, ToolCall):
                 voice = self._voice(event.choice)
                 self._tell(voice, voice.engine.native(event.block.id), out)
         for event in events[index:]:
@@ -241,7 +227,7 @@ class _Back(Back):
         changed = tuple(out)
         return events if changed == events else changed
 
-    def _take(self, event: Event, out: list[Event]) -> None:
+    def _take(self, event: ev.Event, out: list[ev.Event]) -> None:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             self._end_lane(*waiting, out)
@@ -249,31 +235,31 @@ class _Back(Back):
         if pending is not None and getattr(event, "key", None) != pending.started.key:
             self._open(pending, out)
         match event:
-            case TextDelta(key, text) | ReasoningDelta(key, text) if text and key in self._lanes:
+            case ev.TextDelta(key, text) | ev.ReasoningDelta(key, text) if text and key in self._lanes:
                 self._text(self._lanes[key], text, out)
-            case BlockStarted(key, Text() | Reasoning()):
+            case ev.BlockStarted(key, Text() | Reasoning()):
                 self._lanes[key] = self._pending = _Lane(event, self._voice(event.choice).engine)
-            case BlockStarted(_, ToolCall() as call) if name := self._settings.tools.native(call.name):
+            case ev.BlockStarted(_, ToolCall() as call) if name := self._settings.tools.native(call.name):
                 where = f"choices[{event.choice}]"
                 self._notes.renamed("raw_tools.native_name", where, f"the native call of {call.name} is one of {name}")
                 out.append(structs.replace(event, block=structs.replace(call, name=name)))
-            case BlockEnded(key) if key in self._lanes:
+            case ev.BlockEnded(key) if key in self._lanes:
                 lane = self._lanes.pop(key)
                 if lane.engine.waits:
                     self._waiting = lane, event
                 else:
                     self._end_lane(lane, event, out)
-            case TextDelta(key) | ReasoningDelta(key) if key in self._lanes and self._lanes[key].key is None:
+            case ev.TextDelta(key) | ev.ReasoningDelta(key) if key in self._lanes and self._lanes[key].key is None:
                 self._pending = pending  # an empty delta says nothing: the block may still turn out to be a call
-            case Sealed(key) | Cited(key) | TextDelta(key) | ReasoningDelta(key) if key in self._lanes:
+            case ev.Sealed(key) | ev.Cited(key) | ev.TextDelta(key) | ev.ReasoningDelta(key) if key in self._lanes:
                 lane = self._lanes[key]
                 self._open(lane, out)
                 out.append(event if lane.key == key else structs.replace(event, key=lane.key))
-            case Stopped(stop, choice):
+            case ev.Stopped(stop, choice):
                 voice = self._voice(choice)
                 self._close(voice, out)
-                out.append(Stopped(_settled(stop, voice.engine.completed), choice))
-            case Finished() | Failed():
+                out.append(ev.Stopped(_settled(stop, voice.engine.completed), choice))
+            case ev.Finished() | ev.Failed():
                 for voice in self._voices.values():
                     self._close(voice, out)
                 out.append(event)
@@ -289,7 +275,7 @@ class _Back(Back):
     def _speaker(self, lane: _Lane) -> _Voice:
         return self._voices[lane.started.choice]
 
-    def _text(self, lane: _Lane, text: str, out: list[Event]) -> None:
+    def _text(self, lane: _Lane, text: str, out: list[ev.Event]) -> None:
         voice = self._speaker(lane)
         before = voice.lanes.get(lane.carrier)
         if before is not None and before is not lane:
@@ -300,7 +286,7 @@ class _Back(Back):
         voice.count(text)
         self._tell(voice, outputs, out)
 
-    def _end_lane(self, lane: _Lane, event: BlockEnded, out: list[Event]) -> None:
+    def _end_lane(self, lane: _Lane, event: ev.BlockEnded, out: list[ev.Event]) -> None:
         voice = self._speaker(lane)
         if voice.lanes.get(lane.carrier) is lane:
             self._tell(voice, lane.engine.pause(), out)
@@ -308,10 +294,10 @@ class _Back(Back):
         if not lane.told and not lane.opened:  # the upstream's own empty block
             self._open(lane, out)
         if lane.key is not None:
-            out.append(event if lane.key == event.key else BlockEnded(lane.key, event.complete))
+            out.append(event if lane.key == event.key else ev.BlockEnded(lane.key, event.complete))
         lane.key, lane.ended = None, True
 
-    def _close(self, voice: _Voice, out: list[Event]) -> None:
+    def _close(self, voice: _Voice, out: list[ev.Event]) -> None:
         if voice.closed:
             return
         voice.closed = True
@@ -321,11 +307,11 @@ class _Back(Back):
             name = rule if "." in rule else f"raw_tools.{rule}"
             self._notes.add(name, _ACTIONS[rule], f"choices[{voice.choice}]", detail + times)
 
-    def _tell(self, voice: _Voice, outputs: list[Output], out: list[Event]) -> None:
+    def _tell(self, voice: _Voice, outputs: list[Output], out: list[ev.Event]) -> None:
         for output in outputs:
             match output:
                 case Arguments(text):
-                    out.append(ArgumentsDelta(voice.call, text))
+                    out.append(ev.ArgumentsDelta(voice.call, text))
                 case Said(text, _, written=True):
                     self._say(self._thoughts(voice), text, out)
                 case Said(text, carrier):
@@ -334,7 +320,7 @@ class _Back(Back):
                 case CallStarted():
                     self._start_call(voice, output, out)
                 case CallEnded(complete):
-                    out.append(BlockEnded(voice.call, complete))
+                    out.append(ev.BlockEnded(voice.call, complete))
                 case Remark(rule, detail):
                     count, first = voice.remarks.get(rule, (0, detail))
                     voice.remarks[rule] = (count + 1, first)
@@ -342,37 +328,37 @@ class _Back(Back):
     def _thoughts(self, voice: _Voice) -> _Lane:
         """The lane of the reasoning that is written into the text."""
         if voice.thoughts is None:
-            block = BlockStarted(self._keys.fresh(), Reasoning("", self._settings.family), voice.choice)
+            block = ev.BlockStarted(self._keys.fresh(), Reasoning("", self._settings.family), voice.choice)
             voice.thoughts = _Lane(block, voice.engine)
         return voice.thoughts
 
-    def _end_thoughts(self, voice: _Voice, out: list[Event]) -> None:
+    def _end_thoughts(self, voice: _Voice, out: list[ev.Event]) -> None:
         lane, voice.thoughts = voice.thoughts, None
         if lane is not None and lane.key is not None:
-            out.append(BlockEnded(lane.key))
+            out.append(ev.BlockEnded(lane.key))
 
-    def _start_call(self, voice: _Voice, call: CallStarted, out: list[Event]) -> None:
+    def _start_call(self, voice: _Voice, call: CallStarted, out: list[ev.Event]) -> None:
         self._end_thoughts(voice, out)
         for lane in voice.lanes.values():
             # Reasoning is always closed: what may still be sealed holds up all that begins after it.
             if lane.key is not None and (lane.carrier is Carrier.REASONING or not self._settings.interleaves):
-                out.append(BlockEnded(lane.key))
+                out.append(ev.BlockEnded(lane.key))
                 lane.key = None
         block = ToolCall(call.id, call.name)
         voice.call = self._keys.fresh(block)
-        out.append(BlockStarted(voice.call, block, voice.choice))
+        out.append(ev.BlockStarted(voice.call, block, voice.choice))
         where = f"the call {call.id} of {call.name} was written into the {call.carrier.value} ({call.table})"
         self._notes.changed("raw_tools.recovered", f"choices[{voice.choice}]", where)
 
-    def _say(self, lane: _Lane, text: str, out: list[Event]) -> None:
+    def _say(self, lane: _Lane, text: str, out: list[ev.Event]) -> None:
         self._open(lane, out)
         key = lane.key or 0
-        out.append(TextDelta(key, text) if lane.carrier is Carrier.TEXT else ReasoningDelta(key, text))
+        out.append(ev.TextDelta(key, text) if lane.carrier is Carrier.TEXT else ev.ReasoningDelta(key, text))
         if lane.ended:
-            out.append(BlockEnded(key))
+            out.append(ev.BlockEnded(key))
             lane.key = None
 
-    def _open(self, lane: _Lane, out: list[Event]) -> None:
+    def _open(self, lane: _Lane, out: list[ev.Event]) -> None:
         """See to it that a block is open for the lane: its own if it is new, else one more of its kind."""
         if lane.key is not None:
             return
@@ -388,7 +374,9 @@ def _settled(stop: Stop, completed: int) -> Stop:
     return structs.replace(stop, why=Why.TOOL) if completed and stop.why is Why.END else stop
 
 
-_CONCERNED: frozenset[type[Event]] = frozenset({BlockStarted, BlockEnded, Sealed, Cited, Stopped, Finished, Failed})
+_CONCERNED: frozenset[type[ev.Event]] = frozenset(
+    {ev.BlockStarted, ev.BlockEnded, ev.Sealed, ev.Cited, ev.Stopped, ev.Finished, ev.Failed}
+)
 _ACTIONS: dict[str, Action] = {
     "broken_arguments": "changed",
     "cut_off": "changed",

@@ -12,22 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TypeAlias
 
+from dragoman.model import events as ev
 from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Conversation, ToolSpec
-from dragoman.model.events import (
-    ArgumentsDelta,
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Cited,
-    Delta,
-    Event,
-    Events,
-    Failed,
-    Sealed,
-    Stopped,
-    TextDelta,
-)
 from dragoman.model.filter import BLOCKS, UNSEEN, Back, Facts, Features, Filter, LaneWatch, MakeBack, Notes, Reads
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -196,7 +183,7 @@ class RecoverCalls(Filter):
 
 
 class _Recover(Back):
-    def __init__(self, schemas: _Schemas, notes: Notes, keys: BlockKeys) -> None:
+    def __init__(self, schemas: _Schemas, notes: Notes, keys: ev.BlockKeys) -> None:
         self.reads: Reads | None = BLOCKS
         self._keys = keys
         self._schemas = schemas
@@ -204,56 +191,56 @@ class _Recover(Back):
         self._native = False
         self._fenced = False
         self._key: int | None = None  # the text block that is open
-        self._opening: Events = ()  # its beginning, until there is text in it: what is all a call was no text
+        self._opening: ev.Events = ()  # its beginning, until there is text in it: what is all a call was no text
         self._scan: LeakScan | None = None  # of what is held, if that has begun as a call does
         self._held = ""
         self._more: list[str] = []  # that came since
         self._size = 0  # of it
-        self._waiting: Events = ()  # the end of the text block whose tail is held
+        self._waiting: ev.Events = ()  # the end of the text block whose tail is held
 
-    def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
-        if kind is not TextDelta:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
+        if kind is not ev.TextDelta:
             return UNSEEN
         return None if self._held or self._opening else LaneWatch(_interesting)
 
-    def take(self, event: Event) -> Events:
+    def take(self, event: ev.Event) -> ev.Events:
         if self._native:
             return (event,)
         opening, calm = self._opening, not self._held and not self._waiting
         match event:
-            case TextDelta(key, text) if calm and key == self._key and _interesting(text) is None:
+            case ev.TextDelta(key, text) if calm and key == self._key and _interesting(text) is None:
                 self._opening = ()
                 return (*opening, event)  # nearly all of a stream
-            case BlockEnded(key) if calm and key == self._key:
+            case ev.BlockEnded(key) if calm and key == self._key:
                 self._key, self._opening, out = None, (), (*opening, event)
-            case BlockStarted() if calm and not opening:
+            case ev.BlockStarted() if calm and not opening:
                 out = self._begin(event)
             case _:
                 out = tuple(self._looked_at(event))
         self.reads = None if self._key is not None or self._waiting else BLOCKS
         return out
 
-    def _looked_at(self, event: Event) -> Iterable[Event]:
+    def _looked_at(self, event: ev.Event) -> Iterable[ev.Event]:
         match event:
-            case TextDelta(key, text) if key == self._key:
+            case ev.TextDelta(key, text) if key == self._key:
                 yield from self._text(key, text)
-            case BlockStarted():
+            case ev.BlockStarted():
                 yield from self._let_go()
                 yield from self._begin(event)
-            case BlockEnded(key) if key == self._key:
+            case ev.BlockEnded(key) if key == self._key:
                 yield from self._end_text(key, event)
-            case Stopped() if self._waiting:
+            case ev.Stopped() if self._waiting:
                 yield from self._end(event)
-            case Failed():
+            case ev.Failed():
                 yield from self._let_go()
                 yield event
-            case Sealed(key) | Cited(key) if key == self._key:
+            case ev.Sealed(key) | ev.Cited(key) if key == self._key:
                 yield from self._open()
                 yield event
             case _:
                 yield event
 
-    def _begin(self, event: BlockStarted) -> Events:
+    def _begin(self, event: ev.BlockStarted) -> ev.Events:
         self._native = isinstance(event.block, ToolCall)
         if not isinstance(event.block, Text):
             return (event,)
@@ -263,13 +250,13 @@ class _Recover(Back):
         self._opening = (event,)
         return ()
 
-    def _open(self) -> Events:
+    def _open(self) -> ev.Events:
         opening, self._opening = self._opening, ()
         return opening
 
-    def _end_text(self, key: int, event: BlockEnded) -> Iterable[Event]:
+    def _end_text(self, key: int, event: ev.BlockEnded) -> Iterable[ev.Event]:
         self._key, self._held = None, self._taken()
-        held = (TextDelta(key, self._held),) if self._held else ()
+        held = (ev.TextDelta(key, self._held),) if self._held else ()
         ending = (*self._open(), *held, event)
         if _could_be_calls(self._held):
             self._waiting = ending
@@ -277,7 +264,7 @@ class _Recover(Back):
             self._held = ""
             yield from ending
 
-    def _text(self, key: int, text: str) -> Iterable[Event]:
+    def _text(self, key: int, text: str) -> Iterable[ev.Event]:
         said = ""
         if self._scan is None:
             said, self._held = self._split(self._held + text)
@@ -291,7 +278,7 @@ class _Recover(Back):
             said += self._taken()
         if said:
             yield from self._open()
-            yield TextDelta(key, said)
+            yield ev.TextDelta(key, said)
 
     def _taken(self) -> str:
         """All that is held, which no longer is."""
@@ -329,29 +316,29 @@ class _Recover(Back):
             self._fenced = not self._fenced
         return end
 
-    def _let_go(self) -> Iterable[Event]:
+    def _let_go(self) -> Iterable[ev.Event]:
         """What was held is text after all: more came after it."""
         held, waiting, self._waiting = self._taken(), self._waiting, ()
         yield from waiting
         if self._key is not None:
             yield from self._open()
-            yield from [TextDelta(self._key, held)] if held else []
+            yield from [ev.TextDelta(self._key, held)] if held else []
 
-    def _end(self, stopped: Stopped) -> Iterable[Event]:
+    def _end(self, stopped: ev.Stopped) -> Iterable[ev.Event]:
         calls = self._calls(self._held)
         if not calls:
             yield from self._let_go()
             yield stopped
             return
-        if not isinstance(self._waiting[0], BlockStarted):
+        if not isinstance(self._waiting[0], ev.BlockStarted):
             yield self._waiting[-1]
         self._waiting, self._held = (), ""
         for name, arguments in calls:
             key = self._keys.fresh()
             self._notes.changed("kiro.stream.recovered", "", f"a call of {name} that was written as text became a call")
-            yield BlockStarted(key, ToolCall("", name), stopped.choice)
-            yield ArgumentsDelta(key, arguments)
-            yield BlockEnded(key)
+            yield ev.BlockStarted(key, ToolCall("", name), stopped.choice)
+            yield ev.ArgumentsDelta(key, arguments)
+            yield ev.BlockEnded(key)
         yield stopped
 
     def _calls(self, text: str) -> list[_Call]:

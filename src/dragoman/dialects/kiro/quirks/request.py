@@ -17,19 +17,9 @@ from dragoman.dialects.kiro.request import conversation_id, first_words
 from dragoman.dialects.kiro.turns import FAMILY, IDENTITY, own_fields
 from dragoman.dialects.kit.media import base64_bytes
 from dragoman.errors import UnknownModel, Unrepresentable
+from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Extra, Media, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Stop, ToolSpec, Why
-from dragoman.model.events import (
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Event,
-    Events,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-)
 from dragoman.model.filter import NEVER, Action, Back, Facts, Features, Filter, Inventory, MakeBack, Notes, Reads
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, ObjectText, Raw
@@ -76,14 +66,14 @@ class NameRequest(Filter):
 
 
 class _Renamed(Back):
-    reads: Reads = frozenset({Started})
+    reads: Reads = frozenset({ev.Started})
 
-    def __init__(self, named: str, asked: str, _notes: Notes, _keys: BlockKeys) -> None:
+    def __init__(self, named: str, asked: str, _notes: Notes, _keys: ev.BlockKeys) -> None:
         self._named = named
         self._asked = asked
 
-    def take(self, event: Event) -> Events:
-        if isinstance(event, Started) and event.model == self._named:
+    def take(self, event: ev.Event) -> ev.Events:
+        if isinstance(event, ev.Started) and event.model == self._named:
             return (structs.replace(event, model=self._asked),)
         return (event,)
 
@@ -102,27 +92,27 @@ class NoLength(Filter):
 
 
 class _End(Back):
-    def __init__(self, notes: Notes, _keys: BlockKeys) -> None:
+    def __init__(self, notes: Notes, _keys: ev.BlockKeys) -> None:
         self.reads = _IDLE
         self._notes = notes
         self._silent = False  # no figure of the service has come, neither counts nor a percentage
         self._calls: dict[int, str] = {}  # open ones, and what they call
 
-    def take(self, event: Event) -> Events:
+    def take(self, event: ev.Event) -> ev.Events:
         match event:
-            case Started(usage=usage):
+            case ev.Started(usage=usage):
                 self._silent = usage is not None and usage.estimated
-            case UsageReported():
+            case ev.UsageReported():
                 self._silent = False
-            case BlockStarted(key, ToolCall(name=name)):
+            case ev.BlockStarted(key, ToolCall(name=name)):
                 self._calls[key], self.reads = name, _IN_CALL
-            case BlockEnded(key, complete) if key in self._calls:
+            case ev.BlockEnded(key, complete) if key in self._calls:
                 name = self._calls.pop(key)
                 self.reads = _IN_CALL if self._calls else _IDLE
                 if name and not complete:
                     told = f"the call of {name} got no end: it counts as cut off, whatever its arguments look like"
                     self._notes.changed("kiro.stream.open_call", "", told)
-            case Stopped(Stop(why)) if self._silent:
+            case ev.Stopped(Stop(why)) if self._silent:
                 meant = "the end is taken as meant, " if why is Why.END else ""
                 self._notes.added("kiro.stream.no_usage", "", f"no context usage came: {meant}the counts are estimates")
             case _:
@@ -130,8 +120,8 @@ class _End(Back):
         return (event,)
 
 
-_IDLE: Reads = frozenset({Started, UsageReported, Stopped, ToolCall})
-_IN_CALL: Reads = _IDLE | {BlockEnded}
+_IDLE: Reads = frozenset({ev.Started, ev.UsageReported, ev.Stopped, ToolCall})
+_IN_CALL: Reads = _IDLE | {ev.BlockEnded}
 
 
 class ToldEnd(Filter):
@@ -145,12 +135,12 @@ class ToldEnd(Filter):
 
 
 class _Once(Back):
-    def __init__(self, notes: Notes, _keys: BlockKeys) -> None:
+    def __init__(self, notes: Notes, _keys: ev.BlockKeys) -> None:
         self._notes = notes
-        self._last: Event | None = None
+        self._last: ev.Event | None = None
 
-    def take(self, event: Event) -> Events:
-        repeated = isinstance(event, TextDelta) and event == self._last
+    def take(self, event: ev.Event) -> ev.Events:
+        repeated = isinstance(event, ev.TextDelta) and event == self._last
         self._last = event
         if repeated:
             self._notes.dropped("kiro.stream.repeated", "", "the same piece of text came twice in a row")
