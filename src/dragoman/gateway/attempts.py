@@ -326,12 +326,10 @@ async def _attempt(
     credential: Credential,
 ) -> None:
     """Send the request once and deliver the answer to it."""
-    prepared = question.prepared.plan if question.prepared else question.plan(backend, model)
-    ticket = backend.enter(credential, prepared.sent.model)
-    del prepared
+    model = (question.prepared.plan if question.prepared else question.plan(backend, model)).sent.model
+    ticket = backend.enter(credential, model)
     context.record.attempts += 1
-    reply: Reply | None = None
-    is_inside = False
+    reply, is_inside = None, False
     try:
         if not backend.gate.take():
             await backend.gate.wait()
@@ -345,18 +343,17 @@ async def _attempt(
             del request
             if context.exchange.account is not None:
                 context.exchange.account.rendered(0)
-        fault = await delivery.take(reply, flight)
-        if fault is None:
+        if (fault := await delivery.take(reply, flight)) is None:
             backend.went_well(ticket)
         else:
-            _explain(context, question, backend, reply, UpstreamFault("", fault=fault))
-            backend.went_wrong(ticket, UpstreamFault("", fault=fault))
+            failed = UpstreamFault("", fault=fault)
+            _explain(context, question, backend, reply, failed)
+            backend.went_wrong(ticket, failed)
     except DragomanError as error:
         _explain(context, question, backend, reply, error)
         if not isinstance(error, ClientFault | Busy | WorkerFailed):
             backend.went_wrong(ticket, error)
-            context.services.meters.retries[backend.name, error.fault.kind] += 1
-            context.record.tried.append(f"{backend.name}: {error.fault.kind} {error.fault.status}")
+            _count_failure(context, backend, error.fault)
         raise
     finally:
         if reply is not None:
@@ -365,6 +362,11 @@ async def _attempt(
             backend.gate.leave()
         if ticket.probes:
             ticket.close()
+
+
+def _count_failure(context: RequestContext, backend: Backend, fault: Fault) -> None:
+    context.services.meters.retries[backend.name, fault.kind] += 1
+    context.record.tried.append(f"{backend.name}: {fault.kind} {fault.status}")
 
 
 def _check_holder(context: RequestContext, backend: Backend, sent: Conversation) -> None:

@@ -29,6 +29,7 @@ from dragoman.dialects.anthropic.blocks import (
 from dragoman.dialects.anthropic.shapes import Settings, exact_message, exact_settings
 from dragoman.dialects.anthropic.tools import client_tool, compacting, definitions_in
 from dragoman.dialects.base import Call
+from dragoman.dialects.kit.tools import CLAUDE_MODES, render_claude_choice
 from dragoman.dialects.kit.values import json_text, members
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where, to_keep
@@ -49,9 +50,7 @@ from dragoman.wire.jsonio import Json
 KNOBS = ("temperature", "top_p", "top_k")
 NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}}
 
-_MODES = {"auto": "auto", "any": "any", "none": "none", "tool": "one"}
-_OTHER_MODES = {**_MODES, "required": "any", "function": "one"}  # Chat's words, which some clients mix in
-_CHOICES = {mode: name for name, mode in _MODES.items()}
+_MODES = {**CLAUDE_MODES, "required": "any", "function": "one"}  # Chat's words, which some clients mix in
 _THINKING = {"enabled": "on", "disabled": "off", "adaptive": "adaptive", "between_tools": "between_tools"}
 _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
 _DISPLAYS = {"summarized": True, "omitted": False}
@@ -275,7 +274,7 @@ def _tool_choice(fields: Fields, kept: dict[str, Json]) -> ToolChoice:
     fields.any("tool_choice")
     if choice is None:
         return ToolChoice()
-    mode = choice.one_of("type", _OTHER_MODES)
+    mode = choice.one_of("type", _MODES)
     named = choice.maybe_child("function") or choice
     names = (identifier(named, "name"),) if mode == "one" else ()
     alone = choice.flag("disable_parallel_tool_use", None)
@@ -424,12 +423,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
 def _render_choice(choice: ToolChoice) -> Json:
     if (choice.mode == "one") != (len(choice.names) == 1) or (choice.names and choice.mode != "one"):
         raise Unrepresentable("a choice among some of the tools cannot be said here", at="tool_choice")
-    body: dict[str, Json] = {"type": _CHOICES[choice.mode]}
-    if choice.names:
-        body["name"] = choice.names[0]
-    if choice.parallel is not None:
-        body["disable_parallel_tool_use"] = not choice.parallel
-    return body
+    return render_claude_choice(choice)
 
 
 def _render_form(output: Output, thinking: Thinking) -> dict[str, Json]:

@@ -17,7 +17,7 @@ from dragoman.dialects.bedrock.nodes import (
     take_mark,
     with_extra,
 )
-from dragoman.dialects.kit.tools import tool_body
+from dragoman.dialects.kit.tools import CLAUDE_MODES, render_claude_choice, tool_body
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Where
 from dragoman.model.conversation import ToolChoice, ToolSpec
@@ -25,8 +25,6 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}}
-_MODES = {"auto": "auto", "any": "any", "none": "none", "tool": "one"}
-_CHOICES = {mode: name for name, mode in _MODES.items()}
 
 # --- reading
 
@@ -72,13 +70,13 @@ def parse_choice(config: Fields | None, free: dict[str, Json], vendor: Vendor) -
     more = free.pop("tool_choice", None) if vendor.claude_fields else None
     rest = {**more} if isinstance(more, dict) else {}
     kind, alone, name = (rest.pop(each, None) for each in ("type", "disable_parallel_tool_use", "name"))
-    fits = isinstance(kind, str) and kind in _MODES and type(alone) in (bool, type(None)) and not rest
+    fits = isinstance(kind, str) and kind in CLAUDE_MODES and type(alone) in (bool, type(None)) and not rest
     if not fits or (kind == "tool") != (isinstance(name, str) and bool(name)):
         if more is not None:
             free["tool_choice"] = more
-        return ToolChoice(mode, names, at=at)  # type: ignore[arg-type]  # _MODES has them all
+        return ToolChoice(mode, names, at=at)  # type: ignore[arg-type]  # CLAUDE_MODES has them all
     if mode == "auto":
-        mode, names = _MODES[str(kind)], (str(name),) if name else ()
+        mode, names = CLAUDE_MODES[str(kind)], (str(name),) if name else ()
     return ToolChoice(mode, names, None if alone is None else not alone, at)  # type: ignore[arg-type]
 
 
@@ -150,9 +148,4 @@ def render_free_choice(choice: ToolChoice, vendor: Vendor) -> Json:
         return None
     if not vendor.claude_fields:
         raise Unrepresentable(f"tool choice {choice.mode!r} with a flag has no place here", at="tool_choice")
-    body: dict[str, Json] = {"type": _CHOICES[choice.mode]}
-    if choice.names:
-        body["name"] = choice.names[0]
-    if choice.parallel is not None:
-        body["disable_parallel_tool_use"] = not choice.parallel
-    return body
+    return render_claude_choice(choice)

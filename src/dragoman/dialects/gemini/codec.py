@@ -20,13 +20,32 @@ from dragoman.dialects.gemini.stream import GeminiDecoder, GeminiFrames
 from dragoman.dialects.kit.binding import EVENTS, JSON, json_post
 from dragoman.dialects.kit.faults import refusal
 from dragoman.errors import Fault, MalformedRequest
-from dragoman.model.capabilities import Alphabet, Capabilities, traits
+from dragoman.model.capabilities import Alphabet, Capabilities, Trait, traits
 from dragoman.model.filter import Filter
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse, path_name
 from dragoman.wire.jsonio import Json
 from dragoman.wire.sse import encode_sse
+
+_TRAITS: tuple[Trait, ...] = (
+    "user_last",
+    "no_blank_text",
+    "whole_calls",
+    "bare_tools",
+    "choice_names",
+    "home_names",
+    "result_errors",
+    "reasoning",
+    "sealed_words",
+    "seal_slot",
+    "seal_bytes",
+    "one_block",
+    "choices",
+    "cites",
+    "budgets",
+    "thinking_show",
+)
 
 
 class GeminiCodec(Struct, frozen=True):
@@ -39,24 +58,7 @@ class GeminiCodec(Struct, frozen=True):
         return Capabilities(
             system="leading",
             turns="merge",
-            traits=traits(
-                "user_last",
-                "no_blank_text",
-                "whole_calls",
-                "bare_tools",
-                "choice_names",
-                "home_names",
-                "result_errors",
-                "reasoning",
-                "sealed_words",
-                "seal_slot",
-                "seal_bytes",
-                "one_block",
-                "choices",
-                "cites",
-                "budgets",
-                "thinking_show",
-            ),
+            traits=traits(*_TRAITS),
             names=Alphabet("a-zA-Z0-9_.:-", 128),
             ids=Alphabet(r"\x21-\x7e", 256),
             arguments="object",

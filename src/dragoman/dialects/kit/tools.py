@@ -9,7 +9,7 @@ from msgspec import structs
 
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Opaque, ToolCall
-from dragoman.model.conversation import Conversation, ToolSpec
+from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
 from dragoman.model.filter import Facts, Features, Filter, MakeBack, Notes
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -35,6 +35,20 @@ def tool_body(tool: ToolSpec) -> dict[str, Json]:
     if tool.waits_for:
         raise Unrepresentable(f"the tool {tool.name} cannot be held back here", at=tool.at.path)
     return {"name": tool.name, "description": tool.description} if tool.description else {"name": tool.name}
+
+
+CLAUDE_MODES = {"auto": "auto", "any": "any", "none": "none", "tool": "one"}
+_CLAUDE_CHOICES = {mode: name for name, mode in CLAUDE_MODES.items()}
+
+
+def render_claude_choice(choice: ToolChoice) -> dict[str, Json]:
+    """Return a tool choice in Claude's words."""
+    body: dict[str, Json] = {"type": _CLAUDE_CHOICES[choice.mode]}
+    if choice.names:
+        body["name"] = choice.names[0]
+    if choice.parallel is not None:
+        body["disable_parallel_tool_use"] = not choice.parallel
+    return body
 
 
 def with_object_schema(tool: ToolSpec | Opaque, rule: str, notes: Notes) -> ToolSpec | Opaque:

@@ -20,7 +20,7 @@ from dragoman.dialects.openai.rules import RULES
 from dragoman.dialects.openai.shapes import PATH, is_chat
 from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.errors import Fault
-from dragoman.model.capabilities import Alphabet, Capabilities, traits
+from dragoman.model.capabilities import Alphabet, Capabilities, Trait, traits
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import Budget
 from dragoman.model.filter import Filter
@@ -34,6 +34,23 @@ _MEDIA = frozenset(
 )
 _BY_ADDRESS = frozenset({("document", "url")})
 
+_TRAITS: tuple[Trait, ...] = (
+    "results_in_call_order",
+    "bare_tools",
+    "choice_names",
+    "parallel_flag",
+    "strict_tools",
+    "reasoning",
+    "seal_slot",
+    "raw_tools",
+    "open_calls",
+    "loose_calls",
+    "choices",
+    "cites",
+    "output_names",
+    "user",
+)
+
 
 class OpenaiCodec(OpenaiSettings, frozen=True):
     """OpenAI Chat Completions, and the many servers that speak it."""
@@ -43,23 +60,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
             ids=Alphabet(r"\x21-\x7e", 64),
-            traits=traits(
-                "results_in_call_order",
-                "bare_tools",
-                "choice_names",
-                "parallel_flag",
-                "strict_tools",
-                "reasoning",
-                "seal_slot",
-                "raw_tools",
-                "open_calls",
-                "loose_calls",
-                "choices",
-                "cites",
-                "output_names",
-                "user",
-                when={"text_tools": self.custom_tools},
-            ),
+            traits=traits(*_TRAITS, when={"text_tools": self.custom_tools}),
             shared_fields={
                 "tool": {"format": FORMAT} if self.custom_tools else {},
                 "media": {"detail": DETAIL},

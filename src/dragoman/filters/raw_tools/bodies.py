@@ -87,13 +87,8 @@ class LiteralCalls(CallsReader):
 
     def _between(self, text: str, at: int, out: list[Piece]) -> int:
         """After a call: another one, or the end."""
-        here = skip_blank(text, at)
-        if here < len(text) and text[here] in ",;":
-            here = skip_blank(text, here + 1)
-        if here - at > LIMIT:
-            self.over = True
-            return at
-        if here == len(text):
+        here = self._next_call(text, at, ",;")
+        if here is None:
             return at
         if text[here] == "]" and self._in_list:
             self._step = self._at_end

@@ -350,6 +350,16 @@ class CallsReader:
         self._mark = -1  # where the text after the last call begins, while what follows may be no call; else -1
         self._forget()
 
+    def _next_call(self, text: str, at: int, separators: str) -> int | None:
+        """Return where text after a call and a separator begins; None if it has not come, or is too far away."""
+        here = skip_blank(text, at)
+        if here < len(text) and text[here] in separators:
+            here = skip_blank(text, here + 1)
+        if here - at > LIMIT:
+            self.over = True
+            return None
+        return here if here < len(text) else None
+
     def _forget(self) -> None:
         """Begin another call."""
         self._named = False  # NamedCall went out

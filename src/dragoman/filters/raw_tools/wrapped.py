@@ -80,13 +80,8 @@ class WrappedJson(CallsReader):
 
     def _between(self, text: str, at: int, out: list[Piece]) -> int:
         """After an object: a separator and another object, or the end."""
-        here = skip_blank(text, at)
-        if here < len(text) and text[here] in ("," if self._in_list else self._separators):
-            here = skip_blank(text, here + 1)
-        if here - at > LIMIT:
-            self.over = True
-            return at
-        if here == len(text):
+        here = self._next_call(text, at, "," if self._in_list else self._separators)
+        if here is None:
             return at
         if text[here] == "{" and (self._in_list or self._separators):
             self._mark, self._step = at, self._open
