@@ -19,7 +19,7 @@ from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Choice, Conversation, Message, Reply, ToolChoice, ToolSpec, Why
 from dragoman.model.filter import NEVER, Back, Facts, Filter, LaneWatch, MakeBack, Notes, Reads
 from dragoman.wire import jsonio
-from dragoman.wire.jsonscan import ObjectScanner
+from dragoman.wire.fields import ObjectScanner
 
 _HASH = 8
 _NO_NAMES: Mapping[str, str] = {}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.wire.fields import ObjectScanner
 from dragoman.wire.jsonio import (
     Json,
     JsonError,
@@ -24,7 +25,6 @@ from dragoman.wire.jsonio import (
     text_of,
     typed,
 )
-from dragoman.wire.jsonscan import ObjectScanner
 
 DEEP = 100_000
 any_text = st.text(st.characters(exclude_categories=()), max_size=20)  # lone surrogates included

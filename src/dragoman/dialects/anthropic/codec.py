@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from msgspec import UNSET, Struct, structs
 
-from dragoman.dialects.anthropic import faults, reply, request, rules, stream_rules
+from dragoman.dialects.anthropic import encoder, faults, request, rules, stream_rules
 from dragoman.dialects.anthropic.blocks import FAMILY
 from dragoman.dialects.anthropic.encoder import AnthropicEncoder
 from dragoman.dialects.anthropic.faults import status_of
@@ -98,8 +98,8 @@ class AnthropicCodec(Struct, frozen=True):
 
     parse_request = staticmethod(request.parse_request)
     render_request = staticmethod(request.render_request)
-    parse_reply = staticmethod(reply.parse_reply)
-    render_reply = staticmethod(reply.render_reply)
+    parse_reply = staticmethod(encoder.parse_reply)
+    render_reply = staticmethod(encoder.render_reply)
 
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> AnthropicDecoder:
         return AnthropicDecoder(asked, keys)

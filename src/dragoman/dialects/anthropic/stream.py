@@ -28,8 +28,8 @@ from dragoman.dialects.anthropic.blocks import (
     parse_thinking,
     parse_tool_use,
 )
+from dragoman.dialects.anthropic.encoder import drop_null, parse_envelope, parse_stop, parse_usage
 from dragoman.dialects.anthropic.faults import fault_of
-from dragoman.dialects.anthropic.reply import drop_null, parse_envelope, parse_stop, parse_usage
 from dragoman.dialects.base import Decoder
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev

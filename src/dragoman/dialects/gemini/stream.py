@@ -23,10 +23,9 @@ from dragoman.model.conversation import Conversation, Stop, Why
 from dragoman.model.events import (
     json_size,
 )
-from dragoman.wire.fields import Fields
+from dragoman.wire.fields import Fields, ObjectScanner
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
-from dragoman.wire.jsonscan import ObjectScanner
 from dragoman.wire.sse import MAX_FRAME, FrameTooLong, SseDecoder
 
 _SILENT = (b"", b"null")

@@ -1,6 +1,6 @@
 """Follow JSON that arrives in pieces, and say where it stops being JSON.
 
-Stricter than wire/jsonscan.py, because here the answer decides whether a marker may be trusted to be part of a string:
+Stricter than wire/fields.py, because here the answer decides whether a marker may be trusted to be part of a string:
 only inside a string of a so-far well-formed prefix is it text. Lenient where models are: control characters inside
 strings, any mixture of digits and signs as a number.
 
