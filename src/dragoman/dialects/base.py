@@ -147,6 +147,10 @@ class PlainReply(Struct, frozen=True):
 class PlainForms(Protocol):
     """Reads what a gateway passes on unchanged, for less than the codec does. None: the codec must read it."""
 
+    @property
+    def path(self) -> str:
+        """How the path of such a request ends."""
+
     def request(self, request: HttpRequest) -> PlainRequest | None: ...
     def reply(self, body: bytes) -> PlainReply | None: ...
 

@@ -47,7 +47,7 @@ class Router:
     def exact(self, request: HttpRequest) -> Matched | None:
         """The plain or exact request that this is; None if it must be matched to know."""
         for dialect, forms in self._plain:
-            if (plain := forms.request(request)) is not None:
+            if request.path.rstrip("/").endswith(forms.path) and (plain := forms.request(request)) is not None:
                 return Matched(dialect, Call("generate", plain.asked.model, plain.asked.stream, None), plain)
         for dialect, read in self._exact:
             if (exact := read(request)) is not None:

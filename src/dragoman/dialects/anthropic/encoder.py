@@ -1,7 +1,8 @@
 """Answers: whole replies, both directions, and streams, canonical to wire, in the form that both SDKs accept.
 
-There is one encoder per answer. Indices are dense from 0 in the order of starts. Two things are held back: the start of reasoning, until it is known
-whether it is redacted, and message_delta, until the end, because counts may come after the reason to stop.
+There is one encoder per answer. Indices are dense from 0 in the order of starts. Two things are held back: the start of
+reasoning, until it is known whether it is redacted, and message_delta, until the end, because counts may come after the
+reason to stop.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from dragoman.dialects.openai.blocks import DETAIL, FAMILY, FORMAT, OpenaiSettin
 from dragoman.dialects.openai.encoder import OpenaiEncoder
 from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, OfferTools, OrderBlocks
 from dragoman.dialects.openai.rules import RULES
-from dragoman.dialects.openai.shapes import PATH, is_chat
+from dragoman.dialects.openai.shapes import PATH
 from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.errors import Fault
 from dragoman.model.capabilities import Alphabet, Capabilities, Trait, traits
@@ -123,7 +123,7 @@ class OpenaiBinding(SseBinding, frozen=True):
     prefix: str = "/v1"
 
     def match(self, request: HttpRequest) -> Call | None:
-        if is_chat(request):
+        if request.method == "POST" and request.path.rstrip("/").endswith(PATH):
             return call_of(Fields.of(request))
         if (
             request.method == "GET"

@@ -7,7 +7,7 @@ unchanged: their Structs bound the figures that a filter would change. What a St
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -212,13 +212,11 @@ class _Reply(_Object):
 _read_reply = jsonio.fitting(_Reply)
 
 
-def is_chat(request: HttpRequest) -> bool:
-    return request.method == "POST" and request.path.rstrip("/").endswith(PATH)
-
-
 class OpenaiPlain(Struct, frozen=True):
+    path: ClassVar[str] = PATH
+
     def request(self, request: HttpRequest) -> PlainRequest | None:
-        return _plain_request(request.body) if is_chat(request) else None
+        return _plain_request(request.body) if request.method == "POST" else None
 
     def reply(self, body: bytes) -> PlainReply | None:
         reply = _read_reply(body)
