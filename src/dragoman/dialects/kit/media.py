@@ -18,6 +18,18 @@ FILE_TYPES = {
 }
 
 
+_BY_FIRST_BYTES = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
+_BY_RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+
+
+def media_type(data: str) -> str:
+    """Return the type of what is in base64, by its first bytes. Empty if they tell none."""
+    head = base64_bytes(data[:16]) or b""
+    if head.startswith(b"RIFF"):
+        return _BY_RIFF.get(head[8:12], "")
+    return next((mime for begin, mime in _BY_FIRST_BYTES if head.startswith(begin)), "")
+
+
 def is_url(text: str) -> bool:
     """Tell whether a text begins like an address."""
     return _URL.match(text) is not None
