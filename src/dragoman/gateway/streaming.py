@@ -27,6 +27,7 @@ from dragoman.model.events import Failed
 from dragoman.translate import Plan
 from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json
+from dragoman.wire.ndjson import NdjsonDecoder
 
 _GRACE = 1.0  # seconds for the upstream to end its body after its answer has: then the connection can be kept
 _APART = 0.05  # seconds between an error and the same error as bare JSON, so that a client reads them one by one
@@ -165,10 +166,11 @@ class Stream:
         return 0 if self._answer is None else self._answer.hushed
 
     def _sniff(self, chunk: bytes) -> None:
-        """Look at the first bytes: no stream begins as a JSON object does."""
+        """Look at the first bytes: no stream begins as a JSON object does, except for lines of JSON."""
         begin = chunk.lstrip()[:1]
-        if begin == b"{" and self._made is not None:
-            self._answer = WholeAnswer(self._made, mask=self._journal.redactor.upstream_fault, budget=self._budget)
+        made = self._made
+        if begin == b"{" and made is not None and not isinstance(made.upstream.binding.frames(), NdjsonDecoder):
+            self._answer = WholeAnswer(made, mask=self._journal.redactor.upstream_fault, budget=self._budget)
         if begin:
             self._made = None
 
