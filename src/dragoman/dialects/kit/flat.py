@@ -67,12 +67,11 @@ class FlatMessages(Filter):
 
 def _flat(blocks: Sequence[Block]) -> tuple[Block, ...]:
     flat: list[Block] = []
-    for block in sorted(blocks, key=lambda block: _ORDER.index(type(block))):
-        last = flat[-1] if flat else None
-        if isinstance(block, Text | Reasoning) and type(last) is type(block):
-            flat[-1] = structs.replace(last, text=join_texts((last.text, block.text)))  # type: ignore[union-attr]
-        elif not isinstance(block, Text | Reasoning) or block.text:
-            flat.append(block)
+    for kind in _ORDER:
+        alike = [block for block in blocks if type(block) is kind]
+        if len(alike) > 1 and kind in (Text, Reasoning):
+            alike = [structs.replace(alike[0], text=join_texts([block.text for block in alike]))]  # type: ignore[union-attr]
+        flat += [block for block in alike if not isinstance(block, Text | Reasoning) or block.text]
     return tuple(flat)
 
 
@@ -185,6 +184,8 @@ def _merged(one: dict[str, Json], other: dict[str, Json]) -> dict[str, Json]:
                 both[name] = {**first, **second}
             case list(first), list(second):
                 both[name] = [*first, *[each for each in second if each not in first]]
+            case _:
+                pass
     return both
 
 

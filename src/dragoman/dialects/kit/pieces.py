@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterable
+
 from msgspec import structs
 
+from dragoman.dialects.base import Decoder, Encoder
+from dragoman.errors import Fault, LocalMisuse
+from dragoman.model.assemble import fold
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.budget import Budget, KeptText
+from dragoman.model.conversation import Reply, Stop, Usage, Why
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
     BlockKeys,
     BlockStarted,
     Event,
+    Events,
+    Failed,
+    Finished,
+    OpaqueEvent,
     ReasoningDelta,
+    Started,
+    Stopped,
     TextDelta,
+    UsageReported,
 )
+from dragoman.wire.frame import Frame, Payload
+from dragoman.wire.jsonio import Json
 
 
 class Pieces:
@@ -72,26 +88,109 @@ class Pieces:
         events.append(BlockStarted(self.key, block))
 
 
-class GatheredCalls:
-    """Calls that an encoder holds until they are whole."""
+def reply_of(decoder: Decoder, frames: Iterable[Frame]) -> Reply:
+    """Read a whole reply as the stream it is. Raises UpstreamViolation, or UpstreamFault if it failed."""
+    events: list[Event] = []
+    for frame in frames:
+        events += decoder.feed(frame) or ()
+        if events and isinstance(events[-1], Finished | Failed):
+            break
+    return fold((*events, *decoder.close(None)))
 
-    def __init__(self, budget: Budget | None = None) -> None:
+
+class PieceEncoder(Encoder):
+    """Writes an answer piece by piece, with whole calls. A dialect writes the pieces.
+
+    Relies on the grammar, on one block at a time (`one_block`), and on filters: what they should have left out raises
+    LocalMisuse.
+    """
+
+    def __init__(self, family: str, budget: Budget | None = None) -> None:
+        self._family = family
         self._budget = budget or Budget()
-        self._calls: dict[int, tuple[ToolCall, KeptText]] = {}
+        self._calls: dict[int, tuple[ToolCall, KeptText]] = {}  # that are not whole
+        self._stop = Stop(Why.END)
+        self._usage: Usage | None = None
 
-    def __bool__(self) -> bool:
-        return bool(self._calls)
+    @abstractmethod
+    def started(self, event: Started) -> None:
+        """Take what the answer says about itself."""
 
-    def begin(self, key: int, call: ToolCall) -> None:
-        """Begin to hold a call."""
-        self._calls[key] = call, KeptText(self._budget)
-        self._calls[key][1].add(call.arguments)
+    @abstractmethod
+    def text(self, text: str) -> Payload:
+        """Write a piece of text."""
 
-    def grow(self, key: int, text: str) -> None:
-        """Add to the arguments of a call that is held."""
-        self._calls[key][1].add(text)
+    @abstractmethod
+    def thought(self, text: str) -> Payload:
+        """Write a piece of thinking."""
 
-    def take(self, key: int) -> ToolCall | None:
-        """Return a call that has ended, whole; None if the block is no call."""
-        held = self._calls.pop(key, None)
-        return None if held is None else structs.replace(held[0], arguments=held[1].take())
+    @abstractmethod
+    def call(self, call: ToolCall) -> Payload:
+        """Write a whole call."""
+
+    @abstractmethod
+    def own(self, fields: dict[str, Json]) -> Payload:
+        """Write what only this family has."""
+
+    @abstractmethod
+    def finished(self, stop: Stop, usage: Usage | None) -> Payload:
+        """Write the end of a whole answer."""
+
+    @abstractmethod
+    def failed(self, fault: Fault) -> Payload:
+        """Write the end of an answer that failed."""
+
+    def feed(self, events: Events) -> Iterable[Payload]:
+        return [payload for event in events if (payload := self._payload(event)) is not None]
+
+    def passes(self, events: Events) -> bool:
+        """Count these events and let their own frame through, unless a call is held that it would overtake."""
+        if self._calls:
+            return False
+        self.feed(events)
+        return True
+
+    def _payload(self, event: Event) -> Payload | None:
+        match event:
+            case TextDelta(_, text):
+                return self.text(text)
+            case ReasoningDelta(_, text):
+                return self.thought(text)
+            case BlockStarted():
+                self._begin(event)
+            case ArgumentsDelta(key, text):
+                self._calls[key][1].add(text)
+            case BlockEnded(key) if key in self._calls:
+                call, pieces = self._calls.pop(key)
+                return self.call(structs.replace(call, arguments=pieces.take()))
+            case Finished():
+                return self.finished(self._stop, self._usage)
+            case Failed(fault):
+                return self.failed(fault)
+            case OpaqueEvent(family, kind, data):
+                if family != self._family or not isinstance(data, dict):
+                    raise LocalMisuse(f"an event {kind} of {family} has no place here")
+                return self.own(data)
+            case _:
+                self._take(event)
+        return None
+
+    def _begin(self, event: BlockStarted) -> None:
+        block = event.block
+        if event.choice or not isinstance(block, Text | Reasoning | ToolCall):
+            raise LocalMisuse(f"{type(block).__name__} of choice {event.choice} has no place here")
+        if isinstance(block, ToolCall):
+            self._calls[event.key] = block, KeptText(self._budget)
+
+    def _take(self, event: Event) -> None:
+        """Take what the end tells. Filters leave out seals and citations."""
+        match event:
+            case Started():
+                self._usage = event.usage
+                self.started(event)
+            case UsageReported(usage):
+                self._usage = usage
+            case Stopped(stop):
+                self._stop = stop
+            case _:
+                pass  # the end of a text

@@ -8,6 +8,7 @@ from dragoman.dialects.base import Call, Model, in_cache_order
 from dragoman.dialects.kit.faults import USUAL_STATUSES, FaultTable, refusal, unreadable
 from dragoman.dialects.kit.values import decoded, iso_time, members, text
 from dragoman.errors import Fault, Kind, MalformedRequest
+from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import FrameDecoder, Payload
@@ -35,7 +36,7 @@ _BY_WORDS: tuple[tuple[str, Kind], ...] = (
 _TOO_LONG = "the prompt is longer than the context length"
 
 
-def parse_fault(response: HttpResponse) -> Fault:
+def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
     """What a refusal says, also one of a proxy that speaks no JSON."""
     body = decoded(response.body)
     if not isinstance(body, dict):

@@ -11,30 +11,20 @@ whole reply is read as the stream of its one line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, Decoder, Encoder, World
+from dragoman.dialects.base import Call, Decoder, World
 from dragoman.dialects.kit.functions import Functions
 from dragoman.dialects.kit.kept import Kept, cannot, describe, merged
 from dragoman.dialects.kit.media import base64_text, media_type
 from dragoman.dialects.kit.pairing import Pairs
-from dragoman.dialects.kit.pieces import GatheredCalls, Pieces
-from dragoman.dialects.kit.values import decoded, iso_time
+from dragoman.dialects.kit.pieces import PieceEncoder, Pieces, reply_of
+from dragoman.dialects.kit.values import decoded, iso_time, members
 from dragoman.dialects.ollama.binding import fault_of, render_fault
-from dragoman.errors import (
-    BadFrame,
-    DragomanError,
-    Fault,
-    LocalMisuse,
-    MalformedRequest,
-    MissingField,
-    Truncated,
-    Unrepresentable,
-)
-from dragoman.model.assemble import fold
+from dragoman.errors import BadFrame, DragomanError, Fault, LocalMisuse, MissingField, Truncated, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.budget import Budget
 from dragoman.model.canonical import canonical
@@ -42,19 +32,15 @@ from dragoman.model.conversation import Conversation, Message, Output, Reply, Ro
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
-    BlockEnded,
     BlockKeys,
-    BlockStarted,
     Delta,
     Event,
     Events,
     Failed,
-    Finished,
     OpaqueEvent,
     ReasoningDelta,
     Started,
     Stopped,
-    TextDelta,
     UsageReported,
 )
 from dragoman.model.lane import LaneSource, LaneTarget
@@ -82,16 +68,14 @@ _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "ass
 _DURATIONS = frozenset({"total_duration", "load_duration", "prompt_eval_duration", "eval_duration"})
 _REASONS = {Why.LENGTH: "length", Why.CONTEXT: "length"}
 _USUALLY = "stop"  # also after calls
+_GAP = "\0gap\0"  # what no text is
 
 # --- requests, reading
 
 
 def parse_request(call: Call) -> Conversation:
     """Read a request. Raises MalformedRequest, naming the place."""
-    try:
-        return canonical(_conversation(call))
-    except RecursionError:
-        raise MalformedRequest("nested too deeply") from None
+    return canonical(_conversation(call))
 
 
 def _conversation(call: Call) -> Conversation:
@@ -166,10 +150,7 @@ def _message(fields: Fields, pairs: Pairs) -> Message:
 
 def render_request(conversation: Conversation) -> Call:
     """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
-    try:
-        return Call("generate", conversation.model, conversation.stream, _body(conversation))
-    except RecursionError:
-        raise Unrepresentable("nested too deeply") from None
+    return Call("generate", conversation.model, conversation.stream, _body(conversation))
 
 
 def _body(conversation: Conversation) -> dict[str, Json]:
@@ -201,7 +182,7 @@ def _render_messages(conversation: Conversation) -> Iterator[Json]:
         for result in results:
             if result.is_error:
                 raise cannot(result, "a tool result cannot be marked as an error here")
-            called: Json = {"tool_name": names.get(result.call_id, ""), "tool_call_id": result.call_id}
+            called: dict[str, Json] = {"tool_name": names.get(result.call_id, ""), "tool_call_id": result.call_id}
             yield KEPT.with_extra({"role": "tool", **_render_content(result.content), **called}, result.extra)
         others = [block for block in message.blocks if not isinstance(block, ToolResult)]
         if others or message.extra is not None or not results:
@@ -253,7 +234,7 @@ _lane_thought = jsonio.text_reader(_Line, lambda line: "" if line.message.conten
 class OllamaDecoder(Decoder):
     """Lines to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, keys: BlockKeys | None = None) -> None:
+    def __init__(self, asked: Conversation, world: World | None = None, keys: BlockKeys | None = None) -> None:
         self._model = asked.model
         self._pieces = Pieces(FAMILY, keys)
         self._begun = self._over = False
@@ -337,14 +318,9 @@ def _parse_usage(fields: Fields) -> Usage | None:
 
 def parse_reply(body: bytes, asked: Conversation) -> Reply:
     """Read a whole reply, or a whole stream. Raises UpstreamViolation, or UpstreamFault if it failed."""
-    decoder, frames = OllamaDecoder(asked), NdjsonDecoder(len(body))
-    lines = (Frame("", body, body),) if isinstance(decoded(body), dict) else (*frames.feed(body), *frames.close())
-    events: list[Event] = []
-    for line in lines:
-        events += decoder.feed(line)
-        if events and isinstance(events[-1], Finished | Failed):
-            break
-    return fold((*events, *decoder.close(None)))
+    lines = NdjsonDecoder(len(body))
+    is_one = isinstance(decoded(body), dict)  # it may have line ends in it
+    return reply_of(OllamaDecoder(asked), [Frame("", body, body)] if is_one else [*lines.feed(body), *lines.close()])
 
 
 # --- answers, rendering
@@ -371,83 +347,58 @@ def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
     return jsonio.encode(KEPT.with_extra(KEPT.with_extra(body, reply.extra), choice.stop.extra))
 
 
-class OllamaEncoder(Encoder):
-    """Events to lines. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
+class OllamaEncoder(PieceEncoder):
+    """Events to lines."""
 
     def __init__(self, asked: Conversation, world: World, budget: Budget | None = None) -> None:
+        super().__init__(FAMILY, budget)
         self._head: dict[str, Json] = {"model": asked.model, "created_at": iso_time(world.now())}
         self._first: dict[str, Json] = {}  # what only the first line says
-        self._calls = GatheredCalls(budget)
         self._number = 0  # of calls that are written
-        self._stop, self._usage = Stop(Why.END), None
-
-    def feed(self, events: Events) -> Iterable[Payload]:
-        return [payload for event in events if (payload := self._payload(event)) is not None]
-
-    def passes(self, events: Events) -> bool:
-        """Count these events and let their own frame through, unless a call is held that it would overtake."""
-        if self._calls:
-            return False
-        self.feed(events)
-        return True
 
     def ping(self) -> Payload:
         """A line without text: there are no comments."""
-        return Payload(b"", self._line({"content": ""}))
+        return Payload(b"", self._line({}))
 
     def lane(self, kind: type[Delta], key: int) -> LaneTarget | None:
         if self._first or kind is ArgumentsDelta:
             return None
         name = "thinking" if kind is ReasoningDelta else "content"
-        before, _, after = self._line({"content": "", name: _GAP}).partition(jsonio.quote(_GAP))
+        before, _, after = self._line({name: _GAP}).partition(jsonio.quote(_GAP))
         return LaneTarget(b"", before, after)
 
-    def _payload(self, event: Event) -> Payload | None:
-        match event:
-            case TextDelta(_, text):
-                return self._written({"content": text})
-            case ReasoningDelta(_, text):
-                return self._written({"content": "", "thinking": text})
-            case Started(_, model, usage, extra):
-                self._head["model"] = model or self._head["model"]
-                self._usage, self._first = usage, KEPT.wire_fields(extra)
-            case BlockStarted(key, block, choice):
-                if choice or not isinstance(block, Text | Reasoning | ToolCall):
-                    raise LocalMisuse(f"{type(block).__name__} of choice {choice} has no place here")
-                if isinstance(block, ToolCall):
-                    self._calls.begin(key, block)
-            case ArgumentsDelta(key, text):
-                self._calls.grow(key, text)
-            case BlockEnded(key) if (call := self._calls.take(key)) is not None:
-                numbered: Json = merged({"function": {"index": self._number}}, CALLS.render_call(call, LocalMisuse))
-                self._number += 1
-                return self._written({"content": "", "tool_calls": [numbered]})
-            case UsageReported(usage):
-                self._usage = usage
-            case Stopped(stop):
-                self._stop = stop
-            case OpaqueEvent(family, _, dict() as fields) if family == FAMILY:
-                return self._written({"content": ""}, {}, fields)
-            case Finished():
-                end = _render_end(self._stop, self._usage)
-                return self._written({"content": ""}, end, KEPT.wire_fields(self._stop.extra))
-            case Failed(fault):
-                return Payload(b"", render_fault(fault), True)
-            case OpaqueEvent(family):
-                raise LocalMisuse(f"an event of {family} has no place here")
-            case _:
-                pass  # the end of a text; filters leave out seals and citations
-        return None
+    def started(self, event: Started) -> None:
+        self._head["model"] = event.model or self._head["model"]
+        self._first = KEPT.wire_fields(event.extra)
+
+    def text(self, text: str) -> Payload:
+        return self._written({"content": text})
+
+    def thought(self, text: str) -> Payload:
+        return self._written({"thinking": text})
+
+    def call(self, call: ToolCall) -> Payload:
+        body = CALLS.render_call(call, LocalMisuse)
+        function: Json = {"index": self._number, **members(body["function"])}
+        self._number += 1
+        return self._written({"tool_calls": [{**body, "function": function}]})
+
+    def own(self, fields: dict[str, Json]) -> Payload:
+        return self._written({}, fields)
+
+    def finished(self, stop: Stop, usage: Usage | None) -> Payload:
+        return self._written({}, _render_end(stop, usage), KEPT.wire_fields(stop.extra))
+
+    def failed(self, fault: Fault) -> Payload:
+        return Payload(b"", render_fault(fault), True)
 
     def _written(self, said: dict[str, Json], *more: dict[str, Json]) -> Payload:
         first, self._first = self._first, {}
         return Payload(b"", self._line(said, *more, first))
 
     def _line(self, said: dict[str, Json], *more: dict[str, Json]) -> bytes:
-        body: dict[str, Json] = {**self._head, "message": {"role": "assistant", **said}, "done": False}
+        message: Json = {"role": "assistant", "content": "", **said}
+        body: dict[str, Json] = {**self._head, "message": message, "done": False}
         for each in more:
             body = merged(body, each)
         return jsonio.encode(body)
-
-
-_GAP = "\0gap\0"  # what no text is
