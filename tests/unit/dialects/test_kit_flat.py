@@ -105,9 +105,16 @@ def test_a_union_of_objects_is_one_object() -> None:
 
 def test_calls_without_ids_are_answered_by_name_and_in_order() -> None:
     pairs = Pairs("call_")
-    made = [pairs.called("", "read"), pairs.called("call_2", "find"), pairs.called("", "read"), pairs.called("", "find")]
+    made = [
+        pairs.called("", "read"),
+        pairs.called("call_2", "find"),
+        pairs.called("", "read"),
+        pairs.called("", "find"),
+    ]
     assert made == ["call_1", "call_2", "call_3", "call_4"]
-    assert [pairs.answered("", "find"), pairs.answered("call_1", ""), pairs.answered("", "read")] == made[1::-1] + made[2:3]
+    assert [pairs.answered("", "find"), pairs.answered("call_1", ""), pairs.answered("", "read")] == made[1::-1] + made[
+        2:3
+    ]
     assert [pairs.answered("", ""), pairs.answered("", ""), pairs.answered("own", "x")] == ["call_4", "", "own"]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from dragoman.dialects.base import Decoder, Encoder
-from dragoman.errors import Fault, LocalMisuse
+from dragoman.errors import Fault, LocalMisuse, Truncated
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.budget import Budget, KeptText
@@ -95,7 +95,10 @@ def reply_of(decoder: Decoder, frames: Iterable[Frame]) -> Reply:
         events += decoder.feed(frame) or ()
         if events and isinstance(events[-1], Finished | Failed):
             break
-    return fold((*events, *decoder.close(None)))
+    end = decoder.close(None)
+    if end and isinstance(last := end[-1], Failed) and last.fault.violation:
+        raise Truncated(last.fault.message)
+    return fold((*events, *end))
 
 
 class PieceEncoder(Encoder):

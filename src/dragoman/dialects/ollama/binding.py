@@ -30,10 +30,11 @@ _BY_WORDS: tuple[tuple[str, Kind], ...] = (
     ("exceeds the available context size", "context_full"),
     ("longer than the context length", "context_full"),
     ("exceeds the context length", "context_full"),
+    ("prompt is too long", "context_full"),
     ("server busy", "overloaded"),
     ("usage limit", "quota"),
 )
-_TOO_LONG = "the prompt is longer than the context length"
+_TOO_LONG = "prompt is too long"  # the words at which clients compact their conversation
 
 
 def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
@@ -50,14 +51,15 @@ def fault_of(body: dict[str, Json], status: int = 500, wait: float | None = None
     error = body.get("error")
     message = text(error) or text(members(error).get("message")) or f"the upstream refused ({status})"
     kind = next((kind for words, kind in _BY_WORDS if words in message.lower()), _TABLE.by_status(status))
+    if kind == "context_full" and _TOO_LONG not in message:
+        message = f"{_TOO_LONG}: {message}"
     return Fault(kind, message, status if _TABLE.says(status, kind) else _TABLE.usual_status(kind), wait)
 
 
 def render_fault(fault: Fault) -> bytes:
     """The body of a refusal, which is also the line that ends a failed stream."""
-    known = any(kind == fault.kind and words in fault.message.lower() for words, kind in _BY_WORDS)
-    prefix = f"{_TOO_LONG}: " if fault.kind == "context_full" and not known else ""
-    return jsonio.encode({"error": prefix + fault.message})
+    is_told = fault.kind != "context_full" or _TOO_LONG in fault.message
+    return jsonio.encode({"error": fault.message if is_told else f"{_TOO_LONG}: {fault.message}"})
 
 
 class OllamaBinding(Struct, frozen=True):
