@@ -226,9 +226,7 @@ BODIES: dict[str, dict[str, Any]] = {
             {"role": "tool", "content": "Rain.", "tool_name": "weather", "tool_call_id": "call_1"},
             {"role": "user", "content": "And this?", "images": [PIXEL]},
         ],
-        "tools": [
-            {"type": "function", "function": {"name": "weather", "description": "Tells.", "parameters": SCHEMA}}
-        ],
+        "tools": [{"type": "function", "function": {"name": "weather", "description": "Tells.", "parameters": SCHEMA}}],
         "options": {
             "num_predict": 4000,
             "temperature": 0.5,
@@ -470,8 +468,15 @@ MORE: list[tuple[str, dict[str, Any]]] = [
             "model": MODEL,
             "messages": [
                 {"role": "user", "content": "Look."},
-                {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "find", "arguments": {}}}]},
-                {"role": "tool", "content": "Nothing.", "tool_name": "find"},
+                {
+                    "role": "assistant",
+                    "tool_calls": [
+                        {"function": {"name": "find", "arguments": {"what": "a"}}},
+                        {"function": {"name": "read", "arguments": {"what": "b"}}},
+                    ],
+                },
+                {"role": "tool", "content": "Read.", "tool_name": "read"},
+                {"role": "tool", "content": "Nothing."},
             ],
             "tools": [{"type": "function", "function": {"name": "find"}}],
             "options": {"num_predict": -1, "num_keep": 4},

@@ -32,7 +32,7 @@ def plain(schema: dict[str, Any]) -> tuple[Any, list[tuple[str, str]]]:
 
 
 def test_references_are_put_in_place_with_the_words_beside_them() -> None:
-    schema = {
+    schema: dict[str, Any] = {
         "type": "object",
         "properties": {
             "at": {"$ref": "#/$defs/point", "description": "Where."},
@@ -62,7 +62,9 @@ def test_what_cannot_be_put_in_place_stands_for_any_value(reference: str) -> Non
 
 
 def test_references_cannot_multiply_a_request() -> None:
-    doubling = {f"d{n}": {"type": "array", "items": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    doubling: dict[str, Any] = {
+        f"d{n}": {"type": "array", "items": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)
+    }
     references = References()
     assert len(repr(references.inlined({"$ref": "#/$defs/d0", "$defs": doubling}))) < 1024 * 1024
     assert references.cut

@@ -368,7 +368,7 @@ def test_every_kind_of_error_is_read_as_it_was_written() -> None:
         "overloaded",
         "timeout",
     ):
-        fault = Fault(kind, "No.", 400, retry_after=3)  # type: ignore[arg-type]
+        fault = Fault(kind, "No.", 400, retry_after=3)
         refused = OLLAMA.binding.refuse(fault, OLLAMA.codec.render_fault(fault))
         again = OLLAMA.codec.parse_fault(refused)
         assert (again.kind, again.retry_after) == (kind, 3)

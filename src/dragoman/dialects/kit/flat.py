@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import is_
 
 from msgspec import structs
 
+from dragoman.dialects.kit.media import untyped_media
 from dragoman.dialects.kit.references import References
 from dragoman.dialects.kit.values import items, members
 from dragoman.errors import Unrepresentable
@@ -25,14 +26,13 @@ _ORDER: tuple[type[Block], ...] = (ToolResult, Reasoning, Text, Media, Opaque, T
 class FlatMessages(Filter):
     """A message has one thought, one text, then its media, then its calls; a result has one text, then its media.
 
-    `media_type` gives the type of media by its data, for services that are told no type. Notes: `<family>.message`,
+    Media has the type that its first bytes tell, since the service is told none. Notes: `<family>.message`,
     `<family>.media_type`.
     """
 
-    def __init__(self, family: str, media_type: Callable[[str], str]) -> None:
+    def __init__(self, family: str) -> None:
         self.name = f"{family}.flat_messages"
         self._family = family
-        self._media_type = media_type
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         messages = tuple([self._message(message, notes) for message in conversation.messages])
@@ -58,10 +58,13 @@ class FlatMessages(Filter):
                 detail = "the texts of a result became one, and stand before its media"
                 notes.changed(f"{self._family}.message", block.at.path, detail)
             return block if content == block.content else structs.replace(block, content=content)
-        if isinstance(block, Media) and (mime := self._media_type(block.data)) != block.mime:
-            detail = f"the service finds out a type by itself; this is {mime or 'of no type that is known here'}"
+        if not isinstance(block, Media):
+            return block
+        found = untyped_media(block.data, block.at)
+        if (found.kind, found.mime) != (block.kind, block.mime):
+            detail = f"the service finds out a type by itself; this is {found.mime or 'of no type that is known here'}"
             notes.changed(f"{self._family}.media_type", block.at.path, detail)
-            return structs.replace(block, mime=mime)
+            block = structs.replace(block, kind=found.kind, mime=found.mime)
         return block
 
 

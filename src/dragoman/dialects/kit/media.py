@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import re
 
+from dragoman.model.blocks import Media, Where
 from dragoman.wire.fields import Fields
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:\S")
@@ -28,6 +29,12 @@ def media_type(data: str) -> str:
     if head.startswith(b"RIFF"):
         return _BY_RIFF.get(head[8:12], "")
     return next((mime for begin, mime in _BY_FIRST_BYTES if head.startswith(begin)), "")
+
+
+def untyped_media(data: str, at: Where) -> Media:
+    """Return media of a service that is told neither kind nor type: what is no audio counts as an image."""
+    mime = media_type(data)
+    return Media("audio" if mime.startswith("audio/") else "image", mime, "base64", data, at=at)
 
 
 def is_url(text: str) -> bool:

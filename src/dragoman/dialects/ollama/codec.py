@@ -10,7 +10,6 @@ from msgspec import Meta, Struct
 from dragoman.dialects.base import Call
 from dragoman.dialects.kit.flat import FlatMessages, NoChoice, OneLevel, PlainSchemas, SendFields
 from dragoman.dialects.kit.kept import refuse_unfit
-from dragoman.dialects.kit.media import media_type
 from dragoman.dialects.ollama import binding, messages, rules
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation
@@ -57,7 +56,7 @@ class OllamaCodec(Struct, frozen=True):
         return (
             NoChoice(family),
             OneLevel(family),
-            FlatMessages(family, media_type),
+            FlatMessages(family),
             PlainSchemas(family, _ROOT, _PROPERTY),
             SendFields(family, always, absent, {"truncate": messages.TRUNCATES}),
         )

@@ -19,7 +19,7 @@ from msgspec import Struct
 from dragoman.dialects.base import Call, Decoder, World
 from dragoman.dialects.kit.functions import Functions
 from dragoman.dialects.kit.kept import Kept, cannot, describe, merged
-from dragoman.dialects.kit.media import base64_text, media_type
+from dragoman.dialects.kit.media import base64_text, untyped_media
 from dragoman.dialects.kit.pairing import Pairs
 from dragoman.dialects.kit.pieces import PieceEncoder, Pieces, reply_of
 from dragoman.dialects.kit.values import decoded, iso_time, members
@@ -130,9 +130,7 @@ def _message(fields: Fields, pairs: Pairs) -> Message:
         fields.fail("role", f"expected one of {', '.join(_ROLES)}")
     content, images = fields.text("content", ""), fields.strings("images", ())
     said: list[Text | Media] = [Text(content, at=Where(fields.path("content")))] if content else []
-    for data in images:
-        mime = media_type(base64_text(fields, "images", data))
-        said.append(Media("audio" if mime.startswith("audio/") else "image", mime, "base64", data, at=at))
+    said += [untyped_media(base64_text(fields, "images", data), at) for data in images]
     if role == "tool":
         name, own_id = fields.text("tool_name", ""), fields.text("tool_call_id", "")
         result = ToolResult(pairs.answered(own_id, name), tuple(said), extra=KEPT.extra(fields), at=at)
