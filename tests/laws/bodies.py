@@ -243,7 +243,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "format": SCHEMA,
         "think": "low",
         "keep_alive": "10m",
-        "truncate": False,
+        "truncate": True,
     },
     "kiro": {
         "conversationState": {

@@ -210,27 +210,23 @@ class OneLevel(Filter):
 class SendFields(Filter):
     """Adds fields of the family's own to a request, those of objects by paths such as `options.num_ctx`.
 
-    `always` replaces what the client gave, `absent` does not; a client of the family that has the mark `unless` on its
-    conversation gets no `absent` field. Notes: `<family>.<last name of the path>`.
+    `always` replaces what the client gave, `absent` does not. Notes: `<family>.<last name of the path>`.
     """
 
     only_asks = True
 
-    def __init__(
-        self, family: str, always: Mapping[str, Json], absent: Mapping[str, Json], unless: Mapping[str, str]
-    ) -> None:
+    def __init__(self, family: str, always: Mapping[str, Json], absent: Mapping[str, Json]) -> None:
         self.name = f"{family}.send_fields"
         self._family = family
         self._fields = {**always, **absent}
-        self._always, self._unless = frozenset(always), unless
+        self._always = frozenset(always)
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         extra = conversation.extra if conversation.extra and conversation.extra.family == self._family else None
         kept = {} if extra is None else {**extra.fields}
         before = len(notes)
         for path, value in self._fields.items():
-            if self._unless.get(path) not in kept:
-                self._send(path, value, kept, notes)
+            self._send(path, value, kept, notes)
         if len(notes) == before:
             return conversation, None
         spelling = frozenset[str]() if extra is None else extra.spelling

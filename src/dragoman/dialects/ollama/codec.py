@@ -51,14 +51,12 @@ class OllamaCodec(Struct, frozen=True):
         family = self.family
         always: dict[str, Json] = {} if self.num_ctx is None else {"options.num_ctx": self.num_ctx}
         absent: dict[str, Json] = {} if self.keep_alive is None else {"keep_alive": self.keep_alive}
-        if not self.truncate:
-            absent["truncate"] = False
         return (
             NoChoice(family),
             OneLevel(family),
             FlatMessages(family),
             PlainSchemas(family, _ROOT, _PROPERTY),
-            SendFields(family, always, absent, {"truncate": messages.TRUNCATES}),
+            SendFields(family, always, absent),
         )
 
     parse_request = staticmethod(messages.parse_request)
@@ -74,4 +72,4 @@ class OllamaCodec(Struct, frozen=True):
 
     def render_request(self, conversation: Conversation) -> Call:
         refuse_unfit(conversation, self.capabilities(conversation.model))
-        return messages.render_request(conversation)
+        return messages.render_request(conversation, truncate=self.truncate)

@@ -63,7 +63,7 @@ KNOBS = {  # in `options`, by their common names
     "repetition_penalty": "repeat_penalty",
 }
 LEVELS = ("low", "medium", "high", "max")
-TRUNCATES = "~truncates"  # on a conversation: the client left `truncate` out, and so lets old messages be dropped
+_TRUNCATES = "~truncates"  # on a conversation: the client left `truncate` out, and so lets old messages be dropped
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "user"}
 _DURATIONS = frozenset({"total_duration", "load_duration", "prompt_eval_duration", "eval_duration"})
 _REASONS = {Why.LENGTH: "length", Why.CONTEXT: "length"}
@@ -102,8 +102,10 @@ def _unknown(fields: Fields, options: Fields) -> Extra | None:
     if rest := options.rest():
         kept["options"] = rest
     if kept.get("truncate") is None:
-        kept[TRUNCATES] = True
-    return KEPT.extra_of(kept, frozenset({TRUNCATES}))
+        kept[_TRUNCATES] = True
+    elif kept["truncate"] is False:
+        del kept["truncate"]  # nothing special: every other service refuses a prompt that is too long
+    return KEPT.extra_of(kept, frozenset({_TRUNCATES}))
 
 
 def _output(fields: Fields) -> Output:
@@ -146,13 +148,11 @@ def _message(fields: Fields, pairs: Pairs) -> Message:
 # --- requests, rendering
 
 
-def render_request(conversation: Conversation) -> Call:
+def render_request(conversation: Conversation, *, truncate: bool = False) -> Call:
     """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
-    return Call("generate", conversation.model, conversation.stream, _body(conversation))
-
-
-def _body(conversation: Conversation) -> dict[str, Json]:
     body: dict[str, Json] = {"messages": list(_render_messages(conversation))}
+    if _TRUNCATES not in KEPT.own_fields(conversation.extra):
+        body["truncate"] = truncate
     if conversation.tools:
         body["tools"] = [CALLS.render_tool(tool) for tool in conversation.tools]
     options: dict[str, Json] = {KNOBS[name]: value for name, value in conversation.knobs.items()}
@@ -167,7 +167,7 @@ def _body(conversation: Conversation) -> dict[str, Json]:
         body["format"] = {**(output.schema or {})} if output.kind == "schema" else "json"
     if thinking.effort or thinking.mode != "default":
         body["think"] = thinking.effort or thinking.mode == "on"
-    return KEPT.with_extra(body, conversation.extra)
+    return Call("generate", conversation.model, conversation.stream, KEPT.with_extra(body, conversation.extra))
 
 
 def _render_messages(conversation: Conversation) -> Iterator[Json]:
