@@ -16,7 +16,7 @@ from dragoman.errors import Fault, LocalMisuse, MalformedRequest, MissingField, 
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Media, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Thinking, ToolChoice, ToolSpec, Usage, Why
-from dragoman.model.events import Failed, Finished, Started
+from dragoman.model.events import Failed, Finished, ReasoningDelta, Started, TextDelta
 from dragoman.translate import Plan, configured, plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
@@ -324,6 +324,21 @@ def test_a_whole_answer_of_it_is_one_of_another_service() -> None:
     reply: Any = jsonio.decode(told)
     assert (reply["stop_reason"], reply["usage"]["input_tokens"]) == ("tool_use", 4)
     assert reply["content"][1]["input"] == {"a": 1} and "ids.minted" in [note.rule for note in notes]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("content", TextDelta), ("thinking", ReasoningDelta)])
+def test_deltas_go_by_a_lane(name: str, kind: type[TextDelta | ReasoningDelta]) -> None:
+    decoder, encoder = OLLAMA.codec.decoder(NOBODY, still_world()), OLLAMA.codec.encoder(NOBODY, still_world())
+    first = decoder.feed(Frame("", line({name: "a"}).encode(), b""))
+    assert first is not None and isinstance(first[-1], kind)
+    [written] = encoder.feed(first)
+    source, target = decoder.lane(kind, first[-1].key), encoder.lane(kind, first[-1].key)
+    assert source is not None and target is not None
+    assert source.read(line({name: "b"}).encode()) == "b"
+    assert target.before + b'"a"' + target.after == written.data
+    other = "thinking" if name == "content" else "content"
+    for odd in (line({other: "b"}), line({name: "b"}, logprobs=[]), line({name: "b", "tool_calls": []}), END, "{}"):
+        assert source.read(odd.encode()) == ""
 
 
 # --- errors and lists
