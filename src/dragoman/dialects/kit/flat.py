@@ -26,7 +26,7 @@ _ORDER: tuple[type[Block], ...] = (ToolResult, Reasoning, Text, Media, Opaque, T
 class FlatMessages(Filter):
     """A message has one thought, one text, then its media, then its calls; a result has one text, then its media.
 
-    Media has the type that its first bytes tell, since the service is told none. Notes: `<family>.message`,
+    Media gets the type of its first bytes, since requests have no field for a type. Notes: `<family>.message`,
     `<family>.media_type`.
     """
 
@@ -79,7 +79,7 @@ def _flat(blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 
 class NoChoice(Filter):
-    """Where no tool choice can be told, a request that forbids calls offers no tools. Notes: `<family>.no_calls`."""
+    """Without a field for a tool choice, a request that forbids calls offers no tools. Notes: `<family>.no_calls`."""
 
     before = "fit_limits"
 
@@ -91,14 +91,14 @@ class NoChoice(Filter):
         if conversation.tool_choice.mode != "none" or not conversation.tools:
             return conversation, None
         at = conversation.tool_choice.at.path
-        notes.changed(self._rule, at, "no tool shall be called, which cannot be told: none is offered")
+        notes.changed(self._rule, at, "calls are forbidden, and there is no field for that: no tool is offered")
         return structs.replace(conversation, tools=(), tool_choice=ToolChoice()), None
 
 
 class PlainSchemas(Filter):
     """Tool schemas of the keywords that a service reads; references are put in place first.
 
-    `root` are the keywords of a tool's parameters, `kept` those of a property. `const` is told as `enum`, `oneOf` as
+    `root` are the keywords of a tool's parameters, `kept` those of a property. `const` becomes `enum`, `oneOf` becomes
     `anyOf`, and the branches of `allOf` are merged. Notes: `<family>.schema`.
     """
 
@@ -149,7 +149,7 @@ class PlainSchemas(Filter):
         return self._node(_settled(value, lost), self._kept, lost) if isinstance(value, dict) else {}
 
 
-# Keywords that constrain nothing, or whose meaning is told by others.
+# Keywords that constrain nothing, or whose meaning other keywords take over.
 _ANNOTATIONS = frozenset(
     {"$schema", "$id", "$anchor", "$comment", "$defs", "definitions", "title", "description", "examples", "deprecated"}
     | {"const", "oneOf", "allOf"}
@@ -157,7 +157,7 @@ _ANNOTATIONS = frozenset(
 
 
 def _settled(node: Mapping[str, Json], lost: set[str]) -> dict[str, Json]:
-    """Return the schema with `allOf` merged into it, `oneOf` told as `anyOf` and `const` as `enum`."""
+    """Return the schema with `allOf` merged into it, `oneOf` as `anyOf` and `const` as `enum`."""
     settled = {**node}
     for branch in items(settled.pop("allOf", None)):
         if isinstance(branch, dict):
@@ -193,7 +193,7 @@ def _merged(one: dict[str, Json], other: dict[str, Json]) -> dict[str, Json]:
 
 
 class OneLevel(Filter):
-    """Thinking is told by a level or by on and off, not by both. Notes: `<family>.thinking`."""
+    """Thinking has a level, or it is on or off; not both. Notes: `<family>.thinking`."""
 
     def __init__(self, family: str) -> None:
         self.name = f"{family}.one_level"
@@ -203,7 +203,7 @@ class OneLevel(Filter):
         thinking = conversation.thinking
         if thinking.mode != "on" or not thinking.effort:
             return conversation, None
-        notes.changed(self._rule, "thinking", f"the level {thinking.effort} tells that it shall think")
+        notes.changed(self._rule, "thinking", f"only the level {thinking.effort} is sent, which turns thinking on")
         return structs.replace(conversation, thinking=structs.replace(thinking, mode="default")), None
 
 
@@ -239,7 +239,7 @@ class SendFields(Filter):
         if given == value or (given is not None and path not in self._always):
             return
         action: Action = "added" if given is None else "changed"
-        notes.add(f"{self._family}.{name}", action, path, f"{jsonio.text_of(value)} is sent, as the settings say")
+        notes.add(f"{self._family}.{name}", action, path, f"{jsonio.text_of(value)} is sent (a setting)")
         holder[name] = value
         if outer:
             kept[outer] = holder

@@ -1,6 +1,6 @@
 """Tools and calls as `{"function": {"name": ...}}`, arguments an object, as services after OpenAI have it.
 
-What nobody takes of the outer or the inner object is kept for the family.
+Unknown fields of the outer and the inner object are kept for the family.
 """
 
 from __future__ import annotations

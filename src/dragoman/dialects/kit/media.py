@@ -24,7 +24,7 @@ _BY_RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 
 
 def media_type(data: str) -> str:
-    """Return the type of what is in base64, by its first bytes. Empty if they tell none."""
+    """Return the type of what is in base64, by its first bytes. Empty if it is unknown."""
     head = base64_bytes(data[:16]) or b""
     if head.startswith(b"RIFF"):
         return _BY_RIFF.get(head[8:12], "")
@@ -32,7 +32,7 @@ def media_type(data: str) -> str:
 
 
 def untyped_media(data: str, at: Where) -> Media:
-    """Return media of a service that is told neither kind nor type: what is no audio counts as an image."""
+    """Return media that comes without kind and type: what is no audio counts as an image."""
     mime = media_type(data)
     return Media("audio" if mime.startswith("audio/") else "image", mime, "base64", data, at=at)
 

@@ -1,4 +1,4 @@
-"""Streams that tell a message piece by piece and number no blocks: what is open in them, and calls that come whole."""
+"""Streams of pieces of one message, without numbers of blocks, in which calls come whole."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class PieceEncoder(Encoder):
 
     @abstractmethod
     def started(self, event: Started) -> None:
-        """Take what the answer says about itself."""
+        """Take the id, the model and the kept fields of the answer."""
 
     @abstractmethod
     def text(self, text: str) -> Payload:
@@ -186,7 +186,7 @@ class PieceEncoder(Encoder):
             self._calls[event.key] = block, KeptText(self._budget)
 
     def _take(self, event: Event) -> None:
-        """Take what the end tells. Filters leave out seals and citations."""
+        """Take what is written at the end. Filters leave out seals and citations."""
         match event:
             case Started():
                 self._usage = event.usage

@@ -1,4 +1,4 @@
-"""Ollama's native `/api/chat`. docs/dialects/ollama.md says what it can and cannot say."""
+"""Ollama's native `/api/chat`. docs/dialects/ollama.md lists what it can and cannot express."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _TABLE = FaultTable(
     statuses={499: "server"},  # the server gave the request up
     exact={"server": frozenset({502})},
 )
-# Sentences that say more than their status, and all that an error within a stream has.
+# Sentences that are more exact than their status. An error within a stream has no status.
 _BY_WORDS: tuple[tuple[str, Kind], ...] = (
     ("exceeds the available context size", "context_full"),
     ("longer than the context length", "context_full"),
@@ -38,7 +38,7 @@ _TOO_LONG = "prompt is too long"  # the words at which clients compact their con
 
 
 def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
-    """What a refusal says, also one of a proxy that speaks no JSON."""
+    """Return the fault in a refusal, also in one of a proxy that sends no JSON."""
     body = decoded(response.body)
     if not isinstance(body, dict):
         kind = _TABLE.by_status(response.status)
@@ -47,7 +47,7 @@ def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fau
 
 
 def fault_of(body: dict[str, Json], status: int = 500, wait: float | None = None) -> Fault:
-    """The fault in an error object; within a stream no status comes with it."""
+    """Return the fault in an error object; within a stream it comes without a status."""
     error = body.get("error")
     message = text(error) or text(members(error).get("message")) or f"the upstream refused ({status})"
     kind = next((kind for words, kind in _BY_WORDS if words in message.lower()), _TABLE.by_status(status))
@@ -57,7 +57,7 @@ def fault_of(body: dict[str, Json], status: int = 500, wait: float | None = None
 
 
 def render_fault(fault: Fault) -> bytes:
-    """The body of a refusal, which is also the line that ends a failed stream."""
+    """Return the body of a refusal, which is also the last line of a failed stream."""
     is_told = fault.kind != "context_full" or _TOO_LONG in fault.message
     return jsonio.encode({"error": fault.message if is_told else f"{_TOO_LONG}: {fault.message}"})
 
@@ -95,7 +95,7 @@ class OllamaBinding(Struct, frozen=True):
 
 
 def _call(fields: Fields) -> Call:
-    """The call in a body. It streams unless it says otherwise."""
+    """Return the call in a body. Without `stream` it streams."""
     return Call("generate", fields.text("model", ""), fields.flag("stream", True), fields.rest())
 
 

@@ -1,4 +1,4 @@
-"""The language: the parts of this package as one codec, what it can say, and its settings."""
+"""The codec: the parts of this package as one, its capabilities and its settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROPERTY = ("type", "description", "enum", "items", "required", "properties", "
 
 
 class OllamaCodec(Struct, frozen=True):
-    """Ollama's `/api/chat`. Its fields are its settings; docs/dialects/ollama.md says what each does."""
+    """Ollama's `/api/chat`. Its fields are its settings; docs/dialects/ollama.md explains each."""
 
     family: ClassVar[str] = messages.FAMILY
     num_ctx: Annotated[int, Meta(ge=1)] | None = None  # one figure for all requests: another one reloads the model

@@ -93,7 +93,7 @@ def _conversation(call: Call) -> Conversation:
         stop=(options.text("stop"),) if isinstance(stop, str) else options.strings("stop", ()),
         knobs={name: value for name, own in KNOBS.items() if (value := options.number(own, None)) is not None},
         stream=call.stream,
-        extra=_unknown(fields, options),  # last: what nobody took
+        extra=_unknown(fields, options),  # last: the fields that are left
     )
 
 
@@ -131,13 +131,13 @@ def _message(fields: Fields, pairs: Pairs) -> Message:
     if role not in _ROLES:
         fields.fail("role", f"expected one of {', '.join(_ROLES)}")
     content, images = fields.text("content", ""), fields.strings("images", ())
-    said: list[Text | Media] = [Text(content, at=Where(fields.path("content")))] if content else []
-    said += [untyped_media(base64_text(fields, "images", data), at) for data in images]
+    content_blocks: list[Text | Media] = [Text(content, at=Where(fields.path("content")))] if content else []
+    content_blocks += [untyped_media(base64_text(fields, "images", data), at) for data in images]
     if role == "tool":
         name, own_id = fields.text("tool_name", ""), fields.text("tool_call_id", "")
-        result = ToolResult(pairs.answered(own_id, name), tuple(said), extra=KEPT.extra(fields), at=at)
+        result = ToolResult(pairs.answered(own_id, name), tuple(content_blocks), extra=KEPT.extra(fields), at=at)
         return Message("user", (result,), at=at)
-    blocks: list[Block] = [*said]
+    blocks: list[Block] = [*content_blocks]
     if role == "assistant":
         if thought := fields.text("thinking", ""):
             blocks.insert(0, Reasoning(thought, FAMILY, at=Where(fields.path("thinking"))))
@@ -149,7 +149,7 @@ def _message(fields: Fields, pairs: Pairs) -> Message:
 
 
 def render_request(conversation: Conversation, *, truncate: bool = False) -> Call:
-    """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
+    """Write a conversation that fits. Raises Unrepresentable for content that has no place here."""
     body: dict[str, Json] = {"messages": list(_render_messages(conversation))}
     if _TRUNCATES not in KEPT.own_fields(conversation.extra):
         body["truncate"] = truncate
@@ -210,7 +210,7 @@ def _render_content(blocks: Sequence[Block], blame: type[DragomanError] = Unrepr
 # --- answers, reading
 
 
-class _Said(Struct, forbid_unknown_fields=True, gc=False):
+class _Piece(Struct, forbid_unknown_fields=True, gc=False):
     role: Literal["assistant"] = "assistant"
     content: str = ""
     thinking: str = ""
@@ -219,7 +219,7 @@ class _Said(Struct, forbid_unknown_fields=True, gc=False):
 class _Line(Struct, forbid_unknown_fields=True, gc=False):
     """What nearly all of a stream is made of."""
 
-    message: _Said
+    message: _Piece
     done: Literal[False]
     model: str = ""
     created_at: str = ""
@@ -297,7 +297,7 @@ class OllamaDecoder(Decoder):
 
 
 def _parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
-    """Why it stopped. The service says `stop` after calls, too; a word that we do not know is an end, and is kept."""
+    """Return the stop. The service sends `stop` after calls, too; an unknown reason counts as an end and is kept."""
     why = known_stop(reason) or Why.END
     kept = to_keep(rest)
     if reason and reason != _REASONS.get(why, _USUALLY):
@@ -325,7 +325,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
 
 
 def _render_end(stop: Stop, usage: Usage | None) -> dict[str, Json]:
-    """What the last line says beside its message."""
+    """Return the fields of the last line beside its message."""
     body: dict[str, Json] = {"done": True, "done_reason": _REASONS.get(stop.why, _USUALLY)}
     if usage is not None:
         prompt = usage.input + usage.cache_read + usage.cache_write
@@ -335,7 +335,7 @@ def _render_end(stop: Stop, usage: Usage | None) -> dict[str, Json]:
 
 
 def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
-    """Say a whole reply: one object with all of its message."""
+    """Write a whole reply: one object with all of its message."""
     if len(reply.choices) != 1:
         raise LocalMisuse("there is only one choice here")
     choice = reply.choices[0]
@@ -351,7 +351,7 @@ class OllamaEncoder(PieceEncoder):
     def __init__(self, asked: Conversation, world: World, budget: Budget | None = None) -> None:
         super().__init__(FAMILY, budget)
         self._head: dict[str, Json] = {"model": asked.model, "created_at": iso_time(world.now())}
-        self._first: dict[str, Json] = {}  # what only the first line says
+        self._first: dict[str, Json] = {}  # fields of the first line alone
         self._number = 0  # of calls that are written
 
     def ping(self) -> Payload:
@@ -390,12 +390,12 @@ class OllamaEncoder(PieceEncoder):
     def failed(self, fault: Fault) -> Payload:
         return Payload(b"", render_fault(fault), True)
 
-    def _written(self, said: dict[str, Json], *more: dict[str, Json]) -> Payload:
+    def _written(self, content: dict[str, Json], *more: dict[str, Json]) -> Payload:
         first, self._first = self._first, {}
-        return Payload(b"", self._line(said, *more, first))
+        return Payload(b"", self._line(content, *more, first))
 
-    def _line(self, said: dict[str, Json], *more: dict[str, Json]) -> bytes:
-        message: Json = {"role": "assistant", "content": "", **said}
+    def _line(self, content: dict[str, Json], *more: dict[str, Json]) -> bytes:
+        message: Json = {"role": "assistant", "content": "", **content}
         body: dict[str, Json] = {**self._head, "message": message, "done": False}
         for each in more:
             body = merged(body, each)
