@@ -12,7 +12,7 @@ from dragoman.answer import Answer, answer_whole
 from dragoman.conformance.laws import NOBODY, read_back, still_world
 from dragoman.dialects.base import Model
 from dragoman.dialects.ollama import OllamaCodec
-from dragoman.errors import Fault, LocalMisuse, MalformedRequest, MissingField, Truncated, UpstreamFault
+from dragoman.errors import DragomanError, Fault, LocalMisuse, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Media, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Thinking, ToolChoice, ToolSpec, Usage, Why
@@ -129,6 +129,13 @@ def test_results_without_ids_answer_the_first_call_of_their_tool() -> None:
     body: Any = OLLAMA.codec.render_request(asked).body
     named = [(each["tool_name"], each["tool_call_id"]) for each in body["messages"] if each["role"] == "tool"]
     assert named == [(name, result.call_id) for name, result in zip(("find", "read", "read"), results, strict=True)]
+
+
+def test_only_the_service_itself_loads_a_model() -> None:
+    for body in ({"messages": []}, {"messages": [], "truncate": False, "keep_alive": 0}):
+        assert plan(OLLAMA, OLLAMA, parsed(**body)).verbatim
+        with pytest.raises(DragomanError, match="loaded"):
+            plan(OLLAMA, ANTHROPIC, parsed(**body))
 
 
 def test_the_arguments_keep_the_order_of_their_keys() -> None:

@@ -44,6 +44,7 @@ class OllamaCodec(Struct, frozen=True):
             output=frozenset({"text", "json", "schema"}),
             efforts=messages.LEVELS,
             thinking=frozenset({"default", "on", "off"}),
+            holds=frozenset({messages.LOAD.name}),
             window=self.num_ctx,
         )
 

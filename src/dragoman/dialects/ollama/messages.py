@@ -28,7 +28,7 @@ from dragoman.errors import BadFrame, DragomanError, Fault, LocalMisuse, Missing
 from dragoman.model.blocks import Block, Extra, Media, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.budget import Budget
 from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Message, Output, Reply, Role, Stop, Thinking, Usage, Why
+from dragoman.model.conversation import Conversation, Held, Message, Output, Reply, Role, Stop, Thinking, Usage, Why
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -64,6 +64,7 @@ KNOBS = {  # in `options`, by their common names
 }
 LEVELS = ("low", "medium", "high", "max")
 _TRUNCATES = "~truncates"  # on a conversation: the client left `truncate` out, and so lets old messages be dropped
+LOAD = Held("load", "messages", "without messages the model is only loaded or unloaded, which Ollama alone does")
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "user"}
 _DURATIONS = frozenset({"total_duration", "load_duration", "prompt_eval_duration", "eval_duration"})
 _REASONS = {Why.LENGTH: "length", Why.CONTEXT: "length"}
@@ -93,6 +94,7 @@ def _conversation(call: Call) -> Conversation:
         stop=(options.text("stop"),) if isinstance(stop, str) else options.strings("stop", ()),
         knobs={name: value for name, own in KNOBS.items() if (value := options.number(own, None)) is not None},
         stream=call.stream,
+        held=() if fields.peek("messages") else (LOAD,),
         extra=_unknown(fields, options),  # last: the fields that are left
     )
 
