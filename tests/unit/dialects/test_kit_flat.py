@@ -117,7 +117,8 @@ def test_calls_without_ids_are_answered_by_name_and_in_order() -> None:
     assert [pairs.answered("", "find"), pairs.answered("call_1", ""), pairs.answered("", "read")] == made[1::-1] + made[
         2:3
     ]
-    assert [pairs.answered("", ""), pairs.answered("", ""), pairs.answered("own", "x")] == ["call_4", "", "own"]
+    assert [pairs.answered("", ""), pairs.answered("", ""), pairs.answered("own", "x")] == ["call_4", "call_5", "own"]
+    assert (pairs.name_of("call_2"), pairs.name_of("call_5")) == ("find", "")
 
 
 @pytest.mark.parametrize(

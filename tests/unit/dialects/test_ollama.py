@@ -429,7 +429,6 @@ def test_models_are_listed_as_tags() -> None:
         ("ollama.shape", {"top_logprobs": 21}),
         ("ollama.think", {"think": "xhigh"}),
         ("ollama.format", {"format": "yaml"}),
-        ("ollama.result.call", {"messages": [{"role": "tool", "content": ""}]}),
         ("ollama.tools.reference", {"tools": [{"function": {"name": "a", "parameters": {"x": {"$ref": "#/y"}}}}]}),
     ],
 )

@@ -12,6 +12,7 @@ whole reply is read as the stream of its one line.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Literal
 
 from msgspec import Struct
@@ -56,12 +57,8 @@ from dragoman.wire.ndjson import NdjsonDecoder
 FAMILY = "ollama"
 KEPT = Kept(FAMILY)
 CALLS = Functions(KEPT)
-KNOBS = {  # in `options`, by their common names
-    **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "seed")},
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "repetition_penalty": "repeat_penalty",
-}
+_SAME = ("temperature", "top_k", "top_p", "min_p", "seed", "presence_penalty", "frequency_penalty")
+KNOBS = {**{name: name for name in _SAME}, "repetition_penalty": "repeat_penalty"}  # in `options`, by common names
 LEVELS = ("low", "medium", "high", "max")
 _TRUNCATES = "~truncates"  # on a conversation: the client left `truncate` out, and so lets old messages be dropped
 LOAD = Held("load", "messages", "without messages the model is only loaded or unloaded, which Ollama alone does")
@@ -76,15 +73,11 @@ _GAP = "\0gap\0"  # what no text is
 
 def parse_request(call: Call) -> Conversation:
     """Read a request. Raises MalformedRequest, naming the place."""
-    return canonical(_conversation(call))
-
-
-def _conversation(call: Call) -> Conversation:
     fields, pairs = Fields(call.body), Pairs("call_ollama_")
     options = fields.maybe_child("options") or Fields({}, "options")
     fields.any("options")
     most, stop = options.peek("num_predict"), options.peek("stop")
-    return Conversation(
+    asked = Conversation(
         call.model,
         tuple([_message(each, pairs) for each in fields.children("messages", [])]),
         tools=tuple([CALLS.parse_tool(each) for each in fields.children("tools", [])]),
@@ -97,6 +90,7 @@ def _conversation(call: Call) -> Conversation:
         held=() if fields.peek("messages") else (LOAD,),
         extra=_unknown(fields, options),  # last: the fields that are left
     )
+    return canonical(asked)
 
 
 def _unknown(fields: Fields, options: Fields) -> Extra | None:
@@ -137,8 +131,11 @@ def _message(fields: Fields, pairs: Pairs) -> Message:
     content_blocks += [untyped_media(base64_text(fields, "images", data), at) for data in images]
     if role == "tool":
         name, own_id = fields.text("tool_name", ""), fields.text("tool_call_id", "")
-        result = ToolResult(pairs.answered(own_id, name), tuple(content_blocks), extra=KEPT.extra(fields), at=at)
-        return Message("user", (result,), at=at)
+        call_id, kept = pairs.answered(own_id, name), to_keep(fields.rest())
+        if name and name != pairs.name_of(call_id):
+            kept["tool_name"] = name
+        extra = KEPT.extra_of(kept, frozenset({"tool_name"}))
+        return Message("user", (ToolResult(call_id, tuple(content_blocks), extra=extra, at=at),), at=at)
     blocks: list[Block] = [*content_blocks]
     if role == "assistant":
         if thought := fields.text("thinking", ""):
@@ -185,8 +182,13 @@ def _render_messages(conversation: Conversation) -> Iterator[Json]:
             called: dict[str, Json] = {"tool_name": names.get(result.call_id, ""), "tool_call_id": result.call_id}
             yield KEPT.with_extra({"role": "tool", **_render_content(result.content), **called}, result.extra)
         others = [block for block in message.blocks if not isinstance(block, ToolResult)]
+        # User messages that follow results are one turn with them, so each text after the first begins a message.
+        starts = [place for place, block in enumerate(others) if place and results and isinstance(block, Text)]
         if others or message.extra is not None or not results:
-            yield KEPT.with_extra({"role": message.role, **_render_content(others)}, message.extra)
+            starts.insert(0, 0)
+        for start, end in pairwise((*starts, len(others))):
+            body: dict[str, Json] = {"role": message.role, **_render_content(others[start:end])}
+            yield KEPT.with_extra(body, None if start else message.extra)
 
 
 def _render_content(blocks: Sequence[Block], blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:

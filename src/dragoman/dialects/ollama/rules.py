@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dragoman.dialects.base import Call
 from dragoman.dialects.kit.lint import Found, StreamLint
 from dragoman.dialects.kit.shapes import Flag, Free, Map, Members, Num, Seq, Str, flaws
-from dragoman.dialects.kit.values import decoded, items, members, objects
+from dragoman.dialects.kit.values import decoded, items, members
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
@@ -18,7 +18,6 @@ RULES = Rulebook.parse(
 shape | documented | error | every member has its documented type and values, and what is required is there
 think | documented | error | think is true, false, low, medium, high or max
 format | documented | error | format is "json" or a schema
-result.call | inferred | advice | a result names its tool or its call
 tools.reference | documented | advice | a tool's schema has no $ref: the service drops it without a word
 stream.json | documented | error | a line is a JSON object
 stream.message | documented | error | a line has a message: its content is a string, its calls have a name and an object
@@ -66,9 +65,6 @@ def _found(call: Call) -> Found:
         yield "think", "think", ""
     if body.get("format") not in (None, "", "json") and not isinstance(body["format"], dict):
         yield "format", "format", ""
-    for message, at in objects(body.get("messages"), "messages"):
-        if message.get("role") == "tool" and not (message.get("tool_name") or message.get("tool_call_id")):
-            yield "result.call", at, ""
     for index, tool in enumerate(items(body.get("tools"))):
         if b'"$ref":"' in jsonio.encode(tool):
             yield "tools.reference", f"tools[{index}]", ""
