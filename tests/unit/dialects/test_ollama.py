@@ -132,7 +132,8 @@ def test_results_without_ids_answer_the_first_call_of_their_tool() -> None:
 
 
 def test_only_the_service_itself_loads_a_model() -> None:
-    for body in ({"messages": []}, {"messages": [], "truncate": False, "keep_alive": 0}):
+    bodies: list[dict[str, Any]] = [{"messages": []}, {"messages": [], "truncate": False, "keep_alive": 0}]
+    for body in bodies:
         assert plan(OLLAMA, OLLAMA, parsed(**body)).verbatim
         with pytest.raises(DragomanError, match="loaded"):
             plan(OLLAMA, ANTHROPIC, parsed(**body))
