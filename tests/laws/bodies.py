@@ -208,6 +208,39 @@ BODIES: dict[str, dict[str, Any]] = {
         },
         "safetySettings": [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}],
     },
+    "ollama": {
+        "model": MODEL,
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "The weather?"},
+            {
+                "role": "assistant",
+                "content": "I look.",
+                "thinking": "Rome, then.",
+                "tool_calls": [{"id": "call_1", "function": {"name": "weather", "arguments": {"city": "Rome"}}}],
+            },
+            {"role": "tool", "content": "Rain.", "tool_name": "weather", "tool_call_id": "call_1"},
+            {"role": "user", "content": "And this?", "images": [PIXEL]},
+        ],
+        "tools": [{"type": "function", "function": {"name": "weather", "description": "Tells.", "parameters": SCHEMA}}],
+        "options": {
+            "num_predict": 4000,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "top_k": 40,
+            "min_p": 0.1,
+            "seed": 7,
+            "presence_penalty": 0.5,
+            "frequency_penalty": 0.5,
+            "repeat_penalty": 1.1,
+            "stop": ["STOP"],
+            "num_ctx": 32768,
+        },
+        "format": SCHEMA,
+        "think": "low",
+        "keep_alive": "10m",
+        "truncate": True,
+    },
     "kiro": {
         "conversationState": {
             "chatTriggerType": "MANUAL",
@@ -396,6 +429,29 @@ MORE: list[tuple[str, dict[str, Any]]] = [
             "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["find"]}},
             "generationConfig": {"thinkingConfig": {"thinkingBudget": 2000}, "responseModalities": ["TEXT"]},
             "cachedContent": "cachedContents/1",
+        },
+    ),
+    (
+        "ollama",  # as clients that know no ids send it
+        {
+            "model": MODEL,
+            "messages": [
+                {"role": "user", "content": "Look."},
+                {
+                    "role": "assistant",
+                    "tool_calls": [
+                        {"function": {"name": "find", "arguments": {"what": "a"}}},
+                        {"function": {"name": "read", "arguments": {"what": "b"}}},
+                    ],
+                },
+                {"role": "tool", "content": "Read.", "tool_name": "read"},
+                {"role": "tool", "content": "Nothing."},
+            ],
+            "tools": [{"type": "function", "function": {"name": "find"}}],
+            "options": {"num_predict": -1, "num_keep": 4},
+            "format": "json",
+            "think": True,
+            "logprobs": True,
         },
     ),
 ]

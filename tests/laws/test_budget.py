@@ -440,6 +440,7 @@ def test_s2_what_is_stored_of_an_answer_is_counted(upstream: str) -> None:
 WAITING = {  # what is not sent before its end
     "gemini": ("open_calls", "arguments", "odd_arguments"),
     "kiro": ("open_calls",),
+    "ollama": ("open_calls", "arguments", "odd_arguments", "thoughts"),  # thoughts in a row are one
 }
 ENDED = ("calls", "long_ids", "open_calls", "thoughts", "alternating", "choices")
 

@@ -29,7 +29,7 @@ from dragoman.translate import Plan, configured, plan
 from dragoman.wire import jsonio
 from tests import strategies
 
-CLIENTS = ("anthropic", "openai", "responses", "bedrock", "kiro", "gemini")
+CLIENTS = ("anthropic", "openai", "responses", "bedrock", "kiro", "gemini", "ollama")
 HISTORY = {"responses": "input", "gemini": "contents"}  # in all others `messages`; Kiro has two fields
 
 # By name: the dialect, its settings, and the model, where they change what is rendered.
@@ -45,6 +45,7 @@ TARGETS: dict[str, tuple[str, dict[str, object], str]] = {
     "bedrock.invoke": ("bedrock.invoke", {}, "anthropic.claude-x"),
     "gemini 2": ("gemini", {}, "gemini-2.5-pro"),
     "gemini 3": ("gemini", {}, "gemini-3-pro"),
+    "ollama": ("ollama", {"num_ctx": 32768}, "qwen3"),
     "kiro tags": ("kiro", {}, "claude-sonnet-4.5"),
     "kiro fields": ("kiro", {}, "claude-opus-4.8"),
     "kiro merge": ("kiro", {"pairing": "merge", "long_descriptions": "cut"}, "claude-sonnet-4.5"),

@@ -63,10 +63,19 @@ def shown(path: Path) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
 
+def held(body: Any, path: Path) -> Any:
+    """What stands at a path."""
+    for step in path:
+        body = body[step]
+    return body
+
+
 def is_redundant(path: Path, target: str, body: dict[str, Any]) -> bool:
     names = names_of(path)
     if names[-1] == "include":
         return "message.output_text.logprobs" not in body["include"]
+    if "tool_name" in (holder := held(body, path[:-1])) and "tool_call_id" in holder:
+        return names[-1] in ("tool_name", "tool_call_id")  # Ollama has both, and either names the call
     ends = [names[-size:] for size in (1, 2)]
     return any(end in REDUNDANT or (target, end) in CARRIED for end in ends)
 

@@ -172,6 +172,18 @@ def bedrock(name: str, said: Said) -> Iterator[bytes]:
     yield _frame("metadata", {"usage": usage, "metrics": {"latencyMs": 9}})
 
 
+def ollama(name: str, said: Said) -> Iterator[bytes]:
+    def told(message: Any, **last: Any) -> bytes:
+        line = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "message": {"role": "assistant", **message}}
+        return json.dumps({**line, "done": False, **last}).encode() + b"\n"
+
+    for piece in said.text:
+        yield told({"content": piece})
+    for arguments in said.arguments():
+        yield told({"content": "", "tool_calls": [{"function": {"name": TOOL, "arguments": arguments}}]})
+    yield told({"content": ""}, done=True, done_reason="stop", prompt_eval_count=10, eval_count=50)
+
+
 DIALECTS: dict[str, Callable[[str, Said], Iterator[bytes]]] = {
     "anthropic": anthropic,
     "openai": openai,
@@ -179,6 +191,7 @@ DIALECTS: dict[str, Callable[[str, Said], Iterator[bytes]]] = {
     "gemini": gemini,
     "kiro": kiro,
     "bedrock": bedrock,
+    "ollama": ollama,
 }
 _EVENT_STREAMS = ("kiro", "bedrock")
 

@@ -37,6 +37,8 @@ DATA: list[tuple[str, str, dict[str, Any] | None]] = [
     ("POST", "/model/m/invoke", INVOKE),
     ("POST", "/model/m/invoke-with-response-stream", INVOKE),
     ("POST", "/generateAssistantResponse", KIRO),
+    ("POST", "/api/chat", CHAT),
+    ("GET", "/api/tags", None),
     ("GET", "/v1/models", None),
     ("GET", "/v1/models/m", None),
     ("GET", "/v1beta/models", None),

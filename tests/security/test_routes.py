@@ -57,6 +57,7 @@ PATHS = {
         r"/model/(.*)/(converse|converse-stream|count-tokens)/?\Z",
         r"/model/(.*)/(invoke|invoke-with-response-stream|count-tokens)/?\Z",
     },
+    "ollama": {"/api/chat", "/api/tags"},
     "kiro": {"/generateAssistantResponse", "/ListAvailableModels"},  # and `/` with its x-amz-target
 }
 

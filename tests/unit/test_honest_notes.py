@@ -12,7 +12,7 @@ import dragoman.dialects as registry
 from dragoman.errors import MalformedRequest
 
 SCHEMA = {"type": "object", "properties": {}}
-PIXEL = "data:image/png;base64,aGk="
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
 ELSEWHERE = [name for name in registry.names() if name != "responses"]
 
 

@@ -21,6 +21,7 @@ _BUILT_IN = {
     "openai": "dragoman.dialects.openai:DIALECT",
     "responses": "dragoman.dialects.responses:DIALECT",
     "kiro": "dragoman.dialects.kiro:DIALECT",
+    "ollama": "dragoman.dialects.ollama:DIALECT",
     "bedrock": "dragoman.dialects.bedrock:DIALECT",
     "bedrock.invoke": "dragoman.dialects:bedrock_invoke",
 }

@@ -275,6 +275,7 @@ class Dialect(Struct, frozen=True):
     exact: Callable[[HttpRequest], ExactRequest | None] | None = None  # reads long requests faster; None: match it
     plain: PlainForms | None = None  # reads small requests for the plan cache of a gateway
     attribution: bool = False  # its service reads Claude Code's accounting line in the system prompt
+    json_lines: bool = False  # its streams begin with a JSON object, as whole answers of all dialects do
 
 
 class Content:

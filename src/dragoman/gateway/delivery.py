@@ -123,7 +123,8 @@ class StreamDelivery:
     async def take(self, reply: Reply, flight: InFlight) -> Fault | None:
         buffer, account = self._buffer, self._exchange.account
         self._budget = Budget() if account is None else account.budget()
-        self._flight, self._sniffs, self._is_named = flight, True, False
+        self._flight, self._is_named = flight, False
+        self._sniffs = flight.plan is None or not flight.plan.upstream.json_lines
         self._answer, self._reply = self._answer_to(flight), reply
         buffer.feed_from(reply)
         broken: DragomanError | None = None

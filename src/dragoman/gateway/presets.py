@@ -82,6 +82,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "models": ["gemini-*", "gemma-*"],
         "translation": {"raw_tools": "off"},
     },
+    "ollama": {
+        "dialect": "ollama",
+        "base_url": "http://127.0.0.1:11434",
+        "timeouts": {"first_byte": 600},  # it may have to load the model first
+        "limits": {"concurrency": 2},  # it answers one at a time unless told otherwise
+        "translation": _RAW,
+    },
     SIMULATOR: {"dialect": "kiro"},
 }
 

@@ -37,6 +37,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder
 from dragoman.wire.frame import Payload
 from dragoman.wire.http import HttpRequest
+from dragoman.wire.ndjson import NDJSON, NdjsonDecoder
 
 _NOW = 1_767_225_600  # answers are deterministic, times too
 _KEYS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
@@ -44,7 +45,8 @@ _JSON = (("content-type", "application/json"),)
 _MODEL = "sim-model"
 # How a family's ids of answers and of calls begin, as clients are used to them.
 _PREFIXES = {"anthropic": ("msg_", "toolu_"), "openai": ("chatcmpl-", "call_")}
-
+# What a stream is called, by its framing; all others are server-sent events.
+_STREAM_TYPES: dict[type, str] = {EventStreamDecoder: "application/vnd.amazon.eventstream", NdjsonDecoder: NDJSON}
 _ERRORS: tuple[Severity, ...] = ("error",)
 
 
@@ -131,8 +133,7 @@ class DialectFace:
         told = _tell(asked, turn, world, self._dialect)
         if asked.stream:
             frames = _frames(told, self._dialect, asked, world)
-            event_stream = isinstance(self._dialect.binding.frames(), EventStreamDecoder)
-            kind = "application/vnd.amazon.eventstream" if event_stream else "text/event-stream; charset=utf-8"
+            kind = _STREAM_TYPES.get(type(self._dialect.binding.frames()), "text/event-stream; charset=utf-8")
             headers = (("content-type", kind), ("cache-control", "no-cache"))
             return Response(200, headers, shaped(frames, turn.pace, turn.cut))
         waits, events = [], []

@@ -234,7 +234,7 @@ def test_a_preset_is_a_whole_upstream(name: str) -> None:
 def test_raw_tokens_are_read_where_models_may_write_them() -> None:
     names = {name: config(f"[upstreams.x]\npreset = '{name}'\nregion = 'us-east-1'").upstreams["x"] for name in PRESETS}
     auto = {name for name, upstream in names.items() if upstream.settings.raw_tools == "auto"}
-    assert auto == {"moonshot", "vllm", "sglang", "openrouter"}
+    assert auto == {"moonshot", "vllm", "sglang", "openrouter", "ollama"}
     assert names["openai"].settings.raw_tools == "off"
 
 

@@ -20,6 +20,19 @@ _BY_STATUS: Mapping[int, Kind] = {
     504: "timeout",
     529: "overloaded",
 }
+USUAL_STATUSES: Mapping[Kind, int] = {  # of services that tell an error by its status alone
+    "invalid": 400,
+    "context_full": 400,
+    "auth": 401,
+    "quota": 402,
+    "permission": 403,
+    "not_found": 404,
+    "too_large": 413,
+    "rate_limit": 429,
+    "server": 500,
+    "overloaded": 503,
+    "timeout": 504,
+}
 _LONGEST_QUOTE = 200
 
 

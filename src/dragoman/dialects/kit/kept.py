@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Where, of_the_node, to_keep
+from dragoman.model.capabilities import Capabilities
+from dragoman.model.conversation import Conversation
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -88,3 +90,21 @@ def describe(block: Block) -> str:
             return f"{block.family} {block.kind or 'content'}"
         case _:
             return type(block).__name__
+
+
+def refuse_unfit(conversation: Conversation, target: Capabilities) -> None:
+    """Raise Unrepresentable for a wish that a dialect of these capabilities has no place for. Filters leave none."""
+    output, thinking = conversation.output, conversation.thinking
+    wishes = {
+        "n": conversation.choices == 1 or "choices" in target.traits,
+        "previous_response_id": conversation.previous is None,
+        "tool_choice": conversation.tool_choice.mode in target.choice_modes and not conversation.tool_choice.names,
+        "parallel_tool_calls": conversation.tool_choice.parallel is None or "parallel_flag" in target.traits,
+        "user": not conversation.user or "user" in target.traits,
+        "knobs": target.knobs >= conversation.knobs.keys(),
+        "output": output.kind in target.output and (not output.name or "output_names" in target.traits),
+        "thinking": thinking.mode in target.thinking and (thinking.budget is None or "budgets" in target.traits),
+    }
+    for name, has_place in wishes.items():
+        if not has_place:
+            raise Unrepresentable(f"there is no place for this {name} here", at=name)

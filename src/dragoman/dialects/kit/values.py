@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import TypeAlias
 
 from dragoman.errors import BadFrame, DragomanError, MissingField
@@ -64,6 +65,11 @@ def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
         return jsonio.text_of(value)
     except jsonio.JsonError as error:
         raise blame(str(error), at=at) from None
+
+
+def iso_time(seconds: int) -> str:
+    """Return a moment as text, such as `2026-01-31T12:00:00Z`."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def reply_fields(body: bytes) -> Fields:

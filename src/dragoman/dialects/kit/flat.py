@@ -1,0 +1,243 @@
+"""Filters for services whose messages are flat, whose tools are lossy, and that have no tool choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import is_
+
+from msgspec import structs
+
+from dragoman.dialects.kit.media import untyped_media
+from dragoman.dialects.kit.references import References
+from dragoman.dialects.kit.values import items, members
+from dragoman.errors import Unrepresentable
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
+from dragoman.model.filter import Action, Facts, Filter, MakeBack, Notes
+from dragoman.model.parts import join_texts
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+_ORDER: tuple[type[Block], ...] = (ToolResult, Reasoning, Text, Media, Opaque, ToolCall)
+
+
+class FlatMessages(Filter):
+    """A message has one thought, one text, then its media, then its calls; a result has one text, then its media.
+
+    Media gets the type of its first bytes, since requests have no field for a type. Notes: `<family>.message`,
+    `<family>.media_type`.
+    """
+
+    def __init__(self, family: str) -> None:
+        self.name = f"{family}.flat_messages"
+        self._family = family
+
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        messages = tuple([self._message(message, notes) for message in conversation.messages])
+        if all(map(is_, messages, conversation.messages)):
+            return conversation, None
+        return structs.replace(conversation, messages=messages), None
+
+    def _message(self, message: Message, notes: Notes) -> Message:
+        if len(message.blocks) == 1 and type(message.blocks[0]) is Text:
+            return message
+        typed = tuple([self._block(block, notes) for block in message.blocks])
+        blocks = _flat(typed)
+        if blocks != typed:
+            detail = "its texts became one, in the service's order: thinking, text, media, calls"
+            notes.changed(f"{self._family}.message", message.at.path, detail)
+        return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+
+    def _block(self, block: Block, notes: Notes) -> Block:
+        if isinstance(block, ToolResult):
+            typed = tuple([self._block(part, notes) for part in block.content])
+            content = _flat(typed)
+            if content != typed:
+                detail = "the texts of a result became one, and stand before its media"
+                notes.changed(f"{self._family}.message", block.at.path, detail)
+            return block if content == block.content else structs.replace(block, content=content)
+        if not isinstance(block, Media):
+            return block
+        found = untyped_media(block.data, block.at)
+        if (found.kind, found.mime) != (block.kind, block.mime):
+            detail = f"the service finds out a type by itself; this is {found.mime or 'of no type that is known here'}"
+            notes.changed(f"{self._family}.media_type", block.at.path, detail)
+            block = structs.replace(block, kind=found.kind, mime=found.mime)
+        return block
+
+
+def _flat(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    flat: list[Block] = []
+    for kind in _ORDER:
+        alike = [block for block in blocks if type(block) is kind]
+        if len(alike) > 1 and kind in (Text, Reasoning):
+            alike = [structs.replace(alike[0], text=join_texts([block.text for block in alike]))]  # type: ignore[union-attr]
+        flat += [block for block in alike if not isinstance(block, Text | Reasoning) or block.text]
+    return tuple(flat)
+
+
+class NoChoice(Filter):
+    """Without a field for a tool choice, a request that forbids calls offers no tools. Notes: `<family>.no_calls`."""
+
+    before = "fit_limits"
+
+    def __init__(self, family: str) -> None:
+        self.name = f"{family}.no_choice"
+        self._rule = f"{family}.no_calls"
+
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if conversation.tool_choice.mode != "none" or not conversation.tools:
+            return conversation, None
+        at = conversation.tool_choice.at.path
+        notes.changed(self._rule, at, "calls are forbidden, and there is no field for that: no tool is offered")
+        return structs.replace(conversation, tools=(), tool_choice=ToolChoice()), None
+
+
+class PlainSchemas(Filter):
+    """Tool schemas of the keywords that a service reads; references are put in place first.
+
+    `root` are the keywords of a tool's parameters, `kept` those of a property. `const` becomes `enum`, `oneOf` becomes
+    `anyOf`, and the branches of `allOf` are merged. Notes: `<family>.schema`.
+    """
+
+    def __init__(self, family: str, root: Iterable[str], kept: Iterable[str]) -> None:
+        self.name = f"{family}.plain_schemas"
+        self._rule = f"{family}.schema"
+        self._root, self._kept = frozenset(root), frozenset(kept)
+
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        references = References()
+        try:
+            tools = tuple([self._tool(tool, references, notes) for tool in conversation.tools])
+        except RecursionError:
+            raise Unrepresentable("a schema is nested too deeply", at="tools") from None
+        if all(map(is_, tools, conversation.tools)):
+            return conversation, None
+        return structs.replace(conversation, tools=tools), None
+
+    def _tool(self, tool: ToolSpec | Opaque, references: References, notes: Notes) -> ToolSpec | Opaque:
+        if isinstance(tool, Opaque) or tool.schema is None:
+            return tool
+        lost: set[str] = set()
+        whole = _settled(references.inlined(tool.schema), lost)
+        if "anyOf" in whole and "anyOf" not in self._root:
+            whole = _joined(whole, lost)
+        schema = {**self._node(whole, self._root, lost), "type": "object"}
+        schema.setdefault("properties", {})
+        if schema == tool.schema:
+            return tool
+        gone = sorted(lost - _ANNOTATIONS) + (["$ref (as any value)"] if references.cut else [])
+        what = f" (without {', '.join(gone)})" if gone else ""
+        detail = f"the schema of {tool.name} is made plain{what}"
+        notes.add(self._rule, "dropped" if gone else "changed", tool.at.path, detail)
+        return structs.replace(tool, schema=schema)
+
+    def _node(self, node: dict[str, Json], keywords: frozenset[str], lost: set[str]) -> dict[str, Json]:
+        lost |= node.keys() - keywords
+        return {name: self._value(name, value, lost) for name, value in node.items() if name in keywords}
+
+    def _value(self, name: str, value: Json, lost: set[str]) -> Json:
+        if name == "properties" and isinstance(value, dict):
+            return {key: self._inside(each, lost) for key, each in value.items()}
+        if name == "anyOf" and isinstance(value, list):
+            return [self._inside(each, lost) for each in value]
+        return value
+
+    def _inside(self, value: Json, lost: set[str]) -> Json:
+        return self._node(_settled(value, lost), self._kept, lost) if isinstance(value, dict) else {}
+
+
+# Keywords that constrain nothing, or whose meaning other keywords take over.
+_ANNOTATIONS = frozenset(
+    {"$schema", "$id", "$anchor", "$comment", "$defs", "definitions", "title", "description", "examples", "deprecated"}
+    | {"const", "oneOf", "allOf"}
+)
+
+
+def _settled(node: Mapping[str, Json], lost: set[str]) -> dict[str, Json]:
+    """Return the schema with `allOf` merged into it, `oneOf` as `anyOf` and `const` as `enum`."""
+    settled = {**node}
+    for branch in items(settled.pop("allOf", None)):
+        if isinstance(branch, dict):
+            settled = _merged(_settled(branch, lost), settled)
+    if "const" in settled:
+        settled.setdefault("enum", [settled.pop("const")])
+    if "oneOf" in settled and "anyOf" not in settled:
+        settled["anyOf"] = settled.pop("oneOf")
+    return settled
+
+
+def _joined(node: dict[str, Json], lost: set[str]) -> dict[str, Json]:
+    """Return a union as one object with the properties of all branches. What only one branch demands is no demand."""
+    branches = [_settled(each, lost) for each in items(node.get("anyOf")) if isinstance(each, dict)]
+    properties = members(node.get("properties"))
+    for branch in branches:
+        properties = {**members(branch.get("properties")), **properties}
+    return {**node, "properties": properties}
+
+
+def _merged(one: dict[str, Json], other: dict[str, Json]) -> dict[str, Json]:
+    """Return what both demand; of a keyword that both have in different words, the other's counts."""
+    both = {**one, **other}
+    for name in ("properties", "required"):
+        match one.get(name), other.get(name):
+            case dict(first), dict(second):
+                both[name] = {**first, **second}
+            case list(first), list(second):
+                both[name] = [*first, *[each for each in second if each not in first]]
+            case _:
+                pass
+    return both
+
+
+class OneLevel(Filter):
+    """Thinking has a level, or it is on or off; not both. Notes: `<family>.thinking`."""
+
+    def __init__(self, family: str) -> None:
+        self.name = f"{family}.one_level"
+        self._rule = f"{family}.thinking"
+
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        thinking = conversation.thinking
+        if thinking.mode != "on" or not thinking.effort:
+            return conversation, None
+        notes.changed(self._rule, "thinking", f"only the level {thinking.effort} is sent, which turns thinking on")
+        return structs.replace(conversation, thinking=structs.replace(thinking, mode="default")), None
+
+
+class SendFields(Filter):
+    """Adds fields of the family's own to a request, those of objects by paths such as `options.num_ctx`.
+
+    `always` replaces what the client gave, `absent` does not. Notes: `<family>.<last name of the path>`.
+    """
+
+    only_asks = True
+
+    def __init__(self, family: str, always: Mapping[str, Json], absent: Mapping[str, Json]) -> None:
+        self.name = f"{family}.send_fields"
+        self._family = family
+        self._fields = {**always, **absent}
+        self._always = frozenset(always)
+
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        extra = conversation.extra if conversation.extra and conversation.extra.family == self._family else None
+        kept = {} if extra is None else {**extra.fields}
+        before = len(notes)
+        for path, value in self._fields.items():
+            self._send(path, value, kept, notes)
+        if len(notes) == before:
+            return conversation, None
+        spelling = frozenset[str]() if extra is None else extra.spelling
+        return structs.replace(conversation, extra=Extra(self._family, kept, spelling)), None
+
+    def _send(self, path: str, value: Json, kept: dict[str, Json], notes: Notes) -> None:
+        outer, _, name = path.rpartition(".")
+        holder = {**members(kept.get(outer))} if outer else kept
+        given = holder.get(name)
+        if given == value or (given is not None and path not in self._always):
+            return
+        action: Action = "added" if given is None else "changed"
+        notes.add(f"{self._family}.{name}", action, path, f"{jsonio.text_of(value)} is sent (a setting)")
+        holder[name] = value
+        if outer:
+            kept[outer] = holder

@@ -1,0 +1,11 @@
+"""Ollama's native `/api/chat`. docs/dialects/ollama.md lists what it can and cannot express."""
+
+from __future__ import annotations
+
+from dragoman.dialects.base import Dialect
+from dragoman.dialects.ollama.binding import OllamaBinding, OllamaListing
+from dragoman.dialects.ollama.codec import OllamaCodec
+
+__all__ = ["DIALECT", "OllamaBinding", "OllamaCodec"]
+
+DIALECT = Dialect("ollama", OllamaCodec(), OllamaBinding(), listing=OllamaListing(), json_lines=True)

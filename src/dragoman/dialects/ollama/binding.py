@@ -1,0 +1,108 @@
+"""Path, headers and framing: `POST /api/chat`, `GET /api/tags`, lines of JSON; errors are `{"error": "a sentence"}`."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from dragoman.dialects.base import Call, Model, in_cache_order
+from dragoman.dialects.kit.faults import USUAL_STATUSES, FaultTable, refusal, unreadable
+from dragoman.dialects.kit.values import decoded, iso_time, members, text
+from dragoman.errors import Fault, Kind, MalformedRequest
+from dragoman.model.conversation import Conversation
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.frame import FrameDecoder, Payload
+from dragoman.wire.http import HttpRequest, HttpResponse
+from dragoman.wire.jsonio import Json
+from dragoman.wire.ndjson import NDJSON, NdjsonDecoder, encode_line
+
+_CHAT, _TAGS = "/api/chat", "/api/tags"
+
+# --- errors: the service names no types, only a status and a sentence
+
+_TABLE = FaultTable(
+    {kind: ("", status) for kind, status in USUAL_STATUSES.items()},
+    statuses={499: "server"},  # the server gave the request up
+    exact={"server": frozenset({502})},
+)
+# Sentences that are more exact than their status. An error within a stream has no status.
+_BY_WORDS: tuple[tuple[str, Kind], ...] = (
+    ("exceeds the available context size", "context_full"),
+    ("longer than the context length", "context_full"),
+    ("exceeds the context length", "context_full"),
+    ("prompt is too long", "context_full"),
+    ("server busy", "overloaded"),
+    ("usage limit", "quota"),
+)
+_TOO_LONG = "prompt is too long"  # the words at which clients compact their conversation
+
+
+def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
+    """Return the fault in a refusal, also in one of a proxy that sends no JSON."""
+    body = decoded(response.body)
+    if not isinstance(body, dict):
+        kind = _TABLE.by_status(response.status)
+        return Fault(kind, unreadable(response), response.status, response.retry_after)
+    return fault_of(body, response.status, response.retry_after)
+
+
+def fault_of(body: dict[str, Json], status: int = 500, wait: float | None = None) -> Fault:
+    """Return the fault in an error object; within a stream it comes without a status."""
+    error = body.get("error")
+    message = text(error) or text(members(error).get("message")) or f"the upstream refused ({status})"
+    kind = next((kind for words, kind in _BY_WORDS if words in message.lower()), _TABLE.by_status(status))
+    if kind == "context_full" and _TOO_LONG not in message:
+        message = f"{_TOO_LONG}: {message}"
+    return Fault(kind, message, status if _TABLE.says(status, kind) else _TABLE.usual_status(kind), wait)
+
+
+def render_fault(fault: Fault) -> bytes:
+    """Return the body of a refusal, which is also the last line of a failed stream."""
+    is_told = fault.kind != "context_full" or _TOO_LONG in fault.message
+    return jsonio.encode({"error": fault.message if is_told else f"{_TOO_LONG}: {fault.message}"})
+
+
+class OllamaBinding(Struct, frozen=True):
+    def match(self, request: HttpRequest) -> Call | None:
+        path = request.path.rstrip("/")
+        if request.method == "GET" and path == _TAGS:
+            return Call("models", "", False, None)
+        return _call(Fields.of(request)) if request.method == "POST" and path == _CHAT else None
+
+    def unwrap(self, body: Json) -> Call:
+        return _call(Fields(body))
+
+    def wrap(self, call: Call) -> HttpRequest:
+        if call.operation == "models":
+            return HttpRequest("GET", _TAGS, headers=(("accept", "application/json"),))
+        body = call.body if isinstance(call.body, dict) else {}
+        whole: dict[str, Json] = {"model": call.model, "stream": call.stream, **body}
+        try:
+            data = jsonio.encode(in_cache_order(whole, ("model", "tools"), "messages"))
+        except jsonio.JsonError as error:
+            raise MalformedRequest(str(error)) from None
+        accept = NDJSON if call.stream else "application/json"
+        return HttpRequest("POST", _CHAT, "", (("content-type", "application/json"), ("accept", accept)), data)
+
+    def frames(self) -> FrameDecoder:
+        return NdjsonDecoder()
+
+    def frame(self, payload: Payload) -> bytes:
+        return encode_line(payload.data)
+
+    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
+        return refusal(fault, _TABLE.status_of(fault), body)
+
+
+def _call(fields: Fields) -> Call:
+    """Return the call in a body. Without `stream` it streams."""
+    return Call("generate", fields.text("model", ""), fields.flag("stream", True), fields.rest())
+
+
+class OllamaListing:
+    def entry(self, model: Model) -> dict[str, Json]:
+        details: dict[str, Json] = {} if model.window is None else {"context_length": model.window}
+        return {"name": model.name, "model": model.name, "modified_at": iso_time(model.since), "details": details}
+
+    def list_of(self, entries: list[Json]) -> Json:
+        return {"models": entries}

@@ -1,0 +1,76 @@
+"""The codec: the parts of this package as one, its capabilities and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, Struct
+
+from dragoman.dialects.base import Call
+from dragoman.dialects.kit.flat import FlatMessages, NoChoice, OneLevel, PlainSchemas, SendFields
+from dragoman.dialects.kit.kept import refuse_unfit
+from dragoman.dialects.ollama import binding, messages, rules
+from dragoman.model.capabilities import Alphabet, Capabilities, traits
+from dragoman.model.conversation import Conversation
+from dragoman.model.filter import Filter
+from dragoman.wire.jsonio import Json
+
+# What the service reads of a tool's parameters, and of a property; it drops all else without a word.
+_ROOT = ("type", "items", "required", "properties")
+_PROPERTY = ("type", "description", "enum", "items", "required", "properties", "anyOf")
+
+
+class OllamaCodec(Struct, frozen=True):
+    """Ollama's `/api/chat`. Its fields are its settings; docs/dialects/ollama.md explains each."""
+
+    family: ClassVar[str] = messages.FAMILY
+    num_ctx: Annotated[int, Meta(ge=1)] | None = None  # one figure for all requests: another one reloads the model
+    keep_alive: str | int | None = None
+    truncate: bool = False
+
+    def capabilities(self, model: str) -> Capabilities:
+        return Capabilities(
+            traits=traits("results_in_call_order", "reasoning", "no_answer_media", "one_block", "whole_calls"),
+            ids=Alphabet(r"\x21-\x7e", 256),
+            arguments="object",
+            choice_modes=frozenset({"auto"}),
+            result_media=frozenset({"image"}),
+            media=frozenset({("image", "base64")}),
+            home_media=frozenset({("audio", "base64")}),
+            media_roles=frozenset({"user"}),
+            named_media=frozenset(),
+            knobs=frozenset(messages.KNOBS),
+            output=frozenset({"text", "json", "schema"}),
+            efforts=messages.LEVELS,
+            thinking=frozenset({"default", "on", "off"}),
+            holds=frozenset({messages.LOAD.name}),
+            window=self.num_ctx,
+        )
+
+    def quirks(self, model: str) -> Sequence[Filter]:
+        family = self.family
+        always: dict[str, Json] = {} if self.num_ctx is None else {"options.num_ctx": self.num_ctx}
+        absent: dict[str, Json] = {} if self.keep_alive is None else {"keep_alive": self.keep_alive}
+        return (
+            NoChoice(family),
+            OneLevel(family),
+            FlatMessages(family),
+            PlainSchemas(family, _ROOT, _PROPERTY),
+            SendFields(family, always, absent),
+        )
+
+    parse_request = staticmethod(messages.parse_request)
+    parse_reply = staticmethod(messages.parse_reply)
+    render_reply = staticmethod(messages.render_reply)
+    decoder = staticmethod(messages.OllamaDecoder)
+    encoder = staticmethod(messages.OllamaEncoder)
+    parse_fault = staticmethod(binding.parse_fault)
+    render_fault = staticmethod(binding.render_fault)
+    breaches = staticmethod(rules.breaches)
+    stream_breaches = staticmethod(rules.stream_breaches)
+    rules = staticmethod(rules.RULES.declared)
+
+    def render_request(self, conversation: Conversation) -> Call:
+        refuse_unfit(conversation, self.capabilities(conversation.model))
+        return messages.render_request(conversation, truncate=self.truncate)

@@ -1,0 +1,429 @@
+"""Requests and answers, both directions: the body of `/api/chat` and a conversation, its lines and a reply.
+
+A message has one string as its content, images beside it, and calls whose arguments are objects. Results are messages
+of their own. Many servers and clients know no ids: a call without one gets one, and a result without one answers the
+first call of its tool that has no result yet.
+
+Every line of an answer has a piece of the message; its text goes on as the open text, its thinking as the open thought,
+and calls come whole. The line with `done: true` ends the stream and has the counts; without it the stream was cut. A
+whole reply is read as the stream of its one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Literal
+
+from msgspec import Struct
+
+from dragoman.dialects.base import Call, Decoder, World
+from dragoman.dialects.kit.functions import Functions
+from dragoman.dialects.kit.kept import Kept, cannot, describe, merged
+from dragoman.dialects.kit.media import base64_text, untyped_media
+from dragoman.dialects.kit.pairing import Pairs
+from dragoman.dialects.kit.pieces import PieceEncoder, Pieces, reply_of
+from dragoman.dialects.kit.values import decoded, iso_time, members
+from dragoman.dialects.ollama.binding import fault_of, render_fault
+from dragoman.errors import BadFrame, DragomanError, Fault, LocalMisuse, MissingField, Truncated, Unrepresentable
+from dragoman.model.blocks import (
+    Block,
+    Extra,
+    Media,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    Where,
+    of_what_it_came_in,
+    to_keep,
+)
+from dragoman.model.conversation import (
+    Conversation,
+    Held,
+    Message,
+    Output,
+    Reply,
+    Role,
+    Stop,
+    Thinking,
+    Usage,
+    Why,
+    canonical,
+    count,
+    inclusive_usage,
+    known_stop,
+)
+from dragoman.model.events import (
+    FINISHED,
+    ArgumentsDelta,
+    BlockKeys,
+    Budget,
+    Delta,
+    Event,
+    Events,
+    Failed,
+    OpaqueEvent,
+    ReasoningDelta,
+    Started,
+    Stopped,
+    UsageReported,
+)
+from dragoman.model.filter import LaneSource, LaneTarget
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.frame import Frame, Payload
+from dragoman.wire.jsonio import Json
+from dragoman.wire.ndjson import NdjsonDecoder
+
+FAMILY = "ollama"
+KEPT = Kept(FAMILY)
+CALLS = Functions(KEPT)
+_SAME = ("temperature", "top_k", "top_p", "min_p", "seed", "presence_penalty", "frequency_penalty")
+KNOBS = {**{name: name for name in _SAME}, "repetition_penalty": "repeat_penalty"}  # in `options`, by common names
+LEVELS = ("low", "medium", "high", "max")
+_TRUNCATES = "~truncates"  # on a conversation: the client left `truncate` out, and so lets old messages be dropped
+LOAD = Held("load", "messages", "without messages the model is only loaded or unloaded, which Ollama alone does")
+_ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "user"}
+_DURATIONS = frozenset({"total_duration", "load_duration", "prompt_eval_duration", "eval_duration"})
+_REASONS = {Why.LENGTH: "length", Why.CONTEXT: "length"}
+_USUALLY = "stop"  # also after calls
+_GAP = "\0gap\0"  # what no text is
+
+# --- requests, reading
+
+
+def parse_request(call: Call) -> Conversation:
+    """Read a request. Raises MalformedRequest, naming the place."""
+    fields, pairs = Fields(call.body), Pairs("call_ollama_")
+    options = fields.maybe_child("options") or Fields({}, "options")
+    fields.any("options")
+    most, stop = options.peek("num_predict"), options.peek("stop")
+    asked = Conversation(
+        call.model,
+        tuple([_message(each, pairs) for each in fields.children("messages", [])]),
+        tools=tuple([CALLS.parse_tool(each) for each in fields.children("tools", [])]),
+        output=_output(fields),
+        thinking=_thinking(fields),
+        max_tokens=options.integer("num_predict") if type(most) is int and most > 0 else None,  # else: no limit
+        stop=(options.text("stop"),) if isinstance(stop, str) else options.strings("stop", ()),
+        knobs={name: value for name, own in KNOBS.items() if (value := options.number(own, None)) is not None},
+        stream=call.stream,
+        held=() if fields.peek("messages") else (LOAD,),
+        extra=_unknown(fields, options),  # last: the fields that are left
+    )
+    return canonical(asked)
+
+
+def _unknown(fields: Fields, options: Fields) -> Extra | None:
+    kept = to_keep(fields.rest())
+    if rest := options.rest():
+        kept["options"] = rest
+    if kept.get("truncate") is None:
+        kept[_TRUNCATES] = True
+    elif kept["truncate"] is False:
+        del kept["truncate"]  # nothing special: every other service refuses a prompt that is too long
+    return KEPT.extra_of(kept, frozenset({_TRUNCATES}))
+
+
+def _output(fields: Fields) -> Output:
+    form = fields.any("format")
+    if isinstance(form, dict):
+        return Output("schema", schema=form)
+    if form not in (None, "", "json"):
+        fields.fail("format", 'expected "json" or a schema')
+    return Output("json" if form else "text")
+
+
+def _thinking(fields: Fields) -> Thinking:
+    think = fields.any("think")
+    if isinstance(think, str) and think in LEVELS:
+        return Thinking("default", think)
+    if think is not None and not isinstance(think, bool):
+        fields.fail("think", f"expected true, false or one of {', '.join(LEVELS)}")
+    return Thinking() if think is None else Thinking("on" if think else "off")
+
+
+def _message(fields: Fields, pairs: Pairs) -> Message:
+    role, at = fields.text("role").lower(), Where(fields.at)
+    if role not in _ROLES:
+        fields.fail("role", f"expected one of {', '.join(_ROLES)}")
+    content, images = fields.text("content", ""), fields.strings("images", ())
+    content_blocks: list[Text | Media] = [Text(content, at=Where(fields.path("content")))] if content else []
+    content_blocks += [untyped_media(base64_text(fields, "images", data), at) for data in images]
+    if role == "tool":
+        name, own_id = fields.text("tool_name", ""), fields.text("tool_call_id", "")
+        call_id, kept = pairs.answered(own_id, name), to_keep(fields.rest())
+        if name and name != pairs.name_of(call_id):
+            kept["tool_name"] = name
+        extra = KEPT.extra_of(kept, frozenset({"tool_name"}))
+        return Message("user", (ToolResult(call_id, tuple(content_blocks), extra=extra, at=at),), at=at)
+    blocks: list[Block] = [*content_blocks]
+    if role == "assistant":
+        if thought := fields.text("thinking", ""):
+            blocks.insert(0, Reasoning(thought, FAMILY, at=Where(fields.path("thinking"))))
+        blocks += [CALLS.parse_call(each, pairs) for each in fields.children("tool_calls", [])]
+    return Message(_ROLES[role], tuple(blocks), extra=KEPT.extra(fields), at=at)
+
+
+# --- requests, rendering
+
+
+def render_request(conversation: Conversation, *, truncate: bool = False) -> Call:
+    """Write a conversation that fits. Raises Unrepresentable for content that has no place here."""
+    body: dict[str, Json] = {"messages": list(_render_messages(conversation))}
+    if _TRUNCATES not in KEPT.own_fields(conversation.extra):
+        body["truncate"] = truncate
+    if conversation.tools:
+        body["tools"] = [CALLS.render_tool(tool) for tool in conversation.tools]
+    options: dict[str, Json] = {KNOBS[name]: value for name, value in conversation.knobs.items()}
+    if conversation.max_tokens is not None:
+        options["num_predict"] = conversation.max_tokens
+    if conversation.stop:
+        options["stop"] = list(conversation.stop)
+    if options:
+        body["options"] = options
+    output, thinking = conversation.output, conversation.thinking
+    if output.kind != "text":
+        body["format"] = {**(output.schema or {})} if output.kind == "schema" else "json"
+    if thinking.effort or thinking.mode != "default":
+        body["think"] = thinking.effort or thinking.mode == "on"
+    return Call("generate", conversation.model, conversation.stream, KEPT.with_extra(body, conversation.extra))
+
+
+def _render_messages(conversation: Conversation) -> Iterator[Json]:
+    for text in conversation.system:
+        yield {"role": "system", "content": text.text, **of_what_it_came_in(KEPT.own_fields(text.extra))}
+    names: dict[str, str] = {}
+    for message in conversation.messages:
+        names |= {block.id: block.name for block in message.blocks if isinstance(block, ToolCall)}
+        results = [block for block in message.blocks if isinstance(block, ToolResult)]
+        for result in results:
+            if result.is_error:
+                raise cannot(result, "a tool result cannot be marked as an error here")
+            called: dict[str, Json] = {"tool_name": names.get(result.call_id, ""), "tool_call_id": result.call_id}
+            yield KEPT.with_extra({"role": "tool", **_render_content(result.content), **called}, result.extra)
+        others = [block for block in message.blocks if not isinstance(block, ToolResult)]
+        # User messages that follow results are one turn with them, so each text after the first begins a message.
+        starts = [place for place, block in enumerate(others) if place and results and isinstance(block, Text)]
+        if others or message.extra is not None or not results:
+            starts.insert(0, 0)
+        for start, end in pairwise((*starts, len(others))):
+            body: dict[str, Json] = {"role": message.role, **_render_content(others[start:end])}
+            yield KEPT.with_extra(body, None if start else message.extra)
+
+
+def _render_content(blocks: Sequence[Block], blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
+    """Content, thinking, images and calls of a message. Raises `blame` for what has no place in it."""
+    texts, thoughts = list[str](), list[str]()
+    images, calls = list[Json](), list[Json]()
+    for block in blocks:
+        match block:
+            case Text():
+                texts.append(block.text)
+            case Reasoning():
+                thoughts.append(block.text)
+            case Media(how="base64", kind="image" | "audio"):
+                images.append(block.data)
+            case ToolCall():
+                calls.append(CALLS.render_call(block, blame))
+            case _:
+                raise blame(f"{describe(block)} has no place in this message", at=block.at.path)
+    more: dict[str, Json] = {"thinking": "".join(thoughts), "images": images, "tool_calls": calls}
+    return {"content": "".join(texts), **{name: value for name, value in more.items() if value}}
+
+
+# --- answers, reading
+
+
+class _Piece(Struct, forbid_unknown_fields=True, gc=False):
+    role: Literal["assistant"] = "assistant"
+    content: str = ""
+    thinking: str = ""
+
+
+class _Line(Struct, forbid_unknown_fields=True, gc=False):
+    """What nearly all of a stream is made of."""
+
+    message: _Piece
+    done: Literal[False]
+    model: str = ""
+    created_at: str = ""
+
+
+_decode_line = jsonio.strict(_Line)
+_TEXT_LANE = LaneSource("", _decode_line, lambda line: "" if line.message.thinking else line.message.content)
+_THOUGHT_LANE = LaneSource("", _decode_line, lambda line: "" if line.message.content else line.message.thinking)
+
+
+class OllamaDecoder(Decoder):
+    """Lines to events. Raises UpstreamViolation for what the dialect does not allow."""
+
+    def __init__(self, asked: Conversation, world: World | None = None, keys: BlockKeys | None = None) -> None:
+        self._model = asked.model
+        self._pieces = Pieces(FAMILY, keys)
+        self._begun = self._over = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._pieces.is_open
+
+    def lane(self, kind: type[Delta], key: int) -> LaneSource | None:
+        pieces = self._pieces
+        return (_THOUGHT_LANE if pieces.thinks else _TEXT_LANE) if key == pieces.key else None
+
+    def feed(self, frame: Frame) -> Events:
+        try:
+            body = jsonio.decode(frame.data)
+        except jsonio.JsonError as error:
+            raise BadFrame(f"not JSON: {error}") from None
+        if not isinstance(body, dict):
+            raise BadFrame("expected an object")
+        if body.get("error"):
+            self._over = True
+            return (Failed(fault_of(body)),)
+        return tuple(self._line(Fields(body, blame=MissingField)))
+
+    def close(self, broken: Fault | None) -> Events:
+        if self._over:
+            return ()
+        self._over = True
+        return (Failed(broken or Truncated("the upstream's stream ended before the line with done: true").fault),)
+
+    def _line(self, fields: Fields) -> list[Event]:
+        model, done, reason = fields.text("model", ""), fields.flag("done", False), fields.text("done_reason", "")
+        fields.any("created_at")
+        usage = _parse_usage(fields)
+        message = fields.maybe_child("message") or Fields({}, "message", MissingField)
+        fields.any("message")
+        message.any("role")
+        thought, text = message.text("thinking", ""), message.text("content", "")
+        calls = [CALLS.parse_call(each) for each in message.children("tool_calls", [])]
+        rest = fields.rest()
+        if unknown := message.rest():
+            rest["message"] = unknown
+        events: list[Event] = []
+        if not self._begun:
+            self._begun = True
+            events.append(Started("", model or self._model, extra=None if done else KEPT.extra_of(to_keep(rest))))
+        elif rest and not done:
+            events.append(OpaqueEvent(FAMILY, "line", rest))
+        self._pieces.thought(thought, events)
+        self._pieces.text(text, events)
+        for call in calls:
+            self._pieces.call(call, events)
+        if done:
+            self._pieces.end(events)
+            events.append(Stopped(_parse_stop(reason, rest, called=self._pieces.called)))
+        if usage is not None:
+            events.append(UsageReported(usage))
+        if done:
+            self._over = True
+            events.append(FINISHED)
+        return events
+
+
+def _parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
+    """Return the stop. The service sends `stop` after calls, too; an unknown reason counts as an end and is kept."""
+    why = known_stop(reason) or Why.END
+    kept = to_keep(rest)
+    if reason and reason != _REASONS.get(why, _USUALLY):
+        kept["done_reason"] = reason
+    return Stop(Why.TOOL if why is Why.END and called else why, extra=KEPT.extra_of(kept))
+
+
+def _parse_usage(fields: Fields) -> Usage | None:
+    """The counts of a line; None where there are none. The service leaves out a count that is 0."""
+    prompt, answer = fields.any("prompt_eval_count"), fields.any("eval_count")
+    durations = {name: fields.any(name) for name in sorted(_DURATIONS) if fields.has(name)}
+    if prompt is None and answer is None and not durations:
+        return None
+    return inclusive_usage(count(prompt), count(answer), 0, 0, 0, extra=KEPT.extra_of(durations, _DURATIONS))
+
+
+def parse_reply(body: bytes, asked: Conversation) -> Reply:
+    """Read a whole reply, or a whole stream. Raises UpstreamViolation, or UpstreamFault if it failed."""
+    lines = NdjsonDecoder(len(body))
+    is_one = isinstance(decoded(body), dict)  # it may have line ends in it
+    return reply_of(OllamaDecoder(asked), [Frame("", body, body)] if is_one else [*lines.feed(body), *lines.close()])
+
+
+# --- answers, rendering
+
+
+def _render_end(stop: Stop, usage: Usage | None) -> dict[str, Json]:
+    """Return the fields of the last line beside its message."""
+    body: dict[str, Json] = {"done": True, "done_reason": _REASONS.get(stop.why, _USUALLY)}
+    if usage is not None:
+        prompt = usage.input + usage.cache_read + usage.cache_write
+        counts: dict[str, Json] = {"prompt_eval_count": prompt, "eval_count": usage.output}
+        body |= KEPT.with_extra({name: value for name, value in counts.items() if value}, usage.extra)
+    return body
+
+
+def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
+    """Write a whole reply: one object with all of its message."""
+    if len(reply.choices) != 1:
+        raise LocalMisuse("there is only one choice here")
+    choice = reply.choices[0]
+    body: dict[str, Json] = {"model": reply.model or asked.model, "created_at": iso_time(world.now())}
+    body["message"] = {"role": "assistant", **_render_content(choice.blocks, LocalMisuse)}
+    body |= _render_end(choice.stop, reply.usage)
+    return jsonio.encode(KEPT.with_extra(KEPT.with_extra(body, reply.extra), choice.stop.extra))
+
+
+class OllamaEncoder(PieceEncoder):
+    """Events to lines."""
+
+    def __init__(self, asked: Conversation, world: World, budget: Budget | None = None) -> None:
+        super().__init__(FAMILY, budget)
+        self._head: dict[str, Json] = {"model": asked.model, "created_at": iso_time(world.now())}
+        self._first: dict[str, Json] = {}  # fields of the first line alone
+        self._number = 0  # of calls that are written
+
+    def ping(self) -> Payload:
+        """A line without text: there are no comments."""
+        return Payload(b"", self._line({}))
+
+    def lane(self, kind: type[Delta], key: int) -> LaneTarget | None:
+        if self._first or kind is ArgumentsDelta:
+            return None
+        name = "thinking" if kind is ReasoningDelta else "content"
+        before, _, after = self._line({name: _GAP}).partition(jsonio.quote(_GAP))
+        return LaneTarget(b"", before, after)
+
+    def started(self, event: Started) -> None:
+        self._head["model"] = event.model or self._head["model"]
+        self._first = KEPT.wire_fields(event.extra)
+
+    def text(self, text: str) -> Payload:
+        return self._written({"content": text})
+
+    def thought(self, text: str) -> Payload:
+        return self._written({"thinking": text})
+
+    def call(self, call: ToolCall) -> Payload:
+        body = CALLS.render_call(call, LocalMisuse)
+        function: Json = {"index": self._number, **members(body["function"])}
+        self._number += 1
+        return self._written({"tool_calls": [{**body, "function": function}]})
+
+    def own(self, fields: dict[str, Json]) -> Payload:
+        return self._written({}, fields)
+
+    def finished(self, stop: Stop, usage: Usage | None) -> Payload:
+        return self._written({}, _render_end(stop, usage), KEPT.wire_fields(stop.extra))
+
+    def failed(self, fault: Fault) -> Payload:
+        return Payload(b"", render_fault(fault), True)
+
+    def _written(self, content: dict[str, Json], *more: dict[str, Json]) -> Payload:
+        first, self._first = self._first, {}
+        return Payload(b"", self._line(content, *more, first))
+
+    def _line(self, content: dict[str, Json], *more: dict[str, Json]) -> bytes:
+        message: Json = {"role": "assistant", "content": "", **content}
+        body: dict[str, Json] = {**self._head, "message": message, "done": False}
+        for each in more:
+            body = merged(body, each)
+        return jsonio.encode(body)

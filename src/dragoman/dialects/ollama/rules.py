@@ -1,0 +1,94 @@
+"""The service's own rules for requests and streams, as a lint over raw JSON; independent of the readers and writers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dragoman.dialects.base import Call
+from dragoman.dialects.kit.lint import Found, StreamLint
+from dragoman.dialects.kit.shapes import Flag, Free, Map, Members, Num, Seq, Str, flaws
+from dragoman.dialects.kit.values import decoded, items, members
+from dragoman.dialects.rulebook import Breach, Rulebook
+from dragoman.wire import jsonio
+from dragoman.wire.frame import Frame
+
+RULES = Rulebook.parse(
+    "ollama",
+    """
+shape | documented | error | every member has its documented type and values, and what is required is there
+think | documented | error | think is true, false, low, medium, high or max
+format | documented | error | format is "json" or a schema
+tools.reference | documented | advice | a tool's schema has no $ref: the service drops it without a word
+stream.json | documented | error | a line is a JSON object
+stream.message | documented | error | a line has a message: its content is a string, its calls have a name and an object
+stream.after_end | inferred | advice | nothing follows the line with done: true, or an error
+stream.unfinished | documented | error | the last line has done: true, or an error
+""",
+)
+_OBJECT = Members({}, lenient=True)
+_FUNCTION = Members({"name": Str(1), "arguments": _OBJECT, "parameters": _OBJECT}, ("name",), lenient=True)
+_CALLS = Seq(Members({"id": Str(), "type": Str(), "function": _FUNCTION}, ("function",), lenient=True))
+_SAID = Members({"content": Str(), "thinking": Str(), "tool_calls": _CALLS}, ("content",), lenient=True)
+_MESSAGE = Members(
+    {
+        **_SAID.members,
+        "role": Str(pattern="(?i:system|user|assistant|tool)"),
+        "images": Seq(Str(1, pattern="[A-Za-z0-9+/]+={0,2}")),  # base64 without a prefix
+        "tool_name": Str(),
+        "tool_call_id": Str(),
+    },
+    ("role",),
+    lenient=True,
+)
+_REQUEST = Members(
+    {
+        "messages": Seq(_MESSAGE),
+        "tools": _CALLS,
+        "options": Map(Str(), Free()),
+        "truncate": Flag(),
+        "top_logprobs": Num(0, 20, whole=True),
+    },
+    lenient=True,
+)
+_THINK = (None, True, False, "low", "medium", "high", "max")
+
+
+def breaches(call: Call) -> Sequence[Breach]:
+    """Every rule of the service that the request breaks, with its place."""
+    return [RULES.breach(*found) for found in _found(call)]
+
+
+def _found(call: Call) -> Found:
+    yield from (("shape", flaw.at, flaw.detail) for flaw in flaws(call.body, _REQUEST) if flaw.kind != "null")
+    body = members(call.body)
+    if body.get("think") not in _THINK:
+        yield "think", "think", ""
+    if body.get("format") not in (None, "", "json") and not isinstance(body["format"], dict):
+        yield "format", "format", ""
+    for index, tool in enumerate(items(body.get("tools"))):
+        if b'"$ref":"' in jsonio.encode(tool):
+            yield "tools.reference", f"tools[{index}]", ""
+
+
+def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
+    """What a captured stream breaks."""
+    return _Lint(RULES).run(frames)
+
+
+class _Lint(StreamLint):
+    _over = False
+
+    def frame(self, frame: Frame) -> None:
+        body = decoded(frame.data)
+        if self._over:
+            self.breach("after_end", "")
+        elif not isinstance(body, dict):
+            self.breach("json", "")
+        elif not body.get("error"):
+            for flaw in flaws(body.get("message"), _SAID, "message"):
+                self.breach("message", f"{flaw.at}: {flaw.detail}")
+        self._over = self._over or bool(members(body).get("done") or members(body).get("error"))
+
+    def end(self) -> None:
+        if not self._over:
+            self.breach("unfinished", "")

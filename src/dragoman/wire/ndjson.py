@@ -1,0 +1,66 @@
+"""Newline-delimited JSON: a decoder for bytes cut anywhere, and the encoder. A frame is a line that is not blank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dragoman.wire.frame import Frame, then_raise
+from dragoman.wire.sse import MAX_FRAME, FrameTooLong
+
+NDJSON = "application/x-ndjson"
+
+
+class NdjsonDecoder:
+    """Feed bytes cut anywhere; get the same frames as if they came whole.
+
+    `Frame.kind` is empty, `Frame.data` is the line without white space around it, `Frame.raw` the line with its end.
+    After FrameTooLong the decoder stays failed.
+    """
+
+    __slots__ = ("_failed", "_max_frame", "_pieces", "held")
+
+    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+        self._max_frame = max_frame
+        self._pieces: list[bytes] = []  # of one unfinished line
+        self.held = 0  # see FrameDecoder
+        self._failed: FrameTooLong | None = None
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        """Take more bytes and give the frames they complete. Raises FrameTooLong, after the frames before it."""
+        if self._failed is not None:
+            raise self._failed
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            lines[0] = self._take() + lines[0]
+        if rest:
+            self._pieces.append(rest)
+            self.held += len(rest)
+        frames: list[Frame] = []
+        for line in lines:
+            if len(line) > self._max_frame:
+                return then_raise(frames, self._failure())
+            if data := line.strip():
+                frames.append(Frame("", data, line + b"\n"))
+        return iter(frames) if self.held <= self._max_frame else then_raise(frames, self._failure())
+
+    def close(self) -> Iterator[Frame]:
+        """Give the last line as if its end had come, which some servers omit; `raw` gets the line end."""
+        if self._failed is not None:
+            raise self._failed
+        line = self._take()
+        return iter((Frame("", line.strip(), line + b"\n"),) if line.strip() else ())
+
+    def _take(self) -> bytes:
+        line = b"".join(self._pieces)
+        self._pieces, self.held = [], 0
+        return line
+
+    def _failure(self) -> FrameTooLong:
+        self._take()
+        self._failed = FrameTooLong(f"a frame is longer than {self._max_frame} bytes")
+        return self._failed
+
+
+def encode_line(data: bytes) -> bytes:
+    """Write one frame. `data` is JSON without line ends, as `jsonio.encode` writes it."""
+    return data + b"\n"

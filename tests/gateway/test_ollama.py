@@ -1,0 +1,179 @@
+"""Ollama at the gateway, as a client and as an upstream: tools, streams and whole replies, errors, lists."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.simulator.script import parse
+from dragoman.simulator.server import Simulator, running_simulator
+from tests.gateway.house import KEY, PATIENCE, TOOL, House, gated, house, messages, upstream
+from tests.gateway.test_violations import answering
+
+SCRIPT = """
+then = "repeat"
+[pace]
+chunk = 4
+[[turn]]
+parts = [
+  { text = "I look it up." },
+  { tool = "get_weather", arguments = '{"city": "Paris", "days": 1}' },
+  { tool = "get_weather", arguments = '{"city": "Oslo"}' },
+]
+"""
+DECLARED = {"name": "get_weather", "description": "Tell the weather.", "input_schema": TOOL}
+FUNCTION = {"name": "get_weather", "description": "Tell the weather.", "parameters": TOOL}
+ASKED: dict[str, Any] = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "Weather in Paris and Oslo?"}],
+    "tools": [{"type": "function", "function": FUNCTION}],
+}
+CALLS = [("get_weather", {"city": "Paris", "days": 1}), ("get_weather", {"city": "Oslo"})]
+
+
+@pytest.fixture(scope="module", params=["anthropic", "ollama", "openai"])
+def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, Simulator]]:
+    with running_simulator(request.param, script=parse(SCRIPT)) as simulator:
+        text = upstream("u", request.param, simulator.url, 'models = ["m"]')
+        with house(text, Path(tmp_path_factory.mktemp("state"))) as running:
+            yield running, simulator
+
+
+def lines(body: bytes) -> list[Any]:
+    return [json.loads(each) for each in body.decode().splitlines()]
+
+
+def called(calls: list[Any]) -> list[tuple[str, Any]]:
+    assert all(call["id"] for call in calls) and len({call["id"] for call in calls}) == len(calls)
+    return [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+
+
+def test_a_client_gets_its_calls_in_lines(home: tuple[House, Simulator]) -> None:
+    status, headers, body = home[0].ask("/api/chat", ASKED)
+    assert (status, headers["content-type"]) == (200, "application/x-ndjson")
+    told = lines(body)
+    assert "".join(each["message"]["content"] for each in told) == "I look it up."
+    assert called([call for each in told for call in each["message"].get("tool_calls", ())]) == CALLS
+    assert [each["done"] for each in told] == [False] * (len(told) - 1) + [True]
+    assert told[-1]["done_reason"] == "stop" and told[-1]["eval_count"] > 0
+
+
+def test_a_client_gets_its_calls_in_one_object(home: tuple[House, Simulator]) -> None:
+    status, headers, body = home[0].ask("/api/chat", {**ASKED, "stream": False})
+    assert (status, headers["content-type"]) == (200, "application/json")
+    told = json.loads(body)
+    assert told["message"]["content"] == "I look it up." and called(told["message"]["tool_calls"]) == CALLS
+    assert told["done"] and told["prompt_eval_count"] > 0
+
+
+def test_a_loop_goes_on_with_results_that_name_their_tool_only(home: tuple[House, Simulator]) -> None:
+    calls = [{"function": {"name": name, "arguments": arguments}} for name, arguments in CALLS]
+    history = [
+        *ASKED["messages"],
+        {"role": "assistant", "content": "I look it up.", "tool_calls": calls},
+        {"role": "tool", "tool_name": "get_weather", "content": "sunny"},
+        {"role": "tool", "tool_name": "get_weather", "content": "rain"},
+    ]
+    status, _, body = home[0].ask("/api/chat", {**ASKED, "messages": history})
+    assert status == 200 and lines(body)[-1]["done"]
+
+
+def test_what_is_wrong_is_told_in_its_words(home: tuple[House, Simulator]) -> None:
+    status, _, body = home[0].ask("/api/chat", {**ASKED, "think": "much"})
+    assert status == 400 and "think" in json.loads(body)["error"]
+    status, _, body = home[0].ask("/api/chat", ASKED, key="wrong")
+    assert status == 401 and isinstance(json.loads(body)["error"], str)
+    status, _, body = home[0].ask("/api/chat", {**ASKED, "model": "none"})
+    assert status == 404 and isinstance(json.loads(body)["error"], str)
+
+
+def test_models_are_tags(home: tuple[House, Simulator]) -> None:
+    _, _, body = home[0].ask("/api/tags", method="GET")
+    assert "m" in [model["model"] for model in json.loads(body)["models"]]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_anthropic_client_of_an_ollama_upstream(stream: bool, tmp_path: Path) -> None:
+    with (
+        running_simulator("ollama", script=parse(SCRIPT)) as simulator,
+        house(
+            upstream("u", "ollama", simulator.url, "settings = { num_ctx = 32768, keep_alive = '30m' }"), tmp_path
+        ) as home,
+    ):
+        status, headers, body = home.ask("/v1/messages", messages(tools=[DECLARED], stream=stream))
+        assert status == 200
+        [received] = simulator.requests
+        asked: Any = received.json
+        assert received.path == "/api/chat"
+        assert (asked["stream"], asked["truncate"], asked["keep_alive"]) == (stream, False, "30m")
+        assert asked["options"] == {"num_predict": 100, "num_ctx": 32768}
+        if not stream:
+            reply = json.loads(body)
+            uses = [part for part in reply["content"] if part["type"] == "tool_use"]
+            assert [(use["name"], use["input"]) for use in uses] == CALLS and reply["stop_reason"] == "tool_use"
+            return
+        assert headers["content-type"] == "text/event-stream"
+        events = [json.loads(each.partition("data: ")[2]) for each in body.decode().split("\n\n") if each]
+        told = [each["delta"]["partial_json"] for each in events if each.get("delta", {}).get("partial_json")]
+        assert [json.loads(each) for each in told] == [arguments for _, arguments in CALLS]
+        assert events[-2]["delta"]["stop_reason"] == "tool_use" and events[-1]["type"] == "message_stop"
+
+
+BEGIN = b'{"model":"m","created_at":"t","message":{"role":"assistant","content":"one"},"done":false}\n'
+END = (
+    b'{"model":"m","created_at":"t","message":{"role":"assistant","content":"two"},"done":true,"done_reason":"stop"}\n'
+)
+
+
+def raw(body: bytes) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\nconnection: close\r\n\r\n"
+    return head + body
+
+
+@pytest.mark.parametrize(("path", "body"), [("/api/chat", ASKED), ("/v1/messages", messages(stream=True))])
+def test_lines_are_passed_on_as_they_come(path: str, body: Any, tmp_path: Path) -> None:
+    with gated(END, raw(BEGIN)) as (url, gate), house(upstream("u", "ollama", url), tmp_path, server__hold=0) as home:
+        connection = http.client.HTTPConnection(home.url.removeprefix("http://"), timeout=PATIENCE)
+        connection.request("POST", path, json.dumps(body), {"x-api-key": KEY})
+        response = connection.getresponse()
+        heard = b""
+        while b"one" not in heard:
+            heard += response.read1()
+        assert b"two" not in heard
+        gate.set()
+        assert b"two" in response.read()
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [BEGIN, BEGIN + END[:40], BEGIN + b'{"error":"the runner has stopped"}\n', BEGIN + b"[]\n"],
+    ids=["no end", "half a line", "error", "no object"],
+)
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/messages"])
+def test_a_stream_that_breaks_ends_with_an_error(body: bytes, path: str, tmp_path: Path) -> None:
+    asked = ASKED if path == "/api/chat" else messages(stream=True)
+    with (
+        answering(200, "application/x-ndjson", body) as (url, _),
+        house(upstream("u", "ollama", url), tmp_path, server__hold=0) as home,
+    ):
+        status, _, told = home.ask(path, asked)
+        assert status == 200 and b"one" in told
+        last = told.strip().splitlines()[-1]
+        assert b'"error"' in last and (b"runner" in last) == (b"runner" in body)
+
+
+def test_a_prompt_that_is_too_long_is_known(tmp_path: Path) -> None:
+    said = b'{"error":"request (5000 tokens) exceeds the available context size (4096 tokens)"}'
+    with (
+        answering(400, "application/json", said) as (url, _),
+        house(upstream("u", "ollama", url), tmp_path) as home,
+    ):
+        status, _, body = home.ask("/v1/messages", messages(stream=True))
+        error = json.loads(body)["error"]
+        assert status == 400 and "prompt is too long" in error["message"]

@@ -1,0 +1,75 @@
+"""Ollama's own Python library does tool loops over the gateway, streamed and whole, whatever dialect the upstream speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.simulator.server import running_simulator
+from tests.gateway.house import KEY, House, house, upstream
+
+ollama = pytest.importorskip("ollama", reason="ollama is not installed")
+UPSTREAMS = ("ollama", "anthropic", "openai", "kiro")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with ExitStack() as stack:
+        simulators = {dialect: stack.enter_context(running_simulator(dialect)) for dialect in UPSTREAMS}
+        text = "".join(upstream(dialect, dialect, simulator.url) for dialect, simulator in simulators.items())
+        text += "".join(
+            f'[[routes]]\nmatch = "{dialect}-m"\nupstream = "{dialect}"\nmodel = "claude-sonnet-4.5"\n'
+            for dialect in UPSTREAMS
+        )
+        yield stack.enter_context(house(text, Path(tmp_path_factory.mktemp("state"))))
+
+
+def client(home: House, key: str = KEY) -> Any:
+    """A client to be used in a `with`."""
+    return ollama.Client(host=home.url, headers={"authorization": f"Bearer {key}"})
+
+
+def get_weather(city: str) -> str:
+    """Tell the weather.
+
+    Args:
+      city: Where.
+    """
+    return f"sunny in {city}"
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("dialect", UPSTREAMS)
+def test_a_tool_loop_runs(home: House, dialect: str, streamed: bool) -> None:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Tell me about get_weather."}]
+    ran, said = [], ""
+    for _ in range(4):
+        with client(home) as asking:
+            answer = asking.chat(model=f"{dialect}-m", messages=messages, tools=[get_weather], stream=streamed)
+            pieces = list(answer) if streamed else [answer]
+        assert pieces[-1].done and pieces[-1].done_reason == "stop"
+        said = "".join(piece.message.content or "" for piece in pieces)
+        calls = [call for piece in pieces for call in piece.message.tool_calls or ()]
+        messages.append({"role": "assistant", "content": said, "tool_calls": calls})
+        if not calls:
+            break
+        for call in calls:
+            ran.append(call.function.name)
+            result = get_weather(**call.function.arguments)
+            messages.append({"role": "tool", "tool_name": call.function.name, "content": result})
+    assert ran == ["get_weather"] and "sunny in" in said
+
+
+def test_lists_and_errors_are_in_the_shape_that_it_reads(home: House) -> None:
+    with client(home) as asking:
+        assert "ollama-m" in [model.model for model in asking.list().models]
+    with client(home) as asking, pytest.raises(ollama.ResponseError) as refused:
+        asking.chat(model="ollama-m", messages=[{"role": "user", "content": "x"}], options={"temperature": "hot"})
+    assert refused.value.status_code == 400 and "temperature" in refused.value.error
+    with client(home, "wrong") as stranger, pytest.raises(ollama.ResponseError) as refused:
+        list(stranger.chat(model="ollama-m", messages=[{"role": "user", "content": "x"}], stream=True))
+    assert refused.value.status_code == 401

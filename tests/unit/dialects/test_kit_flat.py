@@ -1,0 +1,136 @@
+"""What services with flat messages and lossy tools share: references, schemas, pairs, media types."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from dragoman.dialects.kit.flat import PlainSchemas
+from dragoman.dialects.kit.media import media_type
+from dragoman.dialects.kit.pairing import Pairs
+from dragoman.dialects.kit.references import References
+from dragoman.model.conversation import Conversation, ToolSpec
+from dragoman.model.filter import Facts, Notes
+
+ROOT = ("type", "properties", "required")
+KEPT = ("type", "description", "enum", "properties", "required", "anyOf", "items")
+POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+
+
+def plain(schema: dict[str, Any]) -> tuple[Any, list[tuple[str, str]]]:
+    notes = Notes()
+    asked = Conversation("m", (), tools=(ToolSpec("go", "", schema),))
+    sent, _ = PlainSchemas("some", ROOT, KEPT).forward(asked, notes, Facts())
+    again, _ = PlainSchemas("some", ROOT, KEPT).forward(sent, notes, Facts())
+    assert again is sent  # a second time there is nothing to do
+    tool = sent.tools[0]
+    assert isinstance(tool, ToolSpec)
+    return tool.schema, [(note.action, note.detail) for note in notes]
+
+
+def test_references_are_put_in_place_with_the_words_beside_them() -> None:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {
+            "at": {"$ref": "#/$defs/point", "description": "Where."},
+            "all": {"type": "array", "items": {"$ref": "#/definitions/a~1b"}},
+            "$ref": {"type": "string"},  # a name, not a reference
+            "kind": {"enum": [{"$ref": "#/$defs/point"}]},  # a value
+        },
+        "$defs": {"point": POINT},
+        "definitions": {"a/b": {"type": "string"}},
+    }
+    references = References()
+    found: Any = references.inlined(schema)
+    assert found["properties"] == {
+        "at": {**POINT, "description": "Where."},
+        "all": {"type": "array", "items": {"type": "string"}},
+        "$ref": {"type": "string"},
+        "kind": {"enum": [{"$ref": "#/$defs/point"}]},
+    }
+    assert found.keys() == {"type", "properties"} and not references.cut
+
+
+@pytest.mark.parametrize("reference", ["#/$defs/none", "https://example.org/a.json", "#/properties/self", "#"])
+def test_what_cannot_be_put_in_place_stands_for_any_value(reference: str) -> None:
+    references = References()
+    found = references.inlined({"type": "object", "properties": {"self": {"$ref": reference, "title": "T"}}})
+    assert references.cut and b"$ref" not in repr(found).encode()
+
+
+def test_references_cannot_multiply_a_request() -> None:
+    doubling: dict[str, Any] = {
+        f"d{n}": {"type": "array", "items": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)
+    }
+    references = References()
+    assert len(repr(references.inlined({"$ref": "#/$defs/d0", "$defs": doubling}))) < 1024 * 1024
+    assert references.cut
+
+
+def test_a_schema_says_the_same_in_the_words_that_are_kept() -> None:
+    schema, notes = plain(
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "object",
+            "title": "Go",
+            "properties": {
+                "how": {"const": "fast", "title": "How"},
+                "what": {"oneOf": [{"type": "string"}, {"$ref": "#/$defs/point"}]},
+                "where": {"allOf": [{"$ref": "#/$defs/point"}], "description": "Where."},
+            },
+            "$defs": {"point": POINT},
+        }
+    )
+    assert schema["properties"] == {
+        "how": {"enum": ["fast"]},
+        "what": {"anyOf": [{"type": "string"}, POINT]},
+        "where": {**POINT, "description": "Where."},
+    }
+    assert [action for action, _ in notes] == ["changed"]
+
+
+def test_what_is_lost_is_named() -> None:
+    schema, notes = plain({"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "default": 3}}})
+    assert schema == {"type": "object", "properties": {"n": {"type": "integer"}}}
+    assert notes == [("dropped", "the schema of go is made plain (without default, minimum)")]
+
+
+def test_a_union_of_objects_is_one_object() -> None:
+    point = {"type": "object", "properties": {"y": {"type": "string"}}, "required": ["y"]}
+    schema, notes = plain({"oneOf": [POINT, point]})
+    assert schema == {"properties": {"y": {"type": "string"}, "x": {"type": "integer"}}, "type": "object"}
+    assert notes[0][0] == "dropped"
+
+
+def test_calls_without_ids_are_answered_by_name_and_in_order() -> None:
+    pairs = Pairs("call_")
+    made = [
+        pairs.called("", "read"),
+        pairs.called("call_2", "find"),
+        pairs.called("", "read"),
+        pairs.called("", "find"),
+    ]
+    assert made == ["call_1", "call_2", "call_3", "call_4"]
+    assert [pairs.answered("", "find"), pairs.answered("call_1", ""), pairs.answered("", "read")] == made[1::-1] + made[
+        2:3
+    ]
+    assert [pairs.answered("", ""), pairs.answered("", ""), pairs.answered("own", "x")] == ["call_4", "call_5", "own"]
+    assert (pairs.name_of("call_2"), pairs.name_of("call_5")) == ("find", "")
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"\x89PNG\r\n\x1a\n0000", "image/png"),
+        (b"\xff\xd8\xff\xe1", "image/jpeg"),
+        (b"GIF89a......", "image/gif"),
+        (b"RIFF0000WEBPVP8 ", "image/webp"),
+        (b"RIFF0000WAVEfmt ", "audio/wav"),
+        (b"RIFF0000AVI ", ""),
+        (b"hi", ""),
+    ],
+)
+def test_the_first_bytes_tell_a_type(data: bytes, expected: str) -> None:
+    assert media_type(base64.b64encode(data).decode()) == expected
