@@ -238,8 +238,8 @@ MADE_LATER = {
     "grammar.py",
     "calls.py",
     "model.py",
-    "table_file.py",
-    "find_tags.py",
+    "table.py",
+    "find.py",
 }
 
 

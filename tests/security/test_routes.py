@@ -62,9 +62,12 @@ PATHS = {
 }
 
 
+BINDINGS = [path for path in SOURCE.glob("*/*.py") if re.search(r"^class \w+Binding\(", path.read_text(), re.MULTILINE)]
+
+
 def paths_in(name: str) -> set[str]:
     found: set[str] = set()
-    for path in [*(SOURCE / name).glob("binding.py"), *(SOURCE / name).glob("invoke.py")]:
+    for path in [each for each in BINDINGS if each.parent.name == name]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.match(r"\)?/|\(?:?/", node.value):
                 found.add(node.value)
@@ -150,7 +153,7 @@ def test_route_inventory_no_binding_names_a_new_path(name: str) -> None:
 
 
 def test_route_inventory_every_binding_is_looked_at() -> None:
-    assert {path.parent.name for path in SOURCE.glob("*/binding.py")} == set(PATHS)
+    assert {path.parent.name for path in BINDINGS} - {"kit"} == set(PATHS)
 
 
 # --- S8: every route is guarded, those for probes and the admin port too

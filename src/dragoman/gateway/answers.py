@@ -115,7 +115,7 @@ class PassThrough(Answer):
         if not end and not self._ours:
             return b""  # no frame is complete
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        if count < len(frames):
+        if count < len(frames) or self._ours:  # what follows the last frame that passes is not for the client
             end = 0
             for frame in frames[:count]:
                 end = data.find(frame.raw, end) + len(frame.raw)

@@ -30,7 +30,7 @@ def test_a_bar_is_judged_by_the_median_of_the_rounds_own_ratios() -> None:
     shaken = beside([0.4, 4.0, 0.4], [1.0, 10.0, 1.0])  # a slow moment slows both
 
     assert report.missed(shaken, ["A"], ()) == []
-    assert report.missed(beside([0.6, 0.6, 0.1], [1.0, 1.0, 1.0]), ["A"], ()) == ["A against tensorzero: 0.60, bar 0.5"]
+    assert report.missed(beside([0.7, 0.7, 0.1], [1.0, 1.0, 1.0]), ["A"], ()) == ["A against tensorzero: 0.70, bar 0.6"]
 
 
 def test_a_bar_that_nobody_measured_is_missed_unless_its_peer_is_absent() -> None:

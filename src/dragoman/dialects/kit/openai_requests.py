@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import structs
 
@@ -193,21 +193,24 @@ def text_tools(tools: Iterable[ToolSpec | Opaque]) -> set[str]:
 # --- media
 
 
-def image_at(fields: Fields, name: str, data_url: re.Pattern[str], url: str, extra: Extra | None, at: Where) -> Media:
+DataUrl: TypeAlias = Callable[[str], re.Match[str] | None]  # finds type and data of a data: address
+
+
+def image_at(fields: Fields, name: str, data_url: DataUrl, url: str, extra: Extra | None, at: Where) -> Media:
     """Return the image at an address: its data, if that is what the address holds."""
-    if found := data_url.fullmatch(url):
+    if found := data_url(url):
         return Media("image", found[1], "base64", base64_text(fields, name, found[2]), extra=extra, at=at)
     if url[:5].lower() == "data:" or not is_url(url):
         fields.fail(name, "expected an http(s) URL or a data: URL with a media type and base64")
     return Media("image", "", "url", url, extra=extra, at=at)
 
 
-def take_file_data(fields: Fields, name: str, data_url: re.Pattern[str]) -> tuple[str, Literal["url", "base64"], str]:
+def take_file_data(fields: Fields, name: str, data_url: DataUrl) -> tuple[str, Literal["url", "base64"], str]:
     """Take `file_data` of a file of this name: its type, and how it is given. Some put an address there."""
     data = fields.text("file_data")
     if data.lower().startswith(("http://", "https://")):
         return "", "url", data
-    found = data_url.fullmatch(data)
+    found = data_url(data)
     mime = found[1] if found else FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
     if not mime:
         fields.fail("file_data", "expected a data: URL with a media type and base64")

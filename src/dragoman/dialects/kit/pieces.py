@@ -9,27 +9,10 @@ from msgspec import structs
 
 from dragoman.dialects.base import Decoder, Encoder
 from dragoman.errors import Fault, LocalMisuse, Truncated
+from dragoman.model import events as ev
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.conversation import Reply, Stop, Usage, Why
-from dragoman.model.events import (
-    ArgumentsDelta,
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Budget,
-    Event,
-    Events,
-    Failed,
-    Finished,
-    KeptText,
-    OpaqueEvent,
-    ReasoningDelta,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-)
 from dragoman.wire.frame import Frame, Payload
 from dragoman.wire.jsonio import Json
 
@@ -40,9 +23,9 @@ class Pieces:
     Whatever else comes ends the open block.
     """
 
-    def __init__(self, family: str, keys: BlockKeys | None = None) -> None:
+    def __init__(self, family: str, keys: ev.BlockKeys | None = None) -> None:
         self._family = family
-        self._keys = keys or BlockKeys()
+        self._keys = keys or ev.BlockKeys()
         self.key = -1  # of the open text or thought; -1: none is open
         self.thinks = False  # it is a thought
         self.called = False  # a call came
@@ -52,52 +35,52 @@ class Pieces:
         """Whether a text or a thought is open."""
         return self.key >= 0
 
-    def text(self, text: str, events: list[Event]) -> None:
+    def text(self, text: str, events: list[ev.Event]) -> None:
         """Add a piece of text; nothing if it is empty."""
         if text:
             self._open(Text(""), events)
-            events.append(TextDelta(self.key, text))
+            events.append(ev.TextDelta(self.key, text))
 
-    def thought(self, text: str, events: list[Event]) -> None:
+    def thought(self, text: str, events: list[ev.Event]) -> None:
         """Add a piece of thinking; nothing if it is empty."""
         if text:
             self._open(Reasoning("", self._family), events)
-            events.append(ReasoningDelta(self.key, text))
+            events.append(ev.ReasoningDelta(self.key, text))
 
-    def call(self, call: ToolCall, events: list[Event]) -> None:
+    def call(self, call: ToolCall, events: list[ev.Event]) -> None:
         """Add a whole call."""
         self.end(events)
         self.called = True
         key = self._keys.fresh(call)
-        events.append(BlockStarted(key, structs.replace(call, arguments="")))
+        events.append(ev.BlockStarted(key, structs.replace(call, arguments="")))
         if call.arguments:
-            events.append(ArgumentsDelta(key, call.arguments))
-        events.append(BlockEnded(key))
+            events.append(ev.ArgumentsDelta(key, call.arguments))
+        events.append(ev.BlockEnded(key))
 
-    def end(self, events: list[Event]) -> None:
+    def end(self, events: list[ev.Event]) -> None:
         """End what is open."""
         if self.key >= 0:
-            events.append(BlockEnded(self.key))
+            events.append(ev.BlockEnded(self.key))
             self.key = -1
 
-    def _open(self, block: Text | Reasoning, events: list[Event]) -> None:
+    def _open(self, block: Text | Reasoning, events: list[ev.Event]) -> None:
         thinks = isinstance(block, Reasoning)
         if self.key >= 0 and thinks == self.thinks:
             return
         self.end(events)
         self.key, self.thinks = self._keys.fresh(block), thinks
-        events.append(BlockStarted(self.key, block))
+        events.append(ev.BlockStarted(self.key, block))
 
 
 def reply_of(decoder: Decoder, frames: Iterable[Frame]) -> Reply:
     """Read a whole reply as the stream it is. Raises UpstreamViolation, or UpstreamFault if it failed."""
-    events: list[Event] = []
+    events: list[ev.Event] = []
     for frame in frames:
         events += decoder.feed(frame) or ()
-        if events and isinstance(events[-1], Finished | Failed):
+        if events and isinstance(events[-1], ev.Finished | ev.Failed):
             break
     end = decoder.close(None)
-    if end and isinstance(last := end[-1], Failed) and last.fault.violation:
+    if end and isinstance(last := end[-1], ev.Failed) and last.fault.violation:
         raise Truncated(last.fault.message)
     return fold((*events, *end))
 
@@ -109,15 +92,15 @@ class PieceEncoder(Encoder):
     LocalMisuse.
     """
 
-    def __init__(self, family: str, budget: Budget | None = None) -> None:
+    def __init__(self, family: str, budget: ev.Budget | None = None) -> None:
         self._family = family
-        self._budget = budget or Budget()
-        self._calls: dict[int, tuple[ToolCall, KeptText]] = {}  # that are not whole
+        self._budget = budget or ev.Budget()
+        self._calls: dict[int, tuple[ToolCall, ev.KeptText]] = {}  # that are not whole
         self._stop = Stop(Why.END)
         self._usage: Usage | None = None
 
     @abstractmethod
-    def started(self, event: Started) -> None:
+    def started(self, event: ev.Started) -> None:
         """Take the id, the model and the kept fields of the answer."""
 
     @abstractmethod
@@ -144,34 +127,34 @@ class PieceEncoder(Encoder):
     def failed(self, fault: Fault) -> Payload:
         """Write the end of an answer that failed."""
 
-    def feed(self, events: Events) -> Iterable[Payload]:
+    def feed(self, events: ev.Events) -> Iterable[Payload]:
         return [payload for event in events if (payload := self._payload(event)) is not None]
 
-    def passes(self, events: Events) -> bool:
+    def passes(self, events: ev.Events) -> bool:
         """Count these events and let their own frame through, unless a call is held that it would overtake."""
         if self._calls:
             return False
         self.feed(events)
         return True
 
-    def _payload(self, event: Event) -> Payload | None:
+    def _payload(self, event: ev.Event) -> Payload | None:
         match event:
-            case TextDelta(_, text):
+            case ev.TextDelta(_, text):
                 return self.text(text)
-            case ReasoningDelta(_, text):
+            case ev.ReasoningDelta(_, text):
                 return self.thought(text)
-            case BlockStarted():
+            case ev.BlockStarted():
                 self._begin(event)
-            case ArgumentsDelta(key, text):
+            case ev.ArgumentsDelta(key, text):
                 self._calls[key][1].add(text)
-            case BlockEnded(key) if key in self._calls:
+            case ev.BlockEnded(key) if key in self._calls:
                 call, pieces = self._calls.pop(key)
                 return self.call(structs.replace(call, arguments=pieces.take()))
-            case Finished():
+            case ev.Finished():
                 return self.finished(self._stop, self._usage)
-            case Failed(fault):
+            case ev.Failed(fault):
                 return self.failed(fault)
-            case OpaqueEvent(family, kind, data):
+            case ev.OpaqueEvent(family, kind, data):
                 if family != self._family or not isinstance(data, dict):
                     raise LocalMisuse(f"an event {kind} of {family} has no place here")
                 return self.own(data)
@@ -179,22 +162,22 @@ class PieceEncoder(Encoder):
                 self._take(event)
         return None
 
-    def _begin(self, event: BlockStarted) -> None:
+    def _begin(self, event: ev.BlockStarted) -> None:
         block = event.block
         if event.choice or not isinstance(block, Text | Reasoning | ToolCall):
             raise LocalMisuse(f"{type(block).__name__} of choice {event.choice} has no place here")
         if isinstance(block, ToolCall):
-            self._calls[event.key] = block, KeptText(self._budget)
+            self._calls[event.key] = block, ev.KeptText(self._budget)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: ev.Event) -> None:
         """Take what is written at the end. Filters leave out seals and citations."""
         match event:
-            case Started():
+            case ev.Started():
                 self._usage = event.usage
                 self.started(event)
-            case UsageReported(usage):
+            case ev.UsageReported(usage):
                 self._usage = usage
-            case Stopped(stop):
+            case ev.Stopped(stop):
                 self._stop = stop
             case _:
                 pass  # the end of a text

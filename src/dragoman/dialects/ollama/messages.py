@@ -26,6 +26,7 @@ from dragoman.dialects.kit.pieces import PieceEncoder, Pieces, reply_of
 from dragoman.dialects.kit.values import decoded, iso_time, members
 from dragoman.dialects.ollama.binding import fault_of, render_fault
 from dragoman.errors import BadFrame, DragomanError, Fault, LocalMisuse, MissingField, Truncated, Unrepresentable
+from dragoman.model import events as ev
 from dragoman.model.blocks import (
     Block,
     Extra,
@@ -53,21 +54,6 @@ from dragoman.model.conversation import (
     count,
     inclusive_usage,
     known_stop,
-)
-from dragoman.model.events import (
-    FINISHED,
-    ArgumentsDelta,
-    BlockKeys,
-    Budget,
-    Delta,
-    Event,
-    Events,
-    Failed,
-    OpaqueEvent,
-    ReasoningDelta,
-    Started,
-    Stopped,
-    UsageReported,
 )
 from dragoman.model.filter import LaneSource, LaneTarget
 from dragoman.wire import jsonio
@@ -259,7 +245,7 @@ _THOUGHT_LANE = LaneSource("", _decode_line, lambda line: "" if line.message.con
 class OllamaDecoder(Decoder):
     """Lines to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, world: World | None = None, keys: BlockKeys | None = None) -> None:
+    def __init__(self, asked: Conversation, world: World | None = None, keys: ev.BlockKeys | None = None) -> None:
         self._model = asked.model
         self._pieces = Pieces(FAMILY, keys)
         self._begun = self._over = False
@@ -268,11 +254,11 @@ class OllamaDecoder(Decoder):
     def is_open(self) -> bool:
         return self._pieces.is_open
 
-    def lane(self, kind: type[Delta], key: int) -> LaneSource | None:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneSource | None:
         pieces = self._pieces
         return (_THOUGHT_LANE if pieces.thinks else _TEXT_LANE) if key == pieces.key else None
 
-    def feed(self, frame: Frame) -> Events:
+    def feed(self, frame: Frame) -> ev.Events:
         try:
             body = jsonio.decode(frame.data)
         except jsonio.JsonError as error:
@@ -281,16 +267,16 @@ class OllamaDecoder(Decoder):
             raise BadFrame("expected an object")
         if body.get("error"):
             self._over = True
-            return (Failed(fault_of(body)),)
+            return (ev.Failed(fault_of(body)),)
         return tuple(self._line(Fields(body, blame=MissingField)))
 
-    def close(self, broken: Fault | None) -> Events:
+    def close(self, broken: Fault | None) -> ev.Events:
         if self._over:
             return ()
         self._over = True
-        return (Failed(broken or Truncated("the upstream's stream ended before the line with done: true").fault),)
+        return (ev.Failed(broken or Truncated("the upstream's stream ended before the line with done: true").fault),)
 
-    def _line(self, fields: Fields) -> list[Event]:
+    def _line(self, fields: Fields) -> list[ev.Event]:
         model, done, reason = fields.text("model", ""), fields.flag("done", False), fields.text("done_reason", "")
         fields.any("created_at")
         usage = _parse_usage(fields)
@@ -302,24 +288,24 @@ class OllamaDecoder(Decoder):
         rest = fields.rest()
         if unknown := message.rest():
             rest["message"] = unknown
-        events: list[Event] = []
+        events: list[ev.Event] = []
         if not self._begun:
             self._begun = True
-            events.append(Started("", model or self._model, extra=None if done else KEPT.extra_of(to_keep(rest))))
+            events.append(ev.Started("", model or self._model, extra=None if done else KEPT.extra_of(to_keep(rest))))
         elif rest and not done:
-            events.append(OpaqueEvent(FAMILY, "line", rest))
+            events.append(ev.OpaqueEvent(FAMILY, "line", rest))
         self._pieces.thought(thought, events)
         self._pieces.text(text, events)
         for call in calls:
             self._pieces.call(call, events)
         if done:
             self._pieces.end(events)
-            events.append(Stopped(_parse_stop(reason, rest, called=self._pieces.called)))
+            events.append(ev.Stopped(_parse_stop(reason, rest, called=self._pieces.called)))
         if usage is not None:
-            events.append(UsageReported(usage))
+            events.append(ev.UsageReported(usage))
         if done:
             self._over = True
-            events.append(FINISHED)
+            events.append(ev.FINISHED)
         return events
 
 
@@ -375,7 +361,7 @@ def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
 class OllamaEncoder(PieceEncoder):
     """Events to lines."""
 
-    def __init__(self, asked: Conversation, world: World, budget: Budget | None = None) -> None:
+    def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
         super().__init__(FAMILY, budget)
         self._head: dict[str, Json] = {"model": asked.model, "created_at": iso_time(world.now())}
         self._first: dict[str, Json] = {}  # fields of the first line alone
@@ -385,14 +371,14 @@ class OllamaEncoder(PieceEncoder):
         """A line without text: there are no comments."""
         return Payload(b"", self._line({}))
 
-    def lane(self, kind: type[Delta], key: int) -> LaneTarget | None:
-        if self._first or kind is ArgumentsDelta:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneTarget | None:
+        if self._first or kind is ev.ArgumentsDelta:
             return None
-        name = "thinking" if kind is ReasoningDelta else "content"
+        name = "thinking" if kind is ev.ReasoningDelta else "content"
         before, _, after = self._line({name: _GAP}).partition(jsonio.quote(_GAP))
         return LaneTarget(b"", before, after)
 
-    def started(self, event: Started) -> None:
+    def started(self, event: ev.Started) -> None:
         self._head["model"] = event.model or self._head["model"]
         self._first = KEPT.wire_fields(event.extra)
 

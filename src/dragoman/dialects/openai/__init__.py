@@ -17,9 +17,9 @@ Only the registry imports this package. It is pure: it imports the kit and the m
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.openai.codec import OpenaiBinding, OpenaiCodec, OpenaiListing
+from dragoman.dialects.openai.codec import PATH, OpenaiBinding, OpenaiCodec, OpenaiListing
 from dragoman.dialects.openai.shapes import OpenaiPlain
 
 __all__ = ["DIALECT", "OpenaiBinding", "OpenaiCodec"]
 
-DIALECT = Dialect("openai", OpenaiCodec(), OpenaiBinding(), listing=OpenaiListing(), plain=OpenaiPlain())
+DIALECT = Dialect("openai", OpenaiCodec(), OpenaiBinding(), listing=OpenaiListing(), plain=OpenaiPlain(PATH))

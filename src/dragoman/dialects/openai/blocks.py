@@ -246,7 +246,7 @@ def _image_url(fields: Fields) -> Media:
     inner = Fields({"url": given} if isinstance(given, str) else given, fields.path("image_url"))
     url = inner.text("url")
     extra = _nested(fields, "image_url", inner)
-    return image_at(inner, "url", _DATA_URL, url, extra, Where(fields.at))
+    return image_at(inner, "url", _DATA_URL.fullmatch, url, extra, Where(fields.at))
 
 
 def _input_audio(fields: Fields) -> Media:
@@ -265,7 +265,7 @@ def _file(fields: Fields) -> Media:
     if inner.peek("file_data") is None:
         file_id = inner.identifier("file_id")
         return Media("document", "", "file", file_id, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
-    mime, how, data = take_file_data(inner, name, _DATA_URL)  # an address is as OpenRouter takes it
+    mime, how, data = take_file_data(inner, name, _DATA_URL.fullmatch)  # an address is as OpenRouter takes it
     return Media("document", mime, how, data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
 
 

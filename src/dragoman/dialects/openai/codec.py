@@ -17,7 +17,6 @@ from dragoman.dialects.openai.blocks import DETAIL, FAMILY, FORMAT, OpenaiSettin
 from dragoman.dialects.openai.encoder import OpenaiEncoder
 from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, OfferTools, OrderBlocks
 from dragoman.dialects.openai.rules import RULES
-from dragoman.dialects.openai.shapes import PATH
 from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.errors import Fault
 from dragoman.model.capabilities import Alphabet, Capabilities, Trait, traits
@@ -34,6 +33,7 @@ _MEDIA = frozenset(
 )
 _BY_ADDRESS = frozenset({("document", "url")})
 
+PATH = "/chat/completions"
 _TRAITS: tuple[Trait, ...] = (
     "results_in_call_order",
     "bare_tools",

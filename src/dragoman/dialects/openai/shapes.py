@@ -7,7 +7,7 @@ unchanged: their Structs bound the figures that a filter would change. What a St
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -91,7 +91,6 @@ def _texts(content: str | list[_TextPart] | None, at: Where) -> tuple[Text, ...]
 
 # --- small requests
 
-PATH = "/chat/completions"
 _Count: TypeAlias = Annotated[int, Meta(ge=1)]
 _Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 _User: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]  # a longer one is sent as its hash
@@ -213,7 +212,7 @@ _read_reply = jsonio.fitting(_Reply)
 
 
 class OpenaiPlain(Struct, frozen=True):
-    path: ClassVar[str] = PATH
+    path: str
 
     def request(self, request: HttpRequest) -> PlainRequest | None:
         return _plain_request(request.body) if request.method == "POST" else None

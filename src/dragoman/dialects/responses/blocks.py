@@ -182,14 +182,14 @@ def _image(fields: Fields, placing: JsonObject) -> Media:
     name = "url" if nested else "image_url"
     url = inner.text(name)
     extra = _kept(fields, {**placing, **(to_keep(inner.rest()) if nested else {})})
-    return image_at(inner, name, _DATA_URL, url, extra, Where(fields.at))
+    return image_at(inner, name, _DATA_URL.fullmatch, url, extra, Where(fields.at))
 
 
 def _file(fields: Fields, placing: JsonObject) -> Media:
     fields.any("type")
     name = fields.text("filename", "")
     if fields.peek("file_data") is not None:
-        mime, how, data = take_file_data(fields, name, _DATA_URL)
+        mime, how, data = take_file_data(fields, name, _DATA_URL.fullmatch)
     elif fields.peek("file_url") is not None:
         mime, how, data = "", "url", fields.identifier("file_url")
     else:
