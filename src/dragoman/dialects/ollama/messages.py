@@ -51,11 +51,9 @@ from dragoman.model.conversation import (
     Usage,
     Why,
     canonical,
-    count,
-    inclusive_usage,
-    known_stop,
 )
 from dragoman.model.filter import LaneSource, LaneTarget
+from dragoman.model.usage import count, inclusive_usage, known_stop
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame, Payload
@@ -259,16 +257,12 @@ class OllamaDecoder(Decoder):
         return (_THOUGHT_LANE if pieces.thinks else _TEXT_LANE) if key == pieces.key else None
 
     def feed(self, frame: Frame) -> ev.Events:
-        try:
-            body = jsonio.decode(frame.data)
-        except jsonio.JsonError as error:
-            raise BadFrame(f"not JSON: {error}") from None
-        if not isinstance(body, dict):
-            raise BadFrame("expected an object")
-        if body.get("error"):
+        fields = Fields.parse(frame.data, blame=BadFrame)
+        fields.blame = MissingField
+        if fields.peek("error"):
             self._over = True
-            return (ev.Failed(fault_of(body)),)
-        return tuple(self._line(Fields(body, blame=MissingField)))
+            return (ev.Failed(fault_of(fields.rest())),)
+        return tuple(self._line(fields))
 
     def close(self, broken: Fault | None) -> ev.Events:
         if self._over:
