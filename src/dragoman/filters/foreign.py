@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model import events as ev
-from dragoman.model.blocks import OUTER, Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, wire_name
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities, Place
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
 from dragoman.model.filter import (
@@ -28,6 +28,7 @@ from dragoman.model.filter import (
     Notes,
     Reads,
 )
+from dragoman.model.naming import OUTER, wire_name
 from dragoman.model.parts import UNREADABLE, missing_media_line, opaque_as_parts, part_text, server_tool_text
 from dragoman.wire.jsonio import Json
 

@@ -13,10 +13,10 @@ from typing import get_args
 from msgspec import structs
 
 from dragoman.errors import Fault, Unrepresentable
-from dragoman.model.blocks import SHAPES
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Held
 from dragoman.model.filter import Action, Facts, Features, Filter, MakeBack, Notes
+from dragoman.model.naming import SHAPES
 
 
 class RefuseHeld(Filter):

@@ -11,7 +11,8 @@ from typing import Literal, TypeAlias
 from msgspec import Struct, structs
 
 from dragoman.errors import MalformedRequest
-from dragoman.model.blocks import OUTER, Block, Cache, Extra, Node, Opaque, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Block, Cache, Extra, Node, Opaque, Text, ToolCall, ToolResult, Where
+from dragoman.model.naming import OUTER
 from dragoman.wire.jsonio import Json
 
 Role: TypeAlias = Literal["user", "assistant", "system"]

@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 from msgspec import Struct, structs
 
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import SHAPES, Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
 from dragoman.model.events import BlockKeys, BlockStarted, Delta, Event, Events
+from dragoman.model.naming import SHAPES
 
 # --- Notes: what a translation changed. No change without its note, no note without a change
 

@@ -14,7 +14,6 @@ from dragoman.dialects.kit.tools import render_arguments
 from dragoman.dialects.kit.values import json_text
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import (
-    OUTER,
     Block,
     Cache,
     Extra,
@@ -27,8 +26,8 @@ from dragoman.model.blocks import (
     ToolCall,
     ToolResult,
     Where,
-    to_keep,
 )
+from dragoman.model.naming import OUTER, to_keep
 from dragoman.model.parts import other_fields_text, part_text, read_bad_media, read_loose_part, read_tool_media
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json

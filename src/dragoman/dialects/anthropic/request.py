@@ -32,7 +32,7 @@ from dragoman.dialects.base import Call
 from dragoman.dialects.kit.tools import CLAUDE_MODES, render_claude_choice
 from dragoman.dialects.kit.values import json_text, members
 from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where, to_keep
+from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where
 from dragoman.model.conversation import (
     Conversation,
     Held,
@@ -44,6 +44,7 @@ from dragoman.model.conversation import (
     ToolSpec,
     canonical,
 )
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

@@ -8,8 +8,9 @@ from dragoman.dialects.bedrock.nodes import FAMILY, extra_of, own_fields, with_e
 from dragoman.dialects.kit.settings import guards_depth
 from dragoman.dialects.kit.values import reply_fields
 from dragoman.errors import BadFrame, Fault, LocalMisuse, UpstreamFault
-from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, to_keep
+from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
+from dragoman.model.naming import to_keep
 from dragoman.model.usage import count, exclusive_usage, known_stop
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields

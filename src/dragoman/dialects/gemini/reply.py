@@ -22,8 +22,9 @@ from dragoman.dialects.gemini.faults import fault_of
 from dragoman.dialects.kit.settings import guards_depth
 from dragoman.dialects.kit.values import items, members, objects, text
 from dragoman.errors import BadFrame, Fault, LocalMisuse, MissingField, UpstreamFault
-from dragoman.model.blocks import Block, Opaque, Reasoning, Source, Text, ToolCall, to_keep
+from dragoman.model.blocks import Block, Opaque, Reasoning, Source, Text, ToolCall
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
+from dragoman.model.naming import to_keep
 from dragoman.model.usage import LARGEST, count, failure_kind, inclusive_usage, known_stop
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dragoman.errors import DragomanError, Unrepresentable
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Where, of_the_node, to_keep
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Where
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation
+from dragoman.model.naming import of_the_node, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

@@ -27,18 +27,7 @@ from dragoman.dialects.kit.values import decoded, iso_time, members
 from dragoman.dialects.ollama.binding import fault_of, render_fault
 from dragoman.errors import BadFrame, DragomanError, Fault, LocalMisuse, MissingField, Truncated, Unrepresentable
 from dragoman.model import events as ev
-from dragoman.model.blocks import (
-    Block,
-    Extra,
-    Media,
-    Reasoning,
-    Text,
-    ToolCall,
-    ToolResult,
-    Where,
-    of_what_it_came_in,
-    to_keep,
-)
+from dragoman.model.blocks import Block, Extra, Media, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import (
     Conversation,
     Held,
@@ -53,6 +42,7 @@ from dragoman.model.conversation import (
     canonical,
 )
 from dragoman.model.filter import LaneSource, LaneTarget
+from dragoman.model.naming import of_what_it_came_in, to_keep
 from dragoman.model.usage import count, inclusive_usage, known_stop
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields

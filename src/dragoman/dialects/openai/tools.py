@@ -26,9 +26,10 @@ from dragoman.dialects.openai.blocks import (
     wire_fields,
 )
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Extra, Opaque, ToolCall, Where, to_keep
+from dragoman.model.blocks import Extra, Opaque, ToolCall, Where
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
 from dragoman.model.filter import Action
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 

@@ -25,8 +25,6 @@ from dragoman.dialects.responses.blocks import (
     wire_fields,
 )
 from dragoman.model.blocks import (
-    NAME_AT_HOME,
-    OUTER,
     Block,
     ClientTool,
     DefinedTool,
@@ -38,10 +36,9 @@ from dragoman.model.blocks import (
     ToolCall,
     ToolResult,
     Where,
-    of_what_it_came_in,
-    to_keep,
 )
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
+from dragoman.model.naming import NAME_AT_HOME, OUTER, of_what_it_came_in, to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
