@@ -13,7 +13,7 @@ import dragoman
 import dragoman.dialects as registry
 from dragoman.dialects.base import Call
 from dragoman.dialects.gemini import DIALECT
-from dragoman.dialects.gemini.blocks import Pairs
+from dragoman.dialects.kit.pairing import Pairs
 from dragoman.model.blocks import Block, Media, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
 from dragoman.translate import Plan, plan
@@ -283,7 +283,7 @@ class Plainly:
     """The same by looking through all that wait."""
 
     def __init__(self) -> None:
-        self.ids = Pairs()
+        self.ids = Pairs("call_gemini_")
         self.names: set[str] = set()
         self.waiting: list[tuple[str, str]] = []
 
@@ -302,7 +302,7 @@ class Plainly:
 
 @given(st.lists(st.tuples(st.booleans(), IDS, TOOL_NAMES), max_size=30))
 def test_a_result_answers_the_first_call_that_waits(told: list[tuple[bool, str, str]]) -> None:
-    pairs, plainly = Pairs(), Plainly()
+    pairs, plainly = Pairs("call_gemini_"), Plainly()
     for is_call, call_id, name in told:
         if is_call:
             plainly.called(pairs.called(call_id, name), name)
@@ -313,7 +313,7 @@ def test_a_result_answers_the_first_call_that_waits(told: list[tuple[bool, str, 
 
 def reversed_by_id(count: int) -> Work:
     def work() -> None:
-        pairs = Pairs()
+        pairs = Pairs("call_gemini_")
         ids = [pairs.called(f"{number}", "f") for number in range(count)]
         for call_id in reversed(ids):
             pairs.answered(call_id, "f")
@@ -323,7 +323,7 @@ def reversed_by_id(count: int) -> Work:
 
 def reversed_by_name(count: int) -> Work:
     def work() -> None:
-        pairs = Pairs()
+        pairs = Pairs("call_gemini_")
         for number in range(count):
             pairs.called("", f"f{number}")
         for number in reversed(range(count)):

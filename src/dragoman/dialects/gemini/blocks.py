@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import mimetypes
 import re
-from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypeAlias, assert_never
 
 from dragoman.dialects.kit.kept import Kept
 from dragoman.dialects.kit.media import base64_bytes
+from dragoman.dialects.kit.pairing import Pairs
 from dragoman.dialects.kit.tools import render_arguments
 from dragoman.dialects.kit.values import json_text
 from dragoman.errors import DragomanError, Unrepresentable
@@ -118,59 +118,9 @@ def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
     return with_extra({"inlineData" if block.how == "base64" else "fileData": body}, block.extra)
 
 
-# --- which result answers which call, where neither need have an id
-
-_MADE = "call_gemini_{}"
-
-
-class Pairs:
-    """Ids for the calls of one request, in their order, and the call that each result answers."""
-
-    def __init__(self) -> None:
-        self._made = 0
-        self._names: dict[str, str] = {}  # by id
-        self._waiting: dict[int, str] = {}  # ids of calls without a result, by place
-        self._by_id: defaultdict[str, deque[int]] = defaultdict(deque)  # places, of calls that may have a result by now
-        self._by_name: defaultdict[str, deque[int]] = defaultdict(deque)
-        self._calls = 0
-
-    def called(self, call_id: str, name: str) -> str:
-        """The id of a call: its own, else one made from its place among those without."""
-        call_id = call_id or self._make()
-        self._names[call_id] = name
-        self._waiting[self._calls] = call_id
-        self._by_id[call_id].append(self._calls)
-        self._by_name[name].append(self._calls)
-        self._calls += 1
-        return call_id
-
-    def answered(self, call_id: str, name: str) -> str:
-        """The id of the call that a result answers: that of its own id, else the first of its name that waits."""
-        if call_id in self._names:
-            self._take(self._by_id[call_id])
-            return call_id
-        return self._take(self._by_name[name]) or call_id or self._make()
-
-    def name_of(self, call_id: str) -> str:
-        return self._names.get(call_id, "")
-
-    def _take(self, places: deque[int]) -> str:
-        """The id of the first of these calls that waits, which it does no longer."""
-        while places:
-            call_id = self._waiting.pop(places.popleft(), "")
-            if call_id:
-                return call_id
-        return ""
-
-    def _make(self) -> str:
-        self._made += 1
-        while (made := _MADE.format(self._made)) in self._names:  # somebody else's
-            self._made += 1
-        return made
-
-
 # --- results of calls, both directions: what a tool said stands inside an object here
 
+MADE = "call_gemini_"  # ids of calls that have none begin so
 _RESULT_PART = names("inlineData", "fileData")
 _SAYING = {"output": False, "result": False, "error": True}
 # What stands in each of them that is what the result says; around anything else the object itself is.
@@ -328,7 +278,7 @@ def parse_part(value: Json, at: str, blame: type[DragomanError], pairs: Pairs | 
     if fields.peek("functionCall") is not None:
         return _call(fields, pairs)
     if fields.peek("functionResponse") is not None:
-        return parse_result(fields, pairs or Pairs())
+        return parse_result(fields, pairs or Pairs(MADE))
     for name in ("inlineData", "fileData"):
         if fields.peek(name) is not None:
             return parse_media(fields, name)

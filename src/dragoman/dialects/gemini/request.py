@@ -9,7 +9,7 @@ from msgspec import structs
 from dragoman.dialects.base import Call
 from dragoman.dialects.gemini.blocks import (
     FAMILY,
-    Pairs,
+    MADE,
     child,
     extra,
     extra_of,
@@ -21,6 +21,7 @@ from dragoman.dialects.gemini.blocks import (
     with_extra,
 )
 from dragoman.dialects.gemini.tools import json_schema, parse_choice, parse_tools, render_choice, render_tools
+from dragoman.dialects.kit.pairing import Pairs
 from dragoman.dialects.kit.settings import guards_depth, take_choices, take_knobs, take_limit, take_stops
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Reasoning, Text, ToolCall, ToolResult, Where
@@ -77,7 +78,7 @@ def parse_request(call: Call) -> Conversation:
 
 
 def _messages(value: Json) -> Iterable[Message]:
-    pairs = Pairs()
+    pairs = Pairs(MADE)
     items = value if isinstance(value, list) else [] if value is None else [value]
     at = "contents[{}]" if isinstance(value, list) else "contents"
     for index, item in enumerate(items):
@@ -141,7 +142,7 @@ def _system(value: Json, kept: dict[str, Json]) -> tuple[Text, ...]:
     if isinstance(value, str | list):
         value = {"parts": value}
     fields = Fields(value, "systemInstruction")
-    texts = tuple(map(_system_text, _parts(fields, Pairs())))
+    texts = tuple(map(_system_text, _parts(fields, Pairs(MADE))))
     if rest := fields.rest():
         kept["systemInstruction"] = rest
     return texts
