@@ -255,10 +255,10 @@ class Answer:
                 has_content = True
                 self._add(broken, out)
         except DragomanError as error:
-            return self._failed(error, frames, out)
+            return self._failed(error, out, chunk, frames)
         if not has_content:
             self.hushed += 1
-        return self._passed(frames, len(out)) if self._passes else b"".join(out)
+        return self._passed(chunk, frames, len(out)) if self._passes else b"".join(out)
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""
@@ -280,10 +280,12 @@ class Answer:
             for step in steps:
                 self._add(step, out)
         except DragomanError as error:
-            return self._failed(error, (), out)
+            return self._failed(error, out)
         return b"".join(out)
 
-    def _failed(self, error: DragomanError, frames: Sequence[Frame], out: list[bytes]) -> bytes:
+    def _failed(
+        self, error: DragomanError, out: list[bytes], chunk: bytes = b"", frames: Sequence[Frame] = ()
+    ) -> bytes:
         """Tell the client of an error that no filter knew, in its own dialect.
 
         Raises an error that is not the upstream's fault: who runs the answer knows what to do, and calls `close`.
@@ -294,9 +296,9 @@ class Answer:
         told = self._encoder.feed(self._masked((ev.Failed(error.fault),)))
         return b"".join([*out, *map(self._frame, told)])
 
-    def _passed(self, frames: Sequence[Frame], count: int) -> bytes:
-        """Return what goes out for the first `count` frames, which pass."""
-        return b"".join([frame.raw for frame in frames[:count]])
+    def _passed(self, chunk: bytes, frames: Sequence[Frame], count: int) -> bytes:
+        """Return what goes out for a chunk whose first `count` frames pass (PassThrough)."""
+        return chunk
 
     def _add(self, step: ev.Step, out: list[bytes]) -> None:
         """Translate one frame the general way."""

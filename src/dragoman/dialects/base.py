@@ -320,7 +320,7 @@ class Reader:
     each with `step` or by its lane, and asks `broken` for the step after the last frame if there was a `failure`.
     """
 
-    __slots__ = ("_decoder", "_frames", "_held", "_keeps_unread", "error", "failure", "over")
+    __slots__ = ("_decoder", "_frames", "_held", "_keeps_unread", "error", "failure", "held", "over")
 
     def __init__(
         self, frames: FrameDecoder, decoder: Decoder, *, keeps_unread: bool = False, budget: ev.Budget | None = None
@@ -330,13 +330,9 @@ class Reader:
         self._keeps_unread = keeps_unread
         self._decoder = decoder
         self.failure: DragomanError | None = None  # of the frame decoder, after the last frame that it gave
+        self.held = 0  # bytes that wait for the rest of their frame
         self.over = False
         self.error: DragomanError | None = None  # what the decoders raised, if that ended the stream
-
-    @property
-    def held(self) -> int:
-        """Bytes that wait for the rest of their frame."""
-        return self._frames.held
 
     def feed(self, chunk: bytes) -> list[ev.Step]:
         """Take more bytes and give the steps they complete."""
@@ -371,7 +367,7 @@ class Reader:
             return frames
         try:
             frames.extend(self._frames.feed(chunk))
-            held = self._frames.held
+            self.held = held = self._frames.held
             if held or self._held.size:
                 self._held.set(held)
         except DragomanError as error:

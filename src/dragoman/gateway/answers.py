@@ -58,11 +58,6 @@ class PassThrough(Answer):
         self._uncounted: list[Events] = []
         self._is_counted = True  # the encoder could follow all that passed
 
-    def feed(self, chunk: bytes) -> bytes:
-        self._pieces.append(chunk)
-        self._size += len(chunk)
-        return super().feed(chunk)
-
     def close(self, broken: Fault | None = None) -> bytes:
         if self.over:
             return b""
@@ -102,15 +97,22 @@ class PassThrough(Answer):
         if len(events) == 1 and isinstance(last, Delta):
             self._lane = self._open_lane(last, True)
 
-    def _failed(self, error: DragomanError, frames: Sequence[Frame], out: list[bytes]) -> bytes:
+    def _failed(
+        self, error: DragomanError, out: list[bytes], chunk: bytes = b"", frames: Sequence[Frame] = ()
+    ) -> bytes:
         if isinstance(error, ClientFault):
             raise error
         self._add(Step((Failed(error.fault),)), out)
-        return self._passed(frames, len(out))
+        return self._passed(chunk, frames, len(out))
 
-    def _passed(self, frames: Sequence[Frame], count: int) -> bytes:
+    def _passed(self, chunk: bytes, frames: Sequence[Frame], count: int) -> bytes:
         """The bytes that came, up to the end of the last frame that passes, and what the encoder has written."""
         self._count += count
+        is_all = count == len(frames) and not self._reader.held
+        if is_all and not (self._pieces or self._ours or self._unasked):
+            return chunk
+        self._pieces.append(chunk)
+        self._size += len(chunk)
         end = self._size - self._reader.held
         if not end and not self._ours:
             return b""  # no frame is complete

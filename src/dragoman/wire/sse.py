@@ -69,12 +69,11 @@ class SseDecoder:
             if whole is None:
                 return () if self.held <= self._max_frame else then_raise((), self._failure())
             chunk = whole
-        block, _, rest = chunk.partition(b"\n\n")
-        is_line = block.startswith(b"data: ") and _LF not in block and _CR not in chunk
-        if is_line and not rest and len(block) + 2 == len(chunk) <= self._max_frame:  # one block alone
+        is_alone = chunk.find(b"\n") == len(chunk) - 2 and chunk.endswith(b"\n\n")  # one line and a blank one
+        if is_alone and chunk.startswith(b"data: ") and _CR not in chunk and len(chunk) <= self._max_frame:
             if self._held:
                 self._hold(b"")
-            return (Frame("", block[6:], chunk),)
+            return (Frame("", chunk[6:-2], chunk),)
         if _CR in chunk:
             frames, is_whole = self._mixed(chunk)
             return frames if is_whole else then_raise(frames, self._failure())
