@@ -67,7 +67,8 @@ def parse_choice(config: Fields | None, free: dict[str, Json], vendor: Vendor) -
     said = None if config is None else _choice_fields(config)
     mode, names = ("auto", ()) if said is None else _choice(said)
     at = Where("additionalModelRequestFields.tool_choice" if said is None else said.at)
-    more = free.pop("tool_choice", None) if vendor.claude_fields else None
+    is_unknown = said is None and config is not None and config.peek("toolChoice") is not None  # both stay as they are
+    more = free.pop("tool_choice", None) if vendor.claude_fields and not is_unknown else None
     rest = {**more} if isinstance(more, dict) else {}
     kind, alone, name = (rest.pop(each, None) for each in ("type", "disable_parallel_tool_use", "name"))
     fits = isinstance(kind, str) and kind in CLAUDE_MODES and type(alone) in (bool, type(None)) and not rest

@@ -137,11 +137,13 @@ class PlainSchemas(Filter):
         return {name: self._value(name, value, lost) for name, value in node.items() if name in keywords}
 
     def _value(self, name: str, value: Json, lost: set[str]) -> Json:
-        if name == "properties" and isinstance(value, dict):
-            return {key: self._inside(each, lost) for key, each in value.items()}
-        if name == "anyOf" and isinstance(value, list):
-            return [self._inside(each, lost) for each in value]
-        return value
+        if name == "properties":
+            return {key: self._inside(each, lost) for key, each in members(value).items()}
+        if name == "anyOf":
+            return [self._inside(each, lost) for each in items(value)]
+        if name == "items":
+            return self._inside(value, lost)
+        return [each for each in items(value) if isinstance(each, str)] if name == "required" else value
 
     def _inside(self, value: Json, lost: set[str]) -> Json:
         return self._node(_settled(value, lost), self._kept, lost) if isinstance(value, dict) else {}

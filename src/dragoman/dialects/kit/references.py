@@ -14,6 +14,16 @@ _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})  # t
 _VALUES = frozenset({"enum", "const", "default", "examples", "required"})  # their values are no schemas
 
 
+def has_references(schema: Json) -> bool:
+    """Whether a schema refers to another."""
+    if isinstance(schema, list):
+        return any(map(has_references, schema))
+    if not isinstance(schema, dict):
+        return False
+    inner = [value for name, value in schema.items() if name not in _VALUES]
+    return isinstance(schema.get("$ref"), str) or any(map(has_references, inner))
+
+
 class References:
     """Puts referenced schemas in place, in all schemas of one request.
 

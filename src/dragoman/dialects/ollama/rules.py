@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.kit.lint import Found, StreamLint
+from dragoman.dialects.kit.references import has_references
 from dragoman.dialects.kit.shapes import Flag, Free, Map, Members, Num, Seq, Str, flaws
 from dragoman.dialects.kit.values import decoded, items, members
 from dragoman.dialects.rulebook import Breach, Rulebook
-from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 
 RULES = Rulebook.parse(
@@ -66,7 +66,7 @@ def _found(call: Call) -> Found:
     if body.get("format") not in (None, "", "json") and not isinstance(body["format"], dict):
         yield "format", "format", ""
     for index, tool in enumerate(items(body.get("tools"))):
-        if b'"$ref":"' in jsonio.encode(tool):
+        if has_references(members(members(tool).get("function")).get("parameters")):
             yield "tools.reference", f"tools[{index}]", ""
 
 
