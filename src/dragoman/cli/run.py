@@ -342,5 +342,5 @@ def _ended(child: subprocess.Popen[bytes]) -> int:
             os.kill(os.getpid(), signal.SIGSTOP)  # until the shell lets us go on
             os.kill(child.pid, signal.SIGCONT)
     code = os.waitstatus_to_exitcode(status)
-    child.returncode = code  # so that nobody waits for it again
+    child.returncode = code  # so that it is not waited for again
     return code if code >= 0 else 128 - code

@@ -171,7 +171,7 @@ class Settings:
         return self.rest | ({FREE: self.free} if self.free else {})
 
     def keep(self, name: str, fields: Fields | None) -> None:
-        """Keep what nobody took of an object of the body."""
+        """Keep the fields of an object of the body that were not read."""
         if fields is not None and (rest := fields.rest()):
             self.rest[name] = rest
 

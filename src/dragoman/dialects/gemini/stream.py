@@ -299,7 +299,7 @@ def _put(place: Any, steps: list[str | int], value: Json, at: str) -> None:
 # --- frames: server-sent events, bare JSON among them, or one JSON array
 #
 # The service tells an error in mid-stream as bare JSON, in a line of its own; no line of an event begins with `{`. A
-# stream that nobody asked for as events is one array of the same objects.
+# stream that was not asked for as events is one array of the same objects.
 
 
 _BARE = re.compile(rb"[\r\n]\{")

@@ -124,7 +124,7 @@ def _plain(text: str) -> int:
         text.encode("latin-1")
     except UnicodeEncodeError:
         return len(text.encode("ascii", "ignore"))
-    # All others of this alphabet have two bytes. The text keeps what it is written in for whoever writes it next.
+    # All others of this alphabet have two bytes. The text keeps its bytes for the next writer.
     return 2 * len(text) - len(text.data if type(text) is jsonio.ObjectText else jsonio.Raw(text))
 
 
@@ -158,7 +158,7 @@ def estimate_message(message: Message) -> int:
 def _tool(tool: object) -> int:
     try:
         return estimate(jsonio.encode(tool).decode())
-    except jsonio.JsonError:  # nested too deeply: whoever sends it will say so
+    except jsonio.JsonError:  # nested too deeply: sending it reports that
         return 0
 
 

@@ -36,7 +36,7 @@ own_fields, with_own = _KEPT.own_fields, _KEPT.with_extra
 
 
 def extra_of(fields: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:
-    """Fields that nobody took, for this family alone."""
+    """Fields that were not read, kept for this family alone."""
     return _KEPT.extra_of(to_keep(fields), spelling)
 
 

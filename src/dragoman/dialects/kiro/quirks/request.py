@@ -399,7 +399,7 @@ def _whole(text: str) -> str:
 
 
 def _is_whole(text: str) -> bool:
-    """Whether there is no half character in it; the text keeps its bytes for whoever writes it."""
+    """Whether there is no half character in it; the text keeps its bytes for the next writer."""
     if type(text) is ObjectText:
         return True
     try:
