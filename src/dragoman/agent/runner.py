@@ -310,8 +310,8 @@ class Outcome(Struct, frozen=True):
 def run_jobs(jobs: Sequence[Job], work: Work, deadline: float | None, cancelled: Event) -> list[Outcome]:
     """Run all jobs, several at a time; give their outcomes in the jobs' order, one for each, in time.
 
-    A thread that is not done in time cannot be stopped, only left behind: its outcome is an error, and what it says
-    later is nobody's.
+    A thread that is not done in time cannot be stopped, only abandoned: its outcome is an error, and what it
+    returns later is ignored.
     """
     done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
     gate, begun = Semaphore(MOST_AT_ONCE), time.monotonic()

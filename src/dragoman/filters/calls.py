@@ -109,7 +109,7 @@ class _Aliases:
         return alias
 
     def _has_another(self, extra: Extra | None) -> bool:
-        """Whether the target is told another name than this one, and that one is legal."""
+        """Whether the target gets another name than this one, and that one is legal."""
         name = extra.fields.get(NAME_AT_HOME) if extra is not None and extra.family == self._family else None
         return isinstance(name, str) and self._legal(name) is not None
 
@@ -187,7 +187,7 @@ class _Back(Back):
 # --- object_arguments: where a dialect needs an object, tool arguments are one (D3).
 #
 # Empty stays empty (every codec spells it `{}`); a JSON string that holds an object is unwrapped; anything else, such
-# as free text that nobody asked for, becomes `{"raw_arguments": "<text>"}`. In a stream, arguments that begin with
+# as free text that was not asked for, becomes `{"raw_arguments": "<text>"}`. In a stream, arguments that begin with
 # `{` pass live; others are held and sent as one. Where a client's streams have whole calls only, each call is held
 # until its end, and one that was cut off is left out.
 

@@ -289,7 +289,7 @@ _FITS: tuple[_Fit, ...] = (
 )
 
 
-# --- SettleThinking: thinking as Claude takes it, whoever serves it: a budget within bounds, and nothing it excludes
+# --- SettleThinking: thinking as Claude takes it, on every service: a budget within bounds, and nothing it excludes
 
 
 _USUAL_BUDGET = 4096
@@ -353,7 +353,7 @@ def _with_fitting_words(asked: Thinking, notes: Notes) -> Thinking:
     if thinking.mode not in ("on", "adaptive") and thinking.show is not None:
         thinking = structs.replace(thinking, show=None)
     if thinking != asked:
-        detail = "a budget is told only with thinking that is on, whether to show it only with thinking that there is"
+        detail = "a budget is sent only if thinking is on, and whether to show thinking only if it is on or adaptive"
         lost = (thinking.budget, thinking.show) != (asked.budget, asked.show)
         notes.add("thinking.words", "dropped" if lost else "changed", "thinking", detail)
     return thinking

@@ -193,7 +193,7 @@ def _loaded(tool: ToolSpec, notes: Notes) -> ToolSpec:
 
 # --- wrap_text_tools: a free-text tool becomes one with a single string; its calls come back as free text.
 #
-# A target that has such tools is told them as they are. Not every server that says so calls them so: a call that
+# A target that has such tools gets them as they are. Not every server that declares them calls them so: a call that
 # comes as JSON all the same is free text again for the client, which refuses anything else.
 
 

@@ -93,11 +93,11 @@ async def _revealed(secret: Secret) -> str:
     try:
         return await asyncio.to_thread(secret.reveal)  # a command or a keyring takes its time
     except ConfigError as error:
-        raise CredentialFault(f"the key cannot be had: {error}") from None
+        raise CredentialFault(f"the key cannot be read: {error}") from None
 
 
 class _Later:
-    """A credential that is made when it is first needed: until then nobody may have logged in."""
+    """A credential that is made when it is first needed: the user may log in until then."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -410,7 +410,7 @@ _SOON = 0.2  # seconds in which changes gather: a write waits for the disk
 
 
 class CooldownFile:
-    """Keeps a breaker's cooldowns. That it cannot be read or written is nobody's trouble: the times are hints."""
+    """Keeps a breaker's cooldowns. A file that cannot be read or written is ignored: the times are hints."""
 
     def __init__(self, folder: Path, breaker: Breaker) -> None:
         self._path = folder / FILE
