@@ -32,7 +32,6 @@ _PRELUDE = Layout(">III")
 _PRELUDE_SIZE = 12
 _LENGTHS = Layout(">II")
 _CRC = Layout(">I")
-_MOST_LENGTHS = 256  # that a mould remembers
 _LONGEST_CACHED = 1024  # bytes of headers: nobody shall fill the cache with megabytes
 
 

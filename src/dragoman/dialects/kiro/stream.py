@@ -54,7 +54,6 @@ _LOST_CALL = "MALFORMED_TOOL_USE"  # the service dropped a call of the model
 _MALFORMED = frozenset({_LOST_CALL, "MALFORMED_MODEL_OUTPUT"})
 _TOO_LONG = "ContentLengthExceededException"
 _MOST_PERCENT = 1e6  # of the context: a figure beyond is no percentage
-_MOST_TOKENS = 1e12
 
 
 class _Content(Struct, gc=False):
@@ -408,15 +407,6 @@ def _percentage(fields: Fields) -> float | None:
     value = fields.any("contextUsagePercentage")
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value < _MOST_PERCENT else None  # type: ignore[arg-type,operator]
-
-
-def _count(fields: Fields, name: str) -> int | None:
-    """A count of tokens, 0 where it is absent; None for what is no count."""
-    value = fields.any(name, 0)
-    if value is None:
-        return 0
-    is_count = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST_TOKENS
-    return int(value) if is_count else None  # type: ignore[arg-type]
 
 
 def _object(frame: Frame) -> dict[str, Json]:
