@@ -1,0 +1,229 @@
+"""Collect every message that a user can see into docs/messages.md: `python -m tests.messages [--check]`.
+
+The collector reads the syntax trees of all modules of the package, so it needs no list of modules or helper functions. A
+message is a string literal that looks like a sentence: an argument of an exception, of a note, of a logger, of argparse's
+`help`, or any other text. Placeholders of f-strings are shown in braces. `--check` compares the page with the sources.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "messages.md"
+HEAD = """# Messages
+
+Every message that a user can see, by module: errors, notes, log lines, help texts and output of commands.
+Words in braces are filled in at run time. `python -m tests.messages` writes this page from the sources.
+"""
+
+_NOTE_METHODS = frozenset({"added", "changed", "dropped", "renamed", "add"})
+_LOG_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
+_LOGGERS = re.compile(r"(?i)^_?log(?:ger)?$")
+_HELP_KEYWORDS = frozenset({"help", "description", "epilog", "usage"})
+_PATTERN_FUNCTIONS = frozenset(
+    {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
+)
+_RULE = re.compile(r"[a-z_0-9]+(?:\.[a-z_0-9]+)+")
+_WORD = re.compile(r"[A-Za-z][a-z']+")
+_NO_PROSE = re.compile(
+    r"^\s*[<\[(\\]|\(\?|^[A-Z_]+$|^[\w.-]+/[\w.;=-]+(?:, |$)|^(?:SELECT|UPDATE|INSERT|CREATE|PRAGMA|BEGIN)\b"
+)
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message: the module that holds it, its kind (error, note, log, help or text), and its words."""
+
+    module: str
+    kind: str
+    words: str
+
+
+def exception_names(trees: list[ast.Module]) -> frozenset[str]:
+    """Return the names of built-in exceptions and of all classes that derive from one, by name."""
+    found = {
+        name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
+    }
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    size = 0
+    while size != len(found):
+        size = len(found)
+        found |= {each.name for each in classes if any(_last_name(base) in found for base in each.bases)}
+    return frozenset(found)
+
+
+def collect(sources: dict[str, str]) -> list[Message]:
+    """Return the messages of modules, given as their sources by name, in source order and each once per module."""
+    trees = {name: ast.parse(source) for name, source in sources.items()}
+    exceptions = exception_names(list(trees.values()))
+    found: list[Message] = []
+    for name, tree in trees.items():
+        found += dict.fromkeys(Message(name, kind, words) for kind, words in _Collector(exceptions).messages(tree))
+    return found
+
+
+class _Collector:
+    """Walk one syntax tree. The nearest call around a string decides its kind."""
+
+    def __init__(self, exceptions: frozenset[str]) -> None:
+        self._exceptions = exceptions
+
+    def messages(self, tree: ast.Module) -> Iterator[tuple[str, str]]:
+        """Yield the kind and the words of each message."""
+        yield from self._of(tree, "text")
+
+    def _of(self, node: ast.AST, kind: str) -> Iterator[tuple[str, str]]:
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            words = _words(node)
+            if _is_message(words, kind):
+                yield kind, words
+        if isinstance(node, ast.Constant | ast.JoinedStr):
+            yield from self._inside_placeholders(node, kind)
+        elif isinstance(node, ast.Call):
+            yield from self._of_call(node, kind)
+        else:
+            for child in _children(node):
+                yield from self._of(child, kind)
+
+    def _of_call(self, call: ast.Call, around: str) -> Iterator[tuple[str, str]]:
+        if _is_pattern(call):
+            return
+        kind = self._kind(call) or around
+        yield from self._of(call.func, around)
+        for argument in call.args:
+            yield from self._of(argument, kind)
+        for keyword in call.keywords:
+            yield from self._of(keyword.value, "help" if keyword.arg in _HELP_KEYWORDS and kind != "error" else kind)
+
+    def _inside_placeholders(self, node: ast.AST, kind: str) -> Iterator[tuple[str, str]]:
+        """Yield the messages inside an f-string's placeholders: a conditional expression, a call."""
+        for part in node.values if isinstance(node, ast.JoinedStr) else ():
+            if isinstance(part, ast.FormattedValue):
+                yield from self._of(part.value, kind)
+
+    def _kind(self, call: ast.Call) -> str:
+        name = _last_name(call.func)
+        if name in self._exceptions:
+            return "error"
+        if isinstance(call.func, ast.Attribute):
+            holder = _last_name(call.func.value)
+            if name in _LOG_METHODS and _LOGGERS.match(holder):
+                return "log"
+            first = call.args[0] if call.args else None
+            named = isinstance(first, ast.Constant) and isinstance(first.value, str) and _RULE.fullmatch(first.value)
+            if name in _NOTE_METHODS and named:
+                return "note"
+        return ""
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    """The children of a node without its docstring and without annotations."""
+    body = getattr(node, "body", None)
+    skipped: list[object] = []
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and isinstance(body, list):
+        is_text = body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+        skipped = body[:1] if is_text else []
+    if isinstance(node, ast.AnnAssign):
+        skipped.append(node.annotation)
+    for child in ast.iter_child_nodes(node):
+        is_literal_type = isinstance(child, ast.Subscript) and _last_name(child.value) in ("Literal", "Annotated")
+        if child not in skipped and not is_literal_type and not _is_bare_text(child):
+            yield child
+
+
+def _is_bare_text(node: ast.AST) -> bool:
+    """Whether a statement is a string alone: documentation of an attribute."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _last_name(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_pattern(call: ast.Call) -> bool:
+    """Whether a call takes a regular expression."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _PATTERN_FUNCTIONS:
+        return False
+    return _last_name(call.func.value) == "re"
+
+
+def _words(node: ast.AST) -> str:
+    """The text of a literal, with the placeholders of an f-string in braces."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    assert isinstance(node, ast.JoinedStr)
+    parts: list[str] = []
+    for part in node.values:
+        parts.append(_placeholder(part.value) if isinstance(part, ast.FormattedValue) else _words(part))
+    return "".join(parts)
+
+
+def _placeholder(value: ast.AST) -> str:
+    """A short name for what fills a placeholder."""
+    name = _last_name(value.func) if isinstance(value, ast.Call) else _last_name(value)
+    return "{" + (name.strip("_") or "…") + "}"
+
+
+def _is_message(words: str, kind: str) -> bool:
+    """Whether a text is for people: two words with a blank between them; one word is enough for help."""
+    if kind == "help":
+        return bool(_WORD.search(words))
+    if _NO_PROSE.search(words) or _RULE.fullmatch(words.strip()):
+        return False
+    plain = re.sub(r"\{[^}]*\}", " ", words)
+    return len(_WORD.findall(plain)) >= 2 and bool(re.search(r"[A-Za-z…}'\"`),;:] +[A-Za-z{'\"`(]", words))
+
+
+def render(found: list[Message]) -> str:
+    """Return the page: one table a module."""
+    lines = [HEAD]
+    module = ""
+    for message in found:
+        if message.module != module:
+            module = message.module
+            lines.append(f"\n## {module}\n\n| kind | message |\n|---|---|")
+        lines.append(f"| {message.kind} | {_cell(message.words)} |")
+    return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
+
+
+def _cell(words: str) -> str:
+    """A message as the cell of a table. Markup characters keep their own meaning; line ends become blanks."""
+    shown = " ".join(words.split()).replace("\\", "\\\\").replace("|", "\\|")
+    return re.sub(r"([<*_])", r"\\\1", shown)
+
+
+def sources(package: Path = ROOT / "src") -> dict[str, str]:
+    """Return the source of each module of the package by its dotted name."""
+    found: dict[str, str] = {}
+    for path in sorted(package.rglob("*.py")):
+        name = ".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__")
+        found[name] = path.read_text(encoding="utf-8")
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or compare it with the sources; 1 if it is not current."""
+    page = render(collect(sources()))
+    if "--check" not in arguments:
+        PAGE.write_text(page, encoding="utf-8")
+        return 0
+    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page:
+        return 0
+    print(
+        "docs/messages.md does not match the sources. Run `python -m tests.messages` and commit the page.",
+        file=sys.stderr,
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,65 @@
+"""tests/messages.py finds the messages of a module, whatever its helper functions are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import messages
+from tests.messages import collect, main, render, sources
+
+MODULE = '''
+"""A docstring is not a message."""
+
+import re
+
+class Refused(ValueError):
+    """Nor is this one."""
+
+class Deeper(Refused): ...
+
+def run(notes, parser, path, size):
+    parser.add_argument("--json", help="print JSON")
+    parser.add_argument("--quiet", help="quiet")
+    notes.dropped("tools.choice", path, f"the target has no choice {size:d}")
+    LOG.warning("%s cannot be read", path)
+    any_helper(f"{path}: {'no such file' if size else 'cannot be read'}")
+    re.compile("not a message at all")
+    x = {"content-type": "text/event-stream", "key": "tool_use"}
+    if size: raise Deeper("the file is too large: " "write a smaller one")
+'''
+
+
+def test_messages_of_every_kind_are_found_and_nothing_else() -> None:
+    assert [(each.kind, each.words) for each in collect({"module": MODULE})] == [
+        ("help", "print JSON"),
+        ("help", "quiet"),
+        ("note", "the target has no choice {size}"),
+        ("log", "%s cannot be read"),
+        ("text", "no such file"),
+        ("text", "cannot be read"),
+        ("error", "the file is too large: write a smaller one"),
+    ]
+
+
+def test_a_message_stands_once_a_module_and_cells_are_escaped() -> None:
+    twice = 'fail("no file | two _three_")\nfail("no file | two _three_")\n'
+    page = render(collect({"a.b": twice, "c": twice}))
+    assert page.count("| text | no file \\| two \\_three\\_ |") == 2
+    assert [line for line in page.splitlines() if line.startswith("## ")] == ["## a.b", "## c"]
+
+
+def test_every_module_of_the_package_is_read() -> None:
+    found = collect(sources())
+    assert {"error", "note", "log", "help", "text"} == {message.kind for message in found}
+    assert len({message.module for message in found}) > 100
+
+
+def test_the_check_fails_where_the_page_is_not_current(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(messages, "PAGE", tmp_path / "messages.md")
+    assert main(["--check"]) == 1
+    assert main([]) == 0
+    assert main(["--check"]) == 0
+    (tmp_path / "messages.md").write_text("another page")
+    assert main(["--check"]) == 1
