@@ -65,7 +65,9 @@ def collect(sources: dict[str, str]) -> list[Message]:
     exceptions = exception_names(list(trees.values()))
     found: list[Message] = []
     for name, tree in trees.items():
-        found += dict.fromkeys(Message(name, kind, words) for kind, words in _Collector(exceptions).messages(tree))
+        collector = _Collector(exceptions)
+        collector.walk(tree)
+        found += [Message(name, kind, words) for kind, words in collector.found]
     return found
 
 
@@ -74,39 +76,37 @@ class _Collector:
 
     def __init__(self, exceptions: frozenset[str]) -> None:
         self._exceptions = exceptions
+        self.found: dict[tuple[str, str], None] = {}  # kind and words, in source order
 
-    def messages(self, tree: ast.Module) -> Iterator[tuple[str, str]]:
-        """Yield the kind and the words of each message."""
-        yield from self._of(tree, "text")
+    def walk(self, node: ast.AST, kind: str = "text") -> None:
+        """Add the messages below a node."""
+        match node:
+            case ast.Constant(value=str(words)):
+                self._add(kind, words)
+            case ast.JoinedStr():
+                self._add(kind, _words(node))
+                for part in node.values:
+                    if isinstance(part, ast.FormattedValue):
+                        self.walk(part.value, kind)
+            case ast.Call():
+                self._walk_call(node, kind)
+            case _:
+                for child in _children(node):
+                    self.walk(child, kind)
 
-    def _of(self, node: ast.AST, kind: str) -> Iterator[tuple[str, str]]:
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
-            words = _words(node)
-            if _is_message(words, kind):
-                yield kind, words
-        if isinstance(node, ast.Constant | ast.JoinedStr):
-            yield from self._inside_placeholders(node, kind)
-        elif isinstance(node, ast.Call):
-            yield from self._of_call(node, kind)
-        else:
-            for child in _children(node):
-                yield from self._of(child, kind)
+    def _add(self, kind: str, words: str) -> None:
+        if _is_message(words, kind):
+            self.found[kind, words] = None
 
-    def _of_call(self, call: ast.Call, around: str) -> Iterator[tuple[str, str]]:
+    def _walk_call(self, call: ast.Call, around: str) -> None:
         if _is_pattern(call):
             return
         kind = self._kind(call) or around
-        yield from self._of(call.func, around)
+        self.walk(call.func, around)
         for argument in call.args:
-            yield from self._of(argument, kind)
+            self.walk(argument, kind)
         for keyword in call.keywords:
-            yield from self._of(keyword.value, "help" if keyword.arg in _HELP_KEYWORDS and kind != "error" else kind)
-
-    def _inside_placeholders(self, node: ast.AST, kind: str) -> Iterator[tuple[str, str]]:
-        """Yield the messages inside an f-string's placeholders: a conditional expression, a call."""
-        for part in node.values if isinstance(node, ast.JoinedStr) else ():
-            if isinstance(part, ast.FormattedValue):
-                yield from self._of(part.value, kind)
+            self.walk(keyword.value, "help" if keyword.arg in _HELP_KEYWORDS and kind != "error" else kind)
 
     def _kind(self, call: ast.Call) -> str:
         name = _last_name(call.func)

@@ -58,6 +58,7 @@ def test_every_module_of_the_package_is_read() -> None:
 
 def test_the_check_fails_where_the_page_is_not_current(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(messages, "PAGE", tmp_path / "messages.md")
+    monkeypatch.setattr(messages, "sources", lambda: {"module": MODULE})
     assert main(["--check"]) == 1
     assert main([]) == 0
     assert main(["--check"]) == 0
