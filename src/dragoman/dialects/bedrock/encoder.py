@@ -17,10 +17,6 @@ from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
-from dragoman.model.events import (
-    Budget,
-    text_size,
-)
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
@@ -58,8 +54,8 @@ _PASSING: frozenset[tuple[type, ...]] = frozenset(
 class BedrockEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
-    def __init__(self, asked: Conversation, world: World, budget: Budget | None = None) -> None:
-        self._budget = budget or Budget()
+    def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
+        self._budget = budget or ev.Budget()
         self._index: dict[int, int] = {}
         self._moved: set[int] = set()  # blocks whose number is not that of the upstream's frames
         self._blocks: dict[int, Text | Reasoning | ToolCall] = {}  # those that are open
@@ -125,7 +121,7 @@ class BedrockEncoder(Encoder):
             case ev.BlockEnded(key):
                 yield from self._block_ended(key, event.complete)
             case ev.Sealed(key, seal):
-                self._budget.keep(text_size(seal.data))
+                self._budget.keep(ev.text_size(seal.data))
                 self._seals[key] = seal
             case ev.Cited(key, citation):
                 self._silent.discard(key)
@@ -184,7 +180,7 @@ class BedrockEncoder(Encoder):
         """Every block says something, if only nothing: a client that sees only an end would not know what has ended."""
         seal, block = self._seals.pop(key, None), self._blocks.pop(key, None)
         if seal is not None:
-            self._budget.free(text_size(seal.data))
+            self._budget.free(ev.text_size(seal.data))
             yield self._sealed(key, block, seal)
         if key in self._silent:
             self._silent.discard(key)

@@ -28,11 +28,6 @@ from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
 from dragoman.model.conversation import Conversation, Stop, Why
-from dragoman.model.events import (
-    Budget,
-    KeptText,
-    json_size,
-)
 from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -88,13 +83,13 @@ class _Open:
     __slots__ = ("block", "held", "key", "redacted", "signature")
 
     def __init__(
-        self, key: int, block: Text | Reasoning | ToolCall | None, budget: Budget, held: Held | None = None
+        self, key: int, block: Text | Reasoning | ToolCall | None, budget: ev.Budget, held: Held | None = None
     ) -> None:
         self.key = key
         self.block = block  # None: announced, but its first delta must tell what it is
         self.held = held
-        self.signature = KeptText(budget)
-        self.redacted = KeptText(budget)
+        self.signature = ev.KeptText(budget)
+        self.redacted = ev.KeptText(budget)
 
 
 _Handler: TypeAlias = Callable[["BedrockDecoder", Fields], ev.Events]
@@ -200,7 +195,7 @@ class BedrockDecoder(Decoder):
             text = start.text("text", "")
             begun = self._begin(index, _TEXT)
             return (*begun, ev.TextDelta(self._open[index].key, text)) if text else begun
-        self._keys.budget.keep(json_size(start.rest()))
+        self._keys.budget.keep(ev.json_size(start.rest()))
         self._hold(index, begin_held(start))
         return ()
 
@@ -229,7 +224,7 @@ class BedrockDecoder(Decoder):
         if grown is None:
             self._demand_fresh(index, fields.at)
         if grown is not None and grown.held is not None:
-            self._keys.budget.keep(json_size(delta.rest()))
+            self._keys.budget.keep(ev.json_size(delta.rest()))
             grown.held.grow(delta)
             return ()
         match next((name for name in _KINDS if delta.peek(name) is not None), ""):
@@ -250,7 +245,7 @@ class BedrockDecoder(Decoder):
                 return (ev.ArgumentsDelta(grown.key, delta.child("toolUse").text("input")),)
             case _:
                 if grown is None or grown.block is None:
-                    self._keys.budget.keep(json_size(delta.rest()))
+                    self._keys.budget.keep(ev.json_size(delta.rest()))
                     self._hold(index, begin_held(delta))  # of a kind that we do not know, and never announced
                     return ()
                 told: Json = {"contentBlockIndex": grown.key, "delta": delta.rest()}

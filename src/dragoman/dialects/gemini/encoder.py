@@ -17,12 +17,6 @@ from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
-from dragoman.model.events import (
-    Budget,
-    KeptText,
-    json_size,
-    text_size,
-)
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
@@ -39,17 +33,17 @@ _EMPTY: Json = {"role": "model", "parts": [{"text": ""}]}
 class _Call:
     """A call under way."""
 
-    def __init__(self, call: ToolCall, budget: Budget) -> None:
+    def __init__(self, call: ToolCall, budget: ev.Budget) -> None:
         self.call = call
-        self.pieces = KeptText(budget)
+        self.pieces = ev.KeptText(budget)
         self.pieces.add(call.arguments)
 
 
 class GeminiEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
-    def __init__(self, asked: Conversation, world: World, budget: Budget | None = None) -> None:
-        self._budget = budget or Budget()
+    def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
+        self._budget = budget or ev.Budget()
         self._model = asked.model
         self._world = world
         self._array = own_fields(asked.hints).get("alt") == ARRAY
@@ -112,7 +106,7 @@ class GeminiEncoder(Encoder):
                 self._calls[key].pieces.add(text)
             case ev.Sealed(key, seal):
                 if key in self._calls:
-                    self._budget.keep(text_size(seal.data))
+                    self._budget.keep(ev.text_size(seal.data))
                     self._seals[key] = seal
                 else:
                     thought: dict[str, Json] = {"thought": True} if key in self._thinks else {}
@@ -131,7 +125,7 @@ class GeminiEncoder(Encoder):
             case ev.Failed(fault):
                 yield from self._failed(render_fault(fault))
             case ev.Cited(key, citation):
-                self._budget.keep(json_size(citation))
+                self._budget.keep(ev.json_size(citation))
                 self._cited.setdefault(self._choice[key], []).append(citation)
             case _:
                 pass  # the grammar has no others

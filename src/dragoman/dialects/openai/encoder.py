@@ -30,10 +30,6 @@ from dragoman.dialects.openai.tools import render_older_call
 from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
-from dragoman.model.events import (
-    Budget,
-    KeptText,
-)
 from dragoman.model.filter import LaneTarget
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import encode, quote
@@ -47,7 +43,7 @@ class _Thought(Struct):
 
     choice: int
     block: Reasoning
-    pieces: KeptText
+    pieces: ev.KeptText
     seal: Seal | None = None
     told: bool = False  # by the upstream's own frame
 
@@ -61,9 +57,9 @@ class _Waiting(Struct):
 
 class OpenaiEncoder(Encoder):
     def __init__(
-        self, asked: Conversation, world: World, settings: OpenaiSettings, budget: Budget | None = None
+        self, asked: Conversation, world: World, settings: OpenaiSettings, budget: ev.Budget | None = None
     ) -> None:
-        self._budget = budget or Budget()
+        self._budget = budget or ev.Budget()
         self._model = asked.model
         self._world = world
         self._settings = settings
@@ -257,7 +253,7 @@ class OpenaiEncoder(Encoder):
             case Reasoning():
                 field = plain_field(block, self._settings)
                 self._grow(key, b'%b{"%b":' % (begin, field.encode()), b"}" + self._goes_on)
-                self._thoughts[key] = _Thought(choice, block, KeptText(self._budget))
+                self._thoughts[key] = _Thought(choice, block, ev.KeptText(self._budget))
                 if block.text:
                     yield from self.feed((ev.ReasoningDelta(key, block.text),))
             case ToolCall():

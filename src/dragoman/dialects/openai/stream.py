@@ -19,9 +19,6 @@ from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, Up
 from dragoman.model import events as ev
 from dragoman.model.blocks import Opaque
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import (
-    json_size,
-)
 from dragoman.model.filter import LaneSource
 from dragoman.model.usage import NO_REASON
 from dragoman.wire import jsonio
@@ -130,7 +127,7 @@ class OpenaiDecoder(Decoder):
         """Begin with the first chunk that is one; Azure sends a frame with nothing but its filters before."""
         rest = self._early | envelope_rest(chunks.read_plain(data))
         if not (chunk.id or chunk.choices or chunk.usage):
-            self._keys.budget.keep(json_size(rest) - json_size(self._early))
+            self._keys.budget.keep(ev.json_size(rest) - ev.json_size(self._early))
             self._early = rest
             return False
         self._started = True

@@ -29,12 +29,6 @@ from dragoman.errors import Fault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
-from dragoman.model.events import (
-    Budget,
-    KeptText,
-    json_size,
-    text_size,
-)
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json, quote
@@ -63,7 +57,7 @@ class _Open(Struct):
     kind: bytes  # of its deltas
     place: bytes  # what a delta says about its place
     tail: bytes
-    pieces: KeptText
+    pieces: ev.KeptText
     citations: list[Opaque]
     seal: Seal | None = None
     begun: bool = False  # a part of reasoning
@@ -77,8 +71,8 @@ class _Open(Struct):
 
 
 class ResponsesEncoder(Encoder):
-    def __init__(self, asked: Conversation, world: World, budget: Budget | None = None) -> None:
-        self._budget = budget or Budget()
+    def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
+        self._budget = budget or ev.Budget()
         self._asked = structs.replace(asked, messages=())  # what is repeated to the client; a stream may last
         self._world = world
         self._writer = ItemWriter(asked, world)
@@ -166,14 +160,14 @@ class ResponsesEncoder(Encoder):
                 yield from self._thought_begun(grows)
                 yield self._delta(grows, text)
             case ev.Sealed(key, seal):
-                self._budget.keep(text_size(seal.data))
+                self._budget.keep(ev.text_size(seal.data))
                 self._open[key].seal = seal
             case ev.Cited(key, citation):
                 yield self._cited(self._open[key], citation)
             case ev.BlockEnded(key, complete):
                 yield from self._end(key, complete)
             case ev.Started():
-                self._budget.keep(json_size(event.id, event.model, wire_fields(event.extra)))
+                self._budget.keep(ev.json_size(event.id, event.model, wire_fields(event.extra)))
                 yield from self._started(event)
             case ev.UsageReported(usage):
                 self._usage = usage
@@ -230,7 +224,7 @@ class ResponsesEncoder(Encoder):
             yield self._event("response.output_item.added", {"output_index": index, "item": item})
 
     def _done(self, index: int, item: JsonObject) -> Payload:
-        self._budget.keep(json_size(item))
+        self._budget.keep(ev.json_size(item))
         self._output[index] = item
         return self._event("response.output_item.done", {"output_index": index, "item": item})
 
@@ -292,11 +286,11 @@ class ResponsesEncoder(Encoder):
     ) -> _Open:
         where: JsonObject = {"item_id": item["id"], "output_index": index, **place}
         words = jsonio.encode(where)[1:-1] + b","
-        return _Open(index, block, item, kind.encode(), words, tail, KeptText(self._budget), [])
+        return _Open(index, block, item, kind.encode(), words, tail, ev.KeptText(self._budget), [])
 
     def _cited(self, grows: _Open, citation: Opaque) -> Payload:
         number = len(grows.citations)
-        self._budget.keep(json_size(citation))
+        self._budget.keep(ev.json_size(citation))
         grows.citations.append(citation)
         fields: JsonObject = {**grows.where, "content_index": 0, "annotation_index": number}
         fields["annotation"] = render_annotation(citation)

@@ -27,12 +27,6 @@ from dragoman.dialects.responses.tools import Declared
 from dragoman.errors import OutOfOrder
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall, Where
-from dragoman.model.events import (
-    Budget,
-    KeptText,
-    json_size,
-    text_size,
-)
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -46,11 +40,11 @@ class _Grown:
 
     __slots__ = ("_budget", "block", "cited", "ended", "given", "key", "told")
 
-    def __init__(self, key: int, block: Text | Reasoning | ToolCall, budget: Budget) -> None:
+    def __init__(self, key: int, block: Text | Reasoning | ToolCall, budget: ev.Budget) -> None:
         self._budget = budget
         self.key = key
         self.block = block
-        self.given = KeptText(budget)
+        self.given = ev.KeptText(budget)
         self.told = ""  # the whole, where it was told before its end
         self.cited = 0
         self.ended = False
@@ -62,7 +56,7 @@ class _Grown:
 
     def tell(self, whole: str) -> None:
         """Keep the whole, as it was told before its end."""
-        self._budget.keep(text_size(whole) - text_size(self.told))
+        self._budget.keep(ev.text_size(whole) - ev.text_size(self.told))
         self.told = whole
 
     def end(self) -> None:
@@ -85,7 +79,7 @@ class Item:
         added: int | None,
         dense: bool = True,
     ) -> None:
-        keys.budget.keep(_ITEM + json_size(told.peek("id"), told.peek("call_id"), kind))
+        keys.budget.keep(_ITEM + ev.json_size(told.peek("id"), told.peek("call_id"), kind))
         self.kind = kind
         self._tools = tools
         self.done = False
@@ -97,7 +91,7 @@ class Item:
         self._id = text_of(told.peek("id"))
         self._call_id = text_of(told.peek("call_id"))
         self._placing: JsonObject = placing_of(_envelope(told)) if kind == "message" else {}
-        keys.budget.keep(json_size(self._placing))
+        keys.budget.keep(ev.json_size(self._placing))
         self._grown: dict[int, _Grown] = {}  # by part
         self._whole: dict[int, Block] = {}  # by part, what came whole: nothing more is said of it
         self._seen: set[tuple[str, int]] = set()  # parts of reasoning
@@ -349,7 +343,7 @@ class Item:
         return ev.BlockStarted(grown.key, block, place=self._index)
 
     def _came_whole(self, part: int, block: Opaque) -> ev.Events:
-        self._keys.budget.keep(json_size(block.data))
+        self._keys.budget.keep(ev.json_size(block.data))
         self._whole[part], key = block, self._keys.fresh(block)
         return (ev.BlockStarted(key, block, place=self._index), ev.BlockEnded(key))
 
