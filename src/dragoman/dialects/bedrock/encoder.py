@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dragoman.dialects.base import Encoder, World
 from dragoman.dialects.bedrock.blocks import render_citation, render_redacted
 from dragoman.dialects.bedrock.faults import exception_payload
-from dragoman.dialects.bedrock.nodes import FAMILY, own_data, with_extra
+from dragoman.dialects.bedrock.nodes import FAMILY, KEPT
 from dragoman.dialects.bedrock.reply import render_stop, render_usage
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
@@ -129,7 +129,7 @@ class BedrockEncoder(Encoder):
                 yield Payload(_DELTA, _CITATION % (self._index[key], data))
             case ev.Started():
                 self._usage = event.usage
-                yield Payload(b"messageStart", jsonio.encode(with_extra({"role": "assistant"}, event.extra)))
+                yield Payload(b"messageStart", jsonio.encode(KEPT.with_extra({"role": "assistant"}, event.extra)))
             case ev.UsageReported(usage):
                 self._usage = usage
             case ev.Stopped(stop, choice):
@@ -167,12 +167,12 @@ class BedrockEncoder(Encoder):
                     yield self._thought(key, b"text", block.text)
             case ToolCall():
                 self._silent.add(key)
-                body = with_extra({"toolUseId": block.id, "name": block.name}, block.extra)
+                body = KEPT.with_extra({"toolUseId": block.id, "name": block.name}, block.extra)
                 yield self._start(key, {"toolUse": body})
                 if block.arguments:
                     yield from self.feed((ev.ArgumentsDelta(key, block.arguments),))
             case Opaque():
-                yield from self._whole(key, own_data(block, LocalMisuse))
+                yield from self._whole(key, KEPT.own_data(block, LocalMisuse))
             case Media():
                 raise LocalMisuse(f"{block.kind} has no place in an answer here")
 

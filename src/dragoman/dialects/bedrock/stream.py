@@ -22,7 +22,7 @@ from msgspec import Struct
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.bedrock.blocks import SERVER_TOOL, parse_citation, parse_redacted
 from dragoman.dialects.bedrock.faults import exception_fault
-from dragoman.dialects.bedrock.nodes import FAMILY, extra
+from dragoman.dialects.bedrock.nodes import FAMILY, KEPT
 from dragoman.dialects.bedrock.reply import malformed_fault, parse_stop, parse_usage
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
@@ -144,7 +144,7 @@ class BedrockDecoder(Decoder):
             raise OutOfOrder("it has come already", at="messageStart")
         self._begun = True
         fields.any("role")
-        return (ev.Started("", self._model, extra=extra(fields)),)
+        return (ev.Started("", self._model, extra=KEPT.extra(fields)),)
 
     def _message_stop(self, fields: Fields) -> ev.Events:
         if self._stopped:
@@ -189,7 +189,7 @@ class BedrockDecoder(Decoder):
         use = start.peek("toolUse")
         if start.has("toolUse") and not (isinstance(use, dict) and use.get("type") == SERVER_TOOL):
             inner = start.child("toolUse")
-            call = ToolCall(inner.identifier("toolUseId"), inner.identifier("name"), extra=extra(inner), at=at)
+            call = ToolCall(inner.identifier("toolUseId"), inner.identifier("name"), extra=KEPT.extra(inner), at=at)
             return self._begin(index, call)
         if start.has("text"):
             text = start.text("text", "")

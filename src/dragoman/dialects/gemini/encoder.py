@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dragoman.dialects.base import Encoder, World
-from dragoman.dialects.gemini.blocks import FAMILY, own_fields, render_part, render_seal, with_extra
+from dragoman.dialects.gemini.blocks import FAMILY, KEPT, render_part, render_seal
 from dragoman.dialects.gemini.faults import render_fault
 from dragoman.dialects.gemini.reply import block_feedback, render_sources, render_stop, render_usage
 from dragoman.dialects.kit.tools import render_arguments
@@ -46,7 +46,7 @@ class GeminiEncoder(Encoder):
         self._budget = budget or ev.Budget()
         self._model = asked.model
         self._world = world
-        self._array = own_fields(asked.hints).get("alt") == ARRAY
+        self._array = KEPT.own_fields(asked.hints).get("alt") == ARRAY
         self._items = 0
         self._tail = b"}"
         self._first: dict[str, Json] = {}  # what only the first frame says
@@ -137,7 +137,7 @@ class GeminiEncoder(Encoder):
             "responseId": event.id or self._world.new_id("resp_"),
         }
         self._tail = b"," + jsonio.encode(envelope)[1:]
-        self._first = with_extra({}, event.extra)
+        self._first = KEPT.with_extra({}, event.extra)
 
     def _block(self, event: ev.BlockStarted) -> Iterable[Payload]:
         key, block = event.key, event.block
@@ -150,7 +150,7 @@ class GeminiEncoder(Encoder):
             case Text() | Reasoning():
                 if isinstance(block, Reasoning):
                     self._thinks.add(key)
-                if block.text or with_extra({}, block.extra):
+                if block.text or KEPT.with_extra({}, block.extra):
                     yield self._part(key, jsonio.encode(render_part(block, LocalMisuse)))
 
     def _ended(self, key: int) -> Iterable[Payload]:
@@ -164,7 +164,7 @@ class GeminiEncoder(Encoder):
         text = call.pieces.take()
         block = ToolCall(call.call.id, call.call.name, text, call.call.form)
         render_arguments(block, LocalMisuse)
-        extra = with_extra({**render_seal(seal or call.call.seal)}, call.call.extra)
+        extra = KEPT.with_extra({**render_seal(seal or call.call.seal)}, call.call.extra)
         inner = extra.pop("functionCall", None)
         if isinstance(inner, dict):
             own: Json = {"id": block.id, "name": block.name, "args": render_arguments(block, LocalMisuse), **inner}

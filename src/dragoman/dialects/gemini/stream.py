@@ -15,7 +15,7 @@ from msgspec import structs
 
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.gemini import reply
-from dragoman.dialects.gemini.blocks import FAMILY, extra_of, names, parse_part
+from dragoman.dialects.gemini.blocks import FAMILY, KEPT, names, parse_part
 from dragoman.dialects.kit.pieces import Pieces
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated, UpstreamFault
 from dragoman.model import events as ev
@@ -105,7 +105,7 @@ class GeminiDecoder(Decoder):
         rest = fields.rest()
         if not self._begun:
             self._begun = True
-            events.append(ev.Started(response_id, model or self._model, extra=extra_of(to_keep(rest))))
+            events.append(ev.Started(response_id, model or self._model, extra=KEPT.extra_of(to_keep(rest))))
             news = rest
         elif news := {name: value for name, value in rest.items() if self._told.get(name) != value}:
             events.append(ev.OpaqueEvent(FAMILY, "response", news))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dragoman.dialects.kit.openai_requests import arguments_text
-from dragoman.dialects.openai.blocks import FAMILY, JsonObject, extra_of, flat_text, parse_annotations
+from dragoman.dialects.openai.blocks import FAMILY, KEPT, JsonObject, flat_text, parse_annotations
 from dragoman.dialects.openai.chunk import TEXT_LANE, CallPart, Delta, FunctionPart, call_lane, thought_lane
 from dragoman.dialects.openai.messages import AS_PART, ENCRYPTED, SUMMARY, TEXT, thinking_text
 from dragoman.dialects.openai.reply import parse_images, parse_stop
@@ -20,8 +20,10 @@ from dragoman.wire import jsonio
 from dragoman.wire.fields import is_blank
 from dragoman.wire.jsonio import Json
 
-_SHORT_FIELD = extra_of({"~field": "reasoning"})  # so that one stream keeps to one field, whoever writes its frames
-_REFUSAL = extra_of({"refusal": True})
+_SHORT_FIELD = KEPT.extra_of(
+    {"~field": "reasoning"}
+)  # so that one stream keeps to one field, whoever writes its frames
+_REFUSAL = KEPT.extra_of({"refusal": True})
 
 
 class _Thought:
@@ -262,7 +264,7 @@ class ChoiceReader:
     def _litellm_block(self, entry: dict[str, Any], events: list[ev.Event]) -> None:
         signature, data = entry.get("signature"), entry.get("data")
         if entry.get("type") == "redacted_thinking" and isinstance(data, str):
-            hidden = self._begin(-1, extra_of({"~field": "thinking_blocks"}), events)
+            hidden = self._begin(-1, KEPT.extra_of({"~field": "thinking_blocks"}), events)
             self._seal(hidden, Seal(FAMILY, data, "redacted"), events)
         elif isinstance(signature, str) and signature:
             thought = self._thought or self._begin(None, None, events)
@@ -323,7 +325,7 @@ def _entry_extra(entry: dict[str, Any], position: int) -> Extra | None:
         rest.pop("type", None)
     if entry.get("index", position) != position:
         rest["index"] = entry["index"]
-    return extra_of(rest)
+    return KEPT.extra_of(rest)
 
 
 # --- the calls of one choice, whatever upstreams do with indices, ids and names
@@ -439,7 +441,9 @@ class CallReader:
                 raise MissingField("arguments came, and no name", at=call.place)
             return
         self._before(events)
-        block = ToolCall(call.id, name, form="text" if form == "text" else "json", extra=extra_of(to_keep(call.rest)))
+        block = ToolCall(
+            call.id, name, form="text" if form == "text" else "json", extra=KEPT.extra_of(to_keep(call.rest))
+        )
         call.name, call.key = name, self._keys.fresh(block)
         events.append(ev.BlockStarted(call.key, block, self._choice))
         if held := call.held.take():

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.kit.openai_errors import fault_in, fault_of
 from dragoman.dialects.openai import chunk as chunks
-from dragoman.dialects.openai.blocks import FAMILY, JsonObject, extra_of, parse_sources
+from dragoman.dialects.openai.blocks import FAMILY, KEPT, JsonObject, parse_sources
 from dragoman.dialects.openai.choice import ChoiceReader
 from dragoman.dialects.openai.reply import embedded_usage, envelope_rest, parse_usage, stopped_by_error
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
@@ -134,7 +134,7 @@ class OpenaiDecoder(Decoder):
         # A time that an encoder would write anyhow need not be remembered.
         if type(chunk.created) is int and chunk.created and chunk.created != self._world.now():
             rest["created"] = chunk.created
-        events.append(ev.Started(chunk.id or "", chunk.model or "", extra=extra_of(rest)))
+        events.append(ev.Started(chunk.id or "", chunk.model or "", extra=KEPT.extra_of(rest)))
         return True
 
     def _choice(

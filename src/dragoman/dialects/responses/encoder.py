@@ -18,11 +18,10 @@ from dragoman.dialects.responses.blocks import (
     FAMILY,
     IN_CONTENT,
     IRREGULAR,
+    KEPT,
     JsonObject,
     is_refusal,
-    own_fields,
     render_annotation,
-    wire_fields,
 )
 from dragoman.dialects.responses.reply import Envelope, ItemWriter, output_part, render_failure
 from dragoman.errors import Fault
@@ -116,11 +115,11 @@ class ResponsesEncoder(Encoder):
     def _regular(self, event: ev.Event) -> bool:
         match event:
             case ev.BlockStarted(block=block):
-                return IRREGULAR not in own_fields(block.extra)
+                return IRREGULAR not in KEPT.own_fields(block.extra)
             case ev.Started(id=given):
                 return given.startswith("resp")
             case ev.Stopped(stop):
-                return IRREGULAR not in own_fields(stop.extra)
+                return IRREGULAR not in KEPT.own_fields(stop.extra)
             case _:
                 return True
 
@@ -167,7 +166,7 @@ class ResponsesEncoder(Encoder):
             case ev.BlockEnded(key, complete):
                 yield from self._end(key, complete)
             case ev.Started():
-                self._budget.keep(ev.json_size(event.id, event.model, wire_fields(event.extra)))
+                self._budget.keep(ev.json_size(event.id, event.model, KEPT.wire_fields(event.extra)))
                 yield from self._started(event)
             case ev.UsageReported(usage):
                 self._usage = usage
@@ -187,7 +186,7 @@ class ResponsesEncoder(Encoder):
     # --- the response
 
     def _started(self, event: ev.Started) -> Iterator[Payload]:
-        extra = wire_fields(event.extra)
+        extra = KEPT.wire_fields(event.extra)
         envelope = self._envelope = Envelope(event.id, event.model, extra, self._asked, self._world)
         self._usage = event.usage
         yield self._event("response.created", {"response": envelope.begun()})
@@ -230,7 +229,7 @@ class ResponsesEncoder(Encoder):
 
     def _begin(self, key: int, block: Block, given_place: int | None) -> Iterator[Payload]:
         # By a frame that was let through: then the item has its place, the upstream's.
-        by = own_fields(block.extra).get(ANNOUNCED)
+        by = KEPT.own_fields(block.extra).get(ANNOUNCED)
         announced = given_place is not None and isinstance(by, int) and by <= self._passed
         keeps = given_place is not None and (announced or not self._rewritten)
         index = given_place if given_place is not None and keeps else self._count
@@ -369,7 +368,7 @@ _EMPTY_PART: JsonObject = {"type": "output_text", "text": "", "annotations": [],
 
 
 def _slot(block: Block) -> tuple[str, str, str, str]:
-    return _CONTENT if own_fields(block.extra).get(IN_CONTENT) else _SUMMARY
+    return _CONTENT if KEPT.own_fields(block.extra).get(IN_CONTENT) else _SUMMARY
 
 
 def _may_stand_together(events: ev.Events) -> bool:
