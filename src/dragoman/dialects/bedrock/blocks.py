@@ -12,20 +12,15 @@ from msgspec import structs
 from dragoman.dialects.bedrock.nodes import (
     AS_JSON,
     FAMILY,
+    KEPT,
     MIMES,
     SUCCESS,
     beside,
-    extra,
     extra_beside,
-    extra_of,
-    opaque,
-    own_data,
-    own_fields,
     parse_media,
     render_mark,
     render_media,
     take_mark,
-    with_extra,
 )
 from dragoman.dialects.kit.media import base64_bytes
 from dragoman.dialects.kit.tools import render_arguments
@@ -103,11 +98,11 @@ def parse_block(fields: Fields) -> Block:
     names = list(fields.rest())
     if not names:
         fields.fail("", "expected a block with one member, found none")
-    return opaque(fields, names[0])
+    return KEPT.opaque(fields, names[0])
 
 
 def _text(fields: Fields, name: str) -> Text:
-    return Text(fields.text(name), extra=extra(fields), at=Where(fields.at))
+    return Text(fields.text(name), extra=KEPT.extra(fields), at=Where(fields.at))
 
 
 def _cited(fields: Fields, name: str) -> Block:
@@ -125,7 +120,7 @@ def parse_citation(fields: Fields) -> Opaque:
     location, title, content = (fields.peek(name) for name in ("location", "title", "sourceContent"))
     web = location.get("web") if isinstance(location, dict) else None
     url = web.get("url") if isinstance(web, dict) else None
-    citation = opaque(fields, "citation")
+    citation = KEPT.opaque(fields, "citation")
     if not isinstance(url, str) or not url:
         return citation
     pieces = [each.get("text") for each in content if isinstance(each, dict)] if isinstance(content, list) else []
@@ -137,7 +132,7 @@ def render_citation(citation: Opaque, blame: type[DragomanError]) -> dict[str, J
     """Write a citation: Bedrock's own as it came, another family's as a place on the web."""
     source = citation.source
     if source is None or (citation.family == FAMILY and citation.data is not None):
-        return own_data(citation, blame)
+        return KEPT.own_data(citation, blame)
     body: dict[str, Json] = {"location": {"web": {"url": source.url}}}
     if source.title:
         body["title"] = source.title
@@ -152,8 +147,8 @@ def _guarded(fields: Fields, name: str) -> Block:
     said = inner.get("text") if isinstance(inner, dict) else None
     text = said.get("text") if isinstance(said, dict) else None
     if not isinstance(text, str):
-        return opaque(fields, name)
-    return Text(text, extra=extra(fields), at=Where(fields.at))
+        return KEPT.opaque(fields, name)
+    return Text(text, extra=KEPT.extra(fields), at=Where(fields.at))
 
 
 def _media(fields: Fields, name: str) -> Block:
@@ -168,13 +163,13 @@ def _reasoning(fields: Fields, name: str) -> Block:
     inner = fields.child(name)
     if inner.peek("redactedContent") is not None:
         seal = Seal(FAMILY, parse_redacted(inner), "redacted")
-        return Reasoning("", FAMILY, seal, extra=extra(inner), at=at)
+        return Reasoning("", FAMILY, seal, extra=KEPT.extra(inner), at=at)
     if inner.peek("reasoningText") is None:
         return Opaque(FAMILY, whole, name, at=at)
     said = inner.child("reasoningText")
     text, signature = said.text("text", ""), said.text("signature", "")
     rest = to_keep(inner.rest()) | ({"reasoningText": more} if (more := said.rest()) else {})
-    return Reasoning(text, FAMILY, Seal(FAMILY, signature) if signature else None, extra=extra_of(rest), at=at)
+    return Reasoning(text, FAMILY, Seal(FAMILY, signature) if signature else None, extra=KEPT.extra_of(rest), at=at)
 
 
 def parse_redacted(fields: Fields) -> str:
@@ -187,7 +182,7 @@ def parse_redacted(fields: Fields) -> str:
 
 def _call(fields: Fields, name: str) -> Block:
     if isinstance(inner := fields.peek(name), dict) and inner.get("type") == SERVER_TOOL:
-        return opaque(fields, SERVER_TOOL)
+        return KEPT.opaque(fields, SERVER_TOOL)
     return _tool_use(fields.child(name), fields.at)
 
 
@@ -195,7 +190,7 @@ def _tool_use(fields: Fields, at: str) -> ToolCall:
     call_id, name = fields.identifier("toolUseId"), fields.identifier("name")
     value = fields.any("input")
     arguments = "" if value is None else json_text(value, fields.path("input"), fields.blame)
-    return ToolCall(call_id, name, arguments, extra=extra(fields), at=Where(at))
+    return ToolCall(call_id, name, arguments, extra=KEPT.extra(fields), at=Where(at))
 
 
 # --- reading tool results
@@ -206,7 +201,7 @@ _STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
 def _result(fields: Fields, name: str) -> Block:
     inner = fields.peek(name)
     if isinstance(inner, dict) and isinstance(inner.get("type"), str):  # of a tool that the service ran
-        return opaque(fields, SERVER_RESULT)
+        return KEPT.opaque(fields, SERVER_RESULT)
     return _tool_result(fields.child(name), fields.at)
 
 
@@ -219,7 +214,7 @@ def _tool_result(fields: Fields, at: str) -> ToolResult:
     parts: list[Text | Media | Opaque] = []
     _add_parts(content, fields.path("content"), fields.blame, parts)
     kept = to_keep(fields.rest()) | ({SUCCESS: True} if status == "success" else {})
-    return ToolResult(call_id, tuple(parts), is_error, extra=extra_of(kept, frozenset({SUCCESS})), at=Where(at))
+    return ToolResult(call_id, tuple(parts), is_error, extra=KEPT.extra_of(kept, frozenset({SUCCESS})), at=Where(at))
 
 
 def _add_parts(value: Json, at: str, blame: type[DragomanError], parts: list[Text | Media | Opaque]) -> None:
@@ -239,7 +234,7 @@ def _add_part(fields: Fields, parts: list[Text | Media | Opaque]) -> None:
         parts[-1] = structs.replace(parts[-1], cache=mark)
     elif fields.has("json") and not isinstance(fields.peek("json"), str):
         text = json_text(fields.any("json"), fields.path("json"), fields.blame)
-        kept = extra_of({**to_keep(fields.rest()), AS_JSON: True}, frozenset({AS_JSON}))
+        kept = KEPT.extra_of({**to_keep(fields.rest()), AS_JSON: True}, frozenset({AS_JSON}))
         parts.append(Text(text, extra=kept, at=at))
     elif isinstance(fields.peek("text"), str):
         if fields.peek("type") == "text":  # the flat block of some clients
@@ -298,17 +293,17 @@ def render_block(block: Block, blame: type[DragomanError] = Unrepresentable) -> 
             _no_seal(block.seal, block.at, blame)
             return render_text(block, blame)
         case Reasoning():
-            body = {"reasoningContent": with_extra(render_reasoning(block, blame), block.extra)}
+            body = {"reasoningContent": KEPT.with_extra(render_reasoning(block, blame), block.extra)}
         case ToolCall():
             _no_seal(block.seal, block.at, blame)
             body = {"toolUseId": block.id, "name": block.name, "input": render_arguments(block, blame)}
-            body = {"toolUse": with_extra(body, block.extra)}
+            body = {"toolUse": KEPT.with_extra(body, block.extra)}
         case ToolResult():
-            body = {"toolResult": with_extra(_render_result(block, blame), block.extra)}
+            body = {"toolResult": KEPT.with_extra(_render_result(block, blame), block.extra)}
         case Media():
             body = render_media(block, blame)
         case Opaque():
-            return own_data(block, blame)
+            return KEPT.own_data(block, blame)
         case _:
             assert_never(block)
     return body | beside(block.extra)
@@ -317,14 +312,14 @@ def render_block(block: Block, blame: type[DragomanError] = Unrepresentable) -> 
 def render_text(block: Text, blame: type[DragomanError]) -> dict[str, Json]:
     if block.citations:
         citations: list[Json] = [render_citation(citation, blame) for citation in block.citations]
-        return with_extra(
+        return KEPT.with_extra(
             {"citationsContent": {"content": [{"text": block.text}], "citations": citations}}, block.extra
         )
-    guard = own_fields(block.extra).get("guardContent")
+    guard = KEPT.own_fields(block.extra).get("guardContent")
     if isinstance(guard, dict) and isinstance(said := guard.get("text"), dict):
         text: Json = {**said, "text": block.text}
-        return with_extra({}, block.extra) | {"guardContent": {**guard, "text": text}}
-    return with_extra({"text": block.text}, block.extra)
+        return KEPT.with_extra({}, block.extra) | {"guardContent": {**guard, "text": text}}
+    return KEPT.with_extra({"text": block.text}, block.extra)
 
 
 def render_reasoning(block: Reasoning, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
@@ -347,7 +342,7 @@ def render_redacted(seal: Seal, blame: type[DragomanError]) -> str:
 def _render_result(block: ToolResult, blame: type[DragomanError]) -> dict[str, Json]:
     body: dict[str, Json] = {"toolUseId": block.call_id}
     body["content"] = [each for part in block.content for each in _render_part(part, blame)]
-    if block.is_error or SUCCESS in own_fields(block.extra):
+    if block.is_error or SUCCESS in KEPT.own_fields(block.extra):
         body["status"] = "error" if block.is_error else "success"
     return body
 
@@ -355,7 +350,7 @@ def _render_result(block: ToolResult, blame: type[DragomanError]) -> dict[str, J
 def _render_part(part: Text | Media | Opaque, blame: type[DragomanError]) -> Iterator[Json]:
     value = as_json(part)
     if isinstance(part, Text) and value is not None:
-        yield with_extra({"json": value[0]}, part.extra)
+        yield KEPT.with_extra({"json": value[0]}, part.extra)
     else:
         yield render_block(part, blame)
     if part.cache is not None:
@@ -364,7 +359,7 @@ def _render_part(part: Text | Media | Opaque, blame: type[DragomanError]) -> Ite
 
 def as_json(part: Text | Media | Opaque) -> tuple[Json] | None:
     """The value of a result's part that was spelt as JSON, if its text still is one."""
-    if not isinstance(part, Text) or not own_fields(part.extra).get(AS_JSON):
+    if not isinstance(part, Text) or not KEPT.own_fields(part.extra).get(AS_JSON):
         return None
     try:
         return (jsonio.decode(part.text),)

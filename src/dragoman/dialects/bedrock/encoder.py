@@ -11,16 +11,12 @@ from collections.abc import Iterable
 from dragoman.dialects.base import Encoder, World
 from dragoman.dialects.bedrock.blocks import render_citation, render_redacted
 from dragoman.dialects.bedrock.faults import exception_payload
-from dragoman.dialects.bedrock.nodes import FAMILY, own_data, with_extra
+from dragoman.dialects.bedrock.nodes import FAMILY, KEPT
 from dragoman.dialects.bedrock.reply import render_stop, render_usage
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
-from dragoman.model.events import (
-    Budget,
-    text_size,
-)
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
@@ -58,8 +54,8 @@ _PASSING: frozenset[tuple[type, ...]] = frozenset(
 class BedrockEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
-    def __init__(self, asked: Conversation, world: World, budget: Budget | None = None) -> None:
-        self._budget = budget or Budget()
+    def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
+        self._budget = budget or ev.Budget()
         self._index: dict[int, int] = {}
         self._moved: set[int] = set()  # blocks whose number is not that of the upstream's frames
         self._blocks: dict[int, Text | Reasoning | ToolCall] = {}  # those that are open
@@ -125,7 +121,7 @@ class BedrockEncoder(Encoder):
             case ev.BlockEnded(key):
                 yield from self._block_ended(key, event.complete)
             case ev.Sealed(key, seal):
-                self._budget.keep(text_size(seal.data))
+                self._budget.keep(ev.text_size(seal.data))
                 self._seals[key] = seal
             case ev.Cited(key, citation):
                 self._silent.discard(key)
@@ -133,7 +129,7 @@ class BedrockEncoder(Encoder):
                 yield Payload(_DELTA, _CITATION % (self._index[key], data))
             case ev.Started():
                 self._usage = event.usage
-                yield Payload(b"messageStart", jsonio.encode(with_extra({"role": "assistant"}, event.extra)))
+                yield Payload(b"messageStart", jsonio.encode(KEPT.with_extra({"role": "assistant"}, event.extra)))
             case ev.UsageReported(usage):
                 self._usage = usage
             case ev.Stopped(stop, choice):
@@ -171,12 +167,12 @@ class BedrockEncoder(Encoder):
                     yield self._thought(key, b"text", block.text)
             case ToolCall():
                 self._silent.add(key)
-                body = with_extra({"toolUseId": block.id, "name": block.name}, block.extra)
+                body = KEPT.with_extra({"toolUseId": block.id, "name": block.name}, block.extra)
                 yield self._start(key, {"toolUse": body})
                 if block.arguments:
                     yield from self.feed((ev.ArgumentsDelta(key, block.arguments),))
             case Opaque():
-                yield from self._whole(key, own_data(block, LocalMisuse))
+                yield from self._whole(key, KEPT.own_data(block, LocalMisuse))
             case Media():
                 raise LocalMisuse(f"{block.kind} has no place in an answer here")
 
@@ -184,7 +180,7 @@ class BedrockEncoder(Encoder):
         """Every block says something, if only nothing: a client that sees only an end would not know what has ended."""
         seal, block = self._seals.pop(key, None), self._blocks.pop(key, None)
         if seal is not None:
-            self._budget.free(text_size(seal.data))
+            self._budget.free(ev.text_size(seal.data))
             yield self._sealed(key, block, seal)
         if key in self._silent:
             self._silent.discard(key)

@@ -18,21 +18,19 @@ from dragoman.wire.jsonio import Json
 FAMILY = "bedrock"
 AS_JSON = "~json"  # how a text of a tool result was spelt: as a JSON value
 SUCCESS = "~status"  # the client wrote the status `success`, which is the default
-_KEPT = Kept(FAMILY)
-extra, extra_of, own_fields, with_extra = _KEPT.extra, _KEPT.extra_of, _KEPT.own_fields, _KEPT.with_extra
-opaque, own_data = _KEPT.opaque, _KEPT.own_data
+KEPT = Kept(FAMILY)
 _BESIDE = "~beside"  # fields that stand beside an object's one member, which the service refuses
 
 
 def extra_beside(kept: Extra | None, outer: Fields) -> Extra | None:
     """The fields kept, and those that stand beside the member that held them."""
     rest = outer.rest()
-    return extra_of({**own_fields(kept), _BESIDE: rest}) if rest else kept
+    return KEPT.extra_of({**KEPT.own_fields(kept), _BESIDE: rest}) if rest else kept
 
 
 def beside(kept: Extra | None) -> dict[str, Json]:
     """The fields that stood beside the member."""
-    fields = own_fields(kept).get(_BESIDE)
+    fields = KEPT.own_fields(kept).get(_BESIDE)
     return fields if isinstance(fields, dict) else {}
 
 
@@ -44,7 +42,7 @@ def take_mark(fields: Fields) -> Cache | None:
     if point.get("type") != "default" or point.get("ttl") not in (None, "5m", "1h"):
         return None
     rest = {name: value for name, value in point.items() if name not in ("type", "ttl")}
-    return Cache("1h" if point.get("ttl") == "1h" else "5m", extra_of(to_keep(rest)))
+    return Cache("1h" if point.get("ttl") == "1h" else "5m", KEPT.extra_of(to_keep(rest)))
 
 
 def render_mark(cache: Cache) -> dict[str, Json]:
@@ -52,7 +50,7 @@ def render_mark(cache: Cache) -> dict[str, Json]:
     point: dict[str, Json] = {"type": "default"}
     if cache.ttl != "5m":
         point["ttl"] = cache.ttl
-    return {"cachePoint": with_extra(point, cache.extra)}
+    return {"cachePoint": KEPT.with_extra(point, cache.extra)}
 
 
 # --- what the vendors behind this one service take and refuse, as data
@@ -204,7 +202,7 @@ def parse_media(kind: Kind, fields: Fields, at: str) -> Media | None:
         return None
     how, data, more = told
     rest = to_keep(fields.rest()) | ({"source": more} if more else {})
-    return Media(kind, mime, how, data, name, extra=extra_of(rest), at=Where(at))
+    return Media(kind, mime, how, data, name, extra=KEPT.extra_of(rest), at=Where(at))
 
 
 def _source(source: Fields, kind: Kind) -> tuple[Literal["base64", "url", "text"], str, dict[str, Json]] | None:
@@ -241,7 +239,7 @@ def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
     elif block.name:
         raise blame(f"{block.kind} has no name here", at=block.at.path)
     body["source"] = _render_source(block, blame)
-    return {block.kind: with_extra(body, block.extra)}
+    return {block.kind: KEPT.with_extra(body, block.extra)}
 
 
 def _render_source(block: Media, blame: type[DragomanError]) -> dict[str, Json]:

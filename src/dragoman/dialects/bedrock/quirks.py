@@ -10,7 +10,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from dragoman.dialects.bedrock.blocks import as_json
-from dragoman.dialects.bedrock.nodes import AS_JSON, FORMATS, S3, Vendor, extra_of, own_fields
+from dragoman.dialects.bedrock.nodes import AS_JSON, FORMATS, KEPT, S3, Vendor
 from dragoman.dialects.kit.tools import with_object_schema
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
@@ -378,11 +378,11 @@ class SettleResults(Filter):
         return block if content == block.content else structs.replace(block, content=content)
 
     def _part(self, part: Text | Media | Opaque) -> Text | Media | Opaque:
-        spelt = isinstance(part, Text) and AS_JSON in own_fields(part.extra)
+        spelt = isinstance(part, Text) and AS_JSON in KEPT.own_fields(part.extra)
         if not spelt or (self._json and as_json(part) is not None):
             return part
-        kept = {name: value for name, value in own_fields(part.extra).items() if name != AS_JSON}
-        return structs.replace(part, extra=extra_of(kept))
+        kept = {name: value for name, value in KEPT.own_fields(part.extra).items() if name != AS_JSON}
+        return structs.replace(part, extra=KEPT.extra_of(kept))
 
 
 def _split(message: Message, notes: Notes) -> Iterator[Message]:

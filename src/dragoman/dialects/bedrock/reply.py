@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragoman.dialects.base import World
 from dragoman.dialects.bedrock.blocks import parse_block, render_block
-from dragoman.dialects.bedrock.nodes import FAMILY, extra_of, own_fields, with_extra
+from dragoman.dialects.bedrock.nodes import FAMILY, KEPT
 from dragoman.dialects.kit.settings import guards_depth
 from dragoman.dialects.kit.values import reply_fields
 from dragoman.errors import BadFrame, Fault, LocalMisuse, UpstreamFault
@@ -52,7 +52,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
     kept = to_keep(fields.rest())
     if inner := (output.rest() | ({"message": more} if (more := message.rest()) else {})):
         kept["output"] = inner
-    return Reply("", asked.model, (Choice(blocks, stop),), usage, extra=extra_of(kept))
+    return Reply("", asked.model, (Choice(blocks, stop),), usage, extra=KEPT.extra_of(kept))
 
 
 def _block(fields: Fields) -> Block:
@@ -93,7 +93,7 @@ def parse_stop(fields: Fields) -> Stop:
     if more is not None:
         kept["additionalModelResponseFields"] = more
     why = _REASONS.get(reason or "") or known_stop(reason or "") or Why.END
-    return Stop(why, sequence if isinstance(sequence, str) else None, extra_of(kept))
+    return Stop(why, sequence if isinstance(sequence, str) else None, KEPT.extra_of(kept))
 
 
 def parse_usage(fields: Fields) -> Usage | None:
@@ -101,11 +101,11 @@ def parse_usage(fields: Fields) -> Usage | None:
     aside: dict[str, Json] = {name: value for name in _ASIDE if (value := fields.any(name)) is not None}
     usage = fields.any("usage")
     if not isinstance(usage, dict):
-        return Usage(extra=extra_of(aside, _SPELLING)) if aside else None
+        return Usage(extra=KEPT.extra_of(aside, _SPELLING)) if aside else None
     if rest := {name: value for name, value in usage.items() if name not in {*_COUNTS, *_ALSO}}:
         aside["usage"] = rest
     counts = (count(usage.get(name)) for name in _COUNTS)
-    return exclusive_usage(*counts, extra=extra_of(aside, _SPELLING))
+    return exclusive_usage(*counts, extra=KEPT.extra_of(aside, _SPELLING))
 
 
 _COUNTS = ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
@@ -124,7 +124,7 @@ def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
     body: dict[str, Json] = {"output": {"message": {"role": "assistant", "content": content}}}
     body |= render_stop(choice.stop)
     body |= render_usage(reply.usage or Usage())
-    return jsonio.encode(with_extra(body, reply.extra))
+    return jsonio.encode(KEPT.with_extra(body, reply.extra))
 
 
 def render_stop(stop: Stop) -> dict[str, Json]:
@@ -132,10 +132,10 @@ def render_stop(stop: Stop) -> dict[str, Json]:
     if stop.sequence is not None:
         body["additionalModelResponseFields"] = {"stop_sequence": stop.sequence}
     if stop.why in (Why.END, Why.REFUSAL):
-        return with_extra(body, stop.extra)
+        return KEPT.with_extra(body, stop.extra)
     # A reason that a filter has changed since is no longer what the service said.
-    kept = {name: value for name, value in own_fields(stop.extra).items() if name != "stopReason"}
-    return with_extra(body, extra_of(kept))
+    kept = {name: value for name, value in KEPT.own_fields(stop.extra).items() if name != "stopReason"}
+    return KEPT.with_extra(body, KEPT.extra_of(kept))
 
 
 def render_usage(usage: Usage) -> dict[str, Json]:
@@ -144,4 +144,4 @@ def render_usage(usage: Usage) -> dict[str, Json]:
     counts: dict[str, Json] = {"inputTokens": usage.input, "outputTokens": usage.output, "totalTokens": total}
     if usage.cache_read or usage.cache_write:
         counts |= {"cacheReadInputTokens": usage.cache_read, "cacheWriteInputTokens": usage.cache_write}
-    return with_extra({"usage": counts, "metrics": {"latencyMs": 0}}, usage.extra)
+    return KEPT.with_extra({"usage": counts, "metrics": {"latencyMs": 0}}, usage.extra)

@@ -14,15 +14,7 @@ from dragoman.dialects.bedrock.blocks import (
     render_content,
     render_text,
 )
-from dragoman.dialects.bedrock.nodes import (
-    Vendor,
-    extra,
-    extra_of,
-    own_data,
-    render_mark,
-    take_mark,
-    with_extra,
-)
+from dragoman.dialects.bedrock.nodes import KEPT, Vendor, render_mark, take_mark
 from dragoman.dialects.bedrock.tools import parse_choice, parse_tools, render_choice, render_free_choice, render_tools
 from dragoman.dialects.kit.settings import guards_depth, take_knobs
 from dragoman.errors import MalformedRequest, Unrepresentable
@@ -69,7 +61,7 @@ def parse_request(call: Call, vendor: Vendor) -> Conversation:
         stream=call.stream,
         user=settings.user,
         held=held,
-        extra=extra_of(to_keep(fields.rest()) | settings.leftovers()),
+        extra=KEPT.extra_of(to_keep(fields.rest()) | settings.leftovers()),
     )
     return canonical(conversation)
 
@@ -80,7 +72,7 @@ def _message(fields: Fields) -> Message:
         fields.fail("role", "expected user, assistant or system")
     read = parse_answer if role == "assistant" else parse_content
     blocks = read(fields.any("content"), fields.path("content"), fields.blame)
-    return Message(role, blocks, extra=extra(fields), at=Where(fields.at))
+    return Message(role, blocks, extra=KEPT.extra(fields), at=Where(fields.at))
 
 
 def _system(items: Iterable[Fields]) -> tuple[Text, ...]:
@@ -92,7 +84,7 @@ def _system(items: Iterable[Fields]) -> tuple[Text, ...]:
             continue
         block = parse_block(fields)
         if isinstance(block, Opaque):  # it keeps its place as a text that says nothing: this list holds nothing else
-            block = Text("", extra=extra_of(to_keep(own_data(block, MalformedRequest))), at=block.at)
+            block = Text("", extra=KEPT.extra_of(to_keep(KEPT.own_data(block, MalformedRequest))), at=block.at)
         elif not isinstance(block, Text):
             raise MalformedRequest("expected text: a system prompt holds nothing else", at=block.at.path)
         texts.append(block)
@@ -113,7 +105,7 @@ def render_request(conversation: Conversation, vendor: Vendor) -> Call:
     if conversation.system:
         body["system"] = _render_system(conversation.system)
     body["messages"] = [
-        with_extra({"role": message.role, "content": render_content(message.blocks)}, message.extra)
+        KEPT.with_extra({"role": message.role, "content": render_content(message.blocks)}, message.extra)
         for message in conversation.messages
     ]
     choice = render_choice(conversation.tool_choice)
@@ -122,7 +114,7 @@ def render_request(conversation: Conversation, vendor: Vendor) -> Call:
     elif conversation.tool_choice != ToolChoice():
         raise Unrepresentable("there are no tools to choose from", at="tool_choice")
     body |= render_settings(conversation, vendor)
-    return Call("generate", conversation.model, conversation.stream, with_extra(body, conversation.extra))
+    return Call("generate", conversation.model, conversation.stream, KEPT.with_extra(body, conversation.extra))
 
 
 def _render_system(system: Sequence[Text]) -> list[Json]:
@@ -318,7 +310,7 @@ def _render_output(output: Output) -> dict[str, Json]:
     if output.name:
         schema["name"] = output.name
     form: dict[str, Json] = {"type": "json_schema", "structure": {"jsonSchema": schema}}
-    return {"textFormat": with_extra(form, output.extra)}
+    return {"textFormat": KEPT.with_extra(form, output.extra)}
 
 
 def _render_thinking(thinking: Thinking, vendor: Vendor) -> Json:

@@ -22,17 +22,12 @@ from msgspec import Struct
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.bedrock.blocks import SERVER_TOOL, parse_citation, parse_redacted
 from dragoman.dialects.bedrock.faults import exception_fault
-from dragoman.dialects.bedrock.nodes import FAMILY, extra
+from dragoman.dialects.bedrock.nodes import FAMILY, KEPT
 from dragoman.dialects.bedrock.reply import malformed_fault, parse_stop, parse_usage
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
 from dragoman.model.conversation import Conversation, Stop, Why
-from dragoman.model.events import (
-    Budget,
-    KeptText,
-    json_size,
-)
 from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -88,13 +83,13 @@ class _Open:
     __slots__ = ("block", "held", "key", "redacted", "signature")
 
     def __init__(
-        self, key: int, block: Text | Reasoning | ToolCall | None, budget: Budget, held: Held | None = None
+        self, key: int, block: Text | Reasoning | ToolCall | None, budget: ev.Budget, held: Held | None = None
     ) -> None:
         self.key = key
         self.block = block  # None: announced, but its first delta must tell what it is
         self.held = held
-        self.signature = KeptText(budget)
-        self.redacted = KeptText(budget)
+        self.signature = ev.KeptText(budget)
+        self.redacted = ev.KeptText(budget)
 
 
 _Handler: TypeAlias = Callable[["BedrockDecoder", Fields], ev.Events]
@@ -149,7 +144,7 @@ class BedrockDecoder(Decoder):
             raise OutOfOrder("it has come already", at="messageStart")
         self._begun = True
         fields.any("role")
-        return (ev.Started("", self._model, extra=extra(fields)),)
+        return (ev.Started("", self._model, extra=KEPT.extra(fields)),)
 
     def _message_stop(self, fields: Fields) -> ev.Events:
         if self._stopped:
@@ -194,13 +189,13 @@ class BedrockDecoder(Decoder):
         use = start.peek("toolUse")
         if start.has("toolUse") and not (isinstance(use, dict) and use.get("type") == SERVER_TOOL):
             inner = start.child("toolUse")
-            call = ToolCall(inner.identifier("toolUseId"), inner.identifier("name"), extra=extra(inner), at=at)
+            call = ToolCall(inner.identifier("toolUseId"), inner.identifier("name"), extra=KEPT.extra(inner), at=at)
             return self._begin(index, call)
         if start.has("text"):
             text = start.text("text", "")
             begun = self._begin(index, _TEXT)
             return (*begun, ev.TextDelta(self._open[index].key, text)) if text else begun
-        self._keys.budget.keep(json_size(start.rest()))
+        self._keys.budget.keep(ev.json_size(start.rest()))
         self._hold(index, begin_held(start))
         return ()
 
@@ -229,7 +224,7 @@ class BedrockDecoder(Decoder):
         if grown is None:
             self._demand_fresh(index, fields.at)
         if grown is not None and grown.held is not None:
-            self._keys.budget.keep(json_size(delta.rest()))
+            self._keys.budget.keep(ev.json_size(delta.rest()))
             grown.held.grow(delta)
             return ()
         match next((name for name in _KINDS if delta.peek(name) is not None), ""):
@@ -250,7 +245,7 @@ class BedrockDecoder(Decoder):
                 return (ev.ArgumentsDelta(grown.key, delta.child("toolUse").text("input")),)
             case _:
                 if grown is None or grown.block is None:
-                    self._keys.budget.keep(json_size(delta.rest()))
+                    self._keys.budget.keep(ev.json_size(delta.rest()))
                     self._hold(index, begin_held(delta))  # of a kind that we do not know, and never announced
                     return ()
                 told: Json = {"contentBlockIndex": grown.key, "delta": delta.rest()}

@@ -6,17 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from dragoman.dialects.bedrock.nodes import (
-    Vendor,
-    beside,
-    extra,
-    extra_beside,
-    opaque,
-    own_data,
-    render_mark,
-    take_mark,
-    with_extra,
-)
+from dragoman.dialects.bedrock.nodes import KEPT, Vendor, beside, extra_beside, render_mark, take_mark
 from dragoman.dialects.kit.tools import CLAUDE_MODES, render_claude_choice, tool_body
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Where
@@ -43,7 +33,7 @@ def parse_tools(config: Fields) -> tuple[ToolSpec | Opaque, ...]:
 
 def _tool(fields: Fields) -> ToolSpec | Opaque:
     if fields.peek("toolSpec") is None:
-        return opaque(fields, next(iter(fields.rest()), "tool"))
+        return KEPT.opaque(fields, next(iter(fields.rest()), "tool"))
     spec = fields.child("toolSpec")
     name, description, strict = spec.identifier("name"), spec.text("description", ""), spec.flag("strict", None)
     schema = spec.peek("inputSchema")
@@ -56,7 +46,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     elif bare := schema in (None, {}, {"json": None}):
         spec.any("inputSchema")
     at = Where(fields.at, bare=bare)
-    return ToolSpec(name, description, known, None, strict, extra=extra_beside(extra(spec), fields), at=at)
+    return ToolSpec(name, description, known, None, strict, extra=extra_beside(KEPT.extra(spec), fields), at=at)
 
 
 def parse_choice(config: Fields | None, free: dict[str, Json], vendor: Vendor) -> ToolChoice:
@@ -124,14 +114,14 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
 
 def _render_tool(tool: ToolSpec | Opaque) -> Json:
     if isinstance(tool, Opaque):
-        return own_data(tool, Unrepresentable)
+        return KEPT.own_data(tool, Unrepresentable)
     body = tool_body(tool)
     body["inputSchema"] = {"json": {**(tool.schema or {})}}
     if tool.strict is not None:
         body["strict"] = tool.strict
     if tool.extra is not None and "inputSchema" in tool.extra.fields:
         del body["inputSchema"]  # it came as something else than an object, and goes back as it came
-    return {"toolSpec": with_extra(body, tool.extra)} | beside(tool.extra)
+    return {"toolSpec": KEPT.with_extra(body, tool.extra)} | beside(tool.extra)
 
 
 def render_choice(choice: ToolChoice, forced: Sequence[str] = ("any", "one")) -> dict[str, Json]:

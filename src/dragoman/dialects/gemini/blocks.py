@@ -25,9 +25,7 @@ from dragoman.wire.jsonio import Json
 
 FAMILY = "gemini"
 MINTED = "~minted"  # on a call: the id is ours, the client gave none
-_KEPT = Kept(FAMILY, lambda name, _: name.startswith(WORD))
-extra, extra_of, own_fields, with_extra = _KEPT.extra, _KEPT.extra_of, _KEPT.own_fields, _KEPT.with_extra
-opaque, own_data = _KEPT.opaque, _KEPT.own_data
+KEPT = Kept(FAMILY, lambda name, _: name.startswith(WORD))
 Names: TypeAlias = Mapping[str, str]
 _HUMP = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -96,7 +94,9 @@ def parse_media(fields: Fields, name: str) -> Media:
     if title:
         rest[NAMED] = True
     kind = (mime or mimetypes.guess_type(content)[0] or "" if how == "url" else mime).partition("/")[0].lower()
-    return Media(_MEDIA.get(kind, "document"), mime, how, content, title, extra=extra_of(rest), at=Where(fields.at))
+    return Media(
+        _MEDIA.get(kind, "document"), mime, how, content, title, extra=KEPT.extra_of(rest), at=Where(fields.at)
+    )
 
 
 def _base64(fields: Fields) -> str:
@@ -115,7 +115,7 @@ def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
     body["data" if block.how == "base64" else "fileUri"] = block.data
     if block.name:
         body["displayName"] = block.name
-    return with_extra({"inlineData" if block.how == "base64" else "fileData": body}, block.extra)
+    return KEPT.with_extra({"inlineData" if block.how == "base64" else "fileData": body}, block.extra)
 
 
 # --- results of calls, both directions: what a tool said stands inside an object here
@@ -154,7 +154,7 @@ def parse_result(fields: Fields, pairs: Pairs) -> ToolResult:
     if own_id != call_id:
         rest[_ID] = own_id
     at = Where(fields.at, bare=value is None)
-    return ToolResult(call_id, tuple(content), is_error, extra=extra_of(rest), at=at)
+    return ToolResult(call_id, tuple(content), is_error, extra=KEPT.extra_of(rest), at=at)
 
 
 def _said(value: dict[str, Json], answer: Fields) -> tuple[str, bool]:
@@ -216,7 +216,7 @@ def _structured(text: str) -> dict[str, Json] | list[Json] | None:
 
 
 def render_result(result: ToolResult, called: ToolCall | None, blame: type[DragomanError]) -> dict[str, Json]:
-    kept = own_fields(result.extra)
+    kept = KEPT.own_fields(result.extra)
     texts = [part.text for part in result.content if isinstance(part, Text)]
     if len(texts) > 1 or (texts and not isinstance(result.content[0], Text)):
         raise blame("a result has one text here, and it comes first", at=result.at.path)
@@ -224,7 +224,7 @@ def render_result(result: ToolResult, called: ToolCall | None, blame: type[Drago
     name = str(kept.get(_NAME, called.name if called else ""))
     if not name:
         raise blame("a result without its call has no name", at=result.at.path)
-    minted = called is not None and MINTED in own_fields(called.extra)
+    minted = called is not None and MINTED in KEPT.own_fields(called.extra)
     call_id = kept.get(_ID, "" if minted else result.call_id)
     body: dict[str, Json] = {"id": call_id} if call_id else {}
     body["name"] = name
@@ -234,10 +234,10 @@ def render_result(result: ToolResult, called: ToolCall | None, blame: type[Drago
         if isinstance(part, Media):
             parts.append(render_media(part, blame))
         elif isinstance(part, Opaque):
-            parts.append(part.data if part.family == FAMILY else own_data(part, blame))
+            parts.append(part.data if part.family == FAMILY else KEPT.own_data(part, blame))
     if parts:
         body["parts"] = parts
-    return with_extra({"functionResponse": body}, result.extra)
+    return KEPT.with_extra({"functionResponse": body}, result.extra)
 
 
 def _as_it_came(kept: Mapping[str, Json], text: str, is_error: bool) -> Json:
@@ -285,9 +285,11 @@ def parse_part(value: Json, at: str, blame: type[DragomanError], pairs: Pairs | 
     if fields.peek("text") is not None or fields.rest().keys() <= {"text", "thought", "thoughtSignature"}:
         text, thought, seal = fields.text("text", ""), fields.flag("thought", False), take_seal(fields)
         if thought:
-            return Reasoning(text, FAMILY, seal, extra=extra(fields), at=Where(at))
-        return Text(text, seal=seal, extra=extra(fields), at=Where(at))
-    return opaque(fields, next((name for name in fields.rest() if name not in ("thought", "thoughtSignature")), "part"))
+            return Reasoning(text, FAMILY, seal, extra=KEPT.extra(fields), at=Where(at))
+        return Text(text, seal=seal, extra=KEPT.extra(fields), at=Where(at))
+    return KEPT.opaque(
+        fields, next((name for name in fields.rest() if name not in ("thought", "thoughtSignature")), "part")
+    )
 
 
 def take_seal(fields: Fields) -> Seal | None:
@@ -308,7 +310,7 @@ def _call(fields: Fields, pairs: Pairs | None) -> ToolCall:
     call_id = pairs.called(own_id, name) if pairs else own_id
     if pairs and not own_id:
         rest[MINTED] = True
-    return ToolCall(call_id, name, arguments, seal=seal, extra=extra_of(rest), at=Where(fields.at))
+    return ToolCall(call_id, name, arguments, seal=seal, extra=KEPT.extra_of(rest), at=Where(fields.at))
 
 
 # --- rendering
@@ -320,7 +322,7 @@ def render_part(
     """One part; `called` is the call that a result answers. `blame` is raised for what has no place."""
     if isinstance(block, ToolResult):
         return render_result(block, called, blame)
-    return with_extra(_bare(block, blame), block.extra)
+    return KEPT.with_extra(_bare(block, blame), block.extra)
 
 
 def _bare(block: Text | Reasoning | Media | ToolCall | Opaque, blame: type[DragomanError]) -> dict[str, Json]:
@@ -330,13 +332,13 @@ def _bare(block: Text | Reasoning | Media | ToolCall | Opaque, blame: type[Drago
         case Reasoning():
             return {"text": block.text, "thought": True, **render_seal(block.seal)}
         case ToolCall():
-            call: dict[str, Json] = {"id": block.id} if block.id and MINTED not in own_fields(block.extra) else {}
+            call: dict[str, Json] = {"id": block.id} if block.id and MINTED not in KEPT.own_fields(block.extra) else {}
             call |= {"name": block.name, "args": render_arguments(block, blame)}
             return {"functionCall": call, **render_seal(block.seal)}
         case Media():
             return render_media(block, blame)
         case Opaque():
-            return own_data(block, blame)
+            return KEPT.own_data(block, blame)
     assert_never(block)
 
 

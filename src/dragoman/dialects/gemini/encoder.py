@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dragoman.dialects.base import Encoder, World
-from dragoman.dialects.gemini.blocks import FAMILY, own_fields, render_part, render_seal, with_extra
+from dragoman.dialects.gemini.blocks import FAMILY, KEPT, render_part, render_seal
 from dragoman.dialects.gemini.faults import render_fault
 from dragoman.dialects.gemini.reply import block_feedback, render_sources, render_stop, render_usage
 from dragoman.dialects.kit.tools import render_arguments
@@ -17,12 +17,6 @@ from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
-from dragoman.model.events import (
-    Budget,
-    KeptText,
-    json_size,
-    text_size,
-)
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
@@ -39,20 +33,20 @@ _EMPTY: Json = {"role": "model", "parts": [{"text": ""}]}
 class _Call:
     """A call under way."""
 
-    def __init__(self, call: ToolCall, budget: Budget) -> None:
+    def __init__(self, call: ToolCall, budget: ev.Budget) -> None:
         self.call = call
-        self.pieces = KeptText(budget)
+        self.pieces = ev.KeptText(budget)
         self.pieces.add(call.arguments)
 
 
 class GeminiEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
-    def __init__(self, asked: Conversation, world: World, budget: Budget | None = None) -> None:
-        self._budget = budget or Budget()
+    def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
+        self._budget = budget or ev.Budget()
         self._model = asked.model
         self._world = world
-        self._array = own_fields(asked.hints).get("alt") == ARRAY
+        self._array = KEPT.own_fields(asked.hints).get("alt") == ARRAY
         self._items = 0
         self._tail = b"}"
         self._first: dict[str, Json] = {}  # what only the first frame says
@@ -112,7 +106,7 @@ class GeminiEncoder(Encoder):
                 self._calls[key].pieces.add(text)
             case ev.Sealed(key, seal):
                 if key in self._calls:
-                    self._budget.keep(text_size(seal.data))
+                    self._budget.keep(ev.text_size(seal.data))
                     self._seals[key] = seal
                 else:
                     thought: dict[str, Json] = {"thought": True} if key in self._thinks else {}
@@ -131,7 +125,7 @@ class GeminiEncoder(Encoder):
             case ev.Failed(fault):
                 yield from self._failed(render_fault(fault))
             case ev.Cited(key, citation):
-                self._budget.keep(json_size(citation))
+                self._budget.keep(ev.json_size(citation))
                 self._cited.setdefault(self._choice[key], []).append(citation)
             case _:
                 pass  # the grammar has no others
@@ -143,7 +137,7 @@ class GeminiEncoder(Encoder):
             "responseId": event.id or self._world.new_id("resp_"),
         }
         self._tail = b"," + jsonio.encode(envelope)[1:]
-        self._first = with_extra({}, event.extra)
+        self._first = KEPT.with_extra({}, event.extra)
 
     def _block(self, event: ev.BlockStarted) -> Iterable[Payload]:
         key, block = event.key, event.block
@@ -156,7 +150,7 @@ class GeminiEncoder(Encoder):
             case Text() | Reasoning():
                 if isinstance(block, Reasoning):
                     self._thinks.add(key)
-                if block.text or with_extra({}, block.extra):
+                if block.text or KEPT.with_extra({}, block.extra):
                     yield self._part(key, jsonio.encode(render_part(block, LocalMisuse)))
 
     def _ended(self, key: int) -> Iterable[Payload]:
@@ -170,7 +164,7 @@ class GeminiEncoder(Encoder):
         text = call.pieces.take()
         block = ToolCall(call.call.id, call.call.name, text, call.call.form)
         render_arguments(block, LocalMisuse)
-        extra = with_extra({**render_seal(seal or call.call.seal)}, call.call.extra)
+        extra = KEPT.with_extra({**render_seal(seal or call.call.seal)}, call.call.extra)
         inner = extra.pop("functionCall", None)
         if isinstance(inner, dict):
             own: Json = {"id": block.id, "name": block.name, "args": render_arguments(block, LocalMisuse), **inner}

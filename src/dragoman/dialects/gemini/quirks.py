@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from dragoman.dialects.gemini.blocks import FAMILY, NAMED, own_fields
+from dragoman.dialects.gemini.blocks import FAMILY, KEPT, NAMED
 from dragoman.model.blocks import Block, Media, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Thinking
 from dragoman.model.filter import EachMessage, Facts, Features, Filter, MakeBack, Notes
@@ -128,7 +128,7 @@ class FitMedia(EachMessage):
             )
             notes.added("gemini.media.type", block.at.path, f"its type must be told; it is said to be {mime}")
             block = structs.replace(block, mime=mime)
-        if block.name and NAMED not in own_fields(block.extra):
+        if block.name and NAMED not in KEPT.own_fields(block.extra):
             notes.dropped("gemini.media.name", block.at.path, f"its name {block.name!r} has no place")
             block = structs.replace(block, name="")
         return block

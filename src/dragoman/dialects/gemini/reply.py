@@ -8,16 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import World
-from dragoman.dialects.gemini.blocks import (
-    FAMILY,
-    extra_of,
-    names,
-    own_fields,
-    parse_part,
-    read,
-    render_part,
-    with_extra,
-)
+from dragoman.dialects.gemini.blocks import FAMILY, KEPT, names, parse_part, read, render_part
 from dragoman.dialects.gemini.faults import fault_of
 from dragoman.dialects.kit.settings import guards_depth
 from dragoman.dialects.kit.values import items, members, objects, text
@@ -68,7 +59,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
         fields.text("modelVersion", "") or asked.model,
         tuple(choice for _, choice in choices),
         parse_usage(usage),
-        extra=extra_of(to_keep(fields.rest())),
+        extra=KEPT.extra(fields),
     )
 
 
@@ -119,7 +110,7 @@ def parse_block_reason(fields: Fields) -> Stop | None:
     if not feedback.text("blockReason", ""):
         return None
     fields.any("promptFeedback")
-    return Stop(Why.REFUSAL, extra=extra_of({"promptFeedback": value}))
+    return Stop(Why.REFUSAL, extra=KEPT.extra_of({"promptFeedback": value}))
 
 
 def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
@@ -158,7 +149,7 @@ def parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
     told = {name: rest[name] for name in FIELDS if name in rest} if parse_sources(rest) else {}
     if told:  # the text has them as citations, for those who know no candidates
         kept["~sources"], rest = told, {name: value for name, value in rest.items() if name not in told}
-    return Stop(why, None, extra_of(kept | ({"candidate": rest} if rest else {})))
+    return Stop(why, None, KEPT.extra_of(kept | ({"candidate": rest} if rest else {})))
 
 
 def demand_readable(candidate: Candidate, *, said: bool) -> None:
@@ -245,12 +236,12 @@ def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
         body["usageMetadata"] = render_usage(reply.usage)
     body["modelVersion"] = reply.model or asked.model
     body["responseId"] = reply.id or world.new_id("resp_")
-    return jsonio.encode(with_extra(body, reply.extra))
+    return jsonio.encode(KEPT.with_extra(body, reply.extra))
 
 
 def block_feedback(stop: Stop, blocks: object) -> dict[str, Json]:
     """What stands in the place of candidates where the prompt itself was refused."""
-    feedback = own_fields(stop.extra).get("promptFeedback")
+    feedback = KEPT.own_fields(stop.extra).get("promptFeedback")
     return {"promptFeedback": feedback} if feedback is not None and not blocks else {}
 
 
@@ -262,7 +253,7 @@ def _render_choice(choice: Choice, index: int) -> Json:
 
 
 def render_stop(stop: Stop) -> dict[str, Json]:
-    kept = own_fields(stop.extra)
+    kept = KEPT.own_fields(stop.extra)
     own, rest, sources = map(kept.get, ("finishReason", "candidate", "~sources"))
     reason = own if isinstance(own, str) and own else _USUAL.get(stop.why, _USUALLY)
     fields = {"finishReason": reason, **(rest if isinstance(rest, dict) else {})}
@@ -296,12 +287,12 @@ def parse_usage(value: Json) -> Usage | None:
     rest = to_keep(told)
     if tools := min(tools, LARGEST - prompt):
         rest[_TOOLS] = tools
-    extra = extra_of(rest, _COUNTED)
+    extra = KEPT.extra_of(rest, _COUNTED)
     return inclusive_usage(prompt + tools, output, min(cached, prompt), 0, thoughts, extra=extra)
 
 
 def render_usage(usage: Usage) -> dict[str, Json]:
-    kept = own_fields(usage.extra).get(_TOOLS)
+    kept = KEPT.own_fields(usage.extra).get(_TOOLS)
     tools = kept if type(kept) is int else 0
     prompt = max(usage.input - tools, 0) + usage.cache_read + usage.cache_write
     answer = max(usage.output - usage.reasoning, 0)
@@ -311,7 +302,7 @@ def render_usage(usage: Usage) -> dict[str, Json]:
     if usage.reasoning:
         body["thoughtsTokenCount"] = usage.reasoning
     body["totalTokenCount"] = prompt + tools + answer + usage.reasoning
-    return with_extra(body, usage.extra)
+    return KEPT.with_extra(body, usage.extra)
 
 
 # --- sources of an answer: `groundingMetadata` and `citationMetadata` of a candidate

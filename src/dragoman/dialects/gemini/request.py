@@ -7,19 +7,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import structs
 
 from dragoman.dialects.base import Call
-from dragoman.dialects.gemini.blocks import (
-    FAMILY,
-    MADE,
-    child,
-    extra,
-    extra_of,
-    names,
-    own_fields,
-    parse_part,
-    read,
-    render_part,
-    with_extra,
-)
+from dragoman.dialects.gemini.blocks import FAMILY, KEPT, MADE, child, names, parse_part, read, render_part
 from dragoman.dialects.gemini.tools import json_schema, parse_choice, parse_tools, render_choice, render_tools
 from dragoman.dialects.kit.pairing import Pairs
 from dragoman.dialects.kit.settings import guards_depth, take_choices, take_knobs, take_limit, take_stops
@@ -72,7 +60,7 @@ def parse_request(call: Call) -> Conversation:
         tool_choice=choice,
         hints=Extra(FAMILY, hints, frozenset(hints)) if hints else None,
         held=held,
-        extra=extra_of({**to_keep(fields.rest()), **kept}, spelling),
+        extra=KEPT.extra_of({**to_keep(fields.rest()), **kept}, spelling),
     )
     return canonical(conversation)
 
@@ -97,7 +85,7 @@ def _message(item: Json, at: str, pairs: Pairs) -> Message:
         fields.fail("parts", "a call is the model's, not the user's")
     if role != "user" and any(isinstance(block, ToolResult) for block in blocks):
         fields.fail("parts", "a result is the user's")
-    return Message(role, blocks, extra=extra(fields), at=Where(at))
+    return Message(role, blocks, extra=KEPT.extra(fields), at=Where(at))
 
 
 def _parts(fields: Fields, pairs: Pairs) -> tuple[Block, ...]:
@@ -154,7 +142,7 @@ def _system_text(block: Block) -> Text:
         return block
     if isinstance(block, ToolResult | ToolCall):
         raise MalformedRequest("a system prompt holds no calls", at=block.at.path)
-    return Text("", extra=extra_of({"part": render_part(block)}), at=block.at)
+    return Text("", extra=KEPT.extra_of({"part": render_part(block)}), at=block.at)
 
 
 # --- rendering
@@ -176,11 +164,11 @@ def render_request(conversation: Conversation) -> Call:
         body["tools"] = render_tools(conversation.tools)
     body |= render_choice(conversation.tool_choice)
     body |= render_settings(conversation)
-    return Call("generate", conversation.model, conversation.stream, with_extra(body, conversation.extra))
+    return Call("generate", conversation.model, conversation.stream, KEPT.with_extra(body, conversation.extra))
 
 
 def _render_system(text: Text) -> Json:
-    part = own_fields(text.extra).get("part")
+    part = KEPT.own_fields(text.extra).get("part")
     return dict(part) if not text.text and isinstance(part, dict) else render_part(text)
 
 
@@ -196,7 +184,7 @@ def _render_contents(messages: Sequence[Message]) -> list[Json]:
             for block in message.blocks
         ]
         role = "model" if message.role == "assistant" else "user"
-        contents.append(with_extra({"role": role, "parts": parts}, message.extra))
+        contents.append(KEPT.with_extra({"role": role, "parts": parts}, message.extra))
     return contents
 
 
@@ -268,7 +256,7 @@ def _output(config: Fields) -> Output:
     if not isinstance(schema, dict):
         config.fail("responseSchema" if kept else "responseJsonSchema", "expected an object")
     config.any("responseJsonSchema")
-    return Output("schema", schema=schema, extra=extra_of(kept))
+    return Output("schema", schema=schema, extra=KEPT.extra_of(kept))
 
 
 def _thinking(config: Fields) -> tuple[Thinking, dict[str, Json]]:
@@ -318,12 +306,12 @@ def _render_output(output: Output) -> dict[str, Json]:
         return {}
     body: dict[str, Json] = {"responseMimeType": _JSON}
     if output.kind == "schema":
-        shape = own_fields(output.extra).get(_SHAPE)
+        shape = KEPT.own_fields(output.extra).get(_SHAPE)
         if shape is not None and json_schema(shape) == output.schema:
             body["responseSchema"] = shape
         else:
             body["responseJsonSchema"] = {**(output.schema or {})}
-    return with_extra(body, output.extra)
+    return KEPT.with_extra(body, output.extra)
 
 
 def _render_thinking(thinking: Thinking) -> dict[str, Json]:

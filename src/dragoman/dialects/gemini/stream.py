@@ -15,14 +15,12 @@ from msgspec import structs
 
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.gemini import reply
-from dragoman.dialects.gemini.blocks import FAMILY, extra_of, names, parse_part
+from dragoman.dialects.gemini.blocks import FAMILY, KEPT, names, parse_part
+from dragoman.dialects.kit.pieces import Pieces
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated, UpstreamFault
 from dragoman.model import events as ev
-from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Block, Opaque, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Stop, Why
-from dragoman.model.events import (
-    json_size,
-)
 from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields, ObjectScanner
 from dragoman.wire.frame import Frame
@@ -32,18 +30,13 @@ from dragoman.wire.sse import MAX_FRAME, FrameTooLong, SseDecoder
 _SILENT = (b"", b"null")
 
 
-class _Choice:
+class _Choice(Pieces):
     """One candidate under way."""
 
-    __slots__ = ("called", "index", "key", "partial", "said", "sources", "stopped", "thinks")
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.key = -1  # of the open text or thought
-        self.thinks = False  # it is a thought
+    def __init__(self, index: int, keys: ev.BlockKeys) -> None:
+        super().__init__(FAMILY, keys, index)
         self.said = False
         self.sources: list[Opaque] = []  # what the answer cites: told at its end
-        self.called = False
         self.partial: PartialCall | None = None  # a call whose arguments come in pieces
         self.stopped = False
 
@@ -61,7 +54,7 @@ class GeminiDecoder(Decoder):
 
     @property
     def is_open(self) -> bool:
-        return any(choice.key >= 0 or choice.partial is not None for choice in self._choices.values())
+        return any(choice.is_open or choice.partial is not None for choice in self._choices.values())
 
     def feed(self, frame: Frame) -> ev.Events | None:
         if frame.data.strip() in _SILENT:
@@ -94,14 +87,14 @@ class GeminiDecoder(Decoder):
             choice = self._choices.get(candidate.index)
             if choice is None:
                 self._keys.budget.choice()
-                choice = self._choices[candidate.index] = _Choice(candidate.index)
+                choice = self._choices[candidate.index] = _Choice(candidate.index, self._keys)
             parts, choice.partial = joined(candidate.parts, choice.partial, candidate.at)
             if choice.partial is not None:
-                self._keys.budget.keep(json_size(candidate.parts))
+                self._keys.budget.keep(ev.json_size(candidate.parts))
             blocks = reply.parse_parts(structs.replace(candidate, parts=parts), arguments)
             self._candidate(choice, candidate, blocks, events)
         if blocked is not None:
-            self._choices[0] = _Choice(0)
+            self._choices[0] = _Choice(0, self._keys)
             self._choices[0].stopped = True
             events.append(ev.Stopped(blocked))
         if (counts := reply.parse_usage(usage)) is not None:
@@ -112,13 +105,13 @@ class GeminiDecoder(Decoder):
         rest = fields.rest()
         if not self._begun:
             self._begun = True
-            events.append(ev.Started(response_id, model or self._model, extra=extra_of(to_keep(rest))))
+            events.append(ev.Started(response_id, model or self._model, extra=KEPT.extra_of(to_keep(rest))))
             news = rest
         elif news := {name: value for name, value in rest.items() if self._told.get(name) != value}:
             events.append(ev.OpaqueEvent(FAMILY, "response", news))
         if news:
             before = {name: self._told[name] for name in news if name in self._told}
-            self._keys.budget.keep(json_size(news) - json_size(before))
+            self._keys.budget.keep(ev.json_size(news) - ev.json_size(before))
             self._told |= news
 
     def _candidate(
@@ -129,25 +122,27 @@ class GeminiDecoder(Decoder):
                 continue
             if choice.stopped:
                 raise OutOfOrder("content after its finishReason", at=candidate.at)
+            if isinstance(block, ToolResult):
+                raise OutOfOrder("a result is no part of an answer", at=block.at.path)
             choice.said = True
-            self._block(choice, block, events)
+            choice.add(block, events)
         rest = candidate.rest
         sources = [source for source in reply.parse_sources(rest) if source not in choice.sources] if rest else []
-        self._keys.budget.keep(json_size(*sources))
+        self._keys.budget.keep(ev.json_size(*sources))
         choice.sources += sources
         if candidate.reason in reply.UNSPECIFIED or choice.stopped:
             if rest:
-                events.append(ev.OpaqueEvent(FAMILY, "candidate", {"index": choice.index, "fields": rest}))
+                events.append(ev.OpaqueEvent(FAMILY, "candidate", {"index": choice.choice, "fields": rest}))
             return
         reply.demand_readable(candidate, said=choice.said)
         stop = reply.parse_stop(candidate.reason, rest, called=choice.called)
         if choice.partial is not None:
             self._cut(choice, choice.partial, stop, candidate.at, events)
-        if choice.key >= 0 and not choice.thinks:
+        if choice.is_open and not choice.thinks:
             events += [ev.Cited(choice.key, source) for source in choice.sources]
-        self._close(choice, events)
+        choice.end(events)
         choice.stopped = True
-        events.append(ev.Stopped(stop, choice.index))
+        events.append(ev.Stopped(stop, choice.choice))
 
     def _cut(self, choice: _Choice, partial: PartialCall, stop: Stop, at: str, events: list[ev.Event]) -> None:
         """End a call that has pieces to come: a limit cut it. Raises OutOfOrder where nothing did."""
@@ -155,61 +150,8 @@ class GeminiDecoder(Decoder):
             raise OutOfOrder("a call got no end", at=at)
         call = parse_part(partial.part, at, MissingField)
         if isinstance(call, ToolCall):
-            self._call(choice, call, events)
+            choice.call(call, events)
             events[-1] = structs.replace(events[-1], complete=False)
-
-    def _block(self, choice: _Choice, block: Block, events: list[ev.Event]) -> None:
-        match block:
-            case Reasoning():
-                self._thought(choice, block, events)
-            case Text(seal=None, extra=None):
-                if choice.key < 0 or choice.thinks:
-                    self._begin(choice, Text(""), events)
-                events.append(ev.TextDelta(choice.key, block.text))
-            case Text():
-                self._begin(choice, Text("", extra=block.extra), events)
-                if block.text:
-                    events.append(ev.TextDelta(choice.key, block.text))
-                if block.seal:
-                    events.append(ev.Sealed(choice.key, block.seal))
-                self._close(choice, events)
-            case ToolCall():
-                self._call(choice, block, events)
-            case ToolResult():
-                raise OutOfOrder("a result is no part of an answer", at=block.at.path)
-            case whole:
-                self._close(choice, events)
-                key = self._keys.fresh(whole)
-                events += (ev.BlockStarted(key, whole, choice.index), ev.BlockEnded(key))
-
-    def _thought(self, choice: _Choice, block: Reasoning, events: list[ev.Event]) -> None:
-        if choice.key < 0 or not choice.thinks or block.extra:
-            self._begin(choice, Reasoning("", FAMILY, extra=block.extra), events)
-        if block.text:
-            events.append(ev.ReasoningDelta(choice.key, block.text))
-        if block.seal:
-            events.append(ev.Sealed(choice.key, block.seal))
-            self._close(choice, events)
-
-    def _call(self, choice: _Choice, call: ToolCall, events: list[ev.Event]) -> None:
-        self._close(choice, events)
-        key, choice.called = self._keys.fresh(call), True
-        events.append(ev.BlockStarted(key, structs.replace(call, arguments="", seal=None), choice.index))
-        if call.arguments:
-            events.append(ev.ArgumentsDelta(key, call.arguments))
-        if call.seal:
-            events.append(ev.Sealed(key, call.seal))
-        events.append(ev.BlockEnded(key))
-
-    def _begin(self, choice: _Choice, block: Text | Reasoning, events: list[ev.Event]) -> None:
-        self._close(choice, events)
-        choice.key, choice.thinks = self._keys.fresh(block), isinstance(block, Reasoning)
-        events.append(ev.BlockStarted(choice.key, block, choice.index))
-
-    def _close(self, choice: _Choice, events: list[ev.Event]) -> None:
-        if choice.key >= 0:
-            events.append(ev.BlockEnded(choice.key))
-            choice.key = -1
 
 
 # --- calls whose arguments come in pieces, as Vertex AI sends them where `streamFunctionCallArguments` is set

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.dialects.gemini.blocks import (
-    FAMILY,
-    child,
-    each_of,
-    extra_of,
-    names,
-    own_data,
-    own_fields,
-    read,
-    with_extra,
-)
+from dragoman.dialects.gemini.blocks import FAMILY, KEPT, child, each_of, names, read
 from dragoman.dialects.kit.tools import tool_body
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Where
@@ -63,7 +53,7 @@ def _function(fields: Fields) -> ToolSpec:
                 fields.fail("parameters", "expected an object")
             schema = converted
     at = Where(fields.at, bare=given is None and older is None)
-    return ToolSpec(name, description, schema, extra=extra_of(to_keep(fields.rest()) | shape), at=at)
+    return ToolSpec(name, description, schema, extra=KEPT.extra_of(to_keep(fields.rest()) | shape), at=at)
 
 
 _MODES = {"AUTO": "auto", "ANY": "any", "NONE": "none", "VALIDATED": "auto"}
@@ -106,7 +96,7 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
     for tool in tools:
         if isinstance(tool, Opaque):
             functions = []
-            bodies.append(own_data(tool, Unrepresentable))
+            bodies.append(KEPT.own_data(tool, Unrepresentable))
             continue
         if not functions:
             bodies.append({"functionDeclarations": functions})
@@ -116,12 +106,12 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
 
 def _render_function(tool: ToolSpec) -> Json:
     body = tool_body(tool)
-    shape = own_fields(tool.extra).get(_SHAPE)
+    shape = KEPT.own_fields(tool.extra).get(_SHAPE)
     if shape is not None and json_schema(shape) == tool.schema:
         body["parameters"] = shape
     elif tool.schema != NO_PARAMETERS:  # an object without properties is refused; no parameters are fine
         body["parametersJsonSchema"] = {**(tool.schema or {})}
-    return with_extra(body, tool.extra)
+    return KEPT.with_extra(body, tool.extra)
 
 
 def render_choice(choice: ToolChoice) -> dict[str, Json]:

@@ -11,7 +11,7 @@ from dragoman.dialects.base import Decoder, Encoder
 from dragoman.errors import Fault, LocalMisuse, Truncated
 from dragoman.model import events as ev
 from dragoman.model.assemble import fold
-from dragoman.model.blocks import Reasoning, Text, ToolCall
+from dragoman.model.blocks import Media, Opaque, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Reply, Stop, Usage, Why
 from dragoman.wire.frame import Frame, Payload
 from dragoman.wire.jsonio import Json
@@ -23,9 +23,10 @@ class Pieces:
     Whatever else comes ends the open block.
     """
 
-    def __init__(self, family: str, keys: ev.BlockKeys | None = None) -> None:
+    def __init__(self, family: str, keys: ev.BlockKeys | None = None, choice: int = 0) -> None:
         self._family = family
         self._keys = keys or ev.BlockKeys()
+        self.choice = choice
         self.key = -1  # of the open text or thought; -1: none is open
         self.thinks = False  # it is a thought
         self.called = False  # a call came
@@ -35,26 +36,38 @@ class Pieces:
         """Whether a text or a thought is open."""
         return self.key >= 0
 
+    def add(self, block: Text | Reasoning | ToolCall | Media | Opaque, events: list[ev.Event]) -> None:
+        """Add a piece of text or of thinking, or a block that comes whole."""
+        match block:
+            case Text() | Reasoning():
+                self._piece(block, events)
+            case ToolCall():
+                self.call(block, events)
+            case whole:
+                self.end(events)
+                key = self._keys.fresh(whole)
+                events += (ev.BlockStarted(key, whole, self.choice), ev.BlockEnded(key))
+
     def text(self, text: str, events: list[ev.Event]) -> None:
         """Add a piece of text; nothing if it is empty."""
         if text:
-            self._open(Text(""), events)
-            events.append(ev.TextDelta(self.key, text))
+            self._piece(Text(text), events)
 
     def thought(self, text: str, events: list[ev.Event]) -> None:
         """Add a piece of thinking; nothing if it is empty."""
         if text:
-            self._open(Reasoning("", self._family), events)
-            events.append(ev.ReasoningDelta(self.key, text))
+            self._piece(Reasoning(text, self._family), events)
 
     def call(self, call: ToolCall, events: list[ev.Event]) -> None:
         """Add a whole call."""
         self.end(events)
         self.called = True
         key = self._keys.fresh(call)
-        events.append(ev.BlockStarted(key, structs.replace(call, arguments="")))
+        events.append(ev.BlockStarted(key, structs.replace(call, arguments="", seal=None), self.choice))
         if call.arguments:
             events.append(ev.ArgumentsDelta(key, call.arguments))
+        if call.seal:
+            events.append(ev.Sealed(key, call.seal))
         events.append(ev.BlockEnded(key))
 
     def end(self, events: list[ev.Event]) -> None:
@@ -63,13 +76,21 @@ class Pieces:
             events.append(ev.BlockEnded(self.key))
             self.key = -1
 
-    def _open(self, block: Text | Reasoning, events: list[ev.Event]) -> None:
-        thinks = isinstance(block, Reasoning)
-        if self.key >= 0 and thinks == self.thinks:
-            return
-        self.end(events)
-        self.key, self.thinks = self._keys.fresh(block), thinks
-        events.append(ev.BlockStarted(self.key, block))
+    def _piece(self, piece: Text | Reasoning, events: list[ev.Event]) -> None:
+        """Add a piece. One with fields of its own begins a block, a sealed text is a block, and a seal ends one."""
+        thinks = isinstance(piece, Reasoning)
+        is_whole = not thinks and (piece.seal is not None or piece.extra is not None)
+        if self.key < 0 or thinks != self.thinks or piece.extra or is_whole:
+            self.end(events)
+            block = Reasoning("", self._family, extra=piece.extra) if thinks else Text("", extra=piece.extra)
+            self.key, self.thinks = self._keys.fresh(block), thinks
+            events.append(ev.BlockStarted(self.key, block, self.choice))
+        if piece.text:
+            events.append((ev.ReasoningDelta if thinks else ev.TextDelta)(self.key, piece.text))
+        if piece.seal:
+            events.append(ev.Sealed(self.key, piece.seal))
+        if piece.seal or is_whole:
+            self.end(events)
 
 
 def reply_of(decoder: Decoder, frames: Iterable[Frame]) -> Reply:

@@ -69,18 +69,12 @@ def _is_spelling(name: str, value: Json) -> bool:
     return name.startswith(WORD) or name in _SPELLING or value == _USUAL.get(name, ...)
 
 
-_KEPT = Kept(FAMILY, _is_spelling)
-extra_of, wire_fields = _KEPT.extra_of, _KEPT.wire_fields
-
-
-def own_fields(extra: Extra | None) -> JsonObject:
-    """Return a copy of the fields kept for this family."""
-    return dict(_KEPT.own_fields(extra))
+KEPT = Kept(FAMILY, _is_spelling)
 
 
 def is_older(extra: Extra | None) -> bool:
     """Whether it was said in the form of the time before tools: `functions`, `function_call`."""
-    return own_fields(extra).get("~older") is True
+    return KEPT.own_fields(extra).get("~older") is True
 
 
 def is_blank(value: Json) -> bool:
@@ -175,24 +169,24 @@ def _text(part: JsonObject, at: str) -> Text | Opaque:
     if not words.is_whole:
         return Opaque(FAMILY, part, "text", at=Where(at))
     fields.any("type")
-    extra = extra_of(to_keep(fields.rest()))
+    extra = KEPT.extra(fields)
     if extra is not None and "citations" in extra.spelling:  # in a request they are content, not another spelling
         extra = structs.replace(extra, spelling=extra.spelling - {"citations"})
     return Text(words.text, extra=extra, at=Where(at))
 
 
 def refusal(text: str, at: str) -> Text:
-    return Text(text, extra=extra_of({"refusal": True}), at=Where(at))
+    return Text(text, extra=KEPT.extra_of({"refusal": True}), at=Where(at))
 
 
 def is_refusal(block: Block) -> bool:
-    return own_fields(block.extra).get("refusal") is True
+    return KEPT.own_fields(block.extra).get("refusal") is True
 
 
 def _tool_use(fields: Fields) -> ToolCall:
     fields.any("type")
     call_id, name, given = fields.identifier("id"), fields.identifier("name"), fields.any("input")
-    extra = extra_of(to_keep(fields.rest()))
+    extra = KEPT.extra(fields)
     return ToolCall(call_id, name, arguments_text(given), extra=extra, at=Where(fields.at))
 
 
@@ -220,7 +214,7 @@ def parse_result(fields: Fields) -> ToolResult:
         call_id,
         tuple(block for block in blocks if isinstance(block, Text | Media | Opaque)),  # all of them are
         failed if is_error is None else is_error,
-        extra=extra_of(rest),
+        extra=KEPT.extra_of(rest),
         at=Where(fields.at, bare=content is None and text is None),
     )
 
@@ -263,7 +257,7 @@ def _source(fields: Fields) -> Media:
     source = fields.child("source")
     how = source.one_of("type", ("base64", "url"))
     name = fields.text("title", "")
-    extra = extra_of(to_keep(fields.rest()))
+    extra = KEPT.extra(fields)
     if how == "url":
         return Media(kind, "", "url", source.identifier("url"), name, extra=extra, at=Where(fields.at))
     mime, data = source.identifier("media_type"), base64_text(source, "data", source.text("data"))
@@ -278,7 +272,7 @@ def _nested(fields: Fields, name: str, inner: Fields) -> Extra | None:
     rest, inside = to_keep(fields.rest()), inner.rest()
     if name == "image_url" and "detail" in inside:  # others have it too
         rest[DETAIL] = inside.pop("detail")
-    return extra_of({**rest, name: inside} if inside else rest)
+    return KEPT.extra_of({**rest, name: inside} if inside else rest)
 
 
 # --- blocks to wire
@@ -289,7 +283,7 @@ def render_content(blocks: Sequence[Block]) -> Json:
     if not blocks:
         return ""
     first = blocks[0]
-    if len(blocks) == 1 and isinstance(first, Text) and first.text and not wire_fields(first.extra):
+    if len(blocks) == 1 and isinstance(first, Text) and first.text and not KEPT.wire_fields(first.extra):
         plain(first)
         return first.text
     return [render_part(block) for block in blocks]
@@ -299,7 +293,7 @@ def render_part(block: Block) -> Json:
     match block:
         case Text():
             plain(block)
-            fields = wire_fields(block.extra)
+            fields = KEPT.wire_fields(block.extra)
             if fields.pop("refusal", None) is True:
                 return {"type": "refusal", "refusal": block.text, **fields}
             return {"type": "text", "text": block.text, **fields}
@@ -313,7 +307,7 @@ def render_part(block: Block) -> Json:
 
 
 def _render_media(media: Media) -> Json:
-    fields, own = wire_fields(media.extra), own_fields(media.extra)
+    fields, own = KEPT.wire_fields(media.extra), KEPT.own_fields(media.extra)
     data = f"data:{media.mime};base64,{media.data}" if media.how == "base64" else media.data
     match media.kind, media.how:
         case "image", "base64" | "url":
@@ -344,9 +338,9 @@ def plain(block: Text | Media | ToolCall | ToolResult) -> None:
 
 def without_place(text: Text) -> Text:
     """A text without the fields of the message it came in."""
-    own = own_fields(text.extra)
+    own = KEPT.own_fields(text.extra)
     fields = {name: value for name, value in own.items() if name != "~role" and not name.startswith(OUTER)}
-    return structs.replace(text, extra=extra_of(fields))
+    return structs.replace(text, extra=KEPT.extra_of(fields))
 
 
 # --- sources of an answer: `annotations` of a message or a delta, and Perplexity's lists beside the choices

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dragoman.dialects.kit.openai_requests import arguments_text
-from dragoman.dialects.openai.blocks import FAMILY, JsonObject, extra_of, flat_text, parse_annotations
+from dragoman.dialects.openai.blocks import FAMILY, KEPT, JsonObject, flat_text, parse_annotations
 from dragoman.dialects.openai.chunk import TEXT_LANE, CallPart, Delta, FunctionPart, call_lane, thought_lane
 from dragoman.dialects.openai.messages import AS_PART, ENCRYPTED, SUMMARY, TEXT, thinking_text
 from dragoman.dialects.openai.reply import parse_images, parse_stop
@@ -14,26 +14,16 @@ from dragoman.errors import MissingField, OutOfOrder
 from dragoman.model import events as ev
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Stop
-from dragoman.model.events import (
-    ArgumentsDelta,
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Budget,
-    Event,
-    KeptText,
-    OpaqueEvent,
-    json_size,
-    text_size,
-)
 from dragoman.model.filter import LaneSource
 from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import is_blank
 from dragoman.wire.jsonio import Json
 
-_SHORT_FIELD = extra_of({"~field": "reasoning"})  # so that one stream keeps to one field, whoever writes its frames
-_REFUSAL = extra_of({"refusal": True})
+_SHORT_FIELD = KEPT.extra_of(
+    {"~field": "reasoning"}
+)  # so that one stream keeps to one field, whoever writes its frames
+_REFUSAL = KEPT.extra_of({"refusal": True})
 
 
 class _Thought:
@@ -41,10 +31,10 @@ class _Thought:
 
     __slots__ = ("detail", "key", "pieces", "seal")
 
-    def __init__(self, key: int, detail: int | None, budget: Budget) -> None:
+    def __init__(self, key: int, detail: int | None, budget: ev.Budget) -> None:
         self.key = key
         self.detail = detail  # the index of its entry; None while only the plain field told it
-        self.pieces = KeptText(budget)
+        self.pieces = ev.KeptText(budget)
         self.seal: Seal | None = None
 
 
@@ -139,7 +129,7 @@ class ChoiceReader:
 
     def _cite(self, sources: list[Opaque]) -> None:
         if sources:
-            self._keys.budget.keep(json_size(*sources))
+            self._keys.budget.keep(ev.json_size(*sources))
             self._sources += sources
 
     def lane(self, key: int) -> LaneSource | None:
@@ -274,7 +264,7 @@ class ChoiceReader:
     def _litellm_block(self, entry: dict[str, Any], events: list[ev.Event]) -> None:
         signature, data = entry.get("signature"), entry.get("data")
         if entry.get("type") == "redacted_thinking" and isinstance(data, str):
-            hidden = self._begin(-1, extra_of({"~field": "thinking_blocks"}), events)
+            hidden = self._begin(-1, KEPT.extra_of({"~field": "thinking_blocks"}), events)
             self._seal(hidden, Seal(FAMILY, data, "redacted"), events)
         elif isinstance(signature, str) and signature:
             thought = self._thought or self._begin(None, None, events)
@@ -287,7 +277,7 @@ class ChoiceReader:
         if self._text >= 0:
             if self._sources and not self._refusing:
                 events += [ev.Cited(self._text, source) for source in self._sources]
-                self._keys.budget.free(json_size(*self._sources))
+                self._keys.budget.free(ev.json_size(*self._sources))
                 self._sources = []
             events.append(ev.BlockEnded(self._text))
             self._text = -1
@@ -335,7 +325,7 @@ def _entry_extra(entry: dict[str, Any], position: int) -> Extra | None:
         rest.pop("type", None)
     if entry.get("index", position) != position:
         rest["index"] = entry["index"]
-    return extra_of(rest)
+    return KEPT.extra_of(rest)
 
 
 # --- the calls of one choice, whatever upstreams do with indices, ids and names
@@ -351,13 +341,13 @@ _MOST_HELD = 1024 * 1024  # characters of arguments that may wait for their call
 class _OpenCall:
     __slots__ = ("given", "held", "id", "key", "name", "place", "rest")
 
-    def __init__(self, call_id: str, place: str, budget: Budget) -> None:
-        budget.keep(_UNNAMED_CALL + text_size(call_id))
+    def __init__(self, call_id: str, place: str, budget: ev.Budget) -> None:
+        budget.keep(_UNNAMED_CALL + ev.text_size(call_id))
         self.id = call_id
         self.name = ""
         self.key = -1  # until it has begun
-        self.held = KeptText(budget)
-        self.given = KeptText(budget)  # the arguments that were told
+        self.held = ev.KeptText(budget)
+        self.given = ev.KeptText(budget)  # the arguments that were told
         self.rest: JsonObject = {}
         self.place = place
 
@@ -372,7 +362,7 @@ class _OpenCall:
 
 
 class CallReader:
-    def __init__(self, choice: int, keys: BlockKeys, before: Callable[[list[Event]], None]) -> None:
+    def __init__(self, choice: int, keys: ev.BlockKeys, before: Callable[[list[ev.Event]], None]) -> None:
         self._choice = choice
         self._keys = keys
         self._before = before  # called when a call begins
@@ -384,7 +374,7 @@ class CallReader:
     def is_open(self) -> bool:
         return bool(self._all)
 
-    def feed(self, entry: CallPart, position: int, events: list[Event]) -> None:
+    def feed(self, entry: CallPart, position: int, events: list[ev.Event]) -> None:
         if entry.custom is not None or entry.type == "custom":
             custom = entry.custom
             name, words, form = (_visible(custom.name), custom.input or "", "text") if custom else ("", "", "text")
@@ -396,7 +386,7 @@ class CallReader:
         if call is not None and not (name and call.repeats(_visible(entry.id), words)):
             self._take(call, name, words, form, entry.rest, events)
 
-    def older(self, part: FunctionPart, events: list[Event]) -> None:
+    def older(self, part: FunctionPart, events: list[ev.Event]) -> None:
         """Take a `function_call`: one call, and it has no id."""
         name, words = _visible(part.name), arguments_text(part.arguments)
         call = self._older
@@ -432,17 +422,17 @@ class CallReader:
         return call
 
     def _take(
-        self, call: _OpenCall, name: str, words: str, form: str, rest: JsonObject | None, events: list[Event]
+        self, call: _OpenCall, name: str, words: str, form: str, rest: JsonObject | None, events: list[ev.Event]
     ) -> None:
         if call.key >= 0:
             if words:
                 call.given.add(words)
-                events.append(ArgumentsDelta(call.key, words))
+                events.append(ev.ArgumentsDelta(call.key, words))
             if rest:
-                events.append(OpaqueEvent(FAMILY, "call", {"key": call.key, "fields": rest}))
+                events.append(ev.OpaqueEvent(FAMILY, "call", {"key": call.key, "fields": rest}))
             return
         if rest:
-            self._keys.budget.keep(json_size(rest))
+            self._keys.budget.keep(ev.json_size(rest))
             call.rest |= rest
         if words:
             call.held.add(words)
@@ -451,17 +441,19 @@ class CallReader:
                 raise MissingField("arguments came, and no name", at=call.place)
             return
         self._before(events)
-        block = ToolCall(call.id, name, form="text" if form == "text" else "json", extra=extra_of(to_keep(call.rest)))
+        block = ToolCall(
+            call.id, name, form="text" if form == "text" else "json", extra=KEPT.extra_of(to_keep(call.rest))
+        )
         call.name, call.key = name, self._keys.fresh(block)
-        events.append(BlockStarted(call.key, block, self._choice))
+        events.append(ev.BlockStarted(call.key, block, self._choice))
         if held := call.held.take():
             call.given.add(held)
-            events.append(ArgumentsDelta(call.key, held))
+            events.append(ev.ArgumentsDelta(call.key, held))
 
-    def close(self, events: list[Event]) -> None:
+    def close(self, events: list[ev.Event]) -> None:
         for call in self._all:
             if call.key >= 0:
-                events.append(BlockEnded(call.key))
+                events.append(ev.BlockEnded(call.key))
                 call.given.take()
             elif call.id or call.held:
                 raise MissingField("a call has no name", at=call.place)

@@ -15,14 +15,13 @@ from msgspec import Struct, structs
 from dragoman.dialects.base import Encoder, World
 from dragoman.dialects.kit.openai_errors import render_fault
 from dragoman.dialects.openai.blocks import (
+    KEPT,
     JsonObject,
     OpenaiSettings,
     is_older,
     is_refusal,
-    own_fields,
     render_annotations,
     render_part,
-    wire_fields,
 )
 from dragoman.dialects.openai.messages import plain_field, render_detail
 from dragoman.dialects.openai.reply import is_function, render_stop, render_usage
@@ -30,10 +29,6 @@ from dragoman.dialects.openai.tools import render_older_call
 from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
-from dragoman.model.events import (
-    Budget,
-    KeptText,
-)
 from dragoman.model.filter import LaneTarget
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import encode, quote
@@ -47,7 +42,7 @@ class _Thought(Struct):
 
     choice: int
     block: Reasoning
-    pieces: KeptText
+    pieces: ev.KeptText
     seal: Seal | None = None
     told: bool = False  # by the upstream's own frame
 
@@ -61,13 +56,13 @@ class _Waiting(Struct):
 
 class OpenaiEncoder(Encoder):
     def __init__(
-        self, asked: Conversation, world: World, settings: OpenaiSettings, budget: Budget | None = None
+        self, asked: Conversation, world: World, settings: OpenaiSettings, budget: ev.Budget | None = None
     ) -> None:
-        self._budget = budget or Budget()
+        self._budget = budget or ev.Budget()
         self._model = asked.model
         self._world = world
         self._settings = settings
-        options = own_fields(asked.extra).get("stream_options")
+        options = KEPT.own_fields(asked.extra).get("stream_options")
         asks = isinstance(options, dict) and options.get("include_usage") is True
         self._wants_usage = asks or not asked.model  # nobody told us the question: better tell it than lose it
         self._usage: Usage | None = None
@@ -221,7 +216,7 @@ class OpenaiEncoder(Encoder):
 
     def _envelope(self, started: ev.Started) -> bytes:
         """What every chunk begins with: the same id, time and model, and what else the first one said."""
-        extra = wire_fields(started.extra)
+        extra = KEPT.wire_fields(started.extra)
         created = extra.pop("created", None)
         fields: JsonObject = {
             "id": started.id or self._world.new_id("chatcmpl-"),
@@ -257,7 +252,7 @@ class OpenaiEncoder(Encoder):
             case Reasoning():
                 field = plain_field(block, self._settings)
                 self._grow(key, b'%b{"%b":' % (begin, field.encode()), b"}" + self._goes_on)
-                self._thoughts[key] = _Thought(choice, block, KeptText(self._budget))
+                self._thoughts[key] = _Thought(choice, block, ev.KeptText(self._budget))
                 if block.text:
                     yield from self.feed((ev.ReasoningDelta(key, block.text),))
             case ToolCall():
@@ -267,7 +262,7 @@ class OpenaiEncoder(Encoder):
                 part = render_part(structs.replace(block, cache=None))
                 yield self._chunk(choice, {"images": [{**part, "index": number}]} if isinstance(part, dict) else {})
             case Opaque():
-                slotted = own_fields(block.extra).get("~slot") == "message"
+                slotted = KEPT.own_fields(block.extra).get("~slot") == "message"
                 yield self._chunk(choice, block.data if slotted else {"content": [block.data]})
 
     def _grow(self, key: int, head: bytes, tail: bytes) -> None:
@@ -287,7 +282,7 @@ class OpenaiEncoder(Encoder):
         number = self._number(self._calls, choice)
         self._numbered[key] = (choice, number)
         kind, words = ("custom", "input") if call.form == "text" else ("function", "arguments")
-        extra = wire_fields(call.extra)
+        extra = KEPT.wire_fields(call.extra)
         inside = extra.pop(kind, None)
         inner: JsonObject = {"name": call.name, words: call.arguments, **(inside if isinstance(inside, dict) else {})}
         extra.pop("index", None)
@@ -321,7 +316,7 @@ class OpenaiEncoder(Encoder):
             yield Payload(b"", grows[0] + b'"{}"' + grows[1])
         thought = self._thoughts.pop(key, None)
         text = "" if thought is None else thought.pieces.take()
-        if thought is None or (thought.seal is None and not wire_fields(thought.block.extra)):
+        if thought is None or (thought.seal is None and not KEPT.wire_fields(thought.block.extra)):
             return
         number = self._number(self._details, thought.choice)
         if thought.told:

@@ -12,21 +12,19 @@ from dragoman.dialects.kit.openai_requests import arguments_text
 from dragoman.dialects.openai.blocks import (
     CALL_ID_FIELDS,
     FAMILY,
+    KEPT,
     REASONING_FIELDS,
     JsonObject,
     OpenaiSettings,
-    extra_of,
     flat_text,
     is_blank,
     is_blank_function,
-    own_fields,
     parse_content,
     parse_result,
     plain,
     refusal,
     render_content,
     render_part,
-    wire_fields,
     without_place,
 )
 from dragoman.dialects.openai.shapes import exact_message
@@ -79,11 +77,11 @@ class MessageParser:
     def _system(self, fields: Fields, role: str) -> Message:
         blocks = parse_content(fields.any("content"), fields.path("content"))
         own = _rest(fields) | ({"~role": role} if role == "developer" else {})
-        return Message("system", tuple(blocks), extra=extra_of(own), at=Where(fields.at))
+        return Message("system", tuple(blocks), extra=KEPT.extra_of(own), at=Where(fields.at))
 
     def _user(self, fields: Fields) -> Message:
         blocks = parse_content(fields.any("content"), fields.path("content"))
-        return Message("user", tuple(blocks), extra=extra_of(_rest(fields)), at=Where(fields.at))
+        return Message("user", tuple(blocks), extra=KEPT.extra_of(_rest(fields)), at=Where(fields.at))
 
     def _assistant(self, fields: Fields) -> Message:
         blocks = assistant_blocks(fields, self._settings)
@@ -94,9 +92,9 @@ class MessageParser:
             name, arguments = call.identifier("name"), arguments_text(call.any("arguments"))
             call_id = self._next_id()
             self._unanswered.append((name, call_id))
-            extra = extra_of(to_keep(call.rest()))
+            extra = KEPT.extra(call)
             blocks.append(ToolCall(call_id, name, arguments, extra=extra, at=Where(call.at)))
-        return Message("assistant", tuple(blocks), extra=extra_of(_rest(fields)), at=Where(fields.at))
+        return Message("assistant", tuple(blocks), extra=KEPT.extra_of(_rest(fields)), at=Where(fields.at))
 
     def _next_id(self) -> str:
         """An id for a call or result of the time before ids; it depends on nothing but the messages before."""
@@ -136,10 +134,12 @@ def lead(messages: Sequence[Message]) -> tuple[list[Text], Sequence[Message]]:
         said = [block for block in message.blocks if isinstance(block, Text)]
         if message.role != "system" or len(said) < len(message.blocks):
             return texts, messages[index:]
-        own = own_fields(message.extra)
+        own = dict(KEPT.own_fields(message.extra))
         placing: JsonObject = {"~role": own.pop("~role")} if "~role" in own else {}
         placing |= {f"{OUTER}{name}": value for name, value in own.items()}
-        texts += [structs.replace(text, extra=extra_of(own_fields(text.extra) | placing)) for text in said]
+        texts += [
+            structs.replace(text, extra=KEPT.extra_of({**KEPT.own_fields(text.extra), **placing})) for text in said
+        ]
     return texts, () if texts else messages[-1:]  # one that says something empty is still a message
 
 
@@ -191,7 +191,7 @@ def render_messages(system: Sequence[Text], messages: Iterable[Message], setting
             continue
         match message.role:
             case "system":
-                role = str(own_fields(message.extra).get("~role", "system"))
+                role = str(KEPT.own_fields(message.extra).get("~role", "system"))
                 rendered.append(_render_plain(message, role, message.blocks))
             case "user":
                 rendered.extend(_render_user(message))
@@ -210,12 +210,12 @@ def _words(message: Message) -> str | None:
 
 def _placing(text: Text) -> tuple[Json, JsonObject]:
     """What the texts of one system message share: its role and its own fields."""
-    fields = own_fields(text.extra)
+    fields = KEPT.own_fields(text.extra)
     return fields.get("~role"), of_what_it_came_in(fields)
 
 
 def _render_plain(message: Message, role: str, blocks: Sequence[Block]) -> JsonObject:
-    return {"role": role, "content": render_content(blocks), **wire_fields(message.extra)}
+    return {"role": role, "content": render_content(blocks), **KEPT.wire_fields(message.extra)}
 
 
 def _render_user(message: Message) -> Iterable[Json]:
@@ -223,7 +223,7 @@ def _render_user(message: Message) -> Iterable[Json]:
     results = [block for block in message.blocks if isinstance(block, ToolResult)]
     others = [block for block in message.blocks if not isinstance(block, ToolResult)]
     yield from map(_render_result, results)
-    if others or not results or wire_fields(message.extra):
+    if others or not results or KEPT.wire_fields(message.extra):
         yield _render_plain(message, "user", others)
 
 
@@ -232,7 +232,7 @@ def _render_result(result: ToolResult) -> Json:
     if result.is_error:
         raise cannot(result, "a tool message cannot say that it is an error")
     content = render_content(result.content)
-    return {"role": "tool", "tool_call_id": result.call_id, "content": content, **wire_fields(result.extra)}
+    return {"role": "tool", "tool_call_id": result.call_id, "content": content, **KEPT.wire_fields(result.extra)}
 
 
 _ORDER = ("reasoning", "content", "calls")
@@ -247,7 +247,7 @@ def rank(block: Block) -> int:
             return 2
         case Opaque(extra=extra):
             return {"reasoning_details": 0, "thinking_blocks": 0, "tool_calls": 2}.get(
-                str(own_fields(extra).get("~slot")), 1
+                str(KEPT.own_fields(extra).get("~slot")), 1
             )
         case _:
             return 1
@@ -257,7 +257,7 @@ def _render_assistant(message: Message, settings: OpenaiSettings) -> JsonObject:
     ranks = [rank(block) for block in message.blocks]
     if ranks != sorted(ranks):
         raise Unrepresentable(f"an assistant's message holds {', '.join(_ORDER)}, in this order", at=message.at.path)
-    return {"role": "assistant", **render_said(message.blocks, settings), **wire_fields(message.extra)}
+    return {"role": "assistant", **render_said(message.blocks, settings), **KEPT.wire_fields(message.extra)}
 
 
 def render_said(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonObject:
@@ -278,7 +278,7 @@ def render_said(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonObject
     if told:
         fields["content"] = [*map(render_thinking_part, told), *map(render_part, content)]
         reasoning = [each for each in reasoning if each not in told]
-    elif len(content) == 1 and isinstance(content[0], Text) and own_fields(content[0].extra) == {"refusal": True}:
+    elif len(content) == 1 and isinstance(content[0], Text) and KEPT.own_fields(content[0].extra) == {"refusal": True}:
         plain(content[0])
         fields = {"content": None, "refusal": content[0].text}
     fields |= render_reasoning(reasoning, settings)
@@ -302,7 +302,7 @@ def _own_reasoning(block: Reasoning | Opaque) -> Reasoning | Opaque:
 
 _BLOCKS = "thinking_blocks"
 _PART = "content"  # Mistral's place: parts of the content, `{"type": "thinking", "thinking": [{"type": "text", …}]}`
-AS_PART = extra_of({"~field": _PART})
+AS_PART = KEPT.extra_of({"~field": _PART})
 TEXT, SUMMARY, ENCRYPTED = "reasoning.text", "reasoning.summary", "reasoning.encrypted"
 
 
@@ -323,7 +323,7 @@ def _parse_plain(fields: Fields, settings: OpenaiSettings) -> list[Reasoning | O
         text = fields.text(name, "")
         if text and not found:
             spelt: JsonObject = {} if name == settings.reasoning_field else {"~field": name}
-            found.append(Reasoning(text, FAMILY, extra=extra_of(spelt), at=Where(fields.path(name))))
+            found.append(Reasoning(text, FAMILY, extra=KEPT.extra_of(spelt), at=Where(fields.path(name))))
     return found
 
 
@@ -334,7 +334,7 @@ def _parse_detail(fields: Fields, position: int) -> Reasoning | Opaque:
             FAMILY,
             dict(fields.rest(), type=kind),
             "reasoning detail",
-            extra=extra_of({"~slot": "reasoning_details"}),
+            extra=KEPT.extra_of({"~slot": "reasoning_details"}),
             at=Where(fields.at),
         )
     text, summary = fields.text("text", ""), fields.text("summary", "")
@@ -345,7 +345,7 @@ def _parse_detail(fields: Fields, position: int) -> Reasoning | Opaque:
     rest = to_keep(fields.rest())
     if kind == SUMMARY:
         rest["type"] = SUMMARY
-    return Reasoning(text or summary, FAMILY, seal, extra=extra_of(rest), at=Where(fields.at))
+    return Reasoning(text or summary, FAMILY, seal, extra=KEPT.extra_of(rest), at=Where(fields.at))
 
 
 def _parse_block(fields: Fields) -> Reasoning | Opaque:
@@ -354,15 +354,19 @@ def _parse_block(fields: Fields) -> Reasoning | Opaque:
     if kind == "thinking":
         text, signature = fields.text("thinking", ""), fields.text("signature", "")
         seal = Seal(FAMILY, signature) if signature else None
-        return Reasoning(text, FAMILY, seal, extra=extra_of({**to_keep(fields.rest()), **spelt}), at=Where(fields.at))
+        return Reasoning(
+            text, FAMILY, seal, extra=KEPT.extra_of({**to_keep(fields.rest()), **spelt}), at=Where(fields.at)
+        )
     if kind == "redacted_thinking":
         seal = Seal(FAMILY, fields.text("data"), "redacted")
-        return Reasoning("", FAMILY, seal, extra=extra_of({**to_keep(fields.rest()), **spelt}), at=Where(fields.at))
+        return Reasoning(
+            "", FAMILY, seal, extra=KEPT.extra_of({**to_keep(fields.rest()), **spelt}), at=Where(fields.at)
+        )
     return Opaque(
         FAMILY,
         dict(fields.rest(), type=kind),
         "thinking block",
-        extra=extra_of({"~slot": _BLOCKS}),
+        extra=KEPT.extra_of({"~slot": _BLOCKS}),
         at=Where(fields.at),
     )
 
@@ -380,23 +384,23 @@ def read_thinking_part(block: Block) -> Block:
         return block
     rest = {name: value for name, value in block.data.items() if name not in ("type", "thinking")}
     spelt: JsonObject = {"~field": _PART, **({"~part": rest} if rest else {})}
-    return Reasoning(thinking_text(block.data["thinking"]), FAMILY, extra=extra_of(spelt), at=block.at)
+    return Reasoning(thinking_text(block.data["thinking"]), FAMILY, extra=KEPT.extra_of(spelt), at=block.at)
 
 
 def goes_as_part(block: Reasoning, settings: OpenaiSettings) -> bool:
     """Whether this reasoning of a request is sent as a part of the content."""
-    return block.seal is None and own_fields(block.extra).get("~field", settings.reasoning_field) == _PART
+    return block.seal is None and KEPT.own_fields(block.extra).get("~field", settings.reasoning_field) == _PART
 
 
 def render_thinking_part(block: Reasoning) -> JsonObject:
-    rest = own_fields(block.extra).get("~part")
+    rest = KEPT.own_fields(block.extra).get("~part")
     part: JsonObject = {"type": "thinking", "thinking": [{"type": "text", "text": block.text}]}
     return part | (rest if isinstance(rest, dict) else {})
 
 
 def plain_field(block: Reasoning | None, settings: OpenaiSettings) -> str:
     """The field of a message, or of a delta, that holds plain reasoning."""
-    spelt = own_fields(block.extra).get("~field") if block is not None else None
+    spelt = KEPT.own_fields(block.extra).get("~field") if block is not None else None
     return next((name for name in (spelt, settings.reasoning_field) if name in REASONING_FIELDS), REASONING_FIELDS[0])
 
 
@@ -417,18 +421,18 @@ def render_reasoning(blocks: Sequence[Reasoning | Opaque], settings: OpenaiSetti
 
 
 def _is_plain(block: Reasoning) -> bool:
-    return not wire_fields(block.extra) and _field(block) != _BLOCKS
+    return not KEPT.wire_fields(block.extra) and _field(block) != _BLOCKS
 
 
 def _field(block: Reasoning | Opaque) -> str:
-    fields = own_fields(block.extra)
+    fields = KEPT.own_fields(block.extra)
     return _BLOCKS if _BLOCKS in (fields.get("~field"), fields.get("~slot")) else "reasoning_details"
 
 
 def _render_entry(block: Reasoning | Opaque, index: int, name: str) -> Json:
     if isinstance(block, Opaque):
         return block.data
-    fields, seal = wire_fields(block.extra), block.seal
+    fields, seal = KEPT.wire_fields(block.extra), block.seal
     if name == "reasoning_details":
         return render_detail(block, index)
     if seal is not None and seal.kind != "signature":
@@ -437,7 +441,7 @@ def _render_entry(block: Reasoning | Opaque, index: int, name: str) -> Json:
 
 
 def render_detail(block: Reasoning, index: int) -> JsonObject:
-    fields, seal = wire_fields(block.extra), block.seal
+    fields, seal = KEPT.wire_fields(block.extra), block.seal
     detail: JsonObject
     if seal is not None and seal.kind != "signature":
         detail = {"type": ENCRYPTED, "data": seal.data}

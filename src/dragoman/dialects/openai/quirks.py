@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from dragoman.dialects.openai.blocks import FAMILY, is_older, own_fields
+from dragoman.dialects.openai.blocks import FAMILY, KEPT, is_older
 from dragoman.dialects.openai.messages import rank
 from dragoman.model.blocks import Extra
 from dragoman.model.conversation import Conversation, Message
@@ -20,7 +20,7 @@ class AskUsage(Filter):
     only_asks = True
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if not conversation.stream or own_fields(conversation.extra).get("stream_options") is not None:
+        if not conversation.stream or KEPT.own_fields(conversation.extra).get("stream_options") is not None:
             return conversation, None
         notes.added("openai.ask_usage", "stream_options", "the stream is asked to report its usage")
         return _with_field(conversation, "stream_options", {"include_usage": True}), None
@@ -45,7 +45,7 @@ class KeepSpecialTokens(Filter):
     concerns: Features = frozenset({"tools"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if not conversation.tools or "skip_special_tokens" in own_fields(conversation.extra):
+        if not conversation.tools or "skip_special_tokens" in KEPT.own_fields(conversation.extra):
             return conversation, None
         notes.added("openai.special_tokens", "skip_special_tokens", "the server is asked to keep its special tokens")
         return _with_field(conversation, "skip_special_tokens", False), None
@@ -53,7 +53,7 @@ class KeepSpecialTokens(Filter):
 
 def _with_field(conversation: Conversation, name: str, value: Json) -> Conversation:
     spelling = conversation.extra.spelling if conversation.extra is not None else _NO_SPELLING
-    fields = {**own_fields(conversation.extra), name: value}
+    fields = {**KEPT.own_fields(conversation.extra), name: value}
     return structs.replace(conversation, extra=Extra(FAMILY, fields, spelling))
 
 

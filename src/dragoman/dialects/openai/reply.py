@@ -14,19 +14,17 @@ from dragoman.dialects.kit.values import telling as nonzero
 from dragoman.dialects.openai.blocks import (
     BESIDE,
     FAMILY,
+    KEPT,
     JsonObject,
     OpenaiSettings,
-    extra_of,
     is_blank,
     is_older,
     is_refusal,
-    own_fields,
     parse_annotations,
     parse_content,
     parse_sources,
     render_annotations,
     render_part,
-    wire_fields,
 )
 from dragoman.dialects.openai.messages import assistant_blocks, render_reasoning, take_function_call
 from dragoman.dialects.openai.tools import render_call, render_older_call
@@ -82,7 +80,7 @@ def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Rep
         fields.text("model", ""),
         tuple(_choice(entry, asked, settings, sources) for _, entry in choices),
         usage or parse_usage(embedded_usage(fields.peek("x_groq"), (entry.peek("usage") for entry in entries))),
-        extra=extra_of(envelope_rest(fields.rest()) | timed),
+        extra=KEPT.extra_of(envelope_rest(fields.rest()) | timed),
     )
 
 
@@ -106,7 +104,7 @@ def _cite(blocks: list[Block], citations: list[Opaque]) -> list[Block]:
         return blocks
     told: list[Json] = [each.data for each in citations if each.data is not None]
     if told:
-        extra = extra_of({"~slot": MESSAGE_SLOT})
+        extra = KEPT.extra_of({"~slot": MESSAGE_SLOT})
         blocks.append(Opaque(FAMILY, {"annotations": told}, "annotations", extra=extra))
     return blocks
 
@@ -125,8 +123,8 @@ def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings, sourc
         blocks.append(ToolCall("", name, arguments, at=Where(call.at)))
     blocks = _cite(blocks, [*parse_annotations(message.any("annotations")), *sources])
     if rest := telling(message.rest()):
-        blocks.append(Opaque(FAMILY, rest, "message fields", extra=extra_of({"~slot": MESSAGE_SLOT})))
-    refused = any(own_fields(block.extra).get("refusal") is True for block in blocks)
+        blocks.append(Opaque(FAMILY, rest, "message fields", extra=KEPT.extra_of({"~slot": MESSAGE_SLOT})))
+    refused = any(KEPT.own_fields(block.extra).get("refusal") is True for block in blocks)
     stop = parse_stop("stop" if word.lower() in NO_REASON else word, fields.rest(), asked.stop, refused=refused)
     return Choice(tuple(block for block in blocks if not (isinstance(block, Text) and not block.text)), stop)
 
@@ -169,7 +167,7 @@ def parse_stop(word: str, rest: JsonObject, sequences: Collection[str], *, refus
             why, extra = Why.REFUSAL, {"~finish_reason": word}
     if beside:
         extra["choice"] = beside
-    return Stop(why, sequence, extra_of(extra))
+    return Stop(why, sequence, KEPT.extra_of(extra))
 
 
 _CHOICE = frozenset({"index", "message", "delta", "finish_reason", "usage"})
@@ -178,7 +176,7 @@ _CHOICE = frozenset({"index", "message", "delta", "finish_reason", "usage"})
 
 
 def render_reply(reply: Reply, asked: Conversation, world: World, settings: OpenaiSettings) -> bytes:
-    extra = wire_fields(reply.extra)
+    extra = KEPT.wire_fields(reply.extra)
     created = extra.pop("created", None)
     body: JsonObject = {
         "id": reply.id or world.new_id("chatcmpl-"),
@@ -196,7 +194,7 @@ def render_reply(reply: Reply, asked: Conversation, world: World, settings: Open
 
 def render_stop(stop: Stop, *, older: bool = False) -> JsonObject:
     """The fields of a choice that say why it stopped; `older`: its call was told as a `function_call`."""
-    extra = own_fields(stop.extra)
+    extra = KEPT.own_fields(stop.extra)
     word, kept = extra.get("~finish_reason", extra.get("finish_reason")), extra.get("choice")
     usual = "function_call" if older and stop.why is Why.TOOL else _WORDS[stop.why]
     fields: JsonObject = {"finish_reason": word if isinstance(word, str) and word else usual}
@@ -263,7 +261,7 @@ def _place(
     block: Opaque, own: JsonObject, reasoning: list[Reasoning | Opaque], calls: list[Json], parts: list[Json]
 ) -> None:
     """Put what only Chat knows back where it was."""
-    match own_fields(block.extra).get("~slot"), block.data:
+    match KEPT.own_fields(block.extra).get("~slot"), block.data:
         case "message", dict() as fields:
             own |= fields
         case "tool_calls", data:
@@ -326,13 +324,13 @@ def _kept(told: JsonObject, usage: Usage) -> Extra | None:
         **dict.fromkeys(_WRITE_BESIDE, usage.cache_write),
     }
     again: JsonObject = {name: figures[name] for name in _SECOND_NAMES if told.get(name)}
-    extra = extra_of({**to_keep(nonzero(rest)), **nonzero(again)})
+    extra = KEPT.extra_of({**to_keep(nonzero(rest)), **nonzero(again)})
     return None if extra is None else structs.replace(extra, spelling=extra.spelling | again.keys())
 
 
 def render_usage(usage: Usage) -> JsonObject:
     prompt = usage.input + usage.cache_read + usage.cache_write
-    extra = wire_fields(usage.extra)
+    extra = KEPT.wire_fields(usage.extra)
     before: JsonObject = {"cached_tokens": usage.cache_read, **members(extra.pop(_PROMPT, None))}
     if usage.cache_write:
         before["cache_write_tokens"] = usage.cache_write

@@ -9,16 +9,7 @@ from msgspec import structs
 from dragoman.dialects.base import Call
 from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
 from dragoman.dialects.kit.settings import guards_depth, take_choices, take_knobs, take_limit, take_stops
-from dragoman.dialects.openai.blocks import (
-    API,
-    MAX_TOKENS_FIELDS,
-    JsonObject,
-    OpenaiSettings,
-    extra_of,
-    flat_text,
-    own_fields,
-    wire_fields,
-)
+from dragoman.dialects.openai.blocks import API, KEPT, MAX_TOKENS_FIELDS, JsonObject, OpenaiSettings, flat_text
 from dragoman.dialects.openai.messages import MessageParser, lead, render_messages
 from dragoman.dialects.openai.tools import Oddities, parse_choice, parse_tools, render_choice, render_tool
 from dragoman.errors import MalformedRequest, Unrepresentable
@@ -73,7 +64,7 @@ def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
         user=user,
     )
     rest = {name: value for name, value in fields.rest().items() if value is not None or name not in _NULLABLE}
-    return canonical(structs.replace(conversation, extra=extra_of({**to_keep(rest), **kept})))
+    return canonical(structs.replace(conversation, extra=KEPT.extra_of({**to_keep(rest), **kept})))
 
 
 def _max_tokens(fields: Fields, settings: OpenaiSettings, kept: JsonObject) -> int | None:
@@ -90,9 +81,9 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
     form = Fields(given, "response_format")
     match form.any("type"):
         case "text":
-            return Output(extra=extra_of(to_keep(form.rest())))
+            return Output(extra=KEPT.extra(form))
         case "json_object":
-            return Output("json", extra=extra_of(to_keep(form.rest())))
+            return Output("json", extra=KEPT.extra(form))
         case "json_schema":
             return _schema(form)
         case str():
@@ -106,7 +97,7 @@ def _schema(form: Fields) -> Output:
     inner = form.child("json_schema")
     output = parse_schema(inner)
     inside, rest = inner.rest(), to_keep(form.rest())
-    return structs.replace(output, extra=extra_of({**rest, "json_schema": inside} if inside else rest))
+    return structs.replace(output, extra=KEPT.extra_of({**rest, "json_schema": inside} if inside else rest))
 
 
 # --- canonical to wire
@@ -116,7 +107,7 @@ def render_request(conversation: Conversation, settings: OpenaiSettings) -> Call
     """Raises Unrepresentable for what Chat cannot say."""
     if conversation.previous is not None:
         raise Unrepresentable("Chat has no previous response to go on from", at="previous_response_id")
-    spelt = own_fields(conversation.extra)
+    spelt = KEPT.own_fields(conversation.extra)
     body: dict[str, Json] = {"messages": render_messages(conversation.system, conversation.messages, settings)}
     if conversation.tools:
         body["tools"] = list(map(render_tool, conversation.tools))
@@ -133,12 +124,12 @@ def render_request(conversation: Conversation, settings: OpenaiSettings) -> Call
         body["n"] = conversation.choices
     if conversation.user:
         body[str(spelt.get("~user", "user"))] = conversation.user
-    body = {**wire_fields(conversation.extra), **body}
+    body = {**KEPT.wire_fields(conversation.extra), **body}
     return Call("generate", conversation.model, conversation.stream, body)
 
 
 def _render_output(output: Output) -> JsonObject:
-    fields = wire_fields(output.extra)
+    fields = KEPT.wire_fields(output.extra)
     match output.kind:
         case "text":
             return {"response_format": {"type": "text", **fields}} if fields else {}

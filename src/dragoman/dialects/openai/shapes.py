@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dragoman.dialects.base import PlainReply, PlainRequest
-from dragoman.dialects.openai.blocks import extra_of
+from dragoman.dialects.openai.blocks import KEPT
 from dragoman.model.blocks import Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message, Stop, Usage, Why
 from dragoman.wire import jsonio
@@ -153,7 +153,7 @@ def _plain_request(body: bytes) -> PlainRequest | None:
     if jsonio.may_double(body, names, "".join([model, user, *texts]).count(":")):
         return None
     usage = options is not UNSET and options.include_usage
-    extra = None if options is UNSET else extra_of({"stream_options": {"include_usage": usage}})
+    extra = None if options is UNSET else KEPT.extra_of({"stream_options": {"include_usage": usage}})
     conversation = Conversation(model, (), stream=stream is True, user=user, extra=extra)
     return PlainRequest(conversation, len(texts), (absent, stream, usage, len(user)))
 

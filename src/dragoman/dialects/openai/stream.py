@@ -12,16 +12,13 @@ from __future__ import annotations
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.kit.openai_errors import fault_in, fault_of
 from dragoman.dialects.openai import chunk as chunks
-from dragoman.dialects.openai.blocks import FAMILY, JsonObject, extra_of, parse_sources
+from dragoman.dialects.openai.blocks import FAMILY, KEPT, JsonObject, parse_sources
 from dragoman.dialects.openai.choice import ChoiceReader
 from dragoman.dialects.openai.reply import embedded_usage, envelope_rest, parse_usage, stopped_by_error
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Opaque
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import (
-    json_size,
-)
 from dragoman.model.filter import LaneSource
 from dragoman.model.usage import NO_REASON
 from dragoman.wire import jsonio
@@ -130,14 +127,14 @@ class OpenaiDecoder(Decoder):
         """Begin with the first chunk that is one; Azure sends a frame with nothing but its filters before."""
         rest = self._early | envelope_rest(chunks.read_plain(data))
         if not (chunk.id or chunk.choices or chunk.usage):
-            self._keys.budget.keep(json_size(rest) - json_size(self._early))
+            self._keys.budget.keep(ev.json_size(rest) - ev.json_size(self._early))
             self._early = rest
             return False
         self._started = True
         # A time that an encoder would write anyhow need not be remembered.
         if type(chunk.created) is int and chunk.created and chunk.created != self._world.now():
             rest["created"] = chunk.created
-        events.append(ev.Started(chunk.id or "", chunk.model or "", extra=extra_of(rest)))
+        events.append(ev.Started(chunk.id or "", chunk.model or "", extra=KEPT.extra_of(rest)))
         return True
 
     def _choice(

@@ -14,17 +14,7 @@ from dragoman.dialects.kit.openai_requests import (
     render_function,
     take_parameters,
 )
-from dragoman.dialects.openai.blocks import (
-    API,
-    FAMILY,
-    FORMAT,
-    JsonObject,
-    around,
-    extra_of,
-    own_fields,
-    plain,
-    wire_fields,
-)
+from dragoman.dialects.openai.blocks import API, FAMILY, FORMAT, KEPT, JsonObject, around, plain
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, ToolCall, Where
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
@@ -99,7 +89,7 @@ def _function(fields: Fields, inner: Fields, rest: JsonObject) -> ToolSpec:
 
 
 def _nested(rest: JsonObject, name: str, inside: JsonObject) -> Extra | None:
-    return extra_of({**rest, name: inside} if inside else rest)
+    return KEPT.extra_of({**rest, name: inside} if inside else rest)
 
 
 def _flat(form: Json) -> Json:
@@ -131,10 +121,10 @@ def render_tool(tool: ToolSpec | Opaque) -> Json:
     inner = render_function(tool, tool.name)
     if tool.at.bare and tool.schema == NO_PARAMETERS:
         del inner["parameters"]
-    own = own_fields(tool.extra)
+    own = KEPT.own_fields(tool.extra)
     if FORMAT in own:
         inner["format"] = _nested_form(own[FORMAT])
-    return around(kind, inner, wire_fields(tool.extra))
+    return around(kind, inner, KEPT.wire_fields(tool.extra))
 
 
 # --- choice
@@ -183,7 +173,7 @@ def render_choice(conversation: Conversation) -> JsonObject:
         return {"type": kind, kind: {"name": name}}
 
     fields = requests.render_choice(choice, API, named, lambda some: {"allowed_tools": some})
-    word = own_fields(conversation.extra).get(_CHOICE)
+    word = KEPT.own_fields(conversation.extra).get(_CHOICE)
     if isinstance(word, str) and choice.mode not in ("auto", "one") and not choice.names:
         same = OTHER_MODES[word.lower()].mode == choice.mode
         fields["tool_choice"] = word if same else fields["tool_choice"]
@@ -202,7 +192,7 @@ def parse_call(fields: Fields) -> ToolCall | Opaque:
         return _call(fields, "function", "arguments")
     if not isinstance(kind, str):
         fields.fail("type", f"expected a string, got {describe(kind)}")
-    return Opaque(FAMILY, fields.rest(), kind, extra=extra_of({"~slot": "tool_calls"}), at=Where(fields.at))
+    return Opaque(FAMILY, fields.rest(), kind, extra=KEPT.extra_of({"~slot": "tool_calls"}), at=Where(fields.at))
 
 
 def _call(fields: Fields, kind: str, words: str) -> ToolCall:
@@ -215,7 +205,7 @@ def _call(fields: Fields, kind: str, words: str) -> ToolCall:
 
 def render_older_call(call: ToolCall) -> JsonObject:
     """A `function_call`: it has no id, and what came beside it stands inside."""
-    fields = wire_fields(call.extra)
+    fields = KEPT.wire_fields(call.extra)
     inside = fields.pop("function", None)
     return {"name": call.name, "arguments": call.arguments, **(inside if isinstance(inside, dict) else {}), **fields}
 
@@ -225,6 +215,6 @@ def render_call(call: ToolCall | Opaque) -> Json:
         return call.data
     plain(call)
     if call.form == "text":
-        return around("custom", {"name": call.name, "input": call.arguments}, wire_fields(call.extra), id=call.id)
+        return around("custom", {"name": call.name, "input": call.arguments}, KEPT.wire_fields(call.extra), id=call.id)
     arguments = call.arguments or "{}"  # clients and services parse it
-    return around("function", {"name": call.name, "arguments": arguments}, wire_fields(call.extra), id=call.id)
+    return around("function", {"name": call.name, "arguments": arguments}, KEPT.wire_fields(call.extra), id=call.id)

@@ -43,9 +43,8 @@ def _is_spelling(name: str, value: Json) -> bool:
     return name.startswith(WORD) or name in _SPELLING or value == _USUAL.get(name, ...)
 
 
-_KEPT = Kept(FAMILY, _is_spelling)
+KEPT = Kept(FAMILY, _is_spelling)
 object_of, text_of = members, text
-extra_of, own_fields, wire_fields = _KEPT.extra_of, _KEPT.own_fields, _KEPT.wire_fields
 
 
 # --- content parts: input_text, input_image, input_file, output_text, refusal. Reading is lenient
@@ -63,7 +62,7 @@ _DATA_URL = re.compile(r"data:([^,;]+)(?:;[^,;]+)*;base64,(.*)", re.DOTALL | re.
 def parse_content(value: Json, at: str, placing: JsonObject) -> list[Part]:
     """The blocks of a message's content, each with what the message itself says. An empty string is no block."""
     if isinstance(value, str):
-        return [Text(value, extra=extra_of(placing), at=Where(at))] if value else []
+        return [Text(value, extra=KEPT.extra_of(placing), at=Where(at))] if value else []
     return [_part(part, f"{at}[{index}]", placing) for index, part in enumerate(_list(value, at))]
 
 
@@ -96,7 +95,7 @@ def _output_part(part: JsonObject, kind: str, at: str) -> Part:
 
 
 def _as_part(part: Part) -> Part:
-    return structs.replace(part, extra=extra_of({PART: True})) if isinstance(part, Opaque) else part
+    return structs.replace(part, extra=KEPT.extra_of({PART: True})) if isinstance(part, Opaque) else part
 
 
 def _list(value: Json, at: str) -> list[Json]:
@@ -109,7 +108,7 @@ def _list(value: Json, at: str) -> list[Json]:
 
 def _part(part: Json, at: str, placing: JsonObject) -> Part:
     if isinstance(part, str):
-        return Text(part, extra=extra_of(placing), at=Where(at))
+        return Text(part, extra=KEPT.extra_of(placing), at=Where(at))
     fields = Fields(part, at)
     kind = fields.text("type")
     if kind in _TEXTS:
@@ -118,7 +117,7 @@ def _part(part: Json, at: str, placing: JsonObject) -> Part:
         return refusal(fields.text("refusal", ""), at, placing)
     if kind in _MEDIA:
         return _MEDIA[kind](fields, placing)
-    return Opaque(FAMILY, part, kind, extra=extra_of({**placing, PART: True}), at=Where(at))
+    return Opaque(FAMILY, part, kind, extra=KEPT.extra_of({**placing, PART: True}), at=Where(at))
 
 
 def parse_text(fields: Fields, placing: JsonObject) -> Text:
@@ -126,7 +125,7 @@ def parse_text(fields: Fields, placing: JsonObject) -> Text:
     text = fields.text("text", "")
     noted = tuple(map(parse_annotation, fields.array("annotations", ())))
     rest = {name: value for name, value in fields.rest().items() if name != "type" and value not in (None, [])}
-    return Text(text, citations=noted, extra=extra_of({**placing, **to_keep(rest)}), at=Where(fields.at))
+    return Text(text, citations=noted, extra=KEPT.extra_of({**placing, **to_keep(rest)}), at=Where(fields.at))
 
 
 def parse_annotation(annotation: Json) -> Opaque:
@@ -149,11 +148,11 @@ def render_annotation(citation: Opaque) -> Json:
 
 
 def refusal(text: str, at: str, placing: JsonObject) -> Text:
-    return Text(text, extra=extra_of({**placing, "refusal": True}), at=Where(at))
+    return Text(text, extra=KEPT.extra_of({**placing, "refusal": True}), at=Where(at))
 
 
 def is_refusal(text: Text) -> bool:
-    return own_fields(text.extra).get("refusal") is True
+    return KEPT.own_fields(text.extra).get("refusal") is True
 
 
 # --- media
@@ -195,7 +194,7 @@ _MEDIA: dict[str, Callable[[Fields, JsonObject], Media]] = {
 
 def _kept(fields: Fields, placing: JsonObject) -> Extra | None:
     rest = {name: value for name, value in fields.rest().items() if value is not None}
-    return extra_of({**placing, **to_keep(rest)})
+    return KEPT.extra_of({**placing, **to_keep(rest)})
 
 
 # --- blocks to wire
@@ -211,7 +210,7 @@ def render_content(blocks: Sequence[Block], kind: str) -> Json:
         and isinstance(first, Text)
         and kind == "input_text"
         and first.text
-        and not wire_fields(first.extra)
+        and not KEPT.wire_fields(first.extra)
     ):
         refuse_marks(first, API)
         if not first.citations:
@@ -223,7 +222,7 @@ def render_part(block: Block, kind: str) -> Json:
     match block:
         case Text():
             refuse_marks(block, API)
-            fields = wire_fields(block.extra)
+            fields = KEPT.wire_fields(block.extra)
             if fields.pop("refusal", None) is True:
                 return {"type": "refusal", "refusal": block.text, **fields}
             body: JsonObject = {"type": kind, "text": block.text}
@@ -256,11 +255,11 @@ def _render_media(media: Media) -> Json:
     match media.kind, media.how:
         case "image", "base64" | "url" | "file":
             field = "file_id" if media.how == "file" else "image_url"
-            return {"type": "input_image", field: data, **wire_fields(media.extra)}
+            return {"type": "input_image", field: data, **KEPT.wire_fields(media.extra)}
         case "document", "base64" | "url" | "file":
             named: JsonObject = {"filename": media.name} if media.name else {}
             field = {"base64": "file_data", "url": "file_url", "file": "file_id"}[media.how]
-            return {"type": "input_file", **named, field: data, **wire_fields(media.extra)}
+            return {"type": "input_file", **named, field: data, **KEPT.wire_fields(media.extra)}
         case _:
             raise cannot(media, f"a message cannot hold {describe(media)}")
 
@@ -289,7 +288,7 @@ def parse_reasoning(fields: Fields) -> Reasoning:
     elif parts and parts != {"summary": [{"type": "summary_text", "text": text}]}:
         extra[_PARTS] = parts
     seal = Seal(FAMILY, data, "encrypted") if data else None
-    return Reasoning(text, FAMILY, seal, extra=extra_of(extra), at=Where(fields.at))
+    return Reasoning(text, FAMILY, seal, extra=KEPT.extra_of(extra), at=Where(fields.at))
 
 
 def _array(fields: Fields, name: str) -> list[Json]:
@@ -311,18 +310,18 @@ def render_reasoning(block: Reasoning) -> JsonObject:
         raise cannot(block, f"Responses cannot give back a seal of {block.seal.family}")
     if block.seal is None and block.family not in {"", FAMILY}:
         raise cannot(block, f"Responses cannot give back reasoning of {block.family}")
-    own = own_fields(block.extra)
+    own = KEPT.own_fields(block.extra)
     item: JsonObject = {"type": "reasoning"}
     item |= {name: own[f"~{name}"] for name in ("id", "status") if f"~{name}" in own}
     item |= render_thought(block)
     if block.seal is not None:
         item["encrypted_content"] = block.seal.data
-    return {**item, **wire_fields(block.extra)}
+    return {**item, **KEPT.wire_fields(block.extra)}
 
 
 def render_thought(block: Reasoning) -> JsonObject:
     """The text as parts, in the place it had."""
-    own = own_fields(block.extra)
+    own = KEPT.own_fields(block.extra)
     parts = own.get(_PARTS)
     if isinstance(parts, dict) and joined_text(parts) == block.text:
         return {"summary": [], **parts}

@@ -18,23 +18,16 @@ from dragoman.dialects.responses.blocks import (
     FAMILY,
     IN_CONTENT,
     IRREGULAR,
+    KEPT,
     JsonObject,
     is_refusal,
-    own_fields,
     render_annotation,
-    wire_fields,
 )
 from dragoman.dialects.responses.reply import Envelope, ItemWriter, output_part, render_failure
 from dragoman.errors import Fault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
-from dragoman.model.events import (
-    Budget,
-    KeptText,
-    json_size,
-    text_size,
-)
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json, quote
@@ -63,7 +56,7 @@ class _Open(Struct):
     kind: bytes  # of its deltas
     place: bytes  # what a delta says about its place
     tail: bytes
-    pieces: KeptText
+    pieces: ev.KeptText
     citations: list[Opaque]
     seal: Seal | None = None
     begun: bool = False  # a part of reasoning
@@ -77,8 +70,8 @@ class _Open(Struct):
 
 
 class ResponsesEncoder(Encoder):
-    def __init__(self, asked: Conversation, world: World, budget: Budget | None = None) -> None:
-        self._budget = budget or Budget()
+    def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
+        self._budget = budget or ev.Budget()
         self._asked = structs.replace(asked, messages=())  # what is repeated to the client; a stream may last
         self._world = world
         self._writer = ItemWriter(asked, world)
@@ -122,11 +115,11 @@ class ResponsesEncoder(Encoder):
     def _regular(self, event: ev.Event) -> bool:
         match event:
             case ev.BlockStarted(block=block):
-                return IRREGULAR not in own_fields(block.extra)
+                return IRREGULAR not in KEPT.own_fields(block.extra)
             case ev.Started(id=given):
                 return given.startswith("resp")
             case ev.Stopped(stop):
-                return IRREGULAR not in own_fields(stop.extra)
+                return IRREGULAR not in KEPT.own_fields(stop.extra)
             case _:
                 return True
 
@@ -166,14 +159,14 @@ class ResponsesEncoder(Encoder):
                 yield from self._thought_begun(grows)
                 yield self._delta(grows, text)
             case ev.Sealed(key, seal):
-                self._budget.keep(text_size(seal.data))
+                self._budget.keep(ev.text_size(seal.data))
                 self._open[key].seal = seal
             case ev.Cited(key, citation):
                 yield self._cited(self._open[key], citation)
             case ev.BlockEnded(key, complete):
                 yield from self._end(key, complete)
             case ev.Started():
-                self._budget.keep(json_size(event.id, event.model, wire_fields(event.extra)))
+                self._budget.keep(ev.json_size(event.id, event.model, KEPT.wire_fields(event.extra)))
                 yield from self._started(event)
             case ev.UsageReported(usage):
                 self._usage = usage
@@ -193,7 +186,7 @@ class ResponsesEncoder(Encoder):
     # --- the response
 
     def _started(self, event: ev.Started) -> Iterator[Payload]:
-        extra = wire_fields(event.extra)
+        extra = KEPT.wire_fields(event.extra)
         envelope = self._envelope = Envelope(event.id, event.model, extra, self._asked, self._world)
         self._usage = event.usage
         yield self._event("response.created", {"response": envelope.begun()})
@@ -230,13 +223,13 @@ class ResponsesEncoder(Encoder):
             yield self._event("response.output_item.added", {"output_index": index, "item": item})
 
     def _done(self, index: int, item: JsonObject) -> Payload:
-        self._budget.keep(json_size(item))
+        self._budget.keep(ev.json_size(item))
         self._output[index] = item
         return self._event("response.output_item.done", {"output_index": index, "item": item})
 
     def _begin(self, key: int, block: Block, given_place: int | None) -> Iterator[Payload]:
         # By a frame that was let through: then the item has its place, the upstream's.
-        by = own_fields(block.extra).get(ANNOUNCED)
+        by = KEPT.own_fields(block.extra).get(ANNOUNCED)
         announced = given_place is not None and isinstance(by, int) and by <= self._passed
         keeps = given_place is not None and (announced or not self._rewritten)
         index = given_place if given_place is not None and keeps else self._count
@@ -292,11 +285,11 @@ class ResponsesEncoder(Encoder):
     ) -> _Open:
         where: JsonObject = {"item_id": item["id"], "output_index": index, **place}
         words = jsonio.encode(where)[1:-1] + b","
-        return _Open(index, block, item, kind.encode(), words, tail, KeptText(self._budget), [])
+        return _Open(index, block, item, kind.encode(), words, tail, ev.KeptText(self._budget), [])
 
     def _cited(self, grows: _Open, citation: Opaque) -> Payload:
         number = len(grows.citations)
-        self._budget.keep(json_size(citation))
+        self._budget.keep(ev.json_size(citation))
         grows.citations.append(citation)
         fields: JsonObject = {**grows.where, "content_index": 0, "annotation_index": number}
         fields["annotation"] = render_annotation(citation)
@@ -375,7 +368,7 @@ _EMPTY_PART: JsonObject = {"type": "output_text", "text": "", "annotations": [],
 
 
 def _slot(block: Block) -> tuple[str, str, str, str]:
-    return _CONTENT if own_fields(block.extra).get(IN_CONTENT) else _SUMMARY
+    return _CONTENT if KEPT.own_fields(block.extra).get(IN_CONTENT) else _SUMMARY
 
 
 def _may_stand_together(events: ev.Events) -> bool:

@@ -11,12 +11,11 @@ from dragoman.dialects.responses.blocks import (
     FAMILY,
     IN_CONTENT,
     IRREGULAR,
+    KEPT,
     PART,
     SEAM,
     JsonObject,
-    extra_of,
     object_of,
-    own_fields,
     parse_annotation,
     parse_text,
     refusal,
@@ -27,12 +26,6 @@ from dragoman.dialects.responses.tools import Declared
 from dragoman.errors import OutOfOrder
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall, Where
-from dragoman.model.events import (
-    Budget,
-    KeptText,
-    json_size,
-    text_size,
-)
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -46,11 +39,11 @@ class _Grown:
 
     __slots__ = ("_budget", "block", "cited", "ended", "given", "key", "told")
 
-    def __init__(self, key: int, block: Text | Reasoning | ToolCall, budget: Budget) -> None:
+    def __init__(self, key: int, block: Text | Reasoning | ToolCall, budget: ev.Budget) -> None:
         self._budget = budget
         self.key = key
         self.block = block
-        self.given = KeptText(budget)
+        self.given = ev.KeptText(budget)
         self.told = ""  # the whole, where it was told before its end
         self.cited = 0
         self.ended = False
@@ -62,7 +55,7 @@ class _Grown:
 
     def tell(self, whole: str) -> None:
         """Keep the whole, as it was told before its end."""
-        self._budget.keep(text_size(whole) - text_size(self.told))
+        self._budget.keep(ev.text_size(whole) - ev.text_size(self.told))
         self.told = whole
 
     def end(self) -> None:
@@ -85,7 +78,7 @@ class Item:
         added: int | None,
         dense: bool = True,
     ) -> None:
-        keys.budget.keep(_ITEM + json_size(told.peek("id"), told.peek("call_id"), kind))
+        keys.budget.keep(_ITEM + ev.json_size(told.peek("id"), told.peek("call_id"), kind))
         self.kind = kind
         self._tools = tools
         self.done = False
@@ -97,7 +90,7 @@ class Item:
         self._id = text_of(told.peek("id"))
         self._call_id = text_of(told.peek("call_id"))
         self._placing: JsonObject = placing_of(_envelope(told)) if kind == "message" else {}
-        keys.budget.keep(json_size(self._placing))
+        keys.budget.keep(ev.json_size(self._placing))
         self._grown: dict[int, _Grown] = {}  # by part
         self._whole: dict[int, Block] = {}  # by part, what came whole: nothing more is said of it
         self._seen: set[tuple[str, int]] = set()  # parts of reasoning
@@ -134,7 +127,7 @@ class Item:
             case "function_call" | "custom_tool_call":
                 return self._finish_call(told)
             case kind:
-                extra = extra_of(self._announced if self._added else {**self._announced, IRREGULAR: True})
+                extra = KEPT.extra_of(self._announced if self._added else {**self._announced, IRREGULAR: True})
                 block = Opaque(FAMILY, {"type": kind, **told.rest()}, kind, extra=extra)
                 return self._came_whole(0, block)
 
@@ -193,7 +186,7 @@ class Item:
         if part in self._whole:
             return ()
         if part not in self._grown:
-            fresh = refusal("", self._at, self._placing) if refused else Text("", extra=extra_of(self._placing))
+            fresh = refusal("", self._at, self._placing) if refused else Text("", extra=KEPT.extra_of(self._placing))
             events.append(self._start(part, structs.replace(fresh, at=Where())))
         grown = self._grown[part]
         if delta and not grown.ended:
@@ -226,7 +219,9 @@ class Item:
             if grown is not None:
                 return ()
             data = told.rest()
-            extra = extra_of({**self._placing, PART: True, IRREGULAR: True})  # we write no messages of several parts
+            extra = KEPT.extra_of(
+                {**self._placing, PART: True, IRREGULAR: True}
+            )  # we write no messages of several parts
             return self._came_whole(part, Opaque(FAMILY, data, text_of(data.get("type")), extra=extra))
         refused = kind == "refusal"
         words = told.text("refusal" if refused else "text", "")
@@ -258,7 +253,7 @@ class Item:
         call = self._tools.called(parse_call(Fields({"type": self.kind, **told.rest()}, told.at, told.blame)))
         extra = call.extra
         if extra is not None:  # how far it had come when it was told is no part of it
-            extra = extra_of({name: value for name, value in extra.fields.items() if name != "~status"})
+            extra = KEPT.extra_of({name: value for name, value in extra.fields.items() if name != "~status"})
         bare = structs.replace(call, arguments="", extra=extra, at=Where())
         started = self._start(0, bare, regular=self._added and not self.done)
         return (started, *self.arguments(call.arguments))
@@ -317,7 +312,7 @@ class Item:
     def _thinking(self, slot: str) -> Reasoning:
         extra: JsonObject = {"~id": self._id} if self._id else {}
         extra |= {IN_CONTENT: True} if slot == "content" else {}
-        return Reasoning("", FAMILY, extra=extra_of(extra))
+        return Reasoning("", FAMILY, extra=KEPT.extra_of(extra))
 
     def thought_whole(self, slot: str, part: int, whole: str) -> ev.Events:
         """A part told at its end says something only if none of it came before."""
@@ -343,13 +338,13 @@ class Item:
     def _start(self, part: int, block: Text | Reasoning | ToolCall, *, regular: bool = False) -> ev.BlockStarted:
         marks: JsonObject = self._announced if regular else {**self._announced, IRREGULAR: True}
         if marks:
-            block = structs.replace(block, extra=extra_of({**own_fields(block.extra), **marks}))
+            block = structs.replace(block, extra=KEPT.extra_of({**KEPT.own_fields(block.extra), **marks}))
         self._announced = {}
         self._grown[part] = grown = _Grown(self._keys.fresh(block), block, self._keys.budget)
         return ev.BlockStarted(grown.key, block, place=self._index)
 
     def _came_whole(self, part: int, block: Opaque) -> ev.Events:
-        self._keys.budget.keep(json_size(block.data))
+        self._keys.budget.keep(ev.json_size(block.data))
         self._whole[part], key = block, self._keys.fresh(block)
         return (ev.BlockStarted(key, block, place=self._index), ev.BlockEnded(key))
 

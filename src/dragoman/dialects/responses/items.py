@@ -13,19 +13,17 @@ from dragoman.dialects.kit.openai_requests import arguments_text, refuse_marks
 from dragoman.dialects.responses.blocks import (
     API,
     FAMILY,
+    KEPT,
     PART,
     JsonObject,
-    extra_of,
     is_placing,
     object_of,
-    own_fields,
     parse_content,
     parse_output,
     parse_reasoning,
     render_content,
     render_reasoning,
     text_of,
-    wire_fields,
 )
 from dragoman.dialects.responses.tools import (
     ADDING,
@@ -144,7 +142,7 @@ class ItemParser:
         fields.any("call_id")
         arguments = jsonio.encode(fields.any(action)).decode()
         self._kinds[call_id] = kind
-        extra = extra_of({CALL_TYPE: kind, **about_item(fields)})
+        extra = KEPT.extra_of({CALL_TYPE: kind, **about_item(fields)})
         return "assistant", [ToolCall(call_id, name, arguments, extra=extra, at=Where(fields.at))], Where(fields.at)
 
     def _output(self, fields: Fields) -> Turn:
@@ -158,7 +156,7 @@ class ItemParser:
         if kind == "local_shell_call_output" and named == "call_id":
             rest[_NAMED] = named
         at = Where(fields.at, bare=given is None)
-        return "user", [ToolResult(call_id, content, extra=extra_of(rest), at=at)], at
+        return "user", [ToolResult(call_id, content, extra=KEPT.extra_of(rest), at=at)], at
 
 
 def _with_answer(turns: list[Message], said: Sequence[Block]) -> list[Message]:
@@ -186,7 +184,7 @@ def parse_call(fields: Fields) -> ToolCall:
     arguments = arguments_text(fields.any("input" if custom else "arguments"))
     rest = about_item(fields) | both_names(namespace, name)
     form = "text" if custom else "json"
-    return ToolCall(call_id, joined(namespace, name), arguments, form, extra=extra_of(rest), at=Where(fields.at))  # type: ignore[arg-type]
+    return ToolCall(call_id, joined(namespace, name), arguments, form, extra=KEPT.extra_of(rest), at=Where(fields.at))  # type: ignore[arg-type]
 
 
 def _whole(fields: Fields, kind: str) -> Turn:
@@ -247,7 +245,7 @@ def _messages(role: Role, blocks: Sequence[Block], message: Message | None) -> I
 
 def _placing(block: Block) -> JsonObject | None:
     """What a block says about its message; None for an item of its own."""
-    own = own_fields(block.extra)
+    own = KEPT.own_fields(block.extra)
     if isinstance(block, Opaque) and not own.get(PART):
         return None
     return {name: value for name, value in own.items() if is_placing(name)}
@@ -279,23 +277,25 @@ def render_said(blocks: Sequence[Block], kinds: dict[str, str] | None = None) ->
 
 
 def _is_content(block: Block) -> bool:
-    return isinstance(block, Text | Media) or (isinstance(block, Opaque) and own_fields(block.extra).get(PART) is True)
+    return isinstance(block, Text | Media) or (
+        isinstance(block, Opaque) and KEPT.own_fields(block.extra).get(PART) is True
+    )
 
 
 def render_call(call: ToolCall) -> JsonObject:
     refuse_marks(call, API)
-    own = own_fields(call.extra)
+    own = KEPT.own_fields(call.extra)
     kind = text_of(own.get(CALL_TYPE))
     if kind in _CLIENT_CALLS:
         action: JsonObject = {_CLIENT_CALLS[kind][1]: _decoded(call)}
-        return {"type": kind, **_about(own), "call_id": call.id, **action, **wire_fields(call.extra)}
+        return {"type": kind, **_about(own), "call_id": call.id, **action, **KEPT.wire_fields(call.extra)}
     namespace, name = named_so(call)
     kind, words = ("custom_tool_call", "input") if call.form == "text" else ("function_call", "arguments")
     given = call.arguments if call.form == "text" else call.arguments or "{}"  # clients and services parse it
     item: JsonObject = {"type": kind, **_about(own), "call_id": call.id, "name": name, words: given}
     if namespace:
         item["namespace"] = namespace
-    return {**item, **wire_fields(call.extra)}
+    return {**item, **KEPT.wire_fields(call.extra)}
 
 
 def _about(own: Mapping[str, Json]) -> JsonObject:
@@ -313,8 +313,8 @@ def _render_result(result: ToolResult, kinds: dict[str, str]) -> Json:
     refuse_marks(result, API)
     if result.is_error:
         raise cannot(result, "an output cannot say that it is an error")
-    own = own_fields(result.extra)
+    own = KEPT.own_fields(result.extra)
     kind = text_of(own.get(CALL_TYPE)) or f"{kinds.get(result.call_id, 'function_call')}_output"
     head: JsonObject = {"type": kind, **_about(own)}
     head["id" if kind == "local_shell_call_output" and _NAMED not in own else "call_id"] = result.call_id
-    return {**head, "output": render_content(result.content, "input_text"), **wire_fields(result.extra)}
+    return {**head, "output": render_content(result.content, "input_text"), **KEPT.wire_fields(result.extra)}

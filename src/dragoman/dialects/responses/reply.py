@@ -12,17 +12,15 @@ from dragoman.dialects.kit.openai_requests import blamed_upstream
 from dragoman.dialects.kit.values import telling
 from dragoman.dialects.responses.blocks import (
     FAMILY,
+    KEPT,
     JsonObject,
-    extra_of,
     is_refusal,
     object_of,
-    own_fields,
     parse_content,
     parse_reasoning,
     render_part,
     render_thought,
     text_of,
-    wire_fields,
 )
 from dragoman.dialects.responses.items import INSTRUCTIONS, parse_call, placing_of, render_call
 from dragoman.dialects.responses.request import render_settings
@@ -90,7 +88,7 @@ def _reply(fields: Fields, asked: Conversation) -> Reply:
     fields.blame = MissingField
     tools = Declared(asked.tools)
     blocks = [block for item in fields.children("output") for block in parse_item(item, tools)]
-    unfinished = extra_of({"~status": status}) if status in UNFINISHED else None
+    unfinished = KEPT.extra_of({"~status": status}) if status in UNFINISHED else None
     stop = Stop(Why.END, extra=unfinished) if unfinished else parse_stop(fields, blocks)
     return Reply(
         fields.text("id", ""),
@@ -118,7 +116,7 @@ def items_of(response: bytes) -> dict[str, Sequence[Block]]:
 def envelope_extra(rest: JsonObject) -> Extra | None:
     """What a response says about itself beside what every one says; nulls say nothing."""
     told = {name: value for name, value in rest.items() if name not in _ENVELOPE and value is not None}
-    extra = extra_of(to_keep(told))
+    extra = KEPT.extra_of(to_keep(told))
     return None if extra is None else structs.replace(extra, spelling=extra.spelling | (_REPEATED & told.keys()))
 
 
@@ -146,11 +144,11 @@ def parse_stop(fields: Fields, blocks: Sequence[Block]) -> Stop:
         known = isinstance(reason, str) and reason in _REASONS
         extra: JsonObject = {} if known or reason is None else {"incomplete_details": details}
         why = _REASONS[str(reason)] if known else known_stop(str(reason))
-        return Stop(why if why in _INCOMPLETE else Why.LENGTH, extra=extra_of(extra))
+        return Stop(why if why in _INCOMPLETE else Why.LENGTH, extra=KEPT.extra_of(extra))
     if any(isinstance(block, ToolCall) for block in blocks):
         return Stop(Why.TOOL)
     if any(isinstance(block, Text) and is_refusal(block) for block in blocks):
-        return Stop(Why.REFUSAL, extra=extra_of({"~status": "completed"}))
+        return Stop(Why.REFUSAL, extra=KEPT.extra_of({"~status": "completed"}))
     return Stop(Why.END)
 
 
@@ -159,7 +157,7 @@ def parse_stop(fields: Fields, blocks: Sequence[Block]) -> Stop:
 
 def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
     choice = reply.choices[0] if reply.choices else Choice((), Stop(Why.END))
-    envelope = Envelope(reply.id, reply.model, wire_fields(reply.extra), asked, world)
+    envelope = Envelope(reply.id, reply.model, KEPT.wire_fields(reply.extra), asked, world)
     writer = ItemWriter(asked, world)
     output = [item for block in choice.blocks if (item := writer.item(block)) is not None]
     return jsonio.encode(envelope.ended(choice.stop, output, reply.usage))
@@ -190,7 +188,7 @@ class Envelope:
         return self._head
 
     def ended(self, stop: Stop, output: Sequence[Json], usage: Usage | None) -> JsonObject:
-        own = own_fields(stop.extra)
+        own = KEPT.own_fields(stop.extra)
         if own.get("~status") in UNFINISHED:
             return {**self._head, "status": own["~status"], "output": list(output)}
         details: Json = own.get("incomplete_details")
@@ -216,8 +214,8 @@ def _repeated(asked: Conversation) -> JsonObject:
         said = render_settings(asked) | render_choice(asked) | {"tools": render_tools(asked.tools)}
     except DragomanError:  # asked in other words than ours
         said = {}
-    said |= {name: value for name, value in wire_fields(asked.extra).items() if name in usual}
-    if asked.system and own_fields(asked.system[0].extra).get(INSTRUCTIONS):
+    said |= {name: value for name, value in KEPT.wire_fields(asked.extra).items() if name in usual}
+    if asked.system and KEPT.own_fields(asked.system[0].extra).get(INSTRUCTIONS):
         said["instructions"] = asked.system[0].text
     return usual | said
 
@@ -232,7 +230,7 @@ class ItemWriter:
         self._used: set[str] = set()
 
     def id_for(self, block: Block, kind: str) -> str:
-        own = own_fields(block.extra)
+        own = KEPT.own_fields(block.extra)
         given = text_of(own.get("~id") or object_of(own.get("~message")).get("id"))
         if not given or given in self._used:
             given = self._world.new_id(_PREFIXES.get(kind, "item_"))
@@ -257,14 +255,14 @@ class ItemWriter:
                 return None
 
     def message(self, text: Text) -> JsonObject:
-        own = own_fields(text.extra)
+        own = KEPT.own_fields(text.extra)
         item: JsonObject = {"id": self.id_for(text, "message"), "type": "message", "status": "in_progress"}
         item |= {"role": "assistant", "content": []}
         return {**item, **of_what_it_came_in(own)}
 
     def reasoning(self, block: Reasoning, item_id: str) -> JsonObject:
         sealed: JsonObject = {} if block.seal is None else {"encrypted_content": block.seal.data}
-        return {"id": item_id, "type": "reasoning", **render_thought(block), **sealed, **wire_fields(block.extra)}
+        return {"id": item_id, "type": "reasoning", **render_thought(block), **sealed, **KEPT.wire_fields(block.extra)}
 
     def is_search(self, call: ToolCall) -> bool:
         """Whether it calls the client's search for tools, which waits for an item of its own type."""
@@ -278,11 +276,11 @@ class ItemWriter:
 
     def call(self, call: ToolCall) -> JsonObject:
         """The call, its namespace told apart from its name again."""
-        own = dict(own_fields(call.extra))
+        own = dict(KEPT.own_fields(call.extra))
         if call.name in self._namespaces:
             own |= both_names(*self._namespaces[call.name])
         own["~id"] = self.id_for(call, "custom_tool_call" if call.form == "text" else "function_call")
-        return render_call(structs.replace(call, seal=None, cache=None, extra=extra_of(own)))
+        return render_call(structs.replace(call, seal=None, cache=None, extra=KEPT.extra_of(own)))
 
 
 def output_part(text: Text) -> Json:
@@ -307,7 +305,7 @@ def parse_usage(told: Json) -> Usage | None:
     rest = {name: value for name, value in told.items() if name not in _TOTALS}
     rest[_INPUT] = telling({name: value for name, value in before.items() if name not in _CACHES})
     rest[_OUTPUT] = telling({name: value for name, value in after.items() if name != "reasoning_tokens"})
-    extra = extra_of(to_keep(telling(rest)))
+    extra = KEPT.extra_of(to_keep(telling(rest)))
     thought = count(after.get("reasoning_tokens"))
     return inclusive_usage(given, answered, read, write, thought, total=total, extra=extra)
 
@@ -315,7 +313,7 @@ def parse_usage(told: Json) -> Usage | None:
 def render_usage(usage: Usage) -> JsonObject:
     """All counts with their details: Codex gives the turn up if one of them is missing."""
     given = usage.input + usage.cache_read + usage.cache_write
-    extra = wire_fields(usage.extra)
+    extra = KEPT.wire_fields(usage.extra)
     before = {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_write}
     return {
         "input_tokens": given,

@@ -9,16 +9,7 @@ from msgspec import structs
 from dragoman.dialects.base import Call
 from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
 from dragoman.dialects.kit.settings import guards_depth, take_knobs, take_limit
-from dragoman.dialects.responses.blocks import (
-    API,
-    FAMILY,
-    JsonObject,
-    extra_of,
-    object_of,
-    own_fields,
-    text_of,
-    wire_fields,
-)
+from dragoman.dialects.responses.blocks import API, FAMILY, KEPT, JsonObject, object_of, text_of
 from dragoman.dialects.responses.items import INSTRUCTIONS, REFERENCE, ItemParser, render_items
 from dragoman.dialects.responses.tools import (
     is_added,
@@ -66,10 +57,10 @@ def parse_request(call: Call) -> Conversation:
         held=held_by_service(fields, messages),
     )
     kept |= to_keep({name: value for name, value in fields.rest().items() if value is not None})
-    conversation = canonical(structs.replace(conversation, extra=extra_of(kept)))
+    conversation = canonical(structs.replace(conversation, extra=KEPT.extra_of(kept)))
     if not instructions:
         return conversation
-    first = Text(instructions, extra=extra_of({INSTRUCTIONS: True}), at=Where("instructions"))
+    first = Text(instructions, extra=KEPT.extra_of({INSTRUCTIONS: True}), at=Where("instructions"))
     return structs.replace(conversation, system=(first, *conversation.system))
 
 
@@ -103,10 +94,10 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
     text.any("format")
     _keep(kept, "text", text)
     if kind != "json_schema":
-        return Output("text" if kind == "text" else "json", extra=extra_of(to_keep(form.rest())))
+        return Output("text" if kind == "text" else "json", extra=KEPT.extra(form))
     output = parse_schema(form)
     rest = {key: value for key, value in form.rest().items() if value is not None}
-    return structs.replace(output, extra=extra_of(to_keep(rest)))
+    return structs.replace(output, extra=KEPT.extra_of(to_keep(rest)))
 
 
 # --- what a request names and the service holds: earlier responses, conversations, items, templates, background jobs
@@ -165,7 +156,7 @@ def references(messages: Iterable[Message]) -> Iterator[tuple[str, str]]:
 
 
 def keeps(asked: Conversation) -> bool:
-    return own_fields(asked.extra).get("store") is not False
+    return KEPT.own_fields(asked.extra).get("store") is not False
 
 
 def continued(earlier: Conversation, now: Conversation) -> Conversation:
@@ -199,7 +190,7 @@ def resolved(asked: Conversation, find: Callable[[str], Sequence[Block] | None])
 
 
 def _instructs(text: Text) -> bool:
-    return own_fields(text.extra).get(INSTRUCTIONS) is True
+    return KEPT.own_fields(text.extra).get(INSTRUCTIONS) is True
 
 
 # --- canonical to wire
@@ -222,12 +213,12 @@ def render_request(conversation: Conversation) -> Call:
     body |= render_settings(conversation)
     if conversation.previous is not None:
         body["previous_response_id"] = conversation.previous
-    return Call("generate", conversation.model, conversation.stream, {**wire_fields(conversation.extra), **body})
+    return Call("generate", conversation.model, conversation.stream, {**KEPT.wire_fields(conversation.extra), **body})
 
 
 def render_settings(conversation: Conversation) -> JsonObject:
     """All that says how to answer, beside the tools; a response repeats it."""
-    kept = own_fields(conversation.extra)
+    kept = KEPT.own_fields(conversation.extra)
     body: JsonObject = {}
     if text := _nested(kept, "text") | _render_output(conversation.output):
         body["text"] = text
@@ -238,7 +229,7 @@ def render_settings(conversation: Conversation) -> JsonObject:
         body[_MAX] = conversation.max_tokens
     body |= conversation.knobs
     if conversation.user:
-        body[str(own_fields(conversation.extra).get("~user", "user"))] = conversation.user
+        body[str(KEPT.own_fields(conversation.extra).get("~user", "user"))] = conversation.user
     return body
 
 
@@ -248,7 +239,7 @@ def _nested(kept: Mapping[str, Json], prefix: str) -> JsonObject:
 
 
 def _render_output(output: Output) -> JsonObject:
-    fields = wire_fields(output.extra)
+    fields = KEPT.wire_fields(output.extra)
     match output.kind:
         case "text":
             return {"format": {"type": "text", **fields}} if fields else {}

@@ -23,7 +23,7 @@ from msgspec import Struct, structs
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.kit.openai_errors import fault_of
 from dragoman.dialects.kit.openai_requests import blamed_upstream
-from dragoman.dialects.responses.blocks import FAMILY, IRREGULAR, JsonObject, extra_of, object_of, own_fields, text_of
+from dragoman.dialects.responses.blocks import FAMILY, IRREGULAR, KEPT, JsonObject, object_of, text_of
 from dragoman.dialects.responses.growing import CALLS, Item
 from dragoman.dialects.responses.reply import envelope_extra, failure_of, parse_stop, parse_usage
 from dragoman.dialects.responses.tools import Declared
@@ -167,7 +167,7 @@ class ResponsesDecoder(Decoder):
         told_all = len(output) >= sum(item.done for item in self._items.values())
         stop = parse_stop(response, [block for item in self._items.values() for block in item.blocks])
         if not told_all:
-            stop = structs.replace(stop, extra=extra_of({**own_fields(stop.extra), IRREGULAR: True}))
+            stop = structs.replace(stop, extra=KEPT.extra_of({**KEPT.own_fields(stop.extra), IRREGULAR: True}))
         self._over = True
         return (*events, ev.Stopped(stop), ev.FINISHED)
 

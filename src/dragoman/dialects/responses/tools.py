@@ -14,16 +14,7 @@ from msgspec import structs
 
 from dragoman.dialects.kit import openai_requests as requests
 from dragoman.dialects.kit.openai_requests import NO_PARAMETERS, take_parameters
-from dragoman.dialects.responses.blocks import (
-    API,
-    FAMILY,
-    JsonObject,
-    extra_of,
-    object_of,
-    own_fields,
-    text_of,
-    wire_fields,
-)
+from dragoman.dialects.responses.blocks import API, FAMILY, KEPT, JsonObject, object_of, text_of
 from dragoman.model.blocks import (
     Block,
     ClientTool,
@@ -66,7 +57,7 @@ def both_names(namespace: str, name: str) -> JsonObject:
 
 def parted(extra: Extra | None, whole: str) -> tuple[str, str]:
     """Both names of a tool; the namespace is empty if it is in none, or was renamed and is known by its one name."""
-    own = own_fields(extra)
+    own = KEPT.own_fields(extra)
     namespace, name = text_of(own.get(NAMESPACE)), text_of(own.get(NAME_AT_HOME))
     joint = whole.removeprefix(namespace).removesuffix(name)
     if namespace and len(namespace + joint + name) == len(whole) and not joint.strip("_"):
@@ -113,7 +104,7 @@ class Declared:
 
     def called(self, call: ToolCall) -> ToolCall:
         """The call with the name of the tool that it means; how it was named is kept for its own family."""
-        own = dict(own_fields(call.extra))
+        own = dict(KEPT.own_fields(call.extra))
         if CALL_TYPE in own:
             return call
         came = object_of(own.pop(NAMED, None))
@@ -122,14 +113,14 @@ class Declared:
         whole = self.whole(namespace, name)
         if whole == call.name:
             return call
-        if parted(extra_of(own), whole) != (namespace, name):
+        if parted(KEPT.extra_of(own), whole) != (namespace, name):
             own[NAMED] = {"whole": whole, "name": name, "namespace": namespace}
-        return structs.replace(call, name=whole, extra=extra_of(own))
+        return structs.replace(call, name=whole, extra=KEPT.extra_of(own))
 
 
 def named_so(call: ToolCall) -> tuple[str, str]:
     """Namespace and name of a call as it came, unless it was renamed since."""
-    came = object_of(own_fields(call.extra).get(NAMED))
+    came = object_of(KEPT.own_fields(call.extra).get(NAMED))
     if came.get("whole") == call.name:
         return text_of(came.get("namespace")), text_of(came.get("name"))
     return parted(call.extra, call.name)
@@ -149,7 +140,7 @@ def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
 
 
 def is_added(tool: ToolSpec | Opaque) -> bool:
-    return own_fields(tool.extra).get(ADDED) is True
+    return KEPT.own_fields(tool.extra).get(ADDED) is True
 
 
 def _namespace(fields: Fields) -> Iterable[ToolSpec | Opaque]:
@@ -170,7 +161,7 @@ def _namespace(fields: Fields) -> Iterable[ToolSpec | Opaque]:
 
 
 def _inside(namespace: str, about: Mapping[str, Json]) -> Extra | None:
-    return extra_of({**about, NAMESPACE: namespace})
+    return KEPT.extra_of({**about, NAMESPACE: namespace})
 
 
 def _nested(fields: Fields, outer: str) -> Iterable[ToolSpec | Opaque]:
@@ -179,7 +170,7 @@ def _nested(fields: Fields, outer: str) -> Iterable[ToolSpec | Opaque]:
     for tool in fields.children("tools"):
         inner = _nested(tool, name) if tool.peek("type") == "namespace" else (_tool(tool, name),)
         for each in inner:
-            yield structs.replace(each, extra=extra_of({**own_fields(each.extra), _NESTED: True}))
+            yield structs.replace(each, extra=KEPT.extra_of({**KEPT.own_fields(each.extra), _NESTED: True}))
 
 
 def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) -> ToolSpec | Opaque:
@@ -190,7 +181,7 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
             fields.fail("type", f"expected a string, got {describe(kind)}")
         placed |= {NAMESPACE: namespace} if namespace else {}
         data = fields.rest()
-        return Opaque(FAMILY, data, kind, means=_search(data), extra=extra_of(placed), at=Where(fields.at))
+        return Opaque(FAMILY, data, kind, means=_search(data), extra=KEPT.extra_of(placed), at=Where(fields.at))
     fields.any("type")
     name, description = fields.identifier("name"), fields.text("description", "")
     placed |= both_names(namespace, name)
@@ -200,12 +191,12 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
         fields.any(_DEFERRED)
         waits_for = "search"
     if kind == "custom":
-        extra = extra_of({**placed, **_said(fields)})
+        extra = KEPT.extra_of({**placed, **_said(fields)})
         return ToolSpec(name, description, strict=strict, waits_for=waits_for, extra=extra, at=Where(fields.at))
     parameters = fields.any("parameters")
     rest, at = _said(fields), Where(fields.at, bare=parameters is None)
     schema = take_parameters(parameters, rest)
-    extra = extra_of({**placed, **rest})
+    extra = KEPT.extra_of({**placed, **rest})
     return ToolSpec(name, description, schema, strict=strict, waits_for=waits_for, extra=extra, at=at)
 
 
@@ -233,7 +224,7 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
     inside: list[Json] = []  # of the namespace that was written last
     current = ""
     for tool in tools:
-        own = own_fields(tool.extra)
+        own = KEPT.own_fields(tool.extra)
         if ADDED in own or _NESTED in own:
             continue
         namespace, about = text_of(own.get(NAMESPACE)), of_what_it_came_in(own)
@@ -258,7 +249,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     body: JsonObject = {"type": kind, **requests.render_function(tool, parted(tool.extra, tool.name)[1])}
     if tool.waits_for == "search":
         body[_DEFERRED] = True
-    return {**body, **wire_fields(tool.extra)}
+    return {**body, **KEPT.wire_fields(tool.extra)}
 
 
 # --- choice
@@ -306,7 +297,7 @@ def render_choice(conversation: Conversation) -> JsonObject:
         return {"type": kind, "name": name, "namespace": namespace} if namespace else {"type": kind, "name": name}
 
     fields = requests.render_choice(choice, API, named, lambda some: some)
-    came = object_of(own_fields(conversation.extra).get(CHOSEN))
+    came = object_of(KEPT.own_fields(conversation.extra).get(CHOSEN))
     if came and came.get("names") == list(choice.names):
         fields["tool_choice"] = came.get("tool_choice")
     return fields
@@ -340,7 +331,7 @@ def _tools_in(item: Opaque) -> tuple[ToolSpec | Opaque, ...]:
 
 def _added(item: Opaque, known: dict[tuple[str, str], ToolSpec]) -> Iterator[ToolSpec | Opaque]:
     for tool in _tools_in(item):
-        marked = structs.replace(tool, extra=extra_of({**own_fields(tool.extra), ADDED: True}))
+        marked = structs.replace(tool, extra=KEPT.extra_of({**KEPT.own_fields(tool.extra), ADDED: True}))
         if isinstance(marked, Opaque):
             yield marked
             continue
