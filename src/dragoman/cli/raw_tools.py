@@ -173,50 +173,6 @@ def _shown(arguments: str) -> str:
 # --- the formats: who writes one, and how it looks
 
 
-MODELS = {
-    "kimi_k2": "Kimi K2, K2-Thinking, K2.5",
-    "kimi_k3": "Kimi K3",
-    "hermes": "Qwen2.5, Qwen3, Hermes, Granite 4, ERNIE 4.5 and many others",
-    "qwen_coder": "Qwen3-Coder, Seed-OSS, Step 3.5, MiMo, Nemotron 3",
-    "glm": "GLM-4.5 and later",
-    "deepseek_v3": "DeepSeek V3, R1",
-    "deepseek_v31": "DeepSeek V3.1",
-    "dsml": "DeepSeek V3.2, V4",
-    "invoke": "MiniMax M2",
-    "invoke_prefixed": "models that imitate Claude's own markup",
-    "mistral": "Mistral v11 and later",
-    "mistral_array": "Mistral before v11",
-    "mistral_object": "Mistral, one object after the token",
-    "harmony": "gpt-oss",
-    "llama3_json": "Llama 3.1 and later, with its token",
-    "llama3_bare": "Llama 3.1 and later, without its token",
-    "llama4_pythonic": "Llama 4",
-    "olmo3": "Olmo 3",
-    "llama3_text": "Llama 3.1 and later, without its token, within a text",
-    "json_start": "models that forget the marker before their JSON",
-    "lfm2": "LFM2",
-    "lfm2_json": "LFM2, asked for JSON",
-    "pythonic": "models that write a list of Python calls without markers",
-    "gemma4": "Gemma 4",
-    "functiongemma": "FunctionGemma",
-    "minimax_m3": "MiniMax M3",
-    "granite": "Granite 3",
-    "granite_tag": "Granite 3, with a tag",
-    "phi4": "Phi-4-mini",
-    "phi4_start": "Phi-4-mini, at the beginning of an answer",
-    "jamba": "Jamba, Hunyuan A13B",
-    "nemotron_deci": "Llama-Nemotron",
-    "cohere": "Command A, Command R7B",
-    "apertus": "Apertus",
-    "longcat": "LongCat-Flash",
-    "longcat_tags": "LongCat-Flash from 2601 on",
-    "dots": "dots.llm",
-    "step3": "Step 3",
-    "hy_v3": "Hunyuan V3",
-    "minicpm5": "MiniCPM 5",
-}
-
-
 class Row(Struct, frozen=True):
     """One format."""
 
@@ -233,7 +189,7 @@ def rows() -> list[Row]:
         Row(
             table.name,
             table.family,
-            MODELS.get(table.name, "") + (" (only by name)" if table.by_name_only else ""),
+            table.models + (" (only by name)" if table.by_name_only else ""),
             looks(table),
             [alias for alias, names in ALIASES.items() if table.name in names and alias != table.name],
         )

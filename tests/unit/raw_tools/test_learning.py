@@ -19,6 +19,7 @@ from dragoman.cli.chat_template import Template, TemplateError, read_template, r
 from dragoman.cli.raw_tools_learn import Learnt, learn_from
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import table
+from dragoman.filters.raw_tools.choices import tables_of
 from dragoman.filters.raw_tools.learning import CannotLearn, learn
 from dragoman.filters.raw_tools.learning.pieces import (
     Shots,
@@ -33,7 +34,7 @@ from dragoman.filters.raw_tools.learning.pieces import (
 from dragoman.filters.raw_tools.learning.probes import VARIANTS, generated
 from dragoman.filters.raw_tools.learning.verify import verify
 from dragoman.filters.raw_tools.table import Keys, Markup, Table, TableFileError, parse, write
-from dragoman.filters.raw_tools.tables import TABLES, tables_of
+from dragoman.filters.raw_tools.tables import TABLES
 from dragoman.gateway.config import ConfigError, examine
 
 FOLDER = Path(__file__).parent / "templates"

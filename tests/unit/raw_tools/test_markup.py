@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 from dragoman.filters.raw_tools.bodies import reader_of
 from dragoman.filters.raw_tools.markup import HELD_LIMIT, MarkupBody
 from dragoman.filters.raw_tools.readers import Piece
-from dragoman.filters.raw_tools.tables import DSML, KIMI_K3, QWEN_CODER
+from dragoman.filters.raw_tools.tables import TABLES
 from dragoman.filters.raw_tools.values import shape_of
 from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools.reader_harness import read, read_pieces
 from tests.unit.raw_tools.reading import Read
 from tests.unit.raw_tools.samples import end, random_cut
 
+DSML, KIMI_K3, QWEN_CODER = (
+    next(table for table in TABLES if table.name == name) for name in ("dsml", "kimi_k3", "qwen_coder")
+)
 SCHEMA: dict[str, Json] = {
     "type": "object",
     "properties": {

@@ -9,8 +9,8 @@ import pytest
 
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import ALIASES, NAMES, TABLES, Engine, RawTools
+from dragoman.filters.raw_tools.choices import tables_of
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Output, Said
-from dragoman.filters.raw_tools.tables import tables_of
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools import formats, formats_known, formats_more

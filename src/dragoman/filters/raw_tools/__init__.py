@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dragoman.filters.raw_tools.choices import ALIASES, NAMES
 from dragoman.filters.raw_tools.engine import Engine
 from dragoman.filters.raw_tools.filter import RawTools
 from dragoman.filters.raw_tools.names import Ids, Tools
 from dragoman.filters.raw_tools.table import Table
-from dragoman.filters.raw_tools.tables import ALIASES, NAMES, TABLES
+from dragoman.filters.raw_tools.tables import TABLES
 
 __all__ = ["ALIASES", "NAMES", "TABLES", "Engine", "Ids", "RawTools", "Table", "Tools"]

@@ -10,11 +10,11 @@ from functools import partial
 
 from msgspec import Struct, structs
 
+from dragoman.filters.raw_tools.choices import tables_of
 from dragoman.filters.raw_tools.engine import Engine
 from dragoman.filters.raw_tools.grammar import grammar_of
 from dragoman.filters.raw_tools.names import Ids, Tools, number_calls
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Carrier, Mode, Output, Remark, Said
-from dragoman.filters.raw_tools.tables import tables_of
 from dragoman.model import events as ev
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.capabilities import Alphabet

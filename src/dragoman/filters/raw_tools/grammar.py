@@ -9,12 +9,12 @@ from functools import cache
 
 from msgspec import Struct
 
+from dragoman.filters.raw_tools.choices import tables_of
 from dragoman.filters.raw_tools.names import Tools
 from dragoman.filters.raw_tools.outputs import Carrier
 from dragoman.filters.raw_tools.prose import ENDS
 from dragoman.filters.raw_tools.readers import skip_blank
 from dragoman.filters.raw_tools.table import Table
-from dragoman.filters.raw_tools.tables import tables_of
 from dragoman.model.filter import Search
 from dragoman.wire.markers import Markers
 

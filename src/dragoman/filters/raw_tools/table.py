@@ -51,9 +51,10 @@ class Table(Struct, frozen=True, kw_only=True):
     """One format. `special`: its markers are tokens that ordinary text does not contain; other markers are tags."""
 
     name: str
-    family: str
     special: bool
     body: Body
+    family: str = ""  # tables of one family are read side by side; "": its own name
+    models: str = ""  # who writes it
     call_begin: tuple[str, ...] = ()
     call_end: tuple[str, ...] = ()
     section_begin: tuple[str, ...] = ()
@@ -76,6 +77,10 @@ class Table(Struct, frozen=True, kw_only=True):
     opener_is_body: bool = False  # what `call_begin` says is the beginning of the body, not a marker before it
     by_name_only: bool = False  # `auto` does not look for it
     numbered: bool = False  # headers and ids are Kimi's: `functions.NAME:N`
+
+    def __post_init__(self) -> None:
+        if not self.family:
+            structs.force_setattr(self, "family", self.name)
 
     @property
     def unmarked(self) -> bool:
@@ -196,7 +201,6 @@ def _table(entry: Mapping[str, Any], place: str, at: str) -> Table:
     for field, kind in (("markup", Markup), ("keys", Keys)):
         if isinstance(entry.get(field), dict):
             _known(entry[field], kind.__struct_fields__, place, f"{at}.{field}")
-    entry = {"family": entry.get("name"), **entry}
     try:
         table = msgspec.convert(entry, Table, dec_hook=_decode)
     except msgspec.ValidationError as error:
