@@ -24,9 +24,9 @@ from dragoman.model.events import (
     json_size,
 )
 from dragoman.model.naming import to_keep
-from dragoman.wire.fields import Fields, ObjectScanner
+from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, ObjectScanner
 from dragoman.wire.sse import MAX_FRAME, FrameTooLong, SseDecoder
 
 _SILENT = (b"", b"null")
