@@ -6,7 +6,7 @@ It costs several times as much as a Struct, which reads objects of a documented 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NoReturn, TypeAlias, TypeVar, cast, overload
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar, cast, overload
 
 from dragoman.errors import DragomanError, MalformedRequest, UpstreamViolation
 from dragoman.wire import jsonio
@@ -18,11 +18,7 @@ T = TypeVar("T")
 Words: TypeAlias = tuple[str, ...] | frozenset[str]
 
 
-class _Required:
-    """The default of a field that has none."""
-
-
-_REQUIRED: Final = _Required()
+REQUIRED: Any = object()  # the default of a field that has none
 _NAMES: Final[dict[type, str]] = {
     dict: "an object",
     list: "an array",
@@ -79,11 +75,7 @@ class Fields:
 
     # --- scalars
 
-    @overload
-    def text(self, name: str) -> str: ...
-    @overload
-    def text(self, name: str, default: D) -> str | D: ...
-    def text(self, name: str, default: D | _Required = _REQUIRED) -> str | D:
+    def text(self, name: str, default: D = REQUIRED) -> str | D:
         """Take a string."""
         value = self._left.pop(name, None)
         if isinstance(value, str):
@@ -108,11 +100,7 @@ class Fields:
     def _is_missing(self, value: str) -> bool:
         return is_blank(value) if issubclass(self.blame, UpstreamViolation) else not value
 
-    @overload
-    def integer(self, name: str) -> int: ...
-    @overload
-    def integer(self, name: str, default: D) -> int | D: ...
-    def integer(self, name: str, default: D | _Required = _REQUIRED) -> int | D:
+    def integer(self, name: str, default: D = REQUIRED) -> int | D:
         """Take a whole number; `3.0` is one, `true` is not."""
         value = self._left.pop(name, None)
         if type(value) is int:
@@ -121,22 +109,14 @@ class Fields:
             return int(value)
         return self._otherwise(name, value, "an integer", default)
 
-    @overload
-    def number(self, name: str) -> float: ...
-    @overload
-    def number(self, name: str, default: D) -> float | D: ...
-    def number(self, name: str, default: D | _Required = _REQUIRED) -> float | D:
+    def number(self, name: str, default: D = REQUIRED) -> float | D:
         """Take a number as it was spelt: an int stays an int."""
         value = self._left.pop(name, None)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return value
         return self._otherwise(name, value, "a number", default)
 
-    @overload
-    def flag(self, name: str) -> bool: ...
-    @overload
-    def flag(self, name: str, default: D) -> bool | D: ...
-    def flag(self, name: str, default: D | _Required = _REQUIRED) -> bool | D:
+    def flag(self, name: str, default: D = REQUIRED) -> bool | D:
         """Take a boolean."""
         value = self._left.pop(name, None)
         if isinstance(value, bool):
@@ -144,14 +124,10 @@ class Fields:
         return self._otherwise(name, value, "a boolean", default)
 
     @overload
-    def one_of(self, name: str, choices: Mapping[str, T]) -> T: ...
+    def one_of(self, name: str, choices: Mapping[str, T], default: D = ...) -> T | D: ...
     @overload
-    def one_of(self, name: str, choices: Mapping[str, T], default: D) -> T | D: ...
-    @overload
-    def one_of(self, name: str, choices: Words) -> str: ...
-    @overload
-    def one_of(self, name: str, choices: Words, default: D) -> str | D: ...
-    def one_of(self, name: str, choices: Mapping[str, T] | Words, default: D | _Required = _REQUIRED) -> T | str | D:
+    def one_of(self, name: str, choices: Words, default: D = ...) -> str | D: ...
+    def one_of(self, name: str, choices: Mapping[str, T] | Words, default: D = REQUIRED) -> T | str | D:
         """Take one of a few words: the word itself, or what a mapping makes of it."""
         value = self._left.pop(name, None)
         if value is None:
@@ -171,29 +147,21 @@ class Fields:
         """Take an object."""
         value = self._left.pop(name, None)
         if value is None:
-            return self._otherwise(name, value, "an object", _REQUIRED)
+            self._otherwise(name, value, "an object", REQUIRED)
         return Fields(value, self.path(name), self.blame)
 
     def maybe_child(self, name: str) -> Fields | None:
         """Take an object, or None when it is absent or null."""
         return None if self._data.get(name) is None else self.child(name)
 
-    @overload
-    def array(self, name: str) -> list[Json]: ...
-    @overload
-    def array(self, name: str, default: D) -> list[Json] | D: ...
-    def array(self, name: str, default: D | _Required = _REQUIRED) -> list[Json] | D:
+    def array(self, name: str, default: D = REQUIRED) -> list[Json] | D:
         """Take an array of anything."""
         value = self._left.pop(name, None)
         if isinstance(value, list):
             return value
         return self._otherwise(name, value, "an array", default)
 
-    @overload
-    def children(self, name: str) -> list[Fields]: ...
-    @overload
-    def children(self, name: str, default: D) -> list[Fields] | D: ...
-    def children(self, name: str, default: D | _Required = _REQUIRED) -> list[Fields] | D:
+    def children(self, name: str, default: D = REQUIRED) -> list[Fields] | D:
         """Take an array of objects."""
         value = self._left.pop(name, None)
         if not isinstance(value, list):
@@ -209,11 +177,7 @@ class Fields:
                 raise self.blame(f"expected an object, got {describe(item)}", at=f"{self.path(name)}[{index}]")
         return cast("list[dict[str, Json]]", objects)
 
-    @overload
-    def strings(self, name: str) -> tuple[str, ...]: ...
-    @overload
-    def strings(self, name: str, default: D) -> tuple[str, ...] | D: ...
-    def strings(self, name: str, default: D | _Required = _REQUIRED) -> tuple[str, ...] | D:
+    def strings(self, name: str, default: D = REQUIRED) -> tuple[str, ...] | D:
         """Take an array of strings."""
         value = self._left.pop(name, None)
         if not isinstance(value, list):
@@ -249,9 +213,9 @@ class Fields:
         """Raise the blamed error for the field, or for the object itself when `name` is empty."""
         raise self.blame(message, at=self.path(name) if name else self.at)
 
-    def _otherwise(self, name: str, value: Json, wanted: str, default: D | _Required) -> D:
+    def _otherwise(self, name: str, value: Json, wanted: str, default: D) -> D:
         """Settle a field that is not of the wanted type: the default if it is absent, an error if it is not."""
-        if value is None and not isinstance(default, _Required):
+        if value is None and default is not REQUIRED:
             return default
         got = f"got {describe(value)}" if name in self._data else "found nothing"
         raise self.blame(f"expected {wanted}, {got}", at=self.path(name))
