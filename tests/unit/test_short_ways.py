@@ -75,11 +75,20 @@ def test_messages_of_the_documented_shape_are_read_as_all_others(body: Any) -> N
         assert short == read("anthropic", body)
 
 
-@given(messages, st.dictionaries(st.sampled_from(["system", "max_tokens", "stream", "tools", "x"]), words | st.just(3)))
-@example([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "b"}]}], {"system": "s"})
-def test_an_exact_request_says_what_is_read_of_a_matched_one(body: Any, fields: dict[str, Any]) -> None:
-    used = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {"c": [{}]}}]}
-    data = json.dumps({"model": "m", "messages": [used, *body], **fields}).encode()
+USED = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {"c": [{}]}}]}
+RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "b"}]}
+WEB_SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+request_fields = st.dictionaries(
+    st.sampled_from(["system", "max_tokens", "stream", "tools", "x"]), words | st.just(3) | st.just([WEB_SEARCH])
+)
+
+
+@given(st.sampled_from([[], [USED]]), messages, request_fields)
+@example([USED], [RESULT], {"system": "s"})
+@example([USED], [RESULT], {"tools": [WEB_SEARCH]})
+@example([], [{"role": "user", "content": "a"}], {"max_tokens": 3})
+def test_an_exact_request_says_what_is_read_of_a_matched_one(used: Any, body: Any, fields: dict[str, Any]) -> None:
+    data = json.dumps({"model": "m", "messages": [*used, *body], **fields}).encode()
     request, dialect = HttpRequest("POST", "/v1/messages", body=data), registry.get("anthropic")
     assert dialect.exact is not None
     exact = dialect.exact(request)

@@ -272,39 +272,38 @@ class Dialect(Struct, frozen=True):
     stored: Stored | None = None
     continuation: Continuation | None = None
     models: tuple[str, ...] = ()  # names that the service is known to have
-    exact: Callable[[HttpRequest], ExactRequest | None] | None = None  # reads long requests faster; None: match it
+    exact: Callable[[HttpRequest], ExactRequest | None] | None = None  # reads requests faster; None: match it
     plain: PlainForms | None = None  # reads small requests for the plan cache of a gateway
     attribution: bool = False  # its service reads Claude Code's accounting line in the system prompt
     json_lines: bool = False  # its streams begin with a JSON object, as whole answers of all dialects do
 
 
-class Content:
+class Content(Struct):
     """Tells content from signs of life: pings, empty deltas, and counts or unknown frames that repeat the last one."""
 
-    __slots__ = ("_frame", "_usage")
-
-    def __init__(self) -> None:
-        self._usage: Usage | None = None
-        self._frame: Json = None
+    _usage: Usage | None = None
+    _frame: Json = None
 
     def is_in(self, events: ev.Events) -> bool:
         """Whether one of the events is content."""
-        return any(map(self._is_content, events))
-
-    def _is_content(self, event: ev.Event) -> bool:
-        match event:
-            case ev.TextDelta() | ev.ReasoningDelta() | ev.ArgumentsDelta():
-                return event.text != ""
-            case ev.UsageReported():
+        for event in events:
+            if isinstance(event, ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta):
+                if event.text:
+                    return True
+            elif isinstance(event, ev.UsageReported):
                 counts, self._usage = self._usage, event.usage
-                return event.usage != counts
-            case ev.OpaqueEvent(kind=kind, data=data):
+                if event.usage != counts:
+                    return True
+            elif isinstance(event, ev.OpaqueEvent):
+                kind, data = event.kind, event.data
                 if isinstance(data, dict):
                     data = {name: item for name, item in data.items() if name != _NUMBER}
                 last, self._frame = self._frame, [kind, data]
-                return kind not in _PINGS and self._frame != last
-            case _:
+                if kind not in _PINGS and self._frame != last:
+                    return True
+            else:
                 return True
+        return False
 
 
 class Reader:

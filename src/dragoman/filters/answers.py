@@ -19,7 +19,7 @@ from dragoman.model import events as ev
 from dragoman.model.blocks import ToolCall
 from dragoman.model.conversation import Stop, Why
 from dragoman.model.filter import BLOCKS, NEVER, UNSEEN, Back, Filter, LaneWatch, Notes, Reads
-from dragoman.wire.fields import ObjectScanner
+from dragoman.wire.jsonio import ObjectScanner
 
 HELD_LIMIT = 4 * 1024 * 1024  # characters held back in one stream
 

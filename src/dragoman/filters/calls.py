@@ -20,7 +20,7 @@ from dragoman.model.conversation import Choice, Conversation, Message, Reply, To
 from dragoman.model.filter import NEVER, Back, Facts, Filter, LaneWatch, MakeBack, Notes, Reads
 from dragoman.model.naming import NAME_AT_HOME
 from dragoman.wire import jsonio
-from dragoman.wire.fields import ObjectScanner
+from dragoman.wire.jsonio import ObjectScanner
 
 _HASH = 8
 _NO_NAMES: Mapping[str, str] = {}

@@ -1,16 +1,12 @@
-"""Reading of JSON objects: `exactly` for objects of a documented shape, `Fields` for all others.
+"""Reading of JSON objects of any shape: typed and blame-aware, and what was not asked for is kept as `rest()`.
 
-`Fields` is typed and blame-aware, and keeps what was not asked for as `rest()`. It costs several times as much as
-`exactly`, which knows no more than yes and no.
+It costs several times as much as a Struct, which reads objects of a documented shape and knows no more than yes and no.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from typing import Final, NoReturn, TypeAlias, TypeVar, cast, overload
-
-import msgspec
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar, cast, overload
 
 from dragoman.errors import DragomanError, MalformedRequest, UpstreamViolation
 from dragoman.wire import jsonio
@@ -22,11 +18,7 @@ T = TypeVar("T")
 Words: TypeAlias = tuple[str, ...] | frozenset[str]
 
 
-class _Required:
-    """The default of a field that has none."""
-
-
-_REQUIRED: Final = _Required()
+REQUIRED: Any = object()  # the default of a field that has none
 _NAMES: Final[dict[type, str]] = {
     dict: "an object",
     list: "an array",
@@ -46,18 +38,6 @@ def describe(value: Json) -> str:
 def is_blank(text: str) -> bool:
     """Tell whether a text shows nothing: it is empty, or all spaces, controls and format characters."""
     return not any(character.isprintable() and character != " " for character in text)
-
-
-def exactly(shape: type[T]) -> Callable[[Json], T | None]:
-    """Make a reader of one shape, a Struct that forbids unknown fields. It gives None for a value of another shape."""
-
-    def read(value: Json) -> T | None:
-        try:
-            return msgspec.convert(value, shape)
-        except jsonio.TROUBLE:
-            return None
-
-    return read
 
 
 class Fields:
@@ -95,11 +75,7 @@ class Fields:
 
     # --- scalars
 
-    @overload
-    def text(self, name: str) -> str: ...
-    @overload
-    def text(self, name: str, default: D) -> str | D: ...
-    def text(self, name: str, default: D | _Required = _REQUIRED) -> str | D:
+    def text(self, name: str, default: D = REQUIRED) -> str | D:
         """Take a string."""
         value = self._left.pop(name, None)
         if isinstance(value, str):
@@ -124,11 +100,7 @@ class Fields:
     def _is_missing(self, value: str) -> bool:
         return is_blank(value) if issubclass(self.blame, UpstreamViolation) else not value
 
-    @overload
-    def integer(self, name: str) -> int: ...
-    @overload
-    def integer(self, name: str, default: D) -> int | D: ...
-    def integer(self, name: str, default: D | _Required = _REQUIRED) -> int | D:
+    def integer(self, name: str, default: D = REQUIRED) -> int | D:
         """Take a whole number; `3.0` is one, `true` is not."""
         value = self._left.pop(name, None)
         if type(value) is int:
@@ -137,22 +109,14 @@ class Fields:
             return int(value)
         return self._otherwise(name, value, "an integer", default)
 
-    @overload
-    def number(self, name: str) -> float: ...
-    @overload
-    def number(self, name: str, default: D) -> float | D: ...
-    def number(self, name: str, default: D | _Required = _REQUIRED) -> float | D:
+    def number(self, name: str, default: D = REQUIRED) -> float | D:
         """Take a number as it was spelt: an int stays an int."""
         value = self._left.pop(name, None)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return value
         return self._otherwise(name, value, "a number", default)
 
-    @overload
-    def flag(self, name: str) -> bool: ...
-    @overload
-    def flag(self, name: str, default: D) -> bool | D: ...
-    def flag(self, name: str, default: D | _Required = _REQUIRED) -> bool | D:
+    def flag(self, name: str, default: D = REQUIRED) -> bool | D:
         """Take a boolean."""
         value = self._left.pop(name, None)
         if isinstance(value, bool):
@@ -160,14 +124,10 @@ class Fields:
         return self._otherwise(name, value, "a boolean", default)
 
     @overload
-    def one_of(self, name: str, choices: Mapping[str, T]) -> T: ...
+    def one_of(self, name: str, choices: Mapping[str, T], default: D = ...) -> T | D: ...
     @overload
-    def one_of(self, name: str, choices: Mapping[str, T], default: D) -> T | D: ...
-    @overload
-    def one_of(self, name: str, choices: Words) -> str: ...
-    @overload
-    def one_of(self, name: str, choices: Words, default: D) -> str | D: ...
-    def one_of(self, name: str, choices: Mapping[str, T] | Words, default: D | _Required = _REQUIRED) -> T | str | D:
+    def one_of(self, name: str, choices: Words, default: D = ...) -> str | D: ...
+    def one_of(self, name: str, choices: Mapping[str, T] | Words, default: D = REQUIRED) -> T | str | D:
         """Take one of a few words: the word itself, or what a mapping makes of it."""
         value = self._left.pop(name, None)
         if value is None:
@@ -187,29 +147,21 @@ class Fields:
         """Take an object."""
         value = self._left.pop(name, None)
         if value is None:
-            return self._otherwise(name, value, "an object", _REQUIRED)
+            self._otherwise(name, value, "an object", REQUIRED)
         return Fields(value, self.path(name), self.blame)
 
     def maybe_child(self, name: str) -> Fields | None:
         """Take an object, or None when it is absent or null."""
         return None if self._data.get(name) is None else self.child(name)
 
-    @overload
-    def array(self, name: str) -> list[Json]: ...
-    @overload
-    def array(self, name: str, default: D) -> list[Json] | D: ...
-    def array(self, name: str, default: D | _Required = _REQUIRED) -> list[Json] | D:
+    def array(self, name: str, default: D = REQUIRED) -> list[Json] | D:
         """Take an array of anything."""
         value = self._left.pop(name, None)
         if isinstance(value, list):
             return value
         return self._otherwise(name, value, "an array", default)
 
-    @overload
-    def children(self, name: str) -> list[Fields]: ...
-    @overload
-    def children(self, name: str, default: D) -> list[Fields] | D: ...
-    def children(self, name: str, default: D | _Required = _REQUIRED) -> list[Fields] | D:
+    def children(self, name: str, default: D = REQUIRED) -> list[Fields] | D:
         """Take an array of objects."""
         value = self._left.pop(name, None)
         if not isinstance(value, list):
@@ -225,11 +177,7 @@ class Fields:
                 raise self.blame(f"expected an object, got {describe(item)}", at=f"{self.path(name)}[{index}]")
         return cast("list[dict[str, Json]]", objects)
 
-    @overload
-    def strings(self, name: str) -> tuple[str, ...]: ...
-    @overload
-    def strings(self, name: str, default: D) -> tuple[str, ...] | D: ...
-    def strings(self, name: str, default: D | _Required = _REQUIRED) -> tuple[str, ...] | D:
+    def strings(self, name: str, default: D = REQUIRED) -> tuple[str, ...] | D:
         """Take an array of strings."""
         value = self._left.pop(name, None)
         if not isinstance(value, list):
@@ -265,63 +213,9 @@ class Fields:
         """Raise the blamed error for the field, or for the object itself when `name` is empty."""
         raise self.blame(message, at=self.path(name) if name else self.at)
 
-    def _otherwise(self, name: str, value: Json, wanted: str, default: D | _Required) -> D:
+    def _otherwise(self, name: str, value: Json, wanted: str, default: D) -> D:
         """Settle a field that is not of the wanted type: the default if it is absent, an error if it is not."""
-        if value is None and not isinstance(default, _Required):
+        if value is None and default is not REQUIRED:
             return default
         got = f"got {describe(value)}" if name in self._data else "found nothing"
         raise self.blame(f"expected {wanted}, {got}", at=self.path(name))
-
-
-# --- Follow JSON text that arrives in pieces just far enough to know when its object is complete.
-#
-# It looks at quotes, backslashes and brackets only: whether what lies between them is JSON is not its question.
-
-
-_STRUCTURE = re.compile(r'["{}\[\]]')
-_STRING_END = re.compile(r'["\\]')
-
-
-class ObjectScanner:
-    """Feed text cut anywhere; `complete` turns true with the bracket that closes the first object or array."""
-
-    __slots__ = ("_depth", "_escaped", "_quoted", "complete")
-
-    def __init__(self) -> None:
-        self.complete = False
-        self._depth = 0
-        self._quoted = False
-        self._escaped = False
-
-    def feed(self, text: str) -> str:
-        """Take more text; give what follows the completed object, which is never part of it."""
-        position = self._in_string(text, 0) if self._quoted else 0
-        while not self.complete:
-            found = _STRUCTURE.search(text, position) if not self._quoted else None
-            if found is None:
-                return ""
-            position, mark = found.end(), found[0]
-            if mark == '"':
-                self._quoted = True
-                position = self._in_string(text, position)
-            elif mark in "{[":
-                self._depth += 1
-            else:
-                self._depth -= 1
-                self.complete = self._depth <= 0
-        return text[position:]
-
-    def _in_string(self, text: str, position: int) -> int:
-        """Go to the string's end, or to the end of the text."""
-        if self._escaped and position < len(text):
-            position, self._escaped = position + 1, False
-        while (found := _STRING_END.search(text, position)) is not None:
-            position = found.end()
-            if found[0] == '"':
-                self._quoted = False
-                return position
-            if position == len(text):
-                self._escaped = True
-                return position
-            position += 1
-        return len(text)

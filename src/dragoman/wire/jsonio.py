@@ -15,32 +15,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
-
-__all__ = [
-    "Json",
-    "JsonError",
-    "ObjectText",
-    "Raw",
-    "decode",
-    "decode_at",
-    "doubled",
-    "encode",
-    "encode_text",
-    "fitting",
-    "is_whole",
-    "may_double",
-    "object_of",
-    "pretty",
-    "python_text",
-    "quote",
-    "strict",
-    "text_of",
-    "text_of_parts",
-    "typed",
-]
+from msgspec import Struct
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+Raw: TypeAlias = msgspec.Raw  # a part of a payload that is kept unread
 T = TypeVar("T")
 
 
@@ -423,6 +401,45 @@ def _indent(text: bytes) -> bytes:
     indented = msgspec.json.format(masked, indent=2)
     shown = re.sub(mark + "(....)", r"\\u\1", indented) if mark else indented
     return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", shown).encode()
+
+
+# --- JSON text that arrives in pieces, followed just far enough to know when its object is complete.
+#
+# Only quotes, backslashes and brackets are looked at: whether what lies between them is JSON is not the question.
+
+_STRUCTURE = re.compile(r'["{}\[\]]')
+_STRING_END = re.compile(r'["\\]')
+
+
+class ObjectScanner(Struct):
+    """Feed text cut anywhere; `complete` turns true with the bracket that closes the first object or array."""
+
+    complete: bool = False
+    _depth: int = 0
+    _quoted: bool = False
+    _escaped: bool = False  # a backslash was the last character
+
+    def feed(self, text: str) -> str:
+        """Take more text; give what follows the completed object, which is never part of it."""
+        position = 0
+        if self._escaped and text:
+            position, self._escaped = 1, False
+        while not self.complete:
+            found = (_STRING_END if self._quoted else _STRUCTURE).search(text, position)
+            if found is None:
+                return ""
+            position, mark = found.end(), found[0]
+            if mark == '"':
+                self._quoted = not self._quoted
+            elif mark == "\\":
+                self._escaped = position == len(text)
+                position += 1
+            elif mark in "{[":
+                self._depth += 1
+            else:
+                self._depth -= 1
+                self.complete = self._depth <= 0
+        return text[position:]
 
 
 # --- errors

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from dragoman.errors import BadFrame, LocalMisuse
-from dragoman.wire.frame import Frame, then_raise
+from dragoman.wire.frame import Frame, Payload, then_raise
 
 MAX_FRAME = 16 * 1024 * 1024
 
@@ -197,11 +197,17 @@ def _name(name: bytes) -> str:
     return str(name, "utf-8", "replace")
 
 
-def encode_sse(kind: bytes, data: bytes) -> bytes:
-    """Write one event, without an event line if `kind` is empty. Decoding gives `data` back, every line end as LF."""
+def encode_payload(payload: Payload) -> bytes:
+    """Write one event, without an event line if its kind is empty. Decoding gives its data back, line ends as LF."""
+    data = payload.data
     if b"\n" in data or b"\r" in data:
         data = b"\ndata: ".join(_LINE_END.split(data))
-    return _prefix(kind) + data + b"\n\n"
+    return _prefix(payload.kind) + data + b"\n\n"
+
+
+def encode_sse(kind: bytes, data: bytes) -> bytes:
+    """Write one event of this kind and data."""
+    return encode_payload(Payload(kind, data))
 
 
 @lru_cache(256)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.wire.fields import ObjectScanner
 from dragoman.wire.jsonio import (
     Json,
     JsonError,
+    ObjectScanner,
     ObjectText,
     Raw,
     decode,

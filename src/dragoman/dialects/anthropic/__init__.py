@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dragoman.dialects.anthropic.codec import (
-    AnthropicBinding,
-    AnthropicCodec,
-    AnthropicCounts,
-    AnthropicListing,
-    exact_request,
-)
+from dragoman.dialects.anthropic.codec import AnthropicBinding, AnthropicCodec, AnthropicListing
+from dragoman.dialects.anthropic.request import exact_request
 from dragoman.dialects.base import Dialect
+from dragoman.dialects.kit.binding import TokenCounts
 
 __all__ = ["DIALECT", "AnthropicBinding", "AnthropicCodec"]
 
@@ -17,7 +13,7 @@ DIALECT = Dialect(
     "anthropic",
     AnthropicCodec(),
     AnthropicBinding(),
-    AnthropicCounts(),
+    TokenCounts("input_tokens"),
     AnthropicListing(),
     key_header="x-api-key",
     exact=exact_request,

@@ -236,7 +236,7 @@ _PASSING: frozenset[tuple[type, ...]] = frozenset(
 class AnthropicEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
-    def __init__(self, asked: Conversation, world: World) -> None:
+    def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
         self._model = asked.model  # no more of it: a stream may last
         self._world = world
         self._index: dict[int, int] = {}

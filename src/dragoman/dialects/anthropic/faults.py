@@ -5,6 +5,7 @@ from __future__ import annotations
 from dragoman.dialects.kit.faults import FaultTable, unreadable
 from dragoman.dialects.kit.values import decoded
 from dragoman.errors import Fault, Kind
+from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
@@ -37,7 +38,7 @@ _BY_WORDS: tuple[tuple[str, Kind], ...] = (
 )
 
 
-def parse_fault(response: HttpResponse) -> Fault:
+def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
     """What a refusal says, whoever sent it: the service, or a proxy on the way that speaks no JSON."""
     body = decoded(response.body)
     kind = _TABLE.by_status(response.status)

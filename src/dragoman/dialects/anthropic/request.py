@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, takewhile
 from typing import Literal
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, convert, structs
 
 from dragoman.dialects.anthropic.blocks import (
     FAMILY,
@@ -26,12 +26,13 @@ from dragoman.dialects.anthropic.blocks import (
     with_cache,
     with_extra,
 )
-from dragoman.dialects.anthropic.shapes import Settings, exact_message, exact_settings
+from dragoman.dialects.anthropic.shapes import RawCall, Settings, exact_message, made_message, read_raw
 from dragoman.dialects.anthropic.tools import client_tool, compacting, definitions_in
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import Call, ExactRequest
+from dragoman.dialects.kit.settings import guards_depth
 from dragoman.dialects.kit.tools import CLAUDE_MODES, render_claude_choice
-from dragoman.dialects.kit.values import json_text, members
-from dragoman.errors import MalformedRequest, Unrepresentable
+from dragoman.dialects.kit.values import json_text
+from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where
 from dragoman.model.conversation import (
     Conversation,
@@ -45,8 +46,14 @@ from dragoman.model.conversation import (
     canonical,
 )
 from dragoman.model.naming import to_keep
+from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
+from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
+
+PATH = "/v1/messages"
+VERSION = "2023-06-01"
+_HINTS = ("anthropic-version", "anthropic-beta")
 
 KNOBS = ("temperature", "top_p", "top_k")
 NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}}
@@ -57,7 +64,9 @@ _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
 _DISPLAYS = {"summarized": True, "omitted": False}
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 MESSAGES = Where("messages")
-_WHOLE = ("service_tier", "context_management")  # fields that are kept as they are
+_OWN = ("model", "messages", "stream")  # fields of a request that are no settings
+_DEEP = b"[{"
+_MESSAGE_VALUES, _BLOCK_VALUES = 3, 4  # JSON values of a message and of a block, about
 _DEFERRED = "defer_loading"
 _ADDED = "~added"  # on a tool that a block of a message defines
 _NO_THREAD = (
@@ -67,19 +76,64 @@ _NO_THREAD = (
 # --- reading
 
 
-def parse_request(call: Call) -> Conversation:
-    """Read a request. Raises MalformedRequest, naming the place."""
+def hints_of(request: HttpRequest) -> dict[str, str]:
+    """The headers that matter. The usual version says nothing; a header sent twice is one list."""
+    hints: dict[str, str] = {}
+    for name, value in request.headers:
+        if name in _HINTS and value and (name, value) != ("anthropic-version", VERSION):
+            hints[name] = f"{hints[name]},{value}" if name in hints else value
+    return hints
+
+
+def exact_request(request: HttpRequest) -> ExactRequest | None:
+    """Read a request that generates and has the documented shape, from its bytes; None for any other.
+
+    This takes less time and memory than a tree of JSON values. What it refuses is matched and read as that.
+    """
+    if request.method != "POST" or request.path != PATH:
+        return None
     try:
-        return conversation_of(call)
-    except RecursionError:
-        raise MalformedRequest("nested too deeply") from None
+        shape = read_raw(request.body)
+        if not shape.model.strip():
+            return None
+        settings = structs.asdict(shape).items()
+        rest: dict[str, Json] = {name: value for name, value in settings if name not in _OWN and value is not UNSET}
+        call = Call("generate", shape.model, shape.stream, rest, hints_of(request))
+        read = [made_message(message, Where(MESSAGES, at)) for at, message in enumerate(shape.messages)]
+        asked = conversation_of(call, tuple(read))
+    except (DragomanError, *jsonio.TROUBLE):
+        return None  # matching says what is wrong
+    blocks = [block for message in shape.messages if isinstance(message.content, list) for block in message.content]
+    inputs = [block.input for block in blocks if type(block) is RawCall]
+    deep = [jsonio.decode(value) for given in inputs for value in given.values() if memoryview(value)[0] in _DEEP]
+    # A list for each level above them: the messages, a message, its content, a block, its input.
+    free = structs.replace(call, body={"messages": [[[[deep]]]], **rest})
+    values = _MESSAGE_VALUES * len(shape.messages) + _BLOCK_VALUES * len(blocks) + sum(map(len, inputs))
+    return ExactRequest(free, asked, values)
 
 
 def conversation_of(call: Call, messages: tuple[Message, ...] | None = None) -> Conversation:
-    """All that is asked. `messages`, where given, are those of the request, and the body has none."""
-    shape = exact_settings(call.body)
-    if shape is not None and (messages is not None or shape.messages is not UNSET):
-        return _of_shape(call, shape, messages)
+    """All that is asked. `messages`, where given, are those of a request of the documented shape without its messages.
+
+    Raises MalformedRequest, naming the place.
+    """
+    try:
+        settings = convert(call.body, Settings)
+    except jsonio.TROUBLE:
+        return _with_added(_parse_fields(call, messages))
+    if messages is not None:
+        return settings.conversation(call, messages)
+    if settings.messages is UNSET:
+        return _parse_fields(call, None)  # which says what is missing
+    read = [_read(item, Where(MESSAGES, at)) for at, item in enumerate(settings.messages)]
+    return _with_added(settings.conversation(call, tuple(read)))
+
+
+parse_request = guards_depth(MalformedRequest)(conversation_of)
+
+
+def _parse_fields(call: Call, messages: tuple[Message, ...] | None) -> Conversation:
+    """Read a request of any shape, of which `messages` may be read already."""
     fields = Fields(call.body)
     kept: dict[str, Json] = {}  # what known objects hold beside what we know
     if messages is None:
@@ -105,34 +159,7 @@ def conversation_of(call: Call, messages: tuple[Message, ...] | None = None) -> 
         held=(*_held(fields.peek("thread")), *compacting(fields.rest())),
         extra=extra_of({**to_keep(fields.rest()), **kept}),
     )
-    return _with_added(canonical(conversation))
-
-
-def _of_shape(call: Call, shape: Settings, messages: tuple[Message, ...] | None) -> Conversation:
-    """Return the conversation of a request of the documented shape."""
-    if messages is None:
-        items = shape.messages or ()
-        messages = tuple([_read(item, Where(MESSAGES, at)) for at, item in enumerate(items)])
-    kept = {name: value for name, value in members(call.body).items() if name in _WHOLE}
-    choice = shape.tool_choice
-    knobs = {"temperature": shape.temperature, "top_p": shape.top_p, "top_k": shape.top_k}
-    conversation = Conversation(
-        call.model,
-        messages,
-        system=shape.made_system(),
-        tools=shape.made_tools(),
-        tool_choice=ToolChoice() if choice is None else ToolChoice(choice.type, (), choice.parallel),
-        thinking=shape.made_thinking(),
-        max_tokens=shape.max_tokens,
-        stop=tuple(shape.stop_sequences or ()),
-        knobs={name: value for name, value in knobs.items() if value is not None},
-        stream=call.stream,
-        user="" if shape.metadata is UNSET else shape.metadata.user_id,
-        hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
-        held=tuple(compacting(kept)) if kept else (),
-        extra=extra_of(kept),
-    )
-    return _with_added(canonical(conversation))
+    return canonical(conversation)
 
 
 def _with_added(conversation: Conversation) -> Conversation:
@@ -333,14 +360,11 @@ def _thinking(fields: Fields, effort: str, kept: dict[str, Json]) -> Thinking:
 # --- rendering
 
 
+@guards_depth(Unrepresentable)
 def render_request(conversation: Conversation) -> Call:
     """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
     _refuse_unsayable(conversation)
-    try:
-        body = _body(conversation)
-    except RecursionError:
-        raise Unrepresentable("nested too deeply") from None
-    hints = conversation.hints
+    body, hints = _body(conversation), conversation.hints
     headers = {**hints.fields} if hints and hints.family == FAMILY else {}
     said = {name: value for name, value in headers.items() if isinstance(value, str)}
     return Call("generate", conversation.model, conversation.stream, body, said)

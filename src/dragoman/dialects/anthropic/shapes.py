@@ -1,4 +1,4 @@
-"""Requests and messages of just the documented shape: these Structs read them.
+"""Requests and messages of just the documented shape: these Structs read them, from bytes or from JSON values.
 
 What has any other field, block or type is read by `Fields` (request.py, blocks.py), which keep what is unknown and name
 what is wrong. Where both can read something they give the same.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, convert
 
 from dragoman.dialects.anthropic.blocks import FAMILY
-from dragoman.model.blocks import Block, Cache, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Message, Role, Thinking, ToolSpec
+from dragoman.dialects.anthropic.tools import compacting
+from dragoman.dialects.base import Call
+from dragoman.model.blocks import Block, Cache, Extra, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.conversation import Conversation, Message, Role, Thinking, ToolChoice, ToolSpec, canonical
 from dragoman.wire import jsonio
-from dragoman.wire.fields import exactly
 from dragoman.wire.jsonio import Json, Raw
 
 _Filled: TypeAlias = Annotated[str, Meta(min_length=1)]
@@ -29,8 +30,11 @@ class _Mark(_Object, frozen=True):
     ttl: Literal["5m", "1h"] = "5m"
 
 
-def _cache(mark: _Mark | None) -> Cache | None:
-    return None if mark is None else Cache(mark.ttl)
+_CACHES: dict[_Mark | None, Cache | None] = {
+    None: None,
+    _Mark("ephemeral", "5m"): Cache("5m"),
+    _Mark("ephemeral", "1h"): Cache("1h"),
+}
 
 
 class _Block(_Object, frozen=True, tag_field="type", kw_only=True):
@@ -76,6 +80,30 @@ class RawMessage(_Object, frozen=True):
     content: str | list[_Text | RawCall | _ToolResult | _Thinking]
 
 
+class RawRequest(_Object, frozen=True):
+    """A whole request in bytes. Its settings are read a second time, as `Settings`, if only those are not exact."""
+
+    model: str
+    messages: list[RawMessage]
+    stream: bool = False
+    system: Any = UNSET
+    tools: Any = UNSET
+    tool_choice: Any = UNSET
+    max_tokens: Any = UNSET
+    stop_sequences: Any = UNSET
+    temperature: Any = UNSET
+    top_p: Any = UNSET
+    top_k: Any = UNSET
+    thinking: Any = UNSET
+    output_config: Any = UNSET
+    metadata: Any = UNSET
+    service_tier: Any = UNSET
+    context_management: Any = UNSET
+
+
+read_raw = jsonio.strict(RawRequest)
+
+
 class _Tool(_Object, frozen=True):
     name: _Filled
     input_schema: dict[str, Any]
@@ -88,10 +116,6 @@ class _Tool(_Object, frozen=True):
 class _Mode(_Object, frozen=True):
     type: Literal["auto", "any", "none"]
     disable_parallel_tool_use: bool | None = None
-
-    @property
-    def parallel(self) -> bool | None:
-        return None if self.disable_parallel_tool_use is None else not self.disable_parallel_tool_use
 
 
 class _Metadata(_Object, frozen=True):
@@ -114,6 +138,15 @@ class _Adaptive(_Object, frozen=True, tag_field="type", tag="adaptive"):
     pass
 
 
+_MODES: dict[type, Literal["default", "on", "off", "adaptive"]] = {
+    type(None): "default",
+    _Enabled: "on",
+    _Disabled: "off",
+    _Adaptive: "adaptive",
+}
+_WHOLE = ("service_tier", "context_management")  # fields that are kept as they are
+
+
 class Settings(_Object, frozen=True):
     """A request without its model and `stream`; its messages are read one by one."""
 
@@ -132,57 +165,69 @@ class Settings(_Object, frozen=True):
     service_tier: Any = None
     context_management: Any = None
 
-    def made_system(self) -> tuple[Text, ...]:
-        """Return the system prompt."""
-        if not isinstance(self.system, list):
-            return () if self.system is None else (Text(self.system, at=Where("system")),)
-        texts = enumerate(self.system)
-        return tuple([Text(text.text, _cache(text.cache_control), at=Where(f"system[{at}]")) for at, text in texts])
-
-    def made_tools(self) -> tuple[ToolSpec, ...]:
-        """Return the tools."""
+    def conversation(self, call: Call, messages: tuple[Message, ...]) -> Conversation:
+        """Return the conversation of a call whose body has these settings."""
+        assert isinstance(call.body, dict)
+        kept = {name: call.body[name] for name in call.body if name in _WHOLE}
+        system: tuple[Text, ...] = ()
+        if isinstance(self.system, list):
+            texts = enumerate(self.system)
+            system = tuple(
+                [Text(text.text, _CACHES[text.cache_control], at=Where(f"system[{at}]")) for at, text in texts]
+            )
+        elif self.system is not None:
+            system = (Text(self.system, at=Where("system")),)
         tools = []
         for index, tool in enumerate(self.tools or ()):
-            cache, at = _cache(tool.cache_control), Where(f"tools[{index}]")
+            cache, at = _CACHES[tool.cache_control], Where(f"tools[{index}]")
             tools.append(ToolSpec(tool.name, tool.description or "", tool.input_schema, cache, tool.strict, at=at))
-        return tuple(tools)
-
-    def made_thinking(self) -> Thinking:
-        """Return how the model shall think."""
-        effort, asked = "" if self.output_config is UNSET else self.output_config.effort, self.thinking
-        if isinstance(asked, _Enabled):
-            return Thinking("on", effort, asked.budget_tokens)
-        if asked is None:
-            return Thinking(effort=effort)
-        return Thinking("off" if isinstance(asked, _Disabled) else "adaptive", effort)
-
-
-_read = exactly(_Message)
-exact_settings = exactly(Settings)
+        choice = ToolChoice()
+        if (asked := self.tool_choice) is not None:
+            alone = asked.disable_parallel_tool_use
+            choice = ToolChoice(asked.type, (), None if alone is None else not alone)
+        effort = "" if self.output_config is UNSET else self.output_config.effort
+        budget = self.thinking.budget_tokens if isinstance(self.thinking, _Enabled) else None
+        knobs = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+        conversation = Conversation(
+            call.model,
+            messages,
+            system=system,
+            tools=tuple(tools),
+            tool_choice=choice,
+            thinking=Thinking(_MODES[type(self.thinking)], effort, budget),
+            max_tokens=self.max_tokens,
+            stop=tuple(self.stop_sequences or ()),
+            knobs={name: value for name, value in knobs.items() if value is not None},
+            stream=call.stream,
+            user="" if self.metadata is UNSET else self.metadata.user_id,
+            hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
+            held=tuple(compacting(kept)) if kept else (),
+            extra=Extra(FAMILY, kept) if kept else None,
+        )
+        return canonical(conversation)
 
 
 def exact_message(item: Json, at: Where) -> Message | None:
     """Read a message of the documented shape; None for any other."""
-    shape = _read(item)
-    return None if shape is None else made_message(shape, at)
+    try:
+        return made_message(convert(item, _Message), at)
+    except jsonio.TROUBLE:
+        return None
 
 
-def made_message(shape: _Message | RawMessage, at: Where) -> Message | None:
-    """The message that has this shape; None if it has arguments that cannot be written."""
+def made_message(shape: _Message | RawMessage, at: Where) -> Message:
+    """Return the message that has this shape. Raises JsonError for arguments that cannot be written."""
     content, place = shape.content, Where(at, "content")
     if isinstance(content, str):
         return Message(shape.role, (Text(content, at=place),), at=at)
-    try:
-        return Message(shape.role, tuple(_blocks(content, place)), at=at)
-    except jsonio.JsonError:
-        return None
+    return Message(shape.role, tuple(_blocks(content, place)), at=at)
 
 
 def _blocks(content: list[Any], place: Where) -> list[Block]:
     blocks: list[Block] = []
     for index, block in enumerate(content):
         at, kind = Where(place, index), type(block)  # isinstance is slow where a Struct class does not match
-        cache = None if kind is _Thinking else _cache(block.cache_control)
+        cache = None if kind is _Thinking else _CACHES[block.cache_control]
         if kind is _Text:
             blocks.append(Text(block.text, cache, at=at))
         elif kind is _Call or kind is RawCall:
@@ -204,5 +249,5 @@ def _parts(content: str | list[_Text], at: Where) -> tuple[Text, ...]:
     parts: list[Text] = []
     for index, part in enumerate(content):
         if part.text or part.cache_control is not None:
-            parts.append(Text(part.text, _cache(part.cache_control), at=Where(at, index)))
+            parts.append(Text(part.text, _CACHES[part.cache_control], at=Where(at, index)))
     return tuple(parts)

@@ -26,7 +26,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.frame import FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse, path_name
 from dragoman.wire.jsonio import Json
-from dragoman.wire.sse import encode_sse
+from dragoman.wire.sse import encode_payload, encode_sse
 
 _TRAITS: tuple[Trait, ...] = (
     "user_last",
@@ -179,7 +179,7 @@ class GeminiBinding(Struct, frozen=True):
             # does it, and not closed by a blank line: Google's JavaScript SDK raises for bare JSON in a piece of its
             # own, and for text that is left over at the end.
             return encode_sse(b"", payload.data) + payload.data + b"\n"
-        return encode_sse(payload.kind, payload.data)
+        return encode_payload(payload)
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
         return refusal(fault, status_of(fault), body)

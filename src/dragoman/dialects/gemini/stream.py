@@ -22,9 +22,9 @@ from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Stop, Why
 from dragoman.model.naming import to_keep
-from dragoman.wire.fields import Fields, ObjectScanner
+from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, ObjectScanner
 from dragoman.wire.sse import MAX_FRAME, FrameTooLong, SseDecoder
 
 _SILENT = (b"", b"null")

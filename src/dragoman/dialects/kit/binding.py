@@ -13,7 +13,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.frame import FrameDecoder, Payload
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
-from dragoman.wire.sse import SseDecoder, comment, encode_sse
+from dragoman.wire.sse import SseDecoder, comment, encode_payload
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
@@ -45,7 +45,7 @@ class SseBinding(Struct, frozen=True):
     def frame(self, payload: Payload) -> bytes:
         if not payload.data:
             return comment(b"ping")  # an empty data line breaks clients
-        return encode_sse(payload.kind, payload.data)
+        return encode_payload(payload)
 
 
 class TokenCounts(Struct, frozen=True):

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, convert
 
 from dragoman.dialects.base import PlainReply, PlainRequest
 from dragoman.dialects.openai.blocks import KEPT
 from dragoman.model.blocks import Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message, Stop, Usage, Why
 from dragoman.wire import jsonio
-from dragoman.wire.fields import exactly
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
@@ -57,13 +56,11 @@ class _Message(_Object):
     function_call: None = None
 
 
-_read = exactly(_Message)
-
-
 def exact_message(item: Json, at: Where) -> Message | None:
     """Read a message of the documented shape; None for any other."""
-    shape = _read(item)
-    if shape is None:
+    try:
+        shape = convert(item, _Message)
+    except jsonio.TROUBLE:
         return None
     role, content, calls = shape.role, shape.content, shape.tool_calls
     said = _texts(content, Where(at, "content"))

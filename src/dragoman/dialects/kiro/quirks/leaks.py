@@ -17,8 +17,7 @@ from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Conversation, ToolSpec
 from dragoman.model.filter import BLOCKS, UNSEEN, Back, Facts, Features, Filter, LaneWatch, MakeBack, Notes, Reads
 from dragoman.wire import jsonio
-from dragoman.wire.fields import ObjectScanner
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, ObjectScanner
 
 # --- Follow text that may be calls written as text, and tell as soon as it cannot be that any more.
 #
