@@ -16,7 +16,7 @@ import dragoman.dialects as registry
 from bench.questions import question
 from dragoman.dialects.anthropic import request as anthropic_request
 from dragoman.dialects.base import Call
-from dragoman.dialects.kiro.models import estimate, estimate_input, estimate_message
+from dragoman.dialects.kiro.models import count_input, estimate, estimate_message
 from dragoman.dialects.kiro.quirks import request as kiro_surrogates
 from dragoman.dialects.openai import messages as openai_messages
 from dragoman.errors import DragomanError
@@ -196,9 +196,9 @@ def inventory_has_every_block_once(asked: Conversation) -> None:
 
 
 def conversation_is_as_long_as_its_parts(asked: Conversation) -> None:
-    around = estimate_input(structs.replace(asked, messages=(), system=()))
+    around = count_input(structs.replace(asked, messages=(), system=()))
     system = sum(estimate(text.text) for text in asked.system)
-    assert estimate_input(asked) == around + system + sum(map(estimate_message, asked.messages))
+    assert count_input(asked) == around + system + sum(map(estimate_message, asked.messages))
 
 
 def test_a_place_is_told_by_its_steps() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from dragoman.dialects.kiro.models import estimate_input, model_of
+from dragoman.dialects.kiro.models import count_input, model_of
 from dragoman.dialects.kit.faults import FaultTable, unreadable
 from dragoman.dialects.kit.values import decoded
 from dragoman.errors import Fault, Kind
@@ -98,7 +98,7 @@ def parse_fault(response: HttpResponse, asked: Conversation | None = None) -> Fa
     wait = response.retry_after
     if not isinstance(body, dict):
         return Fault(kind, unreadable(response), response.status, wait, code=code.partition(":")[0])
-    sizes = None if asked is None else lambda: (estimate_input(asked), model_of(asked.model).window)
+    sizes = None if asked is None else lambda: (count_input(asked), model_of(asked.model).window)
     return fault_of(body, code, kind, response.status, wait, sizes)
 
 

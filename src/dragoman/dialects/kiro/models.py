@@ -110,11 +110,7 @@ class Counting(Protocol):
 
 def estimate(text: str) -> int:
     """Tokens in a text: four ASCII characters, or one other character, are about one."""
-    return (len(text) + 3) // 4 if text.isascii() else _wide(text)
-
-
-def _wide(text: str) -> int:
-    plain = _plain(text)
+    plain = len(text) if text.isascii() else _plain(text)
     return len(text) - plain + (plain + 3) // 4
 
 
@@ -128,38 +124,30 @@ def _plain(text: str) -> int:
     return 2 * len(text) - len(text.data if type(text) is jsonio.ObjectText else jsonio.Raw(text))
 
 
-def estimate_input(conversation: Conversation) -> int:
-    """Tokens of everything a conversation says to the model; the estimate that it carries, if it carries one."""
+def count_input(conversation: Conversation, held: Inventory | None = None) -> int:
+    """Tokens of everything a conversation says to the model; the estimate that it carries, if it carries one.
+
+    `held` is what its messages hold, where that is known.
+    """
     if conversation.tokens is not None:
         return conversation.tokens
-    return count_input(conversation, inventory(conversation.messages))
-
-
-def count_input(conversation: Conversation, held: Inventory) -> int:
-    """Count them. `held` is what the messages hold."""
+    held = held or inventory(conversation.messages)
     texts = [text.text for text in conversation.system] + held.words
     texts += [call.arguments for call in held.calls] + [call.name for call in held.calls]
+    for tool in conversation.tools:
+        try:
+            texts.append(jsonio.encode(tool).decode())
+        except jsonio.JsonError:  # nested too deeply: sending it reports that
+            continue
     wide = [text for text in texts if not text.isascii()]
     plain = [*map(_plain, wide)]
     others = sum(map(len, wide)) - sum(plain)
     plain += [len(text) for text in texts if text.isascii()]
-    return (
-        others
-        + sum([(size + 3) // 4 for size in plain])
-        + sum(map(_block, (*held.thoughts, *held.others)))
-        + sum(map(_tool, conversation.tools))
-    )
+    return others + sum([(size + 3) // 4 for size in plain]) + sum(map(_block, (*held.thoughts, *held.others)))
 
 
 def estimate_message(message: Message) -> int:
     return sum(map(_block, message.blocks))
-
-
-def _tool(tool: object) -> int:
-    try:
-        return estimate(jsonio.encode(tool).decode())
-    except jsonio.JsonError:  # nested too deeply: sending it reports that
-        return 0
 
 
 def _block(block: Block) -> int:
@@ -172,23 +160,20 @@ def _block(block: Block) -> int:
     return IMAGE if isinstance(block, Media) else 0
 
 
-class Counter:
+class Counter(Struct, gc=False):
     """Counts what an answer says, piece by piece, so that cutting it into more pieces makes no more tokens."""
 
-    __slots__ = ("_plain", "_wide")
-
-    def __init__(self) -> None:
-        self._plain = 0
-        self._wide = 0
+    plain: int = 0
+    wide: int = 0
 
     def add(self, text: str) -> None:
         plain = len(text) if text.isascii() else _plain(text)
-        self._plain += plain
-        self._wide += len(text) - plain
+        self.plain += plain
+        self.wide += len(text) - plain
 
     @property
     def tokens(self) -> int:
-        return self._wide + (self._plain + 3) // 4
+        return self.wide + (self.plain + 3) // 4
 
 
 def usage_of(percentage: float, window: int, output: int, split: Sequence[int] | None, reasoning: int = 0) -> Usage:

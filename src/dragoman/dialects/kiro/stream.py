@@ -19,22 +19,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Literal, TypeAlias
+from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, structs, to_builtins
 
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.kiro.faults import fault_of
-from dragoman.dialects.kiro.models import Counter, Counting, estimate_input, model_of, usage_of
-from dragoman.dialects.kiro.turns import FAMILY, extra_of
+from dragoman.dialects.kiro.models import Counter, Counting, count_input, model_of, usage_of
+from dragoman.dialects.kiro.turns import FAMILY
+from dragoman.dialects.kit.values import members
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
-from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall
+from dragoman.model.blocks import Block, Extra, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.filter import LaneSource
 from dragoman.model.usage import count, exclusive_usage
 from dragoman.wire import jsonio
-from dragoman.wire.fields import Fields
+from dragoman.wire.fields import Fields, is_blank
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
 
@@ -53,10 +54,11 @@ _COUNTS = ("uncachedInputTokens", "outputTokens", "cacheReadInputTokens", "cache
 _LOST_CALL = "MALFORMED_TOOL_USE"  # the service dropped a call of the model
 _MALFORMED = frozenset({_LOST_CALL, "MALFORMED_MODEL_OUTPUT"})
 _TOO_LONG = "ContentLengthExceededException"
+_CREDITS = frozenset({"metering"})
 _MOST_PERCENT = 1e6  # of the context: a figure beyond is no percentage
 
 
-class _Content(Struct, gc=False):
+class _Content(Struct, forbid_unknown_fields=True, gc=False):
     """The payload that nearly all of a stream is made of."""
 
     content: str
@@ -64,23 +66,36 @@ class _Content(Struct, gc=False):
 
 
 class _Thought(Struct, forbid_unknown_fields=True, gc=False):
-    """More of a thought; what comes beside it is gathered, and may not repeat."""
+    """A piece of a thought, of its signature, or a whole thought that is redacted."""
 
-    text: str
-
-
-class _Input(Struct, forbid_unknown_fields=True, gc=False):
-    """More of a call's input. A `stop` ends the call, so it may only say no."""
-
-    input: str
-    toolUseId: str  # noqa: N815
-    name: str | None = None
-    stop: Literal[False] = False
+    text: str | None = None
+    signature: str | None = None
+    redactedContent: str | None = None  # noqa: N815
 
 
-_decode_content = jsonio.strict(_Content)
-_decode_thought = jsonio.strict(_Thought)
-_decode_input = jsonio.strict(_Input)
+class _Piece(Struct, forbid_unknown_fields=True, gc=False):
+    """A piece of a call. The name counts in the first one only."""
+
+    toolUseId: str | None = None  # noqa: N815
+    name: Any = UNSET
+    input: Any = None
+    stop: bool | None = None
+
+
+class _About(Struct, forbid_unknown_fields=True, gc=False):
+    """What an event says about the answer as a whole. What has the wrong type says nothing."""
+
+    conversationId: Any = None  # noqa: N815
+    utteranceId: Any = None  # noqa: N815
+    stopReason: Any = None  # noqa: N815
+    tokenUsage: Any = None  # noqa: N815
+    contextUsagePercentage: Any = None  # noqa: N815
+
+
+class _Metering(Struct, forbid_unknown_fields=True, gc=False):
+    unit: Any = UNSET
+    unitPlural: Any = UNSET  # noqa: N815
+    usage: Any = UNSET
 
 
 class _Use(Struct):
@@ -92,31 +107,25 @@ class _Use(Struct):
     grown: bool = False
 
 
-_Handler: TypeAlias = Callable[["KiroDecoder", Fields], ev.Events]
-
-
 class KiroDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
     def __init__(self, asked: Conversation, world: World, counting: Counting, keys: ev.BlockKeys | None = None) -> None:
-        self._asked: Conversation | None = asked  # until it is measured: a stream may last
-        self._size = 0  # of the question, as we estimate it
+        self._size = count_input(asked)  # of the question, as we estimate it
         self._world = world
         self._counting = counting
         self._begun = False
         self._over = False
         self._id = ""
-        self._model = asked.model
-        self._window = model_of(asked.model).window
+        self._asked_model = self._model = asked.model
         self._keys = keys or ev.BlockKeys()
         self._said = False  # a block has begun
-        self._text: int | None = None
-        self._thought: int | None = None
+        self._open: int | None = None  # the key of the text or thought that is open
+        self._kind: type[Block] = Text  # of it
         self._signature = ev.KeptText(self._keys.budget)
         self._uses: dict[str, _Use] = {}
         self._last_use = ""
-        self._ended: set[str] = set()
-        self._called = False
+        self._ended: set[str] = set()  # ids of calls
         self._reason = ""
         self._percentage: float | None = None
         self._told: Usage | None = None  # exact counts, if the service gave any
@@ -126,39 +135,39 @@ class KiroDecoder(Decoder):
 
     @property
     def is_open(self) -> bool:
-        return self._text is not None or self._thought is not None or bool(self._uses)
+        return self._open is not None or bool(self._uses)
 
     def feed(self, frame: Frame) -> ev.Events | None:
         if self._over:
             raise OutOfOrder("the stream is over", at=frame.kind)
-        if frame.error:
-            return self._exception(frame.kind, _said(frame))
-        handler = _HANDLERS.get(frame.kind)
+        handler = None if frame.error else _HANDLERS.get(frame.kind)
         if handler is None:
             return self._unknown(frame)
-        body = _object(frame)
-        inner = body.get(frame.kind)
-        if isinstance(inner, dict) and len(body) == 1:
-            body = inner  # some wrap the payload in its own name
-        if _is_error(body):
-            return self._exception("", body)
-        return handler(self, Fields(body, frame.kind, MissingField))
+        try:
+            said = handler.decode(frame.data)
+        except jsonio.TROUBLE:  # an error, a payload in its own name, unknown fields, or no such event
+            body = _object(frame)
+            if _is_error(body):
+                return self._exception("", body)
+            said = handler.read(Fields(body, frame.kind, MissingField))
+        return handler.take(self, said, frame.kind)
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneSource | None:
-        if key == self._text:
-            return LaneSource("assistantResponseEvent", _decode_content, attrgetter("content"), self._output.add)
-        if key == self._thought:
-            of_thought = LaneSource("reasoningContentEvent", _decode_thought, attrgetter("text"), self._count_thought)
+        if key == self._open:
+            if self._kind is Text:
+                return LaneSource("assistantResponseEvent", _decode_content, attrgetter("content"), self._output.add)
+            of_thought = LaneSource("reasoningContentEvent", _decode_thought, _only_text, self._count_thought)
             return None if self._signature else of_thought
         last = self._last_use
         use = self._uses.get(last)
 
-        def input_of(piece: _Input) -> str | None:
-            return piece.input if piece.toolUseId == last else None
+        def input_of(piece: _Piece) -> str | None:
+            more = piece.input if piece.toolUseId == last and not piece.stop else None
+            return more if isinstance(more, str) else None
 
         if use is None or use.key != key or not use.grown:
             return None
-        return LaneSource("toolUseEvent", _decode_input, input_of, self._output.add)
+        return LaneSource("toolUseEvent", _decode_piece, input_of, self._output.add)
 
     def _count_thought(self, text: str) -> None:
         self._output.add(text)
@@ -176,45 +185,40 @@ class KiroDecoder(Decoder):
 
     # --- the answer
 
-    def _start(self) -> ev.Events:
-        if self._begun:
+    def _turn_to(self, kind: type[Block] | None) -> list[ev.Event]:
+        """Begin the answer if it has not begun, and end the text or thought that is open if it is of another kind."""
+        events: list[ev.Event] = []
+        if not self._begun:
+            self._begun = True
+            usage = Usage(self._size, estimated=True)
+            events.append(ev.Started(self._id or self._world.new_id("msg_"), self._model, usage))
+        if self._open is not None and self._kind is not kind:
+            if self._signature:
+                events.append(ev.Sealed(self._open, Seal(FAMILY, self._signature.take())))
+            events.append(ev.BlockEnded(self._open))
+            self._open = None
+        return events
+
+    def _about(self, said: _About, kind: str) -> ev.Events:
+        if kind == "messageMetadataEvent":
+            if not self._id and isinstance(said.utteranceId, str):
+                self._id = said.utteranceId
             return ()
-        self._begun = True
-        usage = Usage(self._measured(), estimated=True)
-        return (ev.Started(self._id or self._world.new_id("msg_"), self._model, usage),)
+        counts, percentage, has_counts = said.tokenUsage, said.contextUsagePercentage, False
+        if kind != "contextUsageEvent":
+            if said.stopReason and isinstance(said.stopReason, str):
+                self._reason = said.stopReason
+            has_counts, percentage = isinstance(counts, dict), None
+            if has_counts:
+                percentage = counts.get("contextUsagePercentage")
+                self._told = exclusive_usage(*(count(counts.get(name)) for name in _COUNTS))
+        if type(percentage) in (int, float) and 0 <= percentage < _MOST_PERCENT:
+            self._percentage, has_counts = float(percentage), True
+        begun = self._turn_to(self._kind)
+        return (*begun, ev.UsageReported(self._usage())) if has_counts else tuple(begun)
 
-    def _measured(self) -> int:
-        """Tokens of the question, estimated once."""
-        if self._asked is not None:
-            self._size, self._asked = estimate_input(self._asked), None
-        return self._size
-
-    def _sizes(self) -> tuple[int, int]:
-        return self._measured(), self._window
-
-    def _message_metadata(self, fields: Fields) -> ev.Events:
-        self._id = self._id or _text(fields, "utteranceId")
-        return ()
-
-    def _context_usage(self, fields: Fields) -> ev.Events:
-        percentage = _percentage(fields)
-        if percentage is None:
-            return self._start()
-        self._percentage = percentage
-        return (*self._start(), ev.UsageReported(self._usage()))
-
-    def _metadata(self, fields: Fields) -> ev.Events:
-        self._reason = _text(fields, "stopReason") or self._reason
-        counts = fields.any("tokenUsage")
-        if not isinstance(counts, dict):
-            return self._start()
-        percentage = _percentage(Fields(counts, fields.path("tokenUsage"), fields.blame))
-        self._percentage = self._percentage if percentage is None else percentage
-        self._told = exclusive_usage(*(count(counts.get(name)) for name in _COUNTS))
-        return (*self._start(), ev.UsageReported(self._usage()))
-
-    def _meter(self, fields: Fields) -> ev.Events:
-        self._metering = fields.rest()
+    def _meter(self, said: _Metering | dict[str, Json], _kind: str) -> ev.Events:
+        self._metering = to_builtins(said)
         return ()
 
     def _usage(self) -> Usage:
@@ -227,15 +231,15 @@ class KiroDecoder(Decoder):
             window = self._counting.window(self._model)
             usage = usage_of(self._percentage, window, output, shares, reasoning)
         else:
-            usage = Usage(self._measured(), output, reasoning=reasoning, estimated=True)
+            usage = Usage(self._size, output, reasoning=reasoning, estimated=True)
         if self._metering:  # credits: nothing is lost where they mean nothing
-            usage = structs.replace(usage, extra=extra_of({"metering": self._metering}, frozenset({"metering"})))
+            usage = structs.replace(usage, extra=Extra(FAMILY, {"metering": self._metering}, _CREDITS))
         return usage
 
     def _end(self, why: Why | None = None) -> ev.Events:
         """All that is open ends, and with it the answer. An open call was cut."""
         cut = bool(self._uses)
-        events: list[ev.Event] = [*self._end_text(), *self._end_thought()]
+        events = self._turn_to(None)
         events += [ev.BlockEnded(use.key, complete=False) for use in self._uses.values()]
         self._uses.clear()
         if self._reason in _MALFORMED and (self._reason == _LOST_CALL or not self._said):
@@ -247,166 +251,113 @@ class KiroDecoder(Decoder):
             return Stop(why or Why.LENGTH)
         if self._reason in REASONS:
             return Stop(REASONS[self._reason])
-        extra = extra_of({"stopReason": self._reason}) if self._reason else None
-        if self._called:
+        extra = Extra(FAMILY, {"stopReason": self._reason}) if self._reason else None
+        if self._ended:
             return Stop(Why.TOOL, extra=extra)
         full = self._percentage is not None and self._percentage >= 100
         return Stop(Why.CONTEXT if full else Why.END, extra=extra)
 
     def _exception(self, kind: str, body: dict[str, Json]) -> ev.Events:
         self._over = True
-        fault = fault_of(body, kind, sizes=self._sizes)
+        fault = fault_of(body, kind, sizes=lambda: (self._size, model_of(self._asked_model).window))
         if kind == _TOO_LONG and self._said:  # it had begun to answer: the answer grew too long, not the question
-            return (*self._start(), *self._end(Why.LENGTH))
+            return self._end(Why.LENGTH)
         return (ev.Failed(fault),)
 
     def _unknown(self, frame: Frame) -> ev.Events:
-        """A frame of an unknown kind, which may be no JSON; one without a kind may hold a known event by name."""
+        """An exception, or a frame of an unknown kind, which may be no JSON.
+
+        An exception whose body cannot be read is a failure all the same. A frame without a kind may hold a known event
+        by name.
+        """
         try:
             body = jsonio.decode(frame.data) if frame.data else None
         except jsonio.JsonError:
             body = frame.data.decode("utf-8", "replace")
+        if frame.error:
+            return self._exception(frame.kind, members(body))
         if isinstance(body, dict):
             if _is_error(body) or frame.kind == "error":
                 return self._exception("", body)
             name = next(iter(body), "")
-            inner = body.get(name)
-            if not frame.kind and name in _HANDLERS and isinstance(inner, dict):
-                return _HANDLERS[name](self, Fields(inner, name, MissingField))
-        return (*self._start(), ev.OpaqueEvent(FAMILY, frame.kind, body))
+            inner, handler = body.get(name), _HANDLERS.get(name)
+            if not frame.kind and handler is not None and isinstance(inner, dict):
+                return handler.take(self, handler.read(Fields(inner, name, MissingField)), name)
+        return (*self._turn_to(self._kind), ev.OpaqueEvent(FAMILY, frame.kind, body))
 
     # --- text and thoughts
 
-    def _content(self, fields: Fields) -> ev.Events:
-        model, text = _text(fields, "modelId"), fields.text("content", "" if fields.has("modelId") else None)
-        if text is None:
-            text = fields.text("content")
-        self._model = model or self._model
-        if not text:
+    def _content(self, said: _Content, _kind: str) -> ev.Events:
+        self._model = said.modelId or self._model
+        if not said.content:
             return ()
-        events: list[ev.Event] = [*self._start(), *self._end_thought()]
-        if self._text is None:
-            self._text = self._key()
-            events.append(ev.BlockStarted(self._text, Text("")))
-        self._output.add(text)
-        return (*events, ev.TextDelta(self._text, text))
+        events = self._turn_to(Text)
+        if self._open is None:
+            self._open, self._kind, self._said = self._keys.fresh(), Text, True
+            events.append(ev.BlockStarted(self._open, Text("")))
+        self._output.add(said.content)
+        return (*events, ev.TextDelta(self._open, said.content))
 
-    def _end_text(self) -> ev.Events:
-        key, self._text = self._text, None
-        return () if key is None else (ev.BlockEnded(key),)
-
-    def _reasoned(self, fields: Fields) -> ev.Events:
-        text, signature = fields.text("text", ""), fields.text("signature", "")
-        hidden = fields.text("redactedContent", "")
-        events: list[ev.Event] = [*self._start(), *self._end_text()]
-        if hidden:
-            key = self._key()
-            thought, seal = Reasoning("", FAMILY), Seal(FAMILY, hidden, "redacted")
-            events += (*self._end_thought(), ev.BlockStarted(key, thought), ev.Sealed(key, seal), ev.BlockEnded(key))
-        if text and self._signature:
-            events += self._end_thought()  # what was signed is over
-        if (text or signature) and self._thought is None:
-            self._thought = self._key()
-            events.append(ev.BlockStarted(self._thought, Reasoning("", FAMILY)))
-        if text and self._thought is not None:
-            self._output.add(text)
-            self._reasoning.add(text)
-            events.append(ev.ReasoningDelta(self._thought, text))
-        if signature:
-            self._signature.add(signature)
+    def _reasoned(self, said: _Thought, _kind: str) -> ev.Events:
+        is_other = said.redactedContent or (said.text and self._signature)  # what was signed is over
+        events = self._turn_to(None if is_other else Reasoning)
+        if said.redactedContent:
+            key, self._said = self._keys.fresh(), True
+            thought, seal = Reasoning("", FAMILY), Seal(FAMILY, said.redactedContent, "redacted")
+            events += (ev.BlockStarted(key, thought), ev.Sealed(key, seal), ev.BlockEnded(key))
+        if (said.text or said.signature) and self._open is None:
+            self._open, self._kind, self._said = self._keys.fresh(), Reasoning, True
+            events.append(ev.BlockStarted(self._open, Reasoning("", FAMILY)))
+        if said.text and self._open is not None:
+            self._count_thought(said.text)
+            events.append(ev.ReasoningDelta(self._open, said.text))
+        if said.signature:
+            self._signature.add(said.signature)
         return tuple(events)
-
-    def _end_thought(self) -> ev.Events:
-        key, signature = self._thought, self._signature.take()
-        self._thought = None
-        if key is None:
-            return ()
-        return (ev.Sealed(key, Seal(FAMILY, signature)), ev.BlockEnded(key)) if signature else (ev.BlockEnded(key),)
-
-    def _key(self, block: Block | None = None) -> int:
-        self._said = True
-        return self._keys.fresh(block)
 
     # --- calls
 
-    def _tool_use(self, fields: Fields) -> ev.Events:
+    def _tool_use(self, piece: _Piece, kind: str) -> ev.Events:
         """A piece of a call. One without an id belongs to the call that came last (facts 3.3, no. 1)."""
-        stop, value = fields.flag("stop", False), fields.any("input")
-        if fields.peek("toolUseId") in (None, ""):
-            name = fields.peek("name")
-            last = self._uses.get(self._last_use)
-            if last is None and stop and not value and name is None:
-                return ()  # the end of a call that has ended
-            if last is None or name not in (None, "", last.name):
-                fields.fail("toolUseId", "expected a string that is not empty")
-            call_id = self._last_use
-        else:
-            call_id = fields.identifier("toolUseId")
-        if call_id in self._ended:
-            return ()  # told twice
-        events: list[ev.Event] = []
+        call_id, value = piece.toolUseId or self._last_use, piece.input
         use = self._uses.get(call_id)
+        if not piece.toolUseId:
+            named = piece.name not in (UNSET, None)
+            if use is None and piece.stop and not value and not named:
+                return ()  # the end of a call that has ended
+            if use is None or (named and piece.name not in ("", use.name)):
+                raise MissingField("expected a string that is not empty", at=f"{kind}.toolUseId")
+        if call_id in self._ended:
+            return ()  # it came twice
+        events: list[ev.Event] = []
         if use is None:
-            call = ToolCall(call_id, fields.identifier("name"))
-            use = self._uses[call_id] = _Use(self._key(call), call.name)
-            events += (*self._start(), *self._end_thought(), *self._end_text())
-            events.append(ev.BlockStarted(use.key, call))
+            if is_blank(call_id) or not isinstance(piece.name, str) or is_blank(piece.name):
+                _refuse_unnamed(piece, kind)
+            call = ToolCall(call_id, piece.name)
+            use = self._uses[call_id] = _Use(self._keys.fresh(call), call.name)
+            self._said = True
+            events += (*self._turn_to(None), ev.BlockStarted(use.key, call))
         self._last_use = call_id
-        events += self._grow(use, value, fields)
-        if stop:
-            events += self._end_use(call_id, use)
-        return tuple(events)
-
-    def _grow(self, use: _Use, value: Json, fields: Fields) -> ev.Events:
         if isinstance(value, dict):
             if value and not use.grown:
                 self._keys.budget.keep(ev.json_size(value) - ev.json_size(use.given))
                 use.given = value
-            return ()
-        if value is None or value == "":
-            return ()
-        if not isinstance(value, str):
-            fields.fail("input", "expected a string")
-        use.grown, use.given = True, None
-        self._output.add(value)
-        return (ev.ArgumentsDelta(use.key, value),)
-
-    def _end_use(self, call_id: str, use: _Use) -> ev.Events:
-        del self._uses[call_id]
-        self._ended.add(call_id)
-        self._called = True
-        if use.grown:
-            return (ev.BlockEnded(use.key),)
-        arguments = jsonio.encode(use.given or {}).decode()  # no input at all is how a call without arguments is told
-        self._output.add(arguments)
-        return (ev.ArgumentsDelta(use.key, arguments), ev.BlockEnded(use.key))
-
-
-# Of the class: bound methods would keep their decoder, and the question in it, until the next collection.
-_HANDLERS: dict[str, _Handler] = {
-    "assistantResponseEvent": KiroDecoder._content,
-    "codeEvent": KiroDecoder._content,
-    "reasoningContentEvent": KiroDecoder._reasoned,
-    "toolUseEvent": KiroDecoder._tool_use,
-    "contextUsageEvent": KiroDecoder._context_usage,
-    "metadataEvent": KiroDecoder._metadata,
-    "messageStopEvent": KiroDecoder._metadata,
-    "messageMetadataEvent": KiroDecoder._message_metadata,
-    "meteringEvent": KiroDecoder._meter,
-}
-
-
-def _text(fields: Fields, name: str) -> str:
-    """A string that says something about the answer; what is none says nothing, and does not fail the answer."""
-    value = fields.any(name)
-    return value if isinstance(value, str) else ""
-
-
-def _percentage(fields: Fields) -> float | None:
-    """How full the context is; None where the service gives no figure that can be one."""
-    value = fields.any("contextUsagePercentage")
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value < _MOST_PERCENT else None  # type: ignore[arg-type,operator]
+        elif isinstance(value, str):
+            if value:
+                use.grown, use.given = True, None
+                events.append(ev.ArgumentsDelta(use.key, value))
+                self._output.add(value)
+        elif value is not None:
+            raise MissingField("expected a string", at=f"{kind}.input")
+        if piece.stop:
+            del self._uses[call_id]
+            self._ended.add(call_id)
+            if not use.grown:
+                arguments = jsonio.encode(use.given or {}).decode()  # a call without arguments has no input at all
+                events.append(ev.ArgumentsDelta(use.key, arguments))
+                self._output.add(arguments)
+            events.append(ev.BlockEnded(use.key))
+        return tuple(events)
 
 
 def _object(frame: Frame) -> dict[str, Json]:
@@ -416,17 +367,70 @@ def _object(frame: Frame) -> dict[str, Json]:
         raise BadFrame(f"not JSON: {error}", at=frame.kind) from None
     if not isinstance(body, dict):
         raise BadFrame("expected an object", at=frame.kind)
-    return body
-
-
-def _said(frame: Frame) -> dict[str, Json]:
-    """What an exception says; one whose body cannot be read is a failure all the same."""
-    try:
-        return _object(frame)
-    except BadFrame:
-        return {}
+    inner = body.get(frame.kind)
+    return inner if isinstance(inner, dict) and len(body) == 1 else body  # some wrap the payload in its own name
 
 
 def _is_error(body: dict[str, Json]) -> bool:
     """An error that came as an ordinary event (facts 3.3, no. 13)."""
     return "__type" in body or "_type" in body or ("error" in body and "message" in body)
+
+
+def _refuse_unnamed(piece: _Piece, kind: str) -> None:
+    """Raise for the id or the name of a call, of which one is missing or blank."""
+    fields = Fields(to_builtins(piece), kind, MissingField)
+    fields.identifier("toolUseId")
+    fields.identifier("name")
+
+
+def _only_text(piece: _Thought) -> str | None:
+    return piece.text if piece.signature is None and piece.redactedContent is None else None
+
+
+# --- what is not exactly of the shape of its event: unknown fields are left out, what is wrong is named
+
+
+def _read_content(fields: Fields) -> _Content:
+    model = fields.any("modelId")
+    text = fields.text("content", "") if fields.has("modelId") else fields.text("content")
+    return _Content(text, model if isinstance(model, str) else None)
+
+
+def _read_thought(fields: Fields) -> _Thought:
+    return _Thought(fields.text("text", None), fields.text("signature", None), fields.text("redactedContent", None))
+
+
+def _read_piece(fields: Fields) -> _Piece:
+    stop = fields.flag("stop", False)
+    call_id = None if fields.peek("toolUseId") in (None, "") else fields.identifier("toolUseId")
+    name = fields.peek("name") if fields.has("name") else UNSET
+    return _Piece(call_id, name, fields.peek("input"), stop)
+
+
+def _read_about(fields: Fields) -> _About:
+    return _About(*map(fields.peek, _About.__struct_fields__))
+
+
+class _Handler(Struct, frozen=True):
+    decode: Callable[[bytes], Any]  # of a payload that is exactly of the event's shape
+    read: Callable[[Fields], Any]  # of any other
+    take: Callable[[KiroDecoder, Any, str], ev.Events]
+
+
+_decode_content = jsonio.strict(_Content)
+_decode_thought = jsonio.strict(_Thought)
+_decode_piece = jsonio.strict(_Piece)
+# Of the class: bound methods would keep their decoder, and the question in it, until the next collection.
+_OF_TEXT = _Handler(_decode_content, _read_content, KiroDecoder._content)
+_ABOUT = _Handler(jsonio.strict(_About), _read_about, KiroDecoder._about)
+_HANDLERS: dict[str, _Handler] = {
+    "assistantResponseEvent": _OF_TEXT,
+    "codeEvent": _OF_TEXT,
+    "reasoningContentEvent": _Handler(_decode_thought, _read_thought, KiroDecoder._reasoned),
+    "toolUseEvent": _Handler(_decode_piece, _read_piece, KiroDecoder._tool_use),
+    "contextUsageEvent": _ABOUT,
+    "metadataEvent": _ABOUT,
+    "messageStopEvent": _ABOUT,
+    "messageMetadataEvent": _ABOUT,
+    "meteringEvent": _Handler(jsonio.strict(_Metering), Fields.rest, KiroDecoder._meter),
+}

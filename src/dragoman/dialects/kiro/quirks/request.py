@@ -181,9 +181,7 @@ class FitSize(Filter):
         if self._most_entries is not None:
             conversation = _with(conversation, _trimmed(asked, self._entries(asked), self._most_entries))
         counted = len(asked) - len(conversation.messages)
-        size = None if counted else conversation.tokens
-        if size is None:
-            size = count_input(conversation, facts.inventory(conversation))
+        size = count_input(conversation, facts.inventory(conversation))
         if size > limit and self._trims:
             tokens = _tokens(conversation.messages)
             around = size - tokens[0]
@@ -215,7 +213,11 @@ class FitSize(Filter):
 
 
 def _with(conversation: Conversation, messages: tuple[Message, ...]) -> Conversation:
-    return conversation if messages is conversation.messages else structs.replace(conversation, messages=messages)
+    return (
+        conversation
+        if messages is conversation.messages
+        else structs.replace(conversation, messages=messages, tokens=None)
+    )
 
 
 def _tokens(messages: Sequence[Message]) -> list[int]:
