@@ -1,0 +1,48 @@
+"""Words that only this project understood, each with what to write instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+LONGEST_LINE = 120
+
+BANNED = {
+    r"whoever|whomever": "name the subject: the client, the caller, the operator",
+    r"nobody|somebody|anybody|everybody": "name the subject: no client, any process, all callers",
+    r"told|tells?|telling|untold": "reported, sent, returned; shows, names, says",
+    r"said|unsaid": "sent, reported, stated; the content",
+    r"heard|hears?|hearing": "received; reads, listens to",
+    r"at home|comes? home|came home|for home": "in the same dialect, for an upstream of the same dialect",
+    r"(?:leave|leaves|left|leaving) alone": "circuit breaker, cooldown, not asked; unchanged",
+    r"ways? back": "the response half, the response",
+    r"let(?:s|ting)? go": "releases",
+    r"moulds?|praise|outlets?|gatekeepers?|desks?|doors?": "the field's word: template, buffer, admission, endpoint",
+    r"signs? of life": "keep-alive",
+    r"without a word": "silently, without an error",
+    r"knobs?": "setting, sampling setting",
+    r"bears?|bearable": "accepts, allows, within the limit",
+    r"mingles?": "are merged",
+    r"tongues?": "dialect",
+    r"in earnest": "at full scale, in production",
+    r"wits|affair|dawdles?|praises?": "plain words",
+}
+_PATTERNS = [(re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE), instead) for words, instead in BANNED.items()]
+
+
+def banned(lines: dict[int, str]) -> Iterator[tuple[int, str]]:
+    """Yield the line number of each banned word, and what to write instead."""
+    for number, line in lines.items():
+        for pattern, instead in _PATTERNS:
+            for found in pattern.finditer(line):
+                yield number, f"{found.group(0)!r}: {instead}"
+
+
+def long_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of Markdown that are longer than 120 characters. Tables, code blocks and images may be longer."""
+    is_code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        is_code ^= line.lstrip().startswith("```")
+        is_exempt = is_code or line.lstrip().startswith(("|", "```", "!["))
+        if len(line) > LONGEST_LINE and not is_exempt:
+            yield number, f"{len(line)} characters: wrap the line at {LONGEST_LINE}"
