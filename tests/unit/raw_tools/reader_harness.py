@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dragoman.filters.raw_tools.tables import TABLES
-from dragoman.filters.raw_tools.values import Schema, Shape, shape_of
+from dragoman.filters.raw_tools.values import Shape, shape_of
 from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools.reading import Read, run
 from tests.unit.raw_tools.samples import all_cuts
@@ -14,10 +14,9 @@ from tests.unit.raw_tools.samples import all_cuts
 def read_pieces(table: str, pieces: Iterable[str], schema: Mapping[str, Json] | None) -> Read:
     """Read the pieces as a stream of text brings them. They begin after the header of the call."""
     chosen = next(each for each in TABLES if each.name == table)
-    known = None if schema is None else Schema(schema)
 
     def shapes(tool: str, key: str) -> Shape:
-        return shape_of(None, key) if known is None else known.shape(key)
+        return shape_of(schema, key)
 
     return run(chosen, pieces, shapes, ends=False)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from dragoman.filters.raw_tools.bodies import reader_of
-from dragoman.filters.raw_tools.readers import EndOfCall, NamedCall, Piece, Reader
+from dragoman.filters.raw_tools.readers import CallsReader, EndOfCall, NamedCall, Piece, Reader
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.values import UNKNOWN, Shape
 from tests.unit.raw_tools.samples import all_cuts
@@ -60,7 +60,7 @@ def run(
 
 
 def _calls(reader: Reader, out: list[Piece]) -> tuple[tuple[str, str, bool | None], ...]:
-    if not reader.names_inside:
+    if not isinstance(reader, CallsReader):
         return (("", "".join(piece for piece in out if isinstance(piece, str)), reader.valid),)
     calls: list[tuple[str, str, bool | None]] = []
     for piece in out:

@@ -8,7 +8,8 @@ import pytest
 from msgspec import structs
 
 from dragoman.filters.raw_tools import Engine, RawTools, Tools
-from dragoman.filters.raw_tools.outputs import HELD_LIMIT, Remark
+from dragoman.filters.raw_tools.outputs import Remark
+from dragoman.filters.raw_tools.readers import HELD_LIMIT
 from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Stop, ToolChoice, Why
 from dragoman.model.events import (

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dragoman.filters.raw_tools import TABLES, RawTools
-from dragoman.filters.raw_tools.outputs import HELD_LIMIT, CallEnded, CallStarted, Carrier, Remark, Said
+from dragoman.filters.raw_tools.outputs import CallEnded, CallStarted, Carrier, Remark, Said
+from dragoman.filters.raw_tools.readers import HELD_LIMIT
 from dragoman.model.conversation import Why
 from dragoman.model.filter import Facts, Notes
 from dragoman.raw_tools import EventToolCall, ToolCallParser, ToolCallTransformer

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.filters.raw_tools.markup import HELD_LIMIT
+from dragoman.filters.raw_tools.readers import HELD_LIMIT
 from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools.reader_harness import read, read_pieces
 from tests.unit.raw_tools.reading import Read

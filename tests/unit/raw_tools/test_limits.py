@@ -10,8 +10,8 @@ import pytest
 
 import dragoman
 from dragoman.filters.raw_tools import Engine, Tools
-from dragoman.filters.raw_tools.outputs import HELD_LIMIT, Arguments, CallEnded, CallStarted, Remark, Said
-from dragoman.filters.raw_tools.readers import AHEAD_LIMIT, LIMIT
+from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Remark, Said
+from dragoman.filters.raw_tools.readers import AHEAD_LIMIT, HELD_LIMIT, LIMIT
 from dragoman.model.conversation import ToolSpec
 from tests.budget import LONG
 from tests.growth import Work, grows_linearly

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.filters.raw_tools.bodies import reader_of
-from dragoman.filters.raw_tools.markup import HELD_LIMIT, MarkupBody
-from dragoman.filters.raw_tools.readers import Piece
+from dragoman.filters.raw_tools.markup import MarkupBody
+from dragoman.filters.raw_tools.readers import HELD_LIMIT, Piece
 from dragoman.filters.raw_tools.tables import TABLES
 from dragoman.filters.raw_tools.values import shape_of
 from dragoman.wire.jsonio import Json

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.filters.raw_tools.values import Schema, fits, object_text, property_names, shape_of
+from dragoman.filters.raw_tools.values import fits, object_text, property_names, shape_of
 from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools.reader_harness import read_pieces
 from tests.unit.raw_tools.samples import random_cut
@@ -208,13 +209,13 @@ def test_which_values_stream() -> None:
         "listed": {"enum": ["a"]},
         "n": {"type": "integer"},
     }
-    shapes = Schema({"properties": properties})
-    assert shapes.shape("text").streams and not shapes.shape("text").streams_as("false")
-    assert not shapes.shape("mixed").streams and shapes.shape("mixed").streams_as("true")
-    assert not shapes.shape("listed").streams
-    assert not shapes.shape("n").streams_as("true")
-    assert not shapes.shape("unheard of").streams and shapes.shape("unheard of").streams_as("string")
-    assert shapes.shape("text").declared and not shapes.shape("unheard of").declared
+    shapes = partial(shape_of, {"properties": properties})
+    assert shapes("text").streams() and not shapes("text").streams("false")
+    assert not shapes("mixed").streams() and shapes("mixed").streams("true")
+    assert not shapes("listed").streams()
+    assert not shapes("n").streams("true")
+    assert not shapes("unheard of").streams() and shapes("unheard of").streams("string")
+    assert shapes("text").declared and not shapes("unheard of").declared
 
 
 def test_l30_which_parameters_may_wrap_the_arguments() -> None:
@@ -235,12 +236,12 @@ def test_members_and_items_have_shapes_of_their_own() -> None:
         },
         "$defs": DEFS,
     }
-    shapes = Schema(schema)
-    assert shapes.shape("deep").member("next").member("next").member("n").as_json("007") == "7"
-    assert shapes.shape("map").member("any").as_json("5") == "5" and not shapes.shape("map").member("any").declared
-    assert [shapes.shape("pair").item(index).as_json("1") for index in range(3)] == ['"1"', "true", "1"]
-    assert [shapes.shape("old").item(index).as_json("1") for index in range(2)] == ['"1"', "1"]
-    assert shapes.names == {"deep", "rows", "map", "pair", "old"} == property_names(schema)
+    shapes = partial(shape_of, schema)
+    assert shapes("deep").member("next").member("next").member("n").as_json("007") == "7"
+    assert shapes("map").member("any").as_json("5") == "5" and not shapes("map").member("any").declared
+    assert [shapes("pair").item(index).as_json("1") for index in range(3)] == ['"1"', "true", "1"]
+    assert [shapes("old").item(index).as_json("1") for index in range(2)] == ['"1"', "1"]
+    assert {"deep", "rows", "map", "pair", "old"} == property_names(schema)
 
 
 def test_fits_asks_for_an_object_with_all_that_is_required() -> None:

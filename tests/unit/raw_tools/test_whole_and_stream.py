@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from dragoman.filters import raw_tools
 from dragoman.filters.raw_tools import Engine, Tools
-from dragoman.filters.raw_tools.outputs import HELD_LIMIT, Arguments, CallStarted, Output, Remark, Said
-from dragoman.filters.raw_tools.readers import LIMIT
+from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Output, Remark, Said
+from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT
 from dragoman.wire.jsonio import Json
 from tests.budget import LONG
 from tests.unit.raw_tools.documents import broken, document_of, kimi_document, prose_and_calls

@@ -50,10 +50,6 @@ class EngineBase:
         self._thinking = ""  # what closes the reasoning that the text is in
         self._wrapped = False  # a wrapper has said what the text is
         self._as: Carrier | None = None  # what the text is, if not text
-        self._begin()
-
-    def _begin(self) -> None:
-        """Stand before the first text, in no section and no call."""
         self._text = ""  # what is being read
         self._skip_line_end = False
         self._opener = ""

@@ -1,19 +1,19 @@
-"""The readers of arguments by name. A new format needs an entry here only if none of these can read it."""
+"""The reader of a table's body. A new format needs another one only if none of these can read it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
-from typing import TypeAlias
 
-from dragoman.errors import LocalMisuse
+from msgspec import Struct
+
 from dragoman.filters.raw_tools.elements import ElementsBody, ElementsMarks
 from dragoman.filters.raw_tools.literals import PYTHON, LiteralMachine, Style, gemma_style
 from dragoman.filters.raw_tools.markup import MarkupBody, MarkupMarks
 from dragoman.filters.raw_tools.readers import LIMIT, CallsReader, JsonBody, Piece, Reader, skip_blank
-from dragoman.filters.raw_tools.table import Body, Table
-from dragoman.filters.raw_tools.values import UNKNOWN, Shape, ShapeOf
+from dragoman.filters.raw_tools.table import Table
+from dragoman.filters.raw_tools.values import ShapeOf
 from dragoman.filters.raw_tools.wrapped import WrappedJson
 from dragoman.wire.markers import Markers
 
@@ -21,12 +21,31 @@ from dragoman.wire.markers import Markers
 
 
 _LOST = 256  # characters after the place where text turned out to be no call that are read as part of it
-_HEADER = re.compile(r"(?<![\w.-])(?P<name>[^\W\d][\w.-]*+)\s*+\(")
-_HALF_HEADER = re.compile(r"(?<![\w.-])[^\W\d][\w.-]*+\s*+\Z")
 
 
-def _no_shape(tool: str, parameter: str) -> Shape:
-    return UNKNOWN
+class Notation(Struct, frozen=True):
+    """How a language writes calls: its literals, and what stands before the arguments."""
+
+    style: Style
+    header: re.Pattern[str]  # from the call's beginning to the bracket before its arguments
+    half_header: re.Pattern[str]  # text that may become one
+
+
+_PYTHON = Notation(
+    PYTHON,
+    re.compile(r"(?<![\w.-])(?P<name>[^\W\d][\w.-]*+)\s*+\("),
+    re.compile(r"(?<![\w.-])[^\W\d][\w.-]*+\s*+\Z"),
+)
+
+
+@cache
+def _gemma(string_mark: str) -> Notation:
+    """Return Gemma's notation: `call:NAME{key:<|"|>text<|"|>,number:42}`."""
+    return Notation(
+        gemma_style(string_mark),
+        re.compile(r"call:\s*(?P<name>[^\s{}:<]+)\s*\{"),
+        re.compile(r"(?:call:\s*(?:[^\s{}:<]+\s*)?|call|cal|ca|c)\Z"),
+    )
 
 
 class LiteralCalls(CallsReader):
@@ -36,26 +55,16 @@ class LiteralCalls(CallsReader):
     parameter that stands at the same place in the tool's schema; without a schema it is not read.
     """
 
-    def __init__(
-        self,
-        ends: Markers,
-        closes: frozenset[str],
-        style: Style = PYTHON,
-        header: re.Pattern[str] = _HEADER,
-        half_header: re.Pattern[str] = _HALF_HEADER,
-        shapes: ShapeOf = _no_shape,
-    ) -> None:
+    def __init__(self, ends: Markers, closes: frozenset[str], notation: Notation, shapes: ShapeOf) -> None:
         self._shapes = shapes
-        self._style = style
-        self._header = header  # from the call's beginning to the bracket before its arguments
-        self._half_header = half_header  # text that may become one
+        self._notation = notation
         self._in_list = False
         super().__init__(ends, closes, self._open, self._between)
 
     def _forget(self) -> None:
         super()._forget()
         self._tool = ""
-        self._guard = self._guarded(LiteralMachine(self._style, self._parameters))
+        self._guard = self._guarded(LiteralMachine(self._notation.style, self._parameters))
         self._held: list[str] = []  # arguments while the call may be none
         self._flows = False  # the arguments go out as they come
         self._lost = 0  # characters that still go with what is no call
@@ -93,7 +102,7 @@ class LiteralCalls(CallsReader):
         if text[here] == "]" and self._in_list:
             self._step = self._at_end
             return here + 1
-        if self._header.match(text, here, here + LIMIT) or self._half_header.match(text, here):
+        if self._notation.header.match(text, here, here + LIMIT) or self._notation.half_header.match(text, here):
             self._mark, self._step = at, self._at_name
             self._forget()
             return here
@@ -102,7 +111,8 @@ class LiteralCalls(CallsReader):
 
     def _at_name(self, text: str, at: int, out: list[Piece]) -> int:
         at = skip_blank(text, at)
-        found = self._header.match(text, at, at + LIMIT)
+        notation = self._notation
+        found = notation.header.match(text, at, at + LIMIT)
         if found is not None:
             self._tool = found["name"]
             if self._refuses(self._tool):
@@ -110,7 +120,9 @@ class LiteralCalls(CallsReader):
             self._held = ["{"]
             self._step = self._arguments
             return found.end()
-        if at == len(text) or (len(text) - at < LIMIT and not self._final and self._half_header.match(text, at)):
+        if at == len(text) or (
+            len(text) - at < LIMIT and not self._final and self._notation.half_header.match(text, at)
+        ):
             return at
         return self._fail(at)
 
@@ -158,90 +170,42 @@ class LiteralCalls(CallsReader):
 
     def _broken(self, text: str, at: int, out: list[Piece]) -> int:
         """Arguments that cannot be read: all up to the end marker, as it is."""
-        self._guard = self._guarded(LiteralMachine(self._style))
+        self._guard = self._guarded(LiteralMachine(self._notation.style))
         start, marker = self._ends.find(text, at, self._final)
         if start > at:
             out.append(text[at:start])
         return self._cut(start, marker, out) if marker else start
 
 
-# --- Gemma's calls: `call:NAME{key:<|"|>text<|"|>,number:42}`
-
-
-_GEMMA_HEADER = re.compile(r"call:\s*(?P<name>[^\s{}:<]+)\s*\{")
-_GEMMA_HALF_HEADER = re.compile(r"(?:call:\s*(?:[^\s{}:<]+\s*)?|call|cal|ca|c)\Z")
-
-
-def gemma_calls(ends: Markers, closes: frozenset[str], string_mark: str) -> LiteralCalls:
-    """Make the reader of Gemma's calls. `string_mark` stands before and after every string."""
-    return LiteralCalls(ends, closes, gemma_style(string_mark), _GEMMA_HEADER, _GEMMA_HALF_HEADER)
-
-
-MakeReader: TypeAlias = Callable[[Table, ShapeOf], Reader]
-
-
 def reader_of(table: Table, shapes: ShapeOf, accepts: Callable[[str], bool] = bool) -> Reader:
     """Make the reader of one call, or of one section where the body names its calls itself.
 
-    `accepts` says whether a name that the body gives may be a tool's.
+    `accepts` says whether a name that the body gives may be a tool's. Raises LocalMisuse for a table without markup.
     """
-    reader = _READERS[table.body](table, shapes)
-    if isinstance(reader, CallsReader):
-        reader.accepts = accepts
+    ends = _markers(table.ends())
+    closes = frozenset((*table.call_end, *table.section_end))  # of a body that names its calls itself
+    reader: CallsReader
+    match table.body:
+        case "json":
+            drops = frozenset(table.drops)
+            ends = _markers(tuple(marker for marker in table.ends() if marker not in drops))
+            markers = _markers((*table.ends(), *table.drops))
+            return JsonBody(ends, markers, frozenset(table.call_end), drops, table.self_closing)
+        case "markup":
+            return MarkupBody(_markup_marks(table), shapes)
+        case "elements":
+            return ElementsBody(_elements_marks(table), shapes)
+        case "pythonic":
+            reader = LiteralCalls(ends, closes, _PYTHON, shapes)
+        case "gemma":
+            reader = LiteralCalls(ends, closes, _gemma(table.string_mark), shapes)
+        case _:
+            bare = table.at_start and not table.header_end
+            reader = WrappedJson(ends, closes, table.keys, table.separators, bare=bare)
+    reader.accepts = accepts
     return reader
 
 
-@cache
-def _markers(markers: tuple[str, ...]) -> Markers:
-    return Markers(markers)
-
-
-def _json(table: Table, shapes: ShapeOf) -> Reader:
-    ends = _markers(tuple(marker for marker in table.ends() if marker not in table.drops))
-    markers = _markers((*table.ends(), *table.drops))
-    return JsonBody(ends, markers, frozenset(table.call_end), frozenset(table.drops), table.self_closing)
-
-
-def _wrapped(table: Table, shapes: ShapeOf) -> Reader:
-    bare = table.at_start and not table.header_end
-    return WrappedJson(_markers(table.ends()), _closes(table), table.keys, table.separators, bare=bare)
-
-
-def _pythonic(table: Table, shapes: ShapeOf) -> Reader:
-    return LiteralCalls(_markers(table.ends()), _closes(table), shapes=shapes)
-
-
-def _gemma(table: Table, shapes: ShapeOf) -> Reader:
-    return gemma_calls(_markers(table.ends()), _closes(table), table.string_mark)
-
-
-def _closes(table: Table) -> frozenset[str]:
-    """The end markers that belong to a call that names its tool inside its body."""
-    return frozenset((*table.call_end, *table.section_end))
-
-
-def _markup(table: Table, shapes: ShapeOf) -> Reader:
-    if table.markup is None:
-        raise LocalMisuse(f"the table {table.name} has no markup")
-    marks = _markup_marks(table.markup, table.ends(), table.call_end, table.section_end)
-    return MarkupBody(table.markup, marks, shapes)
-
-
+_markers = cache(Markers)
 _markup_marks = cache(MarkupMarks.of)
-
-
-def _elements(table: Table, shapes: ShapeOf) -> Reader:
-    return ElementsBody(_elements_marks(table.tag_prefix, table.call_end, table.ends()), shapes)
-
-
 _elements_marks = cache(ElementsMarks.of)
-
-_READERS: Mapping[Body, MakeReader] = {
-    "json": _json,
-    "wrapped": _wrapped,
-    "array": _wrapped,
-    "pythonic": _pythonic,
-    "gemma": _gemma,
-    "markup": _markup,
-    "elements": _elements,
-}

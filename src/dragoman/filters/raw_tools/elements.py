@@ -8,12 +8,12 @@ its end tag and until the next parameter is known not to be a repetition of it.
 from __future__ import annotations
 
 import re
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
-from dragoman.filters.raw_tools.markup import HELD_LIMIT
-from dragoman.filters.raw_tools.readers import BLANK, LIMIT, Piece, skip_blank
+from dragoman.filters.raw_tools.readers import BLANK, HELD_LIMIT, LIMIT, Piece, skip_blank
+from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.values import UNKNOWN, Shape, ShapeOf, escaped, object_text, quoted
 from dragoman.wire.markers import Markers
 
@@ -33,12 +33,12 @@ class ElementsMarks(Struct, frozen=True):
     stops: frozenset[tuple[bool, str]]  # tags (end tag or not, name) at which the call is over, too
 
     @classmethod
-    def of(cls, prefix: str, closes: tuple[str, ...], ends: tuple[str, ...]) -> ElementsMarks:
-        """Make them from a table's literals: `closes` end the call, `ends` are these and others that end it."""
-        found = [re.search(r"<(/?)([^<>\s]+)[^<>]*>?$", literal) for literal in ends]
+    def of(cls, table: Table) -> ElementsMarks:
+        """Make them from a table's literals."""
+        found = [re.search(r"<(/?)([^<>\s]+)[^<>]*>?$", literal) for literal in table.ends()]
         stops = frozenset((bool(tag[1]), tag[2]) for tag in found if tag is not None)
-        names = frozenset(literal.rpartition("</")[2].rstrip(">") for literal in closes)
-        return cls(prefix, Markers((prefix,)), names, stops)
+        names = frozenset(literal.rpartition("</")[2].rstrip(">") for literal in table.call_end)
+        return cls(table.tag_prefix, Markers((table.tag_prefix,)), names, stops)
 
 
 class _Element:
@@ -106,7 +106,6 @@ class _Element:
 class ElementsBody:
     """Reads the arguments of one call. `junk`: text that stood between the parameters was left out."""
 
-    names_inside: ClassVar[bool] = False
     valid = True
 
     def __init__(self, marks: ElementsMarks, shapes: ShapeOf) -> None:
@@ -220,7 +219,7 @@ class ElementsBody:
         shape = self._shapes("", key)
         self._open.append(_Element(tag["tag"], key, shape))
         self._size, self._raw = 0, []
-        if shape.streams:
+        if shape.streams():
             self._write_key(key, out)
             out.append('"')
             self._live = self._live_marks(tag["tag"])

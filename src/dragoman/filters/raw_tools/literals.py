@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from copy import copy
 
 from msgspec import Struct
 
@@ -59,24 +60,6 @@ def gemma_style(mark: str) -> Style:
 class LiteralMachine:
     """Reads members up to the closing bracket (see guard.Machine). What it cannot decide on yet stays in `rest`."""
 
-    __slots__ = (
-        "_comma",
-        "_expects",
-        "_keyed",
-        "_parameters",
-        "_place",
-        "_quote",
-        "_raw",
-        "_stack",
-        "_style",
-        "begun",
-        "broken",
-        "broken_size",
-        "complete",
-        "quoted",
-        "rest",
-    )
-
     def __init__(self, style: Style, parameters: Callable[[], tuple[str, ...]] = tuple) -> None:
         self._parameters = parameters  # the names that arguments without a key belong to, by their places
         self._place = 0  # how many of these came
@@ -100,11 +83,8 @@ class LiteralMachine:
 
     def copy(self) -> LiteralMachine:
         """Return a machine in the same state."""
-        twin = LiteralMachine(self._style, self._parameters)
-        twin._place, twin._keyed = self._place, self._keyed
-        twin.quoted, twin.complete, twin.broken, twin.begun = self.quoted, self.complete, self.broken, self.begun
-        twin.rest, twin._expects, twin._comma = self.rest, self._expects, self._comma
-        twin._quote, twin._raw, twin._stack = self._quote, self._raw, [*self._stack]
+        twin = copy(self)
+        twin._stack = [*self._stack]
         return twin
 
     def within(self, text: str) -> str | None:

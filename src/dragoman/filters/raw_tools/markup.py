@@ -7,17 +7,16 @@ of it. A call whose body is one JSON object instead of tags has that object as i
 from __future__ import annotations
 
 import re
-from typing import ClassVar
 
 from msgspec import Struct
 
-from dragoman.filters.raw_tools.readers import BLANK, LIMIT, Piece, skip_blank
+from dragoman.errors import LocalMisuse
+from dragoman.filters.raw_tools.readers import BLANK, HELD_LIMIT, LIMIT, Piece, skip_blank
 from dragoman.filters.raw_tools.scan import JsonScanner
-from dragoman.filters.raw_tools.table import Markup
+from dragoman.filters.raw_tools.table import Markup, Table
 from dragoman.filters.raw_tools.values import Shape, ShapeOf, escaped, object_text, quoted
 from dragoman.wire.markers import Markers
 
-HELD_LIMIT = 1024 * 1024  # characters of one value; a longer one can only go out as a string (D22)
 _LINE_ENDS = ("\n", "\r\n")
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
@@ -25,6 +24,7 @@ _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 class MarkupMarks(Struct, frozen=True):
     """The markers that a markup reader looks for, by where it looks for them."""
 
+    markup: Markup
     ends: Markers  # all that end the call
     closes: frozenset[str]  # those of them that are part of it
     tags: Markers  # `ends`, and the end of an opening tag
@@ -35,12 +35,16 @@ class MarkupMarks(Struct, frozen=True):
     cdata: Markers  # what ends a value that began as a CDATA section
 
     @classmethod
-    def of(cls, markup: Markup, ends: tuple[str, ...], closes: tuple[str, ...], outer: tuple[str, ...]) -> MarkupMarks:
-        """Make the markers of a format. `closes` end the call, `outer` its section, `ends` are these and more."""
-        stops = (*markup.value_ends, *markup.value_stops, *closes, *outer)
+    def of(cls, table: Table) -> MarkupMarks:
+        """Make the markers of a format. Raises LocalMisuse for a table without markup."""
+        markup, ends = table.markup, table.ends()
+        if markup is None:
+            raise LocalMisuse(f"the table {table.name} has no markup")
+        stops = (*markup.value_ends, *markup.value_stops, *table.call_end, *table.section_end)
         return cls(
+            markup,
             Markers(ends),
-            frozenset(closes),
+            frozenset(table.call_end),
             Markers((*ends, markup.open_end)),
             Markers(markup.json_tags),
             Markers((*ends, *markup.json_tags)),
@@ -57,16 +61,14 @@ class MarkupBody:
     text has `failed`.
     """
 
-    names_inside: ClassVar[bool] = False
-
-    def __init__(self, markup: Markup, marks: MarkupMarks, shapes: ShapeOf) -> None:
+    def __init__(self, marks: MarkupMarks, shapes: ShapeOf) -> None:
         self.over = False
         self.failed = False
         self.junk = False
-        self._markup = markup
+        self._markup = marks.markup
         self._marks = marks
         self._shapes = shapes
-        self._value_ends = frozenset(markup.value_ends)
+        self._value_ends = frozenset(marks.markup.value_ends)
         self._step = self._between
         self._any = False  # a parameter went out
         self._stray: list[str] = []  # text between tags, while nothing else has come
@@ -105,7 +107,7 @@ class MarkupBody:
             if not literal and end == len(text):
                 self._put(text[at:] if at else text, out)
                 return end
-        elif self._scanner.inside(text):
+        elif self._scanner.within(text[at:]) is not None:
             out.append(text[at:])
             return len(text)
         while not (self.over or self.failed) and at < len(text):
@@ -198,7 +200,7 @@ class MarkupBody:
             self._held, self._wrapper = [], ""
             return
         self._open(out)
-        self._held = None if shape.streams_as(self._told) else []
+        self._held = None if shape.streams(self._told) else []
         if self._held is None:
             out.append('"')
 

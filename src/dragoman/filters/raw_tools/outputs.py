@@ -55,8 +55,6 @@ Output: TypeAlias = Said | CallStarted | Arguments | CallEnded | Remark
 # --- One call while it is read: it streams, or it waits for its name or its end
 
 
-HELD_LIMIT = 1024 * 1024  # characters of a call that may be held (D22)
-
 Mode: TypeAlias = Literal["live", "buffered"]
 
 
@@ -128,25 +126,6 @@ class Hold:
     `quotation`: something was open before the marker; if it is closed after the calls, they are text.
     `strict`: the calls count only if they are whole, their tools declared and what these require is there.
     """
-
-    __slots__ = (
-        "_begin",
-        "_body",
-        "_raw",
-        "_size",
-        "calls",
-        "calls_before",
-        "completed_before",
-        "fits",
-        "ids",
-        "line",
-        "noise",
-        "out",
-        "outer",
-        "quotation",
-        "strays",
-        "strict",
-    )
 
     def __init__(self, outer: list[Output], begin: int, quotation: Quotation | None = None) -> None:
         self.outer = outer  # where outputs went before, and go again

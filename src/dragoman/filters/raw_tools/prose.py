@@ -97,11 +97,7 @@ class Prose:
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
-        self.begins = True  # a header without its marker may begin here: after a sentence or an empty line
-        self.line_ends = 0  # in the white space that stands last
-        self._fence = ""  # the marks that opened the code block we are in
-        self._paragraph_quotes = False
-        self._line("")
+        self.fresh()
 
     def add(self, text: str) -> None:
         self.pieces.append(text)
@@ -116,9 +112,9 @@ class Prose:
     def fresh(self) -> None:
         """Forget everything: a call has ended here, and what follows begins anew."""
         self.pieces.clear()
-        self.begins = True
-        self.line_ends = 0
-        self._fence = ""
+        self.begins = True  # a header without its marker may begin here: after a sentence or an empty line
+        self.line_ends = 0  # in the white space that stands last
+        self._fence = ""  # the marks that opened the code block we are in
         self._paragraph_quotes = False
         self._line("")
 

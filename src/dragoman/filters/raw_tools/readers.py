@@ -2,14 +2,14 @@
 
 A reader is given the text from a position on. It appends what it has understood to `out` and returns how far it has
 read; what it leaves it sees again, with more text behind it. A reader whose format names the tool inside the body
-(`names_inside`) also says where each call begins and ends, and may read several.
+(`CallsReader`) also says where each call begins and ends, and may read several.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import ClassVar, Protocol, Self, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 from msgspec import Struct
 
@@ -117,7 +117,7 @@ class Guard:
 
 BLANK = " \t\r\n"
 LIMIT = 1024  # characters of a header, a tag or a run of white space that may be held
-HELD_LIMIT = 1024 * 1024  # characters of a value that has to be whole before it can go out (D22)
+HELD_LIMIT = 1024 * 1024  # characters of a call, or of a value that has to be whole, that may be held (D22)
 
 
 class NamedCall(Struct, frozen=True, gc=False):
@@ -137,9 +137,8 @@ Piece: TypeAlias = str | NamedCall | EndOfCall
 
 
 class Reader(Protocol):
-    """Reads one call, or with `names_inside` all calls of a section."""
+    """Reads one call, or all calls of a section where the body names them (`CallsReader`)."""
 
-    names_inside: ClassVar[bool]
     over: bool  # the end marker was read, or what ends the call stands at the position that was returned
     failed: bool  # the text is no call; only before anything else than white space went to `out`
     junk: bool  # text that is neither markup nor value stood in the call and was left out
@@ -198,21 +197,6 @@ class JsonBody:
     The text is followed as JSON as long as it is well-formed; guard.py says what a marker inside a string means. As
     soon as the text is no JSON, quotes are not trusted any more and the next marker ends the call.
     """
-
-    names_inside: ClassVar[bool] = False
-    __slots__ = (
-        "_blanks",
-        "_closes",
-        "_drops",
-        "_guard",
-        "_json",
-        "_markers",
-        "_self_closing",
-        "_trusted",
-        "failed",
-        "junk",
-        "over",
-    )
 
     def __init__(
         self, ends: Markers, markers: Markers, closes: frozenset[str], drops: frozenset[str], self_closing: bool = False
@@ -334,8 +318,6 @@ class CallsReader:
     Before the first call is named the reader may fail. After a call, text that is no call ends what it reads, and stays
     unread if that was found out soon enough; text that may yet become a call is left unread and seen again.
     """
-
-    names_inside: ClassVar[bool] = True
 
     def __init__(self, ends: Markers, closes: frozenset[str], first: Step, after: Step) -> None:
         self.over = False

@@ -10,6 +10,7 @@ All transitions outside strings and numbers are in one table. A state is its row
 from __future__ import annotations
 
 import re
+from copy import copy
 from typing import TypeAlias
 
 _STRING = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL).match
@@ -73,10 +74,6 @@ class JsonScanner:
         self._state = _VALUE
         self._stack: list[_Row] = []  # what follows the values of the brackets that are open
 
-    def inside(self, text: str) -> bool:
-        """Whether all of the text is part of the string we are in. The short way for most of a long argument."""
-        return self.quoted and not self._escaped and '"' not in text and "\\" not in text
-
     def within(self, text: str) -> str | None:
         """Take the text if all of it is part of the string we are in, and return it; None: use `read`."""
         if not self.quoted or not text:
@@ -99,10 +96,8 @@ class JsonScanner:
 
     def copy(self) -> JsonScanner:
         """Return a scanner in the same state."""
-        twin = JsonScanner()
-        twin.quoted, twin.complete, twin.begun, twin.broken = self.quoted, self.complete, self.begun, self.broken
-        twin._escaped, twin._value_string = self._escaped, self._value_string
-        twin._state, twin._stack = self._state, [*self._stack]
+        twin = copy(self)
+        twin._stack = [*self._stack]
         return twin
 
     def read(self, text: str, at: int, stop: int, out: list[str]) -> int:

@@ -8,8 +8,8 @@ from dragoman.filters.raw_tools.base import AFTER, BODY, HEADER, PROSE, SECTION,
 from dragoman.filters.raw_tools.bodies import reader_of
 from dragoman.filters.raw_tools.grammar import Cut, Opening, Role, Verdict
 from dragoman.filters.raw_tools.names import Header
-from dragoman.filters.raw_tools.outputs import HELD_LIMIT, Call, Hold, stray
-from dragoman.filters.raw_tools.readers import LIMIT, EndOfCall, NamedCall, Piece, skip_blank
+from dragoman.filters.raw_tools.outputs import Call, Hold, stray
+from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT, EndOfCall, NamedCall, Piece, skip_blank
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.values import Shape
 

@@ -21,7 +21,6 @@ BLANK = " \t\r\n"
 # A single parameter of this name that the schema does not have is the arguments as a whole.
 _WRAPPERS = frozenset({"arguments", "input", "parameters", "args"})
 _PYTHON_LIMIT = 128 * 1024  # characters of a Python literal; its syntax tree takes a hundred times as much memory
-_MOST_SHAPES = 256  # that are kept; keys come from the model, too
 _DEEPEST_QUOTING = 3  # how often JSON may have been written as a string within a string
 
 _WORDS = {
@@ -53,13 +52,11 @@ class Shape:
             self._kinds = document.kinds(schema) or frozenset()
             self._values = document.values(schema)
 
-    @property
-    def streams(self) -> bool:
-        """Whether the value can only be a string, so that it may go out, escaped, while it comes."""
-        return self.streams_as("")
+    def streams(self, told: str = "") -> bool:
+        """Whether the value can only be a string, so that it may go out, escaped, while it comes.
 
-    def streams_as(self, told: str) -> bool:
-        """Whether the value can only be a string if the markup names its type by this word ("" if it does not)."""
+        `told` is the type that the markup itself names, in its own word.
+        """
         hint = _hint(told)
         if self._values is not None:
             return False  # short, and worth comparing with the list
@@ -143,42 +140,6 @@ class Shape:
         return self._found(text, loose=True)
 
 
-class Schema:
-    """The schema of a tool's arguments. It keeps the shapes of its parameters."""
-
-    def __init__(self, schema: Mapping[str, Json]) -> None:
-        self._document = Document(schema)
-        self._shapes: dict[str, Shape] = {}
-
-    def shape(self, key: str) -> Shape:
-        """Return what the schema says about a parameter."""
-        found = self._shapes.get(key)
-        if found is None:
-            found = self._made(key)
-            if len(self._shapes) < _MOST_SHAPES:
-                self._shapes[key] = found
-        return found
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of the declared properties."""
-        return self._document.names()
-
-    def fits(self, arguments: str) -> bool:
-        """Whether a text is a JSON object that has all required properties."""
-        value = jsonio.object_of(arguments)
-        return value is not None and self._document.required() <= value.keys()
-
-    def _made(self, key: str) -> Shape:
-        root = self._document.root
-        found = self._document.member(root, key)
-        if found is not None:
-            return Shape(self._document, found, True)
-        other = self._document.other_member(root, key)
-        wrapper = key in _WRAPPERS and other is None and bool(self.names)
-        return Shape(self._document, other, False, wrapper)
-
-
 ShapeOf: TypeAlias = Callable[[str, str], Shape]  # the tool's name as written ("" for the header's), the parameter
 
 UNKNOWN = Shape(None, None, False)
@@ -187,17 +148,25 @@ _OBJECT = Shape(Document({}), {"type": "object"}, True)
 
 def shape_of(schema: Mapping[str, Json] | None, key: str) -> Shape:
     """Return what a tool's schema says about a parameter. None: no schema is known."""
-    return UNKNOWN if schema is None else Schema(schema).shape(key)
+    if schema is None:
+        return UNKNOWN
+    document = Document(schema)
+    found = document.member(document.root, key)
+    if found is not None:
+        return Shape(document, found, True)
+    other = document.other_member(document.root, key)
+    return Shape(document, other, False, key in _WRAPPERS and other is None and bool(document.names()))
 
 
 def fits(schema: Mapping[str, Json] | None, arguments: str) -> bool:
     """Whether a text is a JSON object that has all properties that the schema requires."""
-    return Schema(schema or {}).fits(arguments)
+    value = jsonio.object_of(arguments)
+    return value is not None and Document(schema or {}).required() <= value.keys()
 
 
 def property_names(schema: Mapping[str, Json] | None) -> frozenset[str]:
     """Return the names of the properties that a schema declares."""
-    return Schema(schema or {}).names
+    return Document(schema or {}).names()
 
 
 def object_text(raw: str) -> str | None:
