@@ -36,7 +36,10 @@ from tests.load.upstream import DIALECTS
 BOUNDS = Bounds(RequestLimits(), 32 * 1024 * 1024, "web")
 CLIENTS = tuple(BODIES)
 # What differs by chance: ids, the time, the port.
-MADE = re.compile(rb"[0-9a-f]{24}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\b1[0-9]{9}(?:\.[0-9]+)?\b|127\.0\.0\.1:\d+")
+MADE = re.compile(  # ids, times and ports
+    rb"[0-9a-f]{24}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\b1[0-9]{9}(?:\.[0-9]+)?\b|127\.0\.0\.1:\d+"
+    rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+)
 OURS = {"x-request-id", "request-id", "x-amzn-requestid", "date", "content-length"}
 
 

@@ -7,8 +7,8 @@ reason to stop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import ClassVar
 
 from dragoman.dialects.anthropic.blocks import (
     FAMILY,
@@ -23,7 +23,8 @@ from dragoman.dialects.anthropic.blocks import (
     with_extra,
 )
 from dragoman.dialects.anthropic.faults import fault_of, render_fault
-from dragoman.dialects.base import Encoder, World
+from dragoman.dialects.base import World
+from dragoman.dialects.kit.pieces import NumberedEncoder, Writers, refuse_choice
 from dragoman.dialects.kit.values import reply_fields
 from dragoman.errors import BadFrame, Fault, Kind, LocalMisuse, UpstreamFault
 from dragoman.model import events as ev
@@ -204,7 +205,6 @@ _SIGNATURE = b'{"type":"content_block_delta","index":%d,"delta":{"type":"signatu
 _CITATION = b'{"type":"content_block_delta","index":%d,"delta":{"type":"citations_delta","citation":%b}}'
 _START = b'{"type":"content_block_start","index":%d,"content_block":%b}'
 _END = b'{"type":"content_block_stop","index":%d}'
-_ONE_CHOICE = "there is only one choice here"
 _GROWING_INPUT = ("server_tool_use", "mcp_tool_use")  # blocks whose input clients read from deltas only
 
 _BY_KIND: dict[type[ev.Delta], bytes] = {
@@ -213,45 +213,26 @@ _BY_KIND: dict[type[ev.Delta], bytes] = {
     ev.ArgumentsDelta: _INPUT_DELTA,
 }
 
-# What the frames of this dialect's own decoder may mean and still be let through: nothing in them was held back before.
-_PASSING: frozenset[tuple[type, ...]] = frozenset(
-    {
-        (ev.Started,),
-        (ev.BlockStarted,),
-        (ev.BlockStarted, ev.TextDelta),
-        (ev.BlockStarted, ev.ReasoningDelta),
+
+class AnthropicEncoder(NumberedEncoder):
+    """Events to payloads. Reasoning is held until it is known whether it is redacted, and the end until it comes."""
+
+    family, delta, number = FAMILY, "content_block_delta", "index"
+    passing = NumberedEncoder.passing | {
         (ev.BlockStarted, ev.Sealed),
-        (ev.ReasoningDelta,),
-        (ev.Cited,),
-        (ev.BlockEnded,),
         (ev.UsageReported,),
         (ev.UsageReported, ev.Stopped),
         (ev.Finished,),
-        (ev.Failed,),
-        (ev.OpaqueEvent,),
     }
-)
-
-
-class AnthropicEncoder(Encoder):
-    """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
     def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
+        super().__init__()
         self._model = asked.model  # no more of it: a stream may last
         self._world = world
-        self._index: dict[int, int] = {}
         self._reasoning: dict[int, bool] = {}  # a set of keys, small while it is empty
-        self._moved: dict[int, bool] = {}  # the same: blocks whose number is not that of the upstream's frames
         self._held: dict[int, Reasoning] = {}  # reasoning whose start has not gone out
-        self._usage: Usage | None = None
-        self._stop: Stop | None = None
+        self._stop = Stop(Why.END)
         self._told = False  # message_delta has gone out
-
-    def feed(self, events: ev.Events) -> Iterable[Payload]:
-        out: list[Payload] = []
-        for event in events:
-            _WRITERS[type(event)](self, event, out)
-        return out
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneTarget | None:
         if key in self._held:
@@ -260,19 +241,12 @@ class AnthropicEncoder(Encoder):
         return LaneTarget(_DELTA, before, after)
 
     def passes(self, events: ev.Events) -> bool:
-        """Whether the frame may go as it came: it begins no block under another number, and nothing is held."""
-        if self._held or not events:
+        if self._held or not super().passes(events):
             return False
         first = events[0]
-        if isinstance(first, ev.TextDelta | ev.ArgumentsDelta) and len(events) == 1:
-            return first.key not in self._moved
-        if tuple(map(type, events)) not in _PASSING:
-            return False
-        if isinstance(first, ev.BlockStarted):
-            return self._passes_start(first)
-        if isinstance(first, ev.ReasoningDelta | ev.Cited | ev.BlockEnded):
-            return first.key not in self._moved
-        if isinstance(first, ev.Started):
+        if isinstance(first, ev.BlockStarted) and isinstance(first.block, Reasoning):
+            self._reasoning[first.key] = True
+        elif isinstance(first, ev.Started):
             if not first.id or first.usage is None:
                 return False  # clients need both
             self._usage = first.usage
@@ -282,16 +256,6 @@ class AnthropicEncoder(Encoder):
             self._usage, self._told = first.usage, True
         elif isinstance(first, ev.Finished):
             return self._told
-        elif isinstance(first, ev.OpaqueEvent):
-            return not (isinstance(first.data, dict) and "index" in first.data)
-        return True
-
-    def _passes_start(self, event: ev.BlockStarted) -> bool:
-        if event.place != len(self._index) or event.choice:
-            return False
-        self._index[event.key] = event.place
-        if isinstance(event.block, Reasoning):
-            self._reasoning[event.key] = True
         return True
 
     def ping(self) -> Payload:
@@ -310,12 +274,8 @@ class AnthropicEncoder(Encoder):
         out.append(Payload(b"message_start", jsonio.encode(body)))
 
     def _block_started(self, event: ev.BlockStarted, out: list[Payload]) -> None:
+        self.give_number(event)
         key, block = event.key, event.block
-        if event.choice:
-            raise LocalMisuse(_ONE_CHOICE)
-        self._index[key] = number = len(self._index)
-        if event.place != number:
-            self._moved[key] = True
         if isinstance(block, ToolCall):
             body: dict[str, Json] = {"type": "tool_use", "id": block.id, "name": block.name, "input": {}}
             self._start(key, with_extra(body, block.extra), out)
@@ -373,50 +333,35 @@ class AnthropicEncoder(Encoder):
             self._release(event.key, out)
         out.append(Payload(b"content_block_stop", _END % self._index[event.key]))
 
-    def _used(self, event: ev.UsageReported, out: list[Payload]) -> None:
-        self._usage = event.usage
-
-    def _stopped(self, event: ev.Stopped, out: list[Payload]) -> None:
-        if event.choice:
-            raise LocalMisuse(_ONE_CHOICE)
-        self._stop = event.stop
-
-    def _finished(self, event: ev.Finished, out: list[Payload]) -> None:
-        if not self._told:
-            usage: Json = render_usage(self._usage) if self._usage else {"output_tokens": 0}
-            delta = render_stop(self._stop or Stop(Why.END))
-            body: Json = {"type": "message_delta", "delta": delta, "usage": usage}
-            out.append(Payload(b"message_delta", jsonio.encode(body)))
-        out.append(_STOP)
+    def _ending(self, event: ev.UsageReported | ev.Stopped | ev.Finished, out: list[Payload]) -> None:
+        """Take the counts and the reason to stop, and write them at the end."""
+        if isinstance(event, ev.UsageReported):
+            self._usage = event.usage
+        elif isinstance(event, ev.Stopped):
+            refuse_choice(event.choice)
+            self._stop = event.stop
+        else:
+            if not self._told:
+                usage: Json = render_usage(self._usage) if self._usage else {"output_tokens": 0}
+                body: Json = {"type": "message_delta", "delta": render_stop(self._stop), "usage": usage}
+                out.append(Payload(b"message_delta", jsonio.encode(body)))
+            out.append(_STOP)
 
     def _failed(self, event: ev.Failed, out: list[Payload]) -> None:
         out.append(Payload(b"error", render_fault(event.fault), error=True))
 
-    def _opaque_event(self, event: ev.OpaqueEvent, out: list[Payload]) -> None:
-        data = event.data
-        if event.family != FAMILY or not isinstance(data, dict):
-            raise LocalMisuse(f"an event of {event.family} has no place here")
-        if event.kind == "content_block_delta":
-            key = data.get("index")
-            if not isinstance(key, int) or key not in self._index:
-                return  # the block that it belongs to does not exist here
-            data = {**data, "index": self._index[key]}
-        out.append(Payload(event.kind.encode("utf-8", "replace"), jsonio.encode(data)))
-
-
-# Of the class: bound methods would keep their encoder until the next collection.
-_WRITERS: dict[type[ev.Event], Callable[[AnthropicEncoder, Any, list[Payload]], None]] = {
-    ev.TextDelta: AnthropicEncoder._delta,
-    ev.ArgumentsDelta: AnthropicEncoder._delta,
-    ev.ReasoningDelta: AnthropicEncoder._delta,
-    ev.Started: AnthropicEncoder._started,
-    ev.BlockStarted: AnthropicEncoder._block_started,
-    ev.Sealed: AnthropicEncoder._sealed,
-    ev.Cited: AnthropicEncoder._cited,
-    ev.BlockEnded: AnthropicEncoder._block_ended,
-    ev.UsageReported: AnthropicEncoder._used,
-    ev.Stopped: AnthropicEncoder._stopped,
-    ev.Finished: AnthropicEncoder._finished,
-    ev.Failed: AnthropicEncoder._failed,
-    ev.OpaqueEvent: AnthropicEncoder._opaque_event,
-}
+    writers: ClassVar[Writers] = {
+        ev.TextDelta: _delta,
+        ev.ArgumentsDelta: _delta,
+        ev.ReasoningDelta: _delta,
+        ev.Started: _started,
+        ev.BlockStarted: _block_started,
+        ev.Sealed: _sealed,
+        ev.Cited: _cited,
+        ev.BlockEnded: _block_ended,
+        ev.UsageReported: _ending,
+        ev.Stopped: _ending,
+        ev.Finished: _ending,
+        ev.Failed: _failed,
+        ev.OpaqueEvent: NumberedEncoder.own_event,
+    }

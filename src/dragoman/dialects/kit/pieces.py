@@ -1,9 +1,12 @@
-"""Streams of pieces of one message, without numbers of blocks, in which calls come whole."""
+"""Streams of the two kinds that several dialects have: pieces of one message without numbers of blocks, in which calls
+come whole, and numbered blocks.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, TypeAlias
 
 from msgspec import structs
 
@@ -13,6 +16,7 @@ from dragoman.model import events as ev
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Media, Opaque, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Reply, Stop, Usage, Why
+from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame, Payload
 from dragoman.wire.jsonio import Json
 
@@ -202,3 +206,83 @@ class PieceEncoder(Encoder):
                 self._stop = stop
             case _:
                 pass  # the end of a text
+
+
+# --- numbered blocks
+
+
+Writers: TypeAlias = Mapping[type[ev.Event], Callable[[Any, Any, list[Payload]], None]]
+
+
+class NumberedEncoder(Encoder):
+    """An encoder of answers whose blocks are numbered, from 0 in the order of their starts.
+
+    Relies on the grammar; raises LocalMisuse for content that filters should have removed. A dialect gives its family,
+    the kind of its deltas, the field that holds a block's number, and what writes each type of event: functions of the
+    class, because bound methods would keep their encoder until the next collection.
+    """
+
+    family: ClassVar[str]
+    delta: ClassVar[str]
+    number: ClassVar[str]
+    writers: ClassVar[Writers]
+    # What frames of the dialect's own decoder may mean and still go as they came: nothing in them was held back before.
+    passing: ClassVar[frozenset[tuple[type, ...]]] = frozenset(
+        {(ev.Started,), (ev.BlockStarted,), (ev.BlockStarted, ev.TextDelta), (ev.BlockStarted, ev.ReasoningDelta)}
+        | {(ev.TextDelta,), (ev.ReasoningDelta,), (ev.ArgumentsDelta,), (ev.Cited,), (ev.BlockEnded,)}
+        | {(ev.Failed,), (ev.OpaqueEvent,)}
+    )
+
+    def __init__(self) -> None:
+        self._index: dict[int, int] = {}  # numbers of blocks, by their keys
+        self._moved: dict[int, bool] = {}  # blocks with another number than in the upstream's frames; a small set
+        self._usage: Usage | None = None
+
+    def feed(self, events: ev.Events) -> Iterable[Payload]:
+        out: list[Payload] = []
+        for event in events:
+            self.writers[type(event)](self, event, out)
+        return out
+
+    def passes(self, events: ev.Events) -> bool:
+        """Whether the frame may go as it came: it begins no block under another number."""
+        if tuple(map(type, events)) not in self.passing:
+            return False
+        first = events[0]
+        if isinstance(first, ev.BlockStarted):
+            if first.place != len(self._index) or first.choice:
+                return False
+            self._index[first.key] = first.place
+        elif isinstance(first, OF_A_BLOCK):
+            return first.key not in self._moved
+        elif isinstance(first, ev.OpaqueEvent):
+            return not (isinstance(first.data, dict) and self.number in first.data)
+        return True
+
+    def give_number(self, event: ev.BlockStarted) -> None:
+        """Give the next number to a block that begins."""
+        refuse_choice(event.choice)
+        self._index[event.key] = number = len(self._index)
+        if event.place != number:
+            self._moved[event.key] = True
+
+    def own_event(self, event: ev.OpaqueEvent, out: list[Payload]) -> None:
+        """Write an event of the dialect's own, which may be a delta of a block."""
+        data = event.data
+        if event.family != self.family or not isinstance(data, dict):
+            raise LocalMisuse(f"an event of {event.family} has no place here")
+        if event.kind == self.delta:
+            key = data.get(self.number)
+            if not isinstance(key, int) or key not in self._index:
+                return  # the block that it belongs to does not exist here
+            data = {**data, self.number: self._index[key]}
+        out.append(Payload(event.kind.encode("utf-8", "replace"), jsonio.encode(data)))
+
+
+OF_A_BLOCK = ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.Cited | ev.BlockEnded
+
+
+def refuse_choice(choice: int) -> None:
+    """Refuse a second choice. Raises LocalMisuse."""
+    if choice:
+        raise LocalMisuse("there is only one choice here")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import string
-from typing import Any
+from typing import Any, Literal
 
 from dragoman.filters.raw_tools.families import ATTRIBUTE, THINK_END, attributes, inside, pairs
 from dragoman.filters.raw_tools.table import Keys, Markup, Table
@@ -82,7 +82,11 @@ def _prefixed(literal: str, rest: str) -> str:
 # gpt-oss (harmony): a message to a recipient is a call; one without is reasoning or text, by its channel.
 
 _ASSISTANT = "<|start|>assistant"
-_CHANNELS = (("analysis", "reasoning"), ("commentary", "text"), ("final", "text"))
+_CHANNELS: tuple[tuple[str, Literal["text", "reasoning"]], ...] = (
+    ("analysis", "reasoning"),
+    ("commentary", "text"),
+    ("final", "text"),
+)
 
 _LLAMA3: dict[str, Any] = {
     "family": "llama3_json",
