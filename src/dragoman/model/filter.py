@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import eq
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
@@ -42,16 +42,15 @@ MOST_OF_ANSWER = 1000  # notes on one answer that are kept
 _LONGEST = 2000  # characters of such a note
 
 
-class Notes:
+class Notes(list[Note]):
     """A growing list of notes. With `refuse`, the first loss is an error instead (D9, `losses = "refuse"`).
 
-    `most` is for answers, which may have no end: further notes are counted, and long ones are cut.
+    `most` is for answers, which may have no end: the last note counts those that are over it, and long ones are cut.
     """
 
-    __slots__ = ("_more", "_most", "_notes", "_refuse")
+    __slots__ = ("_more", "_most", "_refuse")
 
     def __init__(self, *, refuse: bool = False, most: int | None = None) -> None:
-        self._notes: list[Note] = []
         self._refuse = refuse
         self._most = most
         self._more = 0
@@ -60,11 +59,13 @@ class Notes:
         if self._refuse and action == "dropped":
             raise Unrepresentable(f"{detail} (rule {rule}; losses are refused)", at=at)
         if self._most is not None:
-            if len(self._notes) >= self._most:
+            if len(self) >= self._most:
                 self._more += 1
+                more = f"{self._more} more changes of this answer are not listed"
+                self[self._most :] = [Note("notes.more", "changed", "", more)]
                 return
             rule, at, detail = rule[:_LONGEST], at[:_LONGEST], detail[:_LONGEST]
-        self._notes.append(Note(rule, action, at, detail))
+        self.append(Note(rule, action, at, detail))
 
     def changed(self, rule: str, at: str, detail: str) -> None:
         self.add(rule, "changed", at, detail)
@@ -77,14 +78,6 @@ class Notes:
 
     def renamed(self, rule: str, at: str, detail: str) -> None:
         self.add(rule, "renamed", at, detail)
-
-    def __iter__(self) -> Iterator[Note]:
-        yield from self._notes
-        if self._more:
-            yield Note("notes.more", "changed", "", f"{self._more} more changes of this answer are not listed")
-
-    def __len__(self) -> int:
-        return len(self._notes) + (1 if self._more else 0)
 
 
 # --- What the filters of one plan ask about a conversation, found once for all of them.
