@@ -189,7 +189,7 @@ class Answer:
     ) -> None:
         upstream, client = plan.upstream, plan.client
         self._mask = mask
-        keys, self._keeps_frames = ev.BlockKeys(budget=budget), plan.keeps_frames
+        keys, self._keeps_frames = ev.BlockKeys(budget=budget or ev.Budget()), plan.keeps_frames
         self._decoder = upstream.codec.decoder(plan.sent, world, keys)
         keeps_unread = plan.same_wire and not plan.settings.repair
         self._splitter = upstream.binding.frames()
@@ -371,7 +371,7 @@ def reply_whole(
 
     A body that is a stream, though none was asked for, is gathered, with a note.
     """
-    ways = ResponseFilters(plan, ev.BlockKeys(budget=budget))
+    ways = ResponseFilters(plan, ev.BlockKeys(budget=budget or ev.Budget()))
     reply = folded(plan, ways.feed(_told(plan, body, world, ways)), ways.notes)
     return reply, list(ways.notes)
 

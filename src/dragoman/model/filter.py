@@ -195,7 +195,28 @@ class Facts:
         self.inventory(conversation)
         if conversation.tools is not self._tools:
             self._tools, self._of_tools = conversation.tools, _of_tools(conversation.tools)
-        return self._of_messages.union(self._of_tools, _of_settings(conversation))
+        found: list[Feature] = ["length" if conversation.max_tokens is not None else "no_length"]
+        if conversation.system:
+            found += _of_system(conversation.system)
+        if conversation.extra or conversation.hints or conversation.output.extra:
+            found.append("extras")
+            if conversation.extra and SHAPES in conversation.extra.fields:
+                found.append("shapes")
+        has: tuple[tuple[object, Feature], ...] = (
+            (conversation.tool_choice != _NO_CHOICE, "chosen"),
+            (conversation.output != _NO_FORM, "output"),
+            (conversation.thinking != _NO_THOUGHT, "thinking"),
+            (conversation.max_tokens == 0, "zero_length"),
+            (conversation.stop, "stops"),
+            (conversation.knobs, "knobs"),
+            (conversation.choices > 1, "choices"),
+            (not conversation.stream, "whole"),
+            (conversation.user, "user"),
+            (conversation.hints, "hints"),
+            (conversation.held, "held"),
+        )
+        found += [feature for holds, feature in has if holds]
+        return self._of_messages.union(self._of_tools, found)
 
     def plain(self, conversation: Conversation) -> bool:
         """Whether its messages are texts, calls and results that say no more than that: nothing of one family's own."""
@@ -290,31 +311,6 @@ def _of_tools(tools: tuple[ToolSpec | Opaque, ...]) -> Features:
     return frozenset(found)
 
 
-def _of_settings(asked: Conversation) -> list[Feature]:
-    found: list[Feature] = ["length" if asked.max_tokens is not None else "no_length"]
-    if asked.system:
-        found += _of_system(asked.system)
-    if asked.extra or asked.hints or asked.output.extra:
-        found.append("extras")
-        if asked.extra and SHAPES in asked.extra.fields:
-            found.append("shapes")
-    has: tuple[tuple[object, Feature], ...] = (
-        (asked.tool_choice != _NO_CHOICE, "chosen"),
-        (asked.output != _NO_FORM, "output"),
-        (asked.thinking != _NO_THOUGHT, "thinking"),
-        (asked.max_tokens == 0, "zero_length"),
-        (asked.stop, "stops"),
-        (asked.knobs, "knobs"),
-        (asked.choices > 1, "choices"),
-        (not asked.stream, "whole"),
-        (asked.user, "user"),
-        (asked.hints, "hints"),
-        (asked.held, "held"),
-    )
-    found += [feature for holds, feature in has if holds]
-    return found
-
-
 def _of_system(texts: tuple[Text, ...]) -> set[Feature]:
     found: set[Feature] = {"system"}
     _add_odd(found, texts)
@@ -375,7 +371,7 @@ NOTHING: Reads = frozenset()
 BLOCKS: Reads = frozenset({Text, Reasoning, ToolCall, Media, Opaque})  # the beginning of any block
 
 
-class Back(Protocol):
+class Back:
     """The answer half of a filter: stateful, one per answer. It writes `take`, or `feed` to see all events of a frame.
 
     Every stream ends with Finished or Failed, so a filter that holds something gives it out there. One that opens
