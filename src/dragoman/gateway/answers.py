@@ -64,9 +64,14 @@ class PassThrough(Answer):
             return b""
         out: list[bytes] = []
         came, lane = self._splitter.feed(chunk), self._lane
-        if lane is not None and type(came) is tuple and not self._pieces and lane.write(came, 0, out):
+        if (
+            lane is not None
+            and type(came) is tuple
+            and not (self._pieces or lane.listeners)
+            and lane.write(came, 0, out)
+        ):
             self._count += 1
-            return chunk  # one delta alone, as most come
+            return chunk  # one delta alone, as most come, which nothing but the client gets
         frames = self._read(came, out)
         self._count += len(out)
         if len(out) < len(frames) or self._splitter.held or self._pieces or self._ours or self._unasked:
