@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from msgspec import Struct
 
@@ -18,7 +18,6 @@ from dragoman.model.conversation import Reply, Stop, Usage
 from dragoman.model.filter import (
     BLOCKS,
     MOST_OF_ANSWER,
-    UNSEEN,
     Kind,
     LaneWatch,
     Listener,
@@ -38,18 +37,18 @@ Mask: TypeAlias = Callable[[Fault], Fault]  # gives the same one if there is not
 class ResponseFilters:
     """The answer halves of all filters of a plan as one, last change first."""
 
-    __slots__ = ("_backs", "_concerned", "_reads", "keys", "notes")
+    __slots__ = ("_reads", "backs", "concerned", "keys", "notes")
 
     def __init__(self, plan: Plan, keys: ev.BlockKeys | None = None) -> None:
         self.notes = Notes(most=MOST_OF_ANSWER)
         self.keys = keys or ev.BlockKeys()
-        self._backs = [make(self.notes, self.keys) for make in reversed(plan.makers)]
-        self._reads = [back.reads for back in self._backs]
-        self._concerned = _concerned(*self._reads)
+        self.backs = [make(self.notes, self.keys) for make in reversed(plan.makers)]
+        self._reads = [back.reads for back in self.backs]
+        self.concerned = _concerned(*self._reads)  # by the kind of events, the places of the halves that read them
 
     def feed(self, events: ev.Events) -> ev.Events:
         """Return what becomes of the events: the same tuple if no filter changes anything."""
-        first, backs, reads = 0, self._backs, self._reads
+        first, backs, reads = 0, self.backs, self._reads
         while events:
             first_event = events[0]
             kinds: Kind | frozenset[Kind] = type(first_event)
@@ -59,30 +58,19 @@ class ResponseFilters:
                 )
             elif isinstance(first_event, ev.BlockStarted):
                 kinds = type(first_event.block)
-            for position in self._concerned[kinds]:
+            for position in self.concerned[kinds]:
                 if position >= first:
                     back = backs[position]
                     changed = back.feed(events)
                     if back.reads is not reads[position]:
                         reads[position] = back.reads
-                        self._concerned = _concerned(*reads)
+                        self.concerned = _concerned(*reads)
                     if changed is not events:
                         events, first = changed, position + 1
                         break
             else:
                 break
         return events
-
-    def lane(self, kind: type[ev.Delta], key: int) -> list[LaneWatch] | None:
-        """Return when the filters must see such a delta; None: one of them always must."""
-        watches: list[LaneWatch] = []
-        for position in self._concerned[kind]:
-            watch = self._backs[position].lane(kind, key)
-            if watch is None:
-                return None
-            if watch is not UNSEEN:
-                watches.append(watch)
-        return watches
 
 
 class _Concerned(dict[Kind | frozenset[Kind], tuple[int, ...]]):
@@ -113,22 +101,9 @@ class Progress(Struct):
     usage: Usage | None = None
     stop: Stop | None = None
 
-    def see(self, events: ev.Events) -> None:
-        for event in events:
-            kind = type(event)
-            if kind not in _WATCHED:
-                self.begun = True
-            elif isinstance(event, ev.Started | ev.UsageReported):
-                self.usage = event.usage or self.usage
-                if isinstance(event, ev.Started):
-                    self.id = event.id
-            elif isinstance(event, ev.Stopped):
-                self.begun, self.stop = True, self.stop or event.stop
-
 
 _WATCHED: frozenset[type[ev.Event]] = frozenset({ev.Started, ev.UsageReported, ev.Stopped, ev.Failed})
 _DELTAS: frozenset[type[ev.Event]] = frozenset({ev.TextDelta, ev.ReasoningDelta, ev.ArgumentsDelta})
-_LAST: frozenset[type[ev.Event]] = frozenset({ev.Finished, ev.Failed})
 _GAP = b"\0gap\0"  # what no payload holds
 
 
@@ -145,7 +120,7 @@ class _Lane(Struct, frozen=True, gc=False):
     between: bytes = b""
     after: bytes = b""
 
-    def write(self, frames: list[Frame], at: int, out: list[bytes]) -> int:
+    def write(self, frames: Sequence[Frame], at: int, out: list[bytes]) -> int:
         """Write the deltas of the lane from `at` on, and return the place of the first frame that is none of them."""
         kind, decode, text_of, search, as_it_came = self.kind, self.decode, self.text_of, self.search, self.as_it_came
         texts: list[str] = []
@@ -194,13 +169,15 @@ class Answer:
         "_keeps_frames",
         "_lane",
         "_mask",
-        "_passes",
         "_reader",
+        "_splitter",
         "fault",
         "hushed",
+        "notes",
         "over",
         "progress",
     )
+    _passes: ClassVar[bool] = False  # every frame goes out as it came, whatever it means
 
     def __init__(
         self,
@@ -212,33 +189,41 @@ class Answer:
     ) -> None:
         upstream, client = plan.upstream, plan.client
         self._mask = mask
-        keys, self._keeps_frames = ev.BlockKeys(budget=budget), plan.keeps_frames
+        keys, self._keeps_frames = ev.BlockKeys(budget=budget or ev.Budget()), plan.keeps_frames
         self._decoder = upstream.codec.decoder(plan.sent, world, keys)
         keeps_unread = plan.same_wire and not plan.settings.repair
-        self._reader = Reader(upstream.binding.frames(), self._decoder, keeps_unread=keeps_unread, budget=keys.budget)
+        self._splitter = upstream.binding.frames()
+        self._reader = Reader(self._splitter, self._decoder, keeps_unread=keeps_unread, budget=keys.budget)
         self._filters = ResponseFilters(plan, keys)
+        self.notes = self._filters.notes
         self._encoder = encoder or client.codec.encoder(plan.asked, world, keys.budget)
         self._frame = client.binding.frame
         self._lane: _Lane | None = None  # of the block whose delta came last
-        self._passes = False  # every frame goes out as it came (PassThrough)
         self._content = Content()
         self.progress = Progress()
         self.over = False
         self.hushed = 0  # chunks that brought no content
         self.fault: Fault | None = None
 
-    @property
-    def notes(self) -> list[Note]:
-        return list(self._filters.notes)
-
     def feed(self, chunk: bytes) -> bytes:
         """Take bytes of the upstream, cut anywhere; return what the client gets for them."""
-        if self.over:
+        if self.over or self._reader.over:
             return b""
         out: list[bytes] = []
-        reader, has_content = self._reader, False
-        frames, at = reader.frames(chunk), 0
-        count = len(frames)
+        self._read(self._splitter.feed(chunk), out)
+        return b"".join(out)
+
+    def _read(self, came: Iterable[Frame], out: list[bytes]) -> list[Frame]:
+        """Translate the frames that a chunk completes, and return them. `out` gets what the client gets for them."""
+        frames: list[Frame] = []
+        reader, has_content, failure = self._reader, False, None
+        try:
+            frames += came  # those before a bad one, and then it raises
+            if self._splitter.held != reader.held.size:
+                reader.held.set(self._splitter.held)
+        except DragomanError as error:
+            failure = error
+        at, count = 0, len(frames)
         try:
             while at < count:
                 if self._lane is not None and (end := self._lane.write(frames, at, out)) > at:
@@ -251,41 +236,31 @@ class Answer:
                 elif self._passes:
                     out.append(frames[at].raw)
                 at = count if reader.over else at + 1
-            if reader.failure is not None and (broken := reader.broken()) is not None:
+            if failure is not None and not reader.over:
                 has_content = True
-                self._add(broken, out)
+                self._add(reader.fail(failure), out)
         except DragomanError as error:
-            return self._failed(error, out, chunk, frames)
+            self._failed(error, out)
         if not has_content:
             self.hushed += 1
-        return self._passed(chunk, frames, len(out)) if self._passes else b"".join(out)
+        return frames
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""
-        return self._write(self._reader.close(broken))
-
-    def tell(self, reply: Reply) -> bytes:
-        """Write a whole reply as the stream it stands for."""
-        self._filters.notes.changed("stream.from_whole", "", "a whole answer came where a stream was asked for")
-        return self._write([ev.Step(unfold(reply, self._filters.keys))])
+        out: list[bytes] = []
+        try:
+            for step in self._reader.close(broken):
+                self._add(step, out)
+        except DragomanError as error:
+            self._failed(error, out)
+        return b"".join(out)
 
     def ping(self) -> bytes:
         """A frame that says nothing, for a client that waits; empty where its dialect has none."""
         payload = None if self.over else self._encoder.ping()
         return b"" if payload is None else self._frame(payload)
 
-    def _write(self, steps: Iterable[ev.Step]) -> bytes:
-        out: list[bytes] = []
-        try:
-            for step in steps:
-                self._add(step, out)
-        except DragomanError as error:
-            return self._failed(error, out)
-        return b"".join(out)
-
-    def _failed(
-        self, error: DragomanError, out: list[bytes], chunk: bytes = b"", frames: Sequence[Frame] = ()
-    ) -> bytes:
+    def _failed(self, error: DragomanError, out: list[bytes]) -> None:
         """Tell the client of an error that no filter knew, in its own dialect.
 
         Raises an error that is not the upstream's fault: who runs the answer knows what to do, and calls `close`.
@@ -293,18 +268,13 @@ class Answer:
         if isinstance(error, ClientFault):
             raise error
         self.over, self.fault, self._lane = True, error.fault, None
-        told = self._encoder.feed(self._masked((ev.Failed(error.fault),)))
-        return b"".join([*out, *map(self._frame, told)])
-
-    def _passed(self, chunk: bytes, frames: Sequence[Frame], count: int) -> bytes:
-        """Return what goes out for a chunk whose first `count` frames pass (PassThrough)."""
-        return chunk
+        out += map(self._frame, self._encoder.feed((self._masked(ev.Failed(error.fault)),)))
 
     def _add(self, step: ev.Step, out: list[bytes]) -> None:
         """Translate one frame the general way."""
         self._lane = None
         if step.unread:
-            note_unread(self._filters.notes, step)
+            note_unread(self.notes, step)
             out.append(step.raw)
             return
         if self.over:
@@ -329,15 +299,20 @@ class Answer:
         assert isinstance(delta, ev.Delta)
         kind, key = type(delta), delta.key
         source = self._decoder.lane(kind, key)
-        if source is not None and self._passes:
+        if source is None:
+            return None
+        if self._passes:
             taps = () if source.listener is None else (source.listener,)
             return _Lane(source.kind, source.decode, source.text_of, None, taps, True)
-        if source is None or (watches := self._filters.lane(kind, key)) is None:
-            return None
-        target = self._encoder.lane(kind, key)
+        filters, watches = self._filters, list[LaneWatch]()
+        for position in filters.concerned[kind]:
+            watch = filters.backs[position].lane(kind, key)
+            if watch is None:
+                return None  # it must see every delta
+            watches.append(watch)
+        target, frame = self._encoder.lane(kind, key), self._frame
         if target is None:
             return None
-        frame = self._frame
         before, found, after = frame(Payload(target.kind, target.before + _GAP + target.after)).partition(_GAP)
         if not found or frame(Payload(target.kind, target.before + target.after)) != before + after:
             return None  # the frame depends on the text elsewhere
@@ -350,20 +325,29 @@ class Answer:
 
     def _watched(self, events: ev.Events) -> ev.Events:
         """Note how far the answer has come. Return the events without what the client must not read of a failure."""
-        self.progress.see(events)
-        if events and type(events[-1]) in _LAST:
+        progress = self.progress
+        for event in events:
+            if type(event) not in _WATCHED:
+                progress.begun = True
+            elif isinstance(event, ev.Started | ev.UsageReported):
+                progress.usage = event.usage or progress.usage
+                if isinstance(event, ev.Started):
+                    progress.id = event.id
+            elif isinstance(event, ev.Stopped):
+                progress.begun, progress.stop = True, progress.stop or event.stop
+        last = events[-1] if events else None
+        if isinstance(last, ev.Finished):
             self.over = True
-            events = self._masked(events)
-            self.fault = events[-1].fault if isinstance(events[-1], ev.Failed) else None
+        elif isinstance(last, ev.Failed):
+            self.over, failed = True, self._masked(last)
+            self.fault = failed.fault
+            events = events if failed is last else (*events[:-1], failed)
         return events
 
-    def _masked(self, events: ev.Events) -> ev.Events:
-        """The events without what the client must not read of a failure, the last of them."""
-        last = events[-1]
-        if self._mask is None or not isinstance(last, ev.Failed):
-            return events
-        told = self._mask(last.fault)
-        return events if told is last.fault else (*events[:-1], ev.Failed(told))
+    def _masked(self, failed: ev.Failed) -> ev.Failed:
+        """The failure without what the client must not read; the same if there is nothing to take out."""
+        told = failed.fault if self._mask is None else self._mask(failed.fault)
+        return failed if told is failed.fault else ev.Failed(told)
 
 
 def note_unread(notes: Notes, step: ev.Step) -> None:
@@ -387,7 +371,7 @@ def reply_whole(
 
     A body that is a stream, though none was asked for, is gathered, with a note.
     """
-    ways = ResponseFilters(plan, ev.BlockKeys(budget=budget))
+    ways = ResponseFilters(plan, ev.BlockKeys(budget=budget or ev.Budget()))
     reply = folded(plan, ways.feed(_told(plan, body, world, ways)), ways.notes)
     return reply, list(ways.notes)
 

@@ -64,7 +64,7 @@ class StreamTranslator:
 
     @property
     def notes(self) -> list[Note]:
-        return self._answer.notes
+        return list(self._answer.notes)
 
     @property
     def error(self) -> DragomanError | None:

@@ -128,34 +128,16 @@ class Plan(Struct, frozen=True):
     passes: bool = False  # an answer may pass frame by frame; those that tell what only we asked for are left out
     finds_calls: bool = False  # an answer may hold raw tool calls, so a whole one is read even where it may pass
 
-    @property
-    def verbatim(self) -> bool:
-        """Whether an answer may pass byte for byte: one language, one framing, nothing changed, nothing asked for."""
-        return self.passes and not self.notes
-
-    @property
-    def same_wire(self) -> bool:
-        """One language in one framing; settings say how a side is asked, not what its frames mean."""
-        same = type(self.client.codec) is type(self.upstream.codec)
-        return same and type(self.client.binding) is type(self.upstream.binding)
-
-    @property
-    def keeps_frames(self) -> bool:
-        """Whether frames in which nothing changes go out as they came.
-
-        Not if a filter may hold back a block that an earlier frame has announced: the announcement would be wrong.
-        """
-        if not self.same_wire or self.settings.repair:
-            return False
-        reads = self.settings.reads_answers
-        return not (reads and "announces" in self.upstream.codec.capabilities(self.sent.model).traits)
+    verbatim: bool = False  # an answer may pass byte for byte: one language, one framing, nothing changed or asked for
+    same_wire: bool = False  # one language in one framing; settings say how a side is asked, not what its frames mean
+    keeps_frames: bool = False  # frames in which nothing changes go out as they came
 
     def call(self) -> Call:
         return self.upstream.codec.render_request(self.sent)
 
     def request(self) -> HttpRequest:
         """The HTTP request that is sent."""
-        return self.upstream.binding.wrap(self.call())
+        return self.upstream.binding.wrap(self.upstream.codec.render_request(self.sent))
 
     def head(self) -> Call:
         """The same without a body, for one that is already written in the upstream's own words."""
@@ -184,7 +166,11 @@ def plan(
     makers: list[MakeBack] = []
     altered, noted, finds_calls = False, 0, False
     features: Features | None = None  # unknown: nobody has asked since the last change
-    for each in _filters(client, upstream, sent.model, settings):
+    try:
+        way = _kept_way(client, upstream, sent.model, settings)
+    except TypeError:  # somebody's dialect that cannot be hashed
+        way = _made_way(client, upstream, sent.model, settings)
+    for each in way.filters:
         if each.answers is not None:
             makers.append(each.answers)
         if each.concerns is not None:
@@ -206,25 +192,20 @@ def plan(
             finds_calls = finds_calls or isinstance(each, filters.RawTools)
     if said and not (sent.messages or sent.system):
         raise Unrepresentable(_NO_QUESTION, at="messages")
-    made = Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings, False, finds_calls)
-    passes = not altered and not settings.reads_answers and made.same_wire
-    return structs.replace(made, passes=True) if passes else made
+    passes = not altered and not settings.reads_answers and way.same_wire
+    ways = passes, finds_calls, passes and not notes, way.same_wire, way.keeps_frames
+    return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings, *ways)
 
 
-def _filters(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> Sequence[Filter]:
-    try:
-        return _kept_filters(client, upstream, model, settings)
-    except TypeError:  # somebody's dialect that cannot be hashed
-        return _made_filters(client, upstream, model, settings)
+class _Way(Struct, frozen=True):
+    """What all plans of one pair of dialects have in common, for one model and the same settings."""
+
+    filters: tuple[Filter, ...]  # they remember nothing of a request
+    same_wire: bool
+    keeps_frames: bool
 
 
-@lru_cache(maxsize=256)
-def _kept_filters(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> Sequence[Filter]:
-    """Filters remember nothing, so those of one pair serve all its requests."""
-    return _made_filters(client, upstream, model, settings)
-
-
-def _made_filters(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> Sequence[Filter]:
+def _made_way(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> _Way:
     codec = upstream.codec
     pair = Pair(
         client.codec.capabilities(model),
@@ -236,7 +217,14 @@ def _made_filters(client: Dialect, upstream: Dialect, model: str, settings: Sett
     )
     shared = [each for make in ORDER if (each := make(pair)) is not None]
     last = [each for make in LAST if (each := make(pair)) is not None]
-    return (*_placed(shared, codec.quirks(model)), *last)
+    same_wire = type(client.codec) is type(codec) and type(client.binding) is type(upstream.binding)
+    # A filter may hold back a block that an earlier frame has announced: the announcement would be wrong.
+    announces = settings.reads_answers and "announces" in pair.upstream.traits
+    keeps_frames = same_wire and not settings.repair and not announces
+    return _Way((*_placed(shared, codec.quirks(model)), *last), same_wire, keeps_frames)
+
+
+_kept_way = lru_cache(maxsize=256)(_made_way)
 
 
 def _placed(shared: Sequence[Filter], quirks: Sequence[Filter]) -> Iterator[Filter]:

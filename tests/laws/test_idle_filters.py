@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
 from hypothesis import given, note
 from hypothesis import strategies as st
+from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman import translate
@@ -49,8 +49,9 @@ def outcome(client: str, upstream: str, conversation: Conversation, settings: tr
     return made.sent, made.notes, len(made.makers)
 
 
-def all_called(*pair: Any) -> Sequence[Filter]:
-    return [Called(each) for each in translate._made_filters(*pair)]
+def all_called(*pair: Any) -> translate._Way:
+    way = translate._made_way(*pair)
+    return structs.replace(way, filters=tuple(map(Called, way.filters)))
 
 
 @given(
@@ -63,7 +64,7 @@ def test_a_filter_that_is_not_called_would_have_changed_nothing(
     conversation: Conversation, client: str, upstream: str, settings: translate.Settings
 ) -> None:
     expected = outcome(client, upstream, conversation, settings)
-    with patch.object(translate, "_filters", all_called):
+    with patch.object(translate, "_kept_way", all_called):
         outcome(client, upstream, conversation, settings)
     assert outcome(client, upstream, conversation, settings) == expected
 

@@ -315,31 +315,34 @@ class Reader:
 
     The bytes of a frame that has begun are counted in `budget`.
 
-    `feed` and `close` give all steps of some bytes. An answer takes frame after frame instead, with `frames`, reads
-    each with `step` or by its lane, and asks `broken` for the step after the last frame if there was a `failure`.
+    `feed` and `close` give all steps of some bytes. An answer cuts them into frames itself, and reads each with `step`
+    or by its lane.
     """
 
-    __slots__ = ("_decoder", "_frames", "_held", "_keeps_unread", "error", "failure", "held", "over")
+    __slots__ = ("_decoder", "_frames", "_keeps_unread", "error", "held", "over")
 
     def __init__(
         self, frames: FrameDecoder, decoder: Decoder, *, keeps_unread: bool = False, budget: ev.Budget | None = None
     ) -> None:
         self._frames = frames
-        self._held = ev.KeptSize(budget or ev.Budget())  # of a frame that is not whole
+        self.held = ev.KeptSize(budget or ev.Budget())  # bytes that wait for the rest of their frame
         self._keeps_unread = keeps_unread
         self._decoder = decoder
-        self.failure: DragomanError | None = None  # of the frame decoder, after the last frame that it gave
-        self.held = 0  # bytes that wait for the rest of their frame
         self.over = False
         self.error: DragomanError | None = None  # what the decoders raised, if that ended the stream
 
     def feed(self, chunk: bytes) -> list[ev.Step]:
         """Take more bytes and give the steps they complete."""
         steps: list[ev.Step] = []
-        for frame in self.frames(chunk):
-            if not self.over and (step := self.step(frame)) is not None:
-                steps.append(step)
-        return steps if (broken := self.broken()) is None else [*steps, broken]
+        try:
+            for frame in () if self.over else self._frames.feed(chunk):
+                if not self.over and (step := self.step(frame)) is not None:
+                    steps.append(step)
+            self.held.set(0 if self.over else self._frames.held)
+        except DragomanError as error:
+            if not self.over:
+                steps.append(self.fail(error))
+        return steps
 
     def close(self, broken: Fault | None = None) -> list[ev.Step]:
         """The end of the bytes; `broken` says why if it was not their own end."""
@@ -359,25 +362,6 @@ class Reader:
             steps.append(ev.Step(self._decoder.close(broken)))
         return steps
 
-    def frames(self, chunk: bytes) -> list[Frame]:
-        """Return the frames that these bytes complete: those before a bad one, which `broken` tells of."""
-        frames: list[Frame] = []
-        if self.over:
-            return frames
-        try:
-            frames.extend(self._frames.feed(chunk))
-            self.held = held = self._frames.held
-            if held or self._held.size:
-                self._held.set(held)
-        except DragomanError as error:
-            self.failure = error
-        return frames
-
-    def broken(self) -> ev.Step | None:
-        """The step of an error that the frame decoder met after the last frame. Raises one of this side."""
-        failure, self.failure = self.failure, None
-        return None if failure is None or self.over else self.fail(failure)
-
     def step(self, frame: Frame, *, closing: bool = False) -> ev.Step | None:
         """Read one frame; None if it says nothing that may travel. Raises an error that is not the upstream's."""
         try:
@@ -392,7 +376,7 @@ class Reader:
             return None
         if events and type(events[-1]) in _LAST:
             self.over = True
-            self._held.set(0)
+            self.held.set(0)
         return ev.Step(events, frame.raw)
 
     def fail(self, error: DragomanError) -> ev.Step:
@@ -401,7 +385,7 @@ class Reader:
             raise error
         self.error = error.with_traceback(None)  # its frames would keep what was being read
         self.over = True
-        self._held.set(0)
+        self.held.set(0)
         return ev.Step((ev.Failed(error.fault),))
 
 

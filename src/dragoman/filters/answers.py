@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from operator import is_
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from dragoman.errors import Fault
 from dragoman.model import events as ev
@@ -35,70 +34,43 @@ class SerializeBlocks(Filter):
         self.answers = partial(_Queue, calls_end)
 
 
-class _Waiting:
+class _Waiting(Struct, eq=False):
     """A block that is not out yet, with what has come for it."""
 
-    def __init__(self, started: ev.BlockStarted) -> None:
-        self.events: list[ev.Event] = [started]
-        self.ended = False
+    events: list[ev.Event]
+    ended: bool = False
 
 
-class _Queue(Back):
+class _Queue(Struct, Back, eq=False):
     """The block at the head is out and streams; `_waiting` holds the others in the order they began."""
 
-    __slots__ = (
-        "_budget",
-        "_calls_end",
-        "_closed_early",
-        "_failed",
-        "_head",
-        "_held",
-        "_scanner",
-        "_stops",
-        "_waiting",
-        "reads",
-    )
-
-    def __init__(self, calls_end: bool, _notes: Notes, keys: ev.BlockKeys) -> None:
-        self.reads = BLOCKS
-        self._budget = keys.budget
-        self._calls_end = calls_end
-        self._head: int | None = None
-        self._scanner: ObjectScanner | None = None  # follows the head's arguments if it is a JSON call without an end
-        self._waiting: dict[int, _Waiting] = {}
-        self._closed_early: dict[int, bool] = {}  # a set of keys, small while it is empty
-        self._stops: list[ev.Event] = []  # what must come after all blocks
-        self._held = 0
-        self._failed = False
-
-    def feed(self, events: ev.Events) -> ev.Events:
-        if self._failed:
-            return ()
-        out: list[ev.Event] = []
-        for event in events:
-            self._add(event, out)
-            if out and isinstance(out[-1], ev.Failed):
-                break
-        if self._waiting or self._closed_early or self._failed:
-            self.reads = None
-        elif self._head is None:
-            self.reads = BLOCKS
-        else:
-            self.reads = _LEADING if self._scanner is None else _SCANNING
-        return events if len(out) == len(events) and all(map(is_, out, events)) else tuple(out)
+    _calls_end: bool
+    _notes: Notes
+    _keys: ev.BlockKeys
+    reads: Reads | None = BLOCKS
+    _head: int | None = None
+    _scanner: ObjectScanner | None = None  # follows the head's arguments if it is a JSON call without an end
+    _waiting: dict[int, _Waiting] = {}
+    _closed_early: dict[int, bool] = {}  # a set of keys, small while it is empty
+    _stops: list[ev.Event] = []  # what must come after all blocks
+    _held: int = 0
+    _failed: bool = False
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
         if key != self._head or self._waiting or self._failed:
             return None
         return UNSEEN if self._scanner is None else LaneWatch(listener=self._scanner.feed)
 
-    def _add(self, event: ev.Event, out: list[ev.Event]) -> None:
+    def take(self, event: ev.Event) -> list[ev.Event]:
+        out: list[ev.Event] = []
         match event:
+            case _ if self._failed:
+                return out
             case ev.BlockStarted() if self._head is None:
                 self._lead(event, out)
             case ev.BlockStarted():
-                self._budget.keep(ev.event_size(event))
-                self._waiting[event.key] = _Waiting(event)
+                self._keys.budget.keep(ev.event_size(event))
+                self._waiting[event.key] = _Waiting([event])
                 if self._scanner is not None and self._scanner.complete:
                     self._give_way(out)
             case ev.BlockEnded(key) if key == self._head:
@@ -113,20 +85,20 @@ class _Queue(Back):
                     self._give_way(out)
             case (
                 ev.TextDelta() | ev.ReasoningDelta() | ev.ArgumentsDelta() | ev.Sealed() | ev.Cited() | ev.BlockEnded()
-            ):
-                if event.key == self._head:
-                    out.append(event)
-                elif event.key in self._closed_early:
-                    self._late(event, out)
-                else:
-                    self._hold(event, out)
+            ) if event.key != self._head:
+                self._hold(event, out)
             case ev.Stopped() if self._waiting or self._head is not None:
                 self._stops.append(event)
-            case ev.Failed():
-                self._failed = True
-                out.append(event)
             case _:
+                self._failed = isinstance(event, ev.Failed)
                 out.append(event)
+        if self._waiting or self._closed_early or self._failed:
+            self.reads = None
+        elif self._head is None:
+            self.reads = BLOCKS
+        else:
+            self.reads = _LEADING if self._scanner is None else _SCANNING
+        return out
 
     def _lead(self, event: ev.BlockStarted, out: list[ev.Event]) -> None:
         self._head = event.key
@@ -134,18 +106,21 @@ class _Queue(Back):
         self._scanner = ObjectScanner() if call else None
         out.append(event)
 
-    def _late(self, event: ev.Event, out: list[ev.Event]) -> None:
-        """Something for a call that was closed because its JSON was complete: white space or its end, or a fault."""
-        if isinstance(event, ev.ArgumentsDelta) and event.text.strip():
-            self._fail("a tool call went on after its JSON was complete", out)
-
     def _hold(
         self,
         event: ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.Sealed | ev.Cited | ev.BlockEnded,
         out: list[ev.Event],
     ) -> None:
+        """Keep an event of a block that waits.
+
+        For a call that was closed because its JSON was complete nothing may come but white space and its end.
+        """
+        if event.key in self._closed_early:
+            if isinstance(event, ev.ArgumentsDelta) and event.text.strip():
+                self._fail("a tool call went on after its JSON was complete", out)
+            return
         waiting = self._waiting[event.key]
-        self._budget.keep(ev.event_size(event))
+        self._keys.budget.keep(ev.event_size(event))
         waiting.events.append(event)
         if isinstance(event, ev.BlockEnded):
             waiting.ended = True
@@ -171,7 +146,7 @@ class _Queue(Back):
         while self._waiting and self._head is None:
             key = next(iter(self._waiting))
             waiting = self._waiting.pop(key)
-            self._budget.free(sum(map(ev.event_size, waiting.events)))
+            self._keys.budget.free(sum(map(ev.event_size, waiting.events)))
             for event in waiting.events:
                 if isinstance(event, ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta):
                     self._held -= len(event.text)
@@ -213,15 +188,13 @@ class SettleStop(Filter):
         self.answers = partial(_Settle, pauses)
 
 
-class _Settle(Back):
-    __slots__ = ("_notes", "_open", "_pauses", "_whole", "reads")
-
-    def __init__(self, pauses: bool, notes: Notes, _keys: ev.BlockKeys) -> None:
-        self.reads = _IDLE
-        self._pauses = pauses
-        self._notes = notes
-        self._open: dict[int, int] = {}  # key of an open call -> its choice
-        self._whole: dict[int, bool] = {}  # choices with calls -> whether all of them came to their end
+class _Settle(Struct, Back, eq=False):
+    _pauses: bool
+    _notes: Notes
+    _keys: ev.BlockKeys
+    reads: Reads | None = _IDLE
+    _open: dict[int, int] = {}  # key of an open call -> its choice
+    _whole: dict[int, bool] = {}  # choices with calls -> whether all of them came to their end
 
     def take(self, event: ev.Event) -> Iterable[ev.Event]:
         match event:
@@ -231,27 +204,26 @@ class _Settle(Back):
                 choice = self._open.pop(key)
                 self._whole[choice] = complete and self._whole.get(choice, True)
                 self.reads = _IN_CALL if self._open else _IDLE
-            case ev.Stopped(stop, choice):
-                right = self._settle(stop, choice)
-                return (event if right is stop else ev.Stopped(right, choice),)
+            case ev.Stopped(stop, choice) if stop.why in _FOLLOWS:
+                whole = self._whole.get(choice)  # None: no call
+                if stop.why is Why.PAUSE or whole is not (True if stop.why is Why.TOOL else None):
+                    return (ev.Stopped(self._settle(stop, whole), choice),)
             case _:
                 pass
         return (event,)
 
-    def _settle(self, stop: Stop, choice: int) -> Stop:
-        if stop.why not in _FOLLOWS:
-            return stop
-        if not self._whole.get(choice, True):
+    def _settle(self, stop: Stop, whole: bool | None) -> Stop:
+        """The stop that agrees with the content."""
+        if whole is False:
             return self._right(stop, Why.LENGTH, "a tool call never came to its end")
-        called = choice in self._whole
-        if stop.why is Why.PAUSE and not called and not self._pauses:
-            self._notes.changed("stop.pause", "", "the answer paused to be asked to go on; for the client it has ended")
-            return structs.replace(stop, why=Why.END, extra=None)
-        if called == (stop.why is Why.TOOL):
-            return stop
-        if called:
+        if whole:
             return self._right(stop, Why.TOOL, "it made a tool call")
-        return self._right(stop, Why.END, "it made no tool call")
+        if stop.why is not Why.PAUSE:
+            return self._right(stop, Why.END, "it made no tool call")
+        if self._pauses:
+            return stop
+        self._notes.changed("stop.pause", "", "the answer paused to be asked to go on; for the client it has ended")
+        return structs.replace(stop, why=Why.END, extra=None)
 
     def _right(self, stop: Stop, why: Why, because: str) -> Stop:
         self._notes.changed(

@@ -58,7 +58,7 @@ class RenameTools(Filter):
         self._ids = upstream.ids
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        tools, turns, held = conversation.tools, len(conversation.messages), facts.inventory(conversation)
+        tools, turns, held = conversation.tools, str(len(conversation.messages)), facts.inventory(conversation)
         used = {call.id for call in held.calls}.union([result.call_id for result in held.results])
         called = {call.name for call in held.calls}.union([tool.name for tool in tools if isinstance(tool, ToolSpec)])
         if _allows(self._names, called) and _allows(self._ids, used):  # as most do
@@ -143,26 +143,22 @@ def _block(block: Block, names: _Aliases, ids: _Aliases) -> Block:
     return block
 
 
-class _Back(Back):
+class _Back(Struct, Back, eq=False):
     """Restores the names this request changed, and sees to it that every call of the answer has an id of its own.
 
     Some upstreams send none, or begin with `call_0` in every answer, which a client that pairs by id alone mistakes for
-    the old call. `turns` is the request's length: it tells the answers of one conversation apart when `Started.id` does
-    not.
+    the old call. `_seed` begins with the request's length, which tells the answers of one conversation apart when
+    `Started.id` does not.
     """
 
-    reads: Reads = frozenset({ev.Started, ToolCall})
-    __slots__ = ("_calls", "_given", "_names", "_notes", "_seed", "_taken")
-
-    def __init__(
-        self, names: Mapping[str, str], taken: Collection[str], turns: int, notes: Notes, _keys: ev.BlockKeys
-    ) -> None:
-        self._names = names
-        self._taken = taken
-        self._notes = notes
-        self._seed = str(turns)
-        self._given: dict[tuple[int, str], bool] = {}  # a set, small while it is empty
-        self._calls = 0
+    _names: Mapping[str, str]
+    _taken: Collection[str]
+    _seed: str
+    _notes: Notes
+    _keys: ev.BlockKeys
+    reads: Reads | None = frozenset({ev.Started, ToolCall})
+    _given: dict[tuple[int, str], bool] = {}  # a set, small while it is empty
+    _calls: int = 0
 
     def take(self, event: ev.Event) -> ev.Events:
         if isinstance(event, ev.Started):
@@ -291,15 +287,12 @@ class _Arguments(Struct):
             self.tail = True
 
 
-class _Objects(Back):
-    __slots__ = ("_budget", "_calls", "_failed", "_notes", "reads")
-
-    def __init__(self, notes: Notes, keys: ev.BlockKeys) -> None:
-        self.reads: Reads | None = _IDLE
-        self._budget = keys.budget
-        self._notes = notes
-        self._calls: dict[int, _Arguments] = {}
-        self._failed = False
+class _Objects(Struct, Back, eq=False):
+    _notes: Notes
+    _keys: ev.BlockKeys
+    reads: Reads | None = _IDLE
+    _calls: dict[int, _Arguments] = {}
+    _failed: bool = False
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
         call = self._calls.get(key)
@@ -334,7 +327,7 @@ class _Objects(Back):
             call.scan(begun)
             return (ev.ArgumentsDelta(key, text),)
         if begun:
-            call.held = call.held or ev.KeptText(self._budget)
+            call.held = call.held or ev.KeptText(self._keys.budget)
             call.held.add(text)
             if len(call.held) > HELD_LIMIT:
                 self._failed, self.reads = True, None
@@ -354,13 +347,12 @@ class _Objects(Back):
         return (ev.ArgumentsDelta(key, arguments),) if arguments else ()
 
 
-class _Gathered:
+class _Gathered(Struct, eq=False):
     """A call that is not out yet."""
 
-    def __init__(self, started: ev.BlockStarted, budget: ev.Budget) -> None:
-        self.started = started
-        self.pieces = ev.KeptText(budget)
-        self.seals: list[ev.Event] = []
+    started: ev.BlockStarted
+    pieces: ev.KeptText
+    seals: list[ev.Event] = []
 
     def events(self, arguments: str) -> Iterable[ev.Event]:
         yield self.started
@@ -370,32 +362,31 @@ class _Gathered:
         yield ev.BlockEnded(self.started.key)
 
 
-class _WholeCalls(Back):
+class _WholeCalls(Struct, Back, eq=False):
     """Every call in one piece. One that is no object waits for the stop, which tells whether the length cut it (D7)."""
 
-    __slots__ = ("_budget", "_calls", "_failed", "_notes", "_odd", "reads")
-
-    def __init__(self, notes: Notes, keys: ev.BlockKeys) -> None:
-        self.reads: Reads | None = _WHOLE
-        self._budget = keys.budget
-        self._notes = notes
-        self._calls: dict[int, _Gathered] = {}
-        self._odd: list[_Gathered] = []
-        self._failed = False
+    _notes: Notes
+    _keys: ev.BlockKeys
+    reads: Reads | None = _WHOLE
+    _calls: dict[int, _Gathered] = {}
+    _odd: list[_Gathered] = []
+    _failed: bool = False
 
     def take(self, event: ev.Event) -> Iterable[ev.Event]:
         if self._failed:
             return
         match event:
             case ev.BlockStarted(key, ToolCall() as block):
-                self._calls[key] = _Gathered(structs.replace(event, block=_as_json(block)), self._budget)
+                self._calls[key] = _Gathered(
+                    structs.replace(event, block=_as_json(block)), ev.KeptText(self._keys.budget)
+                )
             case ev.ArgumentsDelta(key, text) if (call := self._calls.get(key)) is not None:
                 call.pieces.add(text)
                 if len(call.pieces) > WHOLE_LIMIT:
                     self._failed, self.reads = True, None
                     yield ev.Failed(Fault("server", f"tool arguments grew beyond {WHOLE_LIMIT} characters"))
             case ev.Sealed(key) if (call := self._calls.get(key)) is not None:
-                self._budget.keep(ev.event_size(event))
+                self._keys.budget.keep(ev.event_size(event))
                 call.seals.append(event)
             case ev.BlockEnded(key, complete) if (call := self._calls.pop(key, None)) is not None:
                 yield from self._ended(call, complete)

@@ -368,26 +368,29 @@ def tool_name(tool: ToolSpec | Opaque) -> str | None:
     return name if isinstance(name, str) else None
 
 
-class _Answer(Back):
+_KEEPING: Reads = BLOCKS | {ev.Started, ev.Stopped, ev.UsageReported, ev.Cited, ev.OpaqueEvent}
+_DROPPING: Reads = _KEEPING | {ev.TextDelta, ev.ReasoningDelta, ev.Sealed, ev.BlockEnded}
+
+
+class _Answer(Struct, Back, eq=False):
     """The answer half: what the client's family does not know is left out, once noted per kind."""
 
-    __slots__ = ("_carried", "_cites", "_client", "_dropped", "_family", "_notes", "_said", "reads")
-
-    def __init__(self, client: Capabilities, family: str, fields: Carried, notes: Notes, _keys: ev.BlockKeys) -> None:
-        self.reads = _KEEPING
-        self._client = client
-        self._cites = not client.traits.isdisjoint({"citations", "cites"})
-        self._family = family
-        self._carried = fields
-        self._notes = notes
-        self._dropped: dict[int, bool] = {}  # sets, small while they are empty
-        self._said: dict[tuple[str, str], bool] = {}
+    _client: Capabilities
+    _family: str
+    _carried: Carried
+    _notes: Notes
+    _keys: ev.BlockKeys
+    reads: Reads | None = _KEEPING
+    _dropped: dict[int, bool] = {}  # sets, small while they are empty
+    _said: dict[tuple[str, str], bool] = {}
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
         return None if key in self._dropped else UNSEEN
 
     def take(self, event: ev.Event) -> ev.Events:
         match event:
+            case ev.BlockStarted(block=(Text() | ToolCall()) as block) if block.extra is None:
+                return (event,)
             case ev.BlockStarted():
                 return self._block(event)
             case ev.TextDelta(key) | ev.ReasoningDelta(key) | ev.Sealed(key) if key in self._dropped:
@@ -396,16 +399,19 @@ class _Answer(Back):
                 del self._dropped[key]
                 self.reads = _DROPPING if self._dropped else _KEEPING
                 return ()
-            case ev.Started():
+            case ev.Started() if event.extra is not None:
                 return (self._bare(event, self._carried.answers),)
-            case ev.Stopped(stop):
+            case ev.Stopped(stop) if stop.extra is not None:
                 bare = self._bare(stop)
                 return (event if bare is stop else structs.replace(event, stop=bare),)
-            case ev.UsageReported(usage):
+            case ev.UsageReported(usage) if usage.extra is not None:
                 bare_usage = self._bare(usage)
                 return (event if bare_usage is usage else ev.UsageReported(bare_usage),)
-            case ev.Cited(_, citation) if citation.family != self._family or not self._cites:
-                if citation.source is not None and self._cites:
+            case ev.Cited(_, citation):
+                cites = not self._client.traits.isdisjoint({"citations", "cites"})
+                if cites and citation.family == self._family:
+                    return (event,)
+                if cites and citation.source is not None:
                     self._say("citation.mapped", citation.family, _MAPPED, "changed")
                     return (event,)
                 self._say("foreign.citation", citation.family, "its citations have no place in the client's dialect")
@@ -459,5 +465,3 @@ _LONGEST_KIND = 200  # characters that tell two kinds of events or fields apart
 _MAPPED = (
     "its citations are written in the form of the client's dialect, which has no more than address, title and quote"
 )
-_KEEPING: Reads = BLOCKS | {ev.Started, ev.Stopped, ev.UsageReported, ev.Cited, ev.OpaqueEvent}
-_DROPPING: Reads = _KEEPING | {ev.TextDelta, ev.ReasoningDelta, ev.Sealed, ev.BlockEnded}

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import groupby, pairwise
 from typing import Literal
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from dragoman.errors import Unrepresentable
 from dragoman.filters.calls import rename
@@ -250,20 +250,19 @@ def _wrap_call(block: Block, notes: Notes) -> Block:
     return structs.replace(block, form="json", arguments=jsonio.encode({"input": block.arguments}).decode())
 
 
-class _Unwrap(Back):
+class _Unwrap(Struct, Back, eq=False):
     """Holds the arguments of a wrapped call until they are whole, for half a JSON string is no text."""
 
-    def __init__(self, wrapped: set[str], notes: Notes, keys: BlockKeys) -> None:
-        self.reads = _IDLE
-        self._budget = keys.budget
-        self._wrapped = wrapped
-        self._notes = notes
-        self._held: dict[int, KeptText] = {}
+    _wrapped: set[str]
+    _notes: Notes
+    _keys: BlockKeys
+    reads: Reads | None = _IDLE
+    _held: dict[int, KeptText] = {}
 
     def take(self, event: Event) -> Iterable[Event]:
         match event:
             case BlockStarted(key, ToolCall(name=name, form="json") as call) if name in self._wrapped:
-                self._held[key], self.reads = KeptText(self._budget), _IN_CALL
+                self._held[key], self.reads = KeptText(self._keys.budget), _IN_CALL
                 yield structs.replace(event, block=structs.replace(call, form="text"))
             case ArgumentsDelta(key, text) if key in self._held:
                 self._held[key].add(text)

@@ -141,17 +141,14 @@ class _Home:
             blocks.append(Text("", seal=seal))
 
 
-class _Marks(Back):
-    __slots__ = ("_client", "_family", "_keys", "_notes", "_thoughts", "_unsealed", "reads")
-
-    def __init__(self, client: Capabilities, family: str, notes: Notes, keys: ev.BlockKeys) -> None:
-        self.reads = _IDLE
-        self._keys = keys
-        self._client = client
-        self._family = family
-        self._notes = notes
-        self._unsealed: dict[int, str] = {}  # open foreign reasoning without a seal yet -> its family
-        self._thoughts: dict[int, bool] = {}  # a set of keys, small while it is empty
+class _Marks(Struct, Back, eq=False):
+    _client: Capabilities
+    _family: str
+    _notes: Notes
+    _keys: ev.BlockKeys
+    reads: Reads | None = _IDLE
+    _unsealed: dict[int, str] = {}  # open foreign reasoning without a seal yet -> its family
+    _thoughts: dict[int, bool] = {}  # a set of keys, small while it is empty
 
     def take(self, event: ev.Event) -> Iterable[ev.Event]:
         marked = tuple(self._mark(event))
@@ -202,7 +199,7 @@ class _Marks(Back):
         self._notes.dropped("seal.no_place", "", f"a {seal.kind} of {seal.family} has no place in the client's dialect")
 
 
-class _Riding(_Marks):
+class _Riding(_Marks, eq=False):
     """Seals of texts and calls for a client whose reasoning alone has a slot.
 
     A call waits for its end, since its seal must stand before it. That of a text, which streams, stands before what
@@ -210,14 +207,10 @@ class _Riding(_Marks):
     that only carries a seal is left out.
     """
 
-    __slots__ = ("_held", "_texts", "_waiting")
-
-    def __init__(self, client: Capabilities, family: str, notes: Notes, keys: ev.BlockKeys) -> None:
-        super().__init__(client, family, notes, keys)
-        self.reads = _OF_WORDS
-        self._held: dict[int, list[ev.Event]] = {}  # of calls, and of texts that have said nothing yet
-        self._texts: dict[int, ev.BlockStarted] = {}
-        self._waiting: dict[int, list[Seal]] = {}  # of texts, by choice
+    reads: Reads | None = _OF_WORDS
+    _held: dict[int, list[ev.Event]] = {}  # of calls, and of texts that have said nothing yet
+    _texts: dict[int, ev.BlockStarted] = {}
+    _waiting: dict[int, list[Seal]] = {}  # of texts, by choice
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
         return None if key in self._held else UNSEEN

@@ -16,6 +16,7 @@ from dragoman.dialects.base import REAL_WORLD, Encoder, World
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault, UpstreamFault, UpstreamViolation
 from dragoman.gateway.limits import json_memory
 from dragoman.gateway.memory import Answered, answered
+from dragoman.model.assemble import unfold
 from dragoman.model.conversation import Reply, Stop, Usage
 from dragoman.model.events import Budget, Delta, Events, Failed, Step
 from dragoman.model.filter import Note
@@ -43,12 +44,12 @@ class PassThrough(Answer):
     """
 
     __slots__ = ("_asks_more", "_count", "_is_counted", "_ours", "_pieces", "_size", "_unasked", "_uncounted")
+    _passes = True
 
     def __init__(
         self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None, budget: Budget | None = None
     ) -> None:
         super().__init__(structs.replace(plan, makers=()) if plan.makers else plan, world, mask, budget)
-        self._passes = True
         self._pieces: list[bytes] = []  # the bytes that are read now, after those of a frame that is not complete
         self._size = 0  # of them
         self._ours = b""  # written by the encoder, after the frames that pass
@@ -57,6 +58,25 @@ class PassThrough(Answer):
         self._unasked: list[bytes] = []  # frames that say only what a quirk asked for
         self._uncounted: list[Events] = []
         self._is_counted = True  # the encoder could follow all that passed
+
+    def feed(self, chunk: bytes) -> bytes:
+        if self.over:
+            return b""
+        out: list[bytes] = []
+        came, lane = self._splitter.feed(chunk), self._lane
+        if (
+            lane is not None
+            and type(came) is tuple
+            and not (self._pieces or lane.listeners)
+            and lane.write(came, 0, out)
+        ):
+            self._count += 1
+            return chunk  # one delta alone, as most come, which nothing but the client gets
+        frames = self._read(came, out)
+        self._count += len(out)
+        if len(out) < len(frames) or self._splitter.held or self._pieces or self._ours or self._unasked:
+            return self._cut(chunk, frames, len(out))
+        return chunk
 
     def close(self, broken: Fault | None = None) -> bytes:
         if self.over:
@@ -79,7 +99,7 @@ class PassThrough(Answer):
         if self.over:
             return
         if step.unread:
-            note_unread(self._filters.notes, step)
+            note_unread(self.notes, step)
         events = self._watched(step.events)
         last = events[-1] if events else None
         if isinstance(last, Failed) and (ours := self._rewritten(step, last, events is step.events)) is not None:
@@ -97,23 +117,17 @@ class PassThrough(Answer):
         if len(events) == 1 and isinstance(last, Delta):
             self._lane = self._open_lane(last, True)
 
-    def _failed(
-        self, error: DragomanError, out: list[bytes], chunk: bytes = b"", frames: Sequence[Frame] = ()
-    ) -> bytes:
+    def _failed(self, error: DragomanError, out: list[bytes]) -> None:
         if isinstance(error, ClientFault):
             raise error
         self._add(Step((Failed(error.fault),)), out)
-        return self._passed(chunk, frames, len(out))
 
-    def _passed(self, chunk: bytes, frames: Sequence[Frame], count: int) -> bytes:
-        """The bytes that came, up to the end of the last frame that passes, and what the encoder has written."""
-        self._count += count
-        is_all = count == len(frames) and not self._reader.held
-        if is_all and not (self._pieces or self._ours or self._unasked):
-            return chunk
+    def _cut(self, chunk: bytes, frames: Sequence[Frame], count: int) -> bytes:
+        """The bytes that came, up to the end of the last of the `count` frames that pass, and what the encoder has
+        written."""
         self._pieces.append(chunk)
         self._size += len(chunk)
-        end = self._size - self._reader.held
+        end = self._size - self._splitter.held
         if not end and not self._ours:
             return b""  # no frame is complete
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
@@ -216,7 +230,13 @@ class WholeAsStream(Answer):
             return super().feed(body) + super().close()
         finally:
             self._budget.free(tree)
-        return self.tell(reply)
+        self.notes.changed("stream.from_whole", "", "a whole answer came where a stream was asked for")
+        out: list[bytes] = []
+        try:
+            self._add(Step(unfold(reply, self._filters.keys)), out)
+        except DragomanError as error:
+            self._failed(error, out)
+        return b"".join(out)
 
 
 # --- whole answers

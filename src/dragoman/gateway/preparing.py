@@ -102,7 +102,7 @@ class CachedPlan(Struct, frozen=True):
         """The plan of another request of this shape."""
         made, asked = self.made, plain.asked
         sent = structs.replace(asked, extra=made.sent.extra) if self.added else asked
-        return Plan(made.client, made.upstream, asked, sent, made.notes, (), made.settings, made.passes)
+        return structs.replace(made, asked=asked, sent=sent, makers=(), finds_calls=False)
 
     def request(self, body: bytes) -> HttpRequest:
         if self.added:

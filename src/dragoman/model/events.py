@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from io import StringIO
 from typing import Protocol, TypeAlias
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from dragoman.errors import AnswerTooLarge, Fault
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
@@ -43,45 +43,41 @@ class Account(Protocol):
     def free(self, size: int) -> None: ...
 
 
-class Budget:
+class Budget(Struct, eq=False):
     """Counts what is kept of one answer. `account`, if there is one, counts it among all answers too."""
 
-    __slots__ = ("_account", "_blocks", "_choices", "_copy", "_kept", "_room", "limits")
-
-    def __init__(self, limits: AnswerLimits | None = None, account: Account | None = None) -> None:
-        self.limits = limits or AnswerLimits()
-        self._account = account
-        self._kept = self._blocks = self._choices = 0
-        self._copy: Budget | None = None
-        self._room = 0 if account is not None else self.limits.answer  # that need not be asked for
-
-    @property
-    def kept(self) -> int:
-        """Bytes that are kept now."""
-        return self._kept
+    limits: AnswerLimits = AnswerLimits()
+    account: Account | None = None
+    kept: int = 0  # bytes that are kept now
+    _room: int = 0  # that need not be asked for
+    _blocks: int = 0
+    _choices: int = 0
+    _copy: Budget | None = None
 
     def keep(self, size: int) -> None:
         """Count bytes before they are kept. Raises AnswerTooLarge, or what the account raises; then none are."""
-        kept, most = self._kept + size, self.limits.answer
+        kept, most = self.kept + size, self.limits.answer
         if kept > self._room:
             if kept > most:
                 raise AnswerTooLarge(f"more than {most} bytes of the answer have to be kept, the limit (answer)")
-            if self._account is not None:
+            if self.account is None:
+                self._room = most
+            else:
                 more = -(-(kept - self._room) // _STEP) * _STEP
-                self._account.keep(more)
+                self.account.keep(more)
                 self._room += more
-        self._kept = kept
+        self.kept = kept
 
     def free(self, size: int) -> None:
         """Count bytes that are kept no more."""
-        self._kept -= size
-        spare = self._room - self._kept
-        if self._account is not None and spare >= 2 * _STEP:
+        self.kept -= size
+        spare = self._room - self.kept
+        if self.account is not None and spare >= 2 * _STEP:
             spare -= spare % _STEP
             self._room -= spare
-            self._account.free(spare)
+            self.account.free(spare)
 
-    def block(self, block: Block | None = None) -> None:
+    def block(self, block: Block | None) -> None:
         """Count one more block, with its id, name and extra fields, until the answer ends."""
         if self._blocks >= self.limits.blocks:
             raise AnswerTooLarge(f"the answer has more than {self.limits.blocks} blocks, the limit (blocks)")
@@ -97,29 +93,26 @@ class Budget:
 
     def copy(self) -> Budget:
         """Return a budget with the same limits for a second copy of the answer. It is closed with this one."""
-        self._copy = Budget(self.limits, self._account)
+        self._copy = Budget(self.limits, self.account)
         return self._copy
 
     def close(self) -> None:
         """Give back all that is counted: the answer is given up, and another may come instead."""
         if self._copy is not None:
             self._copy.close()
-        if self._account is not None:
-            self._account.free(self._room)
+        if self.account is not None:
+            self.account.free(self._room)
             self._room = 0
-        self._kept = 0
+        self.kept = 0
 
 
-class KeptText:
+class KeptText(Struct, eq=False):
     """Text that is kept piece by piece until it is needed as a whole, and counted."""
 
-    __slots__ = ("_budget", "_length", "_text", "_width")
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self._text: StringIO | None = None  # a list of small pieces would take ten times as much
-        self._length = 0
-        self._width = 1
+    _budget: Budget
+    _text: StringIO | None = None  # a list of small pieces would take ten times as much
+    _length: int = 0
+    _width: int = 1
 
     def __len__(self) -> int:
         return self._length
@@ -149,13 +142,11 @@ class KeptText:
         return text
 
 
-class KeptSize:
+class KeptSize(Struct, eq=False):
     """Bytes that somebody else keeps, counted whenever their number changes."""
 
-    __slots__ = ("_budget", "size")
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget, self.size = budget, 0
+    _budget: Budget
+    size: int = 0
 
     def set(self, size: int) -> None:
         """Count so many instead of those before. Raises AnswerTooLarge."""
@@ -202,17 +193,14 @@ def block_size(block: Block) -> int:
 _EVENT = 128  # bytes of an event, beside what it says
 
 
-class BlockKeys:
+class BlockKeys(Struct, eq=False):
     """Gives every block of one answer its key. The decoder and all response filters of the answer ask the same one.
 
     `budget` counts what they keep of the answer.
     """
 
-    __slots__ = ("_next", "budget")
-
-    def __init__(self, first: int = 0, budget: Budget | None = None) -> None:
-        self._next = first
-        self.budget = budget or Budget()
+    _next: int = 0
+    budget: Budget = field(default_factory=Budget)
 
     @classmethod
     def after(cls, events: Iterable[Event]) -> BlockKeys:

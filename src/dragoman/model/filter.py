@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import eq
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
@@ -42,16 +42,15 @@ MOST_OF_ANSWER = 1000  # notes on one answer that are kept
 _LONGEST = 2000  # characters of such a note
 
 
-class Notes:
+class Notes(list[Note]):
     """A growing list of notes. With `refuse`, the first loss is an error instead (D9, `losses = "refuse"`).
 
-    `most` is for answers, which may have no end: further notes are counted, and long ones are cut.
+    `most` is for answers, which may have no end: the last note counts those that are over it, and long ones are cut.
     """
 
-    __slots__ = ("_more", "_most", "_notes", "_refuse")
+    __slots__ = ("_more", "_most", "_refuse")
 
     def __init__(self, *, refuse: bool = False, most: int | None = None) -> None:
-        self._notes: list[Note] = []
         self._refuse = refuse
         self._most = most
         self._more = 0
@@ -60,11 +59,13 @@ class Notes:
         if self._refuse and action == "dropped":
             raise Unrepresentable(f"{detail} (rule {rule}; losses are refused)", at=at)
         if self._most is not None:
-            if len(self._notes) >= self._most:
+            if len(self) >= self._most:
                 self._more += 1
+                more = f"{self._more} more changes of this answer are not listed"
+                self[self._most :] = [Note("notes.more", "changed", "", more)]
                 return
             rule, at, detail = rule[:_LONGEST], at[:_LONGEST], detail[:_LONGEST]
-        self._notes.append(Note(rule, action, at, detail))
+        self.append(Note(rule, action, at, detail))
 
     def changed(self, rule: str, at: str, detail: str) -> None:
         self.add(rule, "changed", at, detail)
@@ -77,14 +78,6 @@ class Notes:
 
     def renamed(self, rule: str, at: str, detail: str) -> None:
         self.add(rule, "renamed", at, detail)
-
-    def __iter__(self) -> Iterator[Note]:
-        yield from self._notes
-        if self._more:
-            yield Note("notes.more", "changed", "", f"{self._more} more changes of this answer are not listed")
-
-    def __len__(self) -> int:
-        return len(self._notes) + (1 if self._more else 0)
 
 
 # --- What the filters of one plan ask about a conversation, found once for all of them.
@@ -202,7 +195,28 @@ class Facts:
         self.inventory(conversation)
         if conversation.tools is not self._tools:
             self._tools, self._of_tools = conversation.tools, _of_tools(conversation.tools)
-        return self._of_messages.union(self._of_tools, _of_settings(conversation))
+        found: list[Feature] = ["length" if conversation.max_tokens is not None else "no_length"]
+        if conversation.system:
+            found += _of_system(conversation.system)
+        if conversation.extra or conversation.hints or conversation.output.extra:
+            found.append("extras")
+            if conversation.extra and SHAPES in conversation.extra.fields:
+                found.append("shapes")
+        has: tuple[tuple[object, Feature], ...] = (
+            (conversation.tool_choice != _NO_CHOICE, "chosen"),
+            (conversation.output != _NO_FORM, "output"),
+            (conversation.thinking != _NO_THOUGHT, "thinking"),
+            (conversation.max_tokens == 0, "zero_length"),
+            (conversation.stop, "stops"),
+            (conversation.knobs, "knobs"),
+            (conversation.choices > 1, "choices"),
+            (not conversation.stream, "whole"),
+            (conversation.user, "user"),
+            (conversation.hints, "hints"),
+            (conversation.held, "held"),
+        )
+        found += [feature for holds, feature in has if holds]
+        return self._of_messages.union(self._of_tools, found)
 
     def plain(self, conversation: Conversation) -> bool:
         """Whether its messages are texts, calls and results that say no more than that: nothing of one family's own."""
@@ -297,31 +311,6 @@ def _of_tools(tools: tuple[ToolSpec | Opaque, ...]) -> Features:
     return frozenset(found)
 
 
-def _of_settings(asked: Conversation) -> list[Feature]:
-    found: list[Feature] = ["length" if asked.max_tokens is not None else "no_length"]
-    if asked.system:
-        found += _of_system(asked.system)
-    if asked.extra or asked.hints or asked.output.extra:
-        found.append("extras")
-        if asked.extra and SHAPES in asked.extra.fields:
-            found.append("shapes")
-    has: tuple[tuple[object, Feature], ...] = (
-        (asked.tool_choice != _NO_CHOICE, "chosen"),
-        (asked.output != _NO_FORM, "output"),
-        (asked.thinking != _NO_THOUGHT, "thinking"),
-        (asked.max_tokens == 0, "zero_length"),
-        (asked.stop, "stops"),
-        (asked.knobs, "knobs"),
-        (asked.choices > 1, "choices"),
-        (not asked.stream, "whole"),
-        (asked.user, "user"),
-        (asked.hints, "hints"),
-        (asked.held, "held"),
-    )
-    found += [feature for holds, feature in has if holds]
-    return found
-
-
 def _of_system(texts: tuple[Text, ...]) -> set[Feature]:
     found: set[Feature] = {"system"}
     _add_odd(found, texts)
@@ -382,7 +371,7 @@ NOTHING: Reads = frozenset()
 BLOCKS: Reads = frozenset({Text, Reasoning, ToolCall, Media, Opaque})  # the beginning of any block
 
 
-class Back(Protocol):
+class Back:
     """The answer half of a filter: stateful, one per answer. It writes `take`, or `feed` to see all events of a frame.
 
     Every stream ends with Finished or Failed, so a filter that holds something gives it out there. One that opens

@@ -32,7 +32,8 @@ class FrameDecoder(Protocol):
     def held(self) -> int:
         """Bytes that wait for the rest of their frame."""
 
-    def feed(self, chunk: bytes) -> Iterable[Frame]: ...
+    def feed(self, chunk: bytes) -> Iterable[Frame]:
+        """Give the frames that the chunk completes. A tuple holds one frame at most, which is all of the chunk."""
 
     def close(self) -> Iterable[Frame]: ...
 

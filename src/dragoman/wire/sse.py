@@ -69,11 +69,10 @@ class SseDecoder:
             if whole is None:
                 return () if self.held <= self._max_frame else then_raise((), self._failure())
             chunk = whole
-        is_alone = chunk.find(b"\n") == len(chunk) - 2 and chunk.endswith(b"\n\n")  # one line and a blank one
-        if is_alone and chunk.startswith(b"data: ") and _CR not in chunk and len(chunk) <= self._max_frame:
-            if self._held:
-                self._hold(b"")
-            return (Frame("", chunk[6:-2], chunk),)
+        elif chunk.startswith(b"data: ") and chunk.endswith(b"\n\n") and len(chunk) <= self._max_frame:
+            data = chunk[6:-2]
+            if _LF not in data and _CR not in data:  # one line and a blank one
+                return (Frame("", data, chunk),)
         if _CR in chunk:
             frames, is_whole = self._mixed(chunk)
             return frames if is_whole else then_raise(frames, self._failure())
