@@ -14,8 +14,8 @@ from typing import TypeAlias
 from dragoman.dialects.base import REAL_WORLD, Encoder, World
 from dragoman.dialects.kiro.faults import render_fault, type_of
 from dragoman.dialects.kiro.models import Counting
+from dragoman.dialects.kiro.request import FAMILY, own_fields
 from dragoman.dialects.kiro.stream import REASONS, KiroDecoder
-from dragoman.dialects.kiro.turns import FAMILY, own_fields
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
 from dragoman.model.assemble import fold, unfold

@@ -26,7 +26,7 @@ from msgspec import UNSET, Struct, structs, to_builtins
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.kiro.faults import fault_of
 from dragoman.dialects.kiro.models import Counter, Counting, count_input, model_of, usage_of
-from dragoman.dialects.kiro.turns import FAMILY
+from dragoman.dialects.kiro.request import FAMILY
 from dragoman.dialects.kit.values import members
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, Room, clean
-from dragoman.dialects.kiro.request import NO_PARAMETERS
-from dragoman.dialects.kiro.turns import FAMILY, called
+from dragoman.dialects.kiro.request import FAMILY, NO_PARAMETERS, called
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec, canonical
