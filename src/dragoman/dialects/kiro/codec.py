@@ -11,7 +11,7 @@ from dragoman.dialects.base import Call, Model, World
 from dragoman.dialects.kiro import encoder, faults, reading, rules, stream_rules
 from dragoman.dialects.kiro.encoder import KiroEncoder
 from dragoman.dialects.kiro.faults import status_of, type_of
-from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, known_window, model_of
+from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, known_window, model_of, name_of
 from dragoman.dialects.kiro.quirks.leaks import RecoverCalls
 from dragoman.dialects.kiro.quirks.request import (
     FitImages,
@@ -143,7 +143,7 @@ class KiroCodec(Struct, frozen=True):
             FewTools(self.max_tools),
             *((RecoverCalls(),) if self.recover_calls else ()),
             AskThinking(),
-            FitSize(self.oversize, self.history_limit, self.pairing == "merge"),
+            FitSize(model_of(name_of(model)).window, self.oversize, self.history_limit, self.pairing == "merge"),
             # last
             NoLength(),
             FitImages(),

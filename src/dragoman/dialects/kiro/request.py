@@ -20,7 +20,7 @@ from dragoman.dialects.kit.values import members
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Output, ToolChoice, ToolSpec
-from dragoman.model.filter import Inventory
+from dragoman.model.filter import Inventory, inventory
 from dragoman.model.naming import of_the_node, of_what_it_came_in, to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, Raw
@@ -43,22 +43,20 @@ own_fields, with_own = _KEPT.own_fields, _KEPT.with_extra
 
 
 class Settings(Protocol):
-    """What the codec's settings say about requests."""
+    """What the codec's settings say about requests, and about counts (D15)."""
 
     @property
     def origin(self) -> str: ...
     @property
     def profile_arn(self) -> str: ...
+    @property
+    def usage_split(self) -> tuple[int, int, int] | bool: ...
+    def window(self, model: str) -> int: ...
 
 
 def extra_of(fields: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:
     """Fields that were not read, kept for this family alone."""
     return _KEPT.extra_of(to_keep(fields), spelling)
-
-
-def called(held: Inventory) -> list[str]:
-    """The names of all tools that history calls, in the order of their first call."""
-    return list(dict.fromkeys([call.name for call in held.calls]))
 
 
 def conversation_id(seed: str, messages: tuple[Message, ...] = ()) -> str:
@@ -160,6 +158,64 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     if tool.extra is None:
         return {"toolSpecification": body}
     return {**of_what_it_came_in(own_fields(tool.extra)), "toolSpecification": with_own(body, tool.extra)}
+
+
+# --- how long a request is: an estimate without a tokenizer (D15)
+
+
+IMAGE = 1600  # tokens of one image, whatever its size: a convention
+
+
+def estimate(text: str) -> int:
+    """Tokens in a text: four ASCII characters, or one other character, are about one."""
+    plain = len(text) if text.isascii() else plain_characters(text)
+    return len(text) - plain + (plain + 3) // 4
+
+
+def plain_characters(text: str) -> int:
+    """How many characters are ASCII; counted by encoders, since a long text has very many."""
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError:
+        return len(text.encode("ascii", "ignore"))
+    # All others of this alphabet have two bytes. The text keeps its bytes for the next writer.
+    return 2 * len(text) - len(text.data if type(text) is jsonio.ObjectText else jsonio.Raw(text))
+
+
+def count_input(conversation: Conversation, held: Inventory | None = None) -> int:
+    """Tokens of everything a conversation says to the model; the estimate that it carries, if it carries one.
+
+    `held` is what its messages hold, where that is known.
+    """
+    if conversation.tokens is not None:
+        return conversation.tokens
+    held = held or inventory(conversation.messages)
+    texts = [text.text for text in conversation.system] + held.words
+    texts += [call.arguments for call in held.calls] + [call.name for call in held.calls]
+    for tool in conversation.tools:
+        try:
+            texts.append(jsonio.encode(tool).decode())
+        except jsonio.JsonError:  # nested too deeply: sending it reports that
+            continue
+    wide = [text for text in texts if not text.isascii()]
+    plain = [*map(plain_characters, wide)]
+    others = sum(map(len, wide)) - sum(plain)
+    plain += [len(text) for text in texts if text.isascii()]
+    return others + sum([(size + 3) // 4 for size in plain]) + sum(map(_block, (*held.thoughts, *held.others)))
+
+
+def estimate_message(message: Message) -> int:
+    return sum(map(_block, message.blocks))
+
+
+def _block(block: Block) -> int:
+    if isinstance(block, (Text, Reasoning)):
+        return estimate(block.text)
+    if isinstance(block, ToolCall):
+        return estimate(block.name) + estimate(block.arguments)
+    if isinstance(block, ToolResult):
+        return sum([0 if isinstance(part, Media) else _block(part) for part in block.content])
+    return IMAGE if isinstance(block, Media) else 0
 
 
 # --- turns: Structs, which an encoder writes faster than objects; one that has kept fields becomes an object

@@ -11,9 +11,9 @@ from typing import TypeVar
 from msgspec import structs
 
 from dragoman.dialects.kiro.faults import context_full
-from dragoman.dialects.kiro.models import PATTERN, count_input, estimate_message, model_of, name_of
+from dragoman.dialects.kiro.models import PATTERN, name_of
 from dragoman.dialects.kiro.pixels import pixels
-from dragoman.dialects.kiro.request import FAMILY, IDENTITY, conversation_id, own_fields
+from dragoman.dialects.kiro.request import FAMILY, IDENTITY, conversation_id, count_input, estimate_message, own_fields
 from dragoman.dialects.kit.media import base64_bytes
 from dragoman.errors import UnknownModel, Unrepresentable
 from dragoman.model import events as ev
@@ -169,14 +169,15 @@ class FitSize(Filter):
     name = "kiro.fit_size"
     before = "fold_system"
 
-    def __init__(self, oversize: str, history_limit: int | None, merges: bool) -> None:
+    def __init__(self, window: int, oversize: str, history_limit: int | None, merges: bool) -> None:
+        self._limit = min(window, MOST_TOKENS)
         self._trims = oversize == "trim"
         self._most_entries = history_limit
         self._merges = merges
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         asked = conversation.messages
-        limit = min(model_of(conversation.model).window, MOST_TOKENS)
+        limit = self._limit
         if self._most_entries is not None:
             conversation = _with(conversation, _trimmed(asked, self._entries(asked), self._most_entries))
         counted = len(asked) - len(conversation.messages)

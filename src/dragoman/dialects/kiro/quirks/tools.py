@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, Room, clean
-from dragoman.dialects.kiro.request import FAMILY, NO_PARAMETERS, called
+from dragoman.dialects.kiro.request import FAMILY, NO_PARAMETERS
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec, canonical
-from dragoman.model.filter import Action, EachTool, Facts, Features, Filter, MakeBack, Notes
+from dragoman.model.filter import Action, EachTool, Facts, Features, Filter, Inventory, MakeBack, Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, join_texts, opaque_as_parts
 
 # --- Tools that cannot be offered here: their calls and their results become text (D13)
@@ -31,7 +31,7 @@ class LeaveOut(Filter):
     before = "drop_foreign"
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        names, before = called(facts.inventory(conversation)), len(notes)
+        names, before = [call.name for call in facts.inventory(conversation).calls], len(notes)
         kept, gone = list[ToolSpec | Opaque](), set[str]()
         for tool in conversation.tools:  # those of other families are drop_foreign's to leave out
             name = tool.name if isinstance(tool, ToolSpec) else _name(tool)
@@ -211,7 +211,7 @@ class FewTools(Filter):
         tools, held = conversation.tools, facts.inventory(conversation)
         if conversation.tool_choice.mode != "none" and len(tools) + len(held.calls) <= self._most:
             return conversation, None
-        known = called(held)
+        known = _called(held)
         if conversation.tool_choice.mode == "none" and tools:
             return self._none(conversation, known, notes), None
         declared = list(dict.fromkeys([tool.name for tool in tools if isinstance(tool, ToolSpec)]))
@@ -292,10 +292,15 @@ class StubTools(Filter):
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         declared = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec)}
-        missing = [name for name in called(facts.inventory(conversation)) if name not in declared]
+        missing = [name for name in _called(facts.inventory(conversation)) if name not in declared]
         if not missing:
             return conversation, None
         return structs.replace(conversation, tools=(*conversation.tools, *_stubs(missing, notes).values())), None
+
+
+def _called(held: Inventory) -> list[str]:
+    """The names of all tools that history calls, in the order of their first call."""
+    return list(dict.fromkeys([call.name for call in held.calls]))
 
 
 def _stubs(names: list[str], notes: Notes) -> dict[str, ToolSpec]:
