@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from msgspec import structs
 
-from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, Room, clean
+from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, Room, Schema, TooMuchAdded, cleaned_schema
 from dragoman.dialects.kiro.request import FAMILY, NO_PARAMETERS
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec, canonical
 from dragoman.model.filter import Action, EachTool, Facts, Features, Filter, Inventory, MakeBack, Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, join_texts, opaque_as_parts
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
 
 # --- Tools that cannot be offered here: their calls and their results become text (D13)
 
@@ -282,6 +285,54 @@ class CleanSchemas(Filter):
                 notes.add("kiro.schema.cleaned", action, tool.at.path, f"the schema of {tool.name} is made plain{what}")
                 tools[place], changed = structs.replace(tool, schema=schema), True
         return (structs.replace(conversation, tools=tuple(tools)) if changed else conversation), None
+
+
+_LONGEST_KEPT = 4096  # bytes of a schema whose plain form is remembered
+_MOST_KEPT = 16 * 1024  # bytes that its references may add
+_DEPTHS = (64, 4, 2, 1, 0)  # of references within references that are tried, until the schema fits
+
+
+def clean(schema: Mapping[str, Json], room: Room | None = None) -> tuple[Schema, list[str]]:
+    """The schema as the service takes it, and the keywords that are gone, sorted. Both are cached: do not change them.
+
+    What references add is taken from `room`. Where that is not enough, references within references stand for any
+    value, as those of a circle do.
+    """
+    room = room or Room()
+    try:
+        text = jsonio.encode(schema)
+        if len(text) <= _LONGEST_KEPT:
+            cleaned, removed, added = _kept(text)
+            if added <= room.left:
+                room.left -= added
+                return cleaned, removed
+    except (jsonio.JsonError, _TooLong):
+        pass
+    left = room.left
+    for depth in _DEPTHS:
+        room.left = left
+        try:
+            return cleaned_schema({**schema}, room, depth)
+        except TooMuchAdded:
+            continue
+    raise AssertionError("without references nothing is added")
+
+
+class _TooLong(Exception):
+    """The plain form of a short schema is too long to be remembered."""
+
+
+@lru_cache(maxsize=256)
+def _kept(text: bytes) -> tuple[Schema, list[str], int]:
+    """The tools of a conversation come again with every turn. Gives how much the references added, too."""
+    schema = jsonio.decode(text)
+    assert isinstance(schema, dict)
+    room = Room(_MOST_KEPT)
+    try:
+        cleaned, removed = cleaned_schema(schema, room, _DEPTHS[0])
+    except TooMuchAdded:
+        raise _TooLong from None
+    return cleaned, removed, _MOST_KEPT - room.left
 
 
 class StubTools(Filter):
