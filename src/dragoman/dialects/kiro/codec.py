@@ -25,8 +25,7 @@ from dragoman.dialects.kiro.quirks.request import (
 from dragoman.dialects.kiro.quirks.thinking import AskThinking, WrapThinking
 from dragoman.dialects.kiro.quirks.tools import (
     CleanSchemas,
-    DescribeTools,
-    FewTools,
+    FitTools,
     GiveDescriptions,
     LeaveOut,
     StubTools,
@@ -139,8 +138,7 @@ class KiroCodec(Struct, frozen=True):
             GiveDescriptions(),  # while tools have the client's names
             # with the names and ids that go out, and before the system text has its place
             NameRequest(self.conversation_id),
-            DescribeTools(self.long_descriptions),
-            FewTools(self.max_tools),
+            FitTools(self.long_descriptions, self.max_tools),
             *((RecoverCalls(),) if self.recover_calls else ()),
             AskThinking(),
             FitSize(model_of(name_of(model)).window, self.oversize, self.history_limit, self.pairing == "merge"),

@@ -142,21 +142,36 @@ def _given(tool: ToolSpec, notes: Notes) -> ToolSpec:
     return structs.replace(tool, description=tool.name)
 
 
-class DescribeTools(Filter):
-    """Tools alone, each with a description that is not too long (rules 17, 18, 27)."""
+class FitTools(Filter):
+    """Tools alone, each with a description that is not too long (rules 17, 18, 27), and no more than the service bears
+    (rule 45): the one that must be called, then the first of the client's.
 
-    name = "kiro.describe_tools"
-    concerns: Features = frozenset({"tools"})
+    Which are offered, and in which order, does not depend on what history calls, so that prompt caches stay warm. A
+    tool that history calls and that is not among them must be declared all the same: it stands after them, and
+    `_SPARE` leaves room for it.
+    """
+
+    name = "kiro.fit_tools"
+    concerns: Features = frozenset({"tools", "calls"})
     before = "fold_system"
 
-    def __init__(self, long_descriptions: str) -> None:
+    def __init__(self, long_descriptions: str, most: int) -> None:
         self._tells = long_descriptions == "system"
+        self._most = most
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         specs = [tool for tool in conversation.tools if isinstance(tool, ToolSpec)]
         short = [spec for spec in specs if 0 < 4 * len(spec.description) <= LONGEST_BYTES]
-        if len(short) == len(conversation.tools) and "undescribed_tools" not in facts.features(conversation):
-            return conversation, None
+        if len(short) < len(conversation.tools) or "undescribed_tools" in facts.features(conversation):
+            conversation = self._describe(conversation, notes)
+        held, chosen = facts.inventory(conversation), conversation.tool_choice
+        if chosen.mode == "none" and conversation.tools:
+            return self._none(conversation, _called(held), notes), None
+        if len(conversation.tools) + len(held.calls) > self._most:
+            conversation = self._limit(conversation, _called(held), notes)
+        return conversation, None
+
+    def _describe(self, conversation: Conversation, notes: Notes) -> Conversation:
         before = len(notes)
         tools: list[ToolSpec] = []
         told: list[Text] = []
@@ -167,9 +182,9 @@ class DescribeTools(Filter):
                 what = f"the service refuses a {tool.kind} among the tools"
                 notes.dropped("kiro.tools.cache_point", tool.at.path, what)
         if len(notes) == before:
-            return conversation, None
+            return conversation
         system = (*conversation.system, *told)
-        return structs.replace(conversation, tools=tuple(tools), system=system), None
+        return structs.replace(conversation, tools=tuple(tools), system=system)
 
     def _described(self, tool: ToolSpec, told: list[Text], notes: Notes) -> ToolSpec:
         words = tool.description
@@ -187,40 +202,12 @@ class DescribeTools(Filter):
             told.append(Text(f"The tool {tool.name}:\n{words}", at=tool.at))
         return structs.replace(tool, description=short)
 
-
-def _cut(words: str) -> str:
-    """At most so many characters and so many bytes, and never half a character."""
-    short = words[:LONGEST_CHARACTERS]
-    data = short.encode("utf-8", "surrogatepass")
-    return short if len(data) <= LONGEST_BYTES else data[:LONGEST_BYTES].decode("utf-8", "ignore")
-
-
-class FewTools(Filter):
-    """No more tools than the service bears (rule 45): the one that must be called, then the first of the client's.
-
-    Which are offered, and in which order, does not depend on what history calls, so that prompt caches stay warm. A
-    tool that history calls and that is not among them must be declared all the same: it stands after them, and
-    `_SPARE` leaves room for it.
-    """
-
-    name = "kiro.few_tools"
-    concerns: Features = frozenset({"tools", "calls"})
-    before = "fold_system"
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        tools, held = conversation.tools, facts.inventory(conversation)
-        if conversation.tool_choice.mode != "none" and len(tools) + len(held.calls) <= self._most:
-            return conversation, None
-        known = _called(held)
-        if conversation.tool_choice.mode == "none" and tools:
-            return self._none(conversation, known, notes), None
+    def _limit(self, conversation: Conversation, known: list[str], notes: Notes) -> Conversation:
+        tools = conversation.tools
         declared = list(dict.fromkeys([tool.name for tool in tools if isinstance(tool, ToolSpec)]))
         offered = self._offered(declared, conversation.tool_choice.names, known)
         if len(offered) == len(declared):
-            return conversation, None
+            return conversation
         late = [name for name in known if name not in offered]
         left = [name for name in declared if name not in offered and name not in late]
         specs = {tool.name: tool for tool in reversed(tools) if isinstance(tool, ToolSpec)}
@@ -236,7 +223,7 @@ class FewTools(Filter):
                 *[specs.get(name) or stubs[name] for name in late],
             ),
             system=(*conversation.system, line),
-        ), None
+        )
 
     def _offered(self, declared: list[str], chosen: tuple[str, ...], known: list[str]) -> set[str]:
         """The names of the tools to offer. Only where history calls very many others must some of them give way."""
@@ -262,6 +249,13 @@ class FewTools(Filter):
             "no tool shall be called: only those that history calls are offered",
         )
         return structs.replace(conversation, tools=tools, tool_choice=ToolChoice())
+
+
+def _cut(words: str) -> str:
+    """At most so many characters and so many bytes, and never half a character."""
+    short = words[:LONGEST_CHARACTERS]
+    data = short.encode("utf-8", "surrogatepass")
+    return short if len(data) <= LONGEST_BYTES else data[:LONGEST_BYTES].decode("utf-8", "ignore")
 
 
 class CleanSchemas(Filter):
