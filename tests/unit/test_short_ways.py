@@ -16,8 +16,8 @@ import dragoman.dialects as registry
 from bench.questions import question
 from dragoman.dialects.anthropic import request as anthropic_request
 from dragoman.dialects.base import Call
-from dragoman.dialects.kiro.models import count_input, estimate, estimate_message
 from dragoman.dialects.kiro.quirks import request as kiro_surrogates
+from dragoman.dialects.kiro.request import count_input, estimate, estimate_message
 from dragoman.dialects.openai import messages as openai_messages
 from dragoman.errors import DragomanError
 from dragoman.filters import PairTools

@@ -9,7 +9,8 @@ from msgspec import structs
 
 import dragoman
 from dragoman.answer import Answer
-from dragoman.dialects.kiro.models import Counter, estimate, usage_of
+from dragoman.dialects.kiro.request import estimate
+from dragoman.dialects.kiro.stream import Counter, usage_of
 from dragoman.model.conversation import Usage
 from tests.anthropic_client import message, sse
 from tests.unit.dialects.kiro_talk import (

@@ -16,7 +16,8 @@ from dragoman.answer import Answer, reply_whole
 from dragoman.conformance.laws import still_world
 from dragoman.dialects.kiro import DIALECT, KiroCodec
 from dragoman.dialects.kiro.quirks.leaks import LeakScan
-from dragoman.dialects.kiro.quirks.schemas import MOST_ADDED, Room, clean
+from dragoman.dialects.kiro.quirks.schemas import MOST_ADDED, Room
+from dragoman.dialects.kiro.quirks.tools import clean
 from dragoman.errors import Fault, Kind
 from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, ToolSpec, Why

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from dragoman.dialects.kiro.models import estimate_message
 from dragoman.dialects.kiro.quirks.request import FitSize
 from dragoman.dialects.kiro.quirks.turns import LONGEST_ASSISTANT, LONGEST_RESULT, LONGEST_USER, BuildHistory
+from dragoman.dialects.kiro.request import count_input, estimate_message
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Media, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Conversation, Message
+from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.filter import Facts, Note, Notes
 from tests.growth import grows_linearly
 from tests.unit.dialects.kiro_talk import (
@@ -219,19 +219,29 @@ MANY = tuple([Message(role, (Text("word " * 80),)) for _ in range(4_000) for rol
 def test_trimming_takes_time_in_proportion_to_history(oversize: str, limit: int | None, merges: bool) -> None:
     def work(count: int) -> Callable[[], object]:
         asked = Conversation("claude-sonnet-4.5", (*MANY[:count], Message("user", (Text("now"),))))
-        return lambda: FitSize(oversize, limit, merges).forward(asked, Notes(), Facts())
+        return lambda: FitSize(200_000, oversize, limit, merges).forward(asked, Notes(), Facts())
 
     grows_linearly(work, len(MANY), 4, in_c=False)
-    fitted, _ = FitSize(oversize, limit, merges).forward(
+    fitted, _ = FitSize(200_000, oversize, limit, merges).forward(
         Conversation("claude-sonnet-4.5", (*MANY, Message("user", (Text("now"),)))), Notes(), Facts()
     )
     assert 1 < len(fitted.messages) < len(MANY)
 
 
+def test_a_tool_that_is_nested_too_deeply_counts_nothing() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(100_000):
+        schema = {"not": schema}
+    asked = Conversation("m", (Message("user", (Text("four"),)),), tools=(ToolSpec("deep", "", schema),))
+    assert count_input(asked) == 1
+    while schema:  # one by one, as a tree of such depth cannot be freed at once
+        schema = schema["not"]
+
+
 def test_system_messages_count_and_stay_when_exchanges_go() -> None:
     said = Message("system", (Text("word " * 80_000),))  # 100,000 tokens
     late = (Message("user", (Text("q"),)), said, *MANY, Message("user", (Text("now"),)))
-    fitted, _ = FitSize("trim", None, False).forward(Conversation("claude-sonnet-4.5", late), Notes(), Facts())
+    fitted, _ = FitSize(200_000, "trim", None, False).forward(Conversation("claude-sonnet-4.5", late), Notes(), Facts())
     assert fitted.messages[0] == said
     assert 140_000 < sum(map(estimate_message, fitted.messages)) <= 150_000
 
@@ -240,15 +250,18 @@ def test_system_messages_are_no_entries_of_their_own() -> None:
     said = Message("system", (Text("S"),))
     (ask_, answer), now = MANY[:2], Message("user", (Text("now"),))
     conversation = Conversation("claude-sonnet-4.5", (ask_, answer, ask_, said, answer, now))
-    fitted, _ = FitSize("refuse", 4, False).forward(conversation, Notes(), Facts())
+    fitted, _ = FitSize(200_000, "refuse", 4, False).forward(conversation, Notes(), Facts())
     assert fitted.messages is conversation.messages
-    fitted, _ = FitSize("refuse", 2, False).forward(conversation, Notes(), Facts())
+    fitted, _ = FitSize(200_000, "refuse", 2, False).forward(conversation, Notes(), Facts())
     assert fitted.messages == conversation.messages[2:]
 
 
 def test_nothing_is_no_history() -> None:
     nothing = Conversation("claude-sonnet-4.5", ())
-    assert FitSize("trim", 1, False).forward(nothing, Notes(), Facts()) == (structs.replace(nothing, tokens=0), None)
+    assert FitSize(200_000, "trim", 1, False).forward(nothing, Notes(), Facts()) == (
+        structs.replace(nothing, tokens=0),
+        None,
+    )
 
 
 # --- the builder by itself

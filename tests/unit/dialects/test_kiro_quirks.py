@@ -10,8 +10,8 @@ import pytest
 
 from dragoman.dialects.kiro.models import model_of, name_of
 from dragoman.dialects.kiro.quirks.request import FitImages, WholeCharacters
-from dragoman.dialects.kiro.quirks.schemas import MOST_ADDED, clean
-from dragoman.dialects.kiro.quirks.tools import CleanSchemas
+from dragoman.dialects.kiro.quirks.schemas import MOST_ADDED
+from dragoman.dialects.kiro.quirks.tools import CleanSchemas, clean
 from dragoman.dialects.kiro.rules import schema_breaches
 from dragoman.errors import MalformedRequest, UnknownModel, Unrepresentable
 from dragoman.model.blocks import Media, Text, ToolCall

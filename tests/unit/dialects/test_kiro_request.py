@@ -238,6 +238,14 @@ def test_a_conversation_without_a_model_names_none() -> None:
     assert b"modelId" not in wrapped.body
 
 
+def test_a_rendered_call_is_read_as_one_that_came() -> None:
+    call = DIALECT.codec.render_request(ASK)
+    came = DIALECT.binding.match(DIALECT.binding.wrap(call))
+    assert came is not None
+    assert DIALECT.codec.parse_request(call) == DIALECT.codec.parse_request(came)
+    assert DIALECT.codec.breaches(call) == DIALECT.codec.breaches(came)
+
+
 # --- bindings
 
 

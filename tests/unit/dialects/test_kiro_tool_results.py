@@ -11,7 +11,8 @@ import dragoman
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroTargetBinding
 from dragoman.dialects.kiro.quirks.turns import NO_OUTPUT, BuildHistory, ReadResults
-from dragoman.dialects.kiro.turns import object_of, parse_result, render_turn
+from dragoman.dialects.kiro.reading import parse_result
+from dragoman.dialects.kiro.request import object_of, render_turn
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Media, Opaque, Text, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from dragoman.dialects.base import Call, Model, World
-from dragoman.dialects.kiro import encoder, faults, request, rules, stream_rules
+from dragoman.dialects.kiro import encoder, faults, reading, rules, stream_rules
 from dragoman.dialects.kiro.encoder import KiroEncoder
 from dragoman.dialects.kiro.faults import status_of, type_of
-from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, known_window, model_of
+from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, known_window, model_of, name_of
 from dragoman.dialects.kiro.quirks.leaks import RecoverCalls
 from dragoman.dialects.kiro.quirks.request import (
     FitImages,
@@ -25,18 +25,17 @@ from dragoman.dialects.kiro.quirks.request import (
 from dragoman.dialects.kiro.quirks.thinking import AskThinking, WrapThinking
 from dragoman.dialects.kiro.quirks.tools import (
     CleanSchemas,
-    DescribeTools,
-    FewTools,
+    FitTools,
     GiveDescriptions,
     LeaveOut,
     StubTools,
 )
 from dragoman.dialects.kiro.quirks.turns import BuildHistory, ReadResults
-from dragoman.dialects.kiro.request import turns_of
+from dragoman.dialects.kiro.request import FAMILY, STATE, USER, render_request, turns_of
 from dragoman.dialects.kiro.rules import RULES
 from dragoman.dialects.kiro.stream import KiroDecoder
-from dragoman.dialects.kiro.turns import FAMILY, USER
 from dragoman.dialects.kit.faults import refusal
+from dragoman.dialects.kit.values import members
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import Fault, LocalMisuse, MalformedRequest
 from dragoman.model.capabilities import Capabilities, traits
@@ -139,11 +138,10 @@ class KiroCodec(Struct, frozen=True):
             GiveDescriptions(),  # while tools have the client's names
             # with the names and ids that go out, and before the system text has its place
             NameRequest(self.conversation_id),
-            DescribeTools(self.long_descriptions),
-            FewTools(self.max_tools),
+            FitTools(self.long_descriptions, self.max_tools),
             *((RecoverCalls(),) if self.recover_calls else ()),
             AskThinking(),
-            FitSize(self.oversize, self.history_limit, self.pairing == "merge"),
+            FitSize(model_of(name_of(model)).window, self.oversize, self.history_limit, self.pairing == "merge"),
             # last
             NoLength(),
             FitImages(),
@@ -156,10 +154,9 @@ class KiroCodec(Struct, frozen=True):
         )
 
     def parse_request(self, call: Call) -> Conversation:
-        return request.parse_request(request.plain(call), self)
+        return reading.parse_request(reading.plain(call), self)
 
-    def render_request(self, conversation: Conversation) -> Call:
-        return request.render_request(conversation, self)
+    render_request = render_request
 
     def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
         return encoder.parse_reply(body, asked, self)
@@ -180,7 +177,7 @@ class KiroCodec(Struct, frozen=True):
     render_fault = staticmethod(faults.render_fault)
 
     def breaches(self, call: Call) -> Sequence[Breach]:
-        return rules.breaches(request.plain(call))
+        return rules.breaches(reading.plain(call))
 
     stream_breaches = staticmethod(stream_rules.stream_breaches)
     rules = staticmethod(RULES.declared)
@@ -216,9 +213,14 @@ class KiroBinding(Struct, frozen=True):
     def wrap(self, call: Call) -> HttpRequest:
         if call.operation == "models":
             return HttpRequest("GET", _MODELS, "origin=AI_EDITOR", (("accept", "application/json"),))
+        body = turns_of(members(call.body), call.model, named=True) if call.model else call.body
+        try:
+            data = jsonio.encode(body)
+        except jsonio.JsonError as error:
+            raise MalformedRequest(str(error)) from None
         mode = call.hints.get(_MODE, _USUAL_MODE)
         headers = (("content-type", "application/json"), *_COMMON, (_MODE, mode))
-        return HttpRequest("POST", _PATH, headers=headers, body=_encoded(call))
+        return HttpRequest("POST", _PATH, headers=headers, body=data)
 
     def frames(self) -> FrameDecoder:
         return EventStreamDecoder()
@@ -236,36 +238,23 @@ class KiroTargetBinding(KiroBinding, frozen=True):
     def wrap(self, call: Call) -> HttpRequest:
         if call.operation == "models":
             return super().wrap(call)
-        body: dict[str, Json] = {"agentMode": call.hints.get(_MODE, _USUAL_MODE)}
+        body = {"agentMode": call.hints.get(_MODE, _USUAL_MODE), **members(call.body)}
         headers = (("content-type", "application/x-amz-json-1.0"), *_COMMON, ("x-amz-target", _TARGET))
-        return HttpRequest("POST", "/", headers=headers, body=_encoded(call, body))
+        return structs.replace(super().wrap(structs.replace(call, body=body)), path="/", headers=headers)
 
 
 def _call(fields: Fields, mode: str) -> Call:
     """The call, out of its envelope: the model stands in every user turn, the mode in a header or in the body."""
     mode = fields.text("agentMode", "") or mode
-    state = fields.child("conversationState")
+    state = fields.child(STATE)
     current = state.child("currentMessage")
     user = current.peek(USER)
     model = user.get("modelId") if isinstance(user, dict) else None
     if model is not None and not isinstance(model, str):
         current.child(USER).fail("modelId", "expected a string")
-    body = turns_of(fields.rest() | {"conversationState": state_with(state, current)}, model or "", named=False)
+    body = fields.rest() | {STATE: {**state.rest(), "currentMessage": current.rest()}}
+    body = turns_of(body, model or "", named=False)
     return Call("generate", model or "", True, body, {} if mode in ("", _USUAL_MODE) else {_MODE: mode})
-
-
-def state_with(state: Fields, current: Fields) -> dict[str, Json]:
-    return {**state.rest(), "currentMessage": current.rest()}
-
-
-def _encoded(call: Call, before: Mapping[str, Json] = {}) -> bytes:
-    """The body with the name of the model in its turns, after the fields `before`."""
-    body = call.body if isinstance(call.body, dict) else {}
-    named = turns_of(body, call.model, named=True) if call.model else body
-    try:
-        return jsonio.encode({**before, **named})
-    except jsonio.JsonError as error:
-        raise MalformedRequest(str(error)) from None
 
 
 # --- Which models there are, in Kiro's shape

@@ -13,9 +13,8 @@ from typing import TypeAlias
 
 from dragoman.dialects.base import REAL_WORLD, Encoder, World
 from dragoman.dialects.kiro.faults import render_fault, type_of
-from dragoman.dialects.kiro.models import Counting
+from dragoman.dialects.kiro.request import FAMILY, Settings, own_fields
 from dragoman.dialects.kiro.stream import REASONS, KiroDecoder
-from dragoman.dialects.kiro.turns import FAMILY, own_fields
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
 from dragoman.model.assemble import fold, unfold
@@ -37,7 +36,7 @@ _Growth: TypeAlias = ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.S
 class KiroEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
-    def __init__(self, asked: Conversation, world: World, counting: Counting, budget: ev.Budget | None = None) -> None:
+    def __init__(self, asked: Conversation, world: World, counting: Settings, budget: ev.Budget | None = None) -> None:
         self._budget = budget or ev.Budget()
         self._model, self._extra = asked.model, asked.extra
         self._world = world
@@ -217,7 +216,7 @@ def _only_choice(choice: int) -> None:
 # --- Whole replies: this dialect has none, so they are whole streams, read and written as such
 
 
-def parse_reply(body: bytes, asked: Conversation, counting: Counting) -> Reply:
+def parse_reply(body: bytes, asked: Conversation, counting: Settings) -> Reply:
     """Read a whole stream. Raises UpstreamViolation, or UpstreamFault if it failed. A call that was cut is left out."""
     frames, decoder = EventStreamDecoder(), KiroDecoder(asked, REAL_WORLD, counting)
     events: list[ev.Event] = []
@@ -229,7 +228,7 @@ def parse_reply(body: bytes, asked: Conversation, counting: Counting) -> Reply:
     return fold((*events, *decoder.close(None)))
 
 
-def render_reply(reply: Reply, asked: Conversation, world: World, counting: Counting) -> bytes:
+def render_reply(reply: Reply, asked: Conversation, world: World, counting: Settings) -> bytes:
     """Write a reply as the stream of it."""
     encoder = KiroEncoder(asked, world, counting)
     return b"".join(

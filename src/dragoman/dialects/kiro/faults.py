@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from dragoman.dialects.kiro.models import count_input, model_of
+from dragoman.dialects.kiro.models import model_of
+from dragoman.dialects.kiro.request import count_input
 from dragoman.dialects.kit.faults import FaultTable, unreadable
 from dragoman.dialects.kit.values import decoded
 from dragoman.errors import Fault, Kind

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
-
-from dragoman.model.blocks import Block, Media, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, Usage
-from dragoman.model.filter import Inventory, inventory
-from dragoman.model.usage import count
-from dragoman.wire import jsonio
 
 # tags: in the text. claude, gpt: in additionalModelRequestFields, each in its own words. none: not at all.
 Asks: TypeAlias = Literal["tags", "claude", "gpt", "none"]
@@ -91,101 +84,3 @@ def name_of(name: str) -> str:
     plain = _HIDDEN.get(plain, plain)
     plain = _OLD_ORDER.sub(r"claude-\2-\1", plain)
     return plain if plain in _TABLE or plain in _HIDDEN.values() or plain.startswith("claude-") else name
-
-
-# --- Token counts without a tokenizer: an estimate from characters, and the figures Kiro's percentage stands for (D15)
-
-
-IMAGE = 1600  # tokens of one image, whatever its size: a convention
-_UNSPLIT = 100  # below this many input tokens 002 makes no shares
-
-
-class Counting(Protocol):
-    """What the codec's settings say about counts (D15)."""
-
-    @property
-    def usage_split(self) -> tuple[int, int, int] | bool: ...
-    def window(self, model: str) -> int: ...
-
-
-def estimate(text: str) -> int:
-    """Tokens in a text: four ASCII characters, or one other character, are about one."""
-    plain = len(text) if text.isascii() else _plain(text)
-    return len(text) - plain + (plain + 3) // 4
-
-
-def _plain(text: str) -> int:
-    """How many characters are ASCII; counted by encoders, since a long text has very many."""
-    try:
-        text.encode("latin-1")
-    except UnicodeEncodeError:
-        return len(text.encode("ascii", "ignore"))
-    # All others of this alphabet have two bytes. The text keeps its bytes for the next writer.
-    return 2 * len(text) - len(text.data if type(text) is jsonio.ObjectText else jsonio.Raw(text))
-
-
-def count_input(conversation: Conversation, held: Inventory | None = None) -> int:
-    """Tokens of everything a conversation says to the model; the estimate that it carries, if it carries one.
-
-    `held` is what its messages hold, where that is known.
-    """
-    if conversation.tokens is not None:
-        return conversation.tokens
-    held = held or inventory(conversation.messages)
-    texts = [text.text for text in conversation.system] + held.words
-    texts += [call.arguments for call in held.calls] + [call.name for call in held.calls]
-    for tool in conversation.tools:
-        try:
-            texts.append(jsonio.encode(tool).decode())
-        except jsonio.JsonError:  # nested too deeply: sending it reports that
-            continue
-    wide = [text for text in texts if not text.isascii()]
-    plain = [*map(_plain, wide)]
-    others = sum(map(len, wide)) - sum(plain)
-    plain += [len(text) for text in texts if text.isascii()]
-    return others + sum([(size + 3) // 4 for size in plain]) + sum(map(_block, (*held.thoughts, *held.others)))
-
-
-def estimate_message(message: Message) -> int:
-    return sum(map(_block, message.blocks))
-
-
-def _block(block: Block) -> int:
-    if isinstance(block, (Text, Reasoning)):
-        return estimate(block.text)
-    if isinstance(block, ToolCall):
-        return estimate(block.name) + estimate(block.arguments)
-    if isinstance(block, ToolResult):
-        return sum([0 if isinstance(part, Media) else _block(part) for part in block.content])
-    return IMAGE if isinstance(block, Media) else 0
-
-
-class Counter(Struct, gc=False):
-    """Counts what an answer says, piece by piece, so that cutting it into more pieces makes no more tokens."""
-
-    plain: int = 0
-    wide: int = 0
-
-    def add(self, text: str) -> None:
-        plain = len(text) if text.isascii() else _plain(text)
-        self.plain += plain
-        self.wide += len(text) - plain
-
-    @property
-    def tokens(self) -> int:
-        return self.wide + (self.plain + 3) // 4
-
-
-def usage_of(percentage: float, window: int, output: int, split: Sequence[int] | None, reasoning: int = 0) -> Usage:
-    """Return the counts that a percentage of the context stands for.
-
-    The input is the total less the output, in shares of input and caches. All are estimates (D15): the window is a
-    convention, the output is counted without a tokenizer, the shares are fixed.
-    """
-    total = count(window * percentage / 100)
-    given, reasoning = max(total - output, 0), min(reasoning, output)
-    if not split or given < _UNSPLIT:
-        return Usage(given, output, reasoning=reasoning, estimated=True)
-    whole = sum(split)
-    fresh, written = given * split[0] // whole, given * split[1] // whole
-    return Usage(fresh, output, given - fresh - written, written, reasoning, estimated=True)

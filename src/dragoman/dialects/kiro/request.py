@@ -1,195 +1,128 @@
-"""Requests, both directions: `conversationState` and a conversation. The last turn is the current message."""
+"""Requests, canonical to wire: `conversationState` and its turns (facts 1.4). The last turn is the current message.
+
+A turn that fits has one text; results come before it and images after it, or a thought before it and calls after it.
+`reading.py` is the other direction. Here is also what every part of this dialect shares.
+"""
 
 from __future__ import annotations
 
+import logging
 from hashlib import sha1
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from msgspec import structs
+from msgspec import UNSET, Struct, UnsetType
 
-from dragoman.dialects.base import Call, in_cache_order
+from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.models import model_of
-from dragoman.dialects.kiro.turns import (
-    CONTEXT,
-    FAMILY,
-    IDENTITY,
-    USER,
-    extra_of,
-    object_of,
-    own_fields,
-    parse_turn,
-    render_turn,
-    with_beside,
-)
-from dragoman.dialects.kit.kept import merged
-from dragoman.dialects.kit.tools import tool_body
+from dragoman.dialects.kit.kept import Kept, merged
 from dragoman.dialects.kit.values import members
-from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Extra, Opaque, Text, Where
-from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec, canonical
-from dragoman.model.naming import of_the_node, of_what_it_came_in
+from dragoman.errors import Unrepresentable
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.conversation import Conversation, Message, Output, ToolChoice, ToolSpec
+from dragoman.model.filter import Inventory, inventory
+from dragoman.model.naming import of_the_node, of_what_it_came_in, to_keep
 from dragoman.wire import jsonio
-from dragoman.wire.fields import Fields
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, Raw
 
+# --- What every part of this dialect shares: its family, unknown fields, log, names on the wire
+
+
+FAMILY = "kiro"
+LOG = logging.getLogger("dragoman.kiro")
+
+STATE, FIELDS = "conversationState", "additionalModelRequestFields"
+USER, ASSISTANT, CONTEXT = "userInputMessage", "assistantResponseMessage", "userInputMessageContext"
 NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}}
-_STATE, _FIELDS = "conversationState", "additionalModelRequestFields"
-_ADAPTIVE: dict[str, Json] = {"type": "adaptive", "display": "summarized"}
+ADAPTIVE: dict[str, Json] = {"type": "adaptive", "display": "summarized"}
+# Fields of a request that only say which conversation or account it is: nothing is lost where they mean nothing.
+IDENTITY = frozenset({"conversationId", "profileArn"})
 _NAMESPACE = uuid5(NAMESPACE_URL, "dragoman:kiro:conversation")
+_KEPT = Kept(FAMILY)
+own_fields, with_own = _KEPT.own_fields, _KEPT.with_extra
 
 
 class Settings(Protocol):
-    """What the codec's settings say about requests."""
+    """What the codec's settings say about requests, and about counts (D15)."""
 
     @property
     def origin(self) -> str: ...
     @property
     def profile_arn(self) -> str: ...
+    @property
+    def usage_split(self) -> tuple[int, int, int] | bool: ...
+    def window(self, model: str) -> int: ...
 
 
-def conversation_id(seed: str) -> str:
-    """A UUID made of what stays the same through a conversation, so that its turns share it (D17)."""
+def extra_of(fields: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:
+    """Fields that were not read, kept for this family alone."""
+    return _KEPT.extra_of(to_keep(fields), spelling)
+
+
+def conversation_id(seed: str, messages: tuple[Message, ...] = ()) -> str:
+    """A UUID made of what stays the same through a conversation, so that its turns share it (D17).
+
+    That is `seed` and the text of the first user turn.
+    """
+    first = next((message for message in messages if message.role == "user"), None)
+    seed += "\n".join([block.text for block in first.blocks if isinstance(block, Text)]) if first else ""
     digest = sha1(_NAMESPACE.bytes + seed.encode("utf-8", "replace"), usedforsecurity=False).digest()
     return str(UUID(bytes=digest[:16], version=5))
 
 
-# --- reading
-
-
-def parse_request(call: Call, settings: Settings) -> Conversation:
-    """Read a request. Raises MalformedRequest, naming the place."""
-    try:
-        return canonical(_conversation(call, settings))
-    except RecursionError:
-        raise MalformedRequest("nested too deeply") from None
-
-
-def _conversation(call: Call, settings: Settings) -> Conversation:
-    fields = Fields(call.body)
-    state = fields.child(_STATE)
-    current = state.child("currentMessage")
-    tools, current = _take_tools(current)
-    entries = [*state.children("history", []), current]
-    kept: dict[str, Json] = {}
-    thinking = _thinking(fields, kept)
-    if state.peek("chatTriggerType") in (None, "MANUAL"):
-        state.any("chatTriggerType")
-    for name, source in (("conversationId", state), ("profileArn", fields)):
-        if (value := source.text(name, "")) and value != settings.profile_arn:
-            kept[name] = value
-    if rest := state.rest():
-        kept[_STATE] = rest
-    return Conversation(
-        call.model,
-        tuple(parse_turn(entry, settings.origin) for entry in entries),
-        tools=tools,
-        thinking=thinking,
-        stream=call.stream,
-        hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
-        extra=extra_of({**fields.rest(), **kept}, IDENTITY),
-    )
-
-
-def _take_tools(current: Fields) -> tuple[tuple[ToolSpec | Opaque, ...], Fields]:
-    """The tools, which stand inside the current message, and that message without them."""
-    user = current.peek(USER)
-    context = user.get(CONTEXT) if isinstance(user, dict) else None
-    if not isinstance(user, dict) or not isinstance(context, dict) or "tools" not in context:
-        return (), current
-    at = f"{current.path(USER)}.{CONTEXT}"
-    tools = tuple(map(_tool, Fields(context, at).children("tools", [])))
-    rest: dict[str, Json] = {name: value for name, value in context.items() if name != "tools"}
-    body: dict[str, Json] = {name: value for name, value in user.items() if name != CONTEXT}
-    if rest:
-        body[CONTEXT] = rest
-    return tools, Fields({**current.rest(), USER: body}, current.at)
-
-
-def _tool(fields: Fields) -> ToolSpec | Opaque:
-    spec = fields.maybe_child("toolSpecification")
-    if spec is None:
-        whole = fields.rest()
-        return Opaque(FAMILY, whole, next(iter(whole), ""), at=Where(fields.at))
-    name, description = spec.identifier("name"), spec.text("description", "")
-    holder = spec.maybe_child("inputSchema")
-    spec.any("inputSchema")
-    schema = holder.any("json") if holder else None
-    known = schema if isinstance(schema, dict) else NO_PARAMETERS
-    around = {"inputSchema": rest} if holder and (rest := holder.rest()) else {}
-    kept = with_beside(extra_of({**spec.rest(), **around}), fields)
-    at = Where(spec.at, bare=not isinstance(schema, dict))
-    return ToolSpec(name, description, known, extra=kept, at=at)
-
-
-def _thinking(fields: Fields, kept: dict[str, Json]) -> Thinking:
-    """What is asked for in either vendor's words; all other model fields stay as they are."""
-    asked = fields.peek(_FIELDS)
-    if not isinstance(asked, dict):
-        return Thinking()
-    fields.any(_FIELDS)
-    rest = {**asked}
-    effort = ""
-    for name in ("output_config", "reasoning"):
-        match rest.get(name):
-            case {"effort": str(said), **others} if not others and not effort:
-                effort = said
-                del rest[name]
-    adaptive = rest.get("thinking") == _ADAPTIVE
-    if adaptive:
-        del rest["thinking"]
-    if rest:
-        kept[_FIELDS] = rest
-    return Thinking("adaptive" if adaptive else "default", effort)
-
-
 def turns_of(body: dict[str, Json], model: str, *, named: bool) -> dict[str, Json]:
-    """The body with the model's name in every user turn that has none, or without it in those that have this one."""
-    state = body.get("conversationState")
+    """The body with the model's name in every user turn that has none, or without it in those that have this one.
+
+    A turn that is a Struct has the name already. What changes with every turn of a conversation stands last.
+    """
+    state = body.get(STATE)
     if not isinstance(state, dict):
         return body
-    changed = {name: value for name, value in state.items() if name not in ("history", "currentMessage")}
     history = state.get("history")
-    if isinstance(history, list):
-        changed["history"] = [_turn(entry, model, named) if type(entry) is dict else entry for entry in history]
-    elif "history" in state:
-        changed["history"] = history
-    changed["currentMessage"] = _turn(state.get("currentMessage"), model, named)
-    return in_cache_order({**body, "conversationState": changed}, (), "conversationState")
+    turns = [*history, state.get("currentMessage")] if isinstance(history, list) else [state.get("currentMessage")]
+    for place, turn in enumerate(turns):
+        if type(turn) is dict and isinstance(user := turn.get(USER), dict):
+            if named:
+                user = {"modelId": model, **user}
+            elif user.get("modelId") in (model, None):
+                user = {name: value for name, value in user.items() if name != "modelId"}
+            turns[place] = {**turn, USER: user}
+    *before, current = turns
+    around = {name: value for name, value in state.items() if name not in ("history", "currentMessage")}
+    if "history" in state:
+        around["history"] = before if isinstance(history, list) else history
+    rest = {name: value for name, value in body.items() if name != STATE}
+    return {**rest, STATE: {**around, "currentMessage": current}}
 
 
-def _turn(entry: Json, model: str, named: bool) -> Json:
-    if not isinstance(entry, dict) or not isinstance(user := entry.get(USER), dict):
-        return entry
-    if named:
-        return {**entry, USER: {"modelId": model, **user}}
-    if user.get("modelId") in (model, None):
-        user = {name: value for name, value in user.items() if name != "modelId"}
-    return {**entry, USER: user}
+# --- the request
 
 
-def plain(call: Call) -> Call:
-    """The call with a body of JSON values alone: a rendered one has Structs in its history."""
-    body = call.body
-    state = body.get(_STATE) if isinstance(body, dict) else None
-    history = state.get("history") if isinstance(state, dict) else None
-    if not isinstance(history, list) or all(type(entry) is dict for entry in history):
-        return call
-    decoded = jsonio.decode(jsonio.encode(body))
-    assert isinstance(decoded, dict)
-    return structs.replace(call, body=turns_of(decoded, call.model, named=False))
-
-
-# --- rendering
-
-
-def render_request(conversation: Conversation, settings: Settings) -> Call:
-    """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
+def render_request(settings: Settings, conversation: Conversation) -> Call:
+    """Write a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
     _refuse_unsayable(conversation)
-    body = _body(conversation, settings)
-    headers = own_fields(conversation.hints)
+    *messages, last = conversation.messages
+    model, origin, tools = conversation.model, settings.origin, list(map(_render_tool, conversation.tools))
+    kept = of_the_node(own_fields(conversation.extra))
+    named = kept.pop("conversationId", None) or conversation_id("", conversation.messages)
+    state: dict[str, Any] = {"chatTriggerType": "MANUAL", "conversationId": named}
+    state["currentMessage"] = render_turn(last, origin, model, tools)
+    if messages:
+        state["history"] = [render_turn(message, origin, model) for message in messages]
+    body: dict[str, Json] = {STATE: state}
+    if settings.profile_arn:
+        body["profileArn"] = settings.profile_arn
+        kept.pop("profileArn", None)  # of the client's account; the setting names that of the upstream's
+    thinking, asked = conversation.thinking, dict[str, Json]()
+    if thinking.effort:
+        asked["reasoning" if model_of(model).asks == "gpt" else "output_config"] = {"effort": thinking.effort}
+    if thinking.mode == "adaptive":
+        asked["thinking"] = {**ADAPTIVE}
+    if asked:
+        body[FIELDS] = asked
+    headers = {} if conversation.hints is None else own_fields(conversation.hints)
     hints = {name: value for name, value in headers.items() if isinstance(value, str)}
-    return Call("generate", conversation.model, True, body, hints)
+    return Call("generate", model, True, merged(body, kept) if kept else body, hints)
 
 
 def _refuse_unsayable(conversation: Conversation) -> None:
@@ -213,47 +146,233 @@ def _refuse_unsayable(conversation: Conversation) -> None:
         raise Unrepresentable("the last turn must be the user's", at="messages")
 
 
-def _body(conversation: Conversation, settings: Settings) -> dict[str, Json]:
-    *messages, last = conversation.messages
-    history: list[Any] = [render_turn(message, settings.origin, conversation.model) for message in messages]
-    turn = render_turn(last, settings.origin)
-    current = turn if isinstance(turn, dict) else object_of(turn)
-    if conversation.tools:
-        user = members(current[USER])
-        user[CONTEXT] = merged({"tools": list(map(_render_tool, conversation.tools))}, members(user.get(CONTEXT)))
-    kept = of_the_node(own_fields(conversation.extra))
-    named = kept.pop("conversationId", None) or conversation_id(first_words(conversation.messages))
-    state: dict[str, Json] = {"chatTriggerType": "MANUAL", "conversationId": named, "currentMessage": current}
-    if history:
-        state["history"] = history
-    body: dict[str, Json] = {_STATE: state}
-    if settings.profile_arn:
-        body["profileArn"] = settings.profile_arn
-        kept.pop("profileArn", None)  # of the client's account; the setting names that of the upstream's
-    thinking, asked = conversation.thinking, dict[str, Json]()
-    if thinking.effort:
-        asked["reasoning" if model_of(conversation.model).asks == "gpt" else "output_config"] = {
-            "effort": thinking.effort
-        }
-    if thinking.mode == "adaptive":
-        asked["thinking"] = {**_ADAPTIVE}
-    if asked:
-        body[_FIELDS] = asked
-    return merged(body, kept)
-
-
-def first_words(messages: tuple[Message, ...]) -> str:
-    """The text of the first user turn."""
-    first = next((message for message in messages if message.role == "user"), None)
-    return "\n".join(block.text for block in first.blocks if isinstance(block, Text)) if first else ""
-
-
 def _render_tool(tool: ToolSpec | Opaque) -> Json:
     if isinstance(tool, Opaque):
         if tool.family != FAMILY:
             raise Unrepresentable(f"the tool {tool.kind} of {tool.family} has no place here", at=tool.at.path)
         return tool.data
-    schema: Json = {"json": {**(tool.schema or {})}}
-    body = {**tool_body(tool), "description": tool.description, "inputSchema": schema}
-    kept = own_fields(tool.extra)
-    return {**of_what_it_came_in(kept), "toolSpecification": merged(body, of_the_node(kept))}
+    if tool.schema is None or tool.waits_for:
+        raise Unrepresentable(f"the tool {tool.name} has no schema, or is held back", at=tool.at.path)
+    schema: Json = {"json": {**tool.schema}}
+    body: dict[str, Json] = {"name": tool.name, "description": tool.description, "inputSchema": schema}
+    if tool.extra is None:
+        return {"toolSpecification": body}
+    return {**of_what_it_came_in(own_fields(tool.extra)), "toolSpecification": with_own(body, tool.extra)}
+
+
+# --- how long a request is: an estimate without a tokenizer (D15)
+
+
+IMAGE = 1600  # tokens of one image, whatever its size: a convention
+
+
+def estimate(text: str) -> int:
+    """Tokens in a text: four ASCII characters, or one other character, are about one."""
+    plain = len(text) if text.isascii() else plain_characters(text)
+    return len(text) - plain + (plain + 3) // 4
+
+
+def plain_characters(text: str) -> int:
+    """How many characters are ASCII; counted by encoders, since a long text has very many."""
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError:
+        return len(text.encode("ascii", "ignore"))
+    # All others of this alphabet have two bytes. The text keeps its bytes for the next writer.
+    return 2 * len(text) - len(text.data if type(text) is jsonio.ObjectText else jsonio.Raw(text))
+
+
+def count_input(conversation: Conversation, held: Inventory | None = None) -> int:
+    """Tokens of everything a conversation says to the model; the estimate that it carries, if it carries one.
+
+    `held` is what its messages hold, where that is known.
+    """
+    if conversation.tokens is not None:
+        return conversation.tokens
+    held = held or inventory(conversation.messages)
+    texts = [text.text for text in conversation.system] + held.words
+    texts += [call.arguments for call in held.calls] + [call.name for call in held.calls]
+    for tool in conversation.tools:
+        try:
+            texts.append(jsonio.encode(tool).decode())
+        except jsonio.JsonError:  # nested too deeply: sending it reports that
+            continue
+    wide = [text for text in texts if not text.isascii()]
+    plain = [*map(plain_characters, wide)]
+    others = sum(map(len, wide)) - sum(plain)
+    plain += [len(text) for text in texts if text.isascii()]
+    return others + sum([(size + 3) // 4 for size in plain]) + sum(map(_block, (*held.thoughts, *held.others)))
+
+
+def estimate_message(message: Message) -> int:
+    return sum(map(_block, message.blocks))
+
+
+def _block(block: Block) -> int:
+    if isinstance(block, (Text, Reasoning)):
+        return estimate(block.text)
+    if isinstance(block, ToolCall):
+        return estimate(block.name) + estimate(block.arguments)
+    if isinstance(block, ToolResult):
+        return sum([0 if isinstance(part, Media) else _block(part) for part in block.content])
+    return IMAGE if isinstance(block, Media) else 0
+
+
+# --- turns: Structs, which an encoder writes faster than objects; one that has kept fields becomes an object
+
+
+class _Node(Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
+    pass
+
+
+class _Words(_Node, frozen=True):
+    text: str
+
+
+class _Result(_Node, frozen=True):
+    tool_use_id: str
+    content: list[_Words | Json]
+    status: str
+
+
+class _Context(_Node, frozen=True):
+    tools: list[Json] | None = None
+    tool_results: list[_Result | Json] | None = None
+
+
+class _User(_Node, frozen=True):
+    model_id: str | UnsetType
+    content: str
+    origin: str
+    images: list[Json] | None = None
+    user_input_message_context: _Context | None = None
+
+
+class _Use(_Node, frozen=True):
+    tool_use_id: str
+    name: str
+    input: Raw | Json
+
+
+class _Assistant(_Node, frozen=True):
+    content: str
+    reasoning_content: Json = None
+    tool_uses: list[_Use | Json] | None = None
+
+
+class _UserTurn(_Node, frozen=True):
+    user_input_message: _User
+
+
+class _AssistantTurn(_Node, frozen=True):
+    assistant_response_message: _Assistant
+
+
+Turn: TypeAlias = _UserTurn | _AssistantTurn | dict[str, Json]
+
+
+def render_turn(message: Message, origin: str, model: str = "", tools: list[Json] | None = None) -> Turn:
+    """Write a turn that fits, with the tools if it is the last. Raises Unrepresentable for what has no place in it.
+
+    One that has kept fields is an object, and like one without `model` gets the model's name from the binding.
+    """
+    kept = None if message.extra is None else own_fields(message.extra)
+    if message.role == "user":
+        if kept is None:
+            return _UserTurn(_render_user(message, origin, model or UNSET, tools or None))
+        written = kept.get("origin", origin)
+        node = with_own(object_of(_render_user(message, written, UNSET, None)), message.extra)  # type: ignore[arg-type]
+        if tools:
+            node[CONTEXT] = merged({"tools": tools}, members(node.get(CONTEXT)))
+        return {**of_what_it_came_in(kept), USER: node}
+    if message.role != "assistant":
+        raise Unrepresentable(f"a {message.role} turn has no place here", at=message.at.path)
+    answer = _render_assistant(message)
+    if kept is None:
+        return _AssistantTurn(answer)
+    return {**of_what_it_came_in(kept), ASSISTANT: with_own(object_of(answer), message.extra)}
+
+
+def object_of(node: object) -> dict[str, Json]:
+    """A node as an object."""
+    value = jsonio.decode(jsonio.encode(node))
+    assert isinstance(value, dict)
+    return value
+
+
+def _render_user(message: Message, origin: str, model: str | UnsetType, tools: list[Json] | None) -> _User:
+    texts: list[str] = []
+    images: list[Json] = []
+    results: list[_Result | Json] = []
+    for block in message.blocks:
+        kind = type(block)  # isinstance is slow where a Struct class does not match
+        if kind is Text and not texts:
+            texts.append(block.text)  # type: ignore[union-attr]
+        elif kind is ToolResult:
+            results.append(_render_result(block))  # type: ignore[arg-type]
+        elif isinstance(block, Media) and (block.kind, block.how) == ("image", "base64"):
+            image: dict[str, Json] = {"format": block.mime.removeprefix("image/"), "source": {"bytes": block.data}}
+            images.append(with_own(image, block.extra))
+        else:
+            raise _misplaced(block)
+    context = _Context(tools, results or None) if tools or results else None
+    return _User(model, texts[0] if texts else "", origin, images or None, context)
+
+
+def _render_assistant(message: Message) -> _Assistant:
+    texts: list[str] = []
+    thoughts: list[Json] = []
+    uses: list[_Use | Json] = []
+    for block in message.blocks:
+        kind = type(block)
+        if kind is Text and not texts:
+            texts.append(block.text)  # type: ignore[union-attr]
+        elif kind is ToolCall:
+            uses.append(_render_use(block))  # type: ignore[arg-type]
+        elif isinstance(block, Reasoning) and not thoughts:
+            thoughts.append(_render_thought(block))
+        else:
+            raise _misplaced(block)
+    return _Assistant(texts[0] if texts else "", thoughts[0] if thoughts else None, uses or None)
+
+
+def _misplaced(block: Block) -> Unrepresentable:
+    if isinstance(block, Text):
+        return Unrepresentable("a turn has one text here", at=block.at.path)
+    kind = block.kind if isinstance(block, Media | Opaque) else type(block).__name__
+    return Unrepresentable(f"{kind} has no place in this turn", at=block.at.path)
+
+
+def _render_thought(block: Reasoning) -> Json:
+    seal = block.seal
+    if seal is None or seal.family != FAMILY or seal.kind == "encrypted":
+        raise Unrepresentable("reasoning goes back only with the service's own signature", at=block.at.path)
+    if seal.kind == "redacted":
+        return {"redactedContent": seal.data}
+    return {"reasoningText": {"text": block.text, "signature": seal.data}}
+
+
+def _render_use(call: ToolCall) -> _Use | Json:
+    arguments = call.arguments
+    if type(arguments) is jsonio.ObjectText and call.form == "json":
+        use = _Use(call.id, call.name, Raw(arguments.data))
+    else:
+        value = jsonio.object_of(arguments or "{}") if call.form == "json" else None
+        if value is None:
+            raise Unrepresentable(f"the arguments of {call.name} are no JSON object", at=call.at.path)
+        use = _Use(call.id, call.name, value)
+    return use if call.extra is None else with_own(object_of(use), call.extra)
+
+
+def _render_result(result: ToolResult) -> _Result | Json:
+    content: list[_Words | Json] = []
+    for part in result.content:
+        if isinstance(part, Opaque) and part.family == FAMILY:
+            content.append(part.data)  # of a client of this dialect, which gets it back as it came
+        elif type(part) is Text:
+            kept = part.extra and own_fields(part.extra)
+            content.append({**kept} if kept else _Words(part.text))
+        else:
+            raise Unrepresentable("a tool result holds text only", at=part.at.path)
+    node = _Result(result.call_id, content, "error" if result.is_error else "success")
+    return node if result.extra is None else with_own(object_of(node), result.extra)

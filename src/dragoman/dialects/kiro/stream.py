@@ -17,7 +17,7 @@ signature, which comes in parts, until the thought ends; input given as objects,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -25,8 +25,8 @@ from msgspec import UNSET, Struct, structs, to_builtins
 
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.kiro.faults import fault_of
-from dragoman.dialects.kiro.models import Counter, Counting, count_input, model_of, usage_of
-from dragoman.dialects.kiro.turns import FAMILY
+from dragoman.dialects.kiro.models import model_of
+from dragoman.dialects.kiro.request import FAMILY, Settings, count_input, plain_characters
 from dragoman.dialects.kit.values import members
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
@@ -54,8 +54,46 @@ _COUNTS = ("uncachedInputTokens", "outputTokens", "cacheReadInputTokens", "cache
 _LOST_CALL = "MALFORMED_TOOL_USE"  # the service dropped a call of the model
 _MALFORMED = frozenset({_LOST_CALL, "MALFORMED_MODEL_OUTPUT"})
 _TOO_LONG = "ContentLengthExceededException"
+_UNSPLIT = 100  # below this many input tokens 002 makes no shares
 _CREDITS = frozenset({"metering"})
 _MOST_PERCENT = 1e6  # of the context: a figure beyond is no percentage
+
+
+# --- Token counts of an answer: of its text, and those that the service's percentage stands for (D15)
+
+
+class Counter(Struct, gc=False):
+    """Counts what an answer says, piece by piece, so that cutting it into more pieces makes no more tokens."""
+
+    plain: int = 0
+    wide: int = 0
+
+    def add(self, text: str) -> None:
+        plain = len(text) if text.isascii() else plain_characters(text)
+        self.plain += plain
+        self.wide += len(text) - plain
+
+    @property
+    def tokens(self) -> int:
+        return self.wide + (self.plain + 3) // 4
+
+
+def usage_of(percentage: float, window: int, output: int, split: Sequence[int] | None, reasoning: int = 0) -> Usage:
+    """Return the counts that a percentage of the context stands for.
+
+    The input is the total less the output, in shares of input and caches. All are estimates (D15): the window is a
+    convention, the output is counted without a tokenizer, the shares are fixed.
+    """
+    total = count(window * percentage / 100)
+    given, reasoning = max(total - output, 0), min(reasoning, output)
+    if not split or given < _UNSPLIT:
+        return Usage(given, output, reasoning=reasoning, estimated=True)
+    whole = sum(split)
+    fresh, written = given * split[0] // whole, given * split[1] // whole
+    return Usage(fresh, output, given - fresh - written, written, reasoning, estimated=True)
+
+
+# --- the events
 
 
 class _Content(Struct, forbid_unknown_fields=True, gc=False):
@@ -110,7 +148,7 @@ class _Use(Struct):
 class KiroDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, world: World, counting: Counting, keys: ev.BlockKeys | None = None) -> None:
+    def __init__(self, asked: Conversation, world: World, counting: Settings, keys: ev.BlockKeys | None = None) -> None:
         self._size = count_input(asked)  # of the question, as we estimate it
         self._world = world
         self._counting = counting

@@ -45,7 +45,8 @@ class LeakScan:
     """`feed` tells whether the text so far may still be calls of the named tools, and nothing else.
 
     After it has said no, `left` is the number of characters at the end of the text that it has not taken, and `named`
-    tells whether it had found the whole head of a call before.
+    tells whether it had found the whole head of a call before. Of a text that it was fed at once, `calls` are the calls
+    in it, and `is_whole` tells whether it is nothing but them.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -54,7 +55,14 @@ class LeakScan:
         self._step: Callable[[], bool | None] = self._between
         self._text = ""
         self._at = 0  # what stands before is taken
+        self._values: dict[str, str] = {}  # of the call that is open, by their parameters
+        self._parameter = ""
         self.named = False
+        self.calls: list[tuple[str, str | dict[str, str]]] = []  # names, and JSON text or values by parameter
+
+    @property
+    def is_whole(self) -> bool:
+        return self._step == self._between and not self.left
 
     @property
     def left(self) -> int:
@@ -106,15 +114,20 @@ class LeakScan:
             return False
         if tail != after:
             return None
-        self._scanner, self.named = ObjectScanner(), True
+        self._scanner, self._values, self.named = ObjectScanner(), {}, True
+        self.calls.append((name, self._values))
         is_object = after is _WITH_ARGS
         return self._take(form + name + (after[:-1] if is_object else after), step)  # the object begins with its brace
 
     def _object(self) -> bool | None:
+        begin = self._at
         while self.left and not self._scanner.complete:
             piece = self._text[self._at : self._at + _PIECE]
             self._at += len(piece) - len(self._scanner.feed(piece))
-        return self._take("", self._object_end) if self._scanner.complete else None
+        if not self._scanner.complete:
+            return None
+        self.calls[-1] = (self.calls[-1][0], self._text[begin : self._at])
+        return self._take("", self._object_end)
 
     def _object_end(self) -> bool | None:
         if not self.left:
@@ -134,6 +147,7 @@ class LeakScan:
         after = self._text[quote + 1 : quote + 2]
         if after != ">":
             return None if not after else False
+        self._parameter = self._text[start:quote]
         return self._take(self._text[self._at : quote + 2], self._value)
 
     def _value(self) -> bool | None:
@@ -141,6 +155,7 @@ class LeakScan:
         if found is None:
             self._at = max(self._at, len(self._text) - _LONGEST_END + 1)
             return None
+        self._values[self._parameter] = self._text[self._at : found.start()]
         self._at, self._step = found.end(), self._inside
         return True
 
@@ -150,19 +165,12 @@ HELD_LIMIT = 1024 * 1024  # characters (D22); beyond it, it is text
 _NOTHING = Text("")
 
 _Schemas: TypeAlias = Mapping[str, Mapping[str, Json]]
-_Call: TypeAlias = tuple[str, str]  # name, arguments
-_Found: TypeAlias = tuple[_Call, int]  # and where it ends
 
 _NAMESPACE = "(?:antml:)?"
 _BEGIN = re.compile(rf"\[Called |<{_NAMESPACE}(?:function_calls|invoke)\b|```")
 _PARTLY = ("[Called ", "<function_calls", "<invoke", "<antml:function_calls", "<antml:invoke", "```")
 _BEGINNINGS = frozenset(marker[:size] for marker in _PARTLY for size in range(1, len(marker)))
 _LONGEST_BEGINNING = max(map(len, _BEGINNINGS))
-_BRACKET = re.compile(r"\s*\[Called ([\w.:-]+) with args: (?=\{)")
-_INVOKE = re.compile(rf'\s*<{_NAMESPACE}invoke name="([^"]+)">(.*?)</{_NAMESPACE}invoke>', re.DOTALL)
-_PARAMETER = re.compile(rf'\s*<{_NAMESPACE}parameter name="([^"]+)">(.*?)</{_NAMESPACE}parameter>', re.DOTALL)
-_PIECE_SIZE = 1024  # characters of arguments looked at together: what follows them is not copied
-_AROUND = re.compile(rf"\s*</?{_NAMESPACE}function_calls>")
 
 
 def _interesting(text: str) -> str | None:
@@ -212,8 +220,15 @@ class _Recover(Back):
                 return (*opening, event)  # nearly all of a stream
             case ev.BlockEnded(key) if calm and key == self._key:
                 self._key, self._opening, out = None, (), (*opening, event)
-            case ev.BlockStarted() if calm and not opening:
-                out = self._begin(event)
+            case ev.BlockStarted(key, block):
+                out = () if calm and not opening else tuple(self._let_go())
+                self._native = isinstance(block, ToolCall)
+                if isinstance(block, Text):
+                    self._key, self._fenced = key, False
+                if block == _NOTHING:
+                    self._opening = (event,)
+                else:
+                    out = (*out, event)
             case _:
                 out = tuple(self._looked_at(event))
         self.reads = None if self._key is not None or self._waiting else BLOCKS
@@ -223,9 +238,6 @@ class _Recover(Back):
         match event:
             case ev.TextDelta(key, text) if key == self._key:
                 yield from self._text(key, text)
-            case ev.BlockStarted():
-                yield from self._let_go()
-                yield from self._begin(event)
             case ev.BlockEnded(key) if key == self._key:
                 yield from self._end_text(key, event)
             case ev.Stopped() if self._waiting:
@@ -238,16 +250,6 @@ class _Recover(Back):
                 yield event
             case _:
                 yield event
-
-    def _begin(self, event: ev.BlockStarted) -> ev.Events:
-        self._native = isinstance(event.block, ToolCall)
-        if not isinstance(event.block, Text):
-            return (event,)
-        self._key, self._fenced = event.key, False
-        if event.block != _NOTHING:
-            return (event,)
-        self._opening = (event,)
-        return ()
 
     def _open(self) -> ev.Events:
         opening, self._opening = self._opening, ()
@@ -340,35 +342,21 @@ class _Recover(Back):
             yield ev.BlockEnded(key)
         yield stopped
 
-    def _calls(self, text: str) -> list[_Call]:
+    def _calls(self, text: str) -> list[tuple[str, str]]:
         """The calls if the text is nothing but whole calls of declared tools, else none."""
-        calls: list[_Call] = []
-        at, end = 0, len(text.rstrip())
-        while at < end:
-            if around := _AROUND.match(text, at):
-                at = around.end()
-                continue
-            found = _bracket(text, at) or self._invoke(text, at)
-            if found is None or found[0][0] not in self._schemas:
-                return []
-            call, at = found
-            calls.append(call)
+        scan = LeakScan(self._schemas)
+        if not scan.feed(text.rstrip()) or not scan.is_whole:
+            return []
+        calls: list[tuple[str, str]] = []
+        for tool, given in scan.calls:
+            if "" in given if isinstance(given, dict) else jsonio.object_of(given) is None:
+                return []  # a parameter without a name, or arguments that are no object
+            if isinstance(given, dict):
+                values = {name: self._value(tool, name, value) for name, value in given.items()}
+                calls.append((tool, jsonio.encode(values).decode()))
+            else:
+                calls.append((tool, given))
         return calls
-
-    def _invoke(self, text: str, at: int) -> _Found | None:
-        found = _INVOKE.match(text, at)
-        if found is None:
-            return None
-        name, inside = found[1], found[2]
-        values: dict[str, Json] = {}
-        position, end = 0, len(inside.rstrip())
-        while position < end:  # one after another, with nothing between them: where one fails, all do
-            parameter = _PARAMETER.match(inside, position)
-            if parameter is None:
-                return None
-            values[parameter[1]] = self._value(name, parameter[1], parameter[2])
-            position = parameter.end()
-        return (name, jsonio.encode(values).decode()), found.end()
 
     def _value(self, tool: str, name: str, text: str) -> Json:
         """A parameter's value, in the type its schema gives it."""
@@ -385,24 +373,3 @@ class _Recover(Back):
 
 def _could_be_calls(text: str) -> bool:
     return _BEGIN.match(text) is not None and text.rstrip().endswith(("]", ">"))
-
-
-def _bracket(text: str, at: int) -> _Found | None:
-    found = _BRACKET.match(text, at)
-    if found is None:
-        return None
-    scanner, end = ObjectScanner(), found.end()
-    while not scanner.complete and end < len(text):
-        piece = text[end : end + _PIECE_SIZE]
-        end += len(piece) - len(scanner.feed(piece))
-    arguments = text[found.end() : end]
-    if not scanner.complete or not text.startswith("]", end) or not _is_object(arguments):
-        return None
-    return (found[1], arguments), end + 1
-
-
-def _is_object(arguments: str) -> bool:
-    try:
-        return isinstance(jsonio.decode(arguments), dict)
-    except jsonio.JsonError:
-        return False

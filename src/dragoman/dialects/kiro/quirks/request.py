@@ -11,10 +11,9 @@ from typing import TypeVar
 from msgspec import structs
 
 from dragoman.dialects.kiro.faults import context_full
-from dragoman.dialects.kiro.models import PATTERN, count_input, estimate_message, model_of, name_of
+from dragoman.dialects.kiro.models import PATTERN, name_of
 from dragoman.dialects.kiro.pixels import pixels
-from dragoman.dialects.kiro.request import conversation_id, first_words
-from dragoman.dialects.kiro.turns import FAMILY, IDENTITY, own_fields
+from dragoman.dialects.kiro.request import FAMILY, IDENTITY, conversation_id, count_input, estimate_message, own_fields
 from dragoman.dialects.kit.media import base64_bytes
 from dragoman.errors import UnknownModel, Unrepresentable
 from dragoman.model import events as ev
@@ -57,8 +56,8 @@ class NameRequest(Filter):
             notes.changed("kiro.conversation_id", "user", "there is no user id here; it names the conversation instead")
         if "conversationId" not in fields:
             session = _SESSION.search(user)  # some clients write it into the user id
-            seed = session[1] if session else f"{user}\0{first_words(conversation.messages)}"
-            fields = {**fields, "conversationId": self._fixed or conversation_id(seed)}
+            made = conversation_id(session[1]) if session else conversation_id(f"{user}\0", conversation.messages)
+            fields = {**fields, "conversationId": self._fixed or made}
             spelling = extra.spelling if extra is not None else frozenset[str]()
             extra = Extra(FAMILY, fields, spelling.union(IDENTITY.intersection(fields)))
         conversation = structs.replace(conversation, model=named, extra=extra, stream=True, user="")
@@ -170,14 +169,15 @@ class FitSize(Filter):
     name = "kiro.fit_size"
     before = "fold_system"
 
-    def __init__(self, oversize: str, history_limit: int | None, merges: bool) -> None:
+    def __init__(self, window: int, oversize: str, history_limit: int | None, merges: bool) -> None:
+        self._limit = min(window, MOST_TOKENS)
         self._trims = oversize == "trim"
         self._most_entries = history_limit
         self._merges = merges
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         asked = conversation.messages
-        limit = min(model_of(conversation.model).window, MOST_TOKENS)
+        limit = self._limit
         if self._most_entries is not None:
             conversation = _with(conversation, _trimmed(asked, self._entries(asked), self._most_entries))
         counted = len(asked) - len(conversation.messages)

@@ -6,15 +6,12 @@ merely *named* like a keyword is none: names stand in `properties`, keywords bes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from dragoman.dialects.kit.values import members
 from dragoman.model.events import json_size
-from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 Schema: TypeAlias = dict[str, Json]
@@ -41,16 +38,13 @@ ANNOTATIONS = frozenset(
     {"$schema", "$id", "$anchor", "$comment", "$dynamicAnchor", "$vocabulary", "$defs", "definitions", "$ref", "const"}
 )
 _UNIONS = ("anyOf", "oneOf", "allOf")
-_LONGEST_KEPT = 4096  # bytes of a schema whose plain form is remembered
-_MOST_KEPT = 16 * 1024  # bytes that its references may add
 MOST_ADDED = 256 * 1024  # bytes that the references of all tools of a request may add
 _SCHEMAS_IN = frozenset({"items", "anyOf", "oneOf", "allOf", "prefixItems"})
-_DEPTHS = (64, 4, 2, 1, 0)  # of references within references that are tried, until the schema fits
 _CUT = "$ref (as any value)"  # among the keywords that are gone: some references have nothing in their place
 _SCHEMA = 64  # bytes that one more schema adds, beside its words
 
 
-class _TooMuchAdded(Exception):
+class TooMuchAdded(Exception):
     """References within references add more than they may."""
 
 
@@ -62,56 +56,17 @@ class Room(Struct):
     left: int = MOST_ADDED
 
     def take(self, size: int) -> None:
-        """Raises _TooMuchAdded before there is more than may be."""
+        """Raises TooMuchAdded before there is more than may be."""
         self.left -= size
         if self.left < 0:
-            raise _TooMuchAdded
+            raise TooMuchAdded
 
 
-def clean(schema: Mapping[str, Json], room: Room | None = None) -> tuple[Schema, list[str]]:
-    """The schema as the service takes it, and the keywords that are gone, sorted. Both are cached: do not change them.
+def cleaned_schema(schema: Schema, room: Room, depth: int) -> tuple[Schema, list[str]]:
+    """The schema as the service takes it, and the keywords that are gone, sorted.
 
-    What references add is taken from `room`. Where that is not enough, references within references stand for any
-    value, as those of a circle do.
+    References within references, deeper than `depth`, stand for any value. Raises TooMuchAdded.
     """
-    room = room or Room()
-    try:
-        text = jsonio.encode(schema)
-        if len(text) <= _LONGEST_KEPT:
-            cleaned, removed, added = _kept(text)
-            if added <= room.left:
-                room.left -= added
-                return cleaned, removed
-    except (jsonio.JsonError, _TooLong):
-        pass
-    left = room.left
-    for depth in _DEPTHS:
-        room.left = left
-        try:
-            return _cleaned({**schema}, room, depth)
-        except _TooMuchAdded:
-            continue
-    raise AssertionError("without references nothing is added")
-
-
-class _TooLong(Exception):
-    """The plain form of a short schema is too long to be remembered."""
-
-
-@lru_cache(maxsize=256)
-def _kept(text: bytes) -> tuple[Schema, list[str], int]:
-    """The tools of a conversation come again with every turn. Gives how much the references added, too."""
-    schema = jsonio.decode(text)
-    assert isinstance(schema, dict)
-    room = Room(_MOST_KEPT)
-    try:
-        cleaned, removed = _cleaned(schema, room, _DEPTHS[0])
-    except _TooMuchAdded:
-        raise _TooLong from None
-    return cleaned, removed, _MOST_KEPT - room.left
-
-
-def _cleaned(schema: Schema, room: Room, depth: int) -> tuple[Schema, list[str]]:
     work = _Cleaning(schema, room, depth)
     root = work.root()
     return root, sorted(work.removed - root.keys())

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from dragoman.dialects.kiro.models import model_of
-from dragoman.dialects.kiro.turns import FAMILY
+from dragoman.dialects.kiro.request import FAMILY
 from dragoman.model.blocks import Block, Reasoning, Text
 from dragoman.model.conversation import Conversation, Thinking
 from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, ReasoningDelta, TextDelta

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from msgspec import structs
 
-from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, Room, clean
-from dragoman.dialects.kiro.request import NO_PARAMETERS
-from dragoman.dialects.kiro.turns import FAMILY, called
+from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, Room, Schema, TooMuchAdded, cleaned_schema
+from dragoman.dialects.kiro.request import FAMILY, NO_PARAMETERS
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec, canonical
-from dragoman.model.filter import Action, EachTool, Facts, Features, Filter, MakeBack, Notes
+from dragoman.model.filter import Action, EachTool, Facts, Features, Filter, Inventory, MakeBack, Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, join_texts, opaque_as_parts
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
 
 # --- Tools that cannot be offered here: their calls and their results become text (D13)
 
@@ -32,7 +34,7 @@ class LeaveOut(Filter):
     before = "drop_foreign"
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        names, before = called(facts.inventory(conversation)), len(notes)
+        names, before = [call.name for call in facts.inventory(conversation).calls], len(notes)
         kept, gone = list[ToolSpec | Opaque](), set[str]()
         for tool in conversation.tools:  # those of other families are drop_foreign's to leave out
             name = tool.name if isinstance(tool, ToolSpec) else _name(tool)
@@ -140,21 +142,36 @@ def _given(tool: ToolSpec, notes: Notes) -> ToolSpec:
     return structs.replace(tool, description=tool.name)
 
 
-class DescribeTools(Filter):
-    """Tools alone, each with a description that is not too long (rules 17, 18, 27)."""
+class FitTools(Filter):
+    """Tools alone, each with a description that is not too long (rules 17, 18, 27), and no more than the service bears
+    (rule 45): the one that must be called, then the first of the client's.
 
-    name = "kiro.describe_tools"
-    concerns: Features = frozenset({"tools"})
+    Which are offered, and in which order, does not depend on what history calls, so that prompt caches stay warm. A
+    tool that history calls and that is not among them must be declared all the same: it stands after them, and
+    `_SPARE` leaves room for it.
+    """
+
+    name = "kiro.fit_tools"
+    concerns: Features = frozenset({"tools", "calls"})
     before = "fold_system"
 
-    def __init__(self, long_descriptions: str) -> None:
+    def __init__(self, long_descriptions: str, most: int) -> None:
         self._tells = long_descriptions == "system"
+        self._most = most
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         specs = [tool for tool in conversation.tools if isinstance(tool, ToolSpec)]
         short = [spec for spec in specs if 0 < 4 * len(spec.description) <= LONGEST_BYTES]
-        if len(short) == len(conversation.tools) and "undescribed_tools" not in facts.features(conversation):
-            return conversation, None
+        if len(short) < len(conversation.tools) or "undescribed_tools" in facts.features(conversation):
+            conversation = self._describe(conversation, notes)
+        held, chosen = facts.inventory(conversation), conversation.tool_choice
+        if chosen.mode == "none" and conversation.tools:
+            return self._none(conversation, _called(held), notes), None
+        if len(conversation.tools) + len(held.calls) > self._most:
+            conversation = self._limit(conversation, _called(held), notes)
+        return conversation, None
+
+    def _describe(self, conversation: Conversation, notes: Notes) -> Conversation:
         before = len(notes)
         tools: list[ToolSpec] = []
         told: list[Text] = []
@@ -165,9 +182,9 @@ class DescribeTools(Filter):
                 what = f"the service refuses a {tool.kind} among the tools"
                 notes.dropped("kiro.tools.cache_point", tool.at.path, what)
         if len(notes) == before:
-            return conversation, None
+            return conversation
         system = (*conversation.system, *told)
-        return structs.replace(conversation, tools=tuple(tools), system=system), None
+        return structs.replace(conversation, tools=tuple(tools), system=system)
 
     def _described(self, tool: ToolSpec, told: list[Text], notes: Notes) -> ToolSpec:
         words = tool.description
@@ -185,40 +202,12 @@ class DescribeTools(Filter):
             told.append(Text(f"The tool {tool.name}:\n{words}", at=tool.at))
         return structs.replace(tool, description=short)
 
-
-def _cut(words: str) -> str:
-    """At most so many characters and so many bytes, and never half a character."""
-    short = words[:LONGEST_CHARACTERS]
-    data = short.encode("utf-8", "surrogatepass")
-    return short if len(data) <= LONGEST_BYTES else data[:LONGEST_BYTES].decode("utf-8", "ignore")
-
-
-class FewTools(Filter):
-    """No more tools than the service bears (rule 45): the one that must be called, then the first of the client's.
-
-    Which are offered, and in which order, does not depend on what history calls, so that prompt caches stay warm. A
-    tool that history calls and that is not among them must be declared all the same: it stands after them, and
-    `_SPARE` leaves room for it.
-    """
-
-    name = "kiro.few_tools"
-    concerns: Features = frozenset({"tools", "calls"})
-    before = "fold_system"
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        tools, held = conversation.tools, facts.inventory(conversation)
-        if conversation.tool_choice.mode != "none" and len(tools) + len(held.calls) <= self._most:
-            return conversation, None
-        known = called(held)
-        if conversation.tool_choice.mode == "none" and tools:
-            return self._none(conversation, known, notes), None
+    def _limit(self, conversation: Conversation, known: list[str], notes: Notes) -> Conversation:
+        tools = conversation.tools
         declared = list(dict.fromkeys([tool.name for tool in tools if isinstance(tool, ToolSpec)]))
         offered = self._offered(declared, conversation.tool_choice.names, known)
         if len(offered) == len(declared):
-            return conversation, None
+            return conversation
         late = [name for name in known if name not in offered]
         left = [name for name in declared if name not in offered and name not in late]
         specs = {tool.name: tool for tool in reversed(tools) if isinstance(tool, ToolSpec)}
@@ -234,7 +223,7 @@ class FewTools(Filter):
                 *[specs.get(name) or stubs[name] for name in late],
             ),
             system=(*conversation.system, line),
-        ), None
+        )
 
     def _offered(self, declared: list[str], chosen: tuple[str, ...], known: list[str]) -> set[str]:
         """The names of the tools to offer. Only where history calls very many others must some of them give way."""
@@ -262,6 +251,13 @@ class FewTools(Filter):
         return structs.replace(conversation, tools=tools, tool_choice=ToolChoice())
 
 
+def _cut(words: str) -> str:
+    """At most so many characters and so many bytes, and never half a character."""
+    short = words[:LONGEST_CHARACTERS]
+    data = short.encode("utf-8", "surrogatepass")
+    return short if len(data) <= LONGEST_BYTES else data[:LONGEST_BYTES].decode("utf-8", "ignore")
+
+
 class CleanSchemas(Filter):
     """Schemas without what the service refuses (rules 19 to 26)."""
 
@@ -285,6 +281,54 @@ class CleanSchemas(Filter):
         return (structs.replace(conversation, tools=tuple(tools)) if changed else conversation), None
 
 
+_LONGEST_KEPT = 4096  # bytes of a schema whose plain form is remembered
+_MOST_KEPT = 16 * 1024  # bytes that its references may add
+_DEPTHS = (64, 4, 2, 1, 0)  # of references within references that are tried, until the schema fits
+
+
+def clean(schema: Mapping[str, Json], room: Room | None = None) -> tuple[Schema, list[str]]:
+    """The schema as the service takes it, and the keywords that are gone, sorted. Both are cached: do not change them.
+
+    What references add is taken from `room`. Where that is not enough, references within references stand for any
+    value, as those of a circle do.
+    """
+    room = room or Room()
+    try:
+        text = jsonio.encode(schema)
+        if len(text) <= _LONGEST_KEPT:
+            cleaned, removed, added = _kept(text)
+            if added <= room.left:
+                room.left -= added
+                return cleaned, removed
+    except (jsonio.JsonError, _TooLong):
+        pass
+    left = room.left
+    for depth in _DEPTHS:
+        room.left = left
+        try:
+            return cleaned_schema({**schema}, room, depth)
+        except TooMuchAdded:
+            continue
+    raise AssertionError("without references nothing is added")
+
+
+class _TooLong(Exception):
+    """The plain form of a short schema is too long to be remembered."""
+
+
+@lru_cache(maxsize=256)
+def _kept(text: bytes) -> tuple[Schema, list[str], int]:
+    """The tools of a conversation come again with every turn. Gives how much the references added, too."""
+    schema = jsonio.decode(text)
+    assert isinstance(schema, dict)
+    room = Room(_MOST_KEPT)
+    try:
+        cleaned, removed = cleaned_schema(schema, room, _DEPTHS[0])
+    except TooMuchAdded:
+        raise _TooLong from None
+    return cleaned, removed, _MOST_KEPT - room.left
+
+
 class StubTools(Filter):
     """Tools that only history calls are declared, last and in the order of their first call (rules 13, 14)."""
 
@@ -293,10 +337,15 @@ class StubTools(Filter):
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         declared = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec)}
-        missing = [name for name in called(facts.inventory(conversation)) if name not in declared]
+        missing = [name for name in _called(facts.inventory(conversation)) if name not in declared]
         if not missing:
             return conversation, None
         return structs.replace(conversation, tools=(*conversation.tools, *_stubs(missing, notes).values())), None
+
+
+def _called(held: Inventory) -> list[str]:
+    """The names of all tools that history calls, in the order of their first call."""
+    return list(dict.fromkeys([call.name for call in held.calls]))
 
 
 def _stubs(names: list[str], notes: Notes) -> dict[str, ToolSpec]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from dragoman.dialects.kiro.quirks.thinking import replayable, wrapped
-from dragoman.dialects.kiro.turns import LOG
+from dragoman.dialects.kiro.request import LOG
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import EachMessage, Facts, Features, Filter, MakeBack, Notes

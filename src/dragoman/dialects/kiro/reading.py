@@ -1,0 +1,234 @@
+"""Requests, wire to canonical: `conversationState` and its turns (facts 1.4). The last turn is the current message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct, structs
+
+from dragoman.dialects.base import Call
+from dragoman.dialects.kiro.request import (
+    ADAPTIVE,
+    ASSISTANT,
+    CONTEXT,
+    FAMILY,
+    FIELDS,
+    IDENTITY,
+    NO_PARAMETERS,
+    STATE,
+    USER,
+    Settings,
+    extra_of,
+    object_of,
+    own_fields,
+    turns_of,
+)
+from dragoman.dialects.kit.media import base64_bytes
+from dragoman.dialects.kit.values import items, json_text, members
+from dragoman.errors import DragomanError, MalformedRequest
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.conversation import Conversation, Message, Thinking, ToolSpec, canonical
+from dragoman.model.naming import OUTER, to_keep
+from dragoman.model.parts import part_text, read_loose_part
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json
+
+_STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
+
+
+def parse_request(call: Call, settings: Settings) -> Conversation:
+    """Read a request. Raises MalformedRequest, naming the place."""
+    try:
+        return canonical(_conversation(call, settings))
+    except RecursionError:
+        raise MalformedRequest("nested too deeply") from None
+
+
+def _conversation(call: Call, settings: Settings) -> Conversation:
+    fields = Fields(call.body)
+    state = fields.child(STATE)
+    current = state.child("currentMessage")
+    tools, current = _take_tools(current)
+    entries = [*state.children("history", []), current]
+    kept: dict[str, Json] = {}
+    thinking = _thinking(fields, kept)
+    if state.peek("chatTriggerType") in (None, "MANUAL"):
+        state.any("chatTriggerType")
+    for name, source in (("conversationId", state), ("profileArn", fields)):
+        if (value := source.text(name, "")) and value != settings.profile_arn:
+            kept[name] = value
+    if rest := state.rest():
+        kept[STATE] = rest
+    return Conversation(
+        call.model,
+        tuple(parse_turn(entry, settings.origin) for entry in entries),
+        tools=tools,
+        thinking=thinking,
+        stream=call.stream,
+        hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
+        extra=extra_of({**fields.rest(), **kept}, IDENTITY),
+    )
+
+
+def _take_tools(current: Fields) -> tuple[tuple[ToolSpec | Opaque, ...], Fields]:
+    """The tools, which stand inside the current message, and that message without them."""
+    user = current.peek(USER)
+    context = user.get(CONTEXT) if isinstance(user, dict) else None
+    if not isinstance(user, dict) or not isinstance(context, dict) or "tools" not in context:
+        return (), current
+    at = f"{current.path(USER)}.{CONTEXT}"
+    tools = tuple(map(_tool, Fields(context, at).children("tools", [])))
+    rest: dict[str, Json] = {name: value for name, value in context.items() if name != "tools"}
+    body: dict[str, Json] = {name: value for name, value in user.items() if name != CONTEXT}
+    if rest:
+        body[CONTEXT] = rest
+    return tools, Fields({**current.rest(), USER: body}, current.at)
+
+
+def _tool(fields: Fields) -> ToolSpec | Opaque:
+    spec = fields.maybe_child("toolSpecification")
+    if spec is None:
+        whole = fields.rest()
+        return Opaque(FAMILY, whole, next(iter(whole), ""), at=Where(fields.at))
+    name, description = spec.identifier("name"), spec.text("description", "")
+    holder = spec.maybe_child("inputSchema")
+    spec.any("inputSchema")
+    schema = holder.any("json") if holder else None
+    known = schema if isinstance(schema, dict) else NO_PARAMETERS
+    around = {"inputSchema": rest} if holder and (rest := holder.rest()) else {}
+    kept = with_beside(extra_of({**spec.rest(), **around}), fields)
+    at = Where(spec.at, bare=not isinstance(schema, dict))
+    return ToolSpec(name, description, known, extra=kept, at=at)
+
+
+def _thinking(fields: Fields, kept: dict[str, Json]) -> Thinking:
+    """What is asked for in either vendor's words; all other model fields stay as they are."""
+    asked = fields.peek(FIELDS)
+    if not isinstance(asked, dict):
+        return Thinking()
+    fields.any(FIELDS)
+    rest = {**asked}
+    effort = ""
+    for name in ("output_config", "reasoning"):
+        match rest.get(name):
+            case {"effort": str(said), **others} if not others and not effort:
+                effort = said
+                del rest[name]
+    adaptive = rest.get("thinking") == ADAPTIVE
+    if adaptive:
+        del rest["thinking"]
+    if rest:
+        kept[FIELDS] = rest
+    return Thinking("adaptive" if adaptive else "default", effort)
+
+
+def plain(call: Call) -> Call:
+    """The call with a body of JSON values alone: turns of a rendered one are Structs."""
+    state = members(members(call.body).get(STATE))
+    if not any(isinstance(turn, Struct) for turn in (*items(state.get("history")), state.get("currentMessage"))):
+        return call
+    return structs.replace(call, body=turns_of(object_of(call.body), call.model, named=False))
+
+
+# --- turns: an entry of history, or the current message
+
+
+def parse_turn(entry: Fields, origin: str) -> Message:
+    """An entry of history, or the current message. Raises MalformedRequest."""
+    if (user := entry.maybe_child(USER)) is not None:
+        turn = _parse_user(user, origin)
+    elif (assistant := entry.maybe_child(ASSISTANT)) is not None:
+        turn = _parse_assistant(assistant)
+    else:
+        raise entry.blame(f"expected {USER} or {ASSISTANT}", at=entry.at)
+    extra = with_beside(turn.extra, entry)
+    return turn if extra is turn.extra else structs.replace(turn, extra=extra)
+
+
+def _parse_user(fields: Fields, origin: str) -> Message:
+    blocks: list[Block] = []
+    kept: dict[str, Json] = {}
+    context = fields.maybe_child(CONTEXT)
+    if context is not None:
+        blocks.extend(map(parse_result, context.children("toolResults", [])))
+        if rest := context.rest():
+            kept[CONTEXT] = rest
+    if content := fields.text("content", ""):
+        blocks.append(Text(content, at=Where(fields.path("content"))))
+    blocks.extend(map(_parse_image, fields.children("images", [])))
+    if fields.peek("origin") == origin:
+        fields.any("origin")
+    return Message("user", tuple(blocks), extra=extra_of({**_said(fields), **kept}), at=Where(fields.at))
+
+
+def _parse_assistant(fields: Fields) -> Message:
+    blocks: list[Block] = list(_parse_thought(fields))
+    if content := fields.text("content", ""):
+        blocks.append(Text(content, at=Where(fields.path("content"))))
+    blocks.extend(map(_parse_use, fields.children("toolUses", [])))
+    return Message("assistant", tuple(blocks), extra=extra_of(_said(fields)), at=Where(fields.at))
+
+
+def _said(fields: Fields) -> dict[str, Json]:
+    """The unknown fields; `null` says as much as absence."""
+    return {name: value for name, value in fields.rest().items() if value is not None}
+
+
+def with_beside(extra: Extra | None, outer: Fields) -> Extra | None:
+    """What is kept of a node, and the fields that stand beside it in what it came in."""
+    beside = {OUTER + name: value for name, value in to_keep(_said(outer)).items()}
+    return Extra(FAMILY, {**own_fields(extra), **beside}) if beside else extra
+
+
+def _parse_thought(fields: Fields) -> Iterator[Reasoning]:
+    """Replayed reasoning. A form that we do not know stays among the turn's unknown fields."""
+    match fields.peek("reasoningContent"):
+        case {"reasoningText": {"text": str(text), "signature": str(signature)}, **rest} if not rest:
+            seal = Seal(FAMILY, signature)
+        case {"redactedContent": str(data), **rest} if not rest:
+            text, seal = "", Seal(FAMILY, data, "redacted")
+        case _:
+            return
+    fields.any("reasoningContent")
+    yield Reasoning(text, FAMILY, seal, at=Where(fields.path("reasoningContent")))
+
+
+def _parse_use(fields: Fields) -> ToolCall:
+    call_id, name = fields.identifier("toolUseId"), fields.identifier("name")
+    value = fields.any("input")
+    arguments = "" if value is None else json_text(value, fields.path("input"), fields.blame)
+    return ToolCall(call_id, name, arguments, extra=extra_of(fields.rest()), at=Where(fields.at))
+
+
+def parse_result(fields: Fields) -> ToolResult:
+    """A tool result, whatever its content is: an array of parts, one part, a string, nothing (D1, D2)."""
+    call_id = fields.identifier("toolUseId")
+    status = fields.peek("status")
+    is_error = isinstance(status, str) and _STATUSES.get(status.lower(), False)
+    if status in (None, "success", "error"):
+        fields.any("status")
+    content = tuple(_result_parts(fields.any("content"), fields.path("content"), fields.blame))
+    return ToolResult(call_id, content, is_error, extra=extra_of(fields.rest()), at=Where(fields.at))
+
+
+def _result_parts(value: Json, at: str, blame: type[DragomanError]) -> Iterator[Text | Media | Opaque]:
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _result_parts(item, f"{at}[{index}]", blame)
+    elif isinstance(value, dict) and value.keys() == {"json"} and (words := part_text(value)).is_whole:
+        # Its text is what every other dialect can say; the same dialect gets it back as it came.
+        kept = Extra(FAMILY, value, frozenset(value))
+        yield Text(words.text, extra=kept, at=Where(at))
+    elif value is not None and value != "" and (part := read_loose_part(FAMILY, value, Where(at))) != Text(""):
+        yield part
+
+
+def _parse_image(fields: Fields) -> Media:
+    kind, source = fields.identifier("format"), fields.child("source")
+    data = source.identifier("bytes")
+    if base64_bytes(data) is None:
+        source.fail("bytes", "expected base64")
+    around = {"source": rest} if (rest := source.rest()) else {}
+    return Media(
+        "image", f"image/{kind}", "base64", data, extra=extra_of({**fields.rest(), **around}), at=Where(fields.at)
+    )
