@@ -95,11 +95,15 @@ class Client:
         Raises ConnectFailed (nothing was sent; kind `overloaded` when the queue is full, `timeout` when time ran out),
         TimedOut, Reset, Truncated or BadFrame. Whatever ends it early, cancellation included, closes the connection.
         """
-        began = monotonic()
-        limits = timeouts or Timeouts()
+        began, limits = monotonic(), timeouts or Timeouts()
         way = self._ways.get((base_url, tls, proxy, lane)) or self._find_way(base_url, tls, proxy, lane)
-        payload = _render(way, request)
-        shared = way.lane
+        shared, body = way.lane, request.body
+        head = _head(
+            way.before, way.address.query, way.fixed, request.method, request.path, request.query, request.headers
+        )
+        if body or request.method not in ("GET", "HEAD"):
+            head += b"content-length: %d\r\n" % len(body)
+        payload = (b"%b\r\n%b" % (head, body),) if len(body) <= _ONE_PIECE else (head + b"\r\n", body)
         if not shared.take_slot():
             await shared.wait(limits.total)
         reply = Reply(shared, limits, began + limits.total, request.method == "HEAD")
@@ -172,20 +176,12 @@ class Client:
         self._timer = asyncio.get_running_loop().call_later(self._sweep_seconds, self._sweep) if again else None
 
 
-def _render(way: _Way, request: HttpRequest) -> tuple[bytes, ...]:
-    """Write the head, and the body behind or beside it. Raises LocalMisuse for what would break out of the head."""
-    body = request.body
-    begun = _begun(
-        way.before, way.address.query, way.fixed, request.method, request.path, request.query, request.headers
-    )
-    if body or request.method not in ("GET", "HEAD"):
-        begun += b"content-length: %d\r\n" % len(body)
-    return (b"%b\r\n%b" % (begun, body),) if len(body) <= _ONE_PIECE else (begun + b"\r\n", body)
-
-
 @lru_cache(maxsize=64)
-def _begun(before: str, asked: str, fixed: str, method: str, path: str, query: str, headers: Headers) -> bytes:
-    """A head but for its end: many requests differ in their bodies only."""
+def _head(before: str, asked: str, fixed: str, method: str, path: str, query: str, headers: Headers) -> bytes:
+    """Write a head up to the length of the body: many requests differ in their bodies only.
+
+    Raises LocalMisuse for what would break out of the head.
+    """
     query = "&".join(filter(None, (asked, query)))
     target = f"{before}{path}?{query}" if query else f"{before}{path}"
     fields = [f"{name}: {value}\r\n" for name, value in headers if name.lower() not in _OURS]

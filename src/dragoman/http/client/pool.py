@@ -10,8 +10,8 @@ it, looks like the answer to that request. So a connection is used again only fo
 made for, and a false answer can only come from the service that was asked, to a request with the same credential.
 
 Turns: the reader of a body translates it inside the read callback. So at most `TURN_BYTES` of one connection are given
-on in one turn of the event loop. The rest of a read is kept, nothing more is read, and the next turn goes on with it.
-An end of the connection that comes meanwhile takes effect after the kept bytes.
+on before the next turn of the event loop. What comes beyond that is kept, nothing more is read, and the next turn goes
+on with it. An end of the connection that comes meanwhile takes effect after the kept bytes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from msgspec import Struct
 
 from dragoman.errors import ConnectFailed, Fault, Reset
 from dragoman.http.client.reply import TURN_BYTES, Reply
-
-UNCOUNTED = 512  # a read of so few bytes is not counted: libuv makes 32 reads in one turn, which is TURN_BYTES again
 
 
 class Full(Exception):
@@ -133,25 +131,20 @@ class Lane:
         while self.idle:
             connection = self.idle.pop()
             transport = connection.transport
-            # Something to read would be its end, or bytes that belong to no request. What the loop has read of such
-            # bytes has closed the connection already (`data_received`).
             if transport is None or transport.is_closing():
                 continue
-            if self.quiet(transport.get_extra_info("socket").fileno()):
+            if self._poll is None:
+                return connection
+            # Something to read would be its end, or bytes that belong to no request. What the loop has read of such
+            # bytes has closed the connection already (`data_received`).
+            descriptor = transport.get_extra_info("socket").fileno()
+            self._poll.register(descriptor, select.POLLIN)
+            has_unread = self._poll.poll(0)
+            self._poll.unregister(descriptor)
+            if not has_unread:
                 return connection
             connection.abort()
         return None
-
-    def quiet(self, descriptor: int) -> bool:
-        """Whether there is nothing to read, as far as can be told."""
-        poll = self._poll
-        if poll is None:
-            return True
-        poll.register(descriptor, select.POLLIN)
-        try:
-            return not poll.poll(0)
-        finally:
-            poll.unregister(descriptor)
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -186,7 +179,7 @@ class Connection(Struct, asyncio.Protocol, eq=False):
     transport: asyncio.Transport | None = None
     _reading: bool = True
     _kept: bytes = b""  # bytes that were read and wait for the next turn
-    _left: int = TURN_BYTES  # that may be given on in this turn
+    _left: int = TURN_BYTES  # that may be given on before the next turn
     _turning: bool = False  # `_next_turn` will be called
     _last: Callable[[], None] | None = None  # how the connection ended, if bytes were kept then
 
@@ -241,21 +234,14 @@ class Connection(Struct, asyncio.Protocol, eq=False):
         self._lane.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        size = len(data)
-        if self._kept or size > self._left:
-            self._kept += data
-            if not self._turning and not self.paused:
-                self._next_turn()
-            self._read_on()
-            return
-        if size > UNCOUNTED:
-            self._left -= size
-            if not self._turning:
-                self._turning = True
-                self._lane.loop.call_soon(self._next_turn)
         if self.reply is None:
             self.abort()  # bytes that no request asked for
+        elif self._kept or len(data) > self._left:
+            self._kept += data
+            self._schedule()
+            self._read_on()
         else:
+            self._left -= len(data)
             self.reply.feed(data)
 
     def _next_turn(self) -> None:

@@ -244,8 +244,12 @@ class Reply(Struct, eq=False):
             self._barren += len(data)
             if self._barren > HEAD_BYTES:
                 self.break_off(BadFrame(f"{self._lane.name} sent more than {HEAD_BYTES} bytes of head or trailers"))
-        if end is not None or fault is not None:
-            self._conclude(fault, keep=self._keep and fault is None and count == end)
+        connection = self._connection  # None: the reader has closed it
+        if connection is not None and end is not None:
+            connection.release(keep=self._keep and fault is None and count == end)
+            self._finish()
+        elif connection is not None and fault is not None:
+            self.break_off(self._refusal or BadFrame(f"{self._lane.name} sent what is not HTTP: {fault}"))
 
     def connection_ended(self, *, in_order: bool) -> None:
         """Nothing more comes: that is the end of a body without a length, if it came in order."""
@@ -376,16 +380,6 @@ class Reply(Struct, eq=False):
             self._held_size += len(body)
             if self._connection is not None and self._held_size > HELD:
                 self._connection.pause()
-
-    def _conclude(self, fault: Exception | None, *, keep: bool) -> None:
-        """The answer is whole, or cannot be read on: say how it ended."""
-        if self._connection is None:  # the reader has closed it
-            return
-        if self._end is None:
-            self.break_off(self._refusal or BadFrame(f"{self._lane.name} sent what is not HTTP: {fault}"))
-            return
-        self._connection.release(keep=keep)
-        self._finish()
 
     def _finish(self) -> None:
         self._ended = True
