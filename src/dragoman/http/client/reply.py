@@ -22,7 +22,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from msgspec import Struct
 
 from dragoman.errors import BadFrame, DragomanError, LocalMisuse, Reset, TimedOut, TooLarge, Truncated
-from dragoman.wire.http import Headers, has_dot_segment, parse_headers
+from dragoman.wire.http import HEADER_FIELDS, Headers, has_dot_segment
 
 if TYPE_CHECKING:
     from dragoman.http.client.client import Connection, Lane
@@ -323,7 +323,7 @@ class Reply(Struct, eq=False):
             return
         if len(fields) > HEAD_FIELDS:
             self._refuse(f"sent a head of more than {HEAD_FIELDS} fields")
-        headers = parse_headers(fields)
+        headers = tuple([HEADER_FIELDS[each] for each in fields])
         self._fields = []
         for name, value in headers:
             if name == "transfer-encoding" and value.lower() != "chunked":

@@ -42,7 +42,7 @@ from dragoman.http.framing import (
     TOO_SLOW,
 )
 from dragoman.http.server.sockets import abort_with_reset, is_readable, is_reset, probe, unsent
-from dragoman.wire.http import HttpRequest, parse_headers
+from dragoman.wire.http import HEADER_FIELDS, HttpRequest
 
 if TYPE_CHECKING:
     from dragoman.http.server.serving import HttpServer
@@ -232,7 +232,8 @@ class Connection(Struct, asyncio.Protocol, eq=False):
         path, _, query = target.partition("?")
         version = sys.intern(parser.get_http_version())
         method = parser.get_method()
-        request = HttpRequest(_METHODS.get(method) or method.decode("latin-1"), path, query, parse_headers(fields))
+        headers = tuple([HEADER_FIELDS[each] for each in fields])
+        request = HttpRequest(_METHODS.get(method) or method.decode("latin-1"), path, query, headers)
         exchange = HttpExchange(
             request,
             target,
