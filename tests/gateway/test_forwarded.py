@@ -327,7 +327,7 @@ def test_the_order_in_which_connections_give_way() -> None:
     for each in (new, other, busy, old_idle, idle):
         roster.add(each)
     for each in (busy, old_idle, idle):
-        roster.prove(each)
+        roster.hear(each, let_in=True)
     assert (roster.of("a"), roster.of("b"), len(roster)) == (3, 2, 5)
     order = []
     for peer in ("b", "", "a", "", ""):
@@ -348,7 +348,7 @@ def test_a_connection_has_grace_for_its_first_bytes(monkeypatch: pytest.MonkeyPa
     new, idle = Stub("a", since=monotonic() + 60.0), Stub("a")
     for each in (new, idle):
         roster.add(each)
-    roster.prove(idle)
+    roster.hear(idle, let_in=True)
     assert roster.shed() is Shed.LATER and not new.aborted and not idle.aborted
     heard, silent = Stub("b", since=monotonic() + 60.0), Stub("c", since=monotonic() + 60.0)
     for each in (heard, silent):
@@ -408,6 +408,7 @@ def test_s3_bytes_that_came_during_a_slow_turn_are_read_before_deadlines_are_jud
         now = 1000.0
         carrier.clock = lambda: now
         client = Connection(carrier)
+        carrier.roster.add(client)
         client.connection_made(wire)
         client.data_received(PROBE[:20])
         now += HEAD_SECONDS + 5  # the loop stood still

@@ -24,10 +24,14 @@ class Client:
         self.reads = asyncio.Event()
         self.reads.set()
         self.left = asyncio.Event()
+        self.sent = False
         scope: dict[str, Any] = {"method": "POST", "path": "/", "headers": []}
         self.exchange = AsgiExchange.of(scope, self.receive, self.send, stall=stall)  # type: ignore[arg-type]
 
     async def receive(self) -> dict[str, Any]:
+        if not self.sent:
+            self.sent = True
+            return {"type": "http.request", "body": b""}
         await self.left.wait()
         return {"type": "http.disconnect"}
 
@@ -159,7 +163,7 @@ async def test_whoever_speaks_needs_no_sign_of_life() -> None:
     await asyncio.sleep(0.15)
     assert client.body.endswith(b"ping ")
     outlet.close()
-    client.exchange.end()
+    client.exchange.chunk(b"", last=True)
     await client.exchange.close()
 
 
@@ -193,7 +197,7 @@ async def test_a_client_that_does_not_read_gets_no_signs_of_life_until_it_reads_
     await asyncio.sleep(0.05)
     assert client.body.endswith(b"ping ")
     outlet.close()
-    client.exchange.end()
+    client.exchange.chunk(b"", last=True)
     await client.exchange.close()
 
 
@@ -214,7 +218,7 @@ async def test_a_client_that_reads_nothing_for_long_is_given_up() -> None:
 
 async def test_a_client_that_leaves_ends_the_work_at_once() -> None:
     client = Client()
-    client.exchange.watch()
+    await client.exchange.body(1)
     client.left.set()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.Event().wait()
@@ -226,7 +230,7 @@ async def test_a_cancellation_of_somebody_else_stays_one() -> None:
 
     async def work() -> None:
         client = Client()
-        client.exchange.watch()
+        await client.exchange.body(1)
         try:
             await asyncio.Event().wait()
         finally:

@@ -83,7 +83,7 @@ def test_a_stream_is_a_write_for_each_piece_and_none_for_its_head_or_end() -> No
         exchange.head(200, TEXT)
         exchange.chunk(b"one")
         exchange.chunk(b"two")
-        exchange.end(b"three")
+        exchange.chunk(b"three", last=True)
 
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
     assert answered(ASKED, stream).writes == [
@@ -98,7 +98,7 @@ def test_a_head_can_go_before_anything_is_in_the_stream() -> None:
         exchange.head(200, TEXT)
         exchange.flush()
         exchange.flush()
-        exchange.end()
+        exchange.chunk(b"", last=True)
 
     first, second = answered(ASKED, stream).writes
     assert first.startswith(b"HTTP/1.1 200 OK") and first.endswith(b"\r\n\r\n")

@@ -13,7 +13,8 @@ from dragoman.dialects.base import REAL_WORLD, Dialect, Reader
 from dragoman.errors import Fault, LocalMisuse, Reset, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.filters.calls import as_object
 from dragoman.http.addresses import parse_address
-from dragoman.http.client.client import Timeouts, send
+from dragoman.http.client.blocking import send
+from dragoman.http.client.client import Timeouts
 from dragoman.model.assemble import unfold
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import BlockKeys, Events, Step

@@ -317,9 +317,8 @@ async def _connect_all(upstreams: Sequence[Upstream]) -> list[str | None]:
 async def _connect(upstream: Upstream) -> str | None:
     """Connect and hang up; what went wrong, if anything. No request is sent."""
     from dragoman.http.addresses import parse_address, parse_proxy
-    from dragoman.http.client.client import Timeouts, Tls
+    from dragoman.http.client.client import Connection, Lane, PoolLimits, Timeouts, Tls
     from dragoman.http.client.dial import dial
-    from dragoman.http.client.pool import Connection, Lane, PoolLimits
 
     try:
         address = parse_address(upstream.base_url)

@@ -20,7 +20,8 @@ from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.config import ConfigError, assemble, load
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import Running, running_gateway
-from dragoman.http.client.client import Timeouts, send
+from dragoman.http.client.blocking import send
+from dragoman.http.client.client import Timeouts
 from dragoman.model.filter import Note
 from dragoman.simulator import Received, Simulator, parse, running_simulator
 from dragoman.wire import jsonio

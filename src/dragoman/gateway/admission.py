@@ -81,7 +81,6 @@ class Admission:
         else:
             exchange.account = self._unproven.enter(limit_key(exchange.client), claim.id, exchange.spoil)
             pace = self._unproven_pace
-        exchange.reserve(self._max_body)
         body = await exchange.body(self._max_body, pace)
         if exchange.account is not None:
             exchange.account.add(len(body) - exchange.account.asked)  # exactly, however it was announced

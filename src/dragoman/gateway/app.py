@@ -300,7 +300,6 @@ class Gateway:
                 await self.start()
             fleet, call = self._fleet, matched.call
             assert fleet is not None
-            exchange.watch()
             record.dialect, record.operation = matched.dialect.name, call.operation
             if len(call.model) > LONGEST_MODEL:
                 raise too_long_model(call.model)
@@ -367,7 +366,6 @@ class Gateway:
         """The call that a request is, in a dialect. Raises ClientFault, Unreadable."""
         server = self._config.server
         if is_large(request.body, server.offload):
-            exchange.watch()  # it may take a while
             large = LargeRequest(self.worker, exchange, server)
             return await matched_by_worker(large, self._router) or self._one_model(request)
         check_text(request.body, server.limits)

@@ -47,7 +47,6 @@ class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
     stall: float  # seconds that the client may read nothing
     _patience: asyncio.Timeout | None = None  # of the wait for the body
     _broken: Fault | None = None
-    _counts: bool = True  # pieces of the body, on the account, as they come
     _start: Message | None = None
     _pending: list[bytes] = field(default_factory=list)
     _size: int = 0
@@ -70,6 +69,7 @@ class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
     async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
         clock = asyncio.get_running_loop().time
         watch = BodyWatch(pace, clock())
+        counts = self._reserve(limit)
         pieces: list[bytes] = []
         size = 0
         more = True
@@ -82,23 +82,26 @@ class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
             if size > limit:
                 pieces.clear()
                 continue
-            if self._counts and self.account is not None:
+            if counts and self.account is not None:
                 self.account.reserve(len(piece))
             pieces.append(piece)
         if size > limit:
             raise too_large(limit)
+        self._watcher = asyncio.create_task(self._watch())
         return b"".join(pieces)
 
-    def reserve(self, limit: int) -> None:
+    def _reserve(self, limit: int) -> bool:
+        """Take room for the body that the head announces. Return whether its pieces are counted as they come."""
         announced = self.request.header("content-length")
         if not announced.isdecimal():
-            return
+            return True
         if len(announced) > 18 or int(announced) > limit * _DRAINED:
             raise too_large(limit)
-        if int(announced) <= limit:  # else it is read to its end and then refused
-            if self.account is not None:
-                self.account.reserve(int(announced))
-            self._counts = False
+        if int(announced) > limit:  # it is read to its end and then refused
+            return True
+        if self.account is not None:
+            self.account.reserve(int(announced))
+        return False
 
     def spoil(self, fault: Fault) -> None:
         self._broken = fault
@@ -125,7 +128,7 @@ class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         self.head(status, (*headers, ("content-length", str(len(body)))))
-        self.end(body)
+        self.chunk(body, last=True)
 
     def head(self, status: int, headers: Headers) -> None:
         self.begun = True
@@ -137,9 +140,13 @@ class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
         ]
         self._start = {"type": "http.response.start", "status": status, "headers": lines}
 
-    def chunk(self, data: bytes) -> None:
-        self.wrote = True
+    def chunk(self, data: bytes, *, last: bool = False) -> None:
         self._pending.append(data)
+        if last:  # `close` writes it
+            self.finished = True
+            self._wake.set()
+            return
+        self.wrote = True
         self._size += len(data)
         if self._size > HIGH:
             self.hold()
@@ -150,16 +157,7 @@ class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
             self._writer = asyncio.create_task(self._write())
         self._wake.set()
 
-    def end(self, data: bytes = b"") -> None:
-        self._pending.append(data)
-        self.finished = True
-        self._wake.set()
-
     # --- the end
-
-    def watch(self) -> None:
-        if self._watcher is None:
-            self._watcher = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
         """Wait until all is written, or nobody reads it."""

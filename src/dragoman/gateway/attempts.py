@@ -25,7 +25,7 @@ from dragoman.errors import (
     UpstreamFault,
 )
 from dragoman.filters.request import refusal_of
-from dragoman.gateway.backend import Backend, Busy
+from dragoman.gateway.backend import Backend
 from dragoman.gateway.breaker import Ticket
 from dragoman.gateway.context import Prepared, RequestContext
 from dragoman.gateway.explain import Case, ExplainJob
@@ -37,7 +37,7 @@ from dragoman.gateway.policy import Refused, Retries, is_not_held, next_step, pi
 from dragoman.gateway.preparing import counting, parse, refuse_doubled, rendered
 from dragoman.gateway.routing import Matched
 from dragoman.gateway.worker_process import Unavailable, WorkerFailed
-from dragoman.http.client.client import Reply
+from dragoman.http.client.client import Busy, Reply
 from dragoman.model.conversation import Conversation, without_messages
 from dragoman.model.filter import Note
 from dragoman.translate import Plan, plan

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from msgspec import structs
 
 from dragoman._version import __version__
-from dragoman.errors import ConnectFailed, DragomanError, Fault, TooLarge
+from dragoman.errors import DragomanError, Fault, TooLarge
 from dragoman.gateway.breaker import Breaker, Ticket
 from dragoman.gateway.config import Config
 from dragoman.gateway.layers import ConfigError
@@ -24,10 +24,9 @@ from dragoman.gateway.preparing import Bounds, PlanCache
 from dragoman.gateway.redaction import Known, cut
 from dragoman.gateway.routing import fits
 from dragoman.gateway.secrets import Secret
-from dragoman.gateway.upstreams import Limits, Login, Upstream
+from dragoman.gateway.upstreams import Login, Upstream
 from dragoman.gateway.upstreams import Timeouts as Seconds
-from dragoman.http.client.client import Client, Reply, Timeouts, Tls
-from dragoman.http.client.pool import Full, Slots
+from dragoman.http.client.client import Client, Reply, Slots, Timeouts, Tls
 from dragoman.model.conversation import Conversation
 from dragoman.upstream import credentials
 from dragoman.upstream.credentials import Credential, CredentialFault, Fetch, Settling, StaticKey, with_headers
@@ -172,43 +171,14 @@ _REFUSAL_BYTES = 1024 * 1024
 _REFRESH_SECONDS = 15.0  # for a sign-in service to answer
 
 
-class Busy(ConnectFailed):
-    """We ask an upstream no more than we may: it was not asked, and has done nothing wrong."""
-
-
-class Gate:
-    """So many inside at once, so many waiting, so long. Whoever finds the queue full is told when to come back."""
-
-    def __init__(self, name: str, limits: Limits) -> None:
-        self._name = name
-        self._limits = limits
-        self._slots = Slots(limits.concurrency, limits.queue)
-        self.take, self.leave = self._slots.take, self._slots.give  # at once, if there is one; whoever is in must leave
-
-    @property
-    def active(self) -> int:
-        return self._slots.active
-
-    @property
-    def waiting(self) -> int:
-        return self._slots.waiting
-
-    async def wait(self) -> None:
-        """Take a slot, when it is our turn. Raises Busy."""
-        try:
-            await self._slots.wait(self._limits.queue_wait)
-        except Full as full:
-            message = f"{self._name} is busy: {self._limits.concurrency} requests are running, {full}"
-            raise Busy(message, fault=Fault("overloaded", message, 529, retry_after=1.0)) from None
-
-
 class Backend:
     """One upstream."""
 
     def __init__(self, upstream: Upstream, base_url: str, client: Client, breaker: Breaker) -> None:
         self.upstream = upstream
         self.name, self.dialect = upstream.name, upstream.dialect
-        self.gate = Gate(upstream.name, upstream.limits)
+        limits = upstream.limits
+        self.gate = Slots(upstream.name, limits.concurrency, limits.queue, limits.queue_wait, 529)
         self.budget = Budget()  # of retries: those of another upstream are not counted here
         self.plans = PlanCache()
         self.failures = 0  # in a row

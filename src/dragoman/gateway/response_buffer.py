@@ -104,7 +104,7 @@ class ResponseBuffer:
             self._begin()
             data = b"".join([*self._held, data])
             self._held.clear()
-        self._exchange.end(data)
+        self._exchange.chunk(data, last=True)
 
     def close(self) -> None:
         """Stop pings. The stream is over, whether it was ended or not."""
@@ -117,7 +117,9 @@ class ResponseBuffer:
     def feed_from(self, source: Source) -> None:
         """An attempt was answered: `source` is paused when the client does not keep up."""
         self._source, self._held_since = source, monotonic()
-        self._exchange.feed_from(source)
+        self._exchange.source = source
+        if self._exchange.paused:
+            source.pause()
         if not self.hold:
             self.release()
 
@@ -129,7 +131,7 @@ class ResponseBuffer:
     def drop(self) -> None:
         """Forget what is held of an attempt that failed."""
         self._source, self._held_since = None, inf
-        self._exchange.feed_from(None)
+        self._exchange.source = None
         self._held.clear()
         self._size = 0
 

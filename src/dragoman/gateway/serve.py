@@ -141,8 +141,8 @@ class Server:
         def most_of_peer(address: str) -> int:  # a proxy has the connections of many clients
             return room if proxies.trusts(address) else share
 
-        def first(own: Connection, client: str) -> asyncio.BaseProtocol:
-            if proxies.trusts(client):
+        def first(own: Connection) -> asyncio.BaseProtocol:
+            if proxies.trusts(own.client):
                 return ProxiedConnection(server.roster, own, most_of_peer)
             return own
 

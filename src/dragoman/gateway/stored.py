@@ -154,7 +154,9 @@ class StoredAnswer:
         self._record.status = 200
         exchange.head(200, _STREAM)
         exchange.flush()
-        exchange.feed_from(reply)
+        exchange.source = reply
+        if exchange.paused:
+            reply.pause()
         broken: DragomanError = Truncated("the upstream's stream ended before its last event")
         try:
             await reply.pump(pass_on, lambda: hushed)
@@ -162,7 +164,7 @@ class StoredAnswer:
             broken = error
         if not ended:
             self._record.outcome, self._record.error = "broken", str(broken)
-        exchange.end(b"" if ended else self._error(broken.fault))
+        exchange.chunk(b"" if ended else self._error(broken.fault), last=True)
 
     def _error(self, fault: Fault) -> bytes:
         assert self._client.stored is not None

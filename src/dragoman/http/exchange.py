@@ -1,7 +1,7 @@
 """The client's side of one request, whichever server carries it: its head and body in, the answer out, and its end.
 
-    head ──> chunk* ──> end        a stream; what is written goes out at once, in order
-    whole                          or all of it in one
+    head ──> chunk* ──> the last chunk        a stream; what is written goes out at once, in order
+    whole                                     or all of it in one
 
 Writing never waits. When the client reads more slowly than we write, `source` is paused, and later resumed; a
 client that leaves, or reads nothing for `STALL` seconds, ends the work wherever it waits. Two servers carry exchanges:
@@ -138,11 +138,10 @@ class Exchange(Struct, Generic[A], eq=False):
     # --- in
 
     async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
-        """Return the whole body. Raises TooLarge, Gone, and ClientFault for one that comes too slowly."""
-        raise NotImplementedError
+        """Return the whole body, counted on the account. Raises TooLarge, Gone, Overloaded.
 
-    def reserve(self, limit: int) -> None:
-        """Take room for the body that the head announces, on the account. Raises TooLarge, Overloaded."""
+        For a body that comes too slowly it raises ClientFault. A client that leaves after this is noticed.
+        """
         raise NotImplementedError
 
     def spoil(self, fault: Fault) -> None:
@@ -162,12 +161,8 @@ class Exchange(Struct, Generic[A], eq=False):
         """Let the client see that a stream has begun, though there is nothing in it yet."""
         raise NotImplementedError
 
-    def chunk(self, data: bytes) -> None:
-        """Send a piece of a stream, never an empty one."""
-        raise NotImplementedError
-
-    def end(self, data: bytes = b"") -> None:
-        """Send the last piece of a stream."""
+    def chunk(self, data: bytes, *, last: bool = False) -> None:
+        """Send a piece of a stream. Only the last one may be empty."""
         raise NotImplementedError
 
     def forget_body(self) -> None:
@@ -176,16 +171,7 @@ class Exchange(Struct, Generic[A], eq=False):
             self.account.add(-len(self.request.body))
         self.request = structs.replace(self.request, body=b"")
 
-    def feed_from(self, source: Source | None) -> None:
-        """Whom to pause when the client does not keep up."""
-        self.source = source
-        if source is not None and self.paused:
-            source.pause()
-
     # --- the end
-
-    def watch(self) -> None:
-        """The body is read: from now on a client that leaves must be noticed."""
 
     def leave(self) -> None:
         """Give the client up: it left, or reads no more."""
@@ -242,7 +228,16 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
     # --- in
 
     async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
-        connection = self.connection
+        connection, size = self.connection, self.size
+        if not self.arrived or size > limit:
+            announced = self.request.header("content-length")
+            self._counts = not announced.isdecimal()
+            if not self._counts:
+                if len(announced) > 18 or int(announced) > limit:
+                    raise too_large(limit)
+                size = int(announced)
+        if self.account is not None:
+            self.account.reserve(size)
         if not self.arrived and self._broken is None:
             self._limit = limit
             if self.chunked and self.request.header("expect"):
@@ -265,19 +260,6 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
         pieces = self._pieces
         self._pieces = []
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def reserve(self, limit: int) -> None:
-        announced = self.request.header("content-length")
-        if self.arrived and self.size <= limit:
-            size = self.size
-        elif announced.isdecimal():
-            if len(announced) > 18 or int(announced) > limit:
-                raise too_large(limit)
-            size = int(announced)
-        else:
-            size, self._counts = self.size, True
-        if self.account is not None:
-            self.account.reserve(size)
 
     # --- for the connection
 
@@ -370,28 +352,20 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
             self.connection.write(self._head)
             self._head = b""
 
-    def chunk(self, data: bytes) -> None:
-        write = self.connection.write
-        if self.gone:
-            return
-        self.wrote = True
-        if self.chunked:
-            data = CHUNK % (len(data), data)
-        if self._head:
-            data, self._head = self._head + data, b""
-        write(data)
-
-    def end(self, data: bytes = b"") -> None:
+    def chunk(self, data: bytes, *, last: bool = False) -> None:
         if self.gone or self.finished:
             return
-        self.finished = True
+        self.wrote, self.finished = True, last
         if self.chunked:
-            data = CHUNK % (len(data), data) + LAST_CHUNK if data else LAST_CHUNK
+            data = CHUNK % (len(data), data) if data else b""
+            if last:
+                data += LAST_CHUNK
         if self._head:
             data, self._head = self._head + data, b""
         if data:
             self.connection.write(data)
-        self.connection.answered(self)
+        if last:
+            self.connection.answered(self)
 
     # --- what only those who test others need
 

@@ -181,7 +181,7 @@ class Simulator:
                 exchange.chunk(piece)
                 received.sent += len(piece)
         await flow.writable()
-        exchange.end()
+        exchange.chunk(b"", last=True)
         return "whole"
 
 
@@ -192,14 +192,15 @@ class Flow:
         self._open = asyncio.Event()
         self._open.set()
         self.pause, self.resume, self.writable = self._open.clear, self._open.set, self._open.wait
-        exchange.feed_from(self)
+        exchange.source = self
+        if exchange.paused:
+            self.pause()
 
 
 async def received_request(exchange: HttpExchange, limit: int) -> HttpRequest:
     """Read the body. Raises ClientFault for what is no request, TooLarge, Gone."""
     if exchange.version not in ("1.0", "1.1"):
         raise ClientFault("only HTTP/1 is spoken here", fault=Fault("invalid", "only HTTP/1 is spoken here", 400))
-    exchange.reserve(limit)
     try:
         body = await exchange.body(limit)
     except asyncio.CancelledError:

@@ -126,16 +126,13 @@ class Message(Struct, frozen=True):
 # --- decoding
 
 
-class EventStreamDecoder:
+class EventStreamDecoder(Struct, eq=False):
     """Feed bytes cut anywhere; get frames, or whole messages. After an error the decoder stays failed."""
 
-    __slots__ = ("_failed", "_held", "_need", "held")
-
-    def __init__(self) -> None:
-        self._held: list[bytes] = []
-        self.held = 0  # see FrameDecoder
-        self._need = _PRELUDE_SIZE  # bytes, before which nothing can be done
-        self._failed: BadFrame | None = None
+    held: int = 0  # see FrameDecoder
+    _held: list[bytes] = []
+    _need: int = _PRELUDE_SIZE  # bytes, before which nothing can be done
+    _failed: BadFrame | None = None
 
     def feed(self, chunk: bytes) -> Iterable[Frame]:
         """Take more bytes and give the frames they complete. Raises a BadFrame of this module, after those before it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from functools import cached_property
 from time import time
 from typing import TypeAlias
@@ -20,22 +19,22 @@ Headers: TypeAlias = tuple[tuple[str, str], ...]
 
 
 _MEMORABLE, _REMEMBERED = 160, 512  # bytes of a field, and how many: who sends others does not fill our memory
-_known: dict[tuple[bytes, bytes], tuple[str, str]] = {}
 
 
-def parse_headers(fields: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Header fields as they came. Most have come before, word for word: for those, nothing is made."""
-    return tuple([_known.get(field) or _parse(field) for field in fields])
+class _HeaderFields(dict[tuple[bytes, bytes], tuple[str, str]]):
+    """Header fields by the bytes in which they came. Most have come before, word for word: those are remembered."""
+
+    def __missing__(self, field: tuple[bytes, bytes]) -> tuple[str, str]:
+        name, value = field
+        parsed = name.decode("latin-1").lower(), value.decode("latin-1").rstrip()
+        if len(name) + len(value) <= _MEMORABLE:
+            if len(self) >= _REMEMBERED:
+                self.clear()
+            self[field] = parsed
+        return parsed
 
 
-def _parse(field: tuple[bytes, bytes]) -> tuple[str, str]:
-    name, value = field
-    parsed = name.decode("latin-1").lower(), value.decode("latin-1").rstrip()
-    if len(name) + len(value) <= _MEMORABLE:
-        if len(_known) >= _REMEMBERED:
-            _known.clear()
-        _known[field] = parsed
-    return parsed
+HEADER_FIELDS = _HeaderFields()
 
 
 def _header(self: HttpRequest | HttpResponse, name: str, default: str = "") -> str:

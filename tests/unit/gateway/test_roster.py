@@ -75,7 +75,7 @@ def test_a_roster_counts_a_renamed_connection_for_the_client_and_keeps_what_it_h
         roster.rename(member, "client")
     assert (roster.of("proxy"), roster.of("client"), roster.unproven) == (0, 3, 2)
     assert roster.shed("client") is Shed.CLOSED and first.closed
-    roster.prove(second)
+    roster.hear(second, let_in=True)
     assert roster.shed("client") is Shed.CLOSED and silent.closed and not second.closed
     roster.remove(second)
     roster.remove(second)
@@ -93,8 +93,9 @@ def test_s11_one_turn_does_not_shed_a_connection_whose_request_was_just_read() -
         with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
             listening.setblocking(False)
             acceptor = Acceptor(listening, carrier, most=8, most_of_peer=lambda _: 8, exhausted=lambda _: None)
-            members = [Connection(carrier, f"192.0.2.{number}") for number in range(8)]
+            members = [Connection(carrier, peer=f"192.0.2.{number}") for number in range(8)]
             for member in members:
+                carrier.roster.add(member)
                 carrier.roster.hear(member)
             for _ in range(32):
                 stack.enter_context(socket.create_connection(listening.getsockname()))
@@ -148,7 +149,7 @@ def test_slow_bodies_give_way_when_all_connections_have_requests_and_others_do_n
     roster, members = filled("a", "a", "b")
     for member in members:
         member.is_busy = True
-        roster.prove(member)
+        roster.hear(member, let_in=True)
     assert roster.shed() is Shed.NOTHING
     members[1].is_slow = True
     assert roster.shed("b") is Shed.NOTHING

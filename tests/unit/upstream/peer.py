@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
+
+import pytest
 
 from dragoman.http.client.client import Client
 
@@ -49,6 +52,24 @@ class Talk:
         with contextlib.suppress(ConnectionError):
             while await self.reader.read(65536):
                 pass
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch, *, is_readable: bool | None = None) -> list[int]:
+    """Note each kept connection that is looked at before it is used again; with `is_readable`, that is what is seen."""
+    looked: list[int] = []
+    make = select.poll
+
+    class Poll:
+        def __init__(self) -> None:
+            self.poll_now, self.register, self.unregister = (poll := make()).poll, poll.register, poll.unregister
+
+        def poll(self, timeout: float) -> list[tuple[int, int]]:
+            found = self.poll_now(timeout)
+            looked.append(len(found))
+            return found if is_readable is None else [(0, select.POLLIN)] if is_readable else []
+
+    monkeypatch.setattr(select, "poll", Poll)
+    return looked
 
 
 Script = Callable[[Talk], Awaitable[None]]

@@ -12,7 +12,8 @@ import pytest
 from dragoman.errors import BadFrame, ConnectFailed, LocalMisuse, TimedOut, Truncated
 from dragoman.http.addresses import Address, Proxy, choose_proxy, objection, parse_address, parse_proxy
 from dragoman.http.client import dial
-from dragoman.http.client.client import Client, Timeouts, send
+from dragoman.http.client.blocking import send
+from dragoman.http.client.client import Client, Timeouts
 from dragoman.simulator import Simulator, parse, running_simulator
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest

@@ -9,10 +9,9 @@ import pytest
 from dragoman.errors import BadFrame, LocalMisuse, Reset, TooLarge, Truncated
 from dragoman.http.client import reply as replies
 from dragoman.http.client.client import Client
-from dragoman.http.client.pool import Lane
 from dragoman.wire.http import HttpRequest, has_dot_segment
 from tests.unit.upstream.conftest import Run
-from tests.unit.upstream.peer import OK, Script, Talk, answering, connected, once, peer, until
+from tests.unit.upstream.peer import OK, Script, Talk, answering, connected, looked_at, once, peer, until
 
 GET = HttpRequest("GET", "/")
 POST = HttpRequest("POST", "/v1/messages", headers=(("content-type", "application/json"),), body=b"{}")
@@ -304,14 +303,7 @@ async def test_s14_bytes_before_the_next_request_never_answer_it(run: Run, late:
 
 async def test_s14_a_connection_that_is_not_quiet_is_not_used(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked at right after an answer, too."""
-    looked: list[int] = []
-
-    def never_quiet(_lane: Lane, descriptor: int) -> bool:
-        looked.append(descriptor)
-        return False
-
-    monkeypatch.setattr(Lane, "quiet", never_quiet)
-
+    looked = looked_at(monkeypatch, is_readable=True)
     async with connected(good) as (server, client):
         assert await body_of(client, server.url) == b"ok"
         assert await body_of(client, server.url) == b"ok"

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import ConnectFailed, DragomanError, LocalMisuse, Reset, Truncated
-from dragoman.http.client import pool, reply
+from dragoman.http.client import reply
 from dragoman.http.client.client import Client, PoolLimits, Timeouts
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
-from tests.unit.upstream.peer import OK, Script, Talk, answering, connected, fields, once, peer, until
+from tests.unit.upstream.peer import OK, Script, Talk, answering, connected, fields, looked_at, once, peer, until
 
 POST = HttpRequest("POST", "/v1/messages", headers=(("content-type", "application/json"),), body=b"{}")
 
@@ -252,15 +252,7 @@ async def test_an_end_that_the_loop_has_not_seen_yet_is_seen_before_the_request_
 
 
 async def test_a_kept_connection_is_looked_at_each_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[int] = []
-    quiet = pool.Lane.quiet
-
-    def looking(lane: pool.Lane, handle: int) -> bool:
-        looked.append(handle)
-        return quiet(lane, handle)
-
-    monkeypatch.setattr(pool.Lane, "quiet", looking)
-
+    looked = looked_at(monkeypatch)
     async with connected(answering(OK)) as (server, client):
         for _ in range(4):
             await body_of(client, server.url)

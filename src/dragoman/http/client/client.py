@@ -5,49 +5,337 @@
 
 `ConnectFailed` always means that nothing was sent, so another try is safe. Redirects are not followed: a request
 carries credentials. Only a kept connection that closes before it has answered a byte is tried again, once.
+
+A lane is one upstream and credential: its connections, how many exchanges may run, and the queue before them. A new
+connection is made only when none is idle, so there are never more connections than slots. On a connection there is one
+exchange at a time.
+
+What is promised about a kept connection (S14): its answer was whole and nothing came with it or after it, up to the
+moment at which the next request is written; one that received a byte before that is closed, and the request goes over
+another. What HTTP/1.1 cannot tell: an answer that a peer sends after it was sent the next request, without having read
+it, looks like the answer to that request. So a connection is used again only for the upstream and credential it was
+made for, and a false answer can only come from the service that was asked, to a request with the same credential.
+
+Turns: the reader of a body translates it inside the read callback. So at most `TURN_BYTES` of one connection are given
+on before the next turn of the event loop. What comes beyond that is kept, nothing more is read, and the next turn goes
+on with it. An end of the connection that comes meanwhile takes effect after the kept bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Generator
+import select
+import ssl
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from queue import SimpleQueue
+from functools import partial
+from math import inf
 from time import monotonic
-from typing import Any
+from typing import cast
 
-from dragoman.errors import ConnectFailed, LocalMisuse
+from msgspec import Struct
+
+from dragoman.errors import ConnectFailed, Fault, Reset
 from dragoman.http.addresses import Address, Proxy, parse_address, parse_proxy
 from dragoman.http.client.dial import Tls, dial
-from dragoman.http.client.pool import Connection, Lane, LaneState, PoolLimits
-from dragoman.http.client.reply import Reply, Timeouts
-from dragoman.wire.http import Headers, HttpRequest, HttpResponse, has_dot_segment
+from dragoman.http.client.reply import TURN_BYTES, Reply, Timeouts, request_head
+from dragoman.wire.http import HttpRequest
 
-__all__ = ["Client", "LaneState", "PoolLimits", "Reply", "Timeouts", "Tls", "send"]
+__all__ = ["Busy", "Client", "Connection", "Lane", "LaneState", "PoolLimits", "Reply", "Slots", "Timeouts", "Tls"]
 
 _ONE_PIECE = 64 * 1024  # bytes of a body that are copied behind the head rather than passed beside it
 _SWEEP_SECONDS = 0.25
 _CLOSE_SECONDS = 1.0
-# What the connection is, and so is ours to say. `host` too: a client's own must never reach an upstream.
-_OURS = frozenset(
-    {
-        "accept-encoding",
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
+
+
+class Busy(ConnectFailed):
+    """We ask an upstream no more than we may: it was not asked, and has done nothing wrong."""
+
+
+class Slots:
+    """A FIFO semaphore with a bounded queue. Every `take` or `wait` that succeeded needs its `leave`.
+
+    At most `most` exchanges with `name` run at once. `waiting` others may wait, each for `seconds`.
+    """
+
+    __slots__ = ("_most", "_most_waiting", "_name", "_queue", "_seconds", "_status", "active")
+
+    def __init__(self, name: str, most: int, waiting: int, seconds: float, status: int) -> None:
+        self.active = 0
+        self._name, self._most, self._most_waiting, self._seconds, self._status = name, most, waiting, seconds, status
+        self._queue: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    def take(self) -> bool:
+        """A slot, if there is one at once."""
+        if self.active >= self._most:
+            return False
+        self.active += 1
+        return True
+
+    async def wait(self, within: float = inf) -> None:
+        """A slot, when it is our turn. Raises Busy."""
+        if len(self._queue) >= self._most_waiting:
+            raise self._busy(f"and {self._most_waiting} wait" if self._most_waiting else "and none may wait")
+        seconds = min(within, self._seconds)
+        turn = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        try:
+            async with asyncio.timeout(seconds):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():
+                self.leave()  # it came in the moment we gave up
+            elif turn in self._queue:
+                self._queue.remove(turn)
+            if isinstance(error, TimeoutError):
+                raise self._busy(f"and none ended within {seconds:g} s") from None
+            raise
+
+    def leave(self) -> None:
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self.active -= 1
+
+    def _busy(self, why: str) -> Busy:
+        message = f"{self._name} is busy: {self._most} requests are running, {why}"
+        return Busy(message, fault=Fault("overloaded", message, self._status, retry_after=1.0))
+
+
+class PoolLimits(Struct, frozen=True):
+    """Caps, each for one lane."""
+
+    connections: int = 256
+    idle: int = 64
+    idle_seconds: float = 55.0  # under the 60 s and 75 s after which balancers and servers close by themselves
+    waiting: int = 64
+    wait_seconds: float = 5.0
+
+
+class LaneState(Struct, frozen=True):
+    """A look at one lane, for status and metrics."""
+
+    origin: str
+    active: int
+    idle: int
+    waiting: int
+
+
+class Lane:
+    def __init__(self, name: str, limits: PoolLimits) -> None:
+        self.name = name
+        self.connections: set[Connection] = set()
+        self.live: set[Reply] = set()
+        self.loop = asyncio.get_running_loop()
+        self.limits = limits
+        self.idle: list[Connection] = []
+        self.slots = Slots(name, limits.connections, limits.waiting, limits.wait_seconds, 503)
+        self._poll = select.poll() if hasattr(select, "poll") else None  # one for all: each has a table of its own
+
+    @property
+    def state(self) -> LaneState:
+        return LaneState(self.name, self.slots.active, len(self.idle), self.slots.waiting)
+
+    def take(self) -> Connection | None:
+        """Give the connection used last, if one is idle and still good."""
+        while self.idle:
+            connection = self.idle.pop()
+            transport = connection.transport
+            if transport is None or transport.is_closing():
+                continue
+            if self._poll is None:
+                return connection
+            # Something to read would be its end, or bytes that belong to no request. What the loop has read of such
+            # bytes has closed the connection already (`data_received`).
+            descriptor = transport.get_extra_info("socket").fileno()
+            self._poll.register(descriptor, select.POLLIN)
+            has_unread = self._poll.poll(0)
+            self._poll.unregister(descriptor)
+            if not has_unread:
+                return connection
+            connection.abort()
+        return None
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if connection in self.idle:
+            self.idle.remove(connection)
+
+    def sweep(self, now: float) -> bool:
+        """End what is overdue; False when nothing is left to watch."""
+        for reply in list(self.live):
+            reply.check(now)
+        oldest = now - self.limits.idle_seconds
+        for connection in [each for each in self.idle if each.idle_since <= oldest]:
+            self.idle.remove(connection)
+            connection.abort()
+        return bool(self.live or self.idle)
+
+    def shut(self) -> None:
+        for reply in list(self.live):
+            reply.close()
+        for connection in list(self.connections):
+            connection.abort()
+
+
+class Connection(Struct, asyncio.Protocol, eq=False):
+    """One connection to an upstream: its bytes go to the reply that is being read, as many as a turn may have."""
+
+    _lane: Lane
+    idle_since: float = 0.0
+    paused: bool = False  # by the reader of the body
+    reply: Reply | None = None
+    reused: bool = False
+    transport: asyncio.Transport | None = None
+    _reading: bool = True
+    _kept: bytes = b""  # bytes that were read and wait for the next turn
+    _left: int = TURN_BYTES  # that may be given on before the next turn
+    _turning: bool = False  # `_next_turn` will be called
+    _last: Callable[[], None] | None = None  # how the connection ended, if bytes were kept then
+
+    __repr__ = object.__repr__
+
+    # --- for the reply and the pool
+
+    @property
+    def writing(self) -> bool:
+        """Whether part of the request is still here."""
+        return self.transport is not None and self.transport.get_write_buffer_size() > 0
+
+    def release(self, *, keep: bool) -> None:
+        """The answer is whole: keep the connection for the next exchange if it may be, else close it."""
+        self.reply, transport, lane = None, self.transport, self._lane
+        keep = keep and not self._kept and len(lane.idle) < lane.limits.idle
+        if not keep or transport is None or transport.is_closing():
+            self.abort()
+            return
+        # With bytes still to write, the answer came before the request was sent: the rest of it would go first.
+        # While paused, TLS may hold bytes behind the answer that no look at the socket shows.
+        if transport.get_write_buffer_size() or (self.paused and transport.get_extra_info("ssl_object") is not None):
+            self.abort()
+            return
+        if self.paused:
+            self.resume()
+        self.reused = True
+        self.idle_since = monotonic()
+        lane.idle.append(self)
+
+    def pause(self) -> None:
+        self.paused = True
+        self._read_on()
+
+    def resume(self) -> None:
+        if self.paused:
+            self.paused = False
+            self._read_on()
+            if self._kept or self._last is not None:
+                self._schedule()
+
+    def abort(self) -> None:
+        self.reply = self._last = None
+        self._kept = b""
+        if self.transport is not None:
+            self.transport.abort()
+
+    # --- for the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._lane.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.reply is None:
+            self.abort()  # bytes that no request asked for
+        elif self._kept or len(data) > self._left:
+            self._kept += data
+            self._schedule()
+            self._read_on()
+        else:
+            self._left -= len(data)
+            self.reply.feed(data)
+
+    def _next_turn(self) -> None:
+        """Give on what was kept, as much as one turn may have; after the last of it, the end, or the next read."""
+        self._turning = False
+        self._left = TURN_BYTES
+        if self.paused:
+            return
+        if self._kept:
+            piece, self._kept = self._kept[:TURN_BYTES], self._kept[TURN_BYTES:]
+            self._left -= len(piece)
+            self._schedule()
+            if self.reply is None:
+                self.abort()
+            else:
+                self.reply.feed(piece)
+        elif self._last is not None:
+            last, self._last = self._last, None
+            last()
+        if not self._reading:
+            self._read_on()
+
+    def _schedule(self) -> None:
+        if not self._turning:
+            self._turning = True
+            self._lane.loop.call_soon(self._next_turn)
+
+    def _read_on(self) -> None:
+        """Read from the socket exactly while the reader wants more and nothing is kept."""
+        wanted, transport = not self.paused and not self._kept, self.transport
+        if wanted != self._reading and transport is not None and not transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def eof_received(self) -> None:
+        self._end_with(partial(self._ended, self.reply is not None and self._closed_in_order()))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lane.forget(self)
+        self.transport = None
+        self._end_with(partial(self._lost, exc))
+
+    def _end_with(self, last: Callable[[], None]) -> None:
+        """The connection ended: now, or after the bytes that came before the end. Of two ends the first counts."""
+        if self._last is not None:
+            return
+        if self._kept:
+            self._last = last
+        else:
+            last()
+
+    def _ended(self, in_order: bool) -> None:
+        if self.reply is not None:
+            self.reply.connection_ended(in_order=in_order)
+        self.abort()  # a mere close would first wait until all is written, perhaps to a peer that does not read
+
+    def _lost(self, exc: Exception | None) -> None:
+        if self.reply is None:
+            return
+        if exc is not None:
+            self.reply.break_off(Reset(f"{self._lane.name} broke the connection: {exc}"))
+        else:  # an end that `eof_received` was not told of: uvloop does so when TCP ends and TLS has not
+            self.reply.connection_ended(in_order=False)
+
+    def _closed_in_order(self) -> bool:
+        """Whether TLS was ended, too: else anybody on the way could have cut the body."""
+        tls = self.transport.get_extra_info("ssl_object") if self.transport is not None else None
+        try:
+            return tls is None or not tls.read(1)
+        except ssl.SSLZeroReturnError:
+            return True
+        except ssl.SSLError:
+            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +380,20 @@ class Client:
         With `fresh` it goes over a new connection, so it is never sent twice. Requests of another `lane` (an upstream
         and its credential) never use the same connection, though they go to the same address.
 
-        Raises ConnectFailed (nothing was sent; kind `overloaded` when the queue is full, `timeout` when time ran out),
+        Raises ConnectFailed (nothing was sent; Busy when the queue is full, kind `timeout` when time ran out),
         TimedOut, Reset, Truncated or BadFrame. Whatever ends it early, cancellation included, closes the connection.
         """
-        began = monotonic()
-        limits = timeouts or Timeouts()
+        began, limits = monotonic(), timeouts or Timeouts()
         way = self._ways.get((base_url, tls, proxy, lane)) or self._find_way(base_url, tls, proxy, lane)
-        payload = _render(way, request)
-        shared = way.lane
-        if not shared.take_slot():
-            await shared.wait(limits.total)
+        shared, body = way.lane, request.body
+        head = request_head(
+            way.before, way.address.query, way.fixed, request.method, request.path, request.query, request.headers
+        )
+        if body or request.method not in ("GET", "HEAD"):
+            head += b"content-length: %d\r\n" % len(body)
+        payload = (b"%b\r\n%b" % (head, body),) if len(body) <= _ONE_PIECE else (head + b"\r\n", body)
+        if not shared.slots.take():
+            await shared.slots.wait(limits.total)
         reply = Reply(shared, limits, began + limits.total, request.method == "HEAD")
         try:
             connection = None if fresh else shared.take()
@@ -170,85 +462,3 @@ class Client:
         busy = [lane.sweep(now) for lane in self._lanes.values()]
         again = any(busy) and not self._closed
         self._timer = asyncio.get_running_loop().call_later(self._sweep_seconds, self._sweep) if again else None
-
-
-def _render(way: _Way, request: HttpRequest) -> tuple[bytes, ...]:
-    """Write the head, and the body behind or beside it. Raises LocalMisuse for what would break out of the head."""
-    body = request.body
-    begun = _begun(
-        way.before, way.address.query, way.fixed, request.method, request.path, request.query, request.headers
-    )
-    if body or request.method not in ("GET", "HEAD"):
-        begun += b"content-length: %d\r\n" % len(body)
-    return (b"%b\r\n%b" % (begun, body),) if len(body) <= _ONE_PIECE else (begun + b"\r\n", body)
-
-
-@lru_cache(maxsize=64)
-def _begun(before: str, asked: str, fixed: str, method: str, path: str, query: str, headers: Headers) -> bytes:
-    """A head but for its end: many requests differ in their bodies only."""
-    query = "&".join(filter(None, (asked, query)))
-    target = f"{before}{path}?{query}" if query else f"{before}{path}"
-    fields = [f"{name}: {value}\r\n" for name, value in headers if name.lower() not in _OURS]
-    head = f"{method} {target} HTTP/1.1\r\n{fixed}{''.join(fields)}"
-    lines = len(fields) + fixed.count("\n") + 1
-    if head.count("\n") != lines or head.count("\r") != lines or "\0" in head:
-        raise LocalMisuse("a request's method, path or header holds a line break or a NUL")
-    if has_dot_segment(path):  # whoever made it should have refused it: it names another place than it seems to
-        raise LocalMisuse("a request's path has a segment `.` or `..`")
-    if not method.isalpha() or not path.startswith("/") or " " in target or not target.isascii():
-        raise LocalMisuse("a request's method or path is not written as HTTP needs it")
-    try:
-        return head.encode("latin-1")
-    except UnicodeEncodeError as error:
-        raise LocalMisuse("a request's header holds characters that HTTP cannot carry") from error
-
-
-# --- for code that is not async: each exchange runs an event loop in a thread of its own
-
-
-def send(
-    base_url: str, request: HttpRequest, *, timeouts: Timeouts
-) -> tuple[HttpResponse, Generator[bytes, None, None]]:
-    """Send a request over a connection of its own; return the head, and the body as it comes.
-
-    Raises what `Client.open` does, and from the body what `Reply.pump` does. To close the body closes the connection.
-    """
-    came: SimpleQueue[HttpResponse | bytes | Exception | None] = SimpleQueue()  # None is the end
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(_talk(base_url, request, timeouts, came.put))
-
-    def run() -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(asyncio.wait([task]))
-
-    def received() -> Generator[Any, None, None]:
-        try:
-            while (item := came.get()) is not None:
-                if isinstance(item, Exception):
-                    raise item
-                yield item
-        finally:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(task.cancel)
-
-    threading.Thread(target=run, name="http", daemon=True).start()
-    body = received()
-    return next(body), body  # the head comes first
-
-
-async def _talk(
-    base_url: str,
-    request: HttpRequest,
-    timeouts: Timeouts,
-    put: Callable[[HttpResponse | bytes | Exception | None], None],
-) -> None:
-    client = Client()
-    try:
-        reply = await client.open(base_url, request, timeouts=timeouts, fresh=True)
-        put(HttpResponse(reply.status, reply.headers))
-        await reply.pump(put)
-        put(None)
-    except Exception as error:  # noqa: BLE001  it is raised where the exchange was begun
-        put(error)
-    finally:
-        await client.aclose()

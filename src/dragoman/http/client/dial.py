@@ -17,20 +17,20 @@ from contextlib import asynccontextmanager
 from functools import lru_cache
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from httptools import HttpParserError, HttpResponseParser
 from msgspec import Struct
 
 from dragoman.errors import ConnectFailed, Fault, LocalMisuse
 from dragoman.http.addresses import Address, Proxy, ascii_host, objection
-from dragoman.http.client.pool import Connection
 from dragoman.http.client.reply import HEAD_BYTES, Timeouts
 
 _HEAD_START = 0.25  # seconds one address has before the next is tried beside it
 # Long thinking is silent, and balancers forget silent connections after some minutes.
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 4}
 
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 _Found: TypeAlias = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
 
 
@@ -62,14 +62,17 @@ def _context(ca_file: str, from_environment: str) -> ssl.SSLContext:
 
 
 async def dial(
-    make: Callable[[], Connection],
+    make: Callable[[], P],
     address: Address,
     *,
     timeouts: Timeouts,
     tls: Tls | None,
     proxy: Proxy | None,
-) -> Connection:
-    """Open a connection. Raises ConnectFailed, of kind `timeout` when that is why: no request was sent."""
+) -> P:
+    """Open a connection and return its protocol, which `make` makes.
+
+    Raises ConnectFailed, of kind `timeout` when that is why: no request was sent.
+    """
     context = context_for(tls or Tls()) if address.scheme == "https" else None
     name = ascii_host((tls.server_name if tls else "") or address.host)
     peer = f"the proxy {proxy.host}:{proxy.port}" if proxy else address.host_and_port

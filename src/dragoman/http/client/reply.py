@@ -1,4 +1,4 @@
-"""One exchange with an upstream: its head, its body as it comes, its deadlines, and how it ended.
+"""One exchange with an upstream: the head of its request, its answer as it comes, its deadlines, and how it ended.
 
     asking ──head──> answered ──end of body──> ended
        └───────────────┴──fault, timeout, close──> ended, with `_error`
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -21,16 +22,35 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from msgspec import Struct
 
 from dragoman.errors import BadFrame, DragomanError, LocalMisuse, Reset, TimedOut, TooLarge, Truncated
-from dragoman.wire.http import Headers, parse_headers
+from dragoman.wire.http import HEADER_FIELDS, Headers, has_dot_segment
 
 if TYPE_CHECKING:
-    from dragoman.http.client.pool import Connection, Lane
+    from dragoman.http.client.client import Connection, Lane
 
 TURN_BYTES = 16 * 1024  # of one body in one turn of the loop; about 2 ms of translation if all deltas are short
 HELD = 64 * 1024  # body bytes kept for a reader who has not come yet; past it the transport is paused
 HEAD_BYTES = 64 * 1024  # of heads, 1xx included; and of anything else that brings no body, such as trailers
 HEAD_FIELDS = 128
 STALE_SECONDS = 1.0  # that a kept connection is closed shows within a round trip; later, the request may have run
+
+
+# What the connection is, and so is ours to say. `host` too: a client's own must never reach an upstream.
+_OURS = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
 
 
 class Timeouts(Struct, frozen=True):
@@ -244,8 +264,12 @@ class Reply(Struct, eq=False):
             self._barren += len(data)
             if self._barren > HEAD_BYTES:
                 self.break_off(BadFrame(f"{self._lane.name} sent more than {HEAD_BYTES} bytes of head or trailers"))
-        if end is not None or fault is not None:
-            self._conclude(fault, keep=self._keep and fault is None and count == end)
+        connection = self._connection  # None: the reader has closed it
+        if connection is not None and end is not None:
+            connection.release(keep=self._keep and fault is None and count == end)
+            self._finish()
+        elif connection is not None and fault is not None:
+            self.break_off(self._refusal or BadFrame(f"{self._lane.name} sent what is not HTTP: {fault}"))
 
     def connection_ended(self, *, in_order: bool) -> None:
         """Nothing more comes: that is the end of a body without a length, if it came in order."""
@@ -299,7 +323,7 @@ class Reply(Struct, eq=False):
             return
         if len(fields) > HEAD_FIELDS:
             self._refuse(f"sent a head of more than {HEAD_FIELDS} fields")
-        headers = parse_headers(fields)
+        headers = tuple([HEADER_FIELDS[each] for each in fields])
         self._fields = []
         for name, value in headers:
             if name == "transfer-encoding" and value.lower() != "chunked":
@@ -377,20 +401,33 @@ class Reply(Struct, eq=False):
             if self._connection is not None and self._held_size > HELD:
                 self._connection.pause()
 
-    def _conclude(self, fault: Exception | None, *, keep: bool) -> None:
-        """The answer is whole, or cannot be read on: say how it ended."""
-        if self._connection is None:  # the reader has closed it
-            return
-        if self._end is None:
-            self.break_off(self._refusal or BadFrame(f"{self._lane.name} sent what is not HTTP: {fault}"))
-            return
-        self._connection.release(keep=keep)
-        self._finish()
-
     def _finish(self) -> None:
         self._ended = True
         self._connection = self._parser = None
         self._lane.live.discard(self)
-        self._lane.leave()
+        self._lane.slots.leave()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+@lru_cache(maxsize=64)
+def request_head(before: str, asked: str, fixed: str, method: str, path: str, query: str, headers: Headers) -> bytes:
+    """Write a head up to the length of the body: many requests differ in their bodies only.
+
+    Raises LocalMisuse for what would break out of the head.
+    """
+    query = "&".join(filter(None, (asked, query)))
+    target = f"{before}{path}?{query}" if query else f"{before}{path}"
+    fields = [f"{name}: {value}\r\n" for name, value in headers if name.lower() not in _OURS]
+    head = f"{method} {target} HTTP/1.1\r\n{fixed}{''.join(fields)}"
+    lines = len(fields) + fixed.count("\n") + 1
+    if head.count("\n") != lines or head.count("\r") != lines or "\0" in head:
+        raise LocalMisuse("a request's method, path or header holds a line break or a NUL")
+    if has_dot_segment(path):  # whoever made it should have refused it: it names another place than it seems to
+        raise LocalMisuse("a request's path has a segment `.` or `..`")
+    if not method.isalpha() or not path.startswith("/") or " " in target or not target.isascii():
+        raise LocalMisuse("a request's method or path is not written as HTTP needs it")
+    try:
+        return head.encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise LocalMisuse("a request's header holds characters that HTTP cannot carry") from error

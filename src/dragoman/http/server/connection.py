@@ -24,10 +24,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dragoman.errors import Fault
-from dragoman.http.addresses import limit_key
 from dragoman.http.exchange import STALL, BodyWatch, HttpExchange
 from dragoman.http.framing import (
     BAD_REQUEST,
@@ -43,7 +42,7 @@ from dragoman.http.framing import (
     TOO_SLOW,
 )
 from dragoman.http.server.sockets import abort_with_reset, is_readable, is_reset, probe, unsent
-from dragoman.wire.http import HttpRequest, parse_headers
+from dragoman.wire.http import HEADER_FIELDS, HttpRequest
 
 if TYPE_CHECKING:
     from dragoman.http.server.serving import HttpServer
@@ -71,7 +70,7 @@ class Connection(Struct, asyncio.Protocol, eq=False):
     server: HttpServer
     client: str = ""  # its address
     peer: str = ""  # what limits count it for
-    since: float = 0.0  # from when on it has its grace, by the monotonic clock
+    since: float = field(default_factory=monotonic)  # from when on it has its grace
     deadline: float = inf  # read by the sweeper
     half_closed: bool = False  # the client sends nothing more
     reading: bool = True
@@ -101,17 +100,12 @@ class Connection(Struct, asyncio.Protocol, eq=False):
 
     __repr__ = object.__repr__  # what is read holds keys and prompts
 
-    def __post_init__(self) -> None:
-        self.peer, self.since = limit_key(self.client), monotonic()
-        self.deadline = self.server.clock() + HEAD_SECONDS
-        self.on_body, self.on_url = self._chunks.append, self._url.append
-        self.server.roster.add(self)
-
     # --- for the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.write = self._transport.write
+        self.write, self.on_body, self.on_url = self._transport.write, self._chunks.append, self._url.append
+        self.deadline = self.server.clock() + HEAD_SECONDS
         if self.server.write_buffer is not None:
             self._transport.set_write_buffer_limits(self.server.write_buffer)
         if self._aborted:
@@ -238,7 +232,8 @@ class Connection(Struct, asyncio.Protocol, eq=False):
         path, _, query = target.partition("?")
         version = sys.intern(parser.get_http_version())
         method = parser.get_method()
-        request = HttpRequest(_METHODS.get(method) or method.decode("latin-1"), path, query, parse_headers(fields))
+        headers = tuple([HEADER_FIELDS[each] for each in fields])
+        request = HttpRequest(_METHODS.get(method) or method.decode("latin-1"), path, query, headers)
         exchange = HttpExchange(
             request,
             target,
@@ -246,7 +241,7 @@ class Connection(Struct, asyncio.Protocol, eq=False):
             self.server.loop.time(),
             client=self.client,
             last=version != "1.1" or parser.should_upgrade() or not parser.should_keep_alive(),
-            admitted=partial(self.server.roster.prove, self),
+            admitted=partial(self.server.roster.hear, self, let_in=True),
             connection=self,
             chunked=version != "1.0",
         )

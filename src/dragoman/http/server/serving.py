@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from dragoman.http.addresses import limit_key, plain_address
 from dragoman.http.exchange import HttpExchange
-from dragoman.http.framing import GRACE, SWEEP_SECONDS
+from dragoman.http.framing import GRACE, HEAD_SECONDS, SWEEP_SECONDS
 from dragoman.http.server.connection import Connection
 from dragoman.http.server.sockets import defers_accept
 
@@ -132,19 +132,15 @@ class Roster(Generic[M]):
         if member in self.members:
             member.since = monotonic() - GRACE + _SHORT_GRACE
 
-    def hear(self, member: M) -> None:
-        """The first bytes of this connection were read."""
-        if member in self._all.silent:
-            for group in (self._all, self._by_peer[member.peer]):
-                del group.silent[member]
-                group.unproven[member] = None
-
-    def prove(self, member: M) -> None:
-        """A request of this connection was let in."""
+    def hear(self, member: M, *, let_in: bool = False) -> None:
+        """The first bytes of this connection were read, or a request of it was let in."""
         if member in self.members:
             for group in (self._all, self._by_peer[member.peer]):
                 group.silent.pop(member, None)
-                group.unproven.pop(member, None)
+                if let_in:
+                    group.unproven.pop(member, None)
+                else:
+                    group.unproven[member] = None
 
     def remove(self, member: M) -> None:
         if member not in self.members:
@@ -250,7 +246,9 @@ class Listener:
             connection = self._connection()
             return connection if first is None else first(connection)
 
-        self._listening = await asyncio.get_running_loop().create_server(made, host, port, ssl=tls)
+        self._listening = await asyncio.get_running_loop().create_server(
+            made, host, port, ssl=tls, ssl_handshake_timeout=None if tls is None else HEAD_SECONDS
+        )
         self._sweeping = asyncio.create_task(self._sweep())
         return int(self._listening.sockets[0].getsockname()[1])
 
@@ -271,6 +269,7 @@ class Listener:
 
     def _connection(self) -> Connection:
         connection = Connection(self._server)
+        self._server.roster.add(connection)
         if len(self._server.roster) > self._most:
             connection.abort()
         return connection
@@ -296,7 +295,7 @@ class Acceptor:
         most: int,
         most_of_peer: Callable[[str], int],
         exhausted: Callable[[OSError], None],
-        first: Callable[[Connection, str], asyncio.BaseProtocol] | None = None,
+        first: Callable[[Connection], asyncio.BaseProtocol] | None = None,
     ) -> None:
         self._listening, self._server = listening, server
         self._most, self._most_of_peer, self._exhausted = most, most_of_peer, exhausted
@@ -341,12 +340,14 @@ class Acceptor:
                 self._exhausted_by(error)
                 return
             name = plain_address(address[0])
-            most = self._most_of_peer(name)
-            if len(roster.members) >= most and not roster.has_room(limit_key(name), most):
+            most, peer = self._most_of_peer(name), limit_key(name)
+            if len(roster.members) >= most and not roster.has_room(peer, most):
                 client.close()
                 continue
             client.setblocking(False)
-            opening = self._loop.create_task(self._open(client, Connection(self._server, name), name))
+            connection = Connection(self._server, name, peer)
+            roster.add(connection)
+            opening = self._loop.create_task(self._open(client, connection))
             self._opening.add(opening)
             opening.add_done_callback(self._opening.discard)
 
@@ -371,7 +372,7 @@ class Acceptor:
             self._pause()
             self._rest = self._loop.call_later(_REST, self._rested)
 
-    async def _open(self, client: socket.socket, protocol: Connection, name: str) -> None:
+    async def _open(self, client: socket.socket, protocol: Connection) -> None:
         if self._defers:
             try:
                 client.recv(1, socket.MSG_PEEK)
@@ -379,7 +380,7 @@ class Acceptor:
                 self._server.roster.hurry(protocol)  # it had its grace before it was accepted
             except OSError:
                 pass
-        first = protocol if self._first is None else self._first(protocol, name)
+        first = protocol if self._first is None else self._first(protocol)
         try:
             await self._loop.connect_accepted_socket(lambda: first, client)
         except OSError:

@@ -1,0 +1,60 @@
+"""The client for code that is not async: each exchange runs an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from queue import SimpleQueue
+from typing import Any
+
+from dragoman.http.client.client import Client, Timeouts
+from dragoman.wire.http import HttpRequest, HttpResponse
+
+
+def send(
+    base_url: str, request: HttpRequest, *, timeouts: Timeouts
+) -> tuple[HttpResponse, Generator[bytes, None, None]]:
+    """Send a request over a connection of its own; return the head, and the body as it comes.
+
+    Raises what `Client.open` does, and from the body what `Reply.pump` does. To close the body closes the connection.
+    """
+    came: SimpleQueue[HttpResponse | bytes | Exception | None] = SimpleQueue()  # None is the end
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(_talk(base_url, request, timeouts, came.put))
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(asyncio.wait([task]))
+
+    def received() -> Generator[Any, None, None]:
+        try:
+            while (item := came.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+        finally:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(task.cancel)
+
+    threading.Thread(target=run, name="http", daemon=True).start()
+    body = received()
+    return next(body), body  # the head comes first
+
+
+async def _talk(
+    base_url: str,
+    request: HttpRequest,
+    timeouts: Timeouts,
+    put: Callable[[HttpResponse | bytes | Exception | None], None],
+) -> None:
+    client = Client()
+    try:
+        reply = await client.open(base_url, request, timeouts=timeouts, fresh=True)
+        put(HttpResponse(reply.status, reply.headers))
+        await reply.pump(put)
+        put(None)
+    except Exception as error:  # noqa: BLE001  it is raised where the exchange was begun
+        put(error)
+    finally:
+        await client.aclose()
