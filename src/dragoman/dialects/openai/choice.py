@@ -8,16 +8,15 @@ from typing import Any
 from dragoman.dialects.kit.openai_requests import arguments_text
 from dragoman.dialects.openai.blocks import FAMILY, KEPT, JsonObject, flat_text, parse_annotations
 from dragoman.dialects.openai.chunk import TEXT_LANE, CallPart, Delta, FunctionPart, call_lane, thought_lane
-from dragoman.dialects.openai.messages import AS_PART, ENCRYPTED, SUMMARY, TEXT, thinking_text
+from dragoman.dialects.openai.messages import AS_PART, ENCRYPTED, TEXT, parse_detail, thinking_text
 from dragoman.dialects.openai.reply import parse_images, parse_stop
 from dragoman.errors import MissingField, OutOfOrder
 from dragoman.model import events as ev
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Stop
 from dragoman.model.filter import LaneSource
 from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
-from dragoman.wire.fields import is_blank
+from dragoman.wire.fields import Fields, is_blank
 from dragoman.wire.jsonio import Json
 
 _SHORT_FIELD = KEPT.extra_of(
@@ -220,18 +219,19 @@ class ChoiceReader:
             self._litellm_block(entry, events)
 
     def _detail(self, entry: dict[str, Any], events: list[ev.Event]) -> None:
-        kind, place = entry.get("type"), f"choices[{self._index}].delta.reasoning_details"
-        if kind not in (TEXT, SUMMARY, ENCRYPTED):
+        given = {name: value for name, value in entry.items() if value is not None}
+        fields = Fields(given, f"choices[{self._index}].delta.reasoning_details", MissingField)
+        index, kind = entry.get("index", self._details), entry.get("type")
+        block = parse_detail(fields, self._details)
+        if isinstance(block, Opaque):
             self._odd({"reasoning_details": [entry]}, events)
             return
-        index = entry.get("index", self._details)
-        text = entry.get("text") or entry.get("summary") or ""
-        seal = entry.get("data") if kind == ENCRYPTED else entry.get("signature")
-        if not isinstance(text, str) or not isinstance(seal, str | None) or type(index) is not int:
-            raise MissingField("expected strings, and an integer as index", at=place)
+        if type(index) is not int:
+            fields.fail("index", "expected an integer")
+        text = block.text
         thought = self._thought_of(index, kind, text)
         if thought is None:
-            thought = self._begin(index, _entry_extra(entry, self._details), events)
+            thought = self._begin(index, block.extra, events)
             self._details += 1
         elif thought.detail is None:  # the plain field has told this text already
             thought.detail, text = index, ""
@@ -239,8 +239,8 @@ class ChoiceReader:
         if text:
             thought.pieces.add(text)
             events.append(ev.ReasoningDelta(thought.key, text))
-        if seal:
-            self._seal(thought, Seal(FAMILY, seal, "encrypted" if kind == ENCRYPTED else "signature"), events)
+        if block.seal:
+            self._seal(thought, block.seal, events)
 
     def _seal(self, thought: _Thought, seal: Seal, events: list[ev.Event]) -> None:
         """Seal a block at once, so that the frame means what it says; a second seal gets a block of its own."""
@@ -299,15 +299,8 @@ class ChoiceReader:
         left: list[Json] = [source.data for source in self._sources if source.data is not None]
         if left:  # there is no text to cite
             self._odd({"annotations": left}, events)
-        self.end(parse_stop(word, rest, self._sequences, refused=self._refused), events)
-
-    def stop_unnamed(self, events: list[ev.Event]) -> None:
-        """Stop a choice whose last chunk told an empty finish_reason."""
-        if self.unnamed:
-            self.stop("stop", {}, events)
-
-    def end(self, stop: Stop, events: list[ev.Event]) -> None:
         self.stopped = True
+        stop = parse_stop(word, rest, self._sequences, refused=self._refused)
         events.append(ev.Stopped(stop, self._index))
 
 
@@ -315,17 +308,6 @@ def _calls_something(entry: CallPart) -> bool:
     function, custom = entry.function, entry.custom
     named = function is not None and (function.name or function.arguments)
     return bool(entry.id or named or (custom is not None and (custom.name or custom.input)))
-
-
-def _entry_extra(entry: dict[str, Any], position: int) -> Extra | None:
-    """What an entry says beside its text and seal."""
-    known = {"text", "summary", "signature", "data", "index"}
-    rest = to_keep({name: value for name, value in entry.items() if name not in known and value is not None})
-    if rest.get("type") != SUMMARY:
-        rest.pop("type", None)
-    if entry.get("index", position) != position:
-        rest["index"] = entry["index"]
-    return KEPT.extra_of(rest)
 
 
 # --- the calls of one choice, whatever upstreams do with indices, ids and names

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from msgspec import structs
 
 from dragoman.dialects.kit.kept import cannot, describe
 from dragoman.dialects.kit.openai_requests import arguments_text
+from dragoman.dialects.kit.pairing import Pairs
 from dragoman.dialects.openai.blocks import (
     CALL_ID_FIELDS,
     FAMILY,
@@ -31,7 +32,7 @@ from dragoman.dialects.openai.shapes import exact_message
 from dragoman.dialects.openai.tools import parse_call, render_call
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Message
+from dragoman.model.conversation import Message, Role
 from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -49,10 +50,11 @@ class MessageParser:
 
     def __init__(self, settings: OpenaiSettings) -> None:
         self._settings = settings
-        self._calls = 0
-        self._unanswered: list[tuple[str, str]] = []  # name and made-up id of the older calls
-        self._readers = {
-            "user": self._user,
+        self._pairs = Pairs("call_function_")  # older calls and their results, which have no ids
+        self._readers: dict[str, Callable[[Fields, str], Message]] = {
+            "developer": self._plain,
+            "system": self._plain,
+            "user": self._plain,
             "assistant": self._assistant,
             "tool": self._tool,
             "function": self._function,
@@ -67,41 +69,28 @@ class MessageParser:
 
     def parse(self, fields: Fields) -> Message:
         role = fields.text("role").lower()
-        if role in ("system", "developer"):
-            return self._system(fields, role)
-        if role in self._readers:
-            return self._readers[role](fields)
-        known = "developer, system, user, assistant, tool, function"
-        raise fields.blame(f"expected one of {known}", at=fields.path("role"))
+        if role not in self._readers:
+            fields.fail("role", f"expected one of {', '.join(self._readers)}")
+        return self._readers[role](fields, role)
 
-    def _system(self, fields: Fields, role: str) -> Message:
+    def _plain(self, fields: Fields, role: str) -> Message:
         blocks = parse_content(fields.any("content"), fields.path("content"))
         own = _rest(fields) | ({"~role": role} if role == "developer" else {})
-        return Message("system", tuple(blocks), extra=KEPT.extra_of(own), at=Where(fields.at))
+        spoken: Role = "system" if role in ("system", "developer") else "user"
+        return Message(spoken, tuple(blocks), extra=KEPT.extra_of(own), at=Where(fields.at))
 
-    def _user(self, fields: Fields) -> Message:
-        blocks = parse_content(fields.any("content"), fields.path("content"))
-        return Message("user", tuple(blocks), extra=KEPT.extra_of(_rest(fields)), at=Where(fields.at))
-
-    def _assistant(self, fields: Fields) -> Message:
+    def _assistant(self, fields: Fields, role: str) -> Message:
         blocks = assistant_blocks(fields, self._settings)
         for block in blocks:
             if isinstance(block, ToolCall) and not block.id:
                 raise fields.blame("expected a string that is not empty", at=f"{block.at.path}.id")
         if call := take_function_call(fields):
             name, arguments = call.identifier("name"), arguments_text(call.any("arguments"))
-            call_id = self._next_id()
-            self._unanswered.append((name, call_id))
-            extra = KEPT.extra(call)
-            blocks.append(ToolCall(call_id, name, arguments, extra=extra, at=Where(call.at)))
+            call_id = self._pairs.called("", name)
+            blocks.append(ToolCall(call_id, name, arguments, extra=KEPT.extra(call), at=Where(call.at)))
         return Message("assistant", tuple(blocks), extra=KEPT.extra_of(_rest(fields)), at=Where(fields.at))
 
-    def _next_id(self) -> str:
-        """An id for a call or result of the time before ids; it depends on nothing but the messages before."""
-        self._calls += 1
-        return f"call_function_{self._calls}"
-
-    def _tool(self, fields: Fields) -> Message:
+    def _tool(self, fields: Fields, role: str) -> Message:
         content = fields.peek("content")
         named = any(fields.peek(name) for name in CALL_ID_FIELDS)
         if (
@@ -109,20 +98,14 @@ class MessageParser:
             and isinstance(content, list)
             and any(isinstance(part, dict) and part.get("type") == "tool_result" for part in content)
         ):
-            return self._user(fields)
+            return self._plain(fields, role)
         for name in _OFTEN_NULL:
             if fields.peek(name) is None:
                 fields.any(name)
         return Message("user", (parse_result(fields),), at=Where(fields.at))
 
-    def _function(self, fields: Fields) -> Message:
-        name = fields.identifier("name")
-        asked = next((pair for pair in self._unanswered if pair[0] == name), None)
-        if asked is None:
-            call_id = self._next_id()
-        else:
-            self._unanswered.remove(asked)
-            call_id = asked[1]
+    def _function(self, fields: Fields, role: str) -> Message:
+        call_id = self._pairs.answered("", fields.identifier("name"))
         result = parse_result(Fields({**fields.rest(), "tool_call_id": call_id}, fields.at, fields.blame))
         return Message("user", (result,), at=Where(fields.at))
 
@@ -188,15 +171,10 @@ def render_messages(system: Sequence[Text], messages: Iterable[Message], setting
         words = _words(message)
         if words is not None:
             rendered.append({"role": message.role, "content": words})
-            continue
-        match message.role:
-            case "system":
-                role = str(KEPT.own_fields(message.extra).get("~role", "system"))
-                rendered.append(_render_plain(message, role, message.blocks))
-            case "user":
-                rendered.extend(_render_user(message))
-            case "assistant":
-                rendered.append(_render_assistant(message, settings))
+        elif message.role == "assistant":
+            rendered.append(_render_assistant(message, settings))
+        else:
+            rendered.extend(_render_other(message))
     return rendered
 
 
@@ -214,17 +192,14 @@ def _placing(text: Text) -> tuple[Json, JsonObject]:
     return fields.get("~role"), of_what_it_came_in(fields)
 
 
-def _render_plain(message: Message, role: str, blocks: Sequence[Block]) -> JsonObject:
-    return {"role": role, "content": render_content(blocks), **KEPT.wire_fields(message.extra)}
-
-
-def _render_user(message: Message) -> Iterable[Json]:
+def _render_other(message: Message) -> Iterable[Json]:
     """Results as tool messages, then whatever else the turn holds."""
     results = [block for block in message.blocks if isinstance(block, ToolResult)]
     others = [block for block in message.blocks if not isinstance(block, ToolResult)]
+    role, fields = KEPT.own_fields(message.extra).get("~role", message.role), KEPT.wire_fields(message.extra)
     yield from map(_render_result, results)
-    if others or not results or KEPT.wire_fields(message.extra):
-        yield _render_plain(message, "user", others)
+    if others or not results or fields:
+        yield {"role": role, "content": render_content(others), **fields}
 
 
 def _render_result(result: ToolResult) -> Json:
@@ -309,7 +284,7 @@ TEXT, SUMMARY, ENCRYPTED = "reasoning.text", "reasoning.summary", "reasoning.enc
 def parse_reasoning(fields: Fields, settings: OpenaiSettings) -> list[Reasoning | Opaque]:
     """Take all reasoning out of a message."""
     plain = _parse_plain(fields, settings)
-    entries = [_parse_detail(entry, at) for at, entry in enumerate(fields.children("reasoning_details", ()))]
+    entries = [parse_detail(entry, at) for at, entry in enumerate(fields.children("reasoning_details", ()))]
     blocks = list(map(_parse_block, fields.children(_BLOCKS, ())))
     detailed = entries or blocks
     if any(isinstance(each, Reasoning) and each.text for each in detailed):
@@ -327,16 +302,11 @@ def _parse_plain(fields: Fields, settings: OpenaiSettings) -> list[Reasoning | O
     return found
 
 
-def _parse_detail(fields: Fields, position: int) -> Reasoning | Opaque:
+def parse_detail(fields: Fields, position: int) -> Reasoning | Opaque:
+    """Read an entry of `reasoning_details`, of a message or of a delta; `position` is the index it has by itself."""
     kind = fields.any("type")
     if kind not in (TEXT, SUMMARY, ENCRYPTED):
-        return Opaque(
-            FAMILY,
-            dict(fields.rest(), type=kind),
-            "reasoning detail",
-            extra=KEPT.extra_of({"~slot": "reasoning_details"}),
-            at=Where(fields.at),
-        )
+        return _unknown(fields, kind, "reasoning detail", "reasoning_details")
     text, summary = fields.text("text", ""), fields.text("summary", "")
     signature, data = fields.text("signature", ""), fields.text("data", "")
     seal = Seal(FAMILY, data, "encrypted") if data else Seal(FAMILY, signature) if signature else None
@@ -362,13 +332,12 @@ def _parse_block(fields: Fields) -> Reasoning | Opaque:
         return Reasoning(
             "", FAMILY, seal, extra=KEPT.extra_of({**to_keep(fields.rest()), **spelt}), at=Where(fields.at)
         )
-    return Opaque(
-        FAMILY,
-        dict(fields.rest(), type=kind),
-        "thinking block",
-        extra=KEPT.extra_of({"~slot": _BLOCKS}),
-        at=Where(fields.at),
-    )
+    return _unknown(fields, kind, "thinking block", _BLOCKS)
+
+
+def _unknown(fields: Fields, kind: Json, name: str, slot: str) -> Opaque:
+    data = dict(fields.rest(), type=kind)
+    return Opaque(FAMILY, data, name, extra=KEPT.extra_of({"~slot": slot}), at=Where(fields.at))
 
 
 def thinking_text(thinking: Json) -> str:

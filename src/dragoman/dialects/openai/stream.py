@@ -115,7 +115,8 @@ class OpenaiDecoder(Decoder):
         events: list[ev.Event] = []
         if marked and self._counted:
             for choice in self._choices.values():
-                choice.stop_unnamed(events)
+                if choice.unnamed:
+                    choice.stop("stop", {}, events)
         if self._choices and all(choice.stopped for choice in self._choices.values()):
             return (*events, ev.FINISHED)
         cut = Truncated("the stream ended before it said why")
