@@ -51,7 +51,11 @@ class Sink:
     def write(self, line: bytes) -> None:
         """Write the line, with its end. It is written as it is, secrets and all."""
         if self._handle is None:
-            self._plain(line.decode())
+            try:
+                self._stream.write(f"{line.decode()}\n")
+                self._stream.flush()
+            except (OSError, ValueError):
+                self.dropped += 1
             return
         size = len(line) + 1
         if self._size + size > _MOST_WAITING:
@@ -98,13 +102,6 @@ class Sink:
         except (OSError, ValueError):  # the stream is closed: the line is lost
             self.dropped += data.count(b"\n")
             return len(data)
-
-    def _plain(self, line: str) -> None:
-        try:
-            self._stream.write(f"{line}\n")
-            self._stream.flush()
-        except (OSError, ValueError):
-            self.dropped += 1
 
     def _drop(self) -> None:
         self.dropped += 1
@@ -257,10 +254,6 @@ class Record(Struct):
         if self.first_byte is None:
             self.first_byte = time.monotonic() - self.began
 
-    def target(self, upstream: str, dialect: str, model: str) -> None:
-        """The target that is asked now."""
-        self.upstream, self.upstream_dialect, self.used_model = upstream, dialect, model
-
     def told(self, now: str, level: Level) -> Line:
         """What a line of JSON says."""
         usage, notes, stop, first = self.usage, self.notes, self.stop, self.first_byte
@@ -369,7 +362,7 @@ class AccessLog:
         if record.error:
             record.error = self.redactor.message(record.error)
         if self._json:
-            self._encoded(record.told(now, level))
+            self._write(record.told(now, level))
         else:
             self._shown(now, level, record.line())
 
@@ -378,7 +371,7 @@ class AccessLog:
         if _RANKS[level] >= self._least:
             now, mask = self._now(), self.redactor.text
             if self._json:
-                self._encoded({"ts": now, "level": level, "event": event, **fields}, mask)
+                self._write({"ts": now, "level": level, "event": event, **fields}, mask)
             else:
                 said = " ".join(f"{name}={value}" for name, value in fields.items())
                 self._shown(now, level, mask(f"{event}  {said}".rstrip()))
@@ -407,24 +400,23 @@ class AccessLog:
         self._turn = None
         self._cap.turn(time.monotonic(), self._tell_capped)
 
-    def _encoded(self, line: Line | dict[str, Json], mask: Callable[[str], str] | None = None) -> None:
-        try:
-            text = jsonio.encode(line)
-        except ValueError:  # a value that JSON cannot hold
-            self._sink.dropped += 1
-            return
-        self._write(text if mask is None else mask(text.decode()).encode())
-
     def _shown(self, now: str, level: Level, text: str) -> None:
         mark = "" if level == "info" else f"{level.upper()} "
         # What a model or an upstream said may hold escape codes.
         self._write(_CONTROL.sub(" ", f"{now[11:19]} {mark}{text}").encode("utf-8", "replace"))
 
-    def _write(self, line: bytes) -> None:
-        """Write what has no secrets in it."""
+    def _write(self, line: Line | dict[str, Json] | bytes, mask: Callable[[str], str] | None = None) -> None:
+        """Write a line, as JSON or as its bytes are. It has no secrets in it, or `mask` takes them out."""
+        try:
+            text = line if isinstance(line, bytes) else jsonio.encode(line)
+        except ValueError:  # a value that JSON cannot hold
+            self._sink.dropped += 1
+            return
+        if mask is not None:
+            text = mask(text.decode()).encode()
         if self._sink.unreported and (lost := self._sink.report()):
             self.event("warning", "dropped", what="log lines that nobody read in time", lines=lost)
-        self._sink.write(line)
+        self._sink.write(text)
 
     def _cleaned(self, words: _Words) -> _Words:
         """Words of others without secrets. Requests repeat them: they are looked through once a second."""

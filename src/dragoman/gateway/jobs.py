@@ -159,7 +159,7 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | 
     except DragomanError as error:
         return ReadResult(unreadable=error), None
     try:
-        matched = router.match(request)
+        matched = router.match(request, decoded=True)
     except Unreadable as error:
         return ReadResult(error.dialect.name, unreadable=error.error), None
     if matched is None:
