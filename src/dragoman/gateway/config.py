@@ -143,21 +143,18 @@ class ModelTable(Struct, frozen=True, kw_only=True):
     longest_answer: Annotated[int, Meta(ge=1)] | None = None
 
 
-class RouteTable(Struct, frozen=True, kw_only=True):
-    """`[[routes]]`: models that match go to an upstream, as that model."""
-
-    match: tuple[str, ...]
-    upstream: str
-    model: str = ""
-    fallbacks: tuple[str, ...] = ()
-
-
 class DefaultTable(Struct, frozen=True, kw_only=True):
     """`[default]`: where every other name goes."""
 
     upstream: str
     model: str = ""
     fallbacks: tuple[str, ...] = ()
+
+
+class RouteTable(DefaultTable, frozen=True, kw_only=True):
+    """`[[routes]]`: models that match go to an upstream, as that model."""
+
+    match: tuple[str, ...]
 
 
 class _Top(Struct, frozen=True, kw_only=True):
@@ -392,9 +389,7 @@ class _Assembly:
         known = {name: upstream for name, upstream in upstreams.items() if upstream is not None}
         return Routes(known, [rule for rule in rules if rule is not None], last)
 
-    def _rule(
-        self, shape: type[RouteTable] | type[DefaultTable], tree: Any, at: Key, upstreams: Mapping[str, object]
-    ) -> Rule | None:
+    def _rule(self, shape: type[DefaultTable], tree: Any, at: Key, upstreams: Mapping[str, object]) -> Rule | None:
         if isinstance(tree, dict):
             tree = {name: [value] if _may_be_one(name, value) else value for name, value in tree.items()}
         table = self._look.table(shape, tree, at)
