@@ -339,7 +339,8 @@ async def _attempt(
             del request
             context.account.hold("rendered", 0)
         if (fault := await delivery.take(reply, flight)) is None:
-            backend.went_well(ticket)
+            ticket.succeeded()
+            backend.failures, backend.last_ok_at = 0, time.time()
         else:
             failed = UpstreamFault("", fault=fault)
             _explain(context, question, backend, reply, failed)

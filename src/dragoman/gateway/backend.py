@@ -283,10 +283,6 @@ class Backend:
             body = b""
         return HttpResponse(reply.status, reply.headers, body)
 
-    def went_well(self, ticket: Ticket) -> None:
-        ticket.succeeded()
-        self.failures, self.last_ok_at = 0, time.time()
-
     def went_wrong(self, ticket: Ticket, error: DragomanError) -> None:
         fault = error.fault
         ticket.failed(error)

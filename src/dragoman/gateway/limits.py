@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
@@ -146,6 +146,20 @@ def check_tree(tree: Json, size: int, limits: RequestLimits, beside: int = 0) ->
     return Shape(depth, nodes, refers, size, size + _VALUE * nodes)
 
 
+def levels(tree: Json) -> Iterator[list[Json]]:
+    """The values of a tree, level by level."""
+    level: list[Json] = [tree]
+    while level:
+        yield level
+        inside: list[Json] = []
+        for value in level:
+            if isinstance(value, dict):
+                inside += value.values()
+            elif isinstance(value, list):
+                inside += value
+        level = inside
+
+
 def _holds_containers(level: list[Json]) -> bool:
     return any(isinstance(value, dict | list) for value in level)
 
@@ -169,22 +183,15 @@ def check_conversation(asked: Conversation, shape: Shape, limits: RequestLimits)
 
 
 def _check_schema(schema: Mapping[str, Json], at: str, limits: RequestLimits) -> None:
-    level: list[Json] = [dict(schema)]
-    depth = nodes = 0
-    while level:
-        depth += 1
+    nodes = 0
+    for depth, level in enumerate(levels(dict(schema)), 1):
         nodes += len(level)
         if nodes > _SCHEMA_NODES or (depth > _SCHEMA_DEPTH and _holds_containers(level)):
             message = f"a tool's schema may have {_SCHEMA_DEPTH} levels and {_SCHEMA_NODES} values"
             raise MalformedRequest(message, at=at)
-        inside: list[Json] = []
         for value in level:
             if isinstance(value, dict):
-                inside += value.values()
                 _check_reference(value.get("$ref"), at)
-            elif isinstance(value, list):
-                inside += value
-        level = inside
     if (size := len(jsonio.encode(schema))) > limits.schema:
         raise TooLarge(f"a schema of {size} bytes; the limit here is {limits.schema} ({_SETTING}.schema)", at=at)
 
