@@ -15,8 +15,7 @@ from botocore.credentials import Credentials
 from msgspec import structs
 
 from dragoman.errors import NotAuthorised
-from dragoman.gateway.admission import Guard
-from dragoman.gateway.auth import KeyCheck
+from dragoman.gateway.admission import Guard, KeyCheck
 from dragoman.simulator import Simulator
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, House, chat, house, messages, upstream

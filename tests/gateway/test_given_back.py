@@ -77,7 +77,7 @@ def held(home: House) -> dict[str, Any]:
         "worker": gateway.worker._waiting,
         "gates": [(each.gate.active, each.gate.waiting) for each in fleet.backends if each.gate.active],
         "users": fleet._users,
-        "probes": [rest for rest in gateway.breaker._rests.values() if rest.probing],
+        "probes": [rest for rest in gateway.breaker.resting.values() if rest.probing],
     }
 
 

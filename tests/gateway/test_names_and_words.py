@@ -13,8 +13,9 @@ from dragoman.dialects.kiro.models import name_of
 from dragoman.dialects.kiro.quirks.request import _SESSION
 from dragoman.errors import Fault
 from dragoman.gateway import redaction
-from dragoman.gateway.auth import KeyCheck, sign
+from dragoman.gateway.admission import KeyCheck
 from dragoman.gateway.redaction import Redactor, without_shapes
+from dragoman.gateway.signatures import sign
 from dragoman.simulator import running_simulator
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, House, chat, gated, house, messages, upstream

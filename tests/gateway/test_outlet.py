@@ -44,9 +44,10 @@ class Client:
         return b"".join(message.get("body", b"") for message in self.got)
 
     def outlet(self, silence: float = 60.0, hold: float = 60.0) -> ResponseBuffer:
-        return ResponseBuffer(
-            self.exchange, (("a", "b"),), self.ping, silence=silence, hold=hold, keep_alive=KeepAlive()
-        )
+        keep_alive = KeepAlive()
+        buffer = ResponseBuffer(self.exchange, (("a", "b"),), self.ping, silence, hold, keep_alive)
+        keep_alive.add(buffer)
+        return buffer
 
     def ping(self) -> bytes:
         self.pings += 1

@@ -488,7 +488,7 @@ def test_rule_10_a_probe_that_goes_well_opens_the_way(tmp_path: Path) -> None:
         for _ in range(3):
             assert home.ask("/v1/messages", ASK["/v1/messages"])[0] >= 500
         breaker, now = home.running.gateway.breaker, time.monotonic
-        breaker._clock = lambda: now() + 6
+        breaker.clock = lambda: now() + 6
         assert home.ask("/v1/messages", ASK["/v1/messages"])[0] == 200
         assert (simulator.total, breaker.describe()) == (6, [])
 
@@ -501,7 +501,7 @@ def test_rule_10_a_probe_that_has_begun_to_answer_opens_the_way_before_it_ends(c
         for _ in range(3):
             assert home.ask("/v1/messages", ASK["/v1/messages"])[0] >= 500
         breaker, now = home.running.gateway.breaker, time.monotonic
-        breaker._clock = lambda: now() + 6
+        breaker.clock = lambda: now() + 6
         raw = RawClient(home, client, STREAMING[client])
         raw.read_until(b"Begin.")
         assert home.ask("/v1/messages", ASK["/v1/messages"])[0] == 200

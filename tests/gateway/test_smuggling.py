@@ -17,8 +17,7 @@ from msgspec import structs
 
 from dragoman.errors import Fault, NotAuthorised
 from dragoman.gateway import admission
-from dragoman.gateway.admission import Pool, UnprovenRequests
-from dragoman.gateway.auth import KeyCheck
+from dragoman.gateway.admission import KeyCheck, Pool, UnprovenRequests
 from dragoman.gateway.limits import Overloaded, RequestLimits
 from dragoman.http import exchange
 from dragoman.simulator import Simulator

@@ -18,7 +18,7 @@ from bench.instructions import instructions
 from dragoman.cli.recipes import CLIENTS, prepare
 from dragoman.cli.run import child_environment
 from dragoman.errors import NotAuthorised
-from dragoman.gateway.auth import KeyCheck
+from dragoman.gateway.admission import KeyCheck
 from dragoman.gateway.config import ConfigError
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import (

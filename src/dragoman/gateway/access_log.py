@@ -51,7 +51,11 @@ class Sink:
     def write(self, line: bytes) -> None:
         """Write the line, with its end. It is written as it is, secrets and all."""
         if self._handle is None:
-            self._plain(line.decode())
+            try:
+                self._stream.write(f"{line.decode()}\n")
+                self._stream.flush()
+            except (OSError, ValueError):
+                self.dropped += 1
             return
         size = len(line) + 1
         if self._size + size > _MOST_WAITING:
@@ -98,13 +102,6 @@ class Sink:
         except (OSError, ValueError):  # the stream is closed: the line is lost
             self.dropped += data.count(b"\n")
             return len(data)
-
-    def _plain(self, line: str) -> None:
-        try:
-            self._stream.write(f"{line}\n")
-            self._stream.flush()
-        except (OSError, ValueError):
-            self.dropped += 1
 
     def _drop(self) -> None:
         self.dropped += 1
@@ -190,41 +187,6 @@ _MOST_CLEAN = 256  # what is remembered of one second
 _Words: TypeAlias = tuple[str, str, str, str]
 
 
-class Line(Struct, omit_defaults=True):
-    """A request's line in the log, in its order; what there is nothing to say about is left out."""
-
-    ts: str
-    level: Level
-    event: str
-    request_id: str
-    method: str
-    path: str
-    dialect: str = ""
-    operation: str = ""
-    model: str = ""
-    upstream: str = ""
-    upstream_dialect: str = ""
-    used_model: str = ""
-    status: int | None = None
-    outcome: Outcome | None = None
-    stream: bool | None = None
-    verbatim: bool | None = None
-    attempts: int | None = None
-    tried: list[str] | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    tokens_estimated: bool | None = None
-    first_byte_ms: float | None = None
-    total_ms: float | None = None
-    notes: int | None = None
-    rules: list[str] | None = None
-    stop: str | None = None
-    error: str = ""
-    client: str = ""
-
-
 class Record(Struct):
     """One request as it went, written down when it is over."""
 
@@ -257,47 +219,39 @@ class Record(Struct):
         if self.first_byte is None:
             self.first_byte = time.monotonic() - self.began
 
-    def target(self, upstream: str, dialect: str, model: str) -> None:
-        """The target that is asked now."""
-        self.upstream, self.upstream_dialect, self.used_model = upstream, dialect, model
-
-    def told(self, now: str, level: Level) -> Line:
-        """What a line of JSON says."""
-        usage, notes, stop, first = self.usage, self.notes, self.stop, self.first_byte
-        line = Line(
-            now,
-            level,
-            "request",
-            self.id,
-            self.method,
-            self.path,
-            self.dialect,
-            self.operation,
-            self.model,
-            self.upstream,
-            self.upstream_dialect,
-            self.used_model,
-            self.status,
-            self.outcome,
-            self.streamed,
-            self.verbatim,
-            self.attempts,
-            self.tried or None,
-            total_ms=round(self.total * 1000, 1),
-            notes=len(notes),
-            rules=list(dict.fromkeys([note.rule for note in notes])) if notes else None,
-            error=self.error,
-            client=self.client,
-        )
+    def fields(self, now: str, level: Level) -> dict[str, Json]:
+        """The line as JSON, in its order; what there is nothing to say about is left out."""
+        usage, notes, first = self.usage, self.notes, self.first_byte
+        line: dict[str, Json] = {
+            "ts": now,
+            "level": level,
+            "event": "request",
+            "request_id": self.id,
+            "method": self.method,
+            "path": self.path,
+            "dialect": self.dialect,
+            "operation": self.operation,
+            "model": self.model,
+            "upstream": self.upstream,
+            "upstream_dialect": self.upstream_dialect,
+            "used_model": self.used_model,
+            "status": self.status,
+            "outcome": self.outcome,
+            "stream": self.streamed,
+            "verbatim": self.verbatim,
+            "attempts": self.attempts,
+            "tried": [*self.tried] or None,
+        }
         if usage is not None:
-            line.input_tokens, line.output_tokens = usage.input, usage.output
-            line.cache_read_tokens, line.cache_write_tokens = usage.cache_read, usage.cache_write
-            line.tokens_estimated = usage.estimated
-        if first is not None:
-            line.first_byte_ms = round(first * 1000, 1)
-        if stop is not None:
-            line.stop = stop.why.value
-        return line
+            line["input_tokens"], line["output_tokens"] = usage.input, usage.output
+            line["cache_read_tokens"], line["cache_write_tokens"] = usage.cache_read, usage.cache_write
+            line["tokens_estimated"] = usage.estimated
+        line["first_byte_ms"] = None if first is None else round(first * 1000, 1)
+        line["total_ms"], line["notes"] = round(self.total * 1000, 1), len(notes)
+        line["rules"] = [*dict.fromkeys([note.rule for note in notes])] or None
+        line["stop"] = None if self.stop is None else self.stop.why.value
+        line["error"], line["client"] = self.error, self.client
+        return {name: value for name, value in line.items() if value is not None and value != ""}
 
     def line(self) -> str:
         """The same for people."""
@@ -369,7 +323,7 @@ class AccessLog:
         if record.error:
             record.error = self.redactor.message(record.error)
         if self._json:
-            self._encoded(record.told(now, level))
+            self._write(record.fields(now, level))
         else:
             self._shown(now, level, record.line())
 
@@ -378,7 +332,7 @@ class AccessLog:
         if _RANKS[level] >= self._least:
             now, mask = self._now(), self.redactor.text
             if self._json:
-                self._encoded({"ts": now, "level": level, "event": event, **fields}, mask)
+                self._write({"ts": now, "level": level, "event": event, **fields}, mask)
             else:
                 said = " ".join(f"{name}={value}" for name, value in fields.items())
                 self._shown(now, level, mask(f"{event}  {said}".rstrip()))
@@ -407,24 +361,23 @@ class AccessLog:
         self._turn = None
         self._cap.turn(time.monotonic(), self._tell_capped)
 
-    def _encoded(self, line: Line | dict[str, Json], mask: Callable[[str], str] | None = None) -> None:
-        try:
-            text = jsonio.encode(line)
-        except ValueError:  # a value that JSON cannot hold
-            self._sink.dropped += 1
-            return
-        self._write(text if mask is None else mask(text.decode()).encode())
-
     def _shown(self, now: str, level: Level, text: str) -> None:
         mark = "" if level == "info" else f"{level.upper()} "
         # What a model or an upstream said may hold escape codes.
         self._write(_CONTROL.sub(" ", f"{now[11:19]} {mark}{text}").encode("utf-8", "replace"))
 
-    def _write(self, line: bytes) -> None:
-        """Write what has no secrets in it."""
+    def _write(self, line: dict[str, Json] | bytes, mask: Callable[[str], str] | None = None) -> None:
+        """Write a line, as JSON or as its bytes are. It has no secrets in it, or `mask` takes them out."""
+        try:
+            text = line if isinstance(line, bytes) else jsonio.encode(line)
+        except ValueError:  # a value that JSON cannot hold
+            self._sink.dropped += 1
+            return
+        if mask is not None:
+            text = mask(text.decode()).encode()
         if self._sink.unreported and (lost := self._sink.report()):
             self.event("warning", "dropped", what="log lines that nobody read in time", lines=lost)
-        self._sink.write(line)
+        self._sink.write(text)
 
     def _cleaned(self, words: _Words) -> _Words:
         """Words of others without secrets. Requests repeat them: they are looked through once a second."""

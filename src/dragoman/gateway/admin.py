@@ -17,8 +17,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from dragoman.errors import DragomanError, LocalMisuse, NotAuthorised
-from dragoman.gateway.auth import KeyCheck
+from dragoman.errors import DragomanError, LocalMisuse
+from dragoman.gateway.admission import KeyCheck
 from dragoman.gateway.secrets import make_private_folder
 from dragoman.http.client.client import Client, Timeouts
 from dragoman.http.exchange import HttpExchange
@@ -65,7 +65,7 @@ class Admin:
     def _response(self, request: HttpRequest) -> tuple[int, str, bytes]:
         if not _is_ours(request):
             return 421, _PLAIN, b"not this server\n"
-        if not self._ours and not self._has_key(request):
+        if not self._ours and not KeyCheck(self._gateway.key).holds_key(request):
             return 401, _PLAIN, b"send the gateway's key as a bearer token or as x-api-key\n"
         if request.method == "POST" and request.path == "/cooldowns/clear" and self._ours:
             return self._clear(request.parameter("upstream"))
@@ -82,13 +82,6 @@ class Admin:
                 return 200, _PLAIN, b"ok\n"
             case _:
                 return 404, _PLAIN, b"/status, /metrics, /cooldowns, /healthz\n"
-
-    def _has_key(self, request: HttpRequest) -> bool:
-        try:
-            KeyCheck(self._gateway.key).check_key(request)
-        except NotAuthorised:
-            return False
-        return True
 
     def _clear(self, upstream: str) -> tuple[int, str, bytes]:
         """End the cooldowns of all upstreams, or of one."""

@@ -1,5 +1,7 @@
 """Admission: which requests are let in, and their bodies. Head, then key, then limits, then body.
 
+The key stands in a header of its own or as a bearer token, or it is the secret of an AWS signature (`signatures`).
+
 A request takes no room of `server.limits` before it has proven that it may ask. One whose proof covers its body waits
 in a pool of its own until its body has come.
 
@@ -9,21 +11,25 @@ point its own name at loopback. So `Guard` checks every head, whichever server c
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import ipaddress
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
+from datetime import UTC, datetime
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from dragoman.errors import ClientFault, Fault
-from dragoman.gateway.auth import Claim, KeyCheck
+from dragoman.errors import ClientFault, Fault, NotAuthorised
 from dragoman.gateway.config import Server
 from dragoman.gateway.limits import Account, MemoryBudget, Overloaded, RequestLimits
+from dragoman.gateway.signatures import UNSIGNED, Claim, claim_of, sign
 from dragoman.http.addresses import is_loopback, limit_key, plain_address
-from dragoman.http.exchange import Exchange, Pace
+from dragoman.http.exchange import Exchange, Owner, Pace
 from dragoman.http.framing import LONGEST_HEAD, LONGEST_TARGET, MOST_HEADERS
 from dragoman.wire.http import Headers, HttpRequest
 
@@ -48,6 +54,12 @@ SECONDS = 10.0  # for the whole body
 MOST_REQUESTS = 256
 MOST_BYTES = 64 * 1024 * 1024
 _MOST_KNOWN = 1024  # signers that are remembered
+_KEY_HEADERS = ("x-api-key", "x-goog-api-key")
+WRONG_KEY = (
+    "the key of this gateway is missing or wrong: send it as x-api-key or as a bearer token "
+    "(`dragoman serve` says what it is)"
+)
+SKEW = 15 * 60.0  # seconds that a signer's clock may be off
 _MESSAGE = "too many requests whose signature cannot be checked yet are arriving at this gateway"
 
 
@@ -74,24 +86,24 @@ class Admission:
 
     async def request(self, exchange: Exchange[Account]) -> HttpRequest:
         """Return a request that may ask, with its body. Raises ClientFault, Gone."""
-        claim = self.judge_head(exchange)
-        if claim is None or claim.is_proven:
-            self._let_in(exchange)
-            pace = self._pace
+        claim, peer = self.judge_head(exchange), limit_key(exchange.client)
+        is_proven = claim is None or claim.is_proven
+        if claim is None or is_proven:
+            exchange.admitted()
+            exchange.account = self.load.enter(peer)
         else:
-            exchange.account = self._unproven.enter(limit_key(exchange.client), claim.id, exchange.spoil)
-            pace = self._unproven_pace
-        body = await exchange.body(self._max_body, pace)
-        if exchange.account is not None:
-            exchange.account.add(len(body) - exchange.account.asked)  # exactly, however it was announced
+            exchange.account = self._unproven.enter(peer, claim.id, exchange.spoil)
+        body = await exchange.body(self._max_body, self._pace if is_proven else self._unproven_pace)
+        if exchange.account.asked != len(body):
+            exchange.account.hold("body", len(body))  # exactly, however it was announced
         request = exchange.request
         if body is not request.body:
             request = exchange.request = structs.replace(request, body=body)
         if claim is not None:
             self._keys.check_body(claim, request)
-            if not claim.is_proven:
-                self._unproven.remember(limit_key(exchange.client), claim.id)
-                self._let_in(exchange, len(body))
+            if not is_proven:
+                self._unproven.remember(peer, claim.id)
+                self._let_in(exchange, peer, len(body))
         exchange.owner = self._keys.owner
         return request
 
@@ -104,17 +116,85 @@ class Admission:
         if fault is not None:
             exchange.last = True
             raise ClientFault(fault.message, fault=fault)
-        return self._keys.claim(exchange.request)
+        return None if self._keys.holds_key(exchange.request) else self._keys.claim(exchange.request)
 
-    def _let_in(self, exchange: Exchange[Account], size: int = 0) -> None:
-        """Count a request that has proven itself, with the bytes of it that are here already. Raises Overloaded."""
+    def _let_in(self, exchange: Exchange[Account], peer: str, size: int) -> None:
+        """Count a request that has proven itself when its body had come. Raises Overloaded."""
         exchange.admitted()
-        peer, waiting = limit_key(exchange.client), exchange.account
-        exchange.account = self.load.enter(peer)
-        if waiting is not None:
-            waiting.leave()
-        if size:
-            exchange.account.reserve(size)
+        unproven, exchange.account = exchange.account, self.load.enter(peer)
+        if unproven is not None:
+            unproven.leave()
+        exchange.account.reserve(size)
+
+
+class KeyCheck:
+    """Checks requests for the key. Every refusal has the same words, so that it reveals nothing."""
+
+    def __init__(self, key: str, *, now: Callable[[], float] = time.time) -> None:
+        if not key:
+            raise ValueError("a gateway without a key serves nobody")
+        self._key = key.encode()  # AWS signatures are made with it
+        self._digest = hashlib.sha256(self._key).digest()
+        self.owner = Owner(self._digest.hex())  # who has proven the key. There is one key, so there is one owner
+        self._now = now
+
+    def check(self, request: HttpRequest) -> None:
+        """Check a whole request. Raises NotAuthorised."""
+        claim = None if self.holds_key(request) else self.claim(request)
+        if claim is not None:
+            self.check_body(claim, request)
+
+    def claim(self, head: HttpRequest) -> Claim | None:
+        """Judge a head without the key by its signature. None if it proves that it may ask; a Claim if the body must
+        be checked too. Raises NotAuthorised.
+        """
+        claim = claim_of(head)
+        if claim is None:
+            raise NotAuthorised(WRONG_KEY)
+        if not self._recent(claim.moment):
+            raise NotAuthorised(f"{WRONG_KEY}; or the clock of the signer is off")
+        if claim.is_proven:
+            self._check_signature(claim, head)
+        return None if claim.payload == UNSIGNED else claim
+
+    def check_body(self, claim: Claim, request: HttpRequest) -> None:
+        """Check what a head left open, now that the body is there. Raises NotAuthorised."""
+        if not claim.is_proven:
+            self._check_signature(claim, request)
+        elif claim.payload != hashlib.sha256(request.body).hexdigest():
+            raise NotAuthorised(WRONG_KEY)
+
+    def holds_key(self, head: HttpRequest) -> bool:
+        """Whether a header holds the key. A key of another service may stand beside it.
+
+        Hashes are compared: the time says neither how long our key is nor how much of a wrong one is right.
+        """
+        right = False
+        for name, value in head.headers:
+            if name == "authorization":
+                scheme, _, given = value.partition(" ")
+                if scheme.lower() != "bearer":
+                    continue
+                given = given.strip()
+            elif name in _KEY_HEADERS:
+                given = value
+            else:
+                continue
+            digest = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
+            right |= hmac.compare_digest(digest, self._digest)
+        return right
+
+    def _check_signature(self, claim: Claim, request: HttpRequest) -> None:
+        expected = sign(request, self._key, claim.moment, claim.region, claim.service, claim.headers)
+        if not hmac.compare_digest(expected, claim.signature):
+            raise NotAuthorised(WRONG_KEY)
+
+    def _recent(self, moment: str) -> bool:
+        try:
+            signed_at = datetime.strptime(moment, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            return False
+        return abs(self._now() - signed_at) <= SKEW
 
 
 class Guard:
@@ -285,18 +365,16 @@ def _hop_address(hop: str) -> str:
 # way with its oldest request: a client that sends its body at once is let in although others keep theirs back.
 
 
-class Waiting(Account):
+class Waiting(Account, eq=False, kw_only=True):
     """The account of one unproven request."""
 
-    __slots__ = ("peer", "pool", "refuse")
-
-    def __init__(self, pool: Pool, peer: str, refuse: Callable[[Fault], None]) -> None:
-        super().__init__(pool.load)
-        self.pool, self.peer, self.refuse = pool, peer, refuse
+    pool: Pool
+    sender: str  # the peer, which is not counted in `load`
+    refuse: Callable[[Fault], None]
 
     def reserve(self, size: int) -> None:
         self.pool.make_room(self, size)
-        self.add(size)
+        self.hold("body", self.asked + size)
 
     def leave(self) -> None:
         if self.pool.remove(self):
@@ -316,7 +394,7 @@ class Pool:
 
     def enter(self, peer: str, refuse: Callable[[Fault], None]) -> Waiting:
         """Count one more request of this peer; `refuse` ends it if it must give way. Raises Overloaded."""
-        newcomer = Waiting(self, peer, refuse)
+        newcomer = Waiting(self.load, pool=self, sender=peer, refuse=refuse)
         self.make_room(newcomer, 0)
         self._waiting[newcomer] = None
         self.load.requests += 1
@@ -348,12 +426,12 @@ class Pool:
         Where requests are too many, their bytes do not matter: else one large body would give way to many small ones.
         """
         by_bytes = self.load.asked + size > self.size
-        shares = {newcomer.peer: size if by_bytes else 0 if newcomer in self._waiting else 1}
+        shares = {newcomer.sender: size if by_bytes else 0 if newcomer in self._waiting else 1}
         for each in self._waiting:
-            shares[each.peer] = shares.get(each.peer, 0) + (each.asked if by_bytes else 1)
-        oldest_first = dict.fromkeys([each.peer for each in self._waiting])
-        most = max((*oldest_first, newcomer.peer), key=shares.__getitem__)
-        return next((each for each in self._waiting if each.peer == most and each is not newcomer), None)
+            shares[each.sender] = shares.get(each.sender, 0) + (each.asked if by_bytes else 1)
+        oldest_first = dict.fromkeys([each.sender for each in self._waiting])
+        most = max((*oldest_first, newcomer.sender), key=shares.__getitem__)
+        return next((each for each in self._waiting if each.sender == most and each is not newcomer), None)
 
 
 class UnprovenRequests:

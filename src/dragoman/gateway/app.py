@@ -31,6 +31,7 @@ from dragoman.gateway.backend import Fleet
 from dragoman.gateway.breaker import Breaker, CooldownFile
 from dragoman.gateway.config import Config, ConfigError, load
 from dragoman.gateway.context import RequestContext, Services
+from dragoman.gateway.delivery import generate
 from dragoman.gateway.explain import RefusalLog
 from dragoman.gateway.large import LargeRequest, matched_by_worker
 from dragoman.gateway.limits import LONGEST_MODEL, Account, check_text, is_large, too_long_model
@@ -298,17 +299,17 @@ class Gateway:
                 return
             if self._fleet is None:
                 await self.start()
-            fleet, call = self._fleet, matched.call
-            assert fleet is not None
+            fleet, call, account = self._fleet, matched.call, exchange.account
+            assert fleet is not None and account is not None  # it was let in
             record.dialect, record.operation = matched.dialect.name, call.operation
             if len(call.model) > LONGEST_MODEL:
                 raise too_long_model(call.model)
             record.model = call.model
             if call.body is not None:
                 call = structs.replace(call, body=None)  # a stream may last, and the tree is large
-            context = RequestContext(self._services, fleet, exchange, matched.dialect, call, record)
+            context = RequestContext(self._services, fleet, exchange, account, matched.dialect, call, record)
             with fleet:
-                serving = serve(context, matched)
+                serving = generate(context, matched) if call.operation == "generate" else serve(context, matched)
                 matched = None  # the body in it is not held while it is answered
                 await serving
         except BaseException as error:
@@ -369,7 +370,7 @@ class Gateway:
             large = LargeRequest(self.worker, exchange, server)
             return await matched_by_worker(large, self._router) or self._one_model(request)
         check_text(request.body, server.limits)
-        return self._router.exact(request) or self._router.match(request) or self._one_model(request)
+        return self._router.match(request) or self._one_model(request)
 
     def _one_model(self, request: HttpRequest) -> Matched | None:
         """`GET /v1/models/ID`, which not every family's binding has."""

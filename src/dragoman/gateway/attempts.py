@@ -33,7 +33,7 @@ from dragoman.gateway.jobs import PlanJob
 from dragoman.gateway.large import LargeMatched, LargeRequest
 from dragoman.gateway.limits import beside_messages
 from dragoman.gateway.memory import AnswerStore, Holder, Pickled, references
-from dragoman.gateway.policy import Refused, Retries, is_not_held, next_step, pick_error
+from dragoman.gateway.policy import REQUEST, Refused, Retries, is_not_held, next_step, pick_error
 from dragoman.gateway.preparing import counting, parse, refuse_doubled, rendered
 from dragoman.gateway.routing import Matched
 from dragoman.gateway.worker_process import Unavailable, WorkerFailed
@@ -41,11 +41,12 @@ from dragoman.http.client.client import Busy, Reply
 from dragoman.model.conversation import Conversation, without_messages
 from dragoman.model.filter import Note
 from dragoman.translate import Plan, plan
-from dragoman.upstream.credentials import Credential
+from dragoman.upstream.credentials import Credential, with_headers
 from dragoman.wire.http import HttpRequest, HttpResponse
 
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "session_id", "x-session-affinity")
 _FORGOTTEN = Conversation("", ())
+_WORTH_COUNTING = 16 * 1024  # bytes of a decoded request: of a smaller one it does not matter what is still held
 _PLAIN_NODES = 16  # JSON values of a message of a plain request, with a share in the rest: at most
 
 
@@ -88,8 +89,7 @@ class Question:
             size = len(context.exchange.request.body)
             self._conversation, shape = parse(context.client, call, size, context.fleet.bounds, self._exact)
             self._call = self._exact = None
-            if (account := context.exchange.account) is not None:
-                account.decoded(shape.memory)
+            context.account.hold("decoded", shape.memory)
         return self._conversation
 
     def _continue_large(self) -> None:
@@ -111,24 +111,27 @@ class Question:
 
     async def prepare(self, backend: Backend, model: str, *, counts: bool = False) -> Plan:
         """Plan the request for a target. Raises MalformedRequest, Unrepresentable, WorkerFailed, Overloaded."""
-        context = self.context
-        if self.large is None:
-            return self.plan(backend, model)
-        try:
-            prepared = await self.large.prepare(context.client, backend, model, context.services.memory, counts=counts)
-        except Unavailable:  # it cannot be handed over
-            self.large = None
-            return self.plan(backend, model)
-        self.asked = prepared.plan.asked
-        return self._take(prepared, backend)
+        context, record, prepared = self.context, self.context.record, None
+        record.upstream, record.upstream_dialect, record.used_model = backend.name, backend.dialect.name, model
+        if self.large is not None:
+            memory = context.services.memory
+            try:
+                prepared = await self.large.prepare(context.client, backend, model, memory, counts=counts)
+                self.asked = prepared.plan.asked
+            except Unavailable:  # it cannot be handed over
+                self.large = None
+        self.prepared = prepared = prepared or self.plan(backend, model)
+        record.notes, record.verbatim = list(prepared.plan.notes), prepared.plan.verbatim
+        context.exchange.headers = (("dragoman-notes", str(len(record.notes))), ("dragoman-upstream", backend.name))
+        return prepared.plan
 
-    def plan(self, backend: Backend, model: str) -> Plan:
-        """Plan the request in this process, as the one that it is prepared for. Raises as `prepare` does."""
+    def plan(self, backend: Backend, model: str) -> Prepared:
+        """Plan the request in this process. Raises as `prepare` does."""
         context, plain = self.context, self._plain
         client, settings = context.client, backend.upstream.settings
         if plain is not None and (cached := backend.plans.find(client, plain, model)) is not None:
             context.services.meters.plan_cache_hits[backend.name] += 1
-            return self._take(Prepared(cached.plan(plain), cached=cached), backend)
+            return Prepared(cached.plan(plain), cached=cached)
         conversation = self.read()
         store: AnswerStore | None = None
         try:
@@ -142,14 +145,7 @@ class Question:
             raise MalformedRequest("nested too deeply") from None
         if settings.losses == "refuse":
             refuse_doubled(context.exchange.request)
-        return self._take(Prepared(made, store), backend)
-
-    def _take(self, prepared: Prepared, backend: Backend) -> Plan:
-        self.prepared, record = prepared, self.context.record
-        record.notes, record.verbatim = list(prepared.plan.notes), prepared.plan.verbatim
-        count = str(len(record.notes))
-        self.context.exchange.headers = (("dragoman-notes", count), ("dragoman-upstream", backend.name))
-        return prepared.plan
+        return Prepared(made, store)
 
     def _add_note(self, note: Note, backend: Backend) -> None:
         notes = self.context.record.notes
@@ -167,16 +163,16 @@ class Question:
         if prepared.sent is not None:
             if prepared.note is not None:
                 self._add_note(prepared.note, backend)
-            return backend.dressed(prepared.sent)
+            return with_headers(prepared.sent, backend.own_headers())
         if prepared.refusal is not None:
             raise prepared.refusal
         context.exchange.request = structs.replace(given)  # what was read of its body is not kept while it is answered
         request, note = rendered(prepared.plan, given, context.fleet.config.server.max_body)
-        if request.body is not given.body and context.exchange.account is not None:
-            context.exchange.account.rendered(len(request.body))
+        if request.body is not given.body:
+            context.account.hold("rendered", len(request.body))
         if note is not None:
             self._add_note(note, backend)
-        request = backend.dressed(request)
+        request = with_headers(request, backend.own_headers())
         if self._plain is not None:
             backend.plans.keep(self._plain, prepared.plan, given, request)
         return request
@@ -184,7 +180,9 @@ class Question:
     def request_to_count(self, backend: Backend) -> HttpRequest:
         """The request that asks a target to count the tokens of a question that was prepared with `counts`."""
         assert self.prepared is not None
-        return self.request(backend) if self.large else backend.dressed(counting(self.prepared.plan)[0])
+        if self.large:
+            return self.request(backend)
+        return with_headers(counting(self.prepared.plan)[0], backend.own_headers())
 
     def sent(self, ticket: Ticket, backend: Backend, credential: Credential) -> InFlight:
         """The request is sent: its messages are held no more, unless it is small or its answer is kept with them."""
@@ -197,19 +195,9 @@ class Question:
         if self._plain is None and self.large is None:
             made = structs.replace(made, asked=without_messages(made.asked), sent=without_messages(made.sent))
             self.prepared = self._conversation = None
-            account = context.exchange.account
-            if account is not None and prepared.store is None:
-                account.decoded(beside_messages(made.asked, made.sent))
+            if prepared.store is None and context.account.forms["decoded"] > _WORTH_COUNTING:
+                context.account.hold("decoded", beside_messages(made.asked, made.sent))
         return InFlight(self, ticket, holder, made, prepared.store)
-
-    def begun(self) -> None:
-        """The answer has begun, so nothing is asked again: only what `explain` may need is held."""
-        self.prepared = self._conversation = self._plain = None
-        self.asked = _FORGOTTEN
-        if self.large is not None:
-            self.large.forget()
-        if not self.context.services.refusals.enabled:
-            self.context.exchange.forget_body()
 
 
 class InFlight(Struct):
@@ -222,11 +210,18 @@ class InFlight(Struct):
     store: AnswerStore | None  # that keeps the answer
 
     def begun(self) -> None:
-        """The answer says something. A stream may last, so what was asked is forgotten."""
+        """The answer says something, so nothing is asked again: only what `explain` may need is held."""
         if self.ticket.probes:
             self.ticket.accepted()
         self.plan = self.store = None
-        self.question.begun()
+        question, context = self.question, self.question.context
+        question.prepared = question._conversation = question._plain = None
+        question.asked = _FORGOTTEN
+        if question.large is not None:
+            question.large.forget()
+        if not context.services.refusals.enabled:
+            context.exchange.request = structs.replace(context.exchange.request, body=b"")
+            context.account.hold("body", 0)
 
     def named(self, answer_id: str) -> None:
         """The answer has this id: requests about it go to the upstream that holds it."""
@@ -260,7 +255,6 @@ async def ask(context: RequestContext, question: Question, delivery: Delivery) -
     for target in targets:
         backend, is_bound = context.fleet.by_name[target.upstream.name], False
         try:
-            context.record.target(backend.name, backend.dialect.name, target.model)
             sent = (await question.prepare(backend, target.model)).sent
             is_bound = sent.is_bound
             if sent.held:
@@ -294,7 +288,7 @@ async def _ask_target(
         credentials = backend.credentials(question.session(), model)
         if question.asked.held:
             _holders_first(context, question, backend, credentials)
-    backend.budget.requests.add(time.monotonic())
+    backend.budget.recent.add(time.monotonic(), REQUEST)
     failure: DragomanError | None = None
     while True:
         try:
@@ -326,8 +320,10 @@ async def _attempt(
     credential: Credential,
 ) -> None:
     """Send the request once and deliver the answer to it."""
-    model = (question.prepared.plan if question.prepared else question.plan(backend, model)).sent.model
-    ticket = backend.enter(credential, model)
+    if question.prepared is None:
+        question.prepared = question.plan(backend, model)
+    model = question.prepared.plan.sent.model
+    ticket = backend.breaker.enter(backend.name, credential.name, model, guarded=backend.upstream.limits.breaker)
     context.record.attempts += 1
     reply, is_inside = None, False
     try:
@@ -341,10 +337,10 @@ async def _attempt(
             reply = await backend.open(request, credential, flight.plan.sent)
         finally:
             del request
-            if context.exchange.account is not None:
-                context.exchange.account.rendered(0)
+            context.account.hold("rendered", 0)
         if (fault := await delivery.take(reply, flight)) is None:
-            backend.went_well(ticket)
+            ticket.succeeded()
+            backend.failures, backend.last_ok_at = 0, time.time()
         else:
             failed = UpstreamFault("", fault=fault)
             _explain(context, question, backend, reply, failed)

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import itertools
 import time
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 
 from msgspec import structs
@@ -187,7 +187,7 @@ class Backend:
         self.last_ok_at: float | None = None
         self.base_url = base_url
         self._client = client
-        self._breaker = breaker
+        self.breaker = breaker
         self._timeouts, self._long_timeouts = _timeouts(upstream.timeouts)
         self._tls = Tls(ca_file=str(upstream.ca_file)) if upstream.ca_file else None
         self.all_credentials = credentials_of(upstream, base_url, self._fetch)
@@ -203,7 +203,7 @@ class Backend:
         else:
             turn = next(self._turn) % len(self.all_credentials)
             ranked = [*self.all_credentials[turn:], *self.all_credentials[:turn]]
-        return sorted(ranked, key=lambda each: self._breaker.ready(self.name, each.name, model))
+        return sorted(ranked, key=lambda each: self.breaker.ready(self.name, each.name, model))
 
     def credential(self, name: str) -> Credential | None:
         return next((each for each in self.all_credentials if each.name == name), None)
@@ -213,16 +213,12 @@ class Backend:
             if isinstance(credential, Settling):
                 await credential.aclose()
 
-    def enter(self, credential: Credential, model: str) -> Ticket:
-        """Leave to ask for a model. Raises Resting."""
-        return self._breaker.enter(self.name, credential.name, model, guarded=self.upstream.limits.breaker)
-
     def rests(self, credential: Credential, model: str) -> bool:
         """Whether nobody shall ask now for what is not worth a probe."""
-        return self.upstream.limits.breaker and self._breaker.ready(self.name, credential.name, model) > 0
+        return self.upstream.limits.breaker and self.breaker.ready(self.name, credential.name, model) > 0
 
     async def open(self, request: HttpRequest, credential: Credential, sent: Conversation | None = None) -> Reply:
-        """Sign and send what is dressed; gives a reply that is no refusal. `sent` is what it says.
+        """Sign and send a request with all other headers; gives a reply that is no refusal. `sent` is what it says.
 
         A credential that can renew itself is given one more chance. Raises Refused, Redirected, CredentialFault,
         and what the network does.
@@ -230,16 +226,20 @@ class Backend:
         timeouts, patterns = self._timeouts, self.upstream.long_thinking
         if patterns and sent is not None and any(fits(each, sent.model) for each in patterns):
             timeouts = self._long_timeouts
-        once = sent is not None and sent.is_job
-        reply = await self._send(await credential.sign(request), timeouts, credential, fresh=once)
-        if 200 <= reply.status < 300:
-            return reply
-        response = await self.read(reply)
-        if reply.status in (401, 403) and await credential.refused(reply.status):
-            reply = await self._send(await credential.sign(request), timeouts, credential, fresh=once)
+        once, lane = sent is not None and sent.is_job, f"{self.name} {credential.name}"
+        proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
+        renewed = False
+        while True:
+            signed = await credential.sign(request)
+            reply = await self._client.open(
+                self.base_url, signed, timeouts=timeouts, tls=self._tls, proxy=proxy, fresh=once, lane=lane
+            )
             if 200 <= reply.status < 300:
                 return reply
             response = await self.read(reply)
+            if renewed or reply.status not in (401, 403) or not await credential.refused(reply.status):
+                break
+            renewed = True
         if 300 <= reply.status < 400:
             raise Redirected(self.name, reply.status)
         fault = with_reset(self.dialect.codec.parse_fault(response, sent), response, time.time())
@@ -253,10 +253,6 @@ class Backend:
             body = b""
         return HttpResponse(reply.status, reply.headers, body)
 
-    def went_well(self, ticket: Ticket) -> None:
-        ticket.succeeded()
-        self.failures, self.last_ok_at = 0, time.time()
-
     def went_wrong(self, ticket: Ticket, error: DragomanError) -> None:
         fault = error.fault
         ticket.failed(error)
@@ -268,7 +264,7 @@ class Backend:
     def health(self) -> str:
         if self.failures >= 3:
             return "failing"
-        if all(self._breaker.rests(self.name, each.name) for each in self.all_credentials):
+        if all(self.breaker.rests(self.name, each.name) for each in self.all_credentials):
             return "cooling"
         return "ok" if self.last_ok_at else "unused"
 
@@ -290,7 +286,7 @@ class Backend:
             "last_ok_at": self.last_ok_at,
             "last_error": self.last_error,
             "last_error_at": self.last_error_at,
-            "cooldowns": self._breaker.describe(self.name),
+            "cooldowns": self.breaker.describe(self.name),
             "credentials": [each.describe() for each in self.all_credentials],
         }
 
@@ -312,21 +308,9 @@ class Backend:
         message = f"the upstream {self.name} refused this gateway's credential: {fault.message}"
         return structs.replace(fault, message=message)
 
-    def dressed(self, request: HttpRequest) -> HttpRequest:
-        """The request with what this upstream wants in every head."""
-        return with_headers(request, self.own_headers())
-
     def own_headers(self) -> Headers:
+        """What this upstream wants in the head of every request."""
         return (("user-agent", _AGENT), *((name, value.reveal()) for name, value in self.upstream.headers))
-
-    def _send(
-        self, request: HttpRequest, timeouts: Timeouts, credential: Credential, *, fresh: bool
-    ) -> Awaitable[Reply]:
-        proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
-        lane = f"{self.name} {credential.name}"
-        return self._client.open(
-            self.base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy, fresh=fresh, lane=lane
-        )
 
     async def _fetch(self, base_url: str, request: HttpRequest) -> HttpResponse:
         """For credentials that ask a sign-in service, which may be behind the same proxy."""
@@ -363,7 +347,7 @@ class Fleet:
     def __init__(self, config: Config, client: Client, breaker: Breaker | None = None) -> None:
         self.config, self.bounds = config, Bounds.of(config.server)
         self._client = client
-        self._breaker = breaker or Breaker()
+        self.breaker = breaker or Breaker()
         self.by_name: dict[str, Backend] = {}
         self._embedded = AsyncExitStack()
         self._users = 0
@@ -374,7 +358,7 @@ class Fleet:
             base_url = upstream.base_url
             if upstream.kind == "simulator":
                 base_url = await self._embed(upstream)
-            self.by_name[upstream.name] = Backend(upstream, base_url, self._client, self._breaker)
+            self.by_name[upstream.name] = Backend(upstream, base_url, self._client, self.breaker)
 
     async def _embed(self, upstream: Upstream) -> str:
         from dragoman.simulator.server import Simulator  # noqa: PLC0415  only who uses it waits for it

@@ -134,36 +134,45 @@ class Rest:
         return now >= self.until - _EARLY
 
 
-class _Counts:
-    """How a scope has been doing: failures in a row, and both kinds by the second."""
+class Recent:
+    """How often each of two things happened within a window, counted by steps of time: there may be very many."""
 
-    __slots__ = ("_failed", "_ok", "_seconds", "row")
+    __slots__ = ("_step", "_steps", "_window", "counts")
 
-    def __init__(self) -> None:
-        self.row = 0
-        self._ok = self._failed = 0
-        self._seconds: deque[list[int]] = deque()  # second, went well, failed
+    def __init__(self, window: float, step: float) -> None:
+        self.counts = [0, 0]
+        self._step, self._window = step, round(window / step)
+        self._steps: deque[tuple[int, list[int]]] = deque()  # the number of the step, and how often
 
-    def note(self, now: float, ok: bool, window: float) -> None:
-        second, seconds = int(now), self._seconds
-        if not seconds or seconds[-1][0] != second:
-            seconds.append([second, 0, 0])
-            while seconds[0][0] <= second - window:
-                _, well, badly = seconds.popleft()
-                self._ok -= well
-                self._failed -= badly
-        if ok:
-            seconds[-1][1] += 1
-            self._ok += 1
-            self.row = 0
-        else:
-            seconds[-1][2] += 1
-            self._failed += 1
-            self.row += 1
+    def add(self, now: float, kind: int) -> None:
+        """Count one more: 0 and 1 are the two things."""
+        step, steps = int(now / self._step), self._steps
+        if not steps or steps[-1][0] != step:
+            self.forget(now)
+            steps.append((step, [0, 0]))
+        steps[-1][1][kind] += 1
+        self.counts[kind] += 1
+
+    def forget(self, now: float) -> None:
+        """Forget what is older than the window."""
+        first, steps = int(now / self._step) - self._window, self._steps
+        while steps and steps[0][0] <= first:
+            _, gone = steps.popleft()
+            self.counts = [self.counts[0] - gone[0], self.counts[1] - gone[1]]
+
+
+_OK, _FAILED = 0, 1  # kinds of `Recent`
+
+
+class _Counts(Struct):
+    """How a scope has been doing."""
+
+    recent: Recent
+    row: int = 0  # failures in a row
 
     def too_bad(self, tolerance: Tolerance) -> bool:
-        total = self._ok + self._failed
-        often = total >= tolerance.least and self._failed > tolerance.share * total
+        well, badly = self.recent.counts
+        often = well + badly >= tolerance.least and badly > tolerance.share * (well + badly)
         return often or self.row >= tolerance.failures
 
 
@@ -181,8 +190,13 @@ class Ticket(Struct):
             self.breaker.wake(self.scope, self.since)
 
     def succeeded(self) -> None:
-        if self.breaker is not None:
-            self.breaker.note_success(self.scope, self.since)
+        if (breaker := self.breaker) is None:
+            return
+        if breaker.resting:
+            breaker.wake(self.scope, self.since)
+        counts = breaker.counts.get(self.scope) or breaker.count(self.scope)
+        counts.row = 0
+        counts.recent.add(breaker.clock(), _OK)
 
     def failed(self, error: DragomanError) -> None:
         if self.breaker is not None and not isinstance(error, ClientFault):
@@ -207,9 +221,9 @@ class Breaker:
     ) -> None:
         self.tolerance = tolerance or Tolerance()
         self.changed: Callable[[], None] = lambda: None
-        self._clock, self._wall, self._words = clock, wall, words
-        self._rests: dict[Scope, Rest] = {}
-        self._counts: dict[Scope, _Counts] = {}
+        self.clock, self._wall, self._words = clock, wall, words
+        self.resting: dict[Scope, Rest] = {}
+        self.counts: dict[Scope, _Counts] = {}
 
     # --- asking
 
@@ -218,8 +232,8 @@ class Breaker:
         scope = Scope(upstream, credential, family(model))
         if not guarded:
             return Ticket(None, scope, 0.0, ())
-        now = self._clock()
-        rests = self._of(scope, now) if self._rests else ()
+        now = self.clock()
+        rests = self._of(scope, now) if self.resting else ()
         if not rests:
             return Ticket(self, scope, now, ())
         longest = max(rests, key=lambda rest: rest.ready(now))
@@ -232,18 +246,18 @@ class Breaker:
 
     def ready(self, upstream: str, credential: str, model: str) -> float:
         """Seconds until this may be asked; 0 if it may now."""
-        if not self._rests:
+        if not self.resting:
             return 0.0
-        now = self._clock()
+        now = self.clock()
         return max((rest.ready(now) for rest in self._of(Scope(upstream, credential, family(model)), now)), default=0.0)
 
     def _of(self, scope: Scope, now: float) -> tuple[Rest, ...]:
         """The rests that stand before a scope; those that are over are forgotten."""
         found = []
         for each in (scope, scope._replace(family="")):
-            rest = self._rests.get(each)
+            rest = self.resting.get(each)
             if rest is not None and rest.over(now):
-                del self._rests[each]
+                del self.resting[each]
                 self.changed()
             elif rest is not None:
                 found.append(rest)
@@ -254,16 +268,11 @@ class Breaker:
     def wake(self, scope: Scope, since: float) -> None:
         """Somebody was answered who asked after the rest had begun: it ends."""
         for each in (scope, scope._replace(family="")):
-            rest = self._rests.get(each)
+            rest = self.resting.get(each)
             if rest is not None and rest.since < since:
-                del self._rests[each]
+                del self.resting[each]
                 if rest.cooling:
                     self.changed()
-
-    def note_success(self, scope: Scope, since: float) -> None:
-        if self._rests:
-            self.wake(scope, since)
-        self._counted(scope).note(self._clock(), True, self.tolerance.window)
 
     def note_failure(self, scope: Scope, since: float, error: DragomanError) -> None:
         fault = error.fault
@@ -273,9 +282,10 @@ class Breaker:
         if rule is not None and (seconds := rule.usual if fault.retry_after is None else fault.retry_after):
             self._cool(scope._replace(family="") if rule.whole else scope, fault, seconds)
             return
-        now = self._clock()
-        counts = self._counted(scope)
-        counts.note(now, False, self.tolerance.window)
+        now = self.clock()
+        counts = self.counts.get(scope) or self.count(scope)
+        counts.row += 1
+        counts.recent.add(now, _FAILED)
         rests = self._of(scope, now)
         if rests:
             self._probe_failed(rests, since, fault, now)
@@ -285,7 +295,7 @@ class Breaker:
             rest.probe_at = now + rest.wait
 
     def _cool(self, scope: Scope, fault: Fault, seconds: float) -> None:
-        now = self._clock()
+        now = self.clock()
         rest = self._resting(scope, fault, now)
         rest.until = now + min(seconds, self.tolerance.longest)
         rest.probe_at = min(rest.until, now + self.tolerance.cooling_probe)
@@ -305,36 +315,35 @@ class Breaker:
 
     def _resting(self, scope: Scope, fault: Fault, now: float) -> Rest:
         why = self._words(" ".join(fault.message.split()))[:_LONGEST_WHY]  # cut last: half a secret has no shape
-        rest = self._rests.get(scope)
+        rest = self.resting.get(scope)
         if rest is None:
-            if len(self._rests) >= MOST_SCOPES:
-                del self._rests[min(self._rests.values(), key=lambda each: each.probe_at).scope]
-            rest = self._rests[scope] = Rest(scope, fault.kind, why, now)
+            if len(self.resting) >= MOST_SCOPES:
+                del self.resting[min(self.resting.values(), key=lambda each: each.probe_at).scope]
+            rest = self.resting[scope] = Rest(scope, fault.kind, why, now)
         rest.kind, rest.why, rest.since = fault.kind, why, now
         return rest
 
-    def _counted(self, scope: Scope) -> _Counts:
-        found = self._counts.get(scope)
-        if found is None:
-            if len(self._counts) >= MOST_SCOPES:
-                del self._counts[next(iter(self._counts))]
-            found = self._counts[scope] = _Counts()
+    def count(self, scope: Scope) -> _Counts:
+        """Begin to count how a scope is doing."""
+        if len(self.counts) >= MOST_SCOPES:
+            del self.counts[next(iter(self.counts))]
+        found = self.counts[scope] = _Counts(Recent(self.tolerance.window, 1.0))
         return found
 
     # --- for people
 
     def clear(self, upstream: str = "") -> int:
         """Forget every rest, or those of one upstream, and what was counted; tells how many rested."""
-        gone = [scope for scope in self._rests if upstream in ("", scope.upstream)]
+        gone = [scope for scope in self.resting if upstream in ("", scope.upstream)]
         for scope in gone:
-            del self._rests[scope]
-        for scope in [scope for scope in self._counts if upstream in ("", scope.upstream)]:
-            del self._counts[scope]
+            del self.resting[scope]
+        for scope in [scope for scope in self.counts if upstream in ("", scope.upstream)]:
+            del self.counts[scope]
         self.changed()
         return len(gone)
 
     def describe(self, upstream: str = "") -> list[Json]:
-        now, offset = self._clock(), self._wall() - self._clock()
+        now, offset = self.clock(), self._wall() - self.clock()
         return [
             {
                 "upstream": rest.scope.upstream,
@@ -347,23 +356,23 @@ class Breaker:
                 "until": rest.until + offset if rest.cooling else None,
                 "next_try": rest.probe_at + offset,
             }
-            for rest in self._rests.values()
+            for rest in self.resting.values()
             if upstream in ("", rest.scope.upstream) and not rest.over(now)
         ]
 
     def left(self) -> Iterator[tuple[str, str, str, str, float]]:
         """Every rest: its scope, its state, and seconds until somebody is let through."""
-        now = self._clock()
-        for rest in self._rests.values():
+        now = self.clock()
+        for rest in self.resting.values():
             state = "cooling" if rest.cooling else "open"
             yield *rest.scope, state, max(rest.probe_at - now, 0.0)
 
     def rests(self, upstream: str, credential: str) -> bool:
         """Whether anything of this credential rests."""
-        now = self._clock()
+        now = self.clock()
         return any(
             scope.upstream == upstream and scope.credential == credential and not rest.over(now)
-            for scope, rest in self._rests.items()
+            for scope, rest in self.resting.items()
         )
 
     def _sentence(self, rest: Rest, ready: float) -> str:
@@ -377,21 +386,21 @@ class Breaker:
 
     def kept(self) -> list[Kept]:
         """The cooldowns. A breaker is not kept: five seconds tell how an upstream is."""
-        offset = self._wall() - self._clock()
+        offset = self._wall() - self.clock()
         return [
             Kept(*rest.scope, rest.kind, rest.why, rest.since + offset, rest.until + offset)
-            for rest in self._rests.values()
+            for rest in self.resting.values()
             if rest.cooling
         ]
 
     def restore(self, kept: Iterable[Kept]) -> None:
         """Take up what another process left; a wall clock that was moved makes none of it last longer than a day."""
-        now, wall = self._clock(), self._wall()
+        now, wall = self.clock(), self._wall()
         for each in kept:
             left = min(each.until - wall, self.tolerance.longest)
-            if left > 0 and len(self._rests) < MOST_SCOPES:
+            if left > 0 and len(self.resting) < MOST_SCOPES:
                 scope = Scope(each.upstream, each.credential, each.family)
-                rest = self._rests[scope] = Rest(scope, each.kind, each.why[:_LONGEST_WHY], now)
+                rest = self.resting[scope] = Rest(scope, each.kind, each.why[:_LONGEST_WHY], now)
                 rest.until = now + left
                 rest.probe_at = min(rest.until, now + self.tolerance.cooling_probe)
 

@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,7 +31,7 @@ from dragoman.gateway.layers import (
     nested,
     stacked,
 )
-from dragoman.gateway.limits import RequestLimits
+from dragoman.gateway.limits import RequestLimits, levels
 from dragoman.gateway.media_urls import MediaUrls
 from dragoman.gateway.presets import BUILT_IN, PRESETS, preset_of
 from dragoman.gateway.routing import Aim, Routes, Rule, Target
@@ -143,21 +144,18 @@ class ModelTable(Struct, frozen=True, kw_only=True):
     longest_answer: Annotated[int, Meta(ge=1)] | None = None
 
 
-class RouteTable(Struct, frozen=True, kw_only=True):
-    """`[[routes]]`: models that match go to an upstream, as that model."""
-
-    match: tuple[str, ...]
-    upstream: str
-    model: str = ""
-    fallbacks: tuple[str, ...] = ()
-
-
 class DefaultTable(Struct, frozen=True, kw_only=True):
     """`[default]`: where every other name goes."""
 
     upstream: str
     model: str = ""
     fallbacks: tuple[str, ...] = ()
+
+
+class RouteTable(DefaultTable, frozen=True, kw_only=True):
+    """`[[routes]]`: models that match go to an upstream, as that model."""
+
+    match: tuple[str, ...]
 
 
 class _Top(Struct, frozen=True, kw_only=True):
@@ -269,15 +267,9 @@ def _parsed(text: str, file: Path | None) -> dict[str, Any]:
     raise ConfigError([problem])
 
 
-def _depth(tree: object) -> int:
+def _depth(tree: Any) -> int:
     """How deep tables and lists lie in one another; no more than it must know."""
-    deepest, left = 0, [(tree, 1)]
-    while left and deepest <= _DEEPEST:
-        node, depth = left.pop()
-        deepest = max(deepest, depth)
-        inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-        left += [(item, depth + 1) for item in inner]
-    return deepest
+    return sum(1 for _ in islice(levels(tree), _DEEPEST + 1))
 
 
 def _defaults(given: Leaves, home: Places) -> Leaves:
@@ -392,9 +384,7 @@ class _Assembly:
         known = {name: upstream for name, upstream in upstreams.items() if upstream is not None}
         return Routes(known, [rule for rule in rules if rule is not None], last)
 
-    def _rule(
-        self, shape: type[RouteTable] | type[DefaultTable], tree: Any, at: Key, upstreams: Mapping[str, object]
-    ) -> Rule | None:
+    def _rule(self, shape: type[DefaultTable], tree: Any, at: Key, upstreams: Mapping[str, object]) -> Rule | None:
         if isinstance(tree, dict):
             tree = {name: [value] if _may_be_one(name, value) else value for name, value in tree.items()}
         table = self._look.table(shape, tree, at)

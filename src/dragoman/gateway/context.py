@@ -48,6 +48,7 @@ class RequestContext(Struct, frozen=True):
     services: Services
     fleet: Fleet
     exchange: Exchange[Account]
+    account: Account  # of the exchange: what is held for the request
     client: Dialect
     call: Call  # without its body
     record: Record

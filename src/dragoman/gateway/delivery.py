@@ -11,7 +11,6 @@ import asyncio
 import math
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
-from types import TracebackType
 from typing import cast
 
 from msgspec import structs
@@ -20,13 +19,13 @@ from dragoman.answer import MOST_WHOLE, Answer
 from dragoman.dialects.base import REAL_WORLD, Binding, Call
 from dragoman.errors import BadFrame, DragomanError, Fault, TooLarge, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.gateway.answers import PassThrough, WholeAsStream, Written, passes_frames, read_whole
-from dragoman.gateway.attempts import InFlight, Question
+from dragoman.gateway.attempts import InFlight, Question, ask
 from dragoman.gateway.context import RequestContext
 from dragoman.gateway.jobs import AnswerJob
 from dragoman.gateway.limits import Overloaded, is_large, json_memory
 from dragoman.gateway.memory import AnswerStore
 from dragoman.gateway.response_buffer import ResponseBuffer
-from dragoman.gateway.routing import BUG, ENDING
+from dragoman.gateway.routing import BUG, ENDING, Matched
 from dragoman.gateway.worker_process import Unavailable
 from dragoman.http.client.client import Reply
 from dragoman.model.conversation import without_messages
@@ -41,8 +40,28 @@ _STREAM_HEADERS: Headers = (("cache-control", "no-cache"), ("x-accel-buffering",
 _JSON = ("content-type", "application/json")
 
 
+async def generate(context: RequestContext, matched: Matched) -> None:
+    """Ask the upstreams for an answer, and deliver it. The caller refuses what is raised, unless it has begun."""
+    question = Question(context, matched)
+    del matched  # the body in it is not held while it is answered
+    context.record.streamed = context.call.stream
+    if not context.call.stream:
+        whole = WholeDelivery(context)
+        await ask(context, question, whole)
+        whole.send()
+        return
+    stream = StreamDelivery(context, question)
+    try:
+        await ask(context, question, stream)
+    except BaseException as error:
+        if not await stream.report(error):
+            raise
+    finally:
+        stream.close()
+
+
 class StreamDelivery:
-    """Delivers a stream to one client. As a context it writes the error that ends a stream which the client sees."""
+    """Delivers a stream to one client."""
 
     __slots__ = (
         "_answer",
@@ -78,32 +97,29 @@ class StreamDelivery:
         kind = _kind(binding, hints.fields) if hints else _usual_kind(cast(Hashable, binding))
         headers = (("content-type", kind), *_STREAM_HEADERS)
         keep_alive = context.services.keep_alive
-        self._buffer = ResponseBuffer(
-            exchange, headers, self._ping, silence=server.ping, hold=server.hold, keep_alive=keep_alive
-        )
+        self._buffer = ResponseBuffer(exchange, headers, self._ping, server.ping, server.hold, keep_alive)
+        keep_alive.add(self._buffer)
 
-    async def __aenter__(self) -> StreamDelivery:
-        return self
+    async def report(self, error: BaseException) -> bool:
+        """End a stream that the client sees with the error of its dialect; False if the error is still to be told."""
+        buffer = self._buffer
+        if buffer.flowing and isinstance(error, asyncio.CancelledError) and not self._exchange.gone:
+            buffer.end(self._error(ENDING))
+        elif buffer.flowing and isinstance(error, Exception):
+            self._note_broken(error)
+            await self._end(self._error(error.fault if isinstance(error, DragomanError) else BUG))
+            return True
+        return False
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        buffer, record, is_reported = self._buffer, self._context.record, False
-        try:
-            if buffer.flowing and isinstance(error, asyncio.CancelledError) and not self._exchange.gone:
-                buffer.end(self._error(ENDING))
-            elif buffer.flowing and isinstance(error, Exception):
-                self._note_broken(error)
-                await self._end(self._error(error.fault if isinstance(error, DragomanError) else BUG))
-                is_reported = True
-        finally:
-            buffer.close()
-            if buffer.first_at is not None:
-                record.status, record.first_byte = 200, buffer.first_at - self._exchange.began
-            if (answer := self._answer) is not None:
-                record.notes += answer.notes
-                record.usage, record.stop = answer.progress.usage, answer.progress.stop
-        return is_reported
+    def close(self) -> None:
+        """The stream is over: write down how it went."""
+        buffer, record = self._buffer, self._context.record
+        buffer.close()
+        if buffer.first_at is not None:
+            record.status, record.first_byte = 200, buffer.first_at - self._exchange.began
+        if (answer := self._answer) is not None:
+            record.notes += answer.notes
+            record.usage, record.stop = answer.progress.usage, answer.progress.stop
 
     # --- for the attempts
 
@@ -121,11 +137,16 @@ class StreamDelivery:
         self._buffer.drop()
 
     async def take(self, reply: Reply, flight: InFlight) -> Fault | None:
-        buffer, account = self._buffer, self._exchange.account
-        self._budget = Budget() if account is None else account.budget()
-        self._flight, self._is_named = flight, False
-        self._sniffs = flight.plan is None or not flight.plan.upstream.json_lines
-        self._answer, self._reply = self._answer_to(flight), reply
+        buffer, account, made, store = self._buffer, self._context.account, flight.plan, flight.store
+        assert made is not None  # the answer has not begun
+        self._budget = budget = Budget(account.load.answer_limits, account)
+        self._flight, self._is_named, self._reply = flight, False, reply
+        self._sniffs = not made.upstream.json_lines
+        if store is None and made.passes and passes_frames(made):
+            self._answer = PassThrough(made, mask=self._mask, budget=budget)
+        else:
+            encoder = None if store is None else store.encoder(made, budget=budget)
+            self._answer = Answer(made, mask=self._mask, budget=budget, encoder=encoder)
         buffer.feed_from(reply)
         broken: DragomanError | None = None
         try:
@@ -136,39 +157,30 @@ class StreamDelivery:
             self._reply = self._flight = None
         answer = self._answer
         ended = answer.over
-        last = b"" if ended else self._close(answer, broken.fault if broken else None)
+        last = b"" if ended else answer.close(broken.fault if broken else None)
         if answer.fault is not None:
             failure = broken if broken is not None and not ended else _failure(answer.fault)
-            if not buffer.flowing:
-                raise failure
-            self._note_broken(failure)
-        if not ended or self._bare:
-            await self._end(last)
+            await self._break_off(failure, answer.fault, last, ended=ended)
+        elif not ended:
+            buffer.end(last)
         return answer.fault
 
-    def _answer_to(self, flight: InFlight, *, is_whole: bool = False) -> Answer:
-        made, store, mask, budget = flight.plan, flight.store, self._mask, self._budget
-        assert made is not None  # the answer has not begun
-        encoder = None if store is None else store.encoder(made, budget=budget)
-        if is_whole:
-            return WholeAsStream(made, mask=mask, budget=budget, encoder=encoder)
-        if store is None and made.passes and passes_frames(made):
-            return PassThrough(made, mask=mask, budget=budget)
-        return Answer(made, mask=mask, budget=budget, encoder=encoder)
-
-    def _close(self, answer: Answer, broken: Fault | None) -> bytes:
-        """The end of an answer whose bytes are over. The stream of a job may break while the job goes on."""
-        last, stored = answer.close(broken), self._client.stored
-        if answer.fault is None or not self._is_job or stored is None:
-            return last
-        return self._client.binding.frame(stored.render_cut(self._mask(answer.fault)))
+    async def _break_off(self, failure: DragomanError, fault: Fault, last: bytes, *, ended: bool) -> None:
+        """End the stream of an answer that failed. Raises the failure if the client has seen nothing of it."""
+        if not self._buffer.flowing:
+            raise failure
+        self._note_broken(failure)
+        if not ended and self._is_job and (stored := self._client.stored) is not None:
+            last = self._client.binding.frame(stored.render_cut(self._mask(fault)))  # the job itself goes on
+        if not ended or self._bare:
+            await self._end(last)
 
     def _on_bytes(self, chunk: bytes) -> None:
         """The read callback."""
         if self._sniffs and (begin := chunk.lstrip()[:1]):
             self._sniffs = False
             if begin == b"{" and self._flight is not None:  # no stream begins as a JSON object does
-                self._answer = self._answer_to(self._flight, is_whole=True)
+                self._answer = self._whole_answer(self._flight)
         answer = self._answer
         assert answer is not None
         data = answer.feed(chunk)
@@ -176,6 +188,13 @@ class StreamDelivery:
             self._begin_or_end(answer, data)
         elif data:
             self._exchange.chunk(data)
+
+    def _whole_answer(self, flight: InFlight) -> Answer:
+        """Read the answer as one that came in one piece."""
+        made, store, budget = flight.plan, flight.store, self._budget
+        assert made is not None  # the answer has not begun
+        encoder = None if store is None else store.encoder(made, budget=budget)
+        return WholeAsStream(made, mask=self._mask, budget=budget, encoder=encoder)
 
     def _without_content(self) -> int:
         return 0 if self._answer is None else self._answer.hushed
@@ -192,7 +211,8 @@ class StreamDelivery:
         if answer.fault is not None and not buffer.flowing:
             raise _failure(answer.fault)
         if answer.over:
-            if (last := self._without_bare(data)) or not self._bare:
+            last = data if answer.fault is None else self._without_bare(data)
+            if last or not self._bare:
                 buffer.end(last)
             reply, self._reply = self._reply, None
             if answer.fault is not None and answer.fault.violation:
@@ -271,7 +291,7 @@ class WholeDelivery:
     left = math.inf
 
     def __init__(self, context: RequestContext) -> None:
-        self._context, self._account = context, context.exchange.account
+        self._context, self._account = context, context.account
         self._headers: Headers = (_JSON,)
         self._body: bytes | None = None
         self._size = 0
@@ -284,14 +304,12 @@ class WholeDelivery:
 
     def drop(self) -> None:
         self._body = None
-        if self._account is not None:
-            self._account.free(self._size)
+        self._account.free(self._size)
         self._size = 0
 
     def _count(self, size: int) -> None:
         """Count bytes of the answer, or with a minus, bytes that are held no more. Raises Overloaded."""
-        if self._account is not None:
-            self._account.keep(size)
+        self._account.keep(size)
         self._size += size
 
     async def take(self, reply: Reply, flight: InFlight) -> Fault | None:
@@ -332,9 +350,9 @@ class WholeDelivery:
         if worker is None or not is_large(body, self._context.fleet.config.server.offload):
             return None
         made = structs.replace(made, asked=without_messages(made.asked), sent=without_messages(made.sent))
-        budget = Budget() if self._account is None else self._account.budget()
+        limits = self._account.load.answer_limits
         try:
-            result, raw = await worker.ask(AnswerJob(made, budget.limits, keeps), "", body)
+            result, raw = await worker.ask(AnswerJob(made, limits, keeps), "", body)
         except TooLarge:
             raise BadFrame("the answer needs more memory to read than one may have here") from None
         except (Unavailable, Overloaded):
@@ -343,7 +361,7 @@ class WholeDelivery:
         return structs.replace(written, body=raw)
 
     def _read(self, made: Plan, body: bytes, store: AnswerStore | None) -> Written:
-        budget, tree = Budget() if self._account is None else self._account.budget(), json_memory(body)
+        budget, tree = Budget(self._account.load.answer_limits, self._account), json_memory(body)
         self._count(tree)
         try:
             return read_whole(made, body, budget, keeps=store is not None)

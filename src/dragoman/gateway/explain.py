@@ -31,7 +31,6 @@ from dragoman.gateway.secrets import make_private_folder, read_private, remove_p
 from dragoman.gateway.worker_process import Unavailable, WorkerProcess
 from dragoman.http.exchange import Owner
 from dragoman.model.filter import Note
-from dragoman.translate import Plan
 from dragoman.upstream.credentials import with_headers
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
@@ -151,35 +150,6 @@ def written(refusal: Refusal) -> bytes:
     return jsonio.encode(msgspec.to_builtins(refusal))
 
 
-def remembered(
-    way: tuple[str, str, str],
-    made: Plan,
-    words: tuple[HttpRequest, HttpRequest, HttpResponse, Fault],
-    redactor: Redactor,
-) -> Refusal:
-    """All about a refusal, without secrets.
-
-    `way` is the request's id, the client's dialect and the upstream's name; `words` are what the client sent, what we
-    sent, what was answered, and what that means.
-    """
-    identity, client, upstream = way
-    asked, sent, answered, fault = words
-    return Refusal(
-        id=identity,
-        at=time.time(),
-        client=client,
-        upstream=upstream,
-        dialect=made.upstream.name,
-        model=redactor.text(made.sent.model),
-        fault=redactor.text(fault.message),
-        asked=_request(asked, redactor),
-        sent=_request(sent, redactor),
-        answered=Sent(str(answered.status), redactor.headers(answered.headers), _text(answered.body, redactor)),
-        notes=tuple(_masked(note, redactor) for note in made.notes),
-        breaches=tuple(_masked(breach, redactor) for breach in made.upstream.codec.breaches(made.call())),
-    )
-
-
 def _masked(told: T, redactor: Redactor) -> T:
     """A note or a breach: both quote what people wrote."""
     return structs.replace(told, at=redactor.text(told.at), detail=redactor.text(told.detail))
@@ -220,9 +190,22 @@ def explained(job: ExplainJob, known: Read) -> Refusal:
     """Describe a refusal, without secrets. Raises ClientFault if the request cannot be planned any more."""
     made, _ = planned(job.plan, known)
     request, _ = rendered(made, known.request, job.plan.bounds.max_body)
-    request = with_headers(request, job.headers)
-    words = (known.request, request, job.response, job.fault)
-    return remembered(job.way, made, words, Redactor(lambda: job.secrets))
+    redactor, response = Redactor(lambda: job.secrets), job.response
+    identity, client, upstream = job.way
+    return Refusal(
+        id=identity,
+        at=time.time(),
+        client=client,
+        upstream=upstream,
+        dialect=made.upstream.name,
+        model=redactor.text(made.sent.model),
+        fault=redactor.text(job.fault.message),
+        asked=_request(known.request, redactor),
+        sent=_request(with_headers(request, job.headers), redactor),
+        answered=Sent(str(response.status), redactor.headers(response.headers), _text(response.body, redactor)),
+        notes=tuple(_masked(note, redactor) for note in made.notes),
+        breaches=tuple(_masked(breach, redactor) for breach in made.upstream.codec.breaches(made.call())),
+    )
 
 
 class Case(Struct, frozen=True):

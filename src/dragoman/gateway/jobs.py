@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from msgspec import Struct, structs
 
@@ -15,7 +16,7 @@ from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import DragomanError, MalformedRequest
 from dragoman.gateway import listing
 from dragoman.gateway.answers import Written, read_whole
-from dragoman.gateway.limits import beside_messages, check_text
+from dragoman.gateway.limits import beside_messages, check_text, levels
 from dragoman.gateway.memory import Said, continued_plan, references
 from dragoman.gateway.preparing import Bounds, counting, parse, refuse_doubled, rendered
 from dragoman.gateway.routing import Router, Unreadable
@@ -68,19 +69,7 @@ def _light_extra(extra: Extra | None) -> Extra | None:
 
 def _is_heavy(value: Json) -> bool:
     """Whether it has more than so many values."""
-    level, count = [value], 0
-    while level:
-        count += len(level)
-        if count > _HEAVY:
-            return True
-        inside: list[Json] = []
-        for each in level:
-            if isinstance(each, dict):
-                inside += each.values()
-            elif isinstance(each, list):
-                inside += each
-        level = inside
-    return False
+    return any(count > _HEAVY for count in accumulate(map(len, levels(value))))
 
 
 class ReadJob(Struct, frozen=True):
@@ -159,7 +148,7 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | 
     except DragomanError as error:
         return ReadResult(unreadable=error), None
     try:
-        matched = router.match(request)
+        matched = router.match(request, decoded=True)
     except Unreadable as error:
         return ReadResult(error.dialect.name, unreadable=error.error), None
     if matched is None:

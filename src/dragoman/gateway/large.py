@@ -35,6 +35,7 @@ class LargeRequest:
 
     def __init__(self, worker: WorkerProcess, exchange: Exchange[Account], server: Server) -> None:
         request = exchange.request
+        assert exchange.account is not None  # it was let in
         self.worker, self.limits = worker, server.limits
         self._bounds, self._account, self._owner = Bounds.of(server), exchange.account, exchange.owner
         self._head, self._body, self._id = structs.replace(request, body=b""), request.body, exchange.id
@@ -82,13 +83,12 @@ class LargeRequest:
             notes += pickle.loads(some)
             await asyncio.sleep(0)  # there may be very many
         made = structs.replace(found.plan, client=client, upstream=backend.dialect, notes=tuple(notes))
-        if self._account is not None:
-            self._account.decoded(found.memory + len(found.said or b""))
+        self._account.hold("decoded", found.memory + len(found.said or b""))
         store = None if found.said is None else memory.store(self._owner, client, found.said)
         sent = found.request
         if sent is not None:
             sent = structs.replace(sent, body=self._body if found.verbatim else body)
-        self._count(len(body))
+        self._account.hold("rendered", len(body))
         return Prepared(made, store, sent=sent, refusal=found.refusal, note=found.note)
 
     def request(self) -> HttpRequest:
@@ -97,11 +97,7 @@ class LargeRequest:
     def forget(self) -> None:
         """Nothing will be asked again: the bodies are held no longer."""
         self._body = b""
-        self._count(0)
-
-    def _count(self, size: int) -> None:
-        if self._account is not None:
-            self._account.rendered(size)
+        self._account.hold("rendered", 0)
 
 
 async def matched_by_worker(large: LargeRequest, router: Router) -> Matched | None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
-from typing import Annotated
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
 from dragoman.errors import ClientFault, Fault, MalformedRequest, TooLarge
 from dragoman.model.conversation import Conversation, ToolSpec
-from dragoman.model.events import AnswerLimits, Budget
+from dragoman.model.events import AnswerLimits
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -116,11 +116,7 @@ class Shape(Struct, frozen=True):
     nodes: int
     refers: bool  # somewhere stands a `$ref`
     size: int  # bytes of its text
-
-    @property
-    def memory(self) -> int:
-        """Bytes that the values take when they are read, about."""
-        return self.size + _VALUE * self.nodes
+    memory: int  # bytes that the values take when they are read, about
 
 
 def check_tree(tree: Json, size: int, limits: RequestLimits, beside: int = 0) -> Shape:
@@ -147,7 +143,21 @@ def check_tree(tree: Json, size: int, limits: RequestLimits, beside: int = 0) ->
         if nodes > limits.nodes:
             raise _too_many_values(limits)
         level = inside
-    return Shape(depth, nodes, refers, size)
+    return Shape(depth, nodes, refers, size, size + _VALUE * nodes)
+
+
+def levels(tree: Json) -> Iterator[list[Json]]:
+    """The values of a tree, level by level."""
+    level: list[Json] = [tree]
+    while level:
+        yield level
+        inside: list[Json] = []
+        for value in level:
+            if isinstance(value, dict):
+                inside += value.values()
+            elif isinstance(value, list):
+                inside += value
+        level = inside
 
 
 def _holds_containers(level: list[Json]) -> bool:
@@ -173,22 +183,15 @@ def check_conversation(asked: Conversation, shape: Shape, limits: RequestLimits)
 
 
 def _check_schema(schema: Mapping[str, Json], at: str, limits: RequestLimits) -> None:
-    level: list[Json] = [dict(schema)]
-    depth = nodes = 0
-    while level:
-        depth += 1
+    nodes = 0
+    for depth, level in enumerate(levels(dict(schema)), 1):
         nodes += len(level)
         if nodes > _SCHEMA_NODES or (depth > _SCHEMA_DEPTH and _holds_containers(level)):
             message = f"a tool's schema may have {_SCHEMA_DEPTH} levels and {_SCHEMA_NODES} values"
             raise MalformedRequest(message, at=at)
-        inside: list[Json] = []
         for value in level:
             if isinstance(value, dict):
-                inside += value.values()
                 _check_reference(value.get("$ref"), at)
-            elif isinstance(value, list):
-                inside += value
-        level = inside
     if (size := len(jsonio.encode(schema))) > limits.schema:
         raise TooLarge(f"a schema of {size} bytes; the limit here is {limits.schema} ({_SETTING}.schema)", at=at)
 
@@ -228,6 +231,7 @@ class MemoryBudget:
 
     def resize(self, limits: RequestLimits) -> None:
         self.limits, self._most_of_peer = limits, peer_share(limits.peer_requests, limits.streams)
+        self.answer_limits = AnswerLimits(limits.answer, limits.blocks, limits.choices)
 
     @property
     def bytes(self) -> int:
@@ -254,67 +258,51 @@ def peer_share(setting: int, total: int) -> int:
     return setting or min(total, max(_PEERS_LEAST, total // 2))
 
 
-class Account:
+Form: TypeAlias = Literal["body", "decoded", "rendered"]
+
+
+class Account(Struct, eq=False):
     """The memory of one request: what is held of the question (`asked`) and of the answer (`kept`)."""
 
-    __slots__ = ("_decoded", "_load", "_peer", "_rendered", "_small", "asked", "kept")
-
-    def __init__(self, load: MemoryBudget, peer: str = "") -> None:
-        self.asked = self.kept = self._small = 0
-        self._decoded = self._rendered = 0
-        self._load, self._peer = load, peer
-
-    def budget(self) -> Budget:
-        """Return a budget for one answer to this request."""
-        limits = self._load.limits
-        return Budget(AnswerLimits(limits.answer, limits.blocks, limits.choices), self)
-
-    def decoded(self, size: int) -> None:
-        """Count the decoded request instead of what was counted of it before. Raises Overloaded.
-
-        It is not refused where nothing else is held: a request that is within its own limits can always be served. Nor
-        is a small one, or one that is mostly text, which takes about as much again: room for its body was reserved when
-        it was let in.
-        """
-        more, load = size - self._decoded, self._load
-        grown = size > _SMALL and more > _TEXT * self.asked
-        if grown and load.asked > self.asked and load.asked + more > load.limits.in_flight:
-            message = f"{load.limits.in_flight} bytes of requests are held, the limit here ({_SETTING}.in_flight)"
-            raise Overloaded(message)
-        self.add(more)
-        self._decoded = size
-
-    def rendered(self, size: int) -> None:
-        """Count the body that is sent upstream instead of the one before; 0 when it was sent."""
-        self.add(size - self._rendered)
-        self._rendered = size
+    load: MemoryBudget
+    peer: str = ""
+    asked: int = 0
+    kept: int = 0
+    small: int = 0  # bytes that were reserved in the share of small requests
+    forms: dict[Form, int] = {}  # `asked`, by the form of the request that takes them
 
     def reserve(self, size: int) -> None:
-        """Take room for bytes of the request that are still to come. Raises Overloaded, and then takes none."""
-        load, most = self._load, self._load.limits.in_flight
+        """Take room for bytes of the body that are still to come. Raises Overloaded, and then takes none."""
+        load, most = self.load, self.load.limits.in_flight
         is_small = self.asked + size <= _SMALL
         if load.asked + size > most and not (is_small and load.small + size <= most // 8):
-            raise Overloaded(f"{most} bytes of requests are held, the limit here ({_SETTING}.in_flight)")
+            raise _requests_are_held(most)
         if is_small:
-            self._small += size
+            self.small += size
             load.small += size
-        self.add(size)
+        self.hold("body", self.forms.get("body", 0) + size)
 
-    def add(self, size: int) -> None:
-        """Count bytes that a request which was let in makes in addition, or with a minus, holds no more.
+    def hold(self, form: Form, size: int) -> None:
+        """Count the bytes that one form of the request takes now, instead of those counted for it before.
 
         They are not refused, because other limits bound them: the values of a tree, the length of a rendered body.
-        Until they are gone no other request is let in.
+        Until they are gone no other request is let in. Only a decoded form that takes much more than its text is
+        refused where other requests fill the room. Raises Overloaded, and then counts none.
         """
-        load = self._load
-        self.asked += size
-        load.asked += size
+        load, more = self.load, size - self.forms.get(form, 0)
+        if form == "decoded" and size > _SMALL and more > _TEXT * self.asked:
+            most = load.limits.in_flight
+            if load.asked > self.asked and load.asked + more > most:
+                raise _requests_are_held(most)
+        self.forms[form] = size
+        self.asked += more
+        load.asked += more
         if (held := load.asked + load.kept) > load.peak:
             load.peak = held
 
     def keep(self, size: int) -> None:
         """Count bytes that are kept of the answer. Raises Overloaded, and then counts none."""
-        load, most = self._load, self._load.limits.in_flight
+        load, most = self.load, self.load.limits.in_flight
         if load.kept + size > most:
             raise Overloaded(f"{most} bytes of answers are held, the limit here ({_SETTING}.in_flight)")
         self.kept += size
@@ -325,11 +313,11 @@ class Account:
     def free(self, size: int) -> None:
         """Count bytes of the answer that are kept no more."""
         self.kept -= size
-        self._load.kept -= size
+        self.load.kept -= size
 
     def leave(self) -> None:
         """Give everything back."""
-        load, peer = self._load, self._peer
+        load, peer = self.load, self.peer
         load.requests -= 1
         if peer:
             load.by_peer[peer] -= 1
@@ -337,8 +325,12 @@ class Account:
                 del load.by_peer[peer]
         load.asked -= self.asked
         load.kept -= self.kept
-        load.small -= self._small
-        self.asked = self.kept = self._small = 0
+        load.small -= self.small
+        self.asked = self.kept = self.small = 0
+
+
+def _requests_are_held(most: int) -> Overloaded:
+    return Overloaded(f"{most} bytes of requests are held, the limit here ({_SETTING}.in_flight)")
 
 
 # --- memory that is freed is kept between two requests, and given back to the system after a burst of them

@@ -11,15 +11,13 @@ from __future__ import annotations
 import ipaddress
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
 from dragoman.errors import MalformedRequest
 from dragoman.http.addresses import is_metadata
-from dragoman.model.blocks import Media, Opaque
-from dragoman.model.conversation import Conversation
-from dragoman.model.filter import inventory
+from dragoman.model.blocks import Extra, Media, Opaque
 from dragoman.wire.jsonio import Json
 
 MediaUrls: TypeAlias = Literal["web", "any", "none"]
@@ -39,19 +37,19 @@ _INSIDE = ("content", "parts", "source", "image", "document", "audio", "video", 
 _DEEPEST = 16
 
 
-def check_media_urls(asked: Conversation, family: str, allowed: MediaUrls) -> None:
-    """Raise MalformedRequest for an address that may not be handed on. `family` is the client's."""
-    if allowed == "any":
-        return
-    held = inventory(asked.messages)
-    nodes = (*held.others, *(part for part in held.parts if isinstance(part, Media | Opaque)))
+def check_media_urls(
+    nodes: Iterable[Media | Opaque], extra: Extra | None, family: str, allowed: Literal["web", "none"]
+) -> None:
+    """Raise MalformedRequest for an address in the parts or the extra fields of a request that may not be handed on.
+
+    `family` is the client's.
+    """
     for node in nodes:
         for url in _addresses(node):
             _check(url, node.at.path, family, allowed)
-    if asked.extra is not None:
-        for name, value in asked.extra.fields.items():
-            for url in _in_part({name: value}) if name in _INSIDE else ():
-                _check(url, name, family, allowed)
+    for name, value in extra.fields.items() if extra is not None else ():
+        for url in _in_part({name: value}) if name in _INSIDE else ():
+            _check(url, name, family, allowed)
 
 
 def _check(url: str, at: str, family: str, allowed: MediaUrls) -> None:

@@ -1,4 +1,4 @@
-"""What a client asks the gateway to do: generate an answer, count tokens, list models, or serve a stored answer."""
+"""What a client may ask the gateway beside an answer: to count tokens, list models, or serve a stored answer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Awaitable
 
 from dragoman.errors import ClientFault, Fault, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.gateway import listing
-from dragoman.gateway.attempts import Question, ask
+from dragoman.gateway.attempts import Question
 from dragoman.gateway.context import RequestContext
-from dragoman.gateway.delivery import StreamDelivery, WholeDelivery
 from dragoman.gateway.policy import Refused
 from dragoman.gateway.routing import Matched
 from dragoman.gateway.stored import StoredAnswer
@@ -18,27 +17,10 @@ _JSON = ("content-type", "application/json")
 
 
 def serve(context: RequestContext, matched: Matched) -> Awaitable[None]:
-    """Do what the call asks for. The caller refuses what is raised, unless the answer has begun by then."""
-    match context.call.operation:
-        case "generate":
-            return _generate(context, Question(context, matched))
-        case "count":
-            return _count(context, Question(context, matched))
-        case "models":
-            return _models(context)
-        case "stored":
-            return StoredAnswer(context).run()
-
-
-async def _generate(context: RequestContext, question: Question) -> None:
-    context.record.streamed = context.call.stream
-    if context.call.stream:
-        async with StreamDelivery(context, question) as stream:
-            await ask(context, question, stream)
-    else:
-        whole = WholeDelivery(context)
-        await ask(context, question, whole)
-        whole.send()
+    """Do what a call asks for that generates no answer. The caller refuses what is raised."""
+    if context.call.operation == "count":
+        return _count(context, Question(context, matched))
+    return _models(context) if context.call.operation == "models" else StoredAnswer(context).run()
 
 
 async def _models(context: RequestContext) -> None:
@@ -64,7 +46,6 @@ async def _counted(context: RequestContext, question: Question) -> int | None:
     backend = context.fleet.by_name[target.upstream.name]
     counts = backend.dialect.counts
     try:
-        context.record.target(backend.name, backend.dialect.name, target.model)
         sent = (await question.prepare(backend, target.model, counts=counts is not None)).sent
         if counts is None:
             return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections import deque
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
@@ -24,7 +23,7 @@ from dragoman.errors import (
     TimedOut,
     UpstreamFault,
 )
-from dragoman.gateway.breaker import Resting
+from dragoman.gateway.breaker import Recent, Resting
 from dragoman.gateway.limits import Overloaded
 from dragoman.upstream.credentials import CredentialFault
 from dragoman.wire import jsonio
@@ -149,47 +148,27 @@ class Retries(Struct):
         return wait
 
 
+REQUEST, RETRY = 0, 1  # what a Budget counts
+
+
 class Budget:
     """Limits retries of one upstream to a share of its requests, so that they do not add to its load."""
 
-    def __init__(self, share: float = 0.2, always: int = 3, window: float = 10.0) -> None:
-        self._share, self._always, self._window = share, always, window
-        self.requests, self._retries = _Recent(window), _Recent(window)
+    share: float = 0.2
+    always: int = 3  # retries that are allowed in any case
+    window: float = 10.0  # seconds in which both are counted
+
+    def __init__(self) -> None:
+        self.recent = Recent(self.window, 0.1)
 
     def allows(self, now: float) -> bool:
         """Whether one more retry fits; it is counted if so."""
-        if self._retries.count(now) >= max(self._always, self._share * self.requests.count(now)):
+        self.recent.forget(now)
+        requests, retries = self.recent.counts
+        if retries >= max(self.always, self.share * requests):
             return False
-        self._retries.add(now)
+        self.recent.add(now, RETRY)
         return True
-
-
-class _Recent:
-    """How many there were within a window, by the tenth of a second: there may be very many."""
-
-    __slots__ = ("_count", "_tenths", "_window")
-
-    def __init__(self, window: float) -> None:
-        self._window = int(window * 10)
-        self._tenths: deque[list[int]] = deque()  # the tenth, how many
-        self._count = 0
-
-    def add(self, now: float) -> None:
-        tenth, tenths = int(now * 10), self._tenths
-        if not tenths or tenths[-1][0] != tenth:
-            self._forget(tenth)
-            tenths.append([tenth, 0])
-        tenths[-1][1] += 1
-        self._count += 1
-
-    def count(self, now: float) -> int:
-        self._forget(int(now * 10))
-        return self._count
-
-    def _forget(self, tenth: int) -> None:
-        tenths = self._tenths
-        while tenths and tenths[0][0] < tenth - self._window:
-            self._count -= tenths.popleft()[1]
 
 
 # --- when a refusal says it will be over, other than by `retry-after`

@@ -15,8 +15,9 @@ from dragoman.errors import MalformedRequest, TooLarge, Unrepresentable
 from dragoman.gateway.config import Server
 from dragoman.gateway.limits import RequestLimits, Shape, check_conversation, check_tree
 from dragoman.gateway.media_urls import MediaUrls, check_media_urls
+from dragoman.model.blocks import Media, Opaque
 from dragoman.model.conversation import Conversation
-from dragoman.model.filter import Note
+from dragoman.model.filter import Note, inventory
 from dragoman.translate import Plan
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
@@ -44,7 +45,11 @@ def parse(
     except RecursionError:
         raise MalformedRequest("nested too deeply") from None
     check_conversation(asked, shape, bounds.limits)
-    check_media_urls(asked, dialect.codec.family, bounds.media_urls)
+    if bounds.media_urls != "any":
+        held = inventory(asked.messages)
+        media = [*held.others, *(part for part in held.parts if isinstance(part, Media | Opaque))]
+        if media or asked.extra is not None:
+            check_media_urls(media, asked.extra, dialect.codec.family, bounds.media_urls)
     return asked, shape
 
 

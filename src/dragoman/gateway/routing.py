@@ -44,18 +44,17 @@ class Router:
         self._plain = [(dialect, dialect.plain) for dialect in dialects if dialect.plain is not None]
         self._exact = [(dialect, dialect.exact) for dialect in dialects if dialect.exact is not None]
 
-    def exact(self, request: HttpRequest) -> Matched | None:
-        """The plain or exact request that this is; None if it must be matched to know."""
-        for dialect, forms in self._plain:
+    def match(self, request: HttpRequest, *, decoded: bool = False) -> Matched | None:
+        """The call in this request: a plain or exact one, or one with its decoded body; `decoded`: only that.
+
+        Raises Unreadable.
+        """
+        for dialect, forms in () if decoded else self._plain:
             if request.path.rstrip("/").endswith(forms.path) and (plain := forms.request(request)) is not None:
                 return Matched(dialect, Call("generate", plain.asked.model, plain.asked.stream, None), plain)
-        for dialect, read in self._exact:
+        for dialect, read in () if decoded else self._exact:
             if (exact := read(request)) is not None:
                 return Matched(dialect, exact.call, exact=exact)
-        return None
-
-    def match(self, request: HttpRequest) -> Matched | None:
-        """The call in this request. Raises Unreadable."""
         for dialect in self._dialects:
             try:
                 call = dialect.binding.match(request)

@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dragoman.errors import DragomanError
@@ -367,7 +367,8 @@ def running_gateway(
 
     async def main() -> None:
         running.loop = asyncio.get_running_loop()
-        async with _admin(gateway, config, admin_socket):
+        socket_path, port = (config.server.admin_socket, config.server.admin_port) if admin_socket else (None, None)
+        async with admin.serving(gateway, socket_path, port):
             await server.serve(listening, ready.set)
 
     def run() -> None:
@@ -390,12 +391,3 @@ def running_gateway(
     finally:
         running.stop()
         thread.join(config.server.drain + 10)
-
-
-@contextlib.asynccontextmanager
-async def _admin(gateway: Gateway, config: Config, wanted: bool) -> AsyncIterator[None]:
-    if not wanted:
-        yield
-        return
-    async with admin.serving(gateway, config.server.admin_socket, config.server.admin_port):
-        yield

@@ -23,7 +23,7 @@ from dragoman.gateway.policy import Refused
 from dragoman.http.client.client import Reply
 from dragoman.http.exchange import Owner
 from dragoman.model.events import Budget, KeptSize
-from dragoman.upstream.credentials import Credential
+from dragoman.upstream.credentials import Credential, with_headers
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers
 
@@ -49,6 +49,7 @@ class StoredAnswer:
     def __init__(self, context: RequestContext) -> None:
         self._services, self._fleet, self._exchange = context.services, context.fleet, context.exchange
         self._client, self._call, self._record = context.client, context.call, context.record
+        self._account = context.account
         self._id, self._action = context.call.hints["id"], context.call.hints["action"]
 
     async def run(self) -> None:
@@ -61,7 +62,7 @@ class StoredAnswer:
             self._serve(response)
             return
         backend, credentials = self._holder(owner)
-        self._record.target(backend.name, backend.dialect.name, "")
+        self._record.upstream, self._record.upstream_dialect = backend.name, backend.dialect.name
         self._record.streamed = self._call.stream
         self._exchange.headers = (("dragoman-notes", "0"), ("dragoman-upstream", backend.name))
         if not backend.gate.take():
@@ -102,7 +103,7 @@ class StoredAnswer:
 
     async def _ask(self, backend: Backend, credentials: Sequence[Credential]) -> None:
         """Ask with each credential until one finds the answer."""
-        request = backend.dressed(backend.dialect.binding.wrap(self._call))
+        request = with_headers(backend.dialect.binding.wrap(self._call), backend.own_headers())
         refused: Refused | None = None
         for credential in credentials:
             self._record.attempts += 1
@@ -123,8 +124,7 @@ class StoredAnswer:
     async def _whole(self, reply: Reply, backend: Backend) -> None:
         """Pass the upstream's JSON. Raises BadFrame for another body."""
         try:
-            account = self._exchange.account
-            body = await reply.read(_WHOLE_BYTES, None if account is None else account.keep)
+            body = await reply.read(_WHOLE_BYTES, self._account.keep)
             _check_json(body)
         except (TooLarge, jsonio.JsonError) as error:
             message = (
@@ -138,8 +138,7 @@ class StoredAnswer:
         """Pass whole frames as they come. A stream without its last frame ends with the dialect's error."""
         exchange, stored, frames = self._exchange, backend.dialect.stored, backend.dialect.binding.frames()
         assert stored is not None  # the upstream is of the client's family
-        account = exchange.account
-        held = KeptSize(Budget() if account is None else account.budget())
+        held = KeptSize(Budget(self._account.load.answer_limits, self._account))
         ended, hushed = False, 0
 
         def pass_on(chunk: bytes) -> None:

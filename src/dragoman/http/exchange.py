@@ -15,7 +15,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, NewType, Protocol, TypeVar
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from dragoman.errors import ClientFault, Fault, TooLarge
 from dragoman.http.framing import CHUNK, CONTINUE, LAST_CHUNK, header_lines, status_line
@@ -49,9 +49,6 @@ class BodyAccount(Protocol):
 
     def reserve(self, size: int) -> None:
         """Take room for bytes that are still to come. Raises ClientFault, and then takes none."""
-
-    def add(self, size: int) -> None:
-        """Count bytes that are there, or with a minus, are not held any more."""
 
 
 A = TypeVar("A", bound=BodyAccount)
@@ -164,12 +161,6 @@ class Exchange(Struct, Generic[A], eq=False):
     def chunk(self, data: bytes, *, last: bool = False) -> None:
         """Send a piece of a stream. Only the last one may be empty."""
         raise NotImplementedError
-
-    def forget_body(self) -> None:
-        """Drop the body: it is not read again."""
-        if self.account is not None:
-            self.account.add(-len(self.request.body))
-        self.request = structs.replace(self.request, body=b"")
 
     # --- the end
 

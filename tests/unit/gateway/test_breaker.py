@@ -95,7 +95,7 @@ def test_more_than_half_of_twenty_open_it(failures: int, opens: bool, ward: Ward
     ward.succeed(20 - failures)
     for done in range(failures):
         assert ward.refuses() is None
-        ward.breaker._counts[next(iter(ward.breaker._counts))].row = done % 4
+        ward.breaker.counts[next(iter(ward.breaker.counts))].row = done % 4
         ward.fail()
     assert (ward.refuses() is not None) is opens
 
@@ -324,7 +324,7 @@ def test_a_client_that_names_many_models_fills_nothing(ward: Ward) -> None:
         ward.fail(1, refused("rate_limit", 60.0), model=f"m{number}")
         ward.succeed(model=f"n{number}")
     assert len(ward.breaker.describe()) <= MOST_SCOPES
-    assert len(ward.breaker._counts) <= MOST_SCOPES
+    assert len(ward.breaker.counts) <= MOST_SCOPES
 
 
 def test_an_upstream_without_a_breaker_is_always_asked(ward: Ward) -> None:

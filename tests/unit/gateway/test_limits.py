@@ -39,7 +39,7 @@ from dragoman.gateway.limits import (
     check_text,
     check_tree,
 )
-from dragoman.gateway.policy import Budget, Patience, next_step, pick_error, with_reset
+from dragoman.gateway.policy import REQUEST, Budget, Patience, next_step, pick_error, with_reset
 from dragoman.http.exchange import ANY_PACE, Exchange, Pace
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
@@ -197,7 +197,7 @@ def test_what_is_held_is_limited_and_always_given_back() -> None:
     two.reserve(40_000)
     one.leave()
     two.reserve(900_000)
-    two.add(-900_000)
+    two.hold("body", 40_000)
     three = load.enter()
     with pytest.raises(Overloaded, match=r"2 requests are running.*server\.limits\.streams"):
         load.enter()
@@ -241,7 +241,7 @@ def test_large_requests_leave_room_for_small_ones() -> None:
         other.reserve(2 * 1024 * 1024)
     small = load.enter("b")
     small.reserve(500_000)
-    small.decoded(900_000)
+    small.hold("decoded", 900_000)
     many = [load.enter("b") for _ in range(16)]
     with pytest.raises(Overloaded):
         for account in many:
@@ -329,7 +329,7 @@ def refused(kind: Kind, retry_after: float | None = None) -> UpstreamFault:
 def test_the_numbers_of_the_policy_are_those_of_the_specification() -> None:
     assert Patience() == Patience(retries=2, least=0.2, most=2.0, longest=30.0)
     budget = Budget()
-    assert (budget._share, budget._always, budget._window) == (0.2, 3, 10.0)
+    assert (budget.share, budget.always, budget.window) == (0.2, 3, 10.0)
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_retries_are_a_fifth_of_the_traffic_and_three_in_any_case() -> None:
     budget = Budget()
     assert [budget.allows(0.0) for _ in range(4)] == [True, True, True, False]
     for _ in range(100):
-        budget.requests.add(1.0)
+        budget.recent.add(1.0, REQUEST)
     assert sum(budget.allows(1.0) for _ in range(100)) == 17  # with the three: twenty
     assert not budget.allows(9.9)
     assert budget.allows(11.1)

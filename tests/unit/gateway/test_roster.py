@@ -196,8 +196,9 @@ def test_l15_an_answer_of_another_key_is_not_found(key: str) -> None:
     services: Any = SimpleNamespace(memory=Memory(), holders=holders)
     fleet: Any = SimpleNamespace(backends=(backend,))
     exchange: Any = SimpleNamespace(request=request, owner=Owner(key))
+    account: Any = None
     call = Call("stored", "", False, None, {"id": "resp_1", "action": "read", "query": ""})
-    context = RequestContext(services, fleet, exchange, RESPONSES, call, Record("r", "GET", "/"))
+    context = RequestContext(services, fleet, exchange, account, RESPONSES, call, Record("r", "GET", "/"))
     stored = StoredAnswer(context)
     if key == "mine":
         found: Any = stored._holder(Owner(key))
@@ -264,7 +265,7 @@ def test_small_requests_are_never_worth_it(load: MemoryBudget) -> None:
     trimmer = Trimmer(load, lambda: done.append(1))
     for second in range(100):
         account = load.enter()
-        account.add(MIB)
+        account.hold("body", MIB)
         account.leave()
         trimmer.look(float(second))
     assert not done
