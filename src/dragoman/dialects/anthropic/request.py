@@ -12,7 +12,6 @@ from dragoman.dialects.anthropic.blocks import (
     FAMILY,
     extra,
     extra_of,
-    identifier,
     inner_fields,
     opaque,
     outer_fields,
@@ -30,8 +29,7 @@ from dragoman.dialects.anthropic.shapes import RawCall, Settings, exact_message,
 from dragoman.dialects.anthropic.tools import client_tool, compacting, definitions_in
 from dragoman.dialects.base import Call, ExactRequest
 from dragoman.dialects.kit.settings import guards_depth
-from dragoman.dialects.kit.tools import CLAUDE_MODES, render_claude_choice
-from dragoman.dialects.kit.values import json_text
+from dragoman.dialects.kit.values import CLAUDE_MODES, json_text, render_claude_choice
 from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where
 from dragoman.model.conversation import (
@@ -267,7 +265,7 @@ def _foreign_call(fields: Fields) -> ToolCall:
     function = fields.child("function")
     value = function.any("arguments")
     text = value if isinstance(value, str) else json_text(value or {}, function.path("arguments"), fields.blame)
-    call_id, name = identifier(fields, "id"), identifier(function, "name")
+    call_id, name = fields.identifier("id"), function.identifier("name")
     return ToolCall(call_id, name, text, extra=extra(fields), at=Where(fields.at))
 
 
@@ -277,7 +275,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
         return structs.replace(opaque(fields, kind), means=client_tool(kind, fields.rest()))
     fields.text("type", "")
     schema = fields.any("input_schema")
-    name, description = identifier(fields, "name"), fields.text("description", "")
+    name, description = fields.identifier("name"), fields.text("description", "")
     cache, strict = take_cache(fields), fields.flag("strict", None)
     waits_for: Literal["", "search"] = ""
     if fields.peek(_DEFERRED) is True:
@@ -304,7 +302,7 @@ def _tool_choice(fields: Fields, kept: dict[str, Json]) -> ToolChoice:
         return ToolChoice()
     mode = choice.one_of("type", _MODES)
     named = choice.maybe_child("function") or choice
-    names = (identifier(named, "name"),) if mode == "one" else ()
+    names = (named.identifier("name"),) if mode == "one" else ()
     alone = choice.flag("disable_parallel_tool_use", None)
     _keep(kept, "tool_choice", choice)
     return ToolChoice(mode, names, None if alone is None else not alone)  # type: ignore[arg-type]  # _MODES has them all

@@ -17,7 +17,7 @@ from dragoman.dialects.bedrock.nodes import (
     take_mark,
     with_extra,
 )
-from dragoman.dialects.kit.tools import CLAUDE_MODES, render_claude_choice, tool_body
+from dragoman.dialects.kit.values import CLAUDE_MODES, render_claude_choice, tool_body
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Where
 from dragoman.model.conversation import ToolChoice, ToolSpec

@@ -15,7 +15,7 @@ from dragoman.dialects.gemini.blocks import (
     read,
     with_extra,
 )
-from dragoman.dialects.kit.tools import tool_body
+from dragoman.dialects.kit.values import tool_body
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Where
 from dragoman.model.conversation import ToolChoice, ToolSpec

@@ -22,9 +22,7 @@ from dragoman.dialects.kiro.turns import (
     render_turn,
     with_beside,
 )
-from dragoman.dialects.kit.kept import merged
-from dragoman.dialects.kit.tools import tool_body
-from dragoman.dialects.kit.values import members
+from dragoman.dialects.kit.values import members, merged, tool_body
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, Text, Where
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec, canonical

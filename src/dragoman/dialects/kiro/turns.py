@@ -11,8 +11,7 @@ from typing import TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from dragoman.dialects.kit.kept import Kept
-from dragoman.dialects.kit.media import base64_bytes
+from dragoman.dialects.kit.values import Kept, base64_bytes
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Message

@@ -15,7 +15,7 @@ from dragoman.dialects.kiro.models import PATTERN, count_input, estimate_message
 from dragoman.dialects.kiro.pixels import pixels
 from dragoman.dialects.kiro.request import conversation_id, first_words
 from dragoman.dialects.kiro.turns import FAMILY, IDENTITY, own_fields
-from dragoman.dialects.kit.media import base64_bytes
+from dragoman.dialects.kit.values import base64_bytes
 from dragoman.errors import UnknownModel, Unrepresentable
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Extra, Media, Reasoning, Text, ToolCall, ToolResult
