@@ -24,7 +24,7 @@ from dragoman.dialects.anthropic.blocks import (
 )
 from dragoman.dialects.anthropic.faults import fault_of, render_fault
 from dragoman.dialects.base import World
-from dragoman.dialects.kit.pieces import NumberedEncoder, Writers, refuse_choice
+from dragoman.dialects.kit.pieces import ONE_CHOICE, NumberedEncoder, Writers
 from dragoman.dialects.kit.values import reply_fields
 from dragoman.errors import BadFrame, Fault, Kind, LocalMisuse, UpstreamFault
 from dragoman.model import events as ev
@@ -338,7 +338,8 @@ class AnthropicEncoder(NumberedEncoder):
         if isinstance(event, ev.UsageReported):
             self._usage = event.usage
         elif isinstance(event, ev.Stopped):
-            refuse_choice(event.choice)
+            if event.choice:
+                raise LocalMisuse(ONE_CHOICE)
             self._stop = event.stop
         else:
             if not self._told:
