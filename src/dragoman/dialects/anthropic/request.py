@@ -15,10 +15,10 @@ from dragoman.dialects.anthropic.blocks import (
     inner_fields,
     opaque,
     outer_fields,
+    own_fields,
     parse_content,
     parse_text,
     parse_tool_result,
-    plain_text,
     render_block,
     render_content,
     take_cache,
@@ -386,12 +386,12 @@ def _body(conversation: Conversation) -> dict[str, Json]:
         body["max_tokens"] = conversation.max_tokens
     system = tuple(takewhile(lambda text: not outer_fields(text.extra), conversation.system))
     if system:
-        body["system"] = _render_system(system)
+        body["system"] = render_content(system)
     others = _system_messages(conversation.system[len(system) :])
     body["messages"] = [_render_message(message) for message in (*others, *conversation.messages)]
-    if tools := [_render_tool(tool) for tool in conversation.tools if not _holds(tool.extra, _ADDED)]:
+    if tools := [_render_tool(tool) for tool in conversation.tools if _ADDED not in own_fields(tool.extra)]:
         body["tools"] = tools
-    if conversation.tool_choice != ToolChoice() or _holds(conversation.extra, "tool_choice"):  # it needs its type
+    if conversation.tool_choice != ToolChoice() or "tool_choice" in own_fields(conversation.extra):  # it needs its type
         body["tool_choice"] = _render_choice(conversation.tool_choice)
     body |= _render_form(conversation.output, conversation.thinking)
     if conversation.stop:
@@ -400,17 +400,6 @@ def _body(conversation: Conversation) -> dict[str, Json]:
     if conversation.user:
         body["metadata"] = {"user_id": conversation.user}
     return with_extra(body, conversation.extra)
-
-
-def _holds(kept: Extra | None, name: str) -> bool:
-    """Whether something of this field was not understood and is kept."""
-    return kept is not None and kept.family == FAMILY and name in kept.fields
-
-
-def _render_system(system: Sequence[Text]) -> Json:
-    if len(system) == 1 and (plain := plain_text(system[0])) is not None:
-        return plain
-    return [render_block(text) for text in system]
 
 
 def _system_messages(system: Sequence[Text]) -> Iterator[Message]:
@@ -438,7 +427,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     if tool.waits_for == "search":
         body[_DEFERRED] = True
     with_cache(body, tool.cache)
-    if _holds(tool.extra, "input_schema"):
+    if "input_schema" in own_fields(tool.extra):
         del body["input_schema"]  # it came as something else than an object, and goes back as it came
     return with_extra(body, tool.extra)
 
