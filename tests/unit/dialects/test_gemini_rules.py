@@ -13,7 +13,7 @@ import dragoman
 import dragoman.dialects as registry
 from dragoman.dialects.base import Call
 from dragoman.dialects.gemini import DIALECT
-from dragoman.dialects.kit.pairing import Pairs
+from dragoman.dialects.kit.values import Pairs
 from dragoman.model.blocks import Block, Media, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
 from dragoman.translate import Plan, plan

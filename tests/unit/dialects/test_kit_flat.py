@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.dialects.kit.flat import PlainSchemas
-from dragoman.dialects.kit.media import media_type
-from dragoman.dialects.kit.pairing import Pairs
-from dragoman.dialects.kit.references import References
+from dragoman.dialects.kit.flat import PlainSchemas, References
+from dragoman.dialects.kit.values import Pairs, media_type
 from dragoman.model.conversation import Conversation, ToolSpec
 from dragoman.model.filter import Facts, Notes
 

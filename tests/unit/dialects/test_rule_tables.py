@@ -15,7 +15,7 @@ from dragoman.agent import BedrockClient, BedrockResponseError
 from dragoman.cli.check import table_of
 from dragoman.dialects.kiro.rules import EVIDENCE
 from dragoman.dialects.kit.faults import FaultTable, refusal
-from dragoman.dialects.kit.kept import Kept, merged
+from dragoman.dialects.kit.values import Kept, merged
 from dragoman.dialects.rulebook import Rulebook
 from dragoman.errors import Fault, MissingField
 from dragoman.model.blocks import Extra

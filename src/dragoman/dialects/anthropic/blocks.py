@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import assert_never
 
 from msgspec import structs
 
 from dragoman.dialects.anthropic.tools import is_no_op, meaning_of
-from dragoman.dialects.kit.kept import Kept
-from dragoman.dialects.kit.tools import render_arguments
-from dragoman.dialects.kit.values import json_text
+from dragoman.dialects.kit.values import Kept, json_text, render_arguments
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import (
     Block,
@@ -138,16 +137,11 @@ def parse_redacted(fields: Fields) -> Reasoning:
 
 def parse_tool_use(fields: Fields) -> ToolCall:
     fields.any("type")
-    call_id, name = identifier(fields, "id"), identifier(fields, "name")
+    call_id, name = fields.identifier("id"), fields.identifier("name")
     value = fields.any("input")
     arguments = "" if value is None else json_text(value, fields.path("input"), fields.blame)
     cache = take_cache(fields)
     return ToolCall(call_id, name, arguments, cache=cache, extra=extra(fields), at=Where(fields.at))
-
-
-def identifier(fields: Fields, name: str) -> str:
-    """An id or a name: never the empty string (D5)."""
-    return fields.identifier(name)
 
 
 _KINDS: dict[str, Callable[[Fields], Block]] = {}  # filled below, where all readers are known
@@ -178,14 +172,6 @@ def _item(item: Json, at: Where, blame: type[DragomanError]) -> Block:
 
 
 # --- reading media
-
-
-def _image(fields: Fields) -> Media | Opaque:
-    return _media(fields, "image")
-
-
-def _document(fields: Fields) -> Media | Opaque:
-    return _media(fields, "document")
 
 
 def _media(fields: Fields, kind: str) -> Media | Opaque:
@@ -219,12 +205,12 @@ _SOURCES = {"image": ("base64", "url", "file"), "document": ("base64", "url", "t
 
 def _source(fields: Fields, how: str) -> tuple[str, str]:
     if how == "url":
-        return "", identifier(fields, "url")
+        return "", fields.identifier("url")
     if how == "file":
-        return "", identifier(fields, "file_id")
+        return "", fields.identifier("file_id")
     if how == "text":
         return fields.text("media_type", "text/plain"), fields.text("data")
-    mime, data = identifier(fields, "media_type"), identifier(fields, "data")
+    mime, data = fields.identifier("media_type"), fields.identifier("data")
     try:
         binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
     except ValueError:
@@ -324,8 +310,8 @@ _KINDS.update(
     redacted_thinking=parse_redacted,
     tool_use=parse_tool_use,
     tool_result=parse_tool_result,
-    image=_image,
-    document=_document,
+    image=partial(_media, kind="image"),
+    document=partial(_media, kind="document"),
 )
 
 # --- rendering
@@ -366,7 +352,7 @@ def _bare(block: Block, blame: type[DragomanError]) -> dict[str, Json]:
         case Media():
             return _render_media(block, blame)
         case Opaque():
-            return {**_own(block, blame)}
+            return _KEPT.own_data(block, blame)
     assert_never(block)
 
 
@@ -410,12 +396,6 @@ def _render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
     if block.name and block.kind == "document":
         body["title"] = block.name
     return body
-
-
-def _own(block: Opaque, blame: type[DragomanError]) -> dict[str, Json]:
-    if block.family != FAMILY or not isinstance(block.data, dict):
-        raise blame(f"{block.kind or 'a block'} of {block.family} has no place here", at=block.at.path)
-    return block.data
 
 
 def _no_seal(seal: Seal | None, at: Where, blame: type[DragomanError]) -> None:

@@ -24,9 +24,9 @@ from dragoman.dialects.anthropic.blocks import (
 )
 from dragoman.dialects.anthropic.faults import fault_of, render_fault
 from dragoman.dialects.base import World
-from dragoman.dialects.kit.pieces import NumberedEncoder, Writers, refuse_choice
+from dragoman.dialects.kit.pieces import ONE_CHOICE, NumberedEncoder, Writers
 from dragoman.dialects.kit.values import reply_fields
-from dragoman.errors import BadFrame, Fault, Kind, LocalMisuse, UpstreamFault
+from dragoman.errors import BadFrame, Fault, LocalMisuse, UpstreamFault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, Where
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
@@ -104,12 +104,9 @@ def parse_stop(fields: Fields) -> Stop:
     if fields.has("stop_details") and (details := fields.any("stop_details")) is not None:
         kept["stop_details"] = details
     if (kind := failure_kind(reason or "")) is not None:
-        raise UpstreamFault(f"the upstream stopped because of an error ({reason})", fault=_stopped(kind, str(reason)))
+        message = f"the upstream stopped because of an error ({reason})"
+        raise UpstreamFault(message, fault=Fault(kind, message, code=str(reason)))
     return Stop(_REASONS.get(reason or "") or known_stop(reason or "") or Why.END, sequence, extra_of(kept))
-
-
-def _stopped(kind: Kind, reason: str) -> Fault:
-    return Fault(kind, f"the upstream stopped because of an error ({reason})", code=reason)
 
 
 def drop_null(fields: Fields, name: str) -> None:
@@ -338,7 +335,8 @@ class AnthropicEncoder(NumberedEncoder):
         if isinstance(event, ev.UsageReported):
             self._usage = event.usage
         elif isinstance(event, ev.Stopped):
-            refuse_choice(event.choice)
+            if event.choice:
+                raise LocalMisuse(ONE_CHOICE)
             self._stop = event.stop
         else:
             if not self._told:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from dragoman.dialects.kit.tools import with_object_schema
+from dragoman.dialects.kit.values import with_object_schema
 from dragoman.model.blocks import Block, Opaque, Reasoning, Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.filter import EachMessage, EachTool, Facts, Features, Filter, MakeBack, Notes

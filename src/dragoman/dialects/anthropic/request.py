@@ -12,14 +12,13 @@ from dragoman.dialects.anthropic.blocks import (
     FAMILY,
     extra,
     extra_of,
-    identifier,
     inner_fields,
     opaque,
     outer_fields,
+    own_fields,
     parse_content,
     parse_text,
     parse_tool_result,
-    plain_text,
     render_block,
     render_content,
     take_cache,
@@ -30,8 +29,7 @@ from dragoman.dialects.anthropic.shapes import RawCall, Settings, exact_message,
 from dragoman.dialects.anthropic.tools import client_tool, compacting, definitions_in
 from dragoman.dialects.base import Call, ExactRequest
 from dragoman.dialects.kit.settings import guards_depth
-from dragoman.dialects.kit.tools import CLAUDE_MODES, render_claude_choice
-from dragoman.dialects.kit.values import json_text
+from dragoman.dialects.kit.values import CLAUDE_MODES, json_text, render_claude_choice
 from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where
 from dragoman.model.conversation import (
@@ -267,7 +265,7 @@ def _foreign_call(fields: Fields) -> ToolCall:
     function = fields.child("function")
     value = function.any("arguments")
     text = value if isinstance(value, str) else json_text(value or {}, function.path("arguments"), fields.blame)
-    call_id, name = identifier(fields, "id"), identifier(function, "name")
+    call_id, name = fields.identifier("id"), function.identifier("name")
     return ToolCall(call_id, name, text, extra=extra(fields), at=Where(fields.at))
 
 
@@ -277,7 +275,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
         return structs.replace(opaque(fields, kind), means=client_tool(kind, fields.rest()))
     fields.text("type", "")
     schema = fields.any("input_schema")
-    name, description = identifier(fields, "name"), fields.text("description", "")
+    name, description = fields.identifier("name"), fields.text("description", "")
     cache, strict = take_cache(fields), fields.flag("strict", None)
     waits_for: Literal["", "search"] = ""
     if fields.peek(_DEFERRED) is True:
@@ -304,7 +302,7 @@ def _tool_choice(fields: Fields, kept: dict[str, Json]) -> ToolChoice:
         return ToolChoice()
     mode = choice.one_of("type", _MODES)
     named = choice.maybe_child("function") or choice
-    names = (identifier(named, "name"),) if mode == "one" else ()
+    names = (named.identifier("name"),) if mode == "one" else ()
     alone = choice.flag("disable_parallel_tool_use", None)
     _keep(kept, "tool_choice", choice)
     return ToolChoice(mode, names, None if alone is None else not alone)  # type: ignore[arg-type]  # _MODES has them all
@@ -388,12 +386,12 @@ def _body(conversation: Conversation) -> dict[str, Json]:
         body["max_tokens"] = conversation.max_tokens
     system = tuple(takewhile(lambda text: not outer_fields(text.extra), conversation.system))
     if system:
-        body["system"] = _render_system(system)
+        body["system"] = render_content(system)
     others = _system_messages(conversation.system[len(system) :])
     body["messages"] = [_render_message(message) for message in (*others, *conversation.messages)]
-    if tools := [_render_tool(tool) for tool in conversation.tools if not _holds(tool.extra, _ADDED)]:
+    if tools := [_render_tool(tool) for tool in conversation.tools if _ADDED not in own_fields(tool.extra)]:
         body["tools"] = tools
-    if conversation.tool_choice != ToolChoice() or _holds(conversation.extra, "tool_choice"):  # it needs its type
+    if conversation.tool_choice != ToolChoice() or "tool_choice" in own_fields(conversation.extra):  # it needs its type
         body["tool_choice"] = _render_choice(conversation.tool_choice)
     body |= _render_form(conversation.output, conversation.thinking)
     if conversation.stop:
@@ -402,17 +400,6 @@ def _body(conversation: Conversation) -> dict[str, Json]:
     if conversation.user:
         body["metadata"] = {"user_id": conversation.user}
     return with_extra(body, conversation.extra)
-
-
-def _holds(kept: Extra | None, name: str) -> bool:
-    """Whether something of this field was not understood and is kept."""
-    return kept is not None and kept.family == FAMILY and name in kept.fields
-
-
-def _render_system(system: Sequence[Text]) -> Json:
-    if len(system) == 1 and (plain := plain_text(system[0])) is not None:
-        return plain
-    return [render_block(text) for text in system]
 
 
 def _system_messages(system: Sequence[Text]) -> Iterator[Message]:
@@ -440,7 +427,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     if tool.waits_for == "search":
         body[_DEFERRED] = True
     with_cache(body, tool.cache)
-    if _holds(tool.extra, "input_schema"):
+    if "input_schema" in own_fields(tool.extra):
         del body["input_schema"]  # it came as something else than an object, and goes back as it came
     return with_extra(body, tool.extra)
 

@@ -22,9 +22,7 @@ from dragoman.dialects.bedrock.nodes import (
     render_media,
     take_mark,
 )
-from dragoman.dialects.kit.media import base64_bytes
-from dragoman.dialects.kit.tools import render_arguments
-from dragoman.dialects.kit.values import json_text
+from dragoman.dialects.kit.values import base64_bytes, json_text, render_arguments
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import to_keep

@@ -13,7 +13,7 @@ from dragoman.dialects.bedrock.blocks import render_citation, render_redacted
 from dragoman.dialects.bedrock.faults import exception_payload
 from dragoman.dialects.bedrock.nodes import FAMILY, KEPT
 from dragoman.dialects.bedrock.reply import render_stop, render_usage
-from dragoman.dialects.kit.pieces import OF_A_BLOCK, NumberedEncoder, Writers, refuse_choice
+from dragoman.dialects.kit.pieces import OF_A_BLOCK, ONE_CHOICE, NumberedEncoder, Writers
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
@@ -172,7 +172,8 @@ class BedrockEncoder(NumberedEncoder):
         if isinstance(event, ev.Stopped) or not self._stopped:
             stop = Stop(Why.END)
             if isinstance(event, ev.Stopped):
-                refuse_choice(event.choice)
+                if event.choice:
+                    raise LocalMisuse(ONE_CHOICE)
                 stop = event.stop
             self._stopped = True
             out.append(Payload(b"messageStop", jsonio.encode(render_stop(stop))))

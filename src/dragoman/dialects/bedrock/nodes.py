@@ -7,8 +7,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.dialects.kit.kept import Kept
-from dragoman.dialects.kit.media import base64_bytes
+from dragoman.dialects.kit.values import Kept, base64_bytes
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Cache, Extra, Media, Where
 from dragoman.model.naming import to_keep

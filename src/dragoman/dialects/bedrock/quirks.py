@@ -11,7 +11,7 @@ from msgspec import structs
 
 from dragoman.dialects.bedrock.blocks import as_json
 from dragoman.dialects.bedrock.nodes import AS_JSON, FORMATS, KEPT, S3, Vendor
-from dragoman.dialects.kit.tools import with_object_schema
+from dragoman.dialects.kit.values import with_object_schema
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec

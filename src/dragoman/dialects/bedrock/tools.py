@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from dragoman.dialects.bedrock.nodes import KEPT, Vendor, beside, extra_beside, render_mark, take_mark
-from dragoman.dialects.kit.tools import CLAUDE_MODES, render_claude_choice, tool_body
+from dragoman.dialects.kit.values import CLAUDE_MODES, render_claude_choice, tool_body
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Where
 from dragoman.model.conversation import ToolChoice, ToolSpec

@@ -10,11 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypeAlias, assert_never
 
-from dragoman.dialects.kit.kept import Kept
-from dragoman.dialects.kit.media import base64_bytes
-from dragoman.dialects.kit.pairing import Pairs
-from dragoman.dialects.kit.tools import render_arguments
-from dragoman.dialects.kit.values import json_text
+from dragoman.dialects.kit.values import Kept, Pairs, base64_bytes, json_text, render_arguments
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import WORD, to_keep

@@ -9,8 +9,8 @@ from msgspec import structs
 from dragoman.dialects.base import Call
 from dragoman.dialects.gemini.blocks import FAMILY, KEPT, MADE, child, names, parse_part, read, render_part
 from dragoman.dialects.gemini.tools import json_schema, parse_choice, parse_tools, render_choice, render_tools
-from dragoman.dialects.kit.pairing import Pairs
 from dragoman.dialects.kit.settings import guards_depth, take_choices, take_knobs, take_limit, take_stops
+from dragoman.dialects.kit.values import Pairs
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Held, Message, Output, Role, Thinking, canonical

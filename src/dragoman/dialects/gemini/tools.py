@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dragoman.dialects.gemini.blocks import FAMILY, KEPT, child, each_of, names, read
-from dragoman.dialects.kit.tools import tool_body
+from dragoman.dialects.kit.values import tool_body
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Where
 from dragoman.model.conversation import ToolChoice, ToolSpec

@@ -23,8 +23,7 @@ from dragoman.dialects.kiro.request import (
     own_fields,
     turns_of,
 )
-from dragoman.dialects.kit.media import base64_bytes
-from dragoman.dialects.kit.values import items, json_text, members
+from dragoman.dialects.kit.values import base64_bytes, items, json_text, members
 from dragoman.errors import DragomanError, MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message, Thinking, ToolSpec, canonical

@@ -15,8 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.models import model_of
-from dragoman.dialects.kit.kept import Kept, merged
-from dragoman.dialects.kit.values import members
+from dragoman.dialects.kit.values import Kept, members, merged
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Output, ToolChoice, ToolSpec

@@ -17,8 +17,7 @@ from msgspec import Struct
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.raw import RawRequest, Turn
 from dragoman.dialects.kit.lint import Found
-from dragoman.dialects.kit.media import base64_bytes
-from dragoman.dialects.kit.values import Object, Placed, items, members, text
+from dragoman.dialects.kit.values import Object, Placed, base64_bytes, items, members, text
 from dragoman.dialects.rulebook import Breach, Evidence, Rulebook
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json

@@ -11,9 +11,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import structs
 
-from dragoman.dialects.kit.kept import cannot, describe
-from dragoman.dialects.kit.media import FILE_TYPES, base64_text, is_url
-from dragoman.dialects.kit.values import Object
+from dragoman.dialects.kit.values import FILE_TYPES, Object, base64_text, cannot, describe, is_url
 from dragoman.errors import MalformedRequest, MissingField, Unrepresentable
 from dragoman.model.blocks import Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Output, Thinking, ToolChoice, ToolSpec

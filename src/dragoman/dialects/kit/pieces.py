@@ -211,6 +211,7 @@ class PieceEncoder(Encoder):
 # --- numbered blocks
 
 
+ONE_CHOICE = "there is only one choice here"
 Writers: TypeAlias = Mapping[type[ev.Event], Callable[[Any, Any, list[Payload]], None]]
 
 
@@ -261,7 +262,8 @@ class NumberedEncoder(Encoder):
 
     def give_number(self, event: ev.BlockStarted) -> None:
         """Give the next number to a block that begins."""
-        refuse_choice(event.choice)
+        if event.choice:
+            raise LocalMisuse(ONE_CHOICE)
         self._index[event.key] = number = len(self._index)
         if event.place != number:
             self._moved[event.key] = True
@@ -280,9 +282,3 @@ class NumberedEncoder(Encoder):
 
 
 OF_A_BLOCK = ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.Cited | ev.BlockEnded
-
-
-def refuse_choice(choice: int) -> None:
-    """Refuse a second choice. Raises LocalMisuse."""
-    if choice:
-        raise LocalMisuse("there is only one choice here")

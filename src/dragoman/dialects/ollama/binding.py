@@ -5,9 +5,10 @@ from __future__ import annotations
 from msgspec import Struct
 
 from dragoman.dialects.base import Call, Model, in_cache_order
+from dragoman.dialects.kit.binding import JSON, json_post
 from dragoman.dialects.kit.faults import USUAL_STATUSES, FaultTable, refusal, unreadable
 from dragoman.dialects.kit.values import decoded, iso_time, members, text
-from dragoman.errors import Fault, Kind, MalformedRequest
+from dragoman.errors import Fault, Kind
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -74,15 +75,11 @@ class OllamaBinding(Struct, frozen=True):
 
     def wrap(self, call: Call) -> HttpRequest:
         if call.operation == "models":
-            return HttpRequest("GET", _TAGS, headers=(("accept", "application/json"),))
+            return HttpRequest("GET", _TAGS, headers=(("accept", JSON),))
         body = call.body if isinstance(call.body, dict) else {}
         whole: dict[str, Json] = {"model": call.model, "stream": call.stream, **body}
-        try:
-            data = jsonio.encode(in_cache_order(whole, ("model", "tools"), "messages"))
-        except jsonio.JsonError as error:
-            raise MalformedRequest(str(error)) from None
-        accept = NDJSON if call.stream else "application/json"
-        return HttpRequest("POST", _CHAT, "", (("content-type", "application/json"), ("accept", accept)), data)
+        ordered = in_cache_order(whole, ("model", "tools"), "messages")
+        return json_post(_CHAT, ordered, NDJSON if call.stream else JSON)
 
     def frames(self) -> FrameDecoder:
         return NdjsonDecoder()

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.kit.flat import FlatMessages, NoChoice, OneLevel, PlainSchemas, SendFields
-from dragoman.dialects.kit.kept import refuse_unfit
+from dragoman.dialects.kit.values import refuse_unfit
 from dragoman.dialects.ollama import binding, messages, rules
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation

@@ -18,12 +18,20 @@ from typing import Literal
 from msgspec import Struct
 
 from dragoman.dialects.base import Call, Decoder, World
-from dragoman.dialects.kit.functions import Functions
-from dragoman.dialects.kit.kept import Kept, cannot, describe, merged
-from dragoman.dialects.kit.media import base64_text, untyped_media
-from dragoman.dialects.kit.pairing import Pairs
 from dragoman.dialects.kit.pieces import PieceEncoder, Pieces, reply_of
-from dragoman.dialects.kit.values import decoded, iso_time, members
+from dragoman.dialects.kit.values import (
+    Functions,
+    Kept,
+    Pairs,
+    base64_text,
+    cannot,
+    decoded,
+    describe,
+    iso_time,
+    members,
+    merged,
+    untyped_media,
+)
 from dragoman.dialects.ollama.binding import fault_of, render_fault
 from dragoman.errors import BadFrame, DragomanError, Fault, LocalMisuse, MissingField, Truncated, Unrepresentable
 from dragoman.model import events as ev

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dragoman.dialects.base import Call
+from dragoman.dialects.kit.flat import has_references
 from dragoman.dialects.kit.lint import Found, StreamLint
-from dragoman.dialects.kit.references import has_references
 from dragoman.dialects.kit.shapes import Flag, Free, Map, Members, Num, Seq, Str, flaws
 from dragoman.dialects.kit.values import decoded, items, members
 from dragoman.dialects.rulebook import Breach, Rulebook

@@ -11,10 +11,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.kit.kept import Kept, cannot, describe
-from dragoman.dialects.kit.media import base64_text
 from dragoman.dialects.kit.openai_requests import arguments_text, image_at, refuse_marks, take_file_data
-from dragoman.dialects.kit.values import text
+from dragoman.dialects.kit.values import Kept, base64_text, cannot, describe, text
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import OUTER, WORD, to_keep

@@ -11,7 +11,7 @@ from dragoman.dialects.kit.binding import EVENTS, JSON, SseBinding, call_of, jso
 from dragoman.dialects.kit.faults import refusal
 from dragoman.dialects.kit.openai_errors import status_of
 from dragoman.dialects.kit.openai_requests import EFFORTS
-from dragoman.dialects.kit.tools import NameOutput
+from dragoman.dialects.kit.values import NameOutput
 from dragoman.dialects.openai import reply, request, rules, stream_rules
 from dragoman.dialects.openai.blocks import DETAIL, FAMILY, FORMAT, OpenaiSettings
 from dragoman.dialects.openai.encoder import OpenaiEncoder

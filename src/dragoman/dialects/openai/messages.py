@@ -7,9 +7,8 @@ from itertools import groupby
 
 from msgspec import structs
 
-from dragoman.dialects.kit.kept import cannot, describe
 from dragoman.dialects.kit.openai_requests import arguments_text
-from dragoman.dialects.kit.pairing import Pairs
+from dragoman.dialects.kit.values import Pairs, cannot, describe
 from dragoman.dialects.openai.blocks import (
     CALL_ID_FIELDS,
     FAMILY,

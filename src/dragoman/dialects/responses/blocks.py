@@ -8,9 +8,8 @@ from typing import TypeAlias
 
 from msgspec import structs
 
-from dragoman.dialects.kit.kept import Kept, cannot, describe
 from dragoman.dialects.kit.openai_requests import image_at, refuse_marks, take_file_data
-from dragoman.dialects.kit.values import items, members, text
+from dragoman.dialects.kit.values import Kept, cannot, describe, items, members, text
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Source, Text, Where
 from dragoman.model.naming import OUTER, WORD, to_keep

@@ -15,7 +15,7 @@ from dragoman.dialects.kit.binding import EVENTS, JSON, SseBinding, call_of, jso
 from dragoman.dialects.kit.faults import refusal
 from dragoman.dialects.kit.openai_errors import render_error, status_of
 from dragoman.dialects.kit.openai_requests import EFFORTS
-from dragoman.dialects.kit.tools import NameOutput
+from dragoman.dialects.kit.values import NameOutput
 from dragoman.dialects.responses import reply, request, rules, stream_rules
 from dragoman.dialects.responses.blocks import FAMILY
 from dragoman.dialects.responses.encoder import ResponsesEncoder

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from msgspec import structs
 
-from dragoman.dialects.kit.kept import cannot, describe
 from dragoman.dialects.kit.openai_requests import arguments_text, refuse_marks
+from dragoman.dialects.kit.values import cannot, describe
 from dragoman.dialects.responses.blocks import (
     API,
     FAMILY,

@@ -14,7 +14,7 @@ from dragoman.dialects.kiro.faults import context_full
 from dragoman.dialects.kiro.models import PATTERN, name_of
 from dragoman.dialects.kiro.pixels import pixels
 from dragoman.dialects.kiro.request import FAMILY, IDENTITY, conversation_id, count_input, estimate_message, own_fields
-from dragoman.dialects.kit.media import base64_bytes
+from dragoman.dialects.kit.values import base64_bytes
 from dragoman.errors import UnknownModel, Unrepresentable
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Extra, Media, Reasoning, Text, ToolCall, ToolResult
