@@ -562,6 +562,7 @@ INVOKE = '<invoke name="Read"><parameter name="path">a & b</parameter><parameter
         ('[Called Read with args: {"path": "a]{"}]', {"path": "a]{"}),
         (INVOKE, {"path": "a & b", "n": 3}),
         (f"<function_calls>\n{INVOKE}\n</function_calls>\n", {"path": "a & b", "n": 3}),
+        (INVOKE.replace("a & b", "a </invoke> b"), {"path": "a </invoke> b", "n": 3}),
     ],
 )
 def test_a_leaked_call_is_recovered_wherever_it_is_cut(markup: str, arguments: Body) -> None:

@@ -237,7 +237,11 @@ class KiroDecoder(Decoder):
             self._open = None
         return events
 
-    def _about(self, said: _About, kind: str) -> ev.Events:
+    def _about(self, said: Any, kind: str) -> ev.Events:
+        """An event about the answer as a whole: `said` is an _About, or what the credits are."""
+        if kind == "meteringEvent":
+            self._metering = to_builtins(said)
+            return ()
         if kind == "messageMetadataEvent":
             if not self._id and isinstance(said.utteranceId, str):
                 self._id = said.utteranceId
@@ -254,10 +258,6 @@ class KiroDecoder(Decoder):
             self._percentage, has_counts = float(percentage), True
         begun = self._turn_to(self._kind)
         return (*begun, ev.UsageReported(self._usage())) if has_counts else tuple(begun)
-
-    def _meter(self, said: _Metering | dict[str, Json], _kind: str) -> ev.Events:
-        self._metering = to_builtins(said)
-        return ()
 
     def _usage(self) -> Usage:
         output, reasoning = self._output.tokens, self._reasoning.tokens
@@ -470,5 +470,5 @@ _HANDLERS: dict[str, _Handler] = {
     "metadataEvent": _ABOUT,
     "messageStopEvent": _ABOUT,
     "messageMetadataEvent": _ABOUT,
-    "meteringEvent": _Handler(jsonio.strict(_Metering), Fields.rest, KiroDecoder._meter),
+    "meteringEvent": _Handler(jsonio.strict(_Metering), Fields.rest, KiroDecoder._about),
 }
