@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import string
-from typing import Any
+from typing import Any, Literal
 
-from dragoman.filters.raw_tools.families import ATTRIBUTE, THINK_END, attributes, inside, pairs
+from dragoman.filters.raw_tools.families import ATTRIBUTE, THINK_END, attributes, inside, pairs, prefixed
 from dragoman.filters.raw_tools.table import Keys, Markup, Table
 
 # --- Spellings and fields that several rows, or several fields of one row, have in common
@@ -71,18 +71,14 @@ _MISTRAL: dict[str, Any] = {
     "reasoning": (("[THINK]", "[/THINK]"),),
 }
 
-
-def _prefixed(literal: str, rest: str) -> str:
-    """Return a pattern for the literal and what follows, for every beginning of that, and for the empty text."""
-    for char in reversed(literal):
-        rest = f"(?:{re.escape(char)}{rest})?"
-    return rest
-
-
 # gpt-oss (harmony): a message to a recipient is a call; one without is reasoning or text, by its channel.
 
 _ASSISTANT = "<|start|>assistant"
-_CHANNELS = (("analysis", "reasoning"), ("commentary", "text"), ("final", "text"))
+_CHANNELS: tuple[tuple[str, Literal["text", "reasoning"]], ...] = (
+    ("analysis", "reasoning"),
+    ("commentary", "text"),
+    ("final", "text"),
+)
 
 _LLAMA3: dict[str, Any] = {
     "family": "llama3_json",
@@ -280,7 +276,7 @@ TABLES: tuple[Table, ...] = (
         call_begin=("[TOOL_CALLS]",),
         header_end=("[ARGS]",),
         header_stop=("{",),
-        header=re.compile(r"\s*(?P<name>[\w.:/-]*)\s*" + _prefixed("[CALL_ID]", r"(?P<id>[\w-]*)\s*")),
+        header=re.compile(r"\s*(?P<name>[\w.:/-]*)\s*" + prefixed("[CALL_ID]", r"(?P<id>[\w-]*)\s*")),
         self_closing=True,
         **_MISTRAL,
     ),
