@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct
 
+from dragoman.filters.raw_tools.learning.pieces import Job
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -86,8 +87,8 @@ def _template_in(config: Mapping[str, Json], name: str) -> str:
     return found
 
 
-def render(template: Template, jobs: Mapping[str, Struct], seconds: float = SECONDS) -> Rendered:
-    """Render all jobs (the fields of `Job`) in a child process. Raises TemplateError if it gives no answer."""
+def render(template: Template, jobs: Mapping[str, Job], seconds: float = SECONDS) -> Rendered:
+    """Render all jobs in a child process. Raises TemplateError if it gives no answer."""
     order = jsonio.encode({"template": template, "jobs": dict(jobs), "seconds": seconds})
     environ = {name: os.environ[name] for name in _KEPT if name in os.environ}
     command = [sys.executable, "-m", "dragoman.cli.chat_template"]
@@ -113,14 +114,6 @@ def _last_line(data: bytes) -> str:
 
 
 # --- the child
-
-
-class Job(Struct, frozen=True):
-    """One conversation to render."""
-
-    messages: list[Any]
-    tools: list[Any]
-    generation_prompt: bool = False
 
 
 class _Order(Struct, frozen=True):

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 import dragoman
 from dragoman.cli.ports import holder
-from dragoman.cli.status import ask, duration, store_name
+from dragoman.cli.status import duration, status_of, store_name
 from dragoman.errors import DragomanError, UnknownModel
 from dragoman.gateway.config import Config, ConfigError, Loaded, Upstream, examine
 from dragoman.gateway.secrets import Places, Secret, gateway_key, places, read_private
@@ -54,7 +54,7 @@ class Scene:
             self.loaded = examine(file, environ)
         except ConfigError as error:
             self.error = error
-        self.running = ask(self.admin_socket)
+        self.running = status_of(self.admin_socket)
 
     @property
     def admin_socket(self) -> Path:

@@ -8,12 +8,10 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from urllib.parse import urlencode
 
-from dragoman.cli.status import add_port, admin_socket, cooldown
+from dragoman.cli.status import NOT_RUNNING, add_port, admin_socket, ask, cooldown
 from dragoman.cli.terminal import complain, forgive
 from dragoman.wire import jsonio
-from dragoman.wire.jsonio import Json, JsonError
-
-_NOT_RUNNING = 4
+from dragoman.wire.jsonio import Json
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -29,9 +27,9 @@ def run(arguments: Namespace) -> int:
     socket = admin_socket(arguments.config, arguments.port)
     clear = arguments.action == "clear"
     query = f"?{urlencode({'upstream': arguments.upstream})}" if arguments.upstream and clear else ""
-    found = _asked(socket, f"/cooldowns/clear{query}" if clear else "/cooldowns", "POST" if clear else "GET")
+    found = ask(socket, f"/cooldowns/clear{query}" if clear else "/cooldowns", "POST" if clear else "GET")
     if found is None:
-        return complain(f"no gateway answers at {socket}. `dragoman serve` starts one.", _NOT_RUNNING)
+        return complain(f"no gateway answers at {socket}. `dragoman serve` starts one.", NOT_RUNNING)
     if isinstance(found, dict):
         return _cleared(found, as_json=arguments.json)
     rows = [
@@ -53,12 +51,3 @@ def _cleared(found: dict[str, Json], *, as_json: bool) -> int:
     count = found.get("cleared")
     print(jsonio.encode(found).decode() if as_json else f"{count} cleared" if count else "nobody was left alone")
     return 0
-
-
-def _asked(socket: Path, what: str, method: str) -> Json:
-    from dragoman.gateway import admin
-
-    try:
-        return jsonio.decode(admin.ask(socket, what, method))
-    except (OSError, JsonError):
-        return None

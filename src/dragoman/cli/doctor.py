@@ -73,8 +73,7 @@ def _print(found: Sequence[Check]) -> None:
 
 
 def _print_json(found: Sequence[Check], about: Mapping[str, object]) -> None:
-    rows = [{"id": each.id, "state": each.state, "what": each.what, "remedy": each.remedy} for each in found]
-    told = {"ok": not _status(found), "version": __version__, "checks": rows, **about}
+    told = {"ok": not _status(found), "version": __version__, "checks": list(found), **about}
     print(jsonio.pretty(told).decode())
 
 

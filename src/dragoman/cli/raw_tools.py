@@ -12,6 +12,7 @@ from msgspec import Struct
 from dragoman.cli.terminal import Paint, Unreadable, complain, forgive, one_line, plain, read
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import ALIASES, TABLES, Table
+from dragoman.filters.raw_tools.outputs import Found, joined
 from dragoman.filters.raw_tools.table import Markup
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -73,19 +74,6 @@ def _list(arguments: Namespace) -> int:
 # --- try
 
 
-class Found(Struct, frozen=True, omit_defaults=True):
-    """One thing that the engine found, in reading order."""
-
-    kind: str  # text, reasoning, call, remark
-    text: str = ""
-    id: str = ""
-    name: str = ""
-    table: str = ""
-    arguments: str = ""
-    complete: bool = True
-    rule: str = ""
-
-
 def _try(arguments: Namespace) -> int:
     tools = _tools(arguments.tools)
     text = read(arguments.file).decode(errors="replace")
@@ -120,33 +108,14 @@ def _tools(name: str | None) -> list[Json]:
 
 
 def find(text: str, choice: str, tools: Iterable[Json] = (), cut: int = 0) -> Iterator[Found]:
-    """Yield what the engine finds in a text, joined over the pieces. Raises LocalMisuse for an unknown table."""
+    """Return what the engine finds in a text, joined over the pieces. Raises LocalMisuse for an unknown table."""
     from dragoman.filters.raw_tools import Engine, Ids, Tools
     from dragoman.filters.raw_tools.chunks import spec_of
-    from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Remark, Said
 
     engine = Engine(choice, Tools(spec_of(tool) for tool in tools if isinstance(tool, dict)), Ids())
     size = cut if cut > 0 else max(len(text), 1)
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
-    said, carrier = "", ""
-    call, written = Found("call"), ""
-    for output in (*(each for piece in pieces for each in engine.feed(piece)), *engine.close()):
-        if said and not (isinstance(output, Said) and output.carrier.value == carrier):
-            yield Found(carrier, text=said)
-            said = ""
-        match output:
-            case Said():
-                said, carrier = said + output.text, output.carrier.value
-            case CallStarted():
-                call, written = Found("call", id=output.id, name=output.name, table=output.table), ""
-            case Arguments():
-                written += output.text
-            case CallEnded(complete=complete):
-                yield Found("call", id=call.id, name=call.name, table=call.table, arguments=written, complete=complete)
-            case Remark():
-                yield Found("remark", text=output.detail, rule=output.rule)
-    if said:
-        yield Found(carrier, text=said)
+    return joined((*(each for piece in pieces for each in engine.feed(piece)), *engine.close()))
 
 
 def _lines(found: Iterable[Found], paint: Paint) -> Iterator[str]:

@@ -23,14 +23,14 @@ from dragoman.cli.checks import saved_settings
 from dragoman.cli.found import NOTHING_FOUND, Find, configuration, missing, upstream_variables, what_to_set
 from dragoman.cli.recipes import Prepared, Recipe, assignments, prepare, recipe_for, shell_key
 from dragoman.cli.serve import NOT_STARTED
-from dragoman.cli.status import ask
+from dragoman.cli.status import NOT_RUNNING, status_of
 from dragoman.cli.terminal import complain, port_number
 from dragoman.errors import DragomanError, LocalMisuse, UnknownModel
 from dragoman.gateway.config import Config, ConfigError, load
 from dragoman.gateway.listing import catalogue
 from dragoman.gateway.secrets import KEY_PREFIX, gateway_key, places
 
-_CONFIG_IS_WRONG, _NOT_RUNNING, _LOGIN_NEEDED, _NO_PROGRAM, _CANNOT_RUN = 3, 4, 5, 127, 126
+_CONFIG_IS_WRONG, _LOGIN_NEEDED, _NO_PROGRAM, _CANNOT_RUN = 3, 5, 127, 126
 _DRAIN = 1.0  # seconds that answers have when the client is gone: nobody reads them
 _NEAR = ("127.0.0.1", "localhost", "::1")
 _KEY = "\x00the-key\x00"
@@ -185,7 +185,7 @@ def _opened(log: Path | None) -> Iterator[TextIO]:
 
 def _running() -> Reach | None:
     """The gateway that this user runs."""
-    status = ask(load(None, os.environ).server.admin_socket)
+    status = status_of(load(None, os.environ).server.admin_socket)
     if status is None or status.get("state") != "ready" or not isinstance(status.get("url"), str):
         return None
     file = status.get("config")
@@ -248,7 +248,7 @@ def child_environment(environ: Mapping[str, str], made: Prepared, hidden: set[st
 def _print_env(arguments: Namespace, recipe: Recipe) -> int:
     reach = _running()
     if reach is None:
-        raise _Stop("no gateway is running whose address could be printed. `dragoman serve` starts one.", _NOT_RUNNING)
+        raise _Stop("no gateway is running whose address could be printed. `dragoman serve` starts one.", NOT_RUNNING)
     made = _prepared(recipe, reach, arguments.model, _KEY)
     for line in exports(made, reach.words or shlex.quote(reach.key)):
         print(line)

@@ -17,7 +17,7 @@ from dragoman.gateway.secrets import places
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, JsonError
 
-_NOT_RUNNING = 4
+NOT_RUNNING = 4
 _HEALTH = {"ok": "green", "unused": "dim", "cooling": "yellow", "failing": "red"}
 _STATES = {"ok": "green", "expired": "red", "missing": "red", "login needed": "red", "expiring": "yellow"}
 
@@ -37,13 +37,13 @@ def add_port(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     forgive(sys.stdout)
     socket = admin_socket(arguments.config, arguments.port)
-    found = ask(socket)
+    found = status_of(socket)
     elsewhere = _others(socket) if arguments.port is None else []
     if found is None:
         if arguments.json:
             print(jsonio.pretty({"state": "not running", "admin_socket": str(socket)}).decode())
         print("\n".join(elsewhere), end="\n" if elsewhere else "", file=sys.stderr)
-        return complain(f"no gateway answers at {socket}. `dragoman serve` starts one.", _NOT_RUNNING)
+        return complain(f"no gateway answers at {socket}. `dragoman serve` starts one.", NOT_RUNNING)
     if arguments.usage:
         asyncio.run(_add_usage(found, arguments.config))
     if arguments.json:
@@ -69,7 +69,7 @@ def admin_socket(file: Path | None, port: int | None = None) -> Path:
 def _of_port(place: Path, port: int) -> Path:
     from dragoman.gateway import admin
 
-    first = ask(place) or {}
+    first = status_of(place) or {}
     return place if str(first.get("url")).endswith(f":{port}") else admin.beside(place, port)
 
 
@@ -77,19 +77,24 @@ def _others(place: Path) -> list[str]:
     """A line for each further gateway of this user."""
     from dragoman.gateway import admin
 
-    urls = [str((ask(path) or {}).get("url")) for path in admin.others(place)]
+    urls = [str((status_of(path) or {}).get("url")) for path in admin.others(place)]
     return [f"another gateway runs at {url}: dragoman status --port {url.rpartition(':')[2]}" for url in urls]
 
 
-def ask(socket: Path) -> dict[str, Json] | None:
-    """The status of whoever runs there; None if nobody does."""
+def status_of(socket: Path) -> dict[str, Json] | None:
+    """The status of the gateway that listens there; None if none does."""
+    found = ask(socket)
+    return found if isinstance(found, dict) else None
+
+
+def ask(socket: Path, what: str = "/status", method: str = "GET") -> Json:
+    """What the gateway that listens there answers; None if none does."""
     from dragoman.gateway import admin
 
     try:
-        found = admin.status(socket)
+        return jsonio.decode(admin.ask(socket, what, method))
     except (OSError, JsonError):
         return None
-    return found if isinstance(found, dict) else None
 
 
 # --- the quota

@@ -93,3 +93,10 @@ def pairs(name: str, prefix: str = "", sections: Iterable[str] = (), *, gap: str
         **more,
     }
     return Table(name=name, body="markup", **fields)
+
+
+def prefixed(literal: str, rest: str) -> str:
+    """Return a pattern for the literal and what follows, for every beginning of that, and for the empty text."""
+    for char in reversed(literal):
+        rest = f"(?:{re.escape(char)}{rest})?"
+    return rest

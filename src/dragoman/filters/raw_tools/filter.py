@@ -49,14 +49,8 @@ class RawTools(Filter):
         think_tags: bool = False,
         family: str = "",
     ) -> None:
-        self._choice = choice
-        self._mode: Mode = mode
         self._kimi_ids = kimi_ids
-        self._ids = ids
-        self._interleaves = interleaves
-        self._trailing_text = trailing_text
-        self._think_tags = think_tags
-        self._family = family
+        self._settings = _Settings(choice, mode, ids, interleaves, trailing_text, think_tags, family)
         if choice != "off":
             grammar_of(choice)  # an unknown name is an error here, not in the middle of an answer
 
@@ -66,31 +60,29 @@ class RawTools(Filter):
             conversation = number_calls(conversation, notes)
         tools = [tool for tool in asked.tools if isinstance(tool, ToolSpec)]
         known = bool(asked.messages)  # a translation of an answer alone has no request
-        choice = "off" if self._choice == "auto" and known and not tools else self._choice  # D20
-        if choice == "off" and not self._think_tags:
+        choice = self._settings.choice
+        if choice == "auto" and known and not tools:  # D20
+            choice = "off"
+        if choice == "off" and not self._settings.think_tags:
             return conversation, None
         held = facts.inventory(asked)
-        settings = _Settings(
-            choice,
-            self._mode,
-            Tools(tools),
-            _used_ids(held),
-            len(held.calls),
-            self._ids,
-            asked.tool_choice.mode == "none",
-            self._interleaves,
-            self._trailing_text,
-            self._think_tags,
-            self._family,
+        settings = structs.replace(
+            self._settings,
+            choice=choice,
+            tools=Tools(tools),
+            used=_used_ids(held),
+            calls=len(held.calls),
+            muted=asked.tool_choice.mode == "none",
         )
         return conversation, partial(_Back, settings)
 
     def _numbers(self, model: str) -> bool:
         if self._kimi_ids is not None:
             return self._kimi_ids
-        if self._choice in ("auto", "off"):
-            return self._choice == "auto" and _KIMI.search(model) is not None
-        return any(table.numbered for table in tables_of(self._choice))
+        choice = self._settings.choice
+        if choice in ("auto", "off"):
+            return choice == "auto" and _KIMI.search(model) is not None
+        return any(table.numbered for table in tables_of(choice))
 
 
 def _used_ids(held: Inventory) -> frozenset[str]:
@@ -99,17 +91,19 @@ def _used_ids(held: Inventory) -> frozenset[str]:
 
 
 class _Settings(Struct, frozen=True):
+    """How answers are read: as it was configured, and then what the request says."""
+
     choice: str
     mode: Mode
-    tools: Tools
-    used: frozenset[str]
-    calls: int
     alphabet: Alphabet | None
-    muted: bool
     interleaves: bool
     trailing_text: bool
     think_tags: bool
     family: str
+    tools: Tools = Tools()
+    used: frozenset[str] = _NO_IDS
+    calls: int = 0
+    muted: bool = False
 
 
 class _Lane:

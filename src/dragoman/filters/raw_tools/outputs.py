@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from dragoman.filters.raw_tools.names import Header, Ids, Tools
 from dragoman.filters.raw_tools.prose import Quotation
@@ -50,6 +51,42 @@ class Remark(Struct, frozen=True, gc=False):
 
 
 Output: TypeAlias = Said | CallStarted | Arguments | CallEnded | Remark
+
+
+class Found(Struct, frozen=True, omit_defaults=True):
+    """One thing that the engine found, in reading order."""
+
+    kind: str  # text, reasoning, call, remark
+    text: str = ""
+    id: str = ""
+    name: str = ""
+    table: str = ""
+    arguments: str = ""
+    complete: bool = True
+    rule: str = ""
+
+
+def joined(outputs: Iterable[Output]) -> Iterator[Found]:
+    """Yield what was found, each text and each call as one, however they came."""
+    said, carrier = "", ""
+    call, written = Found("call"), ""
+    for output in outputs:
+        if said and not (isinstance(output, Said) and output.carrier.value == carrier):
+            yield Found(carrier, text=said)
+            said = ""
+        match output:
+            case Said():
+                said, carrier = said + output.text, output.carrier.value
+            case CallStarted():
+                call, written = Found("call", id=output.id, name=output.name, table=output.table), ""
+            case Arguments():
+                written += output.text
+            case CallEnded(complete=complete):
+                yield structs.replace(call, arguments=written, complete=complete)
+            case Remark():
+                yield Found("remark", text=output.detail, rule=output.rule)
+    if said:
+        yield Found(carrier, text=said)
 
 
 # --- One call while it is read: it streams, or it waits for its name or its end

@@ -10,7 +10,7 @@ import re
 import string
 from typing import Any, Literal
 
-from dragoman.filters.raw_tools.families import ATTRIBUTE, THINK_END, attributes, inside, pairs
+from dragoman.filters.raw_tools.families import ATTRIBUTE, THINK_END, attributes, inside, pairs, prefixed
 from dragoman.filters.raw_tools.table import Keys, Markup, Table
 
 # --- Spellings and fields that several rows, or several fields of one row, have in common
@@ -70,14 +70,6 @@ _MISTRAL: dict[str, Any] = {
     "trailing": ("[/TOOL_CALLS]", "</s>"),
     "reasoning": (("[THINK]", "[/THINK]"),),
 }
-
-
-def _prefixed(literal: str, rest: str) -> str:
-    """Return a pattern for the literal and what follows, for every beginning of that, and for the empty text."""
-    for char in reversed(literal):
-        rest = f"(?:{re.escape(char)}{rest})?"
-    return rest
-
 
 # gpt-oss (harmony): a message to a recipient is a call; one without is reasoning or text, by its channel.
 
@@ -284,7 +276,7 @@ TABLES: tuple[Table, ...] = (
         call_begin=("[TOOL_CALLS]",),
         header_end=("[ARGS]",),
         header_stop=("{",),
-        header=re.compile(r"\s*(?P<name>[\w.:/-]*)\s*" + _prefixed("[CALL_ID]", r"(?P<id>[\w-]*)\s*")),
+        header=re.compile(r"\s*(?P<name>[\w.:/-]*)\s*" + prefixed("[CALL_ID]", r"(?P<id>[\w-]*)\s*")),
         self_closing=True,
         **_MISTRAL,
     ),

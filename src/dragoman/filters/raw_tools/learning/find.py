@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from dragoman.filters.raw_tools.learning import find_json
 from dragoman.filters.raw_tools.learning.find_json import HEADER, marked, named_inside
@@ -154,7 +154,7 @@ def markup(shots: Mapping[str, str]) -> dict[str, Any] | None:
         return None
     end = "".join(gap[:ends])
     frame = frame_of(layout.before, layout.after.removeprefix(end), _between(shots, end))
-    frame = Frame(frame.section_begin, frame.call_begin.rstrip(_QUOTES), frame.call_end, frame.section_end)
+    frame = structs.replace(frame, call_begin=frame.call_begin.rstrip(_QUOTES))
     fields = {**marked(frame), "header": HEADER, "body": "markup"}
     header_end = joined(header[: len(header) - opens]).lstrip(_QUOTES)
     if header_end:

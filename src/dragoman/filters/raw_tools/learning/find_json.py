@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from dragoman.filters.raw_tools.families import NOTHING, prefixed
 from dragoman.filters.raw_tools.learning.pieces import Frame, frame_of
 from dragoman.filters.raw_tools.learning.probes import FIRST, SECOND, ProbeCall, call_id
 from dragoman.filters.raw_tools.table import Keys
@@ -16,7 +17,6 @@ from dragoman.wire.jsonio import Json
 
 NAME = r"""[^\s<>{}\[\]"']*"""
 HEADER = re.compile(rf"""\s*["']?(?P<name>{NAME})["']?\s*""")
-INSIDE = re.compile(r"\s*(?P<name>)")  # the header of a body that names its calls itself
 _QUOTES = "\"'"
 _FENCE = re.compile(r"(?<!\s)\s*+(```\w*+)\s*+\Z")
 
@@ -47,13 +47,8 @@ def values_in(text: str) -> Iterator[Value]:
 
 def marked(frame: Frame) -> dict[str, Any]:
     """Return the markers of a frame as fields of a table."""
-    found = {
-        "section_begin": frame.section_begin,
-        "call_begin": frame.call_begin,
-        "call_end": frame.call_end,
-        "section_end": frame.section_end,
-    }
-    return {field: (marker,) for field, marker in found.items() if marker}
+    found = structs.asdict(frame).items()
+    return {field: (marker,) for field, marker in found if marker and field != "between"}
 
 
 # --- a header, then the arguments
@@ -77,7 +72,7 @@ def json_after_header(shots: Mapping[str, str]) -> dict[str, Any] | None:
     if drops and between is not None:
         between = between.lstrip().removeprefix("```")
     frame = frame_of(written.before, after, between)
-    fields = marked(_unquoted(frame))
+    fields = marked(structs.replace(frame, call_begin=frame.call_begin.rstrip(_QUOTES)))  # they are the header's
     fields.update(_header_fields(written, drops))
     fields.update(body="json")
     if not frame.call_end and not frame.section_end:
@@ -114,7 +109,8 @@ def _header(text: str, number: int, call: ProbeCall) -> _Header:
 def _header_fields(written: _Header, drops: tuple[str, ...]) -> dict[str, Any]:
     fields: dict[str, Any] = {"numbered": True} if written.numbered else {"header": HEADER}
     if written.has_id:
-        fields["header"] = re.compile(rf"\s*(?P<name>{NAME}){_optional(written.inner.strip())}\s*")
+        rest = prefixed(written.inner.strip(), f"(?P<id>{NAME})")
+        fields["header"] = re.compile(rf"\s*(?P<name>{NAME}){rest}\s*")
     if drops:
         fields.update(header_end=("\n",), drops=drops)
         return fields
@@ -128,27 +124,12 @@ def _header_fields(written: _Header, drops: tuple[str, ...]) -> dict[str, Any]:
     return fields
 
 
-def _optional(marker: str) -> str:
-    """Return a pattern for a marker and an id after it; it also matches every beginning of the marker."""
-    pattern = rf"(?P<id>{NAME})"
-    for char in reversed(marker):
-        pattern = f"(?:{re.escape(char)}{pattern})?"
-    return pattern
-
-
 def _unfenced(after: str, header: str) -> tuple[str, tuple[str, ...]]:
     """Take the Markdown fence around the arguments away; return what then follows them, and the fence's two lines."""
     opened = _FENCE.search(header)
     if opened is None or not after.lstrip().startswith("```"):
         return after, ()
     return after.lstrip().removeprefix("```"), tuple(dict.fromkeys((opened[1], "```")))
-
-
-def _unquoted(frame: Frame) -> Frame:
-    """Leave the quotation mark before a name to the header."""
-    return Frame(
-        frame.section_begin, frame.call_begin.rstrip(_QUOTES), frame.call_end, frame.section_end, frame.between
-    )
 
 
 # --- objects that are calls
@@ -184,7 +165,7 @@ def named_inside(frame: Frame, first: str) -> dict[str, Any]:
     if not frame.call_begin:  # all calls stand between one pair of markers
         frame = Frame(call_begin=frame.section_begin, call_end=frame.call_end or frame.section_end)
     fields = marked(frame)
-    fields.update(header=INSIDE, header_stop=(first,))
+    fields.update(header=NOTHING, header_stop=(first,))
     if not frame.call_begin:
         fields["at_start"] = True
     return fields

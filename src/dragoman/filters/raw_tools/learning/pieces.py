@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -19,7 +20,6 @@ from dragoman.filters.raw_tools.learning.probes import (
     declared,
     messages,
 )
-from dragoman.wire.jsonio import Json
 
 # A tag, a tag that the text cuts off, a word in square brackets, white space, other characters.
 _PIECE = re.compile(r"<[^<>]*>|<[^<>]*\Z|\[/?[A-Z_]+\]|\s+|[^<\[\s]+|.", re.DOTALL)
@@ -69,13 +69,14 @@ def is_end_of_turn(marker: str) -> bool:
     return _END_OF_TURN.fullmatch(marker) is not None
 
 
+def _in_common(one: str, other: str) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (left, right) in pairs if left != right), min(len(one), len(other)))
+
+
 def start_in_common(one: str, other: str) -> int:
     """Return the length of the text both begin with; it ends before a tag that only one of them completes."""
-    size = 0
-    for left, right in zip(one, other, strict=False):
-        if left != right:
-            break
-        size += 1
+    size = _in_common(one, other)
     opened = max(one.rfind("<", 0, size), one.rfind("[", 0, size))
     closed = max(one.rfind(">", 0, size), one.rfind("]", 0, size))
     return opened if opened > closed and _PIECE.match(one, opened) and len(_PIECE.match(one, opened)[0]) > 1 else size  # type: ignore[index]
@@ -85,11 +86,7 @@ def end_in_common(one: str, other: str) -> int:
     """Return the length of the text both end with; it begins after a tag of which only the end is common."""
     if other and one.endswith(other):
         return len(other)
-    size = 0
-    for left, right in zip(reversed(one), reversed(other), strict=False):
-        if left != right:
-            break
-        size += 1
+    size = _in_common(one[::-1], other[::-1])
     common = one[len(one) - size :]
     first_open, first_close = common.find("<"), common.find(">")
     if first_close != -1 and (first_open == -1 or first_close < first_open):
@@ -163,8 +160,8 @@ _LONGEST = 100_000
 class Job(Struct, frozen=True):
     """One conversation to render."""
 
-    messages: list[Json]
-    tools: list[Json]
+    messages: list[Any]
+    tools: list[Any]
     generation_prompt: bool = False
 
 

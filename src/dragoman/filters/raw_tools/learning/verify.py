@@ -9,14 +9,12 @@ from msgspec import Struct
 from dragoman.filters.raw_tools.engine import Engine
 from dragoman.filters.raw_tools.learning.probes import ProbeCall, schema_of
 from dragoman.filters.raw_tools.names import Ids, Tools
-from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Said
+from dragoman.filters.raw_tools.outputs import joined
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.tables import TABLES
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
-
-_NOTHING = ""
 
 
 class Miss(Struct, frozen=True):
@@ -75,19 +73,11 @@ def _read(choice: str, calls: Sequence[ProbeCall], text: str) -> str:
     tools = Tools(ToolSpec(call.name, schema=schema_of(call.arguments)) for call in calls)
     engine = Engine(choice, tools, Ids())
     lines: list[str] = []
-    name, arguments = _NOTHING, ""
-    for output in (*engine.feed(text), *engine.close()):
-        match output:
-            case Said(text=said) if said.strip():
-                lines.append(f"text {said!r}")
-            case CallStarted():
-                name, arguments = output.name, ""
-            case Arguments(text=more):
-                arguments += more
-            case CallEnded(complete=complete):
-                lines.append(_line(name, _value(arguments)) + ("" if complete else " (not complete)"))
-            case _:
-                pass
+    for found in joined((*engine.feed(text), *engine.close())):
+        if found.kind == "call":
+            lines.append(_line(found.name, _value(found.arguments)) + ("" if found.complete else " (not complete)"))
+        elif found.kind != "remark" and found.text.strip():
+            lines.append(f"text {found.text!r}")
     return "\n".join(lines)
 
 
