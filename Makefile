@@ -13,6 +13,10 @@ SDK := tests/sdk/node
 LOCKED := $(VENV)/.locked
 INSTALLED := $(VENV)/.installed
 SDK_INSTALLED := $(SDK)/node_modules/.installed
+CSPELL := tests/words/cspell
+CSPELL_INSTALLED := $(CSPELL)/node_modules/.installed
+# Whose prose is checked: pages, and comments, docstrings and messages of modules (src tests bench).
+PROSE ?= docs '*.md'
 PINS := tests/clients/pins
 # What `make test-clients` runs: clients by their name, or one of the sets quick, ci and all.
 CLIENTS ?= all
@@ -52,8 +56,8 @@ test-clients: need-python need-node $(INSTALLED) $(SDK_INSTALLED) ## install the
 quick-clients: $(INSTALLED)
 	@NPM='$(NPM)' $(BIN)/python -m tests.clients.install quick
 
-check: $(INSTALLED) ## format, lint, strict types, import contracts, branch coverage where it must be whole, codecs no slower, clean locks
-	@$(MAKE) --no-print-directory --output-sync=target -j 2 check-types check-style check-branches check-codecs check-locks
+check: $(INSTALLED) $(CSPELL_INSTALLED) ## format, lint, strict types, import contracts, branch coverage where it must be whole, codecs no slower, clean locks, plain words, spelling
+	@$(MAKE) --no-print-directory --output-sync=target -j 2 check-types check-style check-branches check-codecs check-locks words spell
 
 .PHONY: check-types check-style check-branches check-codecs check-locks
 check-types:
@@ -74,7 +78,21 @@ check-codecs:
 
 check-locks:
 	@! grep -nE '://|^(-i|-f|--index-url|--extra-index-url|--find-links)' requirements/*.lock $(PINS)/*/*.lock || { echo "A lock of Python packages names a host." >&2; exit 1; }
-	@! grep -nE '"resolved"|://' $(SDK)/package-lock.json $(PINS)/*/package-lock.json || { echo "A package-lock.json names a host." >&2; exit 1; }
+	@! grep -nE '"resolved"|://' $(SDK)/package-lock.json $(CSPELL)/package-lock.json $(PINS)/*/package-lock.json || { echo "A package-lock.json names a host." >&2; exit 1; }
+
+.PHONY: words spell messages check-messages
+words: $(INSTALLED) ## banned words and lines over 120 characters in the prose of PROSE
+	$(BIN)/python -m tests.words $(PROSE)
+
+spell: $(INSTALLED) $(CSPELL_INSTALLED) ## the spelling of the prose of PROSE; new names go into tests/words/cspell/project-words.txt
+	@$(BIN)/python -m tests.words --extract build/prose $(PROSE)
+	$(NODE) $(CSPELL)/node_modules/cspell/bin.mjs lint --config $(CSPELL)/cspell.json --no-progress --root build/prose '**/*.txt'
+
+messages: $(INSTALLED) ## write docs/messages.md: every message that a user can see
+	$(BIN)/python -m tests.messages
+
+check-messages: $(INSTALLED)
+	$(BIN)/python -m tests.messages --check
 
 fmt: $(INSTALLED) ## rewrite the code in the house format, and fix what can be fixed
 	$(BIN)/ruff check --fix-only --quiet
@@ -147,13 +165,16 @@ lock: | need-python need-node ## choose versions anew and write the locks
 	$(call compile,dev,pyproject.toml requirements/dev.in)
 	rm -rf $(SDK)/package-lock.json $(SDK)/node_modules
 	cd $(SDK) && $(NPM) install --package-lock-only --ignore-scripts --no-audit --no-fund
+	rm -rf $(CSPELL)/package-lock.json $(CSPELL)/node_modules
+	cd $(CSPELL) && $(NPM) install --package-lock-only --ignore-scripts --no-audit --no-fund
+	$(PYTHON) $(CSPELL)/strip_funding.py
 	$(PYTHON) -m tests.clients.install --lock build/lock/bin/uv
 
 compile = build/lock/bin/uv pip compile $(2) --output-file requirements/$(1).lock --upgrade --quiet \
 	--universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
 
 clean: ## remove the environments, builds and caches
-	rm -rf $(VENV) $(SDK)/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(SDK)/node_modules $(CSPELL)/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(LOCKED): requirements/dev.lock | need-python
@@ -167,6 +188,10 @@ $(INSTALLED): $(LOCKED) pyproject.toml src/dragoman/_version.py
 
 $(SDK_INSTALLED): $(SDK)/package.json $(SDK)/package-lock.json $(SDK)/.npmrc | need-node
 	cd $(SDK) && $(NPM) ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(CSPELL_INSTALLED): $(CSPELL)/package.json $(CSPELL)/package-lock.json $(CSPELL)/.npmrc | need-node
+	cd $(CSPELL) && $(NPM) ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 need-python:

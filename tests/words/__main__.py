@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
 def problems(path: Path) -> list[str]:
     """Return the problems of a file: line number, then what is wrong."""
     found = list(banned(prose(path)))
-    if path.suffix == ".md":
+    if "docs" in path.relative_to(ROOT).parts:
         found += long_lines(path.read_text(encoding="utf-8"))
     return [f"{number}: {what}" for number, what in sorted(found)]
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 LONGEST_LINE = 120
+_LONG_SPAN = re.compile(r"`[^`]{100,}`")  # a code span that fills a line of its own
 
 BANNED = {
     r"whoever|whomever": "name the subject: the client, the caller, the operator",
@@ -39,10 +40,14 @@ def banned(lines: dict[int, str]) -> Iterator[tuple[int, str]]:
 
 
 def long_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of Markdown that are longer than 120 characters. Tables, code blocks and images may be longer."""
-    is_code = False
+    """Yield the lines of Markdown that are longer than 120 characters.
+
+    Tables, code blocks, images and generated figures may be longer.
+    """
+    is_code = is_generated = False
     for number, line in enumerate(text.splitlines(), 1):
         is_code ^= line.lstrip().startswith("```")
-        is_exempt = is_code or line.lstrip().startswith(("|", "```", "!["))
+        is_generated = line.startswith("<!-- figures") or (is_generated and not line.startswith("<!-- end of figures"))
+        is_exempt = is_code or is_generated or line.lstrip().startswith(("|", "```", "![")) or _LONG_SPAN.search(line)
         if len(line) > LONGEST_LINE and not is_exempt:
             yield number, f"{len(line)} characters: wrap the line at {LONGEST_LINE}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.messages import collect
 
 ROOT = Path(__file__).parents[2]
-GENERATED = frozenset({"docs/messages.md"})  # its words are those of the sources
+GENERATED = frozenset({"docs/messages.md", "docs/checks.md"})  # they repeat texts of the sources
 _SKIPPED = frozenset({"node_modules", "build", ".venv"})
 
 _CODE = re.compile(r"(`+).+?\1")
@@ -30,7 +30,11 @@ def files(paths: list[str]) -> list[Path]:
     found: set[Path] = set()
     for given in paths:
         for path in sorted(ROOT.glob(given)):
-            found |= {path} if path.is_file() else {*path.rglob("*.md" if path.name == "docs" else "*.py")}
+            found |= (
+                {path}
+                if path.is_file()
+                else {*path.rglob("*.md" if "docs" in path.relative_to(ROOT).parts else "*.py")}
+            )
     kept = [path for path in found if not _SKIPPED.intersection(path.relative_to(ROOT).parts)]
     return sorted(path for path in kept if str(path.relative_to(ROOT)) not in GENERATED)
 
