@@ -27,9 +27,10 @@ from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.translate import plan
 from dragoman.wire import jsonio
-from dragoman.wire.eventstream import EventStreamDecoder, encode_message, parse_headers
+from dragoman.wire.eventstream import EventStreamDecoder, parse_headers
 from dragoman.wire.frame import Frame, FrameDecoder
 from dragoman.wire.sse import SseDecoder
+from tests.eventstream import decode_message, encode_message
 from tests.stories.telling import STORIES, wire_bytes
 from tests.unit.raw_tools.cases import CASES
 from tests.unit.raw_tools.samples import outputs
@@ -91,7 +92,7 @@ def _header_round_trip(data: bytes) -> None:
         headers = parse_headers(data)
     except DragomanError:
         return
-    (frame,) = EventStreamDecoder().messages(encode_message(headers, data))
+    frame = decode_message(encode_message(headers, data))
     if frame.headers != headers or frame.payload != data:
         raise Promise(f"headers came back otherwise: {headers!r} {frame.headers!r}")
 

@@ -116,18 +116,11 @@ _INTEGERS: dict[int, tuple[Layout, _Integer]] = {
 _CODES: dict[type, tuple[int, Layout]] = {make: (code, layout) for code, (layout, make) in _INTEGERS.items()}
 
 
-class Message(Struct, frozen=True):
-    """One message in full; its headers cannot be changed."""
-
-    headers: Mapping[str, HeaderValue]
-    payload: bytes
-
-
 # --- decoding
 
 
 class EventStreamDecoder(Struct, eq=False):
-    """Feed bytes cut anywhere; get frames, or whole messages. After an error the decoder stays failed."""
+    """Feed bytes cut anywhere; get frames. After an error the decoder stays failed."""
 
     held: int = 0  # see FrameDecoder
     _held: list[bytes] = []
@@ -175,10 +168,6 @@ class EventStreamDecoder(Struct, eq=False):
             self._held, self.held = [chunk[begin:]], size - begin
         return frames
 
-    def messages(self, chunk: bytes) -> Iterator[Message]:
-        """Do as `feed` does, but give messages with all their headers."""
-        return (decode_message(frame.raw) for frame in self.feed(chunk))
-
     def close(self) -> Iterator[Frame]:
         """End the stream. Raises Truncated if it ended inside a message."""
         if self._failed is not None:
@@ -187,20 +176,6 @@ class EventStreamDecoder(Struct, eq=False):
             need = f"at least {SHORTEST}" if self._need < SHORTEST else str(self._need)
             raise Truncated(f"the stream ended inside a message, after {self.held} of {need} bytes")
         return iter(())
-
-
-def decode_message(data: bytes) -> Message:
-    """Decode exactly one message, whatever its headers say. Raises a BadFrame of this module, or Truncated."""
-    if len(data) < SHORTEST:
-        raise Truncated(f"{len(data)} of at least {SHORTEST} bytes of a message")
-    total, payload = _prelude(data[:_PRELUDE_SIZE])
-    if len(data) < total:
-        raise Truncated(f"{len(data)} of {total} bytes of a message")
-    if len(data) > total:
-        raise LengthOutOfRange(f"{len(data) - total} bytes after a message")
-    if crc32(data[:-4]) != _CRC.unpack_from(data, total - 4)[0]:
-        raise MessageChecksumMismatch(f"a message of {total} bytes does not match its checksum")
-    return Message(parse_headers(data[_PRELUDE_SIZE:payload]), data[payload:-4])
 
 
 @lru_cache(256)
@@ -302,11 +277,6 @@ def _utf8(text: bytes) -> str:
 
 
 # --- encoding
-
-
-def encode_message(headers: Mapping[str, HeaderValue], payload: bytes = b"") -> bytes:
-    """Write one message. Raises LocalMisuse for what the format cannot hold."""
-    return _seal(pack_headers(headers), payload)
 
 
 def encode_event(

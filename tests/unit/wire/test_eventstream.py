@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
@@ -18,15 +19,13 @@ from dragoman.wire.eventstream import (
     EventStreamDecoder,
     Int,
     Long,
-    Message,
     Short,
     Timestamp,
-    decode_message,
     encode_event,
-    encode_message,
 )
 from dragoman.wire.frame import Frame
 from dragoman.wire.markers import Markers
+from tests.eventstream import decode_message, encode_message
 from tests.growth import a_read_costs_the_same_however_much_is_held, grows_linearly
 from tests.unit.wire.cutting import cut, reads, two_way_cuts, vectors
 
@@ -95,7 +94,6 @@ def test_good_message(vector: dict[str, Any]) -> None:
     assert in_types(dict(message.headers)) == in_types(expected_headers(vector))
     assert message.payload == vector["payload"].encode()
     assert encode_message(message.headers, message.payload) == raw
-    assert list(EventStreamDecoder().messages(raw)) == [message]
 
 
 @good_vectors
@@ -134,9 +132,10 @@ def test_a_failed_decoder_stays_failed(vector: dict[str, Any]) -> None:
     decoder = EventStreamDecoder()
     with pytest.raises(getattr(eventstream, vector["error"])) as first:
         list(decoder.feed(bytes.fromhex(vector["hex"])))
-    for again in (lambda: decoder.feed(EVENT), lambda: decoder.messages(EVENT), decoder.close):
+    again: tuple[Callable[[], Iterable[Frame]], ...] = (lambda: decoder.feed(EVENT), decoder.close)
+    for more in again:
         with pytest.raises(BadFrame) as later:
-            list(again())
+            list(more())
         assert later.value is first.value
 
 
@@ -154,8 +153,6 @@ def test_truncation_is_told_with_its_place(size: int) -> None:
     whole = str(len(EVENT)) if size >= 12 else "at least 16"
     with pytest.raises(Truncated, match=f"after {size} of {whole} bytes"):
         decoder.close()
-    with pytest.raises(Truncated):
-        decode_message(EVENT[:size])
 
 
 @pytest.mark.parametrize("bit", range(len(EVENT) * 8))
@@ -165,14 +162,6 @@ def test_every_flipped_bit_is_noticed(bit: int) -> None:
     expected = "PreludeChecksumMismatch" if bit < 12 * 8 else "MessageChecksumMismatch"
     assert decode([bytes(broken)]) == ([], expected)
     assert decode([EVENT, bytes(broken)])[0] == decode([EVENT])[0]  # not even with warm caches
-
-
-def test_decode_message_wants_exactly_one() -> None:
-    with pytest.raises(eventstream.LengthOutOfRange, match="3 bytes after"):
-        decode_message(EVENT + b"abc")
-    with pytest.raises(eventstream.MessageChecksumMismatch):
-        decode_message(EVENT[:-1] + b"\0")
-    assert decode_message(encode_message({":message-type": "rumour"})).headers == {":message-type": "rumour"}
 
 
 def test_headers_cannot_be_changed() -> None:
@@ -289,10 +278,6 @@ def test_a_read_costs_the_same_however_much_is_held(size: int) -> None:
 
 def test_many_messages_in_one_read_are_linear() -> None:
     grows_linearly(lambda count: lambda: decode([EVENT * count]), 300)
-
-
-def test_message_is_a_plain_value() -> None:
-    assert decode_message(encode_message({"a": Int(1)}, b"x")) == Message({"a": Int(1)}, b"x")
 
 
 # --- Markers finds the leftmost, longest marker in text that is cut anywhere, and holds no more than a marker's
