@@ -10,9 +10,8 @@ from collections.abc import Iterable
 
 from dragoman.dialects.base import Encoder, World
 from dragoman.dialects.bedrock.blocks import render_citation, render_redacted
-from dragoman.dialects.bedrock.faults import exception_payload
 from dragoman.dialects.bedrock.nodes import FAMILY, KEPT
-from dragoman.dialects.bedrock.reply import render_stop, render_usage
+from dragoman.dialects.bedrock.reply import exception_payload, render_stop, render_usage
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
