@@ -1,6 +1,6 @@
 """OpenAI Responses: a flat list of items in, a flat list of items out, and streams that tell each item's life.
 
-    codec           what the dialect can say; filters that only it needs; paths, headers and framing; responses that are kept or gone on from
+    codec           what the dialect can say; filters that only it needs; paths, headers and framing; kept responses
     request, tools  a request and a conversation, both directions: settings, tools, namespaces, what the service holds
     items           the list of items, both directions
     blocks          content parts and reasoning, both directions, and what every node shares
