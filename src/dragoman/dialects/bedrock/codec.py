@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 
 from dragoman.dialects.base import Call, Operation, in_cache_order
-from dragoman.dialects.bedrock import faults, reply, request, rules, stream_rules
+from dragoman.dialects.bedrock import reply, request, rules, stream_rules
 from dragoman.dialects.bedrock.encoder import BedrockEncoder
 from dragoman.dialects.bedrock.nodes import FAMILY, S3, vendor_of
 from dragoman.dialects.bedrock.quirks import (
@@ -126,12 +126,12 @@ class BedrockCodec(Struct, frozen=True):
     render_reply = staticmethod(reply.render_reply)
     decoder = staticmethod(BedrockDecoder)
     encoder = staticmethod(BedrockEncoder)
-    parse_fault = staticmethod(faults.parse_fault)
+    parse_fault = staticmethod(reply.parse_fault)
 
     def breaches(self, call: Call) -> Sequence[Breach]:
         return rules.breaches(call, vendor_of(call.model, self.vendor))
 
-    render_fault = staticmethod(faults.render_fault)
+    render_fault = staticmethod(reply.render_fault)
     stream_breaches = staticmethod(stream_rules.stream_breaches)
     rules = staticmethod(RULES.declared)
 
@@ -154,7 +154,7 @@ def model_path(model: str, operation: str) -> str:
 
 def refusal(fault: Fault, body: bytes) -> HttpResponse:
     """The HTTP answer for a fault, in the way of AWS."""
-    return kit.refusal(fault, faults.status_of(fault), body, (faults.TYPE_HEADER, faults.fault_type(fault)))
+    return kit.refusal(fault, reply.status_of(fault), body, (reply.TYPE_HEADER, reply.fault_type(fault)))
 
 
 class BedrockBinding(Struct, frozen=True):
@@ -261,12 +261,12 @@ class InvokeBinding(Struct, frozen=True):
 
     def frame(self, payload: Payload) -> bytes:
         if payload.error:
-            exception = faults.exception_payload(_fault_in(payload.data))
+            exception = reply.exception_payload(_fault_in(payload.data))
             return encode_event(exception.kind, exception.data, error=True)
         return encode_event("chunk", b'{"bytes":"%b"}' % base64.b64encode(payload.data))
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
-        return refusal(fault, faults.render_fault(fault))
+        return refusal(fault, reply.render_fault(fault))
 
 
 def _invoked(fields: Fields) -> Fields:
@@ -324,7 +324,7 @@ class _Chunks:
 
 def _opened(frame: Frame) -> Frame:
     if frame.error:
-        fault = faults.exception_fault(frame)
+        fault = reply.exception_fault(frame)
         error: Json = {"type": "error", "error": {"type": _TYPES[fault.kind], "message": fault.message}}
         return Frame("error", jsonio.encode(error), frame.raw)
     if frame.kind != "chunk":

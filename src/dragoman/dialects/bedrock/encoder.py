@@ -10,9 +10,8 @@ from typing import ClassVar
 
 from dragoman.dialects.base import World
 from dragoman.dialects.bedrock.blocks import render_citation, render_redacted
-from dragoman.dialects.bedrock.faults import exception_payload
 from dragoman.dialects.bedrock.nodes import FAMILY, KEPT
-from dragoman.dialects.bedrock.reply import render_stop, render_usage
+from dragoman.dialects.bedrock.reply import exception_payload, render_stop, render_usage
 from dragoman.dialects.kit.pieces import OF_A_BLOCK, ONE_CHOICE, NumberedEncoder, Writers
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev

@@ -21,9 +21,8 @@ from msgspec import Struct
 
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.bedrock.blocks import SERVER_TOOL, parse_citation, parse_redacted
-from dragoman.dialects.bedrock.faults import exception_fault
 from dragoman.dialects.bedrock.nodes import FAMILY, KEPT
-from dragoman.dialects.bedrock.reply import malformed_fault, parse_stop, parse_usage
+from dragoman.dialects.bedrock.reply import exception_fault, malformed_fault, parse_stop, parse_usage
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where

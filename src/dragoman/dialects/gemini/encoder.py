@@ -10,8 +10,7 @@ from collections.abc import Iterable
 
 from dragoman.dialects.base import Encoder, World
 from dragoman.dialects.gemini.blocks import FAMILY, KEPT, render_part, render_seal
-from dragoman.dialects.gemini.faults import render_fault
-from dragoman.dialects.gemini.reply import block_feedback, render_sources, render_stop, render_usage
+from dragoman.dialects.gemini.reply import block_feedback, render_fault, render_sources, render_stop, render_usage
 from dragoman.dialects.kit.values import render_arguments
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev

@@ -1,6 +1,6 @@
 """OpenAI Chat Completions, and what the many servers that speak it do with it.
 
-    codec           what the dialect can say; paths, headers and framing; the list of models
+    codec           what the dialect can say; filters that only it needs; paths, headers and framing; the list of models
     request, tools  a request and a conversation, both directions: settings, tools, calls, and a Responses body
     messages        the list of messages, both directions, and the reasoning in them
     shapes          what has just the documented shape, read by Structs
@@ -9,7 +9,6 @@
     stream          frames to events: `chunk` is the shape of a frame, `choice` reads the fragments of one choice
     encoder         events to frames
     rules           what services refuse, as a table and a lint of requests; `stream_rules` is the lint of streams
-    quirks          filters that only this dialect needs
 
 Only the registry imports this package. It is pure: it imports the kit and the model, and no other dialect.
 """

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 from urllib.parse import parse_qs, unquote
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from dragoman.dialects.base import Call, in_cache_order
 from dragoman.dialects.kit import openai_errors
@@ -19,18 +19,61 @@ from dragoman.dialects.kit.values import NameOutput
 from dragoman.dialects.responses import reply, request, rules, stream_rules
 from dragoman.dialects.responses.blocks import FAMILY
 from dragoman.dialects.responses.encoder import ResponsesEncoder
-from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens
 from dragoman.dialects.responses.request import NAMES as HELD_NAMES
 from dragoman.dialects.responses.rules import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.errors import ClientFault, Fault
 from dragoman.model.capabilities import Alphabet, Capabilities, reads_results_by_order, traits
-from dragoman.model.filter import Filter
+from dragoman.model.conversation import Conversation, Message
+from dragoman.model.filter import Facts, Features, Filter, MakeBack, Notes
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
+
+# --- Filters that only this dialect needs
+
+
+LEAST_TOKENS = 16
+
+
+class JoinAnswers(Filter):
+    """Items have no turns: what the assistant said in a row is one."""
+
+    name = "responses.join_answers"
+    concerns: Features = frozenset({"uneven_turns"})
+
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        joined: list[Message] = []
+        for message in conversation.messages:
+            if message.role != "assistant":
+                joined.append(message)
+            elif joined and joined[-1].role == "assistant":
+                notes.changed("responses.join_answers", message.at.path, "joined with the assistant turn before it")
+                joined[-1] = structs.replace(joined[-1], blocks=(*joined[-1].blocks, *message.blocks))
+            else:
+                joined.append(message)
+        if len(joined) == len(conversation.messages):
+            return conversation, None
+        return structs.replace(conversation, messages=tuple(joined)), None
+
+
+class LeastTokens(Filter):
+    """The service refuses a smaller limit than 16, which clients send to probe it."""
+
+    name = "responses.least_tokens"
+    concerns: Features = frozenset({"length"})
+
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        asked = conversation.max_tokens
+        if asked is None or asked >= LEAST_TOKENS:
+            return conversation, None
+        notes.changed(
+            "responses.least_tokens", "max_tokens", f"the service takes no limit below {LEAST_TOKENS}, as {asked} is"
+        )
+        return structs.replace(conversation, max_tokens=LEAST_TOKENS), None
+
 
 _SHARED = ("metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention")
 OPTIONS = {
