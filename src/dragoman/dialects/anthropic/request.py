@@ -42,8 +42,8 @@ from dragoman.model.conversation import (
     ToolChoice,
     ToolSpec,
     canonical,
+    to_keep,
 )
-from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.http import HttpRequest

@@ -10,7 +10,7 @@ from msgspec import Struct
 from dragoman.dialects.kit.values import Kept, base64_bytes
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Cache, Extra, Media, Where
-from dragoman.model.naming import to_keep
+from dragoman.model.conversation import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, assert_never
 from dragoman.dialects.kit.values import Kept, Pairs, base64_bytes, json_text, render_arguments
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.naming import WORD, to_keep
+from dragoman.model.conversation import WORD, to_keep
 from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields

@@ -13,8 +13,7 @@ from dragoman.dialects.kit.settings import guards_depth, take_choices, take_knob
 from dragoman.dialects.kit.values import Pairs
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Reasoning, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Conversation, Held, Message, Output, Role, Thinking, canonical
-from dragoman.model.naming import to_keep
+from dragoman.model.conversation import Conversation, Held, Message, Output, Role, Thinking, canonical, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

@@ -20,8 +20,7 @@ from dragoman.dialects.kit.pieces import Pieces
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated, UpstreamFault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Stop, Why
-from dragoman.model.naming import to_keep
+from dragoman.model.conversation import Conversation, Stop, Why, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json, ObjectScanner

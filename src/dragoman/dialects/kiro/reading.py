@@ -26,8 +26,7 @@ from dragoman.dialects.kiro.request import (
 from dragoman.dialects.kit.values import base64_bytes, items, json_text, members
 from dragoman.errors import DragomanError, MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Conversation, Message, Thinking, ToolSpec, canonical
-from dragoman.model.naming import OUTER, to_keep
+from dragoman.model.conversation import OUTER, Conversation, Message, Thinking, ToolSpec, canonical, to_keep
 from dragoman.model.parts import part_text, read_loose_part
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json

@@ -18,9 +18,17 @@ from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kit.values import Kept, members, merged
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, Output, ToolChoice, ToolSpec
+from dragoman.model.conversation import (
+    Conversation,
+    Message,
+    Output,
+    ToolChoice,
+    ToolSpec,
+    of_the_node,
+    of_what_it_came_in,
+    to_keep,
+)
 from dragoman.model.filter import Inventory, inventory
-from dragoman.model.naming import of_the_node, of_what_it_came_in, to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, Raw
 

@@ -17,9 +17,8 @@ from msgspec import structs
 from dragoman.errors import BadFrame, DragomanError, MissingField, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, ToolCall, Where
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
+from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec, of_the_node, to_keep
 from dragoman.model.filter import Facts, Features, Filter, MakeBack, Notes
-from dragoman.model.naming import of_the_node, to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json

@@ -13,8 +13,8 @@ from dragoman.dialects.openai.reply import parse_images, parse_stop
 from dragoman.errors import MissingField, OutOfOrder
 from dragoman.model import events as ev
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.conversation import to_keep
 from dragoman.model.filter import LaneSource
-from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields, is_blank
 from dragoman.wire.jsonio import Json
