@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from itertools import chain, compress, count, pairwise, repeat
+from itertools import chain, compress, pairwise, repeat
 from operator import is_, is_not
 from typing import Literal, TypeAlias
 
@@ -188,7 +188,7 @@ def canonical(conversation: Conversation, tidy: Sequence[Message] = ()) -> Conve
     for a call that the assistant does not make and a result that the user does not give: no target has a place for it.
     """
     messages = list(conversation.messages)
-    for place in compress(count(), map(is_not, messages, chain(tidy, repeat(None)))):
+    for place in compress(range(len(messages)), map(is_not, messages, chain(tidy, repeat(None)))):
         messages[place] = _tidy(messages[place])
     followed = [one for one, other in pairwise(messages) if one.role == other.role == "user"]
     if any(map(_has_results, followed)):
