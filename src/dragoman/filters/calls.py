@@ -16,9 +16,8 @@ from dragoman.errors import Fault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Extra, Opaque, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Alphabet, Capabilities
-from dragoman.model.conversation import Choice, Conversation, Message, Reply, ToolChoice, ToolSpec, Why
+from dragoman.model.conversation import NAME_AT_HOME, Choice, Conversation, Message, Reply, ToolChoice, ToolSpec, Why
 from dragoman.model.filter import NEVER, Back, Facts, Filter, LaneWatch, MakeBack, Notes, Reads
-from dragoman.model.naming import NAME_AT_HOME
 from dragoman.wire import jsonio
 from dragoman.wire.fields import ObjectScanner
 

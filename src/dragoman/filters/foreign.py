@@ -13,7 +13,7 @@ from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities, Place
-from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
+from dragoman.model.conversation import OUTER, Conversation, Message, Role, ToolChoice, ToolSpec, wire_name
 from dragoman.model.filter import (
     BLOCKS,
     MOST_OF_ANSWER,
@@ -28,7 +28,6 @@ from dragoman.model.filter import (
     Notes,
     Reads,
 )
-from dragoman.model.naming import OUTER, wire_name
 from dragoman.model.parts import UNREADABLE, missing_media_line, opaque_as_parts, part_text, server_tool_text
 from dragoman.wire.jsonio import Json
 

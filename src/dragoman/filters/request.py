@@ -14,9 +14,8 @@ from msgspec import structs
 
 from dragoman.errors import Fault, Unrepresentable
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, Held
+from dragoman.model.conversation import SHAPES, Conversation, Held
 from dragoman.model.filter import Action, Facts, Features, Filter, MakeBack, Notes
-from dragoman.model.naming import SHAPES
 
 
 class RefuseHeld(Filter):

@@ -15,9 +15,8 @@ from msgspec import Struct, structs
 
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
+from dragoman.model.conversation import SHAPES, Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
 from dragoman.model.events import BlockKeys, BlockStarted, Delta, Event, Events
-from dragoman.model.naming import SHAPES
 
 # --- Notes: what a translation changed. No change without its note, no note without a change
 

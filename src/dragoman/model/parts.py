@@ -15,8 +15,8 @@ from msgspec import Struct, structs
 
 from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Extra, Media, Opaque, Text, Where
+from dragoman.model.conversation import to_keep
 from dragoman.model.filter import Notes
-from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.dialects import get
-from dragoman.model.conversation import Usage
-from dragoman.model.usage import LARGEST
+from dragoman.model.conversation import LARGEST, Usage
 from tests.unit.answers.reading import CLIENTS, asked, heard, sse, streamed, whole
 
 CHAT: dict[str, Any] = {

@@ -27,7 +27,7 @@ from dragoman.model.blocks import (
     ToolResult,
     Where,
 )
-from dragoman.model.naming import OUTER, to_keep
+from dragoman.model.conversation import OUTER, to_keep
 from dragoman.model.parts import other_fields_text, part_text, read_bad_media, read_loose_part, read_tool_media
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json

@@ -28,10 +28,21 @@ from dragoman.dialects.kit.values import reply_fields
 from dragoman.errors import BadFrame, Fault, Kind, LocalMisuse, UpstreamFault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, Where
-from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
+from dragoman.model.conversation import (
+    Choice,
+    Conversation,
+    Reply,
+    Stop,
+    Usage,
+    Why,
+    count,
+    exclusive_usage,
+    failure_kind,
+    first_count,
+    known_stop,
+    to_keep,
+)
 from dragoman.model.filter import LaneTarget
-from dragoman.model.naming import to_keep
-from dragoman.model.usage import count, exclusive_usage, failure_kind, first_count, known_stop
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Payload

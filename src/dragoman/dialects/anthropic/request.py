@@ -43,8 +43,8 @@ from dragoman.model.conversation import (
     ToolChoice,
     ToolSpec,
     canonical,
+    to_keep,
 )
-from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

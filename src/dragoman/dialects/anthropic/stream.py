@@ -34,9 +34,8 @@ from dragoman.dialects.base import Decoder
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
-from dragoman.model.conversation import Conversation, Stop, Usage, Why, bare
+from dragoman.model.conversation import Conversation, Stop, Usage, Why, bare, to_keep
 from dragoman.model.filter import LaneSource
-from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame

@@ -11,7 +11,7 @@ from dragoman.dialects.kit.kept import Kept
 from dragoman.dialects.kit.media import base64_bytes
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Cache, Extra, Media, Where
-from dragoman.model.naming import to_keep
+from dragoman.model.conversation import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

@@ -9,9 +9,18 @@ from dragoman.dialects.kit.settings import guards_depth
 from dragoman.dialects.kit.values import reply_fields
 from dragoman.errors import BadFrame, Fault, LocalMisuse, UpstreamFault
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
-from dragoman.model.naming import to_keep
-from dragoman.model.usage import count, exclusive_usage, known_stop
+from dragoman.model.conversation import (
+    Choice,
+    Conversation,
+    Reply,
+    Stop,
+    Usage,
+    Why,
+    count,
+    exclusive_usage,
+    known_stop,
+    to_keep,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json

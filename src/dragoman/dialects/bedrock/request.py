@@ -27,8 +27,17 @@ from dragoman.dialects.bedrock.tools import parse_choice, parse_tools, render_ch
 from dragoman.dialects.kit.settings import guards_depth, take_knobs
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, Text, Where
-from dragoman.model.conversation import Conversation, Held, Message, Output, Role, Thinking, ToolChoice, canonical
-from dragoman.model.naming import to_keep
+from dragoman.model.conversation import (
+    Conversation,
+    Held,
+    Message,
+    Output,
+    Role,
+    Thinking,
+    ToolChoice,
+    canonical,
+    to_keep,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json

@@ -17,7 +17,7 @@ from dragoman.dialects.kit.tools import render_arguments
 from dragoman.dialects.kit.values import json_text
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.naming import WORD, to_keep
+from dragoman.model.conversation import WORD, to_keep
 from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields

@@ -23,9 +23,20 @@ from dragoman.dialects.kit.settings import guards_depth
 from dragoman.dialects.kit.values import items, members, objects, text
 from dragoman.errors import BadFrame, Fault, LocalMisuse, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Opaque, Reasoning, Source, Text, ToolCall
-from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
-from dragoman.model.naming import to_keep
-from dragoman.model.usage import LARGEST, count, failure_kind, inclusive_usage, known_stop
+from dragoman.model.conversation import (
+    LARGEST,
+    Choice,
+    Conversation,
+    Reply,
+    Stop,
+    Usage,
+    Why,
+    count,
+    failure_kind,
+    inclusive_usage,
+    known_stop,
+    to_keep,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json, Raw

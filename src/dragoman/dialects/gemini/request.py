@@ -25,8 +25,7 @@ from dragoman.dialects.kit.pairing import Pairs
 from dragoman.dialects.kit.settings import guards_depth, take_choices, take_knobs, take_limit, take_stops
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Reasoning, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Conversation, Held, Message, Output, Role, Thinking, canonical
-from dragoman.model.naming import to_keep
+from dragoman.model.conversation import Conversation, Held, Message, Output, Role, Thinking, canonical, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

@@ -19,11 +19,10 @@ from dragoman.dialects.gemini.blocks import FAMILY, extra_of, names, parse_part
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated, UpstreamFault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Stop, Why
+from dragoman.model.conversation import Conversation, Stop, Why, to_keep
 from dragoman.model.events import (
     json_size,
 )
-from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields, ObjectScanner
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json

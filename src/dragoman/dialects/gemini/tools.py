@@ -18,8 +18,7 @@ from dragoman.dialects.gemini.blocks import (
 from dragoman.dialects.kit.tools import tool_body
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Where
-from dragoman.model.conversation import ToolChoice, ToolSpec
-from dragoman.model.naming import to_keep
+from dragoman.model.conversation import ToolChoice, ToolSpec, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

@@ -10,9 +10,8 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from dragoman.model.blocks import Block, Media, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, Usage
+from dragoman.model.conversation import Conversation, Message, Usage, count
 from dragoman.model.filter import Inventory, inventory
-from dragoman.model.usage import count
 from dragoman.wire import jsonio
 
 # tags: in the text. claude, gpt: in additionalModelRequestFields, each in its own words. none: not at all.

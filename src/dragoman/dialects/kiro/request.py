@@ -27,8 +27,17 @@ from dragoman.dialects.kit.tools import tool_body
 from dragoman.dialects.kit.values import members
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, Text, Where
-from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec, canonical
-from dragoman.model.naming import of_the_node, of_what_it_came_in
+from dragoman.model.conversation import (
+    Conversation,
+    Message,
+    Output,
+    Thinking,
+    ToolChoice,
+    ToolSpec,
+    canonical,
+    of_the_node,
+    of_what_it_came_in,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json

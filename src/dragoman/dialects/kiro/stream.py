@@ -30,9 +30,8 @@ from dragoman.dialects.kiro.turns import FAMILY, extra_of
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.conversation import Conversation, Stop, Usage, Why, count, exclusive_usage
 from dragoman.model.filter import LaneSource
-from dragoman.model.usage import count, exclusive_usage
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame

@@ -15,9 +15,8 @@ from dragoman.dialects.kit.kept import Kept
 from dragoman.dialects.kit.media import base64_bytes
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Message
+from dragoman.model.conversation import OUTER, Message, of_what_it_came_in, to_keep
 from dragoman.model.filter import Inventory
-from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
 from dragoman.model.parts import part_text, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields

@@ -11,8 +11,7 @@ from dragoman.dialects.kit.tools import render_arguments, tool_body
 from dragoman.dialects.kit.values import json_text
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, ToolCall, Where
-from dragoman.model.conversation import ToolSpec
-from dragoman.model.naming import to_keep
+from dragoman.model.conversation import ToolSpec, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Where
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation
-from dragoman.model.naming import of_the_node, to_keep
+from dragoman.model.conversation import Conversation, of_the_node, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

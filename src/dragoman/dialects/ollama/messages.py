@@ -40,10 +40,13 @@ from dragoman.model.conversation import (
     Usage,
     Why,
     canonical,
+    count,
+    inclusive_usage,
+    known_stop,
+    of_what_it_came_in,
+    to_keep,
 )
 from dragoman.model.filter import LaneSource, LaneTarget
-from dragoman.model.naming import of_what_it_came_in, to_keep
-from dragoman.model.usage import count, inclusive_usage, known_stop
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame, Payload

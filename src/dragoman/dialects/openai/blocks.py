@@ -17,7 +17,7 @@ from dragoman.dialects.kit.openai_requests import arguments_text, image_at, refu
 from dragoman.dialects.kit.values import text
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, ToolCall, ToolResult, Where
-from dragoman.model.naming import OUTER, WORD, to_keep
+from dragoman.model.conversation import OUTER, WORD, to_keep
 from dragoman.model.parts import join_texts, part_text, read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields

@@ -13,7 +13,7 @@ from dragoman.dialects.openai.reply import parse_images, parse_stop
 from dragoman.errors import MissingField, OutOfOrder
 from dragoman.model import events as ev
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Stop
+from dragoman.model.conversation import Stop, to_keep
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
@@ -27,7 +27,6 @@ from dragoman.model.events import (
     text_size,
 )
 from dragoman.model.filter import LaneSource
-from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import is_blank
 from dragoman.wire.jsonio import Json

@@ -33,8 +33,7 @@ from dragoman.dialects.openai.shapes import exact_message
 from dragoman.dialects.openai.tools import parse_call, render_call
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Message
-from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
+from dragoman.model.conversation import OUTER, Message, of_what_it_came_in, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

@@ -32,9 +32,21 @@ from dragoman.dialects.openai.messages import assistant_blocks, render_reasoning
 from dragoman.dialects.openai.tools import render_call, render_older_call
 from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, Where
-from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
-from dragoman.model.naming import to_keep
-from dragoman.model.usage import NO_REASON, count, failure_kind, first_count, inclusive_usage, known_stop
+from dragoman.model.conversation import (
+    NO_REASON,
+    Choice,
+    Conversation,
+    Reply,
+    Stop,
+    Usage,
+    Why,
+    count,
+    failure_kind,
+    first_count,
+    inclusive_usage,
+    known_stop,
+    to_keep,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json

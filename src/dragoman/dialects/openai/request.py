@@ -22,8 +22,7 @@ from dragoman.dialects.openai.blocks import (
 from dragoman.dialects.openai.messages import MessageParser, lead, render_messages
 from dragoman.dialects.openai.tools import Oddities, parse_choice, parse_tools, render_choice, render_tool
 from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.model.conversation import Conversation, Output, canonical
-from dragoman.model.naming import SHAPES, to_keep
+from dragoman.model.conversation import SHAPES, Conversation, Output, canonical, to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 

@@ -18,12 +18,11 @@ from dragoman.dialects.openai.reply import embedded_usage, envelope_rest, parse_
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Opaque
-from dragoman.model.conversation import Conversation
+from dragoman.model.conversation import NO_REASON, Conversation
 from dragoman.model.events import (
     json_size,
 )
 from dragoman.model.filter import LaneSource
-from dragoman.model.usage import NO_REASON
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 

@@ -27,9 +27,8 @@ from dragoman.dialects.openai.blocks import (
 )
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, ToolCall, Where
-from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
+from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec, to_keep
 from dragoman.model.filter import Action
-from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 

@@ -13,7 +13,7 @@ from dragoman.dialects.kit.openai_requests import image_at, refuse_marks, take_f
 from dragoman.dialects.kit.values import items, members, text
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Source, Text, Where
-from dragoman.model.naming import OUTER, WORD, to_keep
+from dragoman.model.conversation import OUTER, WORD, to_keep
 from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json

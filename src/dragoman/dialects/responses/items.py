@@ -38,8 +38,7 @@ from dragoman.dialects.responses.tools import (
     named_so,
 )
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Untranslatable, Where
-from dragoman.model.conversation import Message, Role
-from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
+from dragoman.model.conversation import OUTER, Message, Role, of_what_it_came_in, to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json

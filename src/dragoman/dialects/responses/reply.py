@@ -38,9 +38,19 @@ from dragoman.dialects.responses.tools import (
 )
 from dragoman.errors import BadFrame, DragomanError, Fault, Kind, MalformedRequest, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Extra, Opaque, Reasoning, Text, ToolCall, Where
-from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
-from dragoman.model.naming import of_what_it_came_in, to_keep
-from dragoman.model.usage import count, inclusive_usage, known_stop
+from dragoman.model.conversation import (
+    Choice,
+    Conversation,
+    Reply,
+    Stop,
+    Usage,
+    Why,
+    count,
+    inclusive_usage,
+    known_stop,
+    of_what_it_came_in,
+    to_keep,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json

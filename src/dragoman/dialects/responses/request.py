@@ -31,8 +31,7 @@ from dragoman.dialects.responses.tools import (
 )
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Opaque, Text, Where
-from dragoman.model.conversation import Conversation, Held, Message, Output, Thinking, canonical
-from dragoman.model.naming import to_keep
+from dragoman.model.conversation import Conversation, Held, Message, Output, Thinking, canonical, to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 

@@ -37,8 +37,16 @@ from dragoman.model.blocks import (
     ToolResult,
     Where,
 )
-from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
-from dragoman.model.naming import NAME_AT_HOME, OUTER, of_what_it_came_in, to_keep
+from dragoman.model.conversation import (
+    NAME_AT_HOME,
+    OUTER,
+    Conversation,
+    Message,
+    ToolChoice,
+    ToolSpec,
+    of_what_it_came_in,
+    to_keep,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
