@@ -339,12 +339,11 @@ def _outer(extra: Extra | None) -> Extra | None:
     return Extra(extra.family, fields, extra.spelling)
 
 
-# --- What services report of an answer: token counts, and why it stopped. Every reader of usage builds its `Usage`
-# here.
+# --- What services report of an answer: token counts, and why it stopped.
 #
-# The rules are the same for all: a count is a whole number between 0 and `LARGEST`, a part never exceeds its total,
-# and
-# no token is counted twice. Services disagree about which count contains which, so the total decides where it can.
+# Every reader of usage builds its `Usage` here. The rules are the same for all: a count is a whole number between 0 and
+# `LARGEST`, a part never exceeds its total, and no token is counted twice. Services disagree about which count contains
+# which, so the total decides where it can.
 
 
 LARGEST = 1_000_000_000  # no model reads or writes as much; the sum of two fits the 32-bit integers of typed SDKs
