@@ -23,8 +23,7 @@ from dragoman.dialects.kiro.quirks import leaks
 from dragoman.dialects.openai import choice
 from dragoman.filters import answers as filter_answers
 from dragoman.filters import calls as filter_calls
-from dragoman.filters.raw_tools import markup
-from dragoman.filters.raw_tools import outputs as raw_call
+from dragoman.filters.raw_tools import readers as raw_readers
 from dragoman.gateway import admin, backend, serve
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.admission import Guard
@@ -403,7 +402,7 @@ def test_rule_8_what_was_held_of_an_answer_that_broke_does_not_count_when_it_is_
 
 
 def test_rule_8_text_of_tool_arguments_is_held_within_four_megabytes() -> None:
-    held = [each.HELD_LIMIT for each in (leaks, raw_call, markup, filter_calls, filter_answers)]
+    held = [each.HELD_LIMIT for each in (leaks, raw_readers, filter_calls, filter_answers)]
     assert max(*held, choice._MOST_HELD) <= 4 * 1024 * 1024
     assert exchange.HIGH <= 256 * 1024
 

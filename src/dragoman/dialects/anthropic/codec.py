@@ -12,7 +12,7 @@ from dragoman.dialects.anthropic.blocks import FAMILY
 from dragoman.dialects.anthropic.encoder import AnthropicEncoder
 from dragoman.dialects.anthropic.faults import status_of
 from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning
-from dragoman.dialects.anthropic.request import PATH, VERSION, hints_of
+from dragoman.dialects.anthropic.request import VERSION, hints_of
 from dragoman.dialects.anthropic.rules import RULES
 from dragoman.dialects.anthropic.stream import AnthropicDecoder
 from dragoman.dialects.anthropic.tools import COMPACTION
@@ -108,7 +108,7 @@ class AnthropicCodec(Struct, frozen=True):
 # --- Path, headers and framing: POST /v1/messages, server-sent events, anthropic-* headers
 
 
-_PATHS: dict[str, Operation] = {PATH: "generate", f"{PATH}/count_tokens": "count"}
+_PATHS: dict[str, Operation] = {"/v1/messages": "generate", "/v1/messages/count_tokens": "count"}
 _MODELS = "/v1/models"
 # The counting endpoint refuses fields that have no bearing on the count.
 _COUNTED = frozenset(

@@ -31,21 +31,18 @@ class Notation(Struct, frozen=True):
     half_header: re.Pattern[str]  # text that may become one
 
 
-_PYTHON = Notation(
-    PYTHON,
-    re.compile(r"(?<![\w.-])(?P<name>[^\W\d][\w.-]*+)\s*+\("),
-    re.compile(r"(?<![\w.-])[^\W\d][\w.-]*+\s*+\Z"),
-)
+_PYTHON_HEADER = re.compile(r"(?<![\w.-])(?P<name>[^\W\d][\w.-]*+)\s*+\(")
+_PYTHON_HALF = re.compile(r"(?<![\w.-])[^\W\d][\w.-]*+\s*+\Z")
+_GEMMA_HEADER = re.compile(r"call:\s*(?P<name>[^\s{}:<]+)\s*\{")
+_GEMMA_HALF = re.compile(r"(?:call:\s*(?:[^\s{}:<]+\s*)?|call|cal|ca|c)\Z")
+
+_PYTHON = Notation(PYTHON, _PYTHON_HEADER, _PYTHON_HALF)
 
 
 @cache
 def _gemma(string_mark: str) -> Notation:
     """Return Gemma's notation: `call:NAME{key:<|"|>text<|"|>,number:42}`."""
-    return Notation(
-        gemma_style(string_mark),
-        re.compile(r"call:\s*(?P<name>[^\s{}:<]+)\s*\{"),
-        re.compile(r"(?:call:\s*(?:[^\s{}:<]+\s*)?|call|cal|ca|c)\Z"),
-    )
+    return Notation(gemma_style(string_mark), _GEMMA_HEADER, _GEMMA_HALF)
 
 
 class LiteralCalls(CallsReader):
