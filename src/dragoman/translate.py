@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from dragoman import filters
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import LocalMisuse, Unrepresentable
-from dragoman.model.capabilities import Capabilities
+from dragoman.model.capabilities import Capabilities, Trait
 from dragoman.model.conversation import Conversation, canonical
 from dragoman.model.filter import Facts, Features, Filter, MakeBack, Note, Notes
 from dragoman.wire.http import HttpRequest
@@ -131,6 +131,7 @@ class Plan(Struct, frozen=True):
     verbatim: bool = False  # an answer may pass byte for byte: one language, one framing, nothing changed or asked for
     same_wire: bool = False  # one language in one framing; settings say how a side is asked, not what its frames mean
     keeps_frames: bool = False  # frames in which nothing changes go out as they came
+    traits: frozenset[Trait] = frozenset()  # of the upstream's model
 
     def call(self) -> Call:
         return self.upstream.codec.render_request(self.sent)
@@ -193,7 +194,7 @@ def plan(
     if said and not (sent.messages or sent.system):
         raise Unrepresentable(_NO_QUESTION, at="messages")
     passes = not altered and not settings.reads_answers and way.same_wire
-    ways = passes, finds_calls, passes and not notes, way.same_wire, way.keeps_frames
+    ways = passes, finds_calls, passes and not notes, way.same_wire, way.keeps_frames, way.traits
     return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings, *ways)
 
 
@@ -203,6 +204,7 @@ class _Way(Struct, frozen=True):
     filters: tuple[Filter, ...]  # they remember nothing of a request
     same_wire: bool
     keeps_frames: bool
+    traits: frozenset[Trait]
 
 
 def _made_way(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> _Way:
@@ -221,7 +223,7 @@ def _made_way(client: Dialect, upstream: Dialect, model: str, settings: Settings
     # A filter may hold back a block that an earlier frame has announced: the announcement would be wrong.
     announces = settings.reads_answers and "announces" in pair.upstream.traits
     keeps_frames = same_wire and not settings.repair and not announces
-    return _Way((*_placed(shared, codec.quirks(model)), *last), same_wire, keeps_frames)
+    return _Way((*_placed(shared, codec.quirks(model)), *last), same_wire, keeps_frames, pair.upstream.traits)
 
 
 _kept_way = lru_cache(maxsize=256)(_made_way)

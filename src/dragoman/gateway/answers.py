@@ -29,9 +29,7 @@ _MOST_UNCOUNTED = 32  # steps that passed and that the encoder has not counted y
 
 def passes_frames(plan: Plan) -> bool:
     """Whether the bytes of a stream may pass. Calls that clients would read wrongly are written anew."""
-    return plan.passes and not (
-        plan.sent.tools and "loose_calls" in plan.upstream.codec.capabilities(plan.sent.model).traits
-    )
+    return plan.passes and not (plan.sent.tools and "loose_calls" in plan.traits)
 
 
 class PassThrough(Answer):
@@ -261,8 +259,8 @@ class Written(Struct, frozen=True):
 
 def read_whole(plan: Plan, body: bytes, budget: Budget | None = None, *, keeps: bool = False) -> Written:
     """Read an answer and write it for the client. Raises UpstreamViolation, UpstreamFault."""
-    streams_only = "streams_only" in plan.upstream.codec.capabilities(plan.sent.model).traits
-    if plan.verbatim and not keeps and (streams_only or not is_event_stream(body)) and not _holds_calls(plan, body):
+    may_pass = plan.verbatim and not keeps and ("streams_only" in plan.traits or not is_event_stream(body))
+    if may_pass and not _holds_calls(plan, body):
         return Written(_tapped(plan, body), body)
     try:
         reply, notes = reply_whole(plan, body, budget=budget)
