@@ -24,7 +24,6 @@ from dragoman.simulator.script import (
     Player,
     Raise,
     Reason,
-    Refuse,
     Say,
     Script,
     Turn,
@@ -125,8 +124,8 @@ class DialectFace:
             return self._refuse(fault_, first.rule)
         asked = codec.parse_request(call)
         turn = self._player.next()
-        if turn.refuse is not None:
-            return self._scripted_refusal(turn.refuse)
+        if turn.status != 200:
+            return self._scripted_refusal(turn)
         return self._perform(asked, turn, _world(body))
 
     def _perform(self, asked: Conversation, turn: Turn, world: World) -> Response:
@@ -135,7 +134,7 @@ class DialectFace:
             frames = _frames(told, self._dialect, asked, world)
             kind = _STREAM_TYPES.get(type(self._dialect.binding.frames()), "text/event-stream; charset=utf-8")
             headers = (("content-type", kind), ("cache-control", "no-cache"))
-            return Response(200, headers, shaped(frames, turn.pace, turn.cut))
+            return Response(200, headers, shaped(frames, turn, turn.cut))
         waits, events = [], []
         for each in told:
             if isinstance(each, Wait):
@@ -147,14 +146,14 @@ class DialectFace:
         except DragomanError as error:  # the script let it fail: a whole reply fails as a whole
             return self._refuse(error.fault)
         rendered = self._dialect.codec.render_reply(reply, asked, world)
-        return Response(200, _JSON, shaped([*waits, rendered], turn.pace, turn.cut), len(rendered))
+        return Response(200, _JSON, shaped([*waits, rendered], turn, turn.cut), len(rendered))
 
     def _refuse(self, fault_: Fault, rule: str = "") -> Response:
         refused = self._dialect.binding.refuse(fault_, self._dialect.codec.render_fault(fault_))
         headers = (*refused.headers, ("x-dragoman-rule", header_text(rule))) if rule else refused.headers
         return whole(refused.status, headers, refused.body, f"{rule} {fault_.message}".strip())
 
-    def _scripted_refusal(self, refuse: Refuse) -> Response:
+    def _scripted_refusal(self, refuse: Turn) -> Response:
         name = refuse.type or exception_for(refuse.status)
         response = self._refuse(fault(name, refuse.message, refuse.status, refuse.retry_after))
         more = scripted_headers(refuse)
@@ -264,9 +263,7 @@ def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> It
             unsigned = unsigned and not isinstance(part, Use)
             if isinstance(part, Use) and part.name in free:
                 part = structs.replace(part, arguments=_only_text(part.arguments), form="text")  # noqa: PLW2901
-            yield from _part_events(
-                part, next(keys), choice, turn.pace.chunk, signer, lambda: world.new_id(call_prefix)
-            )
+            yield from _part_events(part, next(keys), choice, turn.chunk, signer, lambda: world.new_id(call_prefix))
         yield ev.Stopped(Stop(turn.stop or spoken.stop, turn.sequence or spoken.sequence), choice)
     yield ev.UsageReported(Usage(input=used, output=said * max(asked.choices, 1)))
     yield ev.FINISHED

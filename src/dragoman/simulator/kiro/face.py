@@ -24,7 +24,6 @@ from dragoman.simulator.script import (
     Player,
     Raise,
     Reason,
-    Refuse,
     Say,
     Script,
     Turn,
@@ -190,8 +189,8 @@ class KiroFace:
         if refusal is not None:
             return _refuse(request, refusal.answer, str(refusal), refusal)
         act = self._player.next()
-        if act.refuse is not None:
-            return _scripted_refusal(request, act.refuse)
+        if act.status != 200:
+            return _scripted_refusal(request, act)
         self._answered += 1
         asked = Asked(request)
         prompt = read_prompt(asked)
@@ -204,12 +203,12 @@ class KiroFace:
             conversation=conversation,
             call_ids=_call_ids(request.body, spoken),
             percentage=_percentage(asked, act, spoken),
-            chunk=act.pace.chunk,
+            chunk=act.chunk,
             tags=_thinks_by_tags(asked),
             quirks=act.quirks,
         )
         headers = (*_STREAM, ("x-amzn-codewhisperer-conversation-id", header_text(conversation)))
-        return Response(200, headers, shaped(perform(performance), act.pace, act.cut))
+        return Response(200, headers, shaped(perform(performance), act, act.cut))
 
 
 # --- what the model sees
@@ -312,7 +311,7 @@ def _refuse(
     return whole(answer.status, tuple(headers.items()), answer.whole or jsonio.encode(body), note)
 
 
-def _scripted_refusal(request: HttpRequest, refuse: Refuse) -> Response:
+def _scripted_refusal(request: HttpRequest, refuse: Turn) -> Response:
     name = refuse.type or exception_for(refuse.status)
     known = TROUBLES.get(name)
     message = refuse.message or (known.message if known else "Refused by the script.")
