@@ -10,13 +10,14 @@ from typing import Protocol
 from msgspec import structs
 
 from dragoman.dialects.base import Call, Dialect, World
+from dragoman.dialects.kiro.request import count_input
 from dragoman.dialects.rulebook import Severity
 from dragoman.errors import DragomanError, Fault
 from dragoman.model import events as ev
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, Stop, ToolSpec, Usage
-from dragoman.simulator.model import Prompt, Tool, estimate, output_tokens, respond
+from dragoman.model.conversation import Conversation, Stop, ToolSpec, Usage
+from dragoman.simulator.model import Prompt, Tool, output_tokens, respond
 from dragoman.simulator.pieces import Pause, Piece, Response, header_text, scripted_headers, shaped, whole
 from dragoman.simulator.script import (
     Emit,
@@ -196,7 +197,11 @@ def read_prompt(asked: Conversation) -> Prompt:
         tools = tuple(tool for tool in tools if tool.name in choice.names)
     return Prompt(
         text="\n".join(block.text for block in blocks if isinstance(block, Text)),
-        results=tuple(_result_text(block) for block in blocks if isinstance(block, ToolResult)),
+        results=tuple(
+            "\n".join(part.text for part in block.content if isinstance(part, Text))
+            for block in blocks
+            if isinstance(block, ToolResult)
+        ),
         tools=() if choice.mode == "none" else tools,
         must_call=choice.mode in ("any", "one"),
         parallel=choice.parallel is not False,
@@ -204,33 +209,8 @@ def read_prompt(asked: Conversation) -> Prompt:
         output=asked.output.schema or {"type": "object"} if asked.output.kind != "text" else None,
         max_tokens=asked.max_tokens,
         stop=asked.stop,
-        input_tokens=_input_tokens(asked),
+        input_tokens=count_input(asked) + 4 * len(asked.messages),  # a message is more than its text
     )
-
-
-def _result_text(result: ToolResult) -> str:
-    return "\n".join(part.text for part in result.content if isinstance(part, Text))
-
-
-def _input_tokens(asked: Conversation) -> int:
-    system = sum(estimate(part.text) for part in asked.system)
-    tools = sum(estimate(jsonio.encode(tool).decode()) for tool in asked.tools)
-    return system + tools + sum(map(_message_tokens, asked.messages))
-
-
-def _message_tokens(message: Message) -> int:
-    total = 4  # a message is more than its text
-    for block in message.blocks:
-        match block:
-            case Text(text=words) | Reasoning(text=words):
-                total += estimate(words)
-            case ToolCall():
-                total += estimate(block.name) + estimate(block.arguments)
-            case ToolResult():
-                total += estimate(_result_text(block))
-            case _:
-                total += 1600
-    return total
 
 
 # --- what it answers

@@ -72,8 +72,9 @@ def respond(prompt: Prompt, scripted: tuple[Part, ...] | None = None) -> Spoken:
 
 
 def estimate(text: str) -> int:
-    """Tokens in a text, roughly."""
-    return -(-len(text) // 4)
+    """Tokens in a text, roughly; one character outside ASCII counts as one."""
+    others = 0 if text.isascii() else sum(character > "\x7f" for character in text)
+    return others + -(-(len(text) - others) // 4)
 
 
 def output_tokens(parts: Sequence[Part]) -> int:

@@ -117,7 +117,7 @@ class Trouble(Struct, frozen=True):
 
 
 # What an exception's name means in any dialect. A script may use these names or the kinds themselves.
-TROUBLES: dict[str, Trouble] = {
+_TROUBLES: dict[str, Trouble] = {
     "ThrottlingException": Trouble("rate_limit", 429, "Too many requests, please wait before trying again."),
     "ServiceQuotaExceededException": Trouble("quota", 402, "You have reached the limit of your subscription."),
     "AccessDeniedException": Trouble("permission", 403, "The bearer token included in the request is invalid."),
@@ -130,17 +130,12 @@ TROUBLES: dict[str, Trouble] = {
     "ServiceUnavailableException": Trouble("overloaded", 503, "The service is unavailable. Please try again."),
     "InternalServerException": Trouble("server", 500, "Encountered an unexpected error. Please try again."),
 }
-_BY_STATUS = {trouble.status: name for name, trouble in reversed(TROUBLES.items())} | {
+_BY_STATUS = {trouble.status: name for name, trouble in reversed(_TROUBLES.items())} | {
     529: "ServiceUnavailableException",
     502: "InternalServerException",
     504: "ModelTimeoutException",
 }
-_BY_KIND: dict[str, str] = {trouble.kind: name for name, trouble in TROUBLES.items()}
-
-
-def exception_name(name: str) -> str:
-    """The AWS name of an exception, which may be given as a kind (`rate_limit`)."""
-    return _BY_KIND.get(name, name)
+_BY_KIND: dict[str, str] = {trouble.kind: name for name, trouble in _TROUBLES.items()}
 
 
 def exception_for(status: int) -> str:
@@ -150,8 +145,9 @@ def exception_for(status: int) -> str:
 
 def fault(name: str, message: str = "", status: int | None = None, retry_after: float | None = None) -> Fault:
     """The canonical fault for an exception's name or kind."""
-    known = TROUBLES.get(exception_name(name), TROUBLES["InternalServerException"])
-    return Fault(known.kind, message or known.message, status or known.status, retry_after, code=exception_name(name))
+    code = _BY_KIND.get(name, name)  # the AWS name
+    known = _TROUBLES.get(code, _TROUBLES["InternalServerException"])
+    return Fault(known.kind, message or known.message, status or known.status, retry_after, code=code)
 
 
 QUIRKS = frozenset({"bare_fragments", "object_input", "no_metadata", "no_usage", "no_start", "nested"})

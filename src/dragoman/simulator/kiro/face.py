@@ -58,8 +58,8 @@ def _perform(asked: Asked, act: Turn, spoken: Spoken, conversation: str) -> Iter
     for index, part in enumerate(spoken.parts):
         if isinstance(part, Raise):
             raised = fault(part.type, part.message)
-            body: dict[str, Json] = {"message": raised.message} | ({"reason": part.reason} if part.reason else {})
-            yield encode_event(raised.code, jsonio.encode(body), error=True)
+            reason = {"reason": part.reason} if part.reason else {}
+            yield encode_event(raised.code, jsonio.encode({"message": raised.message, **reason}), error=True)
             yield Break("end")
             return
         for told in _told(part, f"tooluse_{seed}_{index}", asked, act):
