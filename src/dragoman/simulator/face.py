@@ -251,11 +251,7 @@ def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> It
 
 def _only_text(arguments: str) -> str:
     """What a script's arguments say to a tool that takes free text: the one string of an object is that text."""
-    try:
-        said = jsonio.decode(arguments)
-    except jsonio.JsonError:
-        return arguments
-    texts = list(said.values()) if isinstance(said, dict) else []
+    texts = list((jsonio.object_of(arguments) or {}).values())
     return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else arguments
 
 

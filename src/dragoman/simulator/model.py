@@ -163,11 +163,8 @@ def _written_object(rest: str) -> str | None:
     start = lead.end()
     for end in (match.end() for match in re.finditer(r"\}", rest[start : start + 10_000])):
         text = rest[start : start + end]
-        try:
-            value = jsonio.decode(text)
-        except jsonio.JsonError:
-            continue
-        return text if isinstance(value, dict) else None
+        if jsonio.object_of(text) is not None:
+            return text
     return None
 
 
