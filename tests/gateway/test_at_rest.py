@@ -141,11 +141,11 @@ def visit(client: Client, one: Visit) -> None:
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def rosters() -> list[Roster[Any]]:
+def rosters() -> list[Roster]:
     return [server.roster for server in gateway_servers()]
 
 
-def left(home: House, roster: Roster[Any]) -> dict[str, Any]:
+def left(home: House, roster: Roster) -> dict[str, Any]:
     """What is still counted, of all that is nothing at rest."""
     gateway = home.running.gateway
     load, unproven = gateway.load, gateway._admission._unproven

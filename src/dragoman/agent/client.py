@@ -170,11 +170,17 @@ class BedrockClient:
 
     def has_tool_use(self, response: Mapping[str, Any]) -> bool:
         """Whether a raw response calls a tool, well or badly. Raises BedrockResponseError if it is no response."""
-        return has_tool_use(self._extract_content(response))
+        return any(_use_in(block) is not _NO_CALL for block in self._extract_content(response))
 
     def text_of(self, response: Mapping[str, Any]) -> str:
-        """The text of a raw response. Raises BedrockResponseError."""
-        return text_in(self._extract_content(response))
+        """The text of a raw response. Raises BedrockResponseError, also for a text that is none."""
+        texts = []
+        for block in self._extract_content(response):
+            if isinstance(block, Mapping) and "text" in block:
+                if not isinstance(block["text"], str):
+                    raise BedrockResponseError("Bedrock response 'text' is not a string", block, "text")
+                texts.append(block["text"])
+        return "".join(texts)
 
     def _extract_content(self, response: Mapping[str, Any] | None) -> list[Any]:
         return content_of(response)
@@ -216,21 +222,6 @@ def _block(call: ToolUseBlock) -> dict[str, Any]:
     return {"toolUse": {"toolUseId": call["id"], "name": call["name"], "input": call["input"]}}
 
 
-def has_tool_use(blocks: list[Any]) -> bool:
-    return any(_use_in(block) is not _NO_CALL for block in blocks)
-
-
-def text_in(blocks: list[Any]) -> str:
-    """The text of blocks. Raises BedrockResponseError for a text that is none."""
-    texts = []
-    for block in blocks:
-        if isinstance(block, Mapping) and "text" in block:
-            if not isinstance(block["text"], str):
-                raise BedrockResponseError("Bedrock response 'text' is not a string", block, "text")
-            texts.append(block["text"])
-    return "".join(texts)
-
-
 def validated(use: Any) -> ToolUseBlock:
     """A call with an id, a name and an object of arguments (D3). Raises BedrockResponseError, naming the field."""
     if not isinstance(use, Mapping):
@@ -265,8 +256,13 @@ def _object(use: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     try:
         text = value if isinstance(value, str) else jsonio.encode(value).decode()
-        told = jsonio.decode(as_object(text) or "{}")
+        return arguments_object(text)
     except jsonio.JsonError:
         raise BedrockResponseError("Bedrock response 'input' is no JSON", use, "input") from None
+
+
+def arguments_object(arguments: str) -> dict[str, Any]:
+    """The arguments of a call as an object (D3). Raises JsonError."""
+    told = jsonio.decode(as_object(arguments) or "{}")
     assert isinstance(told, dict)
     return told

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.agent.client import BedrockClient, Client, content_of, with_calls
+from dragoman.agent.client import BedrockClient, Client, arguments_object, content_of, with_calls
 from dragoman.agent.tools import Tool, Toolbox
 from dragoman.agent.types import (
     Answered,
@@ -36,7 +36,6 @@ from dragoman.agent.types import (
     with_legal_ids,
 )
 from dragoman.errors import DragomanError, TransportError, UpstreamFault, UpstreamViolation
-from dragoman.filters.calls import as_object
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Media, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Reply, Usage, Why
@@ -178,7 +177,11 @@ class AgentRunner:
     def _dealt_with(self, run: _Run, reply: Reply) -> StepResult:
         """Keep the answer, and answer its calls in the turn after it."""
         blocks = reply.choices[0].blocks
-        calls = [_call(block) for block in blocks if isinstance(block, ToolCall)]
+        calls = [
+            ToolUseBlock(id=block.id, name=block.name, input=arguments_object(block.arguments))
+            for block in blocks
+            if isinstance(block, ToolCall)
+        ]
         run.add(reply)
         results = self._answers(calls, run.deadline)
         if results:
@@ -190,8 +193,7 @@ class AgentRunner:
         """One answer for each call, in their order."""
         for call in calls:
             self._watch(Called(call["id"], call["name"], jsonio.encode(call["input"]).decode()))
-        jobs = [Job(call["id"], call["name"], call["input"]) for call in calls]
-        outcomes = run_jobs(jobs, self._tools.call, deadline, self._cancelled)
+        outcomes = run_calls(calls, self._tools.call, deadline, self._cancelled)
         for outcome in outcomes:
             self._watch(Answered(outcome.id, outcome.name, outcome.text, outcome.is_error, outcome.seconds))
         return outcomes
@@ -216,7 +218,7 @@ class _Run:
     def add(self, reply: Reply) -> None:
         blocks = reply.choices[0].blocks
         self._text = "".join(block.text for block in blocks if isinstance(block, Text))
-        self._usage = _sum(self._usage, reply.usage)
+        self._usage = _sum(self._usage, reply.usage or Usage())
         if blocks:
             self.say(Message("assistant", blocks))
 
@@ -235,24 +237,10 @@ class _Run:
         )
 
 
-def _sum(one: Usage, other: Usage | None) -> Usage:
-    if other is None:
-        return one
-    return Usage(
-        one.input + other.input,
-        one.output + other.output,
-        one.cache_read + other.cache_read,
-        one.cache_write + other.cache_write,
-        one.reasoning + other.reasoning,
-        one.estimated or other.estimated,
-    )
-
-
-def _call(block: ToolCall) -> ToolUseBlock:
-    """A call of an answer, its arguments as an object (D3)."""
-    arguments = jsonio.decode(as_object(block.arguments) or "{}")
-    assert isinstance(arguments, dict)
-    return ToolUseBlock(id=block.id, name=block.name, input=arguments)
+def _sum(one: Usage, other: Usage) -> Usage:
+    names = ("input", "output", "cache_read", "cache_write", "reasoning")
+    counts = {name: getattr(one, name) + getattr(other, name) for name in names}
+    return Usage(**counts, estimated=one.estimated or other.estimated)
 
 
 def _step_result(text: str, calls: Sequence[ToolUseBlock], outcomes: Sequence[Outcome]) -> StepResult:
@@ -287,12 +275,6 @@ Work: TypeAlias = Callable[[str, Mapping[str, Any]], tuple[Content, bool]]
 _ABANDONED: Content = (Text("(the tool ended without an answer)"),)
 
 
-class Job(Struct, frozen=True):
-    id: str
-    name: str
-    arguments: Mapping[str, Any]
-
-
 class Outcome(Struct, frozen=True):
     """The one answer to a call."""
 
@@ -307,41 +289,42 @@ class Outcome(Struct, frozen=True):
         return "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in self.content)
 
 
-def run_jobs(jobs: Sequence[Job], work: Work, deadline: float | None, cancelled: Event) -> list[Outcome]:
-    """Run all jobs, several at a time; give their outcomes in the jobs' order, one for each, in time.
+def run_calls(calls: Sequence[ToolUseBlock], work: Work, deadline: float | None, cancelled: Event) -> list[Outcome]:
+    """Run all calls, several at a time; give their outcomes in the calls' order, one for each, in time.
 
     A thread that is not done in time cannot be stopped, only abandoned: its outcome is an error, and what it
     returns later is ignored.
     """
     done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
     gate, begun = Semaphore(MOST_AT_ONCE), time.monotonic()
-    for number, job in enumerate(jobs):
-        Thread(target=_run, args=(number, job, work, done, gate), daemon=True, name=f"tool {job.name}").start()
+    for number, call in enumerate(calls):
+        Thread(target=_run, args=(number, call, work, done, gate), daemon=True, name=f"tool {call['name']}").start()
     outcomes: dict[int, Outcome] = {}
-    while len(outcomes) < len(jobs):
+    while len(outcomes) < len(calls):
         try:
             number, outcome = done.get(timeout=_wait(deadline))
             outcomes[number] = outcome
         except queue.Empty:
-            reason = _reason(deadline, cancelled)
-            if reason:
+            if _reason(deadline, cancelled):
                 break
     seconds = time.monotonic() - begun
     reason = _reason(deadline, cancelled)
     return [
-        outcomes.get(number) or Outcome(job.id, job.name, (Text(reason),), True, seconds)
-        for number, job in enumerate(jobs)
+        outcomes.get(number) or Outcome(call["id"], call["name"], (Text(reason),), True, seconds)
+        for number, call in enumerate(calls)
     ]
 
 
-def _run(number: int, job: Job, work: Work, done: queue.SimpleQueue[tuple[int, Outcome]], gate: Semaphore) -> None:
+def _run(
+    number: int, call: ToolUseBlock, work: Work, done: queue.SimpleQueue[tuple[int, Outcome]], gate: Semaphore
+) -> None:
     with gate:
         begun = time.monotonic()
         content, is_error = _ABANDONED, True
         try:
-            content, is_error = work(job.name, job.arguments)
+            content, is_error = work(call["name"], call["input"])
         finally:  # even a tool that ends its thread is answered
-            done.put((number, Outcome(job.id, job.name, content, is_error, time.monotonic() - begun)))
+            done.put((number, Outcome(call["id"], call["name"], content, is_error, time.monotonic() - begun)))
 
 
 def _wait(deadline: float | None) -> float:

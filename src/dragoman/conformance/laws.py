@@ -57,16 +57,12 @@ def summary(reply: Reply) -> Summary:
     """What must never be lost: text, reasoning, and every call, for each choice."""
     return tuple(
         (
-            _joined(block.text for block in choice.blocks if isinstance(block, Text)),
-            _joined(block.text for block in choice.blocks if isinstance(block, Reasoning)),
+            "".join(block.text for block in choice.blocks if isinstance(block, Text)),
+            "".join(block.text for block in choice.blocks if isinstance(block, Reasoning)),
             tuple((call.id, call.name, arguments_value(call)) for call in choice.blocks if isinstance(call, ToolCall)),
         )
         for choice in reply.choices
     )
-
-
-def _joined(pieces: Iterable[str]) -> str:
-    return "".join(pieces)
 
 
 NOBODY = Conversation("", ())  # a question nobody told us
@@ -115,8 +111,8 @@ def notes_tell_changes(client: Dialect, upstream: Dialect, asked: Conversation) 
     made = fitted(client, upstream, asked)
     if made is None:
         return
-    same = _unspelt(alike(made.sent)) == _unspelt(alike(asked))
-    _hold(same != bool(made.notes), "notes and changes disagree", made.notes, asked, made.sent)
+    sent, given = (jsonio.encode(_without(alike(each), "at", spelt=False)) for each in (made.sent, asked))
+    _hold((sent == given) != bool(made.notes), "notes and changes disagree", made.notes, asked, made.sent)
 
 
 def fits_break_no_rule(client: Dialect, upstream: Dialect, asked: Conversation) -> None:
@@ -244,33 +240,23 @@ def _json(data: bytes) -> jsonio.Json:
         return data.decode("latin-1")
 
 
-def _unspelt(conversation: Conversation) -> bytes:
-    """The conversation without the fields that only say how something was spelt, and without places."""
-    return jsonio.encode(_without_spelling(jsonio.decode(jsonio.encode(conversation))))
+def _without(value: object, *names: str, spelt: bool = True) -> jsonio.Json:
+    """A canonical value as JSON, without fields of these names at any depth.
 
-
-def _without_spelling(value: jsonio.Json) -> jsonio.Json:
-    if isinstance(value, list):
-        return [_without_spelling(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == {"family", "fields", "spelling"}:
-        fields, spelling = value["fields"], value["spelling"]
-        assert isinstance(fields, dict) and isinstance(spelling, list)
-        kept = {name: each for name, each in fields.items() if name not in spelling}
-        return {"family": value["family"], "fields": kept} if kept else None
-    return {name: _without_spelling(each) for name, each in value.items() if name != "at"}
-
-
-def _without(value: object, *names: str) -> jsonio.Json:
-    """A canonical value as JSON, without fields of these names at any depth."""
+    Unless `spelt`, also without the fields that only say how something was spelt.
+    """
 
     def strip(value: jsonio.Json) -> jsonio.Json:
         if isinstance(value, list):
             return [strip(each) for each in value]
-        if isinstance(value, dict):
-            return {name: strip(each) for name, each in value.items() if name not in names}
-        return value
+        if not isinstance(value, dict):
+            return value
+        if not spelt and value.keys() == {"family", "fields", "spelling"}:
+            fields, spelling = value["fields"], value["spelling"]
+            assert isinstance(fields, dict) and isinstance(spelling, list)
+            kept = {name: each for name, each in fields.items() if name not in spelling}
+            return {"family": value["family"], "fields": kept} if kept else None
+        return {name: strip(each) for name, each in value.items() if name not in names}
 
     return strip(jsonio.decode(jsonio.encode(value)))
 

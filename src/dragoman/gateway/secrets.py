@@ -29,6 +29,7 @@ from typing import NoReturn
 from msgspec import Struct
 
 from dragoman.gateway.layers import ConfigError, Origin, Problem
+from dragoman.upstream.kiro import durable
 
 # --- Files nobody else may read, and the gateway's own key, which is made on first run
 
@@ -81,17 +82,9 @@ def minted_key(path: Path) -> Secret:
 
 def make_private_folder(folder: Path) -> None:
     """Make the folder, or make it private. Raises ConfigError if it is somebody else's."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for each in missing:
-        _sync_folder(each.parent)
-    if not hasattr(os, "geteuid"):
-        return
-    found = folder.stat()
-    if found.st_uid != os.geteuid():
+    durable.make_private_folder(folder)
+    if hasattr(os, "geteuid") and folder.stat().st_uid != os.geteuid():
         raise _refused(folder, "this folder is another user's", "XDG_STATE_HOME and XDG_RUNTIME_DIR say which to use")
-    if found.st_mode & _OTHERS:
-        folder.chmod(0o700)
 
 
 def read_private(path: Path) -> bytes:
@@ -110,20 +103,15 @@ def read_private(path: Path) -> bytes:
 def write_private(path: Path, data: bytes, *, replace: bool = True) -> None:
     """Write the file whole or not at all, readable by nobody else at any moment. Its folder must be there."""
     remove_parts(path.parent)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}{_PART}")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _EXTRA, 0o600)
+    part = durable.write_beside(path, _PART, data)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
         if replace:
             part.replace(path)
         else:
             _place_new(part, path)
     finally:
         part.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    durable.sync_folder(path.parent)
 
 
 def remove_parts(folder: Path, older_than: float = _ABANDONED) -> None:
@@ -144,15 +132,6 @@ def _place_new(part: Path, path: Path) -> None:
         if path.exists():
             raise _Taken from None
         part.replace(path)
-
-
-def _sync_folder(folder: Path) -> None:
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _refused(path: Path, why: str, hint: str) -> ConfigError:

@@ -159,10 +159,7 @@ def _in_network(host: str, network: str) -> bool:
 
 
 def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+    return is_loopback(host) or host.endswith(".localhost")
 
 
 def objection(host: str, address: str) -> str:

@@ -10,13 +10,14 @@ from typing import Protocol
 from msgspec import structs
 
 from dragoman.dialects.base import Call, Dialect, World
+from dragoman.dialects.kiro.request import count_input
 from dragoman.dialects.rulebook import Severity
 from dragoman.errors import DragomanError, Fault
 from dragoman.model import events as ev
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, Stop, ToolSpec, Usage
-from dragoman.simulator.model import Prompt, Tool, estimate, output_tokens, respond
+from dragoman.model.conversation import Conversation, Stop, ToolSpec, Usage
+from dragoman.simulator.model import Prompt, Tool, output_tokens, respond
 from dragoman.simulator.pieces import Pause, Piece, Response, header_text, scripted_headers, shaped, whole
 from dragoman.simulator.script import (
     Emit,
@@ -24,7 +25,6 @@ from dragoman.simulator.script import (
     Player,
     Raise,
     Reason,
-    Refuse,
     Say,
     Script,
     Turn,
@@ -125,8 +125,8 @@ class DialectFace:
             return self._refuse(fault_, first.rule)
         asked = codec.parse_request(call)
         turn = self._player.next()
-        if turn.refuse is not None:
-            return self._scripted_refusal(turn.refuse)
+        if turn.status != 200:
+            return self._scripted_refusal(turn)
         return self._perform(asked, turn, _world(body))
 
     def _perform(self, asked: Conversation, turn: Turn, world: World) -> Response:
@@ -135,7 +135,7 @@ class DialectFace:
             frames = _frames(told, self._dialect, asked, world)
             kind = _STREAM_TYPES.get(type(self._dialect.binding.frames()), "text/event-stream; charset=utf-8")
             headers = (("content-type", kind), ("cache-control", "no-cache"))
-            return Response(200, headers, shaped(frames, turn.pace, turn.cut))
+            return Response(200, headers, shaped(frames, turn, turn.cut))
         waits, events = [], []
         for each in told:
             if isinstance(each, Wait):
@@ -147,14 +147,14 @@ class DialectFace:
         except DragomanError as error:  # the script let it fail: a whole reply fails as a whole
             return self._refuse(error.fault)
         rendered = self._dialect.codec.render_reply(reply, asked, world)
-        return Response(200, _JSON, shaped([*waits, rendered], turn.pace, turn.cut), len(rendered))
+        return Response(200, _JSON, shaped([*waits, rendered], turn, turn.cut), len(rendered))
 
     def _refuse(self, fault_: Fault, rule: str = "") -> Response:
         refused = self._dialect.binding.refuse(fault_, self._dialect.codec.render_fault(fault_))
         headers = (*refused.headers, ("x-dragoman-rule", header_text(rule))) if rule else refused.headers
         return whole(refused.status, headers, refused.body, f"{rule} {fault_.message}".strip())
 
-    def _scripted_refusal(self, refuse: Refuse) -> Response:
+    def _scripted_refusal(self, refuse: Turn) -> Response:
         name = refuse.type or exception_for(refuse.status)
         response = self._refuse(fault(name, refuse.message, refuse.status, refuse.retry_after))
         more = scripted_headers(refuse)
@@ -197,7 +197,11 @@ def read_prompt(asked: Conversation) -> Prompt:
         tools = tuple(tool for tool in tools if tool.name in choice.names)
     return Prompt(
         text="\n".join(block.text for block in blocks if isinstance(block, Text)),
-        results=tuple(_result_text(block) for block in blocks if isinstance(block, ToolResult)),
+        results=tuple(
+            "\n".join(part.text for part in block.content if isinstance(part, Text))
+            for block in blocks
+            if isinstance(block, ToolResult)
+        ),
         tools=() if choice.mode == "none" else tools,
         must_call=choice.mode in ("any", "one"),
         parallel=choice.parallel is not False,
@@ -205,33 +209,8 @@ def read_prompt(asked: Conversation) -> Prompt:
         output=asked.output.schema or {"type": "object"} if asked.output.kind != "text" else None,
         max_tokens=asked.max_tokens,
         stop=asked.stop,
-        input_tokens=_input_tokens(asked),
+        input_tokens=count_input(asked) + 4 * len(asked.messages),  # a message is more than its text
     )
-
-
-def _result_text(result: ToolResult) -> str:
-    return "\n".join(part.text for part in result.content if isinstance(part, Text))
-
-
-def _input_tokens(asked: Conversation) -> int:
-    system = sum(estimate(part.text) for part in asked.system)
-    tools = sum(estimate(jsonio.encode(tool).decode()) for tool in asked.tools)
-    return system + tools + sum(map(_message_tokens, asked.messages))
-
-
-def _message_tokens(message: Message) -> int:
-    total = 4  # a message is more than its text
-    for block in message.blocks:
-        match block:
-            case Text(text=words) | Reasoning(text=words):
-                total += estimate(words)
-            case ToolCall():
-                total += estimate(block.name) + estimate(block.arguments)
-            case ToolResult():
-                total += estimate(_result_text(block))
-            case _:
-                total += 1600
-    return total
 
 
 # --- what it answers
@@ -264,9 +243,7 @@ def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> It
             unsigned = unsigned and not isinstance(part, Use)
             if isinstance(part, Use) and part.name in free:
                 part = structs.replace(part, arguments=_only_text(part.arguments), form="text")  # noqa: PLW2901
-            yield from _part_events(
-                part, next(keys), choice, turn.pace.chunk, signer, lambda: world.new_id(call_prefix)
-            )
+            yield from _part_events(part, next(keys), choice, turn.chunk, signer, lambda: world.new_id(call_prefix))
         yield ev.Stopped(Stop(turn.stop or spoken.stop, turn.sequence or spoken.sequence), choice)
     yield ev.UsageReported(Usage(input=used, output=said * max(asked.choices, 1)))
     yield ev.FINISHED
@@ -274,11 +251,7 @@ def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> It
 
 def _only_text(arguments: str) -> str:
     """What a script's arguments say to a tool that takes free text: the one string of an object is that text."""
-    try:
-        said = jsonio.decode(arguments)
-    except jsonio.JsonError:
-        return arguments
-    texts = list(said.values()) if isinstance(said, dict) else []
+    texts = list((jsonio.object_of(arguments) or {}).values())
     return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else arguments
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from dragoman.dialects.kit.flat import References
 from dragoman.model.conversation import Why
 from dragoman.simulator.script import Part, Reason, Say, Use
 from dragoman.wire import jsonio
@@ -72,8 +73,9 @@ def respond(prompt: Prompt, scripted: tuple[Part, ...] | None = None) -> Spoken:
 
 
 def estimate(text: str) -> int:
-    """Tokens in a text, roughly."""
-    return -(-len(text) // 4)
+    """Tokens in a text, roughly; one character outside ASCII counts as one."""
+    others = 0 if text.isascii() else sum(character > "\x7f" for character in text)
+    return others + -(-(len(text) - others) // 4)
 
 
 def output_tokens(parts: Sequence[Part]) -> int:
@@ -161,11 +163,8 @@ def _written_object(rest: str) -> str | None:
     start = lead.end()
     for end in (match.end() for match in re.finditer(r"\}", rest[start : start + 10_000])):
         text = rest[start : start + end]
-        try:
-            value = jsonio.decode(text)
-        except jsonio.JsonError:
-            continue
-        return text if isinstance(value, dict) else None
+        if jsonio.object_of(text) is not None:
+            return text
     return None
 
 
@@ -175,7 +174,7 @@ def _written_object(rest: str) -> str | None:
 # and the unions (the first branch; `allOf` merged). A `pattern` is tried against a few likely texts, and else not kept.
 
 
-_DEPTH = 12  # of nesting; a schema may refer to itself
+_DEPTH = 12  # of nesting
 _LONGEST = 10_000  # characters or items that a minimum can ask for
 
 _FORMATS = {
@@ -214,87 +213,74 @@ _LIKELY = (
 
 def example(schema: Mapping[str, Json] | None) -> dict[str, Json]:
     """Arguments for a tool with this schema."""
-    made = _Maker(schema or {}).value(schema or {}, "value", 0)
+    made = example_value(schema or {})
     return made if isinstance(made, dict) else {}
 
 
 def example_value(schema: Mapping[str, Json]) -> Json:
     """Any value that fits the schema."""
-    return _Maker(schema).value(schema, "value", 0)
+    return _value(References().inlined(schema), "value", 0)
 
 
-class _Maker:
-    def __init__(self, root: Mapping[str, Json]) -> None:
-        self._root = root
-
-    def value(self, schema: Json | Mapping[str, Json], name: str, depth: int) -> Json:
-        if not isinstance(schema, Mapping) or depth > _DEPTH:
-            return name if schema is True or not isinstance(schema, Mapping) else None
-        node = self._settled(schema, depth)
-        if "const" in node:
-            return node["const"]
-        for keyword in ("enum", "examples"):
-            listed = node.get(keyword)
-            if isinstance(listed, list) and listed:
-                return listed[0]
-        if "default" in node and node["default"] is not None:
-            return node["default"]
-        match _type(node):
-            case "object":
-                return self._object(node, depth)
-            case "array":
-                return self._array(node, name, depth)
-            case "string":
-                return _string(node, name)
-            case "integer" | "number" as kind:
-                return _number(node, whole=kind == "integer")
-            case "boolean":
-                return True
-            case "null":
-                return None
-            case _:
-                return name
-
-    def _settled(self, schema: Mapping[str, Json], depth: int) -> dict[str, Json]:
-        """The schema with `$ref`, `allOf` and the first branch of a union merged into it."""
-        node = dict(schema)
-        for _ in range(_DEPTH):
-            target = self._referred(node.pop("$ref", None))
-            if target is not None:
-                node = _merged(dict(target), node)
-                continue
-            branches = _branches(node)
-            if not branches:
-                break
-            for branch in branches:
-                node = _merged(node, dict(branch))
-        return node
-
-    def _referred(self, reference: Json) -> Mapping[str, Json] | None:
-        if not isinstance(reference, str) or not reference.startswith("#"):
+def _value(schema: Json, name: str, depth: int) -> Json:
+    if not isinstance(schema, dict) or depth > _DEPTH:
+        return None if isinstance(schema, dict) else name
+    node = _settled(schema)
+    if "const" in node:
+        return node["const"]
+    for keyword in ("enum", "examples"):
+        listed = node.get(keyword)
+        if isinstance(listed, list) and listed:
+            return listed[0]
+    if "default" in node and node["default"] is not None:
+        return node["default"]
+    match _type(node):
+        case "object":
+            return _object(node, depth)
+        case "array":
+            return _array(node, name, depth)
+        case "string":
+            return _string(node, name)
+        case "integer" | "number" as kind:
+            return _number(node, whole=kind == "integer")
+        case "boolean":
+            return True
+        case "null":
             return None
-        found: Json | Mapping[str, Json] = self._root
-        for step in reference[1:].strip("/").split("/") if reference != "#" else ():
-            found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-        return found if isinstance(found, Mapping) else None
+        case _:
+            return name
 
-    def _object(self, node: Mapping[str, Json], depth: int) -> Json:
-        properties = node.get("properties")
-        known = properties if isinstance(properties, dict) else {}
-        required = node.get("required")
-        wanted = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-        # Without `required` an empty object would fit, and say nothing.
-        names = wanted or [name for name in known if depth < _DEPTH // 2]
-        return {name: self.value(known.get(name, {}), name, depth + 1) for name in names}
 
-    def _array(self, node: Mapping[str, Json], name: str, depth: int) -> Json:
-        first = node.get("prefixItems")
-        shapes = list(first) if isinstance(first, list) else []
-        least, most = _count(node.get("minItems"), 0), _count(node.get("maxItems"), _LONGEST)
-        count = min(max(least, 1, len(shapes)), max(most, least))
-        items = node.get("items", {})
-        made = [self.value(shapes[i] if i < len(shapes) else items, name, depth + 1) for i in range(count)]
-        return [*made[:1], *map(_varied, made[1:], range(2, count + 1))] if node.get("uniqueItems") else list(made)
+def _settled(schema: dict[str, Json]) -> dict[str, Json]:
+    """The schema with `allOf` and the first branch of a union merged into it."""
+    node = dict(schema)
+    for _ in range(_DEPTH):
+        branches = _branches(node)
+        if not branches:
+            break
+        for branch in branches:
+            node = _merged(node, dict(branch))
+    return node
+
+
+def _object(node: Mapping[str, Json], depth: int) -> Json:
+    properties = node.get("properties")
+    known = properties if isinstance(properties, dict) else {}
+    required = node.get("required")
+    wanted = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    # Without `required` an empty object would fit, and say nothing.
+    names = wanted or [name for name in known if depth < _DEPTH // 2]
+    return {name: _value(known.get(name, {}), name, depth + 1) for name in names}
+
+
+def _array(node: Mapping[str, Json], name: str, depth: int) -> Json:
+    first = node.get("prefixItems")
+    shapes = list(first) if isinstance(first, list) else []
+    least, most = _count(node.get("minItems"), 0), _count(node.get("maxItems"), _LONGEST)
+    count = min(max(least, 1, len(shapes)), max(most, least))
+    items = node.get("items", {})
+    made = [_value(shapes[i] if i < len(shapes) else items, name, depth + 1) for i in range(count)]
+    return [*made[:1], *map(_varied, made[1:], range(2, count + 1))] if node.get("uniqueItems") else list(made)
 
 
 def _branches(node: dict[str, Json]) -> list[Mapping[str, Json]]:

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.simulator.script import Cut, Pace, Refuse
+from dragoman.simulator.script import Cut, Pace, Turn
 from dragoman.wire.http import Headers
 
 
@@ -47,7 +47,7 @@ def header_text(value: str) -> str:
     return "".join(character if " " <= character <= "~" else "?" for character in value[:400])
 
 
-def scripted_headers(refuse: Refuse) -> dict[str, str]:
+def scripted_headers(refuse: Turn) -> dict[str, str]:
     """The headers that a script puts on its refusal."""
     headers = {name.lower(): header_text(value) for name, value in refuse.headers.items()}
     if refuse.retry_after is not None:
@@ -59,11 +59,7 @@ def shaped(frames: Iterable[Piece], pace: Pace, cut: Cut | None) -> Iterator[Pie
     """Give wire frames their pace, their cut and their write size, in this order."""
     pieces = _paced(frames, pace)
     if cut is not None:
-        pieces = (
-            _cut_at_event(pieces, cut.event, cut.how)
-            if cut.event is not None
-            else _cut_at_byte(pieces, cut.byte or 0, cut.how)
-        )
+        pieces = _cut(pieces, cut)
     return _rewritten(pieces, pace.write) if pace.write else pieces
 
 
@@ -76,30 +72,18 @@ def _paced(frames: Iterable[Piece], pace: Pace) -> Iterator[Piece]:
         yield frame
 
 
-def _cut_at_event(pieces: Iterable[Piece], count: int, how: Literal["end", "close", "reset"]) -> Iterator[Piece]:
-    left = count
+def _cut(pieces: Iterable[Piece], cut: Cut) -> Iterator[Piece]:
+    count = size = 0
     for piece in pieces:
         if isinstance(piece, bytes):
-            if left == 0:
+            if count == cut.event:
                 break
-            left -= 1
+            if cut.byte is not None and size + len(piece) > cut.byte:
+                yield piece[: cut.byte - size]
+                break
+            count, size = count + 1, size + len(piece)
         yield piece
-    yield Break(how)
-
-
-def _cut_at_byte(pieces: Iterable[Piece], size: int, how: Literal["end", "close", "reset"]) -> Iterator[Piece]:
-    left = size
-    for piece in pieces:
-        if not isinstance(piece, bytes):
-            yield piece
-            continue
-        if len(piece) > left:
-            if left:
-                yield piece[:left]
-            break
-        left -= len(piece)
-        yield piece
-    yield Break(how)
+    yield Break(cut.how)
 
 
 def _rewritten(pieces: Iterable[Piece], size: int) -> Iterator[Piece]:

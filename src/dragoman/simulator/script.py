@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct, structs
 
 from dragoman.errors import Fault, Kind, LocalMisuse
 from dragoman.model.conversation import Why
 from dragoman.wire import jsonio
-from dragoman.wire.jsonio import Json
+
+T = TypeVar("T")
 
 # --- one turn: what the model says, at what pace, and how it goes wrong
 
 
-class Say(Struct, frozen=True):
+class _Part(Struct, frozen=True, forbid_unknown_fields=True):
+    """One part of an answer. In a file, the name of its first field says which kind it is."""
+
+
+class Say(_Part, frozen=True):
     text: str
 
 
-class Reason(Struct, frozen=True):
+class Reason(_Part, frozen=True, rename={"text": "reasoning"}):
     text: str
 
 
-class Use(Struct, frozen=True):
+class Use(_Part, frozen=True, rename={"name": "tool"}):
     """A tool call. Arguments are text: a script may want them broken."""
 
     name: str
-    arguments: str
+    arguments: str = "{}"
     id: str = ""
     form: Literal["json", "text"] = "json"
 
 
-class Wait(Struct, frozen=True):
+class Wait(_Part, frozen=True, rename={"seconds": "wait"}):
     seconds: float
 
 
-class Raise(Struct, frozen=True):
+class Raise(_Part, frozen=True, rename={"type": "exception"}):
     """An exception inside the stream."""
 
     type: str
@@ -48,57 +52,62 @@ class Raise(Struct, frozen=True):
     reason: str | None = None
 
 
-class Emit(Struct, frozen=True):
+class Emit(_Part, frozen=True):
     """One wire frame, as it is."""
 
     event: str
-    data: Json
+    data: Any = {}
 
 
 Part: TypeAlias = Say | Reason | Use | Wait | Raise | Emit
+_KINDS: dict[str, type[Part]] = {
+    kind.__struct_encode_fields__[0]: kind for kind in (Say, Reason, Wait, Use, Raise, Emit)
+}
 
 
 class Cut(Struct, frozen=True, forbid_unknown_fields=True):
     """Where the body ends early (bytes or wire frames from its beginning), and how: `end` is a clean end of body,
     `close` leaves out the last chunk, `reset` resets the connection."""
 
-    byte: int | None = None
-    event: int | None = None
+    byte: Annotated[int, Meta(ge=0)] | None = None
+    event: Annotated[int, Meta(ge=0)] | None = None
     how: Literal["end", "close", "reset"] = "close"
 
+    def __post_init__(self) -> None:
+        if (self.byte is None) == (self.event is None):
+            raise ValueError("a cut is at a `byte` or at an `event`")
 
-class Refuse(Struct, frozen=True):
-    """An HTTP refusal instead of an answer."""
 
-    status: int
-    message: str = ""
+class Pace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an answer is cut up and timed."""
+
+    chunk: Annotated[int, Meta(ge=1)] = 12  # characters in a text, reasoning or arguments delta
+    delay: Annotated[float, Meta(ge=0)] = 0.0  # seconds before each wire frame
+    first_delay: Annotated[float, Meta(ge=0)] = 0.0  # seconds before the first
+    write: Annotated[int, Meta(ge=0)] = 0  # bytes in one write; 0: one wire frame
+
+
+class _AnyTurn(Pace, frozen=True, kw_only=True):
+    """What a turn has, in a script and in its file."""
+
+    message: str = ""  # this and the next four are of a refusal
     reason: str | None = None
     type: str = ""
     retry_after: float | None = None
-    headers: Mapping[str, str] = {}
-
-
-class Pace(Struct, frozen=True, forbid_unknown_fields=True):
-    """How an answer is cut up and timed."""
-
-    chunk: int = 12  # characters in a text, reasoning or arguments delta
-    delay: float = 0.0  # seconds before each wire frame
-    first_delay: float = 0.0  # seconds before the first
-    write: int = 0  # bytes in one write; 0: one wire frame
-
-
-class Turn(Struct, frozen=True, kw_only=True):
-    """`parts is None`: the embedded model says what it would say."""
-
-    parts: tuple[Part, ...] | None = None
-    refuse: Refuse | None = None
+    headers: dict[str, str] = {}
     stop: Why | None = None  # None: by what was said
     sequence: str | None = None
-    pace: Pace = Pace()
     cut: Cut | None = None
     quirks: frozenset[str] = frozenset()
     input_tokens: int | None = None
     output_tokens: int | None = None
+
+
+class Turn(_AnyTurn, frozen=True, kw_only=True):
+    """`parts is None`: the embedded model says what it would say. A status other than 200 refuses the request."""
+
+    parts: tuple[Part, ...] | None = None
+    status: int = 200
 
 
 class Trouble(Struct, frozen=True):
@@ -108,7 +117,7 @@ class Trouble(Struct, frozen=True):
 
 
 # What an exception's name means in any dialect. A script may use these names or the kinds themselves.
-TROUBLES: dict[str, Trouble] = {
+_TROUBLES: dict[str, Trouble] = {
     "ThrottlingException": Trouble("rate_limit", 429, "Too many requests, please wait before trying again."),
     "ServiceQuotaExceededException": Trouble("quota", 402, "You have reached the limit of your subscription."),
     "AccessDeniedException": Trouble("permission", 403, "The bearer token included in the request is invalid."),
@@ -121,17 +130,12 @@ TROUBLES: dict[str, Trouble] = {
     "ServiceUnavailableException": Trouble("overloaded", 503, "The service is unavailable. Please try again."),
     "InternalServerException": Trouble("server", 500, "Encountered an unexpected error. Please try again."),
 }
-_BY_STATUS = {trouble.status: name for name, trouble in reversed(TROUBLES.items())} | {
+_BY_STATUS = {trouble.status: name for name, trouble in reversed(_TROUBLES.items())} | {
     529: "ServiceUnavailableException",
     502: "InternalServerException",
     504: "ModelTimeoutException",
 }
-_BY_KIND: dict[str, str] = {trouble.kind: name for name, trouble in TROUBLES.items()}
-
-
-def exception_name(name: str) -> str:
-    """The AWS name of an exception, which may be given as a kind (`rate_limit`)."""
-    return _BY_KIND.get(name, name)
+_BY_KIND: dict[str, str] = {trouble.kind: name for name, trouble in _TROUBLES.items()}
 
 
 def exception_for(status: int) -> str:
@@ -141,13 +145,12 @@ def exception_for(status: int) -> str:
 
 def fault(name: str, message: str = "", status: int | None = None, retry_after: float | None = None) -> Fault:
     """The canonical fault for an exception's name or kind."""
-    known = TROUBLES.get(exception_name(name), TROUBLES["InternalServerException"])
-    return Fault(known.kind, message or known.message, status or known.status, retry_after, code=exception_name(name))
+    code = _BY_KIND.get(name, name)  # the AWS name
+    known = _TROUBLES.get(code, _TROUBLES["InternalServerException"])
+    return Fault(known.kind, message or known.message, status or known.status, retry_after, code=code)
 
 
-_MOST_TIMES = 1_000_000
 QUIRKS = frozenset({"bare_fragments", "object_input", "no_metadata", "no_usage", "no_start", "nested"})
-_PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
 
 
 class Tokens(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -182,18 +185,14 @@ def load(path: str | Path) -> Script:
 def parse(text: str, name: str = "script") -> Script:
     """Read a script. Raises LocalMisuse that names the place."""
     try:
-        entry = msgspec.convert(tomllib.loads(text), _File)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise LocalMisuse(f"{name} is no TOML: {error}") from None
-    except msgspec.ValidationError as error:
-        place = _PLACE.search(str(error))
-        problem = str(error)[: place.start()] if place else str(error)
-        raise LocalMisuse(problem, at=f"{name}: {place[1]}" if place and place[1] else name) from None
-    _check_pace(entry.pace, f"{name}: pace")
-    turns = [turn for index, each in enumerate(entry.turn) for turn in _turns(each, entry, f"{name}: turn[{index}]")]
-    if entry.then != "model" and not turns:
-        raise LocalMisuse(f"{entry.then!r} needs a turn", at=f"{name}: then")
-    return Script(turns=tuple(turns), then=entry.then, tokens=entry.tokens, pace=entry.pace)
+    file = _read(document, _File, f"{name}: ")
+    turns = [turn for index, each in enumerate(file.turn) for turn in _turns(each, file.pace, f"{name}: turn[{index}]")]
+    if file.then != "model" and not turns:
+        raise LocalMisuse(f"{file.then!r} needs a turn", at=f"{name}: then")
+    return Script(turns=tuple(turns), then=file.then, tokens=file.tokens, pace=file.pace)
 
 
 class Player:
@@ -210,7 +209,7 @@ class Player:
             return script.turns[at]
         match script.then:
             case "model":
-                return Turn(pace=script.pace)
+                return Turn(**structs.asdict(script.pace))
             case "repeat":
                 return script.turns[at % len(script.turns)]
             case "last":
@@ -220,147 +219,55 @@ class Player:
 # --- the file
 
 
-class _PartEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    text: str | None = None
-    reasoning: str | None = None
-    tool: str | None = None
-    wait: float | None = None
-    exception: str | None = None
-    event: str | None = None
-    arguments: dict[str, Any] | str | None = None
-    id: str = ""
-    message: str = ""
-    reason: str | None = None
-    data: Any = None
+_Status = Annotated[int, Meta(ge=200, le=599)]
 
 
-class _TurnEntry(Struct, frozen=True, forbid_unknown_fields=True):
+class _TurnEntry(_AnyTurn, frozen=True, kw_only=True):
+    """One entry may stand for several turns: `status` may be a list, and `times` repeats it all."""
+
     text: str | None = None
-    parts: list[_PartEntry] | None = None
-    status: int | list[int] | None = None
-    message: str = ""
-    reason: str | None = None
-    type: str = ""
-    retry_after: float | None = None
-    headers: dict[str, str] = {}
-    stop: Why | None = None
-    sequence: str | None = None
-    chunk: int | None = None
-    delay: float | None = None
-    first_delay: float | None = None
-    write: int | None = None
-    cut: Cut | None = None
-    quirks: list[str] = []
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    times: int = 1
+    parts: list[dict[str, Any]] | None = None
+    status: _Status | list[_Status] = 200
+    times: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
-    turn: list[_TurnEntry] = []
+    turn: list[dict[str, Any]] = []
     then: Literal["model", "repeat", "last"] = "model"
     tokens: Tokens = Tokens()
     pace: Pace = Pace()
 
 
-# Each kind of part is named by its field; the others are its own.
-_OWN: dict[str, frozenset[str]] = {
-    "text": frozenset(),
-    "reasoning": frozenset(),
-    "wait": frozenset(),
-    "tool": frozenset({"arguments", "id"}),
-    "exception": frozenset({"message", "reason"}),
-    "event": frozenset({"data"}),
-}
+def _read(value: object, kind: type[T], before: str) -> T:
+    """Convert a value of the file. Raises LocalMisuse that names the place, which `before` leads to."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        problem, _, place = str(error).partition(" - at `$")
+        raise LocalMisuse(problem, at=(before + place.strip(".`")).rstrip(".: ")) from None
 
 
-def _turns(entry: _TurnEntry, file: _File, at: str) -> Iterator[Turn]:
-    """The turns that one entry stands for: `status` may be a list, and `times` repeats it all."""
+def _turns(given: dict[str, Any], pace: Pace, at: str) -> Iterator[Turn]:
+    """The turns that one entry stands for."""
+    entry = _read(structs.asdict(pace) | given, _TurnEntry, f"{at}.")
     if entry.text is not None and entry.parts is not None:
         raise LocalMisuse("a turn has `text` or `parts`, not both", at=at)
-    unknown = [quirk for quirk in entry.quirks if quirk not in QUIRKS]
+    unknown = sorted(entry.quirks - QUIRKS)
     if unknown:
         raise LocalMisuse(f"no quirk {unknown[0]!r} (known: {', '.join(sorted(QUIRKS))})", at=f"{at}.quirks")
-    if not 0 < entry.times <= _MOST_TIMES:
-        raise LocalMisuse(f"expected 1 to {_MOST_TIMES}", at=f"{at}.times")
-    _check_cut(entry.cut, f"{at}.cut")
-    statuses = entry.status if isinstance(entry.status, list) else [entry.status or 200]
-    for status in statuses:
-        if not 200 <= status <= 599:
-            raise LocalMisuse(f"{status} is no status of an answer", at=f"{at}.status")
-    pace = _pace(entry, file.pace, at)
-    parts = (
-        None
-        if entry.parts is None
-        else tuple(_part(part, f"{at}.parts[{index}]") for index, part in enumerate(entry.parts))
-    )
-    if entry.text is not None:
-        parts = (Say(entry.text),)
+    parts: tuple[Part, ...] | None = None if entry.text is None else (Say(entry.text),)
+    if entry.parts is not None:
+        parts = tuple(_part(part, f"{at}.parts[{index}]") for index, part in enumerate(entry.parts))
+    common = {name: getattr(entry, name) for name in _AnyTurn.__struct_fields__}
     for _ in range(entry.times):
-        for status in statuses:
-            yield Turn(
-                parts=parts,
-                refuse=None if status == 200 else _refusal(entry, status),
-                stop=entry.stop,
-                sequence=entry.sequence,
-                pace=pace,
-                cut=entry.cut,
-                quirks=frozenset(entry.quirks),
-                input_tokens=entry.input_tokens,
-                output_tokens=entry.output_tokens,
-            )
+        for status in entry.status if isinstance(entry.status, list) else [entry.status]:
+            yield Turn(**common, parts=parts, status=status)
 
 
-def _refusal(entry: _TurnEntry, status: int) -> Refuse:
-    return Refuse(status, entry.message, entry.reason, entry.type, entry.retry_after, entry.headers)
-
-
-def _pace(entry: _TurnEntry, default: Pace, at: str) -> Pace:
-    given = {field: getattr(entry, field) for field in Pace.__struct_fields__}
-    pace = msgspec.structs.replace(default, **{field: value for field, value in given.items() if value is not None})
-    _check_pace(pace, at)
-    return pace
-
-
-def _check_pace(pace: Pace, at: str) -> None:
-    for field, least in (("chunk", 1), ("delay", 0), ("first_delay", 0), ("write", 0)):
-        if not getattr(pace, field) >= least:
-            raise LocalMisuse(f"expected at least {least}", at=f"{at}.{field}")
-
-
-def _check_cut(cut: Cut | None, at: str) -> None:
-    if cut is None:
-        return
-    if (cut.byte is None) == (cut.event is None):
-        raise LocalMisuse("a cut is at a `byte` or at an `event`", at=at)
-    if (cut.byte or cut.event or 0) < 0:
-        raise LocalMisuse("expected at least 0", at=at)
-
-
-def _part(entry: _PartEntry, at: str) -> Part:
-    kinds = [kind for kind in _OWN if getattr(entry, kind) is not None]
+def _part(given: dict[str, Any], at: str) -> Part:
+    kinds = [kind for name, kind in _KINDS.items() if name in given]
     if len(kinds) != 1:
-        raise LocalMisuse(f"a part has exactly one of {', '.join(_OWN)}", at=at)
-    foreign = [
-        field
-        for field in ("arguments", "id", "message", "reason", "data")
-        if getattr(entry, field) not in (None, "") and field not in _OWN[kinds[0]]
-    ]
-    if foreign:
-        raise LocalMisuse(f"a part with `{kinds[0]}` takes no `{foreign[0]}`", at=at)
-    match entry:
-        case _PartEntry(text=str(text)):
-            return Say(text)
-        case _PartEntry(reasoning=str(text)):
-            return Reason(text)
-        case _PartEntry(tool=str(tool)):
-            arguments = (
-                entry.arguments if isinstance(entry.arguments, str) else jsonio.encode(entry.arguments or {}).decode()
-            )
-            return Use(tool, arguments, entry.id)
-        case _PartEntry(exception=str(kind)):
-            return Raise(kind, entry.message, entry.reason)
-        case _PartEntry(event=str(kind)):
-            return Emit(kind, entry.data if entry.data is not None else {})
-        case _:
-            return Wait(entry.wait or 0.0)
+        raise LocalMisuse(f"a part has exactly one of {', '.join(_KINDS)}", at=at)
+    if isinstance(given.get("arguments"), dict):
+        given = given | {"arguments": jsonio.encode(given["arguments"]).decode()}
+    return _read(given, kinds[0], f"{at}.")

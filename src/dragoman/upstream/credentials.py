@@ -164,11 +164,7 @@ class SingleFlight(Generic[T]):
 
 def object_in(response: HttpResponse) -> dict[str, Json]:
     """The JSON object in an answer; empty if there is none."""
-    try:
-        document = jsonio.decode(response.body) if response.body else None
-    except jsonio.JsonError:
-        document = None
-    return document if isinstance(document, dict) else {}
+    return jsonio.object_of(response.body) or {}
 
 
 @asynccontextmanager

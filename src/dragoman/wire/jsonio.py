@@ -186,7 +186,7 @@ def _object_text(data: bytes) -> ObjectText:
     return text
 
 
-def object_of(text: str) -> dict[str, Json] | None:
+def object_of(text: str | bytes) -> dict[str, Json] | None:
     """The object that this text is; None if it is none."""
     try:
         value = decode(text)

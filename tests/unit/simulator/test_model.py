@@ -21,7 +21,7 @@ from dragoman.errors import LocalMisuse
 from dragoman.model.conversation import Why
 from dragoman.simulator.model import Prompt, Tool, example, example_value, respond
 from dragoman.simulator.pieces import Break, Pause, Piece, shaped
-from dragoman.simulator.script import Cut, Emit, Pace, Player, Raise, Reason, Refuse, Say, Turn, Use, Wait, load, parse
+from dragoman.simulator.script import Cut, Emit, Pace, Player, Raise, Reason, Say, Turn, Use, Wait, load, parse
 from dragoman.wire import jsonio
 from tests.unit.simulator.kiro_cases import body, user
 
@@ -297,7 +297,7 @@ message = "no"
 def test_a_full_script_says_what_it_says() -> None:
     script = parse(FULL)
     hello, rich, *refusals, last = script.turns
-    assert hello == Turn(parts=(Say("Hello"),), pace=Pace(chunk=1, delay=0.5))
+    assert hello == Turn(parts=(Say("Hello"),), chunk=1, delay=0.5)
     assert rich.parts == (
         Reason("hm"),
         Say("I look."),
@@ -308,11 +308,8 @@ def test_a_full_script_says_what_it_says() -> None:
         Raise("ThrottlingException", "slow down", "R"),
     )
     assert (rich.stop, rich.cut, rich.quirks) == (Why.TOOL, Cut(byte=10, how="reset"), frozenset({"object_input"}))
-    assert [turn.refuse for turn in refusals] == [
-        Refuse(429, "no", retry_after=1.5),
-        Refuse(503, "no", retry_after=1.5),
-    ]
-    assert (last.refuse, last.parts) == (None, None)
+    assert [(turn.status, turn.message, turn.retry_after) for turn in refusals] == [(429, "no", 1.5), (503, "no", 1.5)]
+    assert (last.status, last.parts) == (200, None)
     assert (script.tokens.access, script.tokens.lifetime, script.tokens.uses) == (["a"], 2.5, 3)
 
 
@@ -332,20 +329,21 @@ def test_times_repeats_a_turn() -> None:
 
 WRONG = (
     ("[[turn]]\ntxt = 'a'", r"s: turn\[0\]: Object contains unknown field `txt`"),
-    ("[[turn]]\ntext = 'a'\n[[turn]]\nchunk = 'x'", r"s: turn\[1\]\.chunk: Expected `int \| null`, got `str`"),
+    ("[[turn]]\ntext = 'a'\n[[turn]]\nchunk = 'x'", r"s: turn\[1\]\.chunk: Expected `int`, got `str`"),
     ("[[turn]]\nparts = [{ text = 'a' }, { text = 'a', tool = 'b' }]", r"s: turn\[0\]\.parts\[1\]: .*exactly one of"),
+    ("[[turn]]\nparts = [{ wait = 'a' }]", r"s: turn\[0\]\.parts\[0\]\.wait: Expected `float`, got `str`"),
     ("[[turn]]\nparts = [{ }]", r"s: turn\[0\]\.parts\[0\]: .*exactly one of"),
-    ("[[turn]]\nparts = [{ text = 'a', arguments = { } }]", r"s: turn\[0\]\.parts\[0\]: .*takes no `arguments`"),
+    ("[[turn]]\nparts = [{ text = 'a', arguments = { } }]", r"s: turn\[0\]\.parts\[0\]: Object contains unknown field `arguments`"),
     ("[[turn]]\ntext = 'a'\nparts = []", r"s: turn\[0\]: .*not both"),
     ("[[turn]]\ncut = { how = 'end' }", r"s: turn\[0\]\.cut: a cut is at"),
     ("[[turn]]\ncut = { byte = 1, event = 1 }", r"s: turn\[0\]\.cut: a cut is at"),
-    ("[[turn]]\ncut = { byte = -1 }", r"s: turn\[0\]\.cut: expected at least 0"),
+    ("[[turn]]\ncut = { byte = -1 }", r"s: turn\[0\]\.cut\.byte: Expected `int` >= 0"),
     ("[[turn]]\ncut = { byte = 1, how = 'gently' }", r"s: turn\[0\]\.cut\.how: Invalid enum value 'gently'"),
-    ("[[turn]]\nstatus = 99", r"s: turn\[0\]\.status: 99 is no status"),
-    ("[[turn]]\nchunk = 0", r"s: turn\[0\]\.chunk: expected at least 1"),
-    ("[[turn]]\ntimes = 0", r"s: turn\[0\]\.times: expected 1 to"),
+    ("[[turn]]\nstatus = 99", r"s: turn\[0\]\.status: Expected `int` >= 200"),
+    ("[[turn]]\nchunk = 0", r"s: turn\[0\]\.chunk: Expected `int` >= 1"),
+    ("[[turn]]\ntimes = 0", r"s: turn\[0\]\.times: Expected `int` >= 1"),
     ("[[turn]]\nquirks = ['odd']", r"s: turn\[0\]\.quirks: no quirk 'odd' \(known: bare_fragments"),
-    ("[pace]\nwrite = -1", r"s: pace\.write: expected at least 0"),
+    ("[pace]\nwrite = -1", r"s: pace\.write: Expected `int` >= 0"),
     ("then = 'repeat'", r"s: then: 'repeat' needs a turn"),
     ("[[turn]\n", r"s is no TOML: .*line 1"),
 )  # fmt: skip

@@ -367,18 +367,22 @@ class Connection(Struct, asyncio.Protocol, eq=False):
 
     @property
     def is_busy(self) -> bool:
+        """Whether a request is arriving or being answered."""
         return self._current is not None or self._in_head or bool(self._queue)
 
     @property
     def idle_since(self) -> float:
+        """When its last answer was written, if it is not busy."""
         return self.deadline - IDLE_SECONDS
 
     @property
     def has_unread(self) -> bool:
+        """Whether bytes of the client wait to be read."""
         return self._transport is not None and is_readable(self._transport)
 
     @property
     def is_slow(self) -> bool:
+        """Whether a body is arriving that has come more slowly than it must, for `GRACE` seconds or more."""
         watch, arriving = self.body_watch, self.arriving
         return watch is not None and arriving is not None and watch.is_slow(arriving.size, self.server.clock(), GRACE)
 

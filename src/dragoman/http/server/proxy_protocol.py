@@ -85,7 +85,7 @@ class ProxiedConnection(asyncio.Protocol):
     the header has named a client, it counts for the client.
     """
 
-    def __init__(self, roster: Roster[Connection], own: Connection, most_of_peer: Callable[[str], int]) -> None:
+    def __init__(self, roster: Roster, own: Connection, most_of_peer: Callable[[str], int]) -> None:
         self._roster, self._own, self._most_of_peer = roster, own, most_of_peer
         self._data = b""
         self._transport: asyncio.Transport | None = None

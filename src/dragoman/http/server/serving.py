@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from enum import Enum, auto
 from time import monotonic
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from msgspec import Struct
 
@@ -43,53 +43,24 @@ class Shed(Enum):
     NOTHING = auto()  # every connection has a request that runs, or arrives as it should
 
 
-class Member(Protocol):
-    """A connection, as the roster sees it."""
-
-    peer: str  # whom limits count it for
-    since: float  # from when on it has its grace, by the monotonic clock
-
-    @property
-    def idle_since(self) -> float:
-        """When its last answer was written, if it is not busy."""
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a request is arriving or being answered."""
-
-    @property
-    def has_unread(self) -> bool:
-        """Whether bytes of the client wait to be read."""
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether a body is arriving that has come more slowly than it must, for `GRACE` seconds or more."""
-
-    def abort(self) -> None:
-        """Close at once."""
-
-
-M = TypeVar("M", bound=Member)
-
-
-class _Group(Struct, Generic[M]):
+class _Group(Struct):
     """The connections of one peer, or of all."""
 
-    members: set[M] = set()
+    members: set[Connection] = set()
     # None of their requests was let in yet; oldest first.
-    silent: dict[M, None] = {}  # nothing was read of them
-    unproven: dict[M, None] = {}  # something was, and it was no request that is let in
+    silent: dict[Connection, None] = {}  # nothing was read of them
+    unproven: dict[Connection, None] = {}  # something was, and it was no request that is let in
 
 
-class Roster(Generic[M]):
+class Roster:
     """The open connections of a server: by peer, and in the order in which they are closed when room runs short."""
 
     def __init__(self) -> None:
-        self._all: _Group[M] = _Group()
-        self._by_peer: dict[str, _Group[M]] = {}
+        self._all = _Group()
+        self._by_peer: dict[str, _Group] = {}
         self.members = self._all.members
-        self.slow: set[M] = set()  # whose clients do not read as fast as we write
-        self.half_closed: set[M] = set()  # whose clients send nothing more, and wait for an answer
+        self.slow: set[Connection] = set()  # whose clients do not read as fast as we write
+        self.half_closed: set[Connection] = set()  # whose clients send nothing more, and wait for an answer
 
     def __len__(self) -> int:
         return len(self.members)
@@ -108,12 +79,12 @@ class Roster(Generic[M]):
         """Whether one more connection of this peer may be. If it has `most`, one of them is closed for it."""
         return self.of(peer) < most or self.shed(peer) is not Shed.NOTHING
 
-    def add(self, member: M) -> None:
+    def add(self, member: Connection) -> None:
         for group in (self._all, self._by_peer.setdefault(member.peer, _Group())):
             group.members.add(member)
             group.silent[member] = None
 
-    def rename(self, member: M, peer: str) -> None:
+    def rename(self, member: Connection, peer: str) -> None:
         """Count a connection for another peer: the client that its proxy has named."""
         if member not in self.members:
             return
@@ -124,7 +95,7 @@ class Roster(Generic[M]):
         if heard:
             self.hear(member)
 
-    def hurry(self, member: M) -> None:
+    def hurry(self, member: Connection) -> None:
         """Give a connection a short grace: the system has probably waited for its first byte already.
 
         It has not where a flood of connections fills its queue.
@@ -132,7 +103,7 @@ class Roster(Generic[M]):
         if member in self.members:
             member.since = monotonic() - GRACE + _SHORT_GRACE
 
-    def hear(self, member: M, *, let_in: bool = False) -> None:
+    def hear(self, member: Connection, *, let_in: bool = False) -> None:
         """The first bytes of this connection were read, or a request of it was let in."""
         if member in self.members:
             for group in (self._all, self._by_peer[member.peer]):
@@ -142,7 +113,7 @@ class Roster(Generic[M]):
                 else:
                     group.unproven[member] = None
 
-    def remove(self, member: M) -> None:
+    def remove(self, member: Connection) -> None:
         if member not in self.members:
             return
         for group in (self._all, of_peer := self._by_peer[member.peer]):
@@ -177,7 +148,7 @@ class Roster(Generic[M]):
             self._close(member)
         return Shed.CLOSED if weakest else Shed.NOTHING
 
-    def _close(self, member: M) -> None:
+    def _close(self, member: Connection) -> None:
         self.remove(member)
         member.abort()
 
@@ -188,7 +159,7 @@ class HttpServer:
     def __init__(
         self, answer: Callable[[HttpExchange], Coroutine[Any, Any, None]], *, write_buffer: int | None = None
     ) -> None:
-        self.roster: Roster[Connection] = Roster()
+        self.roster = Roster()
         self.quiet_now = False
         self.write_buffer = write_buffer  # bytes that a transport holds before it pauses the writer; None: its default
         self.answer = answer

@@ -6,8 +6,6 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
-
 from dragoman.dialects.kiro.rules import EVIDENCE
 from dragoman.dialects.kit.values import Object, items, members, text
 from dragoman.model.conversation import Why
@@ -18,20 +16,18 @@ from dragoman.simulator.kiro.verdict import Answer, Asked, Limits, Profile, Refu
 from dragoman.simulator.model import Prompt, Spoken, Tool, output_tokens, respond
 from dragoman.simulator.pieces import Break, Pause, Piece, Response, header_text, scripted_headers, shaped, whole
 from dragoman.simulator.script import (
-    TROUBLES,
     Emit,
     Part,
     Player,
     Raise,
     Reason,
-    Refuse,
     Say,
     Script,
     Turn,
     Use,
     Wait,
     exception_for,
-    exception_name,
+    fault,
 )
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import encode_event
@@ -52,57 +48,45 @@ _STOP_REASONS = {
 }
 
 
-class Performance(Struct, frozen=True, kw_only=True):
-    """One answer, ready to be written."""
-
-    parts: tuple[Part, ...]
-    stop: Why
-    model: str
-    conversation: str
-    call_ids: tuple[str, ...]  # for calls without an id of their own
-    percentage: float
-    chunk: int = 12
-    tags: bool = False  # reasoning is written as <thinking> into the text
-    quirks: frozenset[str] = frozenset()
-
-
-def perform(performance: Performance) -> Iterator[Piece]:
+def _perform(asked: Asked, act: Turn, spoken: Spoken, conversation: str) -> Iterator[Piece]:
     """Every wire frame of the answer; after an exception there is nothing."""
-    quirks, wraps = performance.quirks, "nested" in performance.quirks
+    quirks, wraps = act.quirks, "nested" in act.quirks
+    # No conversation uses an id twice: it grows between two requests, and so its hash differs.
+    seed = hashlib.sha256(asked.request.body).hexdigest()[:16]
     if "no_start" not in quirks:
-        yield _event("messageMetadataEvent", {"conversationId": performance.conversation, "utteranceId": "sim"}, wraps)
-    ids = iter(performance.call_ids)
-    for part in performance.parts:
+        yield _event("messageMetadataEvent", {"conversationId": conversation, "utteranceId": "sim"}, wraps)
+    for index, part in enumerate(spoken.parts):
         if isinstance(part, Raise):
-            yield _exception(part)
+            raised = fault(part.type, part.message)
+            reason = {"reason": part.reason} if part.reason else {}
+            yield encode_event(raised.code, jsonio.encode({"message": raised.message, **reason}), error=True)
             yield Break("end")
             return
-        call_id = part.id or next(ids) if isinstance(part, Use) else ""
-        for told in _told(part, call_id, performance):
+        for told in _told(part, f"tooluse_{seed}_{index}", asked, act):
             yield told if isinstance(told, Pause) else _event(*told, wraps)
     if "no_metadata" not in quirks:
-        yield _event("metadataEvent", {"stopReason": _STOP_REASONS[performance.stop]}, wraps)
+        yield _event("metadataEvent", {"stopReason": _STOP_REASONS[act.stop or spoken.stop]}, wraps)
     if "no_usage" not in quirks:
-        yield _event("contextUsageEvent", {"contextUsagePercentage": performance.percentage}, wraps)
+        yield _event("contextUsageEvent", {"contextUsagePercentage": _percentage(asked, act, spoken)}, wraps)
         yield _event("meteringEvent", {"usage": 0.01, "unit": "credit", "unitPlural": "credits"}, wraps)
 
 
-def _told(part: Part, call_id: str, performance: Performance) -> Iterator[tuple[str, Json] | Pause]:
-    chunk = performance.chunk
+def _told(part: Part, call_id: str, asked: Asked, act: Turn) -> Iterator[tuple[str, Json] | Pause]:
+    model = asked.model if asked.model != "auto" else catalogue.DEFAULT_MODEL
     match part:
         case Say(text):
-            for piece in _pieces(text, chunk):
-                yield "assistantResponseEvent", {"content": piece, "modelId": performance.model}
-        case Reason(text) if performance.tags:
-            for piece in _pieces(f"<thinking>\n{text}</thinking>\n\n", chunk):
-                yield "assistantResponseEvent", {"content": piece, "modelId": performance.model}
+            for piece in _pieces(text, act.chunk):
+                yield "assistantResponseEvent", {"content": piece, "modelId": model}
+        case Reason(text) if _thinks_by_tags(asked):
+            for piece in _pieces(f"<thinking>\n{text}</thinking>\n\n", act.chunk):
+                yield "assistantResponseEvent", {"content": piece, "modelId": model}
         case Reason(text):
-            for piece in _pieces(text, chunk):
+            for piece in _pieces(text, act.chunk):
                 yield "reasoningContentEvent", {"text": piece}
             for piece in _pieces(sign(text), 40):  # in parts, as the service sends it
                 yield "reasoningContentEvent", {"signature": piece}
         case Use():
-            yield from _use(part, call_id, performance)
+            yield from _use(part, part.id or call_id, act)
         case Wait(seconds):
             yield Pause(seconds)
         case Emit(event, data):
@@ -111,12 +95,12 @@ def _told(part: Part, call_id: str, performance: Performance) -> Iterator[tuple[
             pass  # the end of the answer, and so not told here
 
 
-def _use(part: Use, call_id: str, performance: Performance) -> Iterator[tuple[str, Json]]:
+def _use(part: Use, call_id: str, act: Turn) -> Iterator[tuple[str, Json]]:
     named: dict[str, Json] = {"name": part.name, "toolUseId": call_id}
-    later = {} if "bare_fragments" in performance.quirks else named
-    yield "toolUseEvent", {**named, "input": {}} if "object_input" in performance.quirks else named
+    later = {} if "bare_fragments" in act.quirks else named
+    yield "toolUseEvent", {**named, "input": {}} if "object_input" in act.quirks else named
     if part.arguments != "{}":  # a call without arguments has no input at all (facts 3.3, 2)
-        for piece in _pieces(part.arguments, performance.chunk):
+        for piece in _pieces(part.arguments, act.chunk):
             yield "toolUseEvent", {**later, "input": piece}
     yield "toolUseEvent", {**later, "stop": True}
 
@@ -127,14 +111,6 @@ def _pieces(text: str, size: int) -> Iterator[str]:
 
 def _event(kind: str, data: Json, wraps: bool) -> bytes:
     return encode_event(kind, jsonio.encode({kind: data} if wraps else data))
-
-
-def _exception(part: Raise) -> bytes:
-    kind = exception_name(part.type)
-    known = TROUBLES.get(kind)
-    message = part.message or (known.message if known else kind)
-    body: dict[str, Json] = {"message": message, "reason": part.reason} if part.reason else {"message": message}
-    return encode_event(kind, jsonio.encode(body), error=True)
 
 
 _NAMESPACE = "com.amazon.aws.codewhisperer#"
@@ -190,26 +166,14 @@ class KiroFace:
         if refusal is not None:
             return _refuse(request, refusal.answer, str(refusal), refusal)
         act = self._player.next()
-        if act.refuse is not None:
-            return _scripted_refusal(request, act.refuse)
+        if act.status != 200:
+            return _scripted_refusal(request, act)
         self._answered += 1
         asked = Asked(request)
-        prompt = read_prompt(asked)
-        spoken = respond(prompt, act.parts)
+        spoken = respond(read_prompt(asked), act.parts)
         conversation = text(asked.state.get("conversationId")) or "sim-conversation"
-        performance = Performance(
-            parts=spoken.parts,
-            stop=act.stop or spoken.stop,
-            model=asked.model if asked.model != "auto" else catalogue.DEFAULT_MODEL,
-            conversation=conversation,
-            call_ids=_call_ids(request.body, spoken),
-            percentage=_percentage(asked, act, spoken),
-            chunk=act.pace.chunk,
-            tags=_thinks_by_tags(asked),
-            quirks=act.quirks,
-        )
         headers = (*_STREAM, ("x-amzn-codewhisperer-conversation-id", header_text(conversation)))
-        return Response(200, headers, shaped(perform(performance), act.pace, act.cut))
+        return Response(200, headers, shaped(_perform(asked, act, spoken, conversation), act, act.cut))
 
 
 # --- what the model sees
@@ -259,12 +223,6 @@ def _thinks_by_tags(asked: Asked) -> bool:
 # --- what it answers
 
 
-def _call_ids(body: bytes, spoken: Spoken) -> tuple[str, ...]:
-    """Ids that a conversation does not use twice: it grows between two requests, and so its hash differs."""
-    seed = hashlib.sha256(body).hexdigest()[:16]
-    return tuple(f"tooluse_{seed}_{index}" for index, part in enumerate(spoken.parts) if isinstance(part, Use))
-
-
 def _percentage(asked: Asked, act: Turn, spoken: Spoken) -> float:
     used = asked.tokens if act.input_tokens is None else act.input_tokens
     said = output_tokens(spoken.parts) if act.output_tokens is None else act.output_tokens
@@ -312,9 +270,7 @@ def _refuse(
     return whole(answer.status, tuple(headers.items()), answer.whole or jsonio.encode(body), note)
 
 
-def _scripted_refusal(request: HttpRequest, refuse: Refuse) -> Response:
-    name = refuse.type or exception_for(refuse.status)
-    known = TROUBLES.get(name)
-    message = refuse.message or (known.message if known else "Refused by the script.")
-    answer = Answer(message, refuse.reason, refuse.status, name)
+def _scripted_refusal(request: HttpRequest, refuse: Turn) -> Response:
+    told = fault(refuse.type or exception_for(refuse.status), refuse.message)
+    answer = Answer(told.message, refuse.reason, refuse.status, told.code)
     return _refuse(request, answer, f"script: {refuse.status}", more=scripted_headers(refuse))

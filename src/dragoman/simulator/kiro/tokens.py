@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from urllib.parse import parse_qs
 
-from dragoman.dialects.kit.values import Object, members, text
+from dragoman.dialects.kit.values import Object, text
 from dragoman.simulator.kiro.catalogue import PROFILE_ARN
 from dragoman.simulator.kiro.verdict import Answer
 from dragoman.simulator.pieces import Response, whole
@@ -173,10 +173,7 @@ def _forget(tokens: dict[str, float] | dict[str, int]) -> None:
 
 
 def _body(request: HttpRequest) -> Object:
-    try:
-        return members(jsonio.decode(request.body))
-    except jsonio.JsonError:
-        return {}
+    return jsonio.object_of(request.body) or {}
 
 
 def _reply(status: int, body: Json, note: str = "") -> Response:

@@ -14,6 +14,7 @@ from dragoman.dialects.kiro.raw import RawRequest
 from dragoman.dialects.kiro.rules import Grade
 from dragoman.dialects.kit.shapes import Flag, Free, Members, Seq, Shape, Str
 from dragoman.dialects.kit.values import text
+from dragoman.simulator.model import estimate
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
@@ -80,17 +81,12 @@ class Limits(rules.Limits, frozen=True, kw_only=True, forbid_unknown_fields=True
 # --- the signatures of the simulator's reasoning
 
 
-_OURS = "sim."
+OURS = "sim."
 
 
 def sign(reasoning: str) -> str:
     """The signature this simulator puts on its reasoning, so that a replayed one can be checked."""
-    return _OURS + hashlib.sha256(reasoning.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def is_forged(words: str, signature: str, *, strict: bool) -> bool:
-    """Tell whether a signature does not fit its text; without `strict` only the simulator's own are checked."""
-    return signature != sign(words) if signature.startswith(_OURS) or strict else False
+    return OURS + hashlib.sha256(reasoning.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 # --- a request: its parts, and an estimate of its tokens
@@ -116,18 +112,10 @@ class Asked(RawRequest):
     @cached_property
     def tokens(self) -> int:
         """An estimate of the whole input: four ASCII characters or one other character a token."""
-        return sum(map(estimate, _prose(self.document))) + IMAGE_TOKENS * len(self.images)
+        return sum(map(estimate, _prose(self.document))) + _IMAGE_TOKENS * len(self.images)
 
 
-IMAGE_TOKENS = 1600
-
-
-def estimate(words: str) -> int:
-    """Tokens in a text, roughly; one character outside ASCII counts as one."""
-    if words.isascii():
-        return -(-len(words) // 4)
-    plain = sum(character < "\x80" for character in words)
-    return len(words) - plain + -(-plain // 4)
+_IMAGE_TOKENS = 1600
 
 
 def _prose(value: Json) -> Iterator[str]:

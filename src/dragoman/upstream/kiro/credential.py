@@ -20,7 +20,7 @@ from uuid import uuid4
 from msgspec import Struct, structs
 
 from dragoman.errors import DragomanError
-from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, SingleFlight
+from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, SingleFlight, with_headers
 from dragoman.upstream.kiro.durable import LockHeld, locked
 from dragoman.upstream.kiro.service import Usage, list_profiles, token_headers, usage_limits, with_profile
 from dragoman.upstream.kiro.sign_in import refresh
@@ -107,10 +107,7 @@ class KiroCredential:
         if has_profile:
             arn = token.profile_arn or await self._looked_up()
             request = with_profile(request, arn) if arn else request
-        signed: Headers = (*headers, ("amz-sdk-invocation-id", str(uuid4())))
-        names = [name for name, _ in signed]
-        kept = [header for header in request.headers if header[0] not in names]
-        return HttpRequest(request.method, request.path, request.query, (*kept, *signed), request.body)
+        return with_headers(request, (*headers, ("amz-sdk-invocation-id", str(uuid4()))))
 
     async def refused(self, status: int, request: HttpRequest | None = None) -> bool:
         """Renew a token that was not accepted; `request`, as it was signed, tells which one that was.

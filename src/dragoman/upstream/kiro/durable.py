@@ -35,7 +35,7 @@ def replace_file(path: Path, data: bytes) -> None:
     except BaseException:
         ahead.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def check_replaceable(path: Path) -> None:
@@ -44,9 +44,9 @@ def check_replaceable(path: Path) -> None:
     for left in left_ahead(path):
         if left.replaces(_content(path)):
             left.path.replace(path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         left.path.unlink(missing_ok=True)
-    _write_beside(path, "", bytes(len(_content(path)) + _ROOM)).unlink()
+    write_beside(path, _LEFTOVER, bytes(len(_content(path)) + _ROOM)).unlink()
 
 
 class Left(Struct, frozen=True):
@@ -62,7 +62,7 @@ class Left(Struct, frozen=True):
 
 def write_ahead(path: Path, old: bytes, new: bytes) -> Path:
     """Write down beside `path` that something in it is about to be replaced. Raises OSError."""
-    return _write_beside(path.resolve(), f"{_digest(old)}-{_digest(new)}.", new)
+    return write_beside(path.resolve(), _LEFTOVER, new, f"{_digest(old)}-{_digest(new)}.")
 
 
 def left_ahead(path: Path) -> list[Left]:
@@ -87,11 +87,12 @@ def make_private_folder(path: Path) -> None:
     if os.name == "posix" and found.st_uid == os.geteuid() and found.st_mode & 0o077:
         path.chmod(0o700)
     for folder in missing:
-        _sync_folder(folder.parent)
+        sync_folder(folder.parent)
 
 
-def _write_beside(path: Path, lineage: str, data: bytes) -> Path:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{lineage}", suffix=_LEFTOVER)  # 0600
+def write_beside(path: Path, end: str, data: bytes, lineage: str = "") -> Path:
+    """Write a private file in the same folder, under a name that ends with `end`. Raises OSError."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{lineage}", suffix=end)  # 0600
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -114,7 +115,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the rename itself durable, where a folder can be opened at all."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)

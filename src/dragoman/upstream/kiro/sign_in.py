@@ -58,20 +58,13 @@ async def refresh(fetch: Fetch, endpoints: Endpoints, token: Token, now: float) 
 def _request(endpoints: Endpoints, token: Token) -> tuple[str, HttpRequest]:
     match token.kind:
         case "social":
-            body = jsonio.encode({"refreshToken": token.refresh.reveal()})
-            return endpoints.at("social", token.region), HttpRequest("POST", "/refreshToken", headers=JSON, body=body)
+            request = _post("/refreshToken", {"refreshToken": token.refresh.reveal()})
+            return endpoints.at("social", token.region), request
         case "idc":
             if not token.client_id or not token.client_secret:
                 raise CredentialFault(f"the login lacks the client registration that a refresh needs. {_LOGIN}")
-            body = jsonio.encode(
-                {
-                    "clientId": token.client_id,
-                    "clientSecret": token.client_secret.reveal(),
-                    "grantType": "refresh_token",
-                    "refreshToken": token.refresh.reveal(),
-                }
-            )
-            return endpoints.at("oidc", token.region), HttpRequest("POST", "/token", headers=JSON, body=body)
+            body = {**_client(token), "grantType": "refresh_token", "refreshToken": token.refresh.reveal()}
+            return endpoints.at("oidc", token.region), _post("/token", body)
         case "external_idp":
             return _external(token)
         case "api_key":
@@ -216,7 +209,7 @@ class DeviceLogin:
             client_secret=Secret(_needed(client, "clientSecret")),
             client_expires_at=parse_time(client.get("clientSecretExpiresAt")) or None,
         )
-        given = await self._ask("/device_authorization", {**self._client(), "startUrl": self._login.start_url})
+        given = await self._ask("/device_authorization", {**_client(self._login), "startUrl": self._login.start_url})
         page = _needed(given, "verificationUri")
         url = pick(given, "verificationUriComplete") or page
         if not is_safe_url(page) or not is_safe_url(url):
@@ -233,7 +226,7 @@ class DeviceLogin:
     async def wait(self, prompt: Prompt, now: Callable[[], float]) -> Token:
         """Poll until the person has decided, or the code has ended."""
         interval, waited = prompt.interval, 0.0
-        body: Document = {**self._client(), "grantType": _GRANT, "deviceCode": prompt.device.reveal()}
+        body: Document = {**_client(self._login), "grantType": _GRANT, "deviceCode": prompt.device.reveal()}
         while waited < prompt.lives:
             await self._sleep(interval)
             waited += interval
@@ -269,8 +262,9 @@ class DeviceLogin:
             )
         return object_in(response)
 
-    def _client(self) -> Document:
-        return {"clientId": self._login.client_id, "clientSecret": self._login.client_secret.reveal()}
+
+def _client(token: Token) -> Document:
+    return {"clientId": token.client_id, "clientSecret": token.client_secret.reveal()}
 
 
 def _post(path: str, body: Document) -> HttpRequest:

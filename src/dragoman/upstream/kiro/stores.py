@@ -161,11 +161,8 @@ def read_document(path: Path, *, private: bool = False) -> Document:
             data = file.read(_LARGEST + 1)
     except OSError as error:
         raise unreadable(path, error) from None
-    try:
-        document = jsonio.decode(data) if len(data) <= _LARGEST else None
-    except jsonio.JsonError:
-        document = None  # the reason may quote the content
-    if not isinstance(document, dict):
+    document = jsonio.object_of(data) if len(data) <= _LARGEST else None
+    if document is None:  # the reason may quote the content
         raise CredentialFault(f"{path} is not a JSON object. Run `dragoman auth login kiro`.")
     return document
 
