@@ -16,7 +16,7 @@ from dragoman.gateway import serve
 from dragoman.gateway.access_log import Record
 from dragoman.gateway.admin import _MOST, listener
 from dragoman.gateway.admission import TrustedProxies
-from dragoman.gateway.config import ConfigError
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.limits import Account, MemoryBudget, Overloaded, RequestLimits, peer_share
 from dragoman.http import framing
 from dragoman.http.addresses import limit_key, plain_address

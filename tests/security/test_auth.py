@@ -19,7 +19,7 @@ from dragoman.cli.recipes import CLIENTS, prepare
 from dragoman.cli.run import child_environment
 from dragoman.errors import NotAuthorised
 from dragoman.gateway.admission import KeyCheck
-from dragoman.gateway.config import ConfigError
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import (
     BadReference,

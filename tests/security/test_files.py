@@ -15,8 +15,8 @@ import pytest
 from dragoman.cli.found import upstream_variables
 from dragoman.cli.recipes import CLIENTS, prepare
 from dragoman.cli.run import child_environment
-from dragoman.gateway.config import ConfigError
 from dragoman.gateway.explain import RefusalLog
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.secrets import (
     SecretUnavailable,
     Surroundings,

@@ -17,7 +17,8 @@ from msgspec import structs
 from dragoman.cli.recipes import clients, key_words
 from dragoman.cli.terminal import Paint, complain, forgive, port_number
 from dragoman.errors import LocalMisuse
-from dragoman.gateway.config import Config, ConfigError, load
+from dragoman.gateway.config import Config, load
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.listing import catalogue
 
 if TYPE_CHECKING:

@@ -29,11 +29,12 @@ from dragoman.gateway.admission import Admission, upgrade_refusal
 from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send, refuse_websocket
 from dragoman.gateway.backend import Fleet
 from dragoman.gateway.breaker import Breaker, CooldownFile
-from dragoman.gateway.config import Config, ConfigError, load
+from dragoman.gateway.config import Config, load
 from dragoman.gateway.context import RequestContext, Services
 from dragoman.gateway.delivery import generate
 from dragoman.gateway.explain import RefusalLog
 from dragoman.gateway.large import LargeRequest, matched_by_worker
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.limits import LONGEST_MODEL, Account, check_text, is_large, too_long_model
 from dragoman.gateway.metrics import GaugeSnapshot, Meters, exposition
 from dragoman.gateway.operations import serve
