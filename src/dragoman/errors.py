@@ -44,6 +44,8 @@ Kind: TypeAlias = Literal[
 ]
 
 
+# Faults of the request itself: they say nothing about how an upstream or its credential is doing.
+OF_THE_REQUEST: frozenset[Kind] = frozenset({"invalid", "context_full", "too_large", "not_found"})
 LONGEST_WAIT = 24 * 3600.0  # seconds that a client may be told to wait
 
 

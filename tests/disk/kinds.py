@@ -22,7 +22,7 @@ from dragoman.errors import Fault, UpstreamFault
 from dragoman.gateway import breaker as breakers
 from dragoman.gateway.breaker import Breaker, Scope
 from dragoman.gateway.config import assemble
-from dragoman.gateway.explain import Refusal, RefusalLog, Sent
+from dragoman.gateway.explain import Refusal, RefusalLog, Sent, written
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.secrets import minted_key
 from dragoman.http.client.client import Client
@@ -124,12 +124,12 @@ def _refusal(turn: int) -> Refusal:
 def _keep(folder: Path, url: str, say: Say) -> None:
     ring = RefusalLog(folder / "state" / "refusals")
     for turn in itertools.count(time.monotonic_ns()):
-        assert ring.keep(_refusal(turn))
+        assert ring.write(f"req_{turn}", written(_refusal(turn)))
         say(f"kept req_{turn}")
 
 
 def _keep_once(folder: Path, url: str, say: Say) -> None:
-    say(f"kept: {RefusalLog(folder / 'state' / 'refusals').keep(_refusal(0))}")
+    say(f"kept: {RefusalLog(folder / 'state' / 'refusals').write('req_0', written(_refusal(0)))}")
 
 
 def _read_ring(folder: Path, url: str) -> str:

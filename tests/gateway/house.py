@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.gateway.access_log import AccessLog
+from dragoman.gateway.admission import KeyCheck
 from dragoman.gateway.config import Config, assemble
 from dragoman.gateway.explain import Refusal, RefusalLog
 from dragoman.gateway.policy import Patience
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import Running, running_gateway
 from dragoman.simulator import Simulator, parse, running_simulator
+from dragoman.wire.http import HttpRequest
 
 KEY = "dgm_the-key-of-the-tests-0123456789"
 QUICK = Patience(least=0.001, most=0.01, longest=0.5)
@@ -238,3 +240,10 @@ def kept_refusal(state: Path, request_id: str, seconds: float = 5.0) -> Refusal 
     while (found := ring.load(request_id)) is None and time.monotonic() < until:
         time.sleep(0.005)
     return found
+
+
+def check_key(keys: KeyCheck, request: HttpRequest) -> None:
+    """Check a request as admission does: its head, then its body. Raises NotAuthorised."""
+    claim = keys.claim(request)
+    if claim is not None:
+        keys.check_body(claim, request)

@@ -18,7 +18,7 @@ from dragoman.errors import NotAuthorised
 from dragoman.gateway.admission import Guard, KeyCheck
 from dragoman.simulator import Simulator
 from dragoman.wire.http import HttpRequest
-from tests.gateway.house import KEY, House, chat, house, messages, upstream
+from tests.gateway.house import KEY, House, chat, check_key, house, messages, upstream
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def signed(body: bytes = b"{}", secret: str = KEY, path: str = "/model/a%3A0/con
     "path", ["/model/a%3A0/converse?b=2&a=1", "/model/a:0/invoke", "/", "/model/x%2Fy/converse?a="]
 )
 def test_a_signature_with_our_key_is_good(path: str) -> None:
-    KeyCheck(KEY).check(signed(path=path))
+    check_key(KeyCheck(KEY), signed(path=path))
 
 
 @pytest.mark.parametrize(
@@ -88,19 +88,19 @@ def test_a_signature_with_our_key_is_good(path: str) -> None:
 )
 def test_a_signature_covers_the_whole_request(change: dict[str, Any]) -> None:
     with pytest.raises(NotAuthorised):
-        KeyCheck(KEY).check(structs.replace(signed(), **change))
+        check_key(KeyCheck(KEY), structs.replace(signed(), **change))
 
 
 def test_a_signature_with_another_key_or_of_another_hour_is_not_good() -> None:
     with pytest.raises(NotAuthorised):
-        KeyCheck(KEY).check(signed(secret="another"))
+        check_key(KeyCheck(KEY), signed(secret="another"))
     with pytest.raises(NotAuthorised, match="clock"):
-        KeyCheck(KEY, now=lambda: time.time() + 3600).check(signed())
+        check_key(KeyCheck(KEY, now=lambda: time.time() + 3600), signed())
 
 
 def test_a_signature_of_an_hour_to_come_is_not_good_either() -> None:
     with pytest.raises(NotAuthorised, match="clock"):
-        KeyCheck(KEY, now=lambda: time.time() - 3600).check(signed())
+        check_key(KeyCheck(KEY, now=lambda: time.time() - 3600), signed())
 
 
 @pytest.mark.parametrize("key", ["", "x-api-key: wrong\r\n", "authorization: Bearer wrong\r\n"])

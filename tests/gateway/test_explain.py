@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.dialects.rulebook import Breach
-from dragoman.gateway.explain import MOST, MOST_BYTES, Refusal, RefusalLog, Sent, explain
+from dragoman.gateway.explain import MOST, MOST_BYTES, Refusal, RefusalLog, Sent, explain, written
 from dragoman.model.filter import Note
 from tests.gateway.house import KEY, behind, kept_refusal, messages
 
@@ -35,10 +35,14 @@ def refusal(identity: str = "req_1", body: str = "{}", breaches: tuple[Breach, .
     )
 
 
+def keep(ring: RefusalLog, kept: Refusal) -> bool:
+    return ring.write(kept.id, written(kept))
+
+
 def test_the_newest_twenty_are_kept(tmp_path: Path) -> None:
     ring = RefusalLog(tmp_path / "ring")
     for number in range(MOST + 5):
-        assert ring.keep(refusal(f"req_{number}"))
+        assert keep(ring, refusal(f"req_{number}"))
     assert len(ring.ids()) == MOST
     assert ring.load(f"req_{MOST + 4}") is not None
     assert ring.load("req_0") is None
@@ -49,7 +53,7 @@ def test_no_more_than_sixteen_megabytes_and_a_day(tmp_path: Path) -> None:
 
     ring = RefusalLog(tmp_path, now=lambda: time.time() + now)
     for number in range(6):
-        ring.keep(refusal(f"req_{number}", "x" * (MOST_BYTES // 9)))  # three bodies each
+        keep(ring, refusal(f"req_{number}", "x" * (MOST_BYTES // 9)))  # three bodies each
     assert 0 < sum(path.stat().st_size for path in tmp_path.glob("*.json")) <= MOST_BYTES
     assert ring.ids()
     now = 24 * 3600 + 5
@@ -58,18 +62,19 @@ def test_no_more_than_sixteen_megabytes_and_a_day(tmp_path: Path) -> None:
 
 def test_files_are_private_and_ids_are_no_paths(tmp_path: Path) -> None:
     ring = RefusalLog(tmp_path / "ring")
-    ring.keep(refusal())
+    keep(ring, refusal())
     assert stat.S_IMODE((tmp_path / "ring").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "ring" / "req_1.json").stat().st_mode) == 0o600
-    assert not ring.keep(refusal("../req_2"))
+    assert not keep(ring, refusal("../req_2"))
     assert ring.load("../ring/req_1") is None
 
 
 def test_it_can_be_purged_and_switched_off(tmp_path: Path) -> None:
     ring = RefusalLog(tmp_path)
-    ring.keep(refusal())
+    keep(ring, refusal())
     assert (ring.purge(), ring.ids()) == (1, [])
-    assert not ring.switched(False).keep(refusal())
+    ring.enabled = False
+    assert not keep(ring, refusal())
     assert ring.ids() == []
 
 

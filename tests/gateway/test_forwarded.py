@@ -16,7 +16,7 @@ from dragoman.gateway import serve
 from dragoman.gateway.access_log import Record
 from dragoman.gateway.admin import _MOST, listener
 from dragoman.gateway.admission import TrustedProxies
-from dragoman.gateway.config import ConfigError
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.limits import Account, MemoryBudget, Overloaded, RequestLimits, peer_share
 from dragoman.http import framing
 from dragoman.http.addresses import limit_key, plain_address
@@ -215,9 +215,10 @@ def test_s11_a_trusted_ipv6_proxy_has_the_connections_of_many_clients(monkeypatc
     monkeypatch.setattr(serve, "_room", lambda: 1000)
     found: list[Any] = []
     monkeypatch.setattr(serve, "Acceptor", lambda *_, most_of_peer, **__: found.append(most_of_peer))
-    server = serve.Server.__new__(serve.Server)
+    server = serve.Running.__new__(serve.Running)
     server._settings = configured("", server__trusted_proxies=["2001:db8::/32"]).server
-    server._acceptor(None, None)  # type: ignore[arg-type]
+    server.listening = None  # type: ignore[assignment]
+    server._acceptor(None)  # type: ignore[arg-type]
     assert (found[0]("2001:db8::1"), found[0]("2001:db9::1")) == (1000, 500)
 
 

@@ -64,7 +64,7 @@ def faulty() -> Iterator[dict[str, str]]:
 def held(home: House) -> dict[str, Any]:
     """All that is counted or waits somewhere."""
     gateway = home.running.gateway
-    load, services, fleet = gateway.load, gateway._services, gateway._fleet
+    load, services, fleet = gateway.load, gateway._services, gateway.fleet
     assert fleet is not None
     return {
         "asked": load.asked,

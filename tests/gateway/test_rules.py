@@ -27,11 +27,12 @@ from dragoman.filters.raw_tools import readers as raw_readers
 from dragoman.gateway import admin, backend, serve
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.admission import Guard
-from dragoman.gateway.config import Server, Timeouts
+from dragoman.gateway.config import Server
 from dragoman.gateway.policy import Patience
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.routing import refusal_of
 from dragoman.gateway.serve import running_gateway
+from dragoman.gateway.upstreams import Timeouts
 from dragoman.http import exchange
 from dragoman.http import framing as http_limits
 from dragoman.http.client.reply import Timeouts as UpstreamTimeouts

@@ -102,7 +102,7 @@ def test_status_and_metrics_are_for_this_user_alone(tmp_path: Path) -> None:
             connection.request("POST", "/v1/messages", json.dumps(messages("gpt")), {"x-api-key": KEY})
             assert connection.getresponse().read()
             connection.close()
-            told: Any = admin.status(path)
+            told: Any = json.loads(admin.ask(path))
             assert (told["state"], told["in_flight"]) == ("ready", 0)
             [one] = told["upstreams"]
             assert (one["name"], one["health"], one["dialect"]) == ("one", "ok", "openai")
@@ -117,7 +117,7 @@ def test_status_and_metrics_are_for_this_user_alone(tmp_path: Path) -> None:
             assert path.exists()
         assert not path.exists()
     with pytest.raises(OSError):
-        admin.status(path)
+        admin.ask(path)
 
 
 def test_a_reload_swaps_all_and_what_runs_keeps_the_old(tmp_path: Path) -> None:

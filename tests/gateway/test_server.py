@@ -320,8 +320,7 @@ def test_a_drain_says_so_at_once_and_lets_kept_connections_go(tmp_path: Path) ->
         status, headers, body = kept.answer()
         assert (status, headers["connection"], b"Second." in body) == (200, "close", True)
         assert kept.closed()
-        server: Any = home.running._server
-        server._linger_until = 0.0  # the time is up
+        home.running._linger_until = 0.0  # the time is up
         wait_until(lambda: not listens(home))
         rest = streaming.file.read()
         assert b"end." in rest and rest.endswith(b"0\r\n\r\n") and b"message_stop" in rest

@@ -122,8 +122,7 @@ class Crew:
         self.process, self.url, self._socket = process, url, socket
 
     def status(self) -> dict[str, Any]:
-        found: Any = admin.status(self._socket)
-        return dict(found)
+        return dict(json.loads(admin.ask(self._socket)))
 
     def metrics(self) -> str:
         return admin.ask(self._socket, "/metrics").decode()

@@ -22,7 +22,7 @@ from dragoman.gateway.limits import Overloaded, RequestLimits
 from dragoman.http import exchange
 from dragoman.simulator import Simulator
 from tests.gateway.front import Client, converse, hash_of, head, question, raw, signed
-from tests.gateway.house import KEY, House, house, messages, upstream, wait_until
+from tests.gateway.house import KEY, House, check_key, house, messages, upstream, wait_until
 
 BODY = json.dumps(messages()).encode()
 HIDDEN_BODY = json.dumps(messages(text="the hidden one")).encode()
@@ -232,7 +232,7 @@ def test_s1_a_bad_signature_is_refused_from_the_head(home: House, simulator: Sim
 @pytest.mark.parametrize("header", ["authorization", "x-amz-date", "x-amz-content-sha256"])
 def test_s1_a_header_of_the_proof_that_stands_twice_is_refused(header: str) -> None:
     request = signed(b"{}", covered=HASHED, x_amz_content_sha256=hash_of(b"{}"))
-    KeyCheck(KEY).check(request)
+    check_key(KeyCheck(KEY), request)
     twice = (*request.headers, (header, request.header(header)))
     with pytest.raises(NotAuthorised):
         KeyCheck(KEY).claim(structs.replace(request, headers=twice))

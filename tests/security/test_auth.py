@@ -19,7 +19,7 @@ from dragoman.cli.recipes import CLIENTS, prepare
 from dragoman.cli.run import child_environment
 from dragoman.errors import NotAuthorised
 from dragoman.gateway.admission import KeyCheck
-from dragoman.gateway.config import ConfigError
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import (
     BadReference,
@@ -31,7 +31,7 @@ from dragoman.gateway.secrets import (
     reference,
 )
 from dragoman.wire.http import HttpRequest
-from tests.gateway.house import KEY, House, answering, chat, configured, house, messages, upstream
+from tests.gateway.house import KEY, House, answering, chat, check_key, configured, house, messages, upstream
 from tests.security.parrot import Parrot
 from tests.security.routes import DATA
 
@@ -67,9 +67,9 @@ def test_point_10_keys_are_compared_by_their_hash_in_constant_time(monkeypatch: 
     monkeypatch.setattr(hmac, "compare_digest", watching)
     keeper = KeyCheck(KEY)
     stray = (("x-goog-api-key", "wrong"), ("authorization", "Bearer wrong"))
-    keeper.check(HttpRequest("POST", "/", headers=(("x-api-key", KEY), *stray)))
+    check_key(keeper, HttpRequest("POST", "/", headers=(("x-api-key", KEY), *stray)))
     with pytest.raises(NotAuthorised):
-        keeper.check(HttpRequest("POST", "/", headers=stray))
+        check_key(keeper, HttpRequest("POST", "/", headers=stray))
     expected = hashlib.sha256(KEY.encode()).digest()
     assert len(compared) == 5  # whatever came is compared, even after a match
     assert {other for _, other in compared} == {expected}
@@ -85,7 +85,7 @@ def test_point_11_the_time_of_a_refusal_tells_nothing() -> None:
 
     def refuse(key: str) -> None:
         with pytest.raises(NotAuthorised):
-            keeper.check(HttpRequest("POST", "/", headers=(("x-api-key", key),)))
+            check_key(keeper, HttpRequest("POST", "/", headers=(("x-api-key", key),)))
 
     refuse("x")
     wrong = ("x" * len(KEY), KEY[:-1] + "x", "x" + KEY[1:], "x")
@@ -161,7 +161,7 @@ def test_point_11_no_text_but_the_key_is_the_key(key: str) -> None:
         (("x-goog-api-key", key),),
     ):
         with pytest.raises(NotAuthorised):
-            keeper.check(HttpRequest("POST", "/v1/messages", headers=headers, body=b"{}"))
+            check_key(keeper, HttpRequest("POST", "/v1/messages", headers=headers, body=b"{}"))
 
 
 def test_point_11_a_key_of_a_megabyte_or_with_a_nul_is_refused_on_every_route(home: House) -> None:
@@ -185,9 +185,9 @@ def test_point_10_keys_with_a_common_beginning_share_nothing(beginning: str, one
     if one == other:
         return
     keeper = KeyCheck(beginning + one)
-    keeper.check(HttpRequest("POST", "/", headers=(("x-api-key", beginning + one),)))
+    check_key(keeper, HttpRequest("POST", "/", headers=(("x-api-key", beginning + one),)))
     with pytest.raises(NotAuthorised):
-        keeper.check(HttpRequest("POST", "/", headers=(("x-api-key", beginning + other),)))
+        check_key(keeper, HttpRequest("POST", "/", headers=(("x-api-key", beginning + other),)))
 
 
 @pytest.mark.parametrize(

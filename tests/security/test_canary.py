@@ -249,7 +249,7 @@ def test_point_15_a_bug_is_told_without_the_secrets_in_it(planted: tuple[Parrot,
             try:
                 raise RuntimeError(f"while sending {secret} and {base64.b64encode(secret.encode()).decode()}")
             except RuntimeError as error:
-                running.gateway._log.bug("req_1", error)
+                running.gateway.log.bug("req_1", error)
     assert "while sending" in log.getvalue()
     assert found(log.getvalue()) == []
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import dragoman
 from dragoman.errors import ConnectFailed, DragomanError, LocalMisuse
-from dragoman.gateway.config import ConfigError
+from dragoman.gateway.layers import ConfigError
 from dragoman.http.addresses import objection
 from dragoman.http.client import dial
 from dragoman.http.client.client import Client, Tls

@@ -15,8 +15,8 @@ import pytest
 from dragoman.cli.found import upstream_variables
 from dragoman.cli.recipes import CLIENTS, prepare
 from dragoman.cli.run import child_environment
-from dragoman.gateway.config import ConfigError
-from dragoman.gateway.explain import RefusalLog
+from dragoman.gateway.explain import RefusalLog, written
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.secrets import (
     SecretUnavailable,
     Surroundings,
@@ -49,7 +49,7 @@ def token() -> Token:
 WRITERS: dict[str, Callable[[Path], object]] = {
     "key": lambda folder: minted_key(folder / "file"),
     "login": lambda folder: OwnStore(folder / "file").write(render_token(token())),
-    "refusal": lambda folder: RefusalLog(folder).keep(refusal("file")),
+    "refusal": lambda folder: RefusalLog(folder).write("file", written(refusal("file"))),
 }
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from dragoman.gateway import admin
 from dragoman.gateway.admission import Guard
-from dragoman.gateway.config import ConfigError, assemble
+from dragoman.gateway.config import assemble
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.serve import listen
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json

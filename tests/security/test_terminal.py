@@ -18,7 +18,7 @@ from dragoman.cli.doctor import _print
 from dragoman.cli.sim import _told
 from dragoman.cli.terminal import Paint, one_line, plain
 from dragoman.gateway.access_log import AccessLog, Record
-from dragoman.gateway.explain import RefusalLog
+from dragoman.gateway.explain import RefusalLog, written
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import places
 from dragoman.gateway.show import toml
@@ -74,7 +74,7 @@ def test_point_34_what_an_upstream_says_to_agent(
 def test_point_34_what_explain_shows(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     kept = refusal("req_1", json.dumps({"text": HOSTILE}))
     kept = structs.replace(kept, fault=HOSTILE, model="m", upstream="u")
-    assert RefusalLog(places(os.environ).state / "refusals").keep(kept)
+    assert RefusalLog(places(os.environ).state / "refusals").write(kept.id, written(kept))
     for words in (("explain",), ("explain", "last"), ("explain", "--json"), ("explain", "last", "--json")):
         assert harmless(said(capfd, *words))
 

@@ -328,7 +328,7 @@ def test_l7_a_route_has_to_name_a_model_if_the_request_does_not(model: str) -> N
 
     def resolved(text: str) -> list[str]:
         config = assemble(text, Path("/c/config.toml"), {"HOME": "/h"}, {}).config
-        return [target.model for target in config.resolve(model)]
+        return [target.model for target in config.routes.resolve(model)]
 
     with pytest.raises(MalformedRequest, match="names no model") as refused:
         resolved(UPSTREAM)

@@ -18,8 +18,10 @@ import dragoman
 from dragoman.cli.ports import holder
 from dragoman.cli.status import duration, status_of, store_name
 from dragoman.errors import DragomanError, UnknownModel
-from dragoman.gateway.config import Config, ConfigError, Loaded, Upstream, examine
+from dragoman.gateway.config import Config, Loaded, examine
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.secrets import Places, Secret, gateway_key, places, read_private
+from dragoman.gateway.upstreams import Upstream
 from dragoman.http.addresses import is_loopback
 from dragoman.upstream.credentials import CredentialFault
 from dragoman.wire import jsonio
@@ -135,7 +137,7 @@ def _claude(saved: dict[str, Json], file: Path, config: Config | None) -> Iterat
     model = saved.get("model")
     if isinstance(model, str) and config is not None:
         try:
-            config.resolve(model)
+            config.routes.resolve(model)
         except UnknownModel as error:
             remedy = f"choose another with /model, or add a route (or [default]) for it; it is saved in {file}"
             yield Check("clients", "warn", f"Claude Code's saved model: {error}", remedy)
@@ -212,7 +214,7 @@ def _configuration(scene: Scene) -> Iterator[Check]:
         return
     assert scene.loaded is not None
     config = scene.loaded.config
-    where = str(scene.loaded.file) if scene.loaded.file else "none, the simulator answers"
+    where = str(scene.loaded.config.file) if scene.loaded.config.file else "none, the simulator answers"
     yield Check("config", "pass", f"{where}; upstreams: {', '.join(config.upstreams)}")
     for warning in config.warnings:
         yield Check("config", "warn", warning, "unset it, or spell it as `dragoman config show` does")
@@ -322,7 +324,7 @@ async def _connect(upstream: Upstream) -> str | None:
 
     try:
         address = parse_address(upstream.base_url)
-        proxy = parse_proxy(upstream.proxy_url() or "") if upstream.proxy else None
+        proxy = parse_proxy(upstream.proxy.reveal()) if upstream.proxy else None
         lane = Lane(address.host_and_port, PoolLimits())
         connection = await dial(
             lambda: Connection(lane),
@@ -354,7 +356,7 @@ def _clock(scene: Scene) -> Iterator[Check]:
     known = [
         Path(dragoman.__file__),
         scene.places.key_file,
-        *([scene.loaded.file] if scene.loaded and scene.loaded.file else []),
+        *([scene.loaded.config.file] if scene.loaded and scene.loaded.config.file else []),
     ]
     newest = max((path.stat().st_mtime for path in known if path.is_file()), default=0.0)
     told = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
@@ -399,7 +401,7 @@ def _modes(scene: Scene) -> Iterator[Check]:
     private = [scene.places.state, scene.places.key_file, scene.admin_socket.parent, scene.admin_socket]
     private += sorted(KiroPlaces(scene.environ).own.glob("*.json"))
     wrong = [check for path in private if (check := _private(path))]
-    file = scene.loaded.file if scene.loaded else None
+    file = scene.loaded.config.file if scene.loaded else None
     if file is not None and file.stat().st_mode & _OTHERS_WRITE:
         remedy = f"chmod go-w {file}"
         wrong.append(Check("modes", "fail", f"{file}: others may change where your prompts go", remedy))

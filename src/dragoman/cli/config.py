@@ -8,8 +8,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from dragoman.cli.terminal import complain, plain
-from dragoman.gateway.config import ConfigError, Loaded, examine, find_file
-from dragoman.gateway.layers import Problem
+from dragoman.gateway.config import Loaded, examine, find_file
+from dragoman.gateway.layers import ConfigError, Problem
 from dragoman.wire import jsonio
 
 
@@ -85,7 +85,7 @@ def _unset(loaded: Loaded) -> list[str]:
 def _summary(loaded: Loaded) -> str:
     config = loaded.config
     names = ", ".join(config.upstreams)
-    return f"{loaded.file or 'no file: built-in settings'}: good (upstreams: {names})"
+    return f"{loaded.config.file or 'no file: built-in settings'}: good (upstreams: {names})"
 
 
 def _show(arguments: Namespace) -> int:

@@ -17,7 +17,8 @@ from dragoman.cli.recipes import clients, key_words
 from dragoman.cli.terminal import Paint, complain, forgive, one_line, width
 from dragoman.errors import LocalMisuse
 from dragoman.gateway.access_log import AccessLog, Record
-from dragoman.gateway.config import ConfigError, assemble, load
+from dragoman.gateway.config import assemble, load
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import Running, running_gateway
 from dragoman.http.client.blocking import send

@@ -10,10 +10,11 @@ from typing import Any
 from msgspec import Struct
 
 from dragoman.errors import LocalMisuse
-from dragoman.gateway.config import Config, Loaded, Upstream, assemble, examine
+from dragoman.gateway.config import Config, Loaded, assemble, examine
 from dragoman.gateway.presets import PRESETS, SIMULATOR
 from dragoman.gateway.secrets import KEY_PREFIX, places
 from dragoman.gateway.show import toml
+from dragoman.gateway.upstreams import Upstream
 
 NOTHING_FOUND = "no key and no login was found on this machine"
 
@@ -123,8 +124,8 @@ def configuration(
     finds = search(environ) if upstream is None else [_named(upstream, environ)]
     if not finds:
         return loaded.config, []
-    text = loaded.file.read_text(encoding="utf-8-sig") if loaded.file else ""
-    return assemble(f"{text}\n{as_toml(finds)}", loaded.file, environ, given).config, finds
+    text = loaded.config.file.read_text(encoding="utf-8-sig") if loaded.config.file else ""
+    return assemble(f"{text}\n{as_toml(finds)}", loaded.config.file, environ, given).config, finds
 
 
 def _is_built_in(loaded: Loaded) -> bool:

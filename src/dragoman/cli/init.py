@@ -11,7 +11,8 @@ from pathlib import Path
 
 from dragoman.cli.found import FIRST_MODEL, NOTHING_FOUND, Find, as_toml, key_variable, search, what_to_set
 from dragoman.cli.terminal import complain
-from dragoman.gateway.config import ConfigError, assemble, find_file
+from dragoman.gateway.config import assemble, find_file
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.presets import PRESETS
 from dragoman.gateway.secrets import write_private
 

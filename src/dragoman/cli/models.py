@@ -10,7 +10,8 @@ from pathlib import Path
 
 from dragoman.cli.found import NOTHING_FOUND, configuration
 from dragoman.cli.terminal import Paint, complain, forgive
-from dragoman.gateway.config import Config, ConfigError
+from dragoman.gateway.config import Config
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.listing import Listed, catalogue
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json

@@ -26,7 +26,8 @@ from dragoman.cli.serve import NOT_STARTED
 from dragoman.cli.status import NOT_RUNNING, status_of
 from dragoman.cli.terminal import complain, port_number
 from dragoman.errors import DragomanError, LocalMisuse, UnknownModel
-from dragoman.gateway.config import Config, ConfigError, load
+from dragoman.gateway.config import Config, load
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.listing import catalogue
 from dragoman.gateway.secrets import KEY_PREFIX, gateway_key, places
 
@@ -225,7 +226,7 @@ def _prepared(recipe: Recipe, reach: Reach, asked: str | None, key: str) -> Prep
 def answers(config: Config, name: str) -> bool:
     """Whether somebody takes this model, as far as is known: it is on the list of a service that has one."""
     try:
-        target = config.resolve(name)[0]
+        target = config.routes.resolve(name)[0]
     except UnknownModel:
         return False
     dialect = target.upstream.dialect

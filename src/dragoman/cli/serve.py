@@ -17,7 +17,8 @@ from msgspec import structs
 from dragoman.cli.recipes import clients, key_words
 from dragoman.cli.terminal import Paint, complain, forgive, port_number
 from dragoman.errors import LocalMisuse
-from dragoman.gateway.config import Config, ConfigError, load
+from dragoman.gateway.config import Config, load
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.listing import catalogue
 
 if TYPE_CHECKING:
@@ -105,9 +106,9 @@ def _unreachable(config: Config, error: OSError) -> str:
 
 def _announce(config: Config, running: Running, *, quiet: bool, first: bool) -> None:
     if first and sys.platform != "win32" and os.geteuid() == 0:
-        running.gateway.tell("warning", "root", message=_ROOT)  # the log goes to stderr
+        running.gateway.log.event("warning", "root", message=_ROOT)  # the log goes to stderr
     for warning in config.warnings:
-        running.gateway.tell("warning", "config", message=warning)
+        running.gateway.log.event("warning", "config", message=warning)
     _print_banner(config, running.url, quiet=quiet)
 
 

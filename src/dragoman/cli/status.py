@@ -12,8 +12,10 @@ from pathlib import Path
 
 from dragoman.cli.terminal import Paint, complain, forgive, one_line
 from dragoman.errors import DragomanError
-from dragoman.gateway.config import ConfigError, Login, load
+from dragoman.gateway.config import load
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.secrets import places
+from dragoman.gateway.upstreams import Login
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, JsonError
 

@@ -132,12 +132,18 @@ def listener(gateway: Asked, *, ours: bool) -> Listener:
     return Listener(HttpServer(Admin(gateway, ours=ours).answer), most=_MOST)
 
 
-def own_socket(path: Path, port: int) -> Path:
-    """The socket of the gateway on this port: the configured one, or one beside it where another gateway has that."""
-    for chosen in (path, beside(path, port)):
-        if not _answers(chosen):
-            return chosen
-    return path.with_name(f"{path.stem}-{port}-{os.getpid()}{path.suffix}")  # the same port of another address
+def own_socket(path: Path, port: int, warn: Callable[[str], None]) -> Path:
+    """The socket of the gateway on this port: the configured one; if another gateway has that, one beside it, with a
+    warning.
+    """
+    if not _answers(path):
+        return path
+    chosen = beside(path, port)
+    if _answers(chosen):
+        chosen = path.with_name(f"{path.stem}-{port}-{os.getpid()}{path.suffix}")  # the same port of another address
+    ours = f"the socket of this one is {chosen} (dragoman status --port {port})"
+    warn(f"another gateway answers at {path}: {ours}")
+    return chosen
 
 
 def beside(path: Path, port: int) -> Path:
@@ -196,8 +202,3 @@ async def _asked(path: Path, request: HttpRequest) -> bytes:
         raise OSError(f"the gateway at {path} does not answer: {error}") from None
     finally:
         await client.aclose()
-
-
-def status(path: Path) -> Json:
-    """The status of the gateway whose socket this is. Raises OSError if none runs there."""
-    return jsonio.decode(ask(path))

@@ -116,7 +116,7 @@ class Admission:
         if fault is not None:
             exchange.last = True
             raise ClientFault(fault.message, fault=fault)
-        return None if self._keys.holds_key(exchange.request) else self._keys.claim(exchange.request)
+        return self._keys.claim(exchange.request)
 
     def _let_in(self, exchange: Exchange[Account], peer: str, size: int) -> None:
         """Count a request that has proven itself when its body had come. Raises Overloaded."""
@@ -138,16 +138,12 @@ class KeyCheck:
         self.owner = Owner(self._digest.hex())  # who has proven the key. There is one key, so there is one owner
         self._now = now
 
-    def check(self, request: HttpRequest) -> None:
-        """Check a whole request. Raises NotAuthorised."""
-        claim = None if self.holds_key(request) else self.claim(request)
-        if claim is not None:
-            self.check_body(claim, request)
-
     def claim(self, head: HttpRequest) -> Claim | None:
-        """Judge a head without the key by its signature. None if it proves that it may ask; a Claim if the body must
-        be checked too. Raises NotAuthorised.
+        """Judge a head by its key or its signature. None if it proves that it may ask; a Claim if the body must be
+        checked too. Raises NotAuthorised.
         """
+        if self.holds_key(head):
+            return None
         claim = claim_of(head)
         if claim is None:
             raise NotAuthorised(WRONG_KEY)
@@ -409,16 +405,13 @@ class Pool:
 
     def make_room(self, newcomer: Waiting, size: int) -> None:
         """Let requests give way until the newcomer fits with so many bytes more. Raises Overloaded if it cannot."""
-        while self._is_full(newcomer, size):
+        more = 0 if newcomer in self._waiting else 1
+        while len(self._waiting) + more > self.requests or self.load.asked + size > self.size:
             victim = self._next_to_go(newcomer, size)
             if victim is None:
                 raise Overloaded(_MESSAGE)
             victim.leave()
             victim.refuse(Overloaded(_MESSAGE).fault)
-
-    def _is_full(self, newcomer: Waiting, size: int) -> bool:
-        more = 0 if newcomer in self._waiting else 1
-        return len(self._waiting) + more > self.requests or self.load.asked + size > self.size
 
     def _next_to_go(self, newcomer: Waiting, size: int) -> Waiting | None:
         """The oldest request of the peer that holds most of what is short; None if that is the newcomer alone.

@@ -24,16 +24,17 @@ import dragoman.dialects as registry
 from dragoman._version import __version__
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import ClientFault, DragomanError, Fault
-from dragoman.gateway.access_log import AccessLog, Level, Record
+from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.admission import Admission, upgrade_refusal
 from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send, refuse_websocket
 from dragoman.gateway.backend import Fleet
 from dragoman.gateway.breaker import Breaker, CooldownFile
-from dragoman.gateway.config import Config, ConfigError, load
+from dragoman.gateway.config import Config, load
 from dragoman.gateway.context import RequestContext, Services
 from dragoman.gateway.delivery import generate
 from dragoman.gateway.explain import RefusalLog
 from dragoman.gateway.large import LargeRequest, matched_by_worker
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.limits import LONGEST_MODEL, Account, check_text, is_large, too_long_model
 from dragoman.gateway.metrics import GaugeSnapshot, Meters, exposition
 from dragoman.gateway.operations import serve
@@ -88,17 +89,17 @@ class Gateway:
         self.key = key or _key(config)
         self._key_is_given = key is not None
         self.started_at = time.time()
-        self.draining = False
+        self.draining = False  # tells balancers to send no more; what runs goes on
         self.url = ""  # where clients reach it, once somebody listens for it
         self.generation = 1  # of the configuration
         self.reload_refused = ""  # why the last one was not put in force
         self.redactor = Redactor(self._secrets, self._addresses)
-        self._log = journal or AccessLog(self.redactor, form=config.log.format, level=config.log.level)
-        self._log.redactor = self.redactor
+        self.log = journal or AccessLog(self.redactor, form=config.log.format, level=config.log.level)
+        self.log.redactor = self.redactor
         refusals = RefusalLog((state or ours.state) / "refusals", enabled=config.explain)
         dialects = dialects or [registry.get(name) for name in registry.names()]
         self.worker = WorkerProcess(dialects)
-        self._services = Services(self._log, Meters(), refusals, patience or Patience(), worker=self.worker)
+        self._services = Services(self.log, Meters(), refusals, patience or Patience(), worker=self.worker)
         self.breaker = Breaker(words=self.redactor.message)
         self._cooldowns = CooldownFile(state or ours.state, self.breaker)
         self._admission = Admission(config.server, self.key)
@@ -106,7 +107,7 @@ class Gateway:
         self._router = Router(dialects)
         self._config = config
         self._client: Client | None = None
-        self._fleet: Fleet | None = None
+        self.fleet: Fleet | None = None
         self._starting = asyncio.Lock()
         self._live: set[Exchange[Account]] = set()
         self._ids, self._count = secrets.token_hex(6), itertools.count()  # of requests; those of workers differ
@@ -116,18 +117,18 @@ class Gateway:
 
     async def start(self) -> None:
         async with self._starting:
-            if self._fleet is None:
+            if self.fleet is None:
                 self._client = Client(caps=_CAPS)
                 _learn(self._config)
                 self._cooldowns.load()
                 fleet = Fleet(self._config, self._client, self.breaker)
                 await fleet.start()
-                self._fleet = fleet
+                self.fleet = fleet
 
     async def stop(self) -> None:
         self.draining = True
-        fleet, client = self._fleet, self._client
-        self._fleet = self._client = None
+        fleet, client = self.fleet, self._client
+        self.fleet = self._client = None
         for task in self._beside:
             task.cancel()
         if fleet is not None:
@@ -139,7 +140,7 @@ class Gateway:
         if fleet is not None:
             await fleet.aclose()
             await self._cooldowns.aclose()
-        self._log.close()
+        self.log.close()
 
     async def reload(self, config: Config) -> None:
         """Put another configuration in force. Requests under way keep the old one. Raises ConfigError, and keeps it."""
@@ -149,28 +150,19 @@ class Gateway:
         _learn(config)
         fleet = Fleet(config, self._client, self.breaker)
         await fleet.start()
-        old, self._fleet, self._config = self._fleet, fleet, config
+        old, self.fleet, self._config = self.fleet, fleet, config
         self.key = key
         self._admission.configure(config.server, key)
-        refusals = self._services.refusals.switched(config.explain)
-        self._services = structs.replace(self._services, refusals=refusals)
+        self._services.refusals.enabled = config.explain
         self.generation, self.reload_refused = self.generation + 1, ""
-        self._log.event("info", "reloaded", generation=self.generation, upstreams=len(config.upstreams))
+        self.log.event("info", "reloaded", generation=self.generation, upstreams=len(config.upstreams))
         if old is not None:
             self.later(old.retire())
-
-    def drain(self) -> None:
-        """Tell balancers to send no more; what runs goes on."""
-        self.draining = True
 
     def cut(self) -> None:
         """End what still runs, each stream with its dialect's error."""
         for exchange in list(self._live):
             exchange.cut()
-
-    def tell(self, level: Level, event: str, **fields: Json) -> None:
-        """Write a line that is about no request."""
-        self._log.event(level, event, **fields)
 
     def later(self, work: Coroutine[object, object, None]) -> None:
         """Do it beside the requests."""
@@ -182,12 +174,8 @@ class Gateway:
     def in_flight(self) -> int:
         return len(self._live)
 
-    @property
-    def fleet(self) -> Fleet | None:
-        return self._fleet
-
     def metrics(self) -> bytes:
-        log, backends = self._log, self._fleet.backends if self._fleet else ()
+        log, backends = self.log, self.fleet.backends if self.fleet else ()
         now = GaugeSnapshot(
             len(self._live),
             self.load.bytes,
@@ -200,7 +188,7 @@ class Gateway:
 
     def status(self) -> dict[str, Json]:
         """All that a person asks first: up since when, what runs, how the upstreams are."""
-        backends = self._fleet.backends if self._fleet else ()
+        backends = self.fleet.backends if self.fleet else ()
         return {
             "version": __version__,
             "pid": os.getpid(),
@@ -213,8 +201,8 @@ class Gateway:
             "reload_refused": self.reload_refused or None,
             "explain": self._services.refusals.enabled,
             "in_flight_bytes": self.load.bytes,
-            "dropped_log_lines": self._log.dropped,
-            "suppressed_log_lines": self._log.suppressed,
+            "dropped_log_lines": self.log.dropped,
+            "suppressed_log_lines": self.log.suppressed,
             "upstreams": [self.redactor.tree(backend.describe()) for backend in backends],
         }
 
@@ -224,27 +212,27 @@ class Gateway:
 
     def clear(self, upstream: str) -> dict[str, Json]:
         """Let everybody be asked again, or one upstream: how many that were, or what is wrong with that."""
-        known = [backend.name for backend in self._fleet.backends] if self._fleet else []
+        known = [backend.name for backend in self.fleet.backends] if self.fleet else []
         if upstream and upstream not in known:
             return {"problem": f"there is no upstream {upstream!r}; known: {', '.join(known)}"}
         cleared = self.breaker.clear(upstream)
-        self.tell("info", "cooldowns cleared", upstream=upstream or None, count=cleared)
+        self.log.event("info", "cooldowns cleared", upstream=upstream or None, count=cleared)
         return {"cleared": cleared}
 
     @property
     def _ready(self) -> bool:
-        return self._fleet is not None and bool(self._fleet.backends) and not self.draining
+        return self.fleet is not None and bool(self.fleet.backends) and not self.draining
 
     def _secrets(self) -> Iterable[str]:
         """All that is known by now and may be written nowhere."""
         yield self.key
         yield from (found for secret in self._config.secrets() if (found := secret.revealed))
-        for backend in self._fleet.backends if self._fleet else ():
+        for backend in self.fleet.backends if self.fleet else ():
             yield from backend.secrets()
 
     def _addresses(self) -> Iterable[Known]:
         """Where the upstreams are, which no client may learn."""
-        return (known for backend in (self._fleet.backends if self._fleet else ()) for known in backend.addresses())
+        return (known for backend in (self.fleet.backends if self.fleet else ()) for known in backend.addresses())
 
     # --- ASGI
 
@@ -295,11 +283,13 @@ class Gateway:
         try:
             matched = await self._matched(exchange, await self._admission.request(exchange))
             if matched is None:
-                self._refuse_unmatched(exchange, record)
+                fault, allowed = self._router.unmatched(exchange.request)
+                record.outcome = "refused"
+                self._refuse(exchange, record, None, fault, (("allow", allowed),) if allowed else ())
                 return
-            if self._fleet is None:
+            if self.fleet is None:
                 await self.start()
-            fleet, call, account = self._fleet, matched.call, exchange.account
+            fleet, call, account = self.fleet, matched.call, exchange.account
             assert fleet is not None and account is not None  # it was let in
             record.dialect, record.operation = matched.dialect.name, call.operation
             if len(call.model) > LONGEST_MODEL:
@@ -323,7 +313,7 @@ class Gateway:
             if record.afterwards is not None:
                 record.afterwards()
             self._services.meters.request(record)
-            self._log.request(record)
+            self.log.request(record)
 
     def _refuse_error(self, exchange: Exchange[Account], record: Record, error: BaseException) -> bool:
         """Answer with what went wrong, if the client is there; False for what must be raised further."""
@@ -348,7 +338,7 @@ class Gateway:
                 self._refuse(exchange, record, self._router.named(record.dialect), fault)
             case Exception():  # the last line: no client is left without an answer
                 record.outcome, record.error = "bug", f"{type(error).__name__}: {error}"
-                self._log.bug(exchange.id, error)
+                self.log.bug(exchange.id, error)
                 self._refuse(exchange, record, None, BUG)
             case _:
                 return False
@@ -358,7 +348,7 @@ class Gateway:
         if exchange.request.path == "/healthz":
             exchange.whole(200, _TEXT, b"ok\n")
             return
-        if self._fleet is None and not self.draining:
+        if self.fleet is None and not self.draining:
             await self.start()
         state = b"draining\n" if self.draining else b"ready\n" if self._ready else b"no upstream\n"
         exchange.whole(200 if self._ready else 503, _TEXT, state)
@@ -380,11 +370,6 @@ class Gateway:
         matched = self._router.match(listed)
         wanted = request.path.removeprefix(_ONE_MODEL)
         return matched and structs.replace(matched, call=Call("models", wanted, False, None))
-
-    def _refuse_unmatched(self, exchange: Exchange[Account], record: Record) -> None:
-        fault, allowed = self._router.unmatched(exchange.request)
-        record.outcome = "refused"
-        self._refuse(exchange, record, None, fault, (("allow", allowed),) if allowed else ())
 
     def _refuse(
         self, exchange: Exchange[Account], record: Record, dialect: Dialect | None, fault: Fault, headers: Headers = ()

@@ -9,13 +9,14 @@ import asyncio
 import hashlib
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 
 from msgspec import structs
 
 from dragoman._version import __version__
-from dragoman.errors import DragomanError, Fault, TooLarge
+from dragoman.errors import OF_THE_REQUEST, DragomanError, Fault, TooLarge
 from dragoman.gateway.breaker import Breaker, Ticket
 from dragoman.gateway.config import Config
 from dragoman.gateway.layers import ConfigError
@@ -45,14 +46,17 @@ def credentials_of(upstream: Upstream, base_url: str, fetch: Fetch) -> Sequence[
     if upstream.kind == "simulator":
         return (SIMULATED,)
     keys = [_key(upstream, index, key, base_url, fetch) for index, key in enumerate(upstream.keys)]
-    logins = [_LaterLogin(upstream, login, base_url, fetch) for login in upstream.logins]
+    logins = [
+        _Later(f"{login.source}:{login.detail}".rstrip(":"), partial(_login, login, upstream.region, base_url, fetch))
+        for login in upstream.logins
+    ]
     return [*keys, *logins] or (_NONE,)
 
 
 def _key(upstream: Upstream, index: int, key: Secret, base_url: str, fetch: Fetch) -> Credential:
     name = f"key {index + 1}" if len(upstream.keys) > 1 else "key"
     if upstream.dialect.codec.family == "kiro":
-        return _KiroKey(name, key, base_url, fetch)
+        return _Later(name, partial(_kiro_key, key, base_url, fetch))
     return ConfiguredKey(name, key, upstream.key_header)
 
 
@@ -98,8 +102,8 @@ async def _revealed(secret: Secret) -> str:
 class _Later:
     """A credential that is made when it is first needed: the user may log in until then."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, make: Callable[[str], Awaitable[Credential]]) -> None:
+        self.name, self._make = name, make
         self._made: Credential | None = None
 
     @property
@@ -108,7 +112,7 @@ class _Later:
 
     async def sign(self, request: HttpRequest) -> HttpRequest:
         if self._made is None:
-            self._made = await self._make()
+            self._made = await self._make(self.name)
         return await self._made.sign(request)
 
     async def refused(self, status: int) -> bool:
@@ -125,45 +129,27 @@ class _Later:
     def secrets(self) -> list[credentials.Secret]:
         return self._made.secrets() if self._made else []
 
-    async def _make(self) -> Credential:
-        raise NotImplementedError
+
+async def _kiro_key(key: Secret, base_url: str, fetch: Fetch, name: str) -> Credential:
+    from dragoman.upstream.kiro.credential import KiroCredential  # noqa: PLC0415  only who uses it waits for it
+    from dragoman.upstream.kiro.stores import KeyStore  # noqa: PLC0415
+
+    return KiroCredential(KeyStore(credentials.Secret(await _revealed(key))), fetch, name=name, base_url=base_url)
 
 
-class _KiroKey(_Later):
-    def __init__(self, name: str, key: Secret, base_url: str, fetch: Fetch) -> None:
-        super().__init__(name)
-        self._key, self._base_url, self._fetch = key, base_url, fetch
-
-    async def _make(self) -> Credential:
-        from dragoman.upstream.kiro.credential import KiroCredential  # noqa: PLC0415  only who uses it waits for it
-        from dragoman.upstream.kiro.stores import KeyStore  # noqa: PLC0415
-
-        store = KeyStore(credentials.Secret(await _revealed(self._key)))
-        return KiroCredential(store, self._fetch, name=self.name, base_url=self._base_url)
-
-
-class _LaterLogin(_Later):
+async def _login(login: Login, region: str, base_url: str, fetch: Fetch, name: str) -> Credential:
     """A login of the AWS tools, or of Kiro: our own store's, the IDE's or kiro-cli's."""
+    if login.source == "aws":
+        from dragoman.upstream.sigv4 import AwsCredential, find_region  # noqa: PLC0415
 
-    def __init__(self, upstream: Upstream, login: Login, base_url: str, fetch: Fetch) -> None:
-        super().__init__(f"{login.source}:{login.detail}".rstrip(":"))
-        self._login = login
-        self._region, self._base_url, self._fetch = upstream.region, base_url, fetch
+        region = region or await asyncio.to_thread(find_region, login.detail)
+        return AwsCredential(name, base_url, region, login.detail)
+    from dragoman.upstream.kiro.credential import KiroCredential  # noqa: PLC0415
+    from dragoman.upstream.kiro.finding import open_store  # noqa: PLC0415
 
-    async def _make(self) -> Credential:
-        login = self._login
-        if login.source == "aws":
-            from dragoman.upstream.sigv4 import AwsCredential, find_region  # noqa: PLC0415
-
-            region = self._region or await asyncio.to_thread(find_region, login.detail)
-            return AwsCredential(self.name, self._base_url, region, login.detail)
-        from dragoman.upstream.kiro.credential import KiroCredential  # noqa: PLC0415
-        from dragoman.upstream.kiro.finding import open_store  # noqa: PLC0415
-
-        source = {"auto": "", "store": "own"}.get(login.source, login.source)
-        spec = f"{source}:{login.detail}" if source and login.detail else source
-        store = await asyncio.to_thread(open_store, spec)
-        return KiroCredential(store, self._fetch, name=self.name, base_url=self._base_url)
+    source = {"auto": "", "store": "own"}.get(login.source, login.source)
+    spec = f"{source}:{login.detail}" if source and login.detail else source
+    return KiroCredential(await asyncio.to_thread(open_store, spec), fetch, name=name, base_url=base_url)
 
 
 _AGENT = f"dragoman/{__version__}"
@@ -256,7 +242,7 @@ class Backend:
     def went_wrong(self, ticket: Ticket, error: DragomanError) -> None:
         fault = error.fault
         ticket.failed(error)
-        if fault.kind not in ("invalid", "context_full", "too_large", "not_found"):  # those are the request's own
+        if fault.kind not in OF_THE_REQUEST:
             self.failures += 1
         self.last_error, self.last_error_at = cut(fault.message), time.time()
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import ClientFault, ConnectFailed, DragomanError, Fault, Kind
+from dragoman.errors import OF_THE_REQUEST, ClientFault, ConnectFailed, DragomanError, Fault, Kind
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.secrets import make_private_folder, read_private, write_private
 from dragoman.wire import jsonio
@@ -79,7 +79,6 @@ _LASTING: dict[str, tuple[Kind, int]] = {
     "permission": ("permission", 403),
     "quota": ("quota", 429),
 }
-_OF_THE_REQUEST: frozenset[Kind] = frozenset({"invalid", "context_full", "too_large", "not_found"})
 
 
 class Resting(ConnectFailed):
@@ -276,7 +275,7 @@ class Breaker:
 
     def note_failure(self, scope: Scope, since: float, error: DragomanError) -> None:
         fault = error.fault
-        if fault.kind in _OF_THE_REQUEST:
+        if fault.kind in OF_THE_REQUEST:
             return
         rule = _COOLS.get(fault.kind)
         if rule is not None and (seconds := rule.usual if fault.retry_after is None else fault.retry_after):

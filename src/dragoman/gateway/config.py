@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +21,7 @@ from dragoman.gateway.layers import (
     Leaves,
     Origin,
     Problem,
+    dotted,
     flat,
     from_environment,
     from_flags,
@@ -34,39 +33,19 @@ from dragoman.gateway.layers import (
 from dragoman.gateway.limits import RequestLimits, levels
 from dragoman.gateway.media_urls import MediaUrls
 from dragoman.gateway.presets import BUILT_IN, PRESETS, preset_of
-from dragoman.gateway.routing import Aim, Routes, Rule, Target
+from dragoman.gateway.routing import Aim, Routes, Rule
 from dragoman.gateway.schema import Look, fields_of
 from dragoman.gateway.secrets import Places, Secret, Surroundings, expanded, places
 from dragoman.gateway.upstreams import (
     Limits,
-    Login,
-    SimulatorSettings,
     Timeouts,
     Upstream,
+    listed,
     read_upstream,
     with_table_files,
 )
 from dragoman.http.addresses import is_loopback, is_network
 from dragoman.translate import Settings
-
-__all__ = [
-    "Config",
-    "ConfigError",
-    "Limits",
-    "Loaded",
-    "Log",
-    "Login",
-    "RequestLimits",
-    "Server",
-    "SimulatorSettings",
-    "Target",
-    "Timeouts",
-    "Upstream",
-    "assemble",
-    "examine",
-    "find_file",
-    "load",
-]
 
 _PORT = Meta(ge=0, le=65535)
 _DEEPEST = 20
@@ -115,14 +94,6 @@ class Config(Struct, frozen=True, kw_only=True):
     file: Path | None
     warnings: tuple[str, ...] = ()
 
-    def resolve(self, model: str) -> Sequence[Target]:
-        """Whom to ask for a model: first choice first, then fallbacks. Raises UnknownModel with near names."""
-        return self.routes.resolve(model)
-
-    def models(self) -> list[str]:
-        """The models that are known by name."""
-        return self.routes.names()
-
     def secrets(self) -> list[Secret]:
         """Every secret in it, for those who must keep them out of logs."""
         own = [self.server.key] if self.server.key else []
@@ -134,7 +105,6 @@ class Loaded(Struct, frozen=True):
 
     config: Config
     leaves: Leaves
-    file: Path | None
 
 
 class ModelTable(Struct, frozen=True, kw_only=True):
@@ -223,7 +193,7 @@ def _files(config: Config) -> list[tuple[Key, Path]]:
 def _missing(key: Key, path: Path, loaded: Loaded) -> Problem:
     leaf = loaded.leaves.get(key)
     origin = leaf.origin if leaf else Origin("environment", "SSL_CERT_FILE")
-    return Problem(".".join(map(str, key)), f"there is no file {path}", "", origin)
+    return Problem(dotted(key), f"there is no file {path}", "", origin)
 
 
 # --- pure
@@ -236,26 +206,26 @@ def assemble(text: str, file: Path | None, environ: Mapping[str, str], flags: Ma
     home = places(environ)
     folder = file.parent if file is not None else home.config
 
-    def in_file(key: Key) -> Origin:
-        return Origin("file", str(file or "config"), lines.get(key, 0))
-
-    given = flat(tree, in_file)
+    given = flat(tree, Origin("file", str(file or "config")), lines=lines)
     spoken, warnings = from_environment(environ, given, _Top.__struct_fields__)
     given = stacked(given, spoken, from_flags(flags))
     if not any(key[0] in ("upstreams", "routes", "default") for key in given):
-        given = stacked(flat(BUILT_IN, partial(_always, Origin("built-in"))), given)
+        given = stacked(flat(BUILT_IN, Origin("built-in")), given)
     leaves = stacked(_defaults(given, home), _presets(given, environ), given)
-    look = Look(leaves, lines, file, Surroundings(environ, folder, home.home), _allows_literals(given))
+    literals = given.get(("allow_literal_secrets",))
+    allowed = literals is not None and literals.value in (True, "true", "1")
+    look = Look(leaves, lines, file, Surroundings(environ, folder, home.home), allowed)
     config = _Assembly(nested(leaves), look).config(file, tuple(warnings))
     if config is None:
-        raise ConfigError(_in_order(look.problems))
-    return Loaded(config, leaves, file)
+        # As the file has them; what is not in it first.
+        raise ConfigError(sorted(dict.fromkeys(look.problems), key=lambda problem: problem.origin.line))
+    return Loaded(config, leaves)
 
 
 def _parsed(text: str, file: Path | None) -> dict[str, Any]:
     try:
         tree = tomllib.loads(text)
-        if _depth(tree) > _DEEPEST:
+        if any(depth > _DEEPEST for depth, _ in enumerate(levels(tree), 1)):
             raise RecursionError("tables within tables, too deep")
         return tree
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -267,11 +237,6 @@ def _parsed(text: str, file: Path | None) -> dict[str, Any]:
     raise ConfigError([problem])
 
 
-def _depth(tree: Any) -> int:
-    """How deep tables and lists lie in one another; no more than it must know."""
-    return sum(1 for _ in islice(levels(tree), _DEEPEST + 1))
-
-
 def _defaults(given: Leaves, home: Places) -> Leaves:
     tree: dict[str, Any] = _default_values(_Top)
     socket, limits = str(home.admin_socket), _default_values(RequestLimits)
@@ -281,7 +246,7 @@ def _defaults(given: Leaves, home: Places) -> Leaves:
         tables: dict[str, type[Struct]] = {"translation": Settings, "limits": Limits, "timeouts": Timeouts}
         inner = {key: _default_values(shape) for key, shape in tables.items()}
         tree.setdefault("upstreams", {})[name] = inner
-    return flat(tree, partial(_always, DEFAULT))
+    return flat(tree, DEFAULT)
 
 
 def _default_values(shape: type[Struct]) -> dict[str, Any]:
@@ -300,26 +265,12 @@ def _presets(given: Leaves, environ: Mapping[str, str]) -> Leaves:
         preset = table.get("preset") if isinstance(table, Mapping) else None
         if isinstance(table, Mapping) and isinstance(preset, str) and preset in PRESETS:
             below = preset_of(preset, table, environ)
-            leaves |= flat(below, partial(_always, Origin("preset", preset)), ("upstreams", name))
+            leaves |= flat(below, Origin("preset", preset), ("upstreams", name))
     return leaves
-
-
-def _always(origin: Origin, _: Key) -> Origin:
-    return origin
 
 
 def _upstream_names(given: Leaves) -> list[str]:
     return list(dict.fromkeys(str(key[1]) for key in given if key[0] == "upstreams" and len(key) > 1))
-
-
-def _allows_literals(given: Leaves) -> bool:
-    leaf = given.get(("allow_literal_secrets",))
-    return leaf is not None and leaf.value in (True, "true", "1")
-
-
-def _in_order(problems: list[Problem]) -> list[Problem]:
-    """As the file has them; what is not in it first."""
-    return sorted(dict.fromkeys(problems), key=lambda problem: problem.origin.line)
 
 
 class _Assembly:
@@ -334,7 +285,8 @@ class _Assembly:
         top = look.fields(fields_of(_Top), self._tree, ())
         server = self._server(top["server"]) if "server" in top else None
         log = look.table(Log, top.get("log", {}), ("log",))
-        upstreams = self._upstreams(top.get("upstreams", {}))
+        tables = top.get("upstreams", {})
+        upstreams = {name: read_upstream(name, table, ("upstreams", name), look) for name, table in tables.items()}
         routes = self._routes(top, upstreams)
         told = top.get("models", {})
         figures = {name: look.table(ModelTable, table, ("models", name)) for name, table in told.items()}
@@ -369,9 +321,6 @@ class _Assembly:
             hint = "set server.trusted_proxies to the addresses of the proxies that send it"
             self._look.problem(("server", "proxy_protocol"), "the PROXY protocol needs proxies that are trusted", hint)
 
-    def _upstreams(self, tree: dict[str, Any]) -> dict[str, Upstream | None]:
-        return {name: read_upstream(name, table, ("upstreams", name), self._look) for name, table in tree.items()}
-
     # --- routes
 
     def _routes(self, top: dict[str, Any], upstreams: dict[str, Upstream | None]) -> Routes:
@@ -385,9 +334,7 @@ class _Assembly:
         return Routes(known, [rule for rule in rules if rule is not None], last)
 
     def _rule(self, shape: type[DefaultTable], tree: Any, at: Key, upstreams: Mapping[str, object]) -> Rule | None:
-        if isinstance(tree, dict):
-            tree = {name: [value] if _may_be_one(name, value) else value for name, value in tree.items()}
-        table = self._look.table(shape, tree, at)
+        table = self._look.table(shape, listed(tree, ("match", "fallbacks")), at)
         if table is None:
             return None
         aims = [
@@ -399,7 +346,3 @@ class _Assembly:
                 hint = near(aim.upstream, upstreams) or f"known: {', '.join(upstreams) or 'none'}"
                 self._look.problem((*at, name), f"there is no upstream {aim.upstream!r}", hint)
         return Rule(table.match if isinstance(table, RouteTable) else (), tuple(aim for aim, _ in aims))
-
-
-def _may_be_one(name: str, value: object) -> bool:
-    return name in ("match", "fallbacks") and isinstance(value, str)

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import TypeVar
 
@@ -76,25 +77,15 @@ class Refusal(Struct, frozen=True):
 
 
 class RefusalLog:
-    """The files. `keep` may be called from a thread."""
+    """The files. `write` may be called from a thread."""
 
     def __init__(self, folder: Path, *, enabled: bool = True, now: Callable[[], float] = time.time) -> None:
         self.enabled = enabled
         self._folder = folder
         self._now = now
 
-    def switched(self, enabled: bool) -> RefusalLog:
-        return RefusalLog(self._folder, enabled=enabled, now=self._now)
-
-    def keep(self, refusal: Refusal) -> bool:
-        """Write it down and let the oldest go; False if it could not be written."""
-        try:
-            return self.write(refusal.id, written(refusal))
-        except jsonio.JsonError:
-            return False
-
     def write(self, identity: str, data: bytes) -> bool:
-        """Write down what `written` gave for a refusal; False if it could not be."""
+        """Write down what `written` gave for a refusal, and let the oldest go; False if it could not be written."""
         if not self.enabled or not _ID.match(identity):
             return False
         try:
@@ -268,12 +259,9 @@ class Explaining:
                 context = {"message": f"the refusal {case.job.way[0]} cannot be described", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
             finally:
-                self._done(case)
-
-    def _done(self, case: Case) -> None:
-        if self._cases:  # not if all were dropped meanwhile
-            self._cases.popleft()
-            self._bytes -= len(case.body) + len(case.job.response.body)
+                if self._cases:  # not if all were dropped meanwhile
+                    self._cases.popleft()
+                    self._bytes -= len(case.body) + len(case.job.response.body)
 
 
 async def _keep(case: Case, log: RefusalLog) -> None:
@@ -341,12 +329,8 @@ def _beside(refusal: Refusal, width: int) -> str:
     half = max((width - 3) // 2, 20)
     left = ["AS THE CLIENT SENT IT", *_lines(refusal.asked)]
     right = ["AS WE SENT IT", *_lines(refusal.sent)]
-    rows = max(len(left), len(right))
-    left += [""] * (rows - len(left))
-    right += [""] * (rows - len(right))
-    return "\n".join(
-        f"{_cell(one, half):<{half}} │ {_cell(other, half)}".rstrip() for one, other in zip(left, right, strict=True)
-    )
+    rows = zip_longest(left, right, fillvalue="")
+    return "\n".join(f"{_cell(one, half):<{half}} │ {_cell(other, half)}".rstrip() for one, other in rows)
 
 
 def _lines(sent: Sent) -> list[str]:

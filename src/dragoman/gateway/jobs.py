@@ -26,7 +26,6 @@ from dragoman.model.events import AnswerLimits, Budget
 from dragoman.model.filter import Note
 from dragoman.translate import Plan, Settings
 from dragoman.wire.http import HttpRequest
-from dragoman.wire.jsonio import Json
 
 _HEAVY_PLAN = 64 * 1024  # bytes of a pickled plan that is counted
 _HEAVY = 1000  # values in one field
@@ -63,13 +62,12 @@ def light(conversation: Conversation) -> Conversation:
 def _light_extra(extra: Extra | None) -> Extra | None:
     if extra is None:
         return None
-    fields = {name: value for name, value in extra.fields.items() if not _is_heavy(value)}
+    fields = {
+        name: value
+        for name, value in extra.fields.items()
+        if not any(count > _HEAVY for count in accumulate(map(len, levels(value))))
+    }
     return extra if len(fields) == len(extra.fields) else structs.replace(extra, fields=fields)
-
-
-def _is_heavy(value: Json) -> bool:
-    """Whether it has more than so many values."""
-    return any(count > _HEAVY for count in accumulate(map(len, levels(value))))
 
 
 class ReadJob(Struct, frozen=True):

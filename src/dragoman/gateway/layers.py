@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from dragoman.errors import LocalMisuse
 
@@ -58,21 +57,11 @@ class Problem(Struct, frozen=True):
 
 
 class ConfigError(LocalMisuse):
-    """A configuration that cannot be used. `problems` has all of them; the other attributes tell of the first."""
+    """A configuration that cannot be used. `problems` has all of them; `hint` is that of the first."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = tuple(problems)
-
-    @property
-    def file(self) -> Path | None:
-        origin = self.problems[0].origin
-        return Path(origin.place) if origin.layer == "file" else None
-
-    @property
-    def line(self) -> int:
-        """The line in the file; 0 if it is not in a file, or the file as a whole."""
-        return self.problems[0].origin.line
 
     @property
     def hint(self) -> str:
@@ -108,22 +97,25 @@ class Leaf(Struct, frozen=True):
 
 
 Leaves: TypeAlias = dict[Key, Leaf]
+_NO_LINES: Mapping[Key, int] = {}
 
 
-def flat(tree: Mapping[str, Any], origin: Callable[[Key], Origin], at: Key = ()) -> Leaves:
+def flat(tree: Mapping[str, Any], origin: Origin, at: Key = (), lines: Mapping[Key, int] = _NO_LINES) -> Leaves:
     """The leaves of a tree of tables. Lists of tables are gone into; an empty table is a leaf, lest it be lost."""
+
+    def leaf(key: Key, value: Any) -> Leaves:
+        return {key: Leaf(value, structs.replace(origin, line=lines.get(key, 0)))}
+
     leaves: Leaves = {}
     for name, value in tree.items():
         key = (*at, name)
         if isinstance(value, Mapping) and value:
-            leaves |= flat(value, origin, key)
+            leaves |= flat(value, origin, key, lines)
         elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
             for index, item in enumerate(value):
-                leaves |= (
-                    flat(item, origin, (*key, index)) if item else {(*key, index): Leaf({}, origin((*key, index)))}
-                )
+                leaves |= flat(item, origin, (*key, index), lines) if item else leaf((*key, index), {})
         else:
-            leaves[key] = Leaf(dict(value) if isinstance(value, Mapping) else value, origin(key))
+            leaves |= leaf(key, dict(value) if isinstance(value, Mapping) else value)
     return leaves
 
 
@@ -219,7 +211,7 @@ def from_flags(flags: Mapping[str, Any]) -> Leaves:
 
 def _leaf(key: Key, value: Any, origin: Origin) -> Leaves:
     *way, last = key
-    return flat({str(last): value}, lambda _: origin, tuple(way))
+    return flat({str(last): value}, origin, tuple(way))
 
 
 def _value(text: str) -> Any:
@@ -238,12 +230,10 @@ def _named(parts: list[str], below: Leaves) -> Key:
     for part in parts:
         depth = len(key)
         names = (other[depth] for other in below if len(other) > depth and other[:depth] == key)
-        key = (*key, next((name for name in names if isinstance(name, str) and _folded(name) == part), part))
+        texts = (name for name in names if isinstance(name, str))
+        found = (name for name in texts if name.lower().replace("-", "_").replace(".", "_") == part)
+        key = (*key, next(found, part))
     return key
-
-
-def _folded(name: str) -> str:
-    return name.lower().replace("-", "_").replace(".", "_")
 
 
 def _meant(name: str, top: Iterable[str]) -> str:
@@ -309,12 +299,10 @@ class _Scan:
         line = self._here()
         key: Key = ()
         for name in names:
-            key = self._within((*key, name), line)
+            key = (*key, name)
+            self.lines.setdefault(key, line)
+            key = (*key, self._items[key] - 1) if key in self._items else key
         return key
-
-    def _within(self, key: Key, line: int) -> Key:
-        self.lines.setdefault(key, line)
-        return (*key, self._items[key] - 1) if key in self._items else key
 
     def _next_item(self) -> Key:
         *way, last = self._key()

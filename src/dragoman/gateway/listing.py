@@ -35,7 +35,7 @@ class Listed(Struct, frozen=True):
 
 def catalogue(config: Config) -> list[Listed]:
     """Every model that is known by name: those of the configuration, and those that a dialect's service has."""
-    listed = [_listed(config, name) for name in config.models()]
+    listed = [_listed(config, name) for name in config.routes.names()]
     named = {each.name for each in listed}
     for upstream in config.upstreams.values():
         for name in upstream.dialect.models:
@@ -47,14 +47,14 @@ def catalogue(config: Config) -> list[Listed]:
 
 def _goes_to(config: Config, name: str) -> tuple[str, str] | None:
     try:
-        target = config.resolve(name)[0]
+        target = config.routes.resolve(name)[0]
     except UnknownModel:
         return None
     return target.upstream.name, target.model
 
 
 def _listed(config: Config, name: str) -> Listed:
-    target = config.resolve(name)[0]
+    target = config.routes.resolve(name)[0]
     dialect = target.upstream.dialect
     known = dialect.codec.capabilities(target.model)
     told = _told(config, name) or _told(config, target.model) or ModelTable()

@@ -54,10 +54,6 @@ class Pickled(Struct, frozen=True):
     def read(self) -> Conversation:
         return all_said(pickle.loads(self.asked), self.blocks)
 
-    @property
-    def size(self) -> int:
-        return len(self.asked)
-
 
 Said: TypeAlias = Conversation | Pickled
 
@@ -176,13 +172,13 @@ class Memory:
         items: Mapping[str, Sequence[Block]] = _NO_ITEMS,
     ) -> None:
         if isinstance(said, Pickled):
-            asked = said.size
+            asked = len(said.asked)
         else:
             data = jsonio.encode(said)
             asked = _memory(data)
             if is_large(data, LARGE):
                 said = Pickled(pickle.dumps(said), ())
-                asked = said.size
+                asked = len(said.asked)
         size = _ENTRY * (1 + len(items)) + asked + len(response) + _memory(response)
         self.forget(owner, answer_id)
         if size > self._most_bytes:
@@ -209,9 +205,6 @@ class Memory:
         place = self._items.get((owner, item_id))
         return None if place is None else [as_earlier(block) for block in self._kept[place].items[item_id]]
 
-    def forget(self, owner: str, answer_id: str) -> None:
-        self._forget((owner, answer_id))
-
     def _tidy(self) -> None:
         now = self._now()
         while self._kept:
@@ -219,16 +212,17 @@ class Memory:
             within = len(self._kept) <= self._most and self._bytes <= self._most_bytes
             if within and self._kept[first].until > now:
                 return
-            self._forget(first)
+            self.forget(*first)
 
-    def _forget(self, place: tuple[str, str]) -> None:
+    def forget(self, owner: str, answer_id: str) -> None:
+        place = (owner, answer_id)
         kept = self._kept.pop(place, None)
         if kept is None:
             return
         self._bytes -= kept.size
         for item_id in kept.items:
-            if self._items.get((place[0], item_id)) == place:
-                del self._items[place[0], item_id]
+            if self._items.get((owner, item_id)) == place:
+                del self._items[owner, item_id]
 
     # --- for the gateway
 

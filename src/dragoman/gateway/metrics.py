@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -43,16 +44,12 @@ class Spread:
 class Tally:
     """What was counted of the requests of one dialect, upstream and model."""
 
-    __slots__ = ("first", "outcomes", "seconds", *_TOKENS)
+    __slots__ = ("first", "outcomes", "seconds", "tokens")
 
     def __init__(self) -> None:
         self.outcomes: dict[Outcome, int] = {}
-        self.input = self.output = self.cache_read = self.cache_write = 0
+        self.tokens: Counter[str] = Counter()  # by kind
         self.seconds, self.first = Spread(), Spread()
-
-    @property
-    def tokens(self) -> dict[str, int]:
-        return {kind: count for kind in _TOKENS if (count := getattr(self, kind))}
 
 
 class GaugeSnapshot(Struct, frozen=True):
@@ -94,10 +91,8 @@ class Meters:
         if record.first_byte is not None:
             tally.first.see(record.first_byte)
         if (usage := record.usage) is not None:
-            tally.input += usage.input
-            tally.output += usage.output
-            tally.cache_read += usage.cache_read
-            tally.cache_write += usage.cache_write
+            for kind in _TOKENS:
+                tally.tokens[kind] += getattr(usage, kind)
 
 
 def exposition(meters: Meters, now: GaugeSnapshot) -> bytes:
@@ -116,15 +111,10 @@ def exposition(meters: Meters, now: GaugeSnapshot) -> bytes:
         for family, spread in ((seconds, tally.seconds), (first, tally.first)):
             if spread.sum:
                 family.add_metric(labels, spread.buckets(), spread.sum)
-        for kind, count in tally.tokens.items():
+        for kind, count in (+tally.tokens).items():
             tokens.add_metric((*labels, kind), count)
 
-    def counter(name: str, about: str, labels: tuple[str, ...], samples: Samples) -> Any:
-        return _filled(CounterMetricFamily(f"dragoman_{name}", about, labels=labels), samples)
-
-    def gauge(name: str, about: str, labels: tuple[str, ...], samples: Samples) -> Any:
-        return _filled(GaugeMetricFamily(f"dragoman_{name}", about, labels=labels), samples)
-
+    counter, gauge = partial(_family, CounterMetricFamily), partial(_family, GaugeMetricFamily)
     resting = (((upstream, key, models, state), left) for upstream, key, models, state, left in now.resting)
     families = [
         *(requests, seconds, first, tokens),
@@ -155,7 +145,8 @@ class _Collector:
         return self.families
 
 
-def _filled(family: Any, samples: Samples) -> Any:
+def _family(kind: Callable[..., Any], name: str, about: str, labels: tuple[str, ...], samples: Samples) -> Any:
+    family = kind(f"dragoman_{name}", about, labels=labels)
     for values, number in samples:
         family.add_metric(values, number)
     return family

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import structs
 
-from dragoman.errors import Fault, Kind
+from dragoman.errors import OF_THE_REQUEST, Fault, Kind
 from dragoman.upstream.credentials import MASK, masked
 from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json
@@ -115,8 +115,6 @@ def without_shapes(text: str) -> str:
 Known: TypeAlias = tuple[str, str]  # a URL, and the words that stand for it
 
 _ANY = "an address"
-# Errors of these kinds are about the request, which may hold addresses of its own.
-_OF_THE_REQUEST: frozenset[Kind] = frozenset({"invalid", "context_full", "too_large", "not_found"})
 _PORTS = {"http": 80, "https": 443}
 _IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?(?![\w.]*\d)", re.ASCII)
 _IPV6 = re.compile(r"(?<![\w:.])\[?[0-9a-fA-F:]{2,39}(?:\.\d{1,3}){0,3}\]?", re.ASCII)
@@ -128,8 +126,8 @@ def without_addresses(text: str, known: Iterable[Known], kind: Kind) -> str:
     for host, pattern, words in _patterns(tuple(dict.fromkeys(known))):
         if host in low or "port" in low:
             text = pattern.sub(words, text)
-    if kind in _OF_THE_REQUEST:
-        return text
+    if kind in OF_THE_REQUEST:
+        return text  # the request may hold addresses of its own
     if ":" in text:
         text = _IPV6.sub(_ip_hidden, text)
     return _IPV4.sub(_ANY, text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 
 from msgspec import Struct, structs
 
@@ -209,12 +210,10 @@ class _Stage:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.exact: dict[str, Rule] = {}
         self.globs: list[tuple[str, Rule]] = []
-        self._compiled: list[tuple[re.Pattern[str], Rule]] = []
         for rule in rules:
             for pattern in rule.patterns:
                 if "*" in pattern or "?" in pattern:
                     self.globs.append((pattern, rule))
-                    self._compiled.append((_compiled(pattern), rule))
                 else:
                     self.exact.setdefault(pattern, rule)
 
@@ -222,7 +221,7 @@ class _Stage:
         exact = self.exact.get(model)
         if exact is not None:
             return exact
-        return next((rule for pattern, rule in self._compiled if pattern.fullmatch(model)), None)
+        return next((rule for pattern, rule in self.globs if _compiled(pattern).fullmatch(model)), None)
 
 
 def fits(pattern: str, name: str) -> bool:
@@ -230,19 +229,16 @@ def fits(pattern: str, name: str) -> bool:
     return pattern == name or _compiled(pattern).fullmatch(name) is not None
 
 
+@lru_cache(512)
 def _compiled(pattern: str) -> re.Pattern[str]:
     """The pattern as an expression. Brackets stay plain, since clients append [1m] to names of models; groups are
     atomic, since a client chooses the name, and no name may take long to be refused.
     """
-    first, *rest = [_literal(part) for part in re.split(r"\*+", pattern)]
+    first, *rest = [re.escape(part).replace(r"\?", ".") for part in re.split(r"\*+", pattern)]
     if not rest:
         return re.compile(first, re.DOTALL)
     *middle, last = rest
     return re.compile(first + "".join(f"(?>.*?{part})" for part in middle) + f".*{last}", re.DOTALL)
-
-
-def _literal(text: str) -> str:
-    return "".join("." if char == "?" else re.escape(char) for char in text)
 
 
 # --- refusals: a fault in a client's own dialect, as an HTTP answer

@@ -191,7 +191,6 @@ def _folder(environ: Mapping[str, str], name: str) -> Path | None:
 COMMAND_TIMEOUT = 10.0
 MASK = "***"
 _LONGEST = 64 * 1024
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 REMEDY = (
     'write a reference: "env:NAME", "file:PATH", "keyring:SERVICE/NAME" or "cmd:COMMAND"; '
@@ -278,7 +277,7 @@ def reference(text: str, around: Surroundings) -> Secret | None:
     if not found or scheme not in _FINDERS:
         return None
     rest = rest.strip()
-    _CHECKS[scheme](rest)
+    _check(scheme, rest)
     shown = show_reference(text)
 
     def find() -> str:
@@ -330,29 +329,23 @@ def _clean(text: str) -> str:
 # --- each scheme: what it may say, and how it is found
 
 
-def _check_name(rest: str) -> None:
-    if not _NAME.match(rest):
-        raise BadReference("env: expected the name of a variable, as in env:MOONSHOT_API_KEY")
+_FORMS = {
+    "env": (r"[A-Za-z_][A-Za-z0-9_]*", "the name of a variable, as in env:MOONSHOT_API_KEY"),
+    "file": (r"[^\0]+", "a path, as in file:~/.secrets/moonshot"),
+    "keyring": (r"(?s:.+)/[^/]+", "SERVICE/NAME, as in keyring:dragoman/moonshot"),
+    "cmd": (r"[^\0]+", "a command, as in cmd:pass show moonshot"),
+}
 
 
-def _check_path(rest: str) -> None:
-    if not rest or "\0" in rest:
-        raise BadReference("file: expected a path, as in file:~/.secrets/moonshot")
-
-
-def _check_entry(rest: str) -> None:
-    service, _, name = rest.rpartition("/")
-    if not service or not name:
-        raise BadReference("keyring: expected SERVICE/NAME, as in keyring:dragoman/moonshot")
-
-
-def _check_command(rest: str) -> None:
-    try:
-        words = shlex.split(rest)
-    except ValueError as error:
-        raise BadReference(f"cmd: {str(error).lower()}") from None
-    if not words or "\0" in rest:
-        raise BadReference("cmd: expected a command, as in cmd:pass show moonshot")
+def _check(scheme: str, rest: str) -> None:
+    pattern, expected = _FORMS[scheme]
+    if not re.fullmatch(pattern, rest):
+        raise BadReference(f"{scheme}: expected {expected}")
+    if scheme == "cmd":
+        try:
+            shlex.split(rest)
+        except ValueError as error:
+            raise BadReference(f"cmd: {str(error).lower()}") from None
 
 
 def _from_environment(name: str, around: Surroundings) -> str:
@@ -444,12 +437,6 @@ def _decoded(data: bytes) -> str:
         raise BadReference("it is no UTF-8 text") from None
 
 
-_CHECKS: dict[str, Callable[[str], None]] = {
-    "env": _check_name,
-    "file": _check_path,
-    "keyring": _check_entry,
-    "cmd": _check_command,
-}
 _FINDERS: dict[str, Callable[[str, Surroundings], str]] = {
     "env": _from_environment,
     "file": _from_file,

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from dragoman.errors import DragomanError
@@ -42,28 +43,30 @@ _MOST_CONNECTIONS = 10_000
 _SPARE = 64  # file descriptors that are not for clients
 
 
-class Server:
-    """Serves a gateway on one listening socket."""
+class Running:
+    """Serves a gateway on one listening socket. `url` and `key` are what a client needs."""
 
-    def __init__(self, gateway: Gateway, settings: Settings) -> None:
-        self._gateway = gateway
+    def __init__(self, gateway: Gateway, settings: Settings, *, shared: bool = False) -> None:
+        self.listening = listen(settings.host, settings.port, shared=shared)
+        self.gateway, self.key = gateway, gateway.key
+        self.url = gateway.url = url_of(self.listening)
+        self.loop: asyncio.AbstractEventLoop | None = None  # what it runs in
         self._settings = settings
         self._drain = settings.drain
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._ending = asyncio.Event()
         self._changed = asyncio.Event()
         self._signals = 0
         self._cut_at = self._linger_until = 0.0
         self._forced = False
 
-    async def serve(self, listening: socket.socket, ready: Callable[[], None]) -> None:
-        """Until it is wound down. Raises what the gateway's start does."""
-        loop = self._loop = asyncio.get_running_loop()
-        await self._gateway.start()
-        server = HttpServer(self._gateway.answer)
-        acceptor = self._acceptor(listening, server)
+    async def serve(self, ready: Callable[[], None]) -> None:
+        """Until it is stopped. Raises what the gateway's start does."""
+        loop = self.loop = asyncio.get_running_loop()
+        await self.gateway.start()
+        server = HttpServer(self.gateway.answer)
+        acceptor = self._acceptor(server)
 
-        sweeping = loop.create_task(_sweep(server, acceptor, Trimmer(self._gateway.load)))
+        sweeping = loop.create_task(_sweep(server, acceptor, Trimmer(self.gateway.load)))
         try:
             ready()
             await self._ending.wait()
@@ -72,12 +75,15 @@ class Server:
             acceptor.close()
             server.abort()
             sweeping.cancel()
-            await self._gateway.stop()
+            await self.gateway.stop()
 
-    def wind_down(self, *, hurried: bool = False, linger: float = 0.0) -> None:
-        """Take no more, and give what runs its time. May be called from a signal, or from another thread."""
-        self._gateway.drain()
-        loop = self._loop
+    def stop(self, *, hurried: bool = False, linger: float = 0.0) -> None:
+        """Take no more, and give what runs its time; `hurried` does not wait for streams.
+
+        May be called from a signal, or from another thread.
+        """
+        self.gateway.draining = True  # tells balancers to send no more
+        loop = self.loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._begin_to_end, hurried, linger)
         else:
@@ -99,11 +105,11 @@ class Server:
         if self._signals > 2:
             self._forced = True
         # Nobody balances what a person at a terminal ends.
-        self.wind_down(hurried=self._signals > 1, linger=_LINGER if number == signal.SIGTERM else 0.0)
+        self.stop(hurried=self._signals > 1, linger=_LINGER if number == signal.SIGTERM else 0.0)
 
     def _begin_to_end(self, hurried: bool, linger: float) -> None:
-        assert self._loop is not None
-        now = self._loop.time()
+        assert self.loop is not None
+        now = self.loop.time()
         if not self._ending.is_set():
             self._ending.set()
             self._cut_at = now + self._drain
@@ -119,10 +125,10 @@ class Server:
         server.quiet()
 
         def over() -> bool:
-            return self._forced or (not server.roster and not self._gateway.in_flight)
+            return self._forced or (not server.roster and not self.gateway.in_flight)
 
         await self._until(over, lambda: self._cut_at)
-        self._gateway.cut()
+        self.gateway.cut()
         last = asyncio.get_running_loop().time() + _LAST_WORDS
         await self._until(over, lambda: last)
 
@@ -133,7 +139,7 @@ class Server:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), min(left, 0.02))
 
-    def _acceptor(self, listening: socket.socket, server: HttpServer) -> Acceptor:
+    def _acceptor(self, server: HttpServer) -> Acceptor:
         room, settings = _room(), self._settings
         proxies = TrustedProxies(settings.trusted_proxies)
         share = peer_share(settings.limits.peer_connections, room)
@@ -147,7 +153,7 @@ class Server:
             return own
 
         return Acceptor(
-            listening,
+            self.listening,
             server,
             most=room,
             most_of_peer=most_of_peer if proxies.networks else lambda _: share,
@@ -156,7 +162,7 @@ class Server:
         )
 
     def _exhausted(self, error: OSError) -> None:
-        self._gateway.tell("error", "no_connection", message=f"cannot take another connection: {error.strerror}")
+        self.gateway.log.event("error", "no_connection", message=f"cannot take another connection: {error.strerror}")
 
 
 async def _sweep(server: HttpServer, acceptor: Acceptor, trimmer: Trimmer) -> None:
@@ -181,21 +187,6 @@ def _room() -> int:
 _SEND_BUFFER = 256 * 1024  # so that the kernel does not hold megabytes for a client that does not read
 _BACKLOG = 2048
 _COLLECT = (25_000, 10, 10)  # a long conversation is thousands of values, and none of them a cycle
-
-
-class Running:
-    """A gateway that serves. `url` and `key` are what a client needs."""
-
-    def __init__(self, gateway: Gateway, server: Server, url: str) -> None:
-        self.gateway = gateway
-        self.url = gateway.url = url
-        self.key = gateway.key
-        self._server = server
-        self.loop: asyncio.AbstractEventLoop | None = None  # what it runs in
-
-    def stop(self, *, hurried: bool = False, linger: float = 0.0) -> None:
-        """Begin to end; may be called from any thread. `hurried` does not wait for streams."""
-        self._server.wind_down(hurried=hurried, linger=linger)
 
 
 def listen(host: str, port: int, *, shared: bool = False, backlog: int | None = _BACKLOG) -> socket.socket:
@@ -240,25 +231,24 @@ def serve(
     raise_file_limit()
     gateway = Gateway(config)
     route_logs(gateway)
-    listening = listen(config.server.host, config.server.port, shared=worker)
-    server = Server(gateway, config.server)
-    running = Running(gateway, server, url_of(listening))
-    socket_path = config.server.admin_socket
-    if not worker:  # whose parent has chosen it
-        socket_path = _admin_socket(gateway, socket_path, listening.getsockname()[1])
+    running = Running(gateway, config.server, shared=worker)
+    socket_path, listening = config.server.admin_socket, running.listening
 
-    def warn(message: str) -> None:
-        gateway.tell("warning", "admin_port", message=message)
+    def warn(about: str, message: str) -> None:
+        gateway.log.event("warning", about, message=message)
+
+    if not worker:  # whose parent has chosen it
+        socket_path = admin.own_socket(socket_path, listening.getsockname()[1], partial(warn, "admin_socket"))
 
     async def main() -> None:
-        loop = running.loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         if read is not None and hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, lambda: _reload(gateway, read))
         if worker:
             _end_with_parent(running)
-        with server.signals():
-            async with admin.serving(gateway, socket_path, config.server.admin_port, warn):
-                await server.serve(listening, lambda: ready(running) if ready else None)
+        with running.signals():
+            async with admin.serving(gateway, socket_path, config.server.admin_port, partial(warn, "admin_port")):
+                await running.serve(lambda: ready(running) if ready else None)
 
     gc.freeze()  # what is loaded by now stays: no collection need look at it
     gc.set_threshold(*_COLLECT)
@@ -266,15 +256,6 @@ def serve(
     with contextlib.closing(listening), asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(main())
     return 0
-
-
-def _admin_socket(gateway: Gateway, configured: Path, port: int) -> Path:
-    """Choose the admin socket, and warn if it is not the configured one."""
-    chosen = admin.own_socket(configured, port)
-    if chosen != configured:
-        ours = f"the socket of this one is {chosen} (dragoman status --port {port})"
-        gateway.tell("warning", "admin_socket", message=f"another gateway answers at {configured}: {ours}")
-    return chosen
 
 
 def raise_file_limit() -> None:
@@ -307,7 +288,7 @@ def _reload(gateway: Gateway, read: Callable[[], Config]) -> None:
             await gateway.reload(read())
         except (DragomanError, OSError) as error:
             gateway.reload_refused = str(error)
-            gateway.tell("error", "reload_refused", why=str(error))
+            gateway.log.event("error", "reload_refused", why=str(error))
 
     gateway.later(swap())
 
@@ -335,7 +316,7 @@ class _ToJournal(logging.Handler):
         level: Level = (
             "error" if record.levelno >= logging.ERROR else "warning" if record.levelno >= logging.WARNING else "debug"
         )
-        self._gateway.tell(level, record.name, message=record.getMessage())
+        self._gateway.log.event(level, record.name, message=record.getMessage())
 
 
 def route_logs(gateway: Gateway) -> None:
@@ -359,17 +340,14 @@ def running_gateway(
 ) -> Iterator[Running]:
     """A gateway in a thread of its own, on the configured address (port 0: a free one)."""
     gateway = Gateway(config, key=key, state=state, journal=journal, patience=patience)
-    listening = listen(config.server.host, config.server.port)
-    server = Server(gateway, config.server)
-    running = Running(gateway, server, url_of(listening))
+    running = Running(gateway, config.server)
     ready = threading.Event()
     failed: list[BaseException] = []
 
     async def main() -> None:
-        running.loop = asyncio.get_running_loop()
         socket_path, port = (config.server.admin_socket, config.server.admin_port) if admin_socket else (None, None)
         async with admin.serving(gateway, socket_path, port):
-            await server.serve(listening, ready.set)
+            await running.serve(ready.set)
 
     def run() -> None:
         try:
@@ -378,7 +356,7 @@ def running_gateway(
         except BaseException as error:  # noqa: BLE001  told to whoever waits for us
             failed.append(error)
         finally:
-            listening.close()
+            running.listening.close()
             ready.set()
 
     thread = threading.Thread(target=run, name="gateway", daemon=True)

@@ -126,13 +126,6 @@ class Upstream(Struct, frozen=True, kw_only=True):
     proxy: Secret | None = None
     ca_file: Path | None = None
 
-    def proxy_url(self) -> str | None:
-        """The proxy's address, with whatever secret is in it."""
-        if self.proxy is None:
-            return None
-        address = self.proxy.reveal()
-        return address if "://" in address else f"http://{address}"  # as curl reads the variables
-
     def secrets(self) -> list[Secret]:
         """Everything here that no log may show."""
         headers = [value for name, value in self.headers if is_secret_header(name)]
@@ -149,14 +142,14 @@ def read_upstream(name: str, tree: object, at: Key, look: Look) -> Upstream | No
     before = len(look.problems)
     if not NAME.match(name):
         look.problem(at, "a name has letters, digits, dots, hyphens and underscores only")
-    values = look.fields(fields_of(UpstreamTable), _listed(tree, _LISTS), at)
+    values = look.fields(fields_of(UpstreamTable), listed(tree, _LISTS), at)
     if not isinstance(tree, Mapping) or any(key in tree and key not in values for key in _FIRST):
         return None  # nothing more can be said before these are right
     upstream = _Making(UpstreamTable(**values), at, look).upstream(name)
     return upstream if len(look.problems) == before else None
 
 
-def _listed(tree: object, names: tuple[str, ...]) -> object:
+def listed(tree: object, names: tuple[str, ...]) -> object:
     """One text where a list may stand is a list of one."""
     if not isinstance(tree, Mapping):
         return tree
@@ -272,18 +265,15 @@ class _Making:
         if table.region is not None and not _REGION.match(table.region):
             self._problem("region", f"{table.region!r} is no region", "as in us-east-1")
             return ""
-        return self._address("base_url", address)
-
-    def _address(self, name: str, address: str) -> str:
         address = address.rstrip("/")
         wrong = address_problem(address)
         if wrong:
-            self._problem(name, *wrong)
+            self._problem("base_url", *wrong)
             return ""
         url = urlsplit(address)
-        if url.scheme == "http" and not is_loopback(url.hostname or "") and not self._table.insecure_http:
+        if url.scheme == "http" and not is_loopback(url.hostname or "") and not table.insecure_http:
             hint = "use https, or set insecure_http = true if the network between is yours"
-            self._problem(name, "plain http would show keys and prompts to the network", hint)
+            self._problem("base_url", "plain http would show keys and prompts to the network", hint)
         return address
 
     def key_header(self, dialect: Dialect | None) -> str:

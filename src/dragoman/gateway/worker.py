@@ -98,15 +98,10 @@ def _received(gateway: socket.socket, size: int) -> bytearray:
     return data
 
 
-def _give_way() -> None:
-    """Let the gateway, which many wait for, have the processor first."""
-    if hasattr(os, "nice"):
-        os.nice(_NICE)
-
-
 def main() -> None:
     _limit_memory(int(sys.argv[1]))
-    _give_way()
+    if hasattr(os, "nice"):
+        os.nice(_NICE)  # let the gateway, which many wait for, have the processor first
     gateway = socket.socket(fileno=0)
     worker: Worker | None = None
     while True:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from dragoman.gateway import admin
@@ -97,10 +98,7 @@ def serve_together(config: Config, command: Sequence[str], *, ready: Callable[[s
 async def _together(
     config: Config, commands: list[list[str]], url: str, port: int, ready: Callable[[str], None]
 ) -> int:
-    path = admin.own_socket(config.server.admin_socket, port)
-    if path != config.server.admin_socket:
-        ours = f"the socket of this one is {path} (dragoman status --port {port})"
-        _complain(f"another gateway answers at {config.server.admin_socket}: {ours}")
+    path = admin.own_socket(config.server.admin_socket, port, _complain)
     environ = {**os.environ, "DRAGOMAN_SERVER__ADMIN_SOCKET": str(path)}
     workers = [Worker(number, command, _complain, environ) for number, command in enumerate(commands, 1)]
     loop = asyncio.get_running_loop()
@@ -112,12 +110,12 @@ async def _together(
     for name in _FORWARDED:
         loop.add_signal_handler(number := getattr(signal, name), forward, number)
     running = [asyncio.create_task(worker.run()) for worker in workers]
-    up = asyncio.create_task(_all_ready(workers))
+    up = asyncio.gather(*(worker.ready.wait() for worker in workers))
     key = gateway_key(config.server.key, places(os.environ).key_file).reveal()
     sockets = [socket_of(path, worker.number) for worker in workers]
     try:
         async with admin.serving(Together(url, sockets, key), path, config.server.admin_port, _complain):
-            begun: list[asyncio.Task[object]] = [up, *running]
+            begun: list[asyncio.Future[Any]] = [up, *running]
             await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
             if up.done():
                 ready(url)
@@ -128,11 +126,6 @@ async def _together(
             return max(await asyncio.gather(*running), key=abs)
     finally:
         up.cancel()
-
-
-async def _all_ready(workers: Sequence[Worker]) -> None:
-    for worker in workers:
-        await worker.ready.wait()
 
 
 def _complain(words: str) -> None:

@@ -15,7 +15,8 @@ from msgspec import Struct, structs
 
 from dragoman.errors import LocalMisuse
 from dragoman.gateway import config as tables
-from dragoman.gateway.config import Config, ConfigError, Loaded, assemble, examine, load
+from dragoman.gateway.config import Config, Loaded, assemble, examine, load
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.presets import PRESETS
 from dragoman.gateway.upstreams import Limits, SimulatorSettings, Timeouts, UpstreamTable
@@ -91,8 +92,8 @@ def test_a_whole_upstream_can_come_from_the_environment() -> None:
 def test_lists_of_a_higher_layer_replace_those_below() -> None:
     routes = '[[routes]]\nmatch = "a"\nupstream = "kimi"\n[[routes]]\nmatch = "b"\nupstream = "kimi"\n'
     environ = {"DRAGOMAN_ROUTES": '[{match = "c", upstream = "kimi"}]'}
-    assert config(KIMI + routes).models() == ["a", "b"]
-    assert config(KIMI + routes, environ).models() == ["c"]
+    assert config(KIMI + routes).routes.names() == ["a", "b"]
+    assert config(KIMI + routes, environ).routes.names() == ["c"]
 
 
 def test_a_variable_that_is_no_setting_is_named_with_what_was_meant() -> None:
@@ -183,7 +184,8 @@ def test_the_error_carries_file_line_and_hint() -> None:
     with pytest.raises(ConfigError) as caught:
         loaded("[server]\nprt = 1")
     assert isinstance(caught.value, LocalMisuse)
-    assert (caught.value.file, caught.value.line, caught.value.hint) == (FILE, 2, "did you mean port?")
+    [problem] = caught.value.problems
+    assert (problem.origin.place, problem.origin.line, problem.hint) == (str(FILE), 2, "did you mean port?")
 
 
 # --- secrets in clear
@@ -240,7 +242,7 @@ def test_raw_tokens_are_read_where_models_may_write_them() -> None:
 
 def test_three_lines_are_a_set_up() -> None:
     found = config(KIMI, {"MOONSHOT_API_KEY": "sk-1"})
-    [target] = found.resolve("kimi-k2.5")
+    [target] = found.routes.resolve("kimi-k2.5")
     assert (target.upstream.base_url, target.model) == ("https://api.moonshot.ai", "kimi-k2.5")
     assert target.upstream.keys[0].reveal() == "sk-1"
 
@@ -297,7 +299,8 @@ def test_proxies_and_authorities_of_the_environment_hold_unless_the_file_says_ot
     found = config(
         text + "[upstreams.off]\npreset = 'anthropic'\nproxy = 'off'\nca_file = 'own.pem'", environ
     ).upstreams
-    assert found["anthropic"].proxy_url() == "http://u:p@box:1"
+    proxy = found["anthropic"].proxy
+    assert proxy is not None and proxy.reveal() == "http://u:p@box:1"
     assert [found[name].proxy for name in ("openai", "vllm", "simulator", "off")] == [None] * 4
     assert found["anthropic"].ca_file == Path("/ca.pem")
     assert found["off"].ca_file == FILE.parent / "own.pem"
@@ -316,11 +319,11 @@ def test_a_key_goes_into_the_header_of_its_dialect() -> None:
 def test_with_no_configuration_the_simulator_answers_for_every_name() -> None:
     found = config("")
     assert {upstream.kind for upstream in found.upstreams.values()} == {"simulator"}
-    assert found.models()
-    for model in (*found.models(), "claude-3-5-haiku-20241022", "gpt-4o", "anything"):
-        [target] = found.resolve(model)
+    assert found.routes.names()
+    for model in (*found.routes.names(), "claude-3-5-haiku-20241022", "gpt-4o", "anything"):
+        [target] = found.routes.resolve(model)
         assert target.upstream.kind == "simulator"
-    assert found.resolve("claude-sonnet-4.5")[0].upstream.dialect.name == "kiro"
+    assert found.routes.resolve("claude-sonnet-4.5")[0].upstream.dialect.name == "kiro"
 
 
 def test_settings_of_the_server_alone_keep_the_simulator() -> None:
@@ -466,5 +469,5 @@ def test_whatever_is_said_it_is_a_configuration_or_a_configuration_error(
     except ConfigError as error:
         assert str(error)
     else:
-        assert found.config.upstreams or not found.config.models()
+        assert found.config.upstreams or not found.config.routes.names()
         assert all(toml(line.value) for line in lines(found.leaves))

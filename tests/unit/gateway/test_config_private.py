@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.gateway.config import ConfigError
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.secrets import Secret, gateway_key, literal, minted_key, places, read_private, write_private
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes are those of Unix")

@@ -47,7 +47,7 @@ def config(text: str) -> Config:
 
 
 def targets(model: str, text: str = SET_UP) -> list[str]:
-    return [f"{target.upstream.name}:{target.model}" for target in config(text).resolve(model)]
+    return [f"{target.upstream.name}:{target.model}" for target in config(text).routes.resolve(model)]
 
 
 @pytest.mark.parametrize(
@@ -76,21 +76,21 @@ def test_the_default_takes_what_nobody_else_does() -> None:
 @pytest.mark.parametrize("model", ["gpt-55", "big1", "/", "kimi/", "Kimi-K2"])
 def test_without_a_default_an_unknown_name_is_a_404(model: str) -> None:
     with pytest.raises(UnknownModel) as caught:
-        config(SET_UP.replace('"openrouter"', '"vllm"')).resolve(model)
+        config(SET_UP.replace('"openrouter"', '"vllm"')).routes.resolve(model)
     assert caught.value.fault.status == 404
 
 
 def test_l7_a_request_without_a_model_is_a_400() -> None:
     with pytest.raises(MalformedRequest, match="names no model") as caught:
-        config(SET_UP).resolve("")
+        config(SET_UP).routes.resolve("")
     assert (caught.value.fault.status, caught.value.fault.at) == (400, "model")
 
 
 def test_an_unknown_name_is_told_with_the_names_near_it() -> None:
     with pytest.raises(UnknownModel, match="near it: claude-3-haiku-exact"):
-        config(SET_UP).resolve("cloude-3-haiku-exact")
+        config(SET_UP).routes.resolve("cloude-3-haiku-exact")
     with pytest.raises(UnknownModel, match="known: claude-3-haiku-exact"):
-        config(SET_UP).resolve("zzzz")
+        config(SET_UP).routes.resolve("zzzz")
 
 
 def test_a_lone_upstream_that_lists_nothing_takes_every_name() -> None:
@@ -113,12 +113,12 @@ def test_a_client_cannot_make_routing_slow_nor_an_error_long() -> None:
 
 def refused(made: Config, name: str) -> str:
     with pytest.raises(UnknownModel) as caught:
-        made.resolve(name)
+        made.routes.resolve(name)
     return str(caught.value)
 
 
 def test_known_names_are_listed_once() -> None:
-    assert config(SET_UP).models() == ["claude-3-haiku-exact", "big[1m]", "auto", "claude-opus-4-1"]
+    assert config(SET_UP).routes.names() == ["claude-3-haiku-exact", "big[1m]", "auto", "claude-opus-4-1"]
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def merged(low: Any, high: Any) -> Any:
 
 
 def _flat(tree: dict[str, Any]) -> Any:
-    return flat(tree, lambda _: DEFAULT)
+    return flat(tree, DEFAULT)
 
 
 @given(_SETTINGS)

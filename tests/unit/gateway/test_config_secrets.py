@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from dragoman.gateway.config import ConfigError
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.secrets import BadReference, Secret, SecretUnavailable, Surroundings, literal, reference
 from tests.gateway.house import wait_until
 from tests.gateway.test_server_process import is_alive

@@ -35,7 +35,8 @@ from dragoman.filters.raw_tools.learning.probes import VARIANTS, generated
 from dragoman.filters.raw_tools.learning.verify import verify
 from dragoman.filters.raw_tools.table import Keys, Markup, Table, TableFileError, parse, write
 from dragoman.filters.raw_tools.tables import TABLES
-from dragoman.gateway.config import ConfigError, examine
+from dragoman.gateway.config import examine
+from dragoman.gateway.layers import ConfigError
 
 FOLDER = Path(__file__).parent / "templates"
 # The template, and the shipped table or family that reads the same.
