@@ -8,8 +8,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from urllib.parse import urlencode
 
-from dragoman.cli.status import NOT_RUNNING, add_port, admin_socket, ask, cooldown
-from dragoman.cli.terminal import complain, forgive
+from dragoman.cli.status import add_port, admin_socket, ask, cooldown
+from dragoman.cli.terminal import NOT_RUNNING, complain, forgive
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 

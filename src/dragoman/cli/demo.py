@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dragoman.cli.recipes import clients, key_words
-from dragoman.cli.terminal import Paint, complain, forgive, one_line, width
-from dragoman.errors import LocalMisuse
+from dragoman.cli.terminal import Paint, Stop, forgive, one_line, width
 from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.config import ConfigError, assemble, load
 from dragoman.gateway.redaction import Redactor
@@ -67,12 +66,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     forgive(sys.stdout)
     began = time.monotonic()
-    try:
-        with _stage(arguments.brief) as stage:
-            stage.title("Dragoman: a gateway, and two simulated services behind it", "no account, no network")
-            good = [_anthropic_to_kiro(stage), _openai_to_kimi(stage)]
-    except (LocalMisuse, OSError) as error:
-        return complain(error, 1)
+    with _stage(arguments.brief) as stage:
+        stage.title("Dragoman: a gateway, and two simulated services behind it", "no account, no network")
+        good = [_anthropic_to_kiro(stage), _openai_to_kimi(stage)]
     stage.say("")
     stage.say(
         f"Both tool calls came through whole. ({time.monotonic() - began:.1f} s)"
@@ -256,7 +252,7 @@ class Stage:
         response, pieces = send(self._running.url, request, timeouts=Timeouts(head=30.0, idle=30.0))
         raw = b"".join(pieces)
         if response.status != 200:
-            raise LocalMisuse(f"the gateway answered {response.status}: {raw.decode(errors='replace')}")
+            raise Stop(f"the gateway answered {response.status}: {raw.decode(errors='replace')}")
         return response.status, raw
 
     def _record(self, before: int) -> Record | None:

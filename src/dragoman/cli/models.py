@@ -10,12 +10,10 @@ from pathlib import Path
 
 from dragoman.cli.found import NOTHING_FOUND, configuration
 from dragoman.cli.terminal import Paint, complain, forgive
-from dragoman.gateway.config import Config, ConfigError
+from dragoman.gateway.config import Config
 from dragoman.gateway.listing import Listed, catalogue
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
-
-_CONFIG_IS_WRONG = 3
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -26,10 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     forgive(sys.stdout)
-    try:
-        config, finds = configuration(arguments.config, os.environ)
-    except ConfigError as error:
-        return complain("the configuration cannot be used.", _CONFIG_IS_WRONG, error)
+    config, finds = configuration(arguments.config, os.environ)
     wanted = arguments.upstream
     if wanted is not None and wanted not in config.upstreams:
         return complain(f"there is no upstream {wanted!r}; known: {', '.join(config.upstreams)}.", 2)

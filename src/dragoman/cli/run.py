@@ -22,15 +22,14 @@ import dragoman.dialects as registry
 from dragoman.cli.checks import saved_settings
 from dragoman.cli.found import NOTHING_FOUND, Find, configuration, missing, upstream_variables, what_to_set
 from dragoman.cli.recipes import Prepared, Recipe, assignments, prepare, recipe_for, shell_key
-from dragoman.cli.serve import NOT_STARTED
-from dragoman.cli.status import NOT_RUNNING, status_of
-from dragoman.cli.terminal import complain, port_number
-from dragoman.errors import DragomanError, LocalMisuse, UnknownModel
-from dragoman.gateway.config import Config, ConfigError, load
+from dragoman.cli.status import status_of
+from dragoman.cli.terminal import LOGIN_NEEDED, NOT_RUNNING, Stop, port_number
+from dragoman.errors import UnknownModel
+from dragoman.gateway.config import Config, load
 from dragoman.gateway.listing import catalogue
 from dragoman.gateway.secrets import KEY_PREFIX, gateway_key, places
 
-_CONFIG_IS_WRONG, _LOGIN_NEEDED, _NO_PROGRAM, _CANNOT_RUN = 3, 5, 127, 126
+_NO_PROGRAM, _CANNOT_RUN = 127, 126
 _DRAIN = 1.0  # seconds that answers have when the client is gone: nobody reads them
 _NEAR = ("127.0.0.1", "localhost", "::1")
 _KEY = "\x00the-key\x00"
@@ -65,39 +64,18 @@ class Reach(Struct, frozen=True):
     words: str = ""
 
 
-class _Stop(Exception):
-    """Why nothing is started; with the exit status."""
-
-    def __init__(self, why: object, status: int) -> None:
-        super().__init__(str(why))
-        self.status = status
-
-
 def run(arguments: Namespace) -> int:
-    try:
-        return _run(arguments)
-    except ConfigError as error:
-        return complain(NOT_STARTED, _CONFIG_IS_WRONG, error)
-    except _Stop as stop:
-        return complain(stop, stop.status)
-    except LocalMisuse as error:
-        return complain(error, 2)
-    except (DragomanError, OSError) as error:
-        return complain(error, 1)
-
-
-def _run(arguments: Namespace) -> int:
     recipe = recipe_for(arguments.client, os.environ)
     if recipe.dialect and recipe.dialect not in registry.names():
-        raise _Stop(f"{recipe.title} speaks {recipe.dialect}, which this version does not serve.", 1)
+        raise Stop(f"{recipe.title} speaks {recipe.dialect}, which this version does not serve.", 1)
     if arguments.print_env:
         return _print_env(arguments, recipe)
     program = shutil.which(arguments.client)
     if program is None and os.sep in arguments.client and Path(arguments.client).exists():
-        raise _Stop(f"{arguments.client} is no program that may be run.", _CANNOT_RUN)
+        raise Stop(f"{arguments.client} is no program that may be run.", _CANNOT_RUN)
     if program is None:
         hint = f" To install it: {recipe.install}" if recipe.install else ""
-        raise _Stop(f"there is no program {arguments.client!r} here.{hint}", _NO_PROGRAM)
+        raise Stop(f"there is no program {arguments.client!r} here.{hint}", _NO_PROGRAM)
     with _reached(arguments) as reach:
         made = _prepared(recipe, reach, arguments.model, reach.key)
         if not arguments.quiet:
@@ -107,7 +85,7 @@ def _run(arguments: Namespace) -> int:
         try:
             return run_child([program, *made.args, *words], environ)
         except OSError as error:
-            raise _Stop(f"{program}: {error.strerror or error}", _CANNOT_RUN) from None
+            raise Stop(f"{program}: {error.strerror or error}", _CANNOT_RUN) from None
 
 
 def _tell(recipe: Recipe, reach: Reach) -> None:
@@ -139,12 +117,12 @@ def _reached(arguments: Namespace) -> Iterator[Reach]:
 
 
 def _needs_somebody(config: Config, finds: Sequence[Find] | None) -> None:
-    """Raise _Stop if nobody could answer: better told here than by a client that tries again and again."""
+    """Raise Stop if nobody could answer: better told here than by a client that tries again and again."""
     if finds is not None and not finds:
-        raise _Stop("\n  ".join([f"{NOTHING_FOUND}, and none is configured.", *what_to_set()]), _LOGIN_NEEDED)
+        raise Stop("\n  ".join([f"{NOTHING_FOUND}, and none is configured.", *what_to_set()]), LOGIN_NEEDED)
     lacking = [missing(upstream, os.environ) for upstream in config.upstreams.values()]
     if all(lacking):
-        raise _Stop("nobody can be asked: " + "; ".join(lacking), _LOGIN_NEEDED)
+        raise Stop("nobody can be asked: " + "; ".join(lacking), LOGIN_NEEDED)
 
 
 def _story(config: Config, finds: Sequence[Find] | None) -> str:
@@ -206,7 +184,7 @@ def _prepared(recipe: Recipe, reach: Reach, asked: str | None, key: str) -> Prep
     default = config.routes.default
     model = (default.model if default else "") or (listed[0].name if listed else "")
     if recipe.needs_model and not (asked or model):
-        raise _Stop(f"{recipe.title} must be told a model, and none is known by name: --model NAME", 2)
+        raise Stop(f"{recipe.title} must be told a model, and none is known by name: --model NAME", 2)
     if asked and not answers(config, asked):
         print(
             f"dragoman: nobody here is known to have the model {asked!r}; `dragoman models` lists them", file=sys.stderr
@@ -248,7 +226,7 @@ def child_environment(environ: Mapping[str, str], made: Prepared, hidden: set[st
 def _print_env(arguments: Namespace, recipe: Recipe) -> int:
     reach = _running()
     if reach is None:
-        raise _Stop("no gateway is running whose address could be printed. `dragoman serve` starts one.", NOT_RUNNING)
+        raise Stop("no gateway is running whose address could be printed. `dragoman serve` starts one.", NOT_RUNNING)
     made = _prepared(recipe, reach, arguments.model, _KEY)
     for line in exports(made, reach.words or shlex.quote(reach.key)):
         print(line)

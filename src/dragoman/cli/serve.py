@@ -23,8 +23,6 @@ from dragoman.gateway.listing import catalogue
 if TYPE_CHECKING:
     from dragoman.gateway.serve import Running
 
-_CONFIG_IS_WRONG = 3
-NOT_STARTED = "the configuration cannot be used, so nothing was started."
 _ROOT = "the gateway runs as root, which it never needs: start it as a user of its own"
 
 
@@ -44,15 +42,12 @@ def run(arguments: Namespace) -> int:
     read = partial(load, arguments.config, os.environ, flags=flags)
     if arguments.worker:
         read = partial(_of_worker, read, arguments.worker)
-    try:
-        config = read()
-    except ConfigError as error:
-        return complain(NOT_STARTED, _CONFIG_IS_WRONG, error)
+    config = read()
     gc.disable()  # until it serves: loading leaves nothing to collect
     try:
         return _serve(config, read, arguments)
-    except ConfigError as error:
-        return complain(NOT_STARTED, _CONFIG_IS_WRONG, error)
+    except ConfigError:
+        raise
     except LocalMisuse as error:
         return complain(error, 1)
     except OSError as error:

@@ -10,14 +10,13 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from dragoman.cli.terminal import Paint, complain, forgive, one_line
+from dragoman.cli.terminal import NOT_RUNNING, Paint, complain, forgive, one_line
 from dragoman.errors import DragomanError
 from dragoman.gateway.config import ConfigError, Login, load
 from dragoman.gateway.secrets import places
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, JsonError
 
-NOT_RUNNING = 4
 _HEALTH = {"ok": "green", "unused": "dim", "cooling": "yellow", "failing": "red"}
 _STATES = {"ok": "green", "expired": "red", "missing": "red", "login needed": "red", "expiring": "yellow"}
 
