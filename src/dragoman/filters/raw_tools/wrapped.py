@@ -5,15 +5,12 @@ One object (Hermes), several parted by a separator (Llama 3), or an array of the
 
 from __future__ import annotations
 
-import re
-
 from dragoman.filters.raw_tools.readers import BLANK, HELD_LIMIT, LIMIT, CallsReader, Piece, skip_blank
 from dragoman.filters.raw_tools.scan import JsonScanner
 from dragoman.filters.raw_tools.table import Keys
+from dragoman.filters.raw_tools.values import JSON_STRING
 from dragoman.wire import jsonio
 from dragoman.wire.markers import Markers
-
-_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
 class WrappedJson(CallsReader):
@@ -266,7 +263,7 @@ class WrappedJson(CallsReader):
         """The string that begins at the position and where it ends; None if it is not all there."""
         if at == len(text):
             return None, at
-        found = _STRING.match(text, at, at + LIMIT)
+        found = JSON_STRING.match(text, at, at + LIMIT)
         if found is None:
             if text[at] != '"' or len(text) - at >= LIMIT or self._final:
                 self._fail(at)
