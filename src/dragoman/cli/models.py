@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dragoman.cli.found import NOTHING_FOUND, configuration
-from dragoman.cli.terminal import Paint, complain, forgive
+from dragoman.cli.terminal import Paint, complain, forgive, say
 from dragoman.gateway.config import Config
 from dragoman.gateway.listing import Listed, catalogue
 from dragoman.wire import jsonio
@@ -35,7 +35,7 @@ def run(arguments: Namespace) -> int:
         return 0
     if finds is not None:
         said = ", ".join(find.what for find in finds) or f"{NOTHING_FOUND}: the simulator answers"
-        print(f"dragoman: no upstream is configured; {said}", file=sys.stderr)
+        say(f"no upstream is configured; {said}")
     print("\n".join(_page(config, listed, patterns, Paint(sys.stdout))))
     return 0
 

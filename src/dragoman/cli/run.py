@@ -8,7 +8,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,9 +20,9 @@ from msgspec import Struct
 import dragoman.dialects as registry
 from dragoman.cli.checks import saved_settings
 from dragoman.cli.found import NOTHING_FOUND, Find, configuration, missing, upstream_variables, what_to_set
-from dragoman.cli.recipes import Prepared, Recipe, assignments, prepare, recipe_for, shell_key
+from dragoman.cli.recipes import KEY, Prepared, Recipe, assignments, prepare, recipe_for, shell_key
 from dragoman.cli.status import status_of
-from dragoman.cli.terminal import LOGIN_NEEDED, NOT_RUNNING, Stop, port_number
+from dragoman.cli.terminal import LOGIN_NEEDED, NOT_RUNNING, Stop, port_number, say
 from dragoman.errors import UnknownModel
 from dragoman.gateway.config import Config, load
 from dragoman.gateway.listing import catalogue
@@ -32,7 +31,6 @@ from dragoman.gateway.secrets import KEY_PREFIX, gateway_key, places
 _NO_PROGRAM, _CANNOT_RUN = 127, 126
 _DRAIN = 1.0  # seconds that answers have when the client is gone: nobody reads them
 _NEAR = ("127.0.0.1", "localhost", "::1")
-_KEY = "\x00the-key\x00"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -89,9 +87,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _tell(recipe: Recipe, reach: Reach) -> None:
-    print(f"dragoman: {reach.told}", file=sys.stderr)
+    say(reach.told)
     for check in saved_settings(recipe.name, places(os.environ).home, reach.config):
-        print(f"dragoman: {check.what}; {check.remedy}", file=sys.stderr)
+        say(f"{check.what}; {check.remedy}")
 
 
 # --- the gateway
@@ -186,9 +184,7 @@ def _prepared(recipe: Recipe, reach: Reach, asked: str | None, key: str) -> Prep
     if recipe.needs_model and not (asked or model):
         raise Stop(f"{recipe.title} must be told a model, and none is known by name: --model NAME", 2)
     if asked and not answers(config, asked):
-        print(
-            f"dragoman: nobody here is known to have the model {asked!r}; `dragoman models` lists them", file=sys.stderr
-        )
+        say(f"nobody here is known to have the model {asked!r}; `dragoman models` lists them")
     return prepare(
         recipe,
         url=reach.url,
@@ -227,19 +223,16 @@ def _print_env(arguments: Namespace, recipe: Recipe) -> int:
     reach = _running()
     if reach is None:
         raise Stop("no gateway is running whose address could be printed. `dragoman serve` starts one.", NOT_RUNNING)
-    made = _prepared(recipe, reach, arguments.model, _KEY)
-    for line in exports(made, reach.words or shlex.quote(reach.key)):
-        print(line)
+    made = _prepared(recipe, reach, arguments.model, KEY)
+    for name in made.unset:
+        print(f"unset {name}")
+    for assignment in assignments(made, reach.words or shlex.quote(reach.key)):
+        print(f"export {assignment}")
     if made.args:
         print(then(arguments.client, made.args))
     if not reach.words:
-        print("dragoman: these lines hold the gateway's key, which is a secret.", file=sys.stderr)
+        say("these lines hold the gateway's key, which is a secret.")
     return 0
-
-
-def exports(made: Prepared, key: str) -> list[str]:
-    """The lines that a shell evaluates."""
-    return [*(f"unset {name}" for name in made.unset), *(f"export {each}" for each in assignments(made, key, _KEY))]
 
 
 def then(client: str, args: Sequence[str]) -> str:

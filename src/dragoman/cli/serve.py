@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from dragoman.cli.recipes import clients, key_words
+from dragoman.cli.recipes import clients
 from dragoman.cli.terminal import Paint, complain, forgive, port_number
 from dragoman.errors import LocalMisuse
 from dragoman.gateway.config import Config, ConfigError, load
@@ -123,7 +123,7 @@ def _banner(config: Config, url: str) -> str:
         ("status", "dragoman status, dragoman doctor; SIGHUP reads the configuration anew"),
     ]
     lines = [paint(url, "bold"), "", *(f"  {name:<14} {value}" for name, value in rows), ""]
-    for client in clients(url, key_words(config, os.environ)):
+    for client in clients(url, config, os.environ):
         hint = f"  ({client.hint})" if client.hint else ""
         lines += [paint(f"# {client.name}{hint}", "dim"), f"  {client.line}"]
     return "\n".join(lines) + "\n"

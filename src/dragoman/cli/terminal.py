@@ -91,8 +91,13 @@ def complain(sentence: object, status: int, cause: object = "") -> int:
     """Say on standard error what is wrong, after what caused it, and give the exit status."""
     if cause:
         print(plain(cause), file=sys.stderr)
-    print(f"dragoman: {plain(sentence)}", file=sys.stderr)
+    say(sentence)
     return status
+
+
+def say(sentence: object) -> None:
+    """Say something to the person, on standard error."""
+    print(f"dragoman: {plain(sentence)}", file=sys.stderr)
 
 
 def port_number(text: str) -> int:
