@@ -60,6 +60,9 @@ def main(argv: list[str] | None = None) -> int:
 def _run(name: str, arguments: list[str]) -> int:
     from argparse import ArgumentParser
 
+    from dragoman.cli.terminal import Stop, complain
+    from dragoman.errors import DragomanError
+
     _leave_no_core()
     command = import_module(f"dragoman.cli.{name.replace('-', '_')}")
     parser = ArgumentParser(prog=f"dragoman {name}", description=COMMANDS[name].capitalize() + ".", allow_abbrev=False)
@@ -75,6 +78,21 @@ def _run(name: str, arguments: list[str]) -> int:
     except BrokenPipeError:  # the reader has had enough
         sys.stderr.close()
         return 0
+    except Stop as stop:
+        return complain(stop, stop.status)
+    except (DragomanError, OSError) as error:
+        return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    """Say why a command failed; the exit status tells whose mistake it is."""
+    from dragoman.cli.terminal import CONFIG_IS_WRONG, complain
+    from dragoman.errors import LocalMisuse
+    from dragoman.gateway.layers import ConfigError
+
+    if isinstance(error, ConfigError):
+        return complain("the configuration cannot be used.", CONFIG_IS_WRONG, error)
+    return complain(error, 2 if isinstance(error, LocalMisuse) else 1)
 
 
 def _leave_no_core() -> None:

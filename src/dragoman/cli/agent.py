@@ -10,8 +10,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.terminal import complain, plain
-from dragoman.errors import DragomanError, LocalMisuse, Reset
+from dragoman.cli.terminal import one_line, plain, say
+from dragoman.errors import LocalMisuse, Reset
 from dragoman.wire import jsonio
 
 if TYPE_CHECKING:
@@ -54,26 +54,23 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from dragoman.agent import AgentRunner
 
-    try:
-        runner = AgentRunner(
-            _client(arguments),
-            [_function(place) for place in arguments.tool],
-            model=arguments.model or ("" if arguments.upstream else _EMBEDDED),
-            system=arguments.system,
-            stream=not arguments.no_stream,
-            max_steps=arguments.max_steps,
-            time_limit=arguments.time_limit,
-            watch=None if arguments.quiet else _Show().see,
-        )
-        result = runner.run(sys.stdin.read() if arguments.question == "-" else arguments.question)
-    except DragomanError as error:
-        return complain(error, 2 if isinstance(error, LocalMisuse) else 1)
+    runner = AgentRunner(
+        _client(arguments),
+        [_function(place) for place in arguments.tool],
+        model=arguments.model or ("" if arguments.upstream else _EMBEDDED),
+        system=arguments.system,
+        stream=not arguments.no_stream,
+        max_steps=arguments.max_steps,
+        time_limit=arguments.time_limit,
+        watch=None if arguments.quiet else _Show().see,
+    )
+    result = runner.run(sys.stdin.read() if arguments.question == "-" else arguments.question)
     if arguments.json:
         print(jsonio.pretty(result).decode())
     else:
         print(plain(result.text))
     if result.error:
-        print(f"dragoman: {plain(result.error)}", file=sys.stderr)
+        say(result.error)
     return 0 if result.status == "done" else 1
 
 
@@ -167,7 +164,7 @@ class _Show:
             case Called(_, name, arguments):
                 self._line(f"  call {name} {arguments}")
             case Answered(_, name, content, is_error, seconds):
-                self._line(f"  {'failed' if is_error else 'answer'} {name} ({seconds:.1f}s) {_short(content)}")
+                self._line(f"  {'failed' if is_error else 'answer'} {name} ({seconds:.1f}s) {one_line(content, 200)}")
             case _:
                 self._line("")
 
@@ -188,8 +185,3 @@ class _Show:
     def _write(self, text: str) -> None:
         sys.stderr.write(plain(text))
         sys.stderr.flush()
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 200 else line[:200] + " …"

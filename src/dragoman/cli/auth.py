@@ -12,7 +12,7 @@ from datetime import datetime
 
 from msgspec import structs
 
-from dragoman.cli.terminal import complain, plain
+from dragoman.cli.terminal import LOGIN_NEEDED, complain, plain
 from dragoman.errors import DragomanError
 from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, fetching
 from dragoman.upstream.kiro.credential import KiroCredential
@@ -34,7 +34,6 @@ from dragoman.upstream.kiro.token import (
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-_LOGIN_NEEDED = 5
 _KINDS = {"social": "Google or GitHub", "idc": "IAM Identity Center", "external_idp": "external", "api_key": "API key"}
 
 
@@ -73,7 +72,7 @@ def run(arguments: Namespace) -> int:
             return complain(f"--endpoint is for this machine only, not {arguments.endpoint!r}.", 2)
         return asyncio.run(actions[arguments.action](arguments))
     except CredentialFault as fault:
-        return complain(fault, _LOGIN_NEEDED if fault.lasting else 1)
+        return complain(fault, LOGIN_NEEDED if fault.lasting else 1)
     except DragomanError as error:
         return complain(error, 1)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 import dragoman.dialects as registry
-from dragoman.cli.terminal import Unreadable, complain, one_line, read
+from dragoman.cli.terminal import one_line, read
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import DragomanError, MalformedRequest
@@ -29,17 +29,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    try:
-        dialect = registry.get(arguments.dialect)
-    except DragomanError as error:
-        return complain(error, 2)
+    dialect = registry.get(arguments.dialect)
     if arguments.rules:
         print("\n".join(table_of(dialect)))
         return 0
-    try:
-        breaches = breaches_of(dialect, arguments.what, read(arguments.file), arguments.model or "")
-    except (Unreadable, MalformedRequest) as error:
-        return complain(error, 1)
+    breaches = breaches_of(dialect, arguments.what, read(arguments.file), arguments.model or "")
     if arguments.json:
         print(jsonio.pretty(breaches).decode())
     else:

@@ -7,7 +7,9 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from dragoman.cli.terminal import complain, plain
+from msgspec import structs
+
+from dragoman.cli.terminal import complain, plain, say
 from dragoman.gateway.config import Loaded, examine, find_file
 from dragoman.gateway.layers import ConfigError, Problem
 from dragoman.wire import jsonio
@@ -33,7 +35,7 @@ def _path(arguments: Namespace) -> int:
     else:
         print(path)
         if not path.is_file():
-            print("dragoman: it does not exist; without it the simulator answers", file=sys.stderr)
+            say("it does not exist; without it the simulator answers")
     return 0
 
 
@@ -57,17 +59,7 @@ def _check(arguments: Namespace) -> int:
 
 
 def _print_json(good: bool, problems: tuple[Problem, ...], warnings: tuple[str, ...]) -> None:
-    told = [
-        {
-            "at": problem.at,
-            "message": problem.message,
-            "hint": problem.hint,
-            "layer": problem.origin.layer,
-            "place": problem.origin.place,
-            "line": problem.origin.line,
-        }
-        for problem in problems
-    ]
+    told = [{"at": p.at, "message": p.message, "hint": p.hint, **structs.asdict(p.origin)} for p in problems]
     print(jsonio.pretty({"ok": good, "problems": told, "warnings": list(warnings)}).decode())
 
 

@@ -8,8 +8,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from urllib.parse import urlencode
 
-from dragoman.cli.status import NOT_RUNNING, add_port, admin_socket, ask, cooldown
-from dragoman.cli.terminal import complain, forgive
+from dragoman.cli.status import add_port, admin_socket, ask, cooldown, rows
+from dragoman.cli.terminal import NOT_RUNNING, complain, forgive
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -32,16 +32,12 @@ def run(arguments: Namespace) -> int:
         return complain(f"no gateway answers at {socket}. `dragoman serve` starts one.", NOT_RUNNING)
     if isinstance(found, dict):
         return _cleared(found, as_json=arguments.json)
-    rows = [
-        row
-        for row in (found if isinstance(found, list) else [])
-        if isinstance(row, dict) and arguments.upstream in ("", row.get("upstream"))
-    ]
+    listed = [row for row in rows(found) if arguments.upstream in ("", row.get("upstream"))]
     if arguments.json:
-        print(jsonio.pretty(rows).decode())
+        print(jsonio.pretty(listed).decode())
     else:
         now = time.time()
-        print("\n".join(f"{row.get('upstream')}: {cooldown(row, now)}" for row in rows) or "nobody is left alone")
+        print("\n".join(f"{row.get('upstream')}: {cooldown(row, now)}" for row in listed) or "nobody is left alone")
     return 0
 
 

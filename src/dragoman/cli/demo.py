@@ -11,11 +11,11 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 
-from dragoman.cli.recipes import clients, key_words
-from dragoman.cli.terminal import Paint, complain, forgive, one_line, width
-from dragoman.errors import LocalMisuse
+from dragoman.cli.recipes import clients
+from dragoman.cli.terminal import Paint, Stop, forgive, one_line, width
 from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.config import assemble, load
 from dragoman.gateway.layers import ConfigError
@@ -68,18 +68,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     forgive(sys.stdout)
     began = time.monotonic()
-    try:
-        with _stage(arguments.brief) as stage:
-            stage.title("Dragoman: a gateway, and two simulated services behind it", "no account, no network")
-            good = [_anthropic_to_kiro(stage), _openai_to_kimi(stage)]
-    except (LocalMisuse, OSError) as error:
-        return complain(error, 1)
-    stage.say("")
-    stage.say(
-        f"Both tool calls came through whole. ({time.monotonic() - began:.1f} s)"
-        if all(good)
-        else "A tool call was lost."
-    )
+    with _stage(arguments.brief) as stage:
+        stage.title("Dragoman: a gateway, and two simulated services behind it", "no account, no network")
+        good = [_anthropic_to_kiro(stage), _openai_to_kimi(stage)]
+    took = f"({time.monotonic() - began:.1f} s)"
+    stage.say(f"\nBoth tool calls came through whole. {took}" if all(good) else "\nA tool call was lost.")
     _point(stage)
     return 0 if all(good) else 1
 
@@ -257,7 +250,7 @@ class Stage:
         response, pieces = send(self._running.url, request, timeouts=Timeouts(head=30.0, idle=30.0))
         raw = b"".join(pieces)
         if response.status != 200:
-            raise LocalMisuse(f"the gateway answered {response.status}: {raw.decode(errors='replace')}")
+            raise Stop(f"the gateway answered {response.status}: {raw.decode(errors='replace')}")
         return response.status, raw
 
     def _record(self, before: int) -> Record | None:
@@ -291,9 +284,7 @@ def _point(stage: Stage) -> None:
     host = f"[{config.server.host}]" if ":" in config.server.host else config.server.host
     stage.scene("→", "Now yours", "start it, then point a client at it; without a configuration the simulator answers")
     rows = [("the gateway", f"{_command()} serve", "")]
-    rows += [
-        (c.name, c.line, c.hint) for c in clients(f"http://{host}:{config.server.port}", key_words(config, os.environ))
-    ]
+    rows += [(c.name, c.line, c.hint) for c in clients(f"http://{host}:{config.server.port}", config, os.environ)]
     paint = Paint(sys.stdout)
     for name, line, hint in rows:
         stage.say(f"{paint(name, 'bold')}{paint(f'  {hint}', 'dim') if hint else ''}\n  {line}")
@@ -363,8 +354,6 @@ def beside(left: Sequence[str], right: Sequence[str], width: int, paint: Paint) 
             yield from (f"  {line}" for line in column[1:])
         return
     half = (width - 3) // 2
-    for index in range(max(len(left), len(right))):
-        one = left[index] if index < len(left) else ""
-        other = right[index] if index < len(right) else ""
+    for index, (one, other) in enumerate(zip_longest(left, right, fillvalue="")):
         styles = ("bold",) if index == 0 else ()
         yield f"{paint(f'{one[:half]:<{half}}', *styles)} {paint('│', 'dim')} {paint(other[:half], *styles)}".rstrip()

@@ -16,6 +16,7 @@ from dragoman.gateway.secrets import places
 from dragoman.wire import jsonio
 
 _LAST = "last"
+_LISTED = ("id", "at", "client", "upstream", "dialect", "model", "status", "fault")
 _WIDEST = 160
 
 
@@ -41,20 +42,8 @@ def run(arguments: Namespace) -> int:
 def _list(ring: RefusalLog, *, as_json: bool) -> int:
     kept = [found for identity in ring.ids() if (found := ring.load(identity))]
     if as_json:
-        rows = [
-            {
-                "id": each.id,
-                "at": each.at,
-                "client": each.client,
-                "upstream": each.upstream,
-                "dialect": each.dialect,
-                "model": each.model,
-                "status": each.answered.line,
-                "fault": each.fault,
-            }
-            for each in kept
-        ]
-        print(jsonio.pretty(rows).decode())
+        rows = [{**msgspec.to_builtins(each), "status": each.answered.line} for each in kept]
+        print(jsonio.pretty([{name: row[name] for name in _LISTED} for row in rows]).decode())
     elif not kept:
         print("No refusal is kept: none came in the last day, or `explain = false` says so.", file=sys.stderr)
     else:

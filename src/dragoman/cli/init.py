@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.cli.found import FIRST_MODEL, NOTHING_FOUND, Find, as_toml, key_variable, search, what_to_set
-from dragoman.cli.terminal import complain
+from dragoman.cli.terminal import complain, say
 from dragoman.gateway.config import assemble, find_file
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.presets import PRESETS
@@ -55,9 +55,9 @@ def run(arguments: Namespace) -> int:
     except ConfigError as error:
         return complain("what was found makes no configuration; nothing was written.", 1, error)
     for find in finds:
-        _say(f"found: {find.what}  → {find.preset}")
+        say(f"found: {find.what}  → {find.preset}")
     if not finds:
-        _say("\n  ".join([f"{NOTHING_FOUND}.", *what_to_set()[:2]]))
+        say("\n  ".join([f"{NOTHING_FOUND}.", *what_to_set()[:2]]))
     if arguments.only_print:
         print(text, end="")
         return 0
@@ -70,7 +70,7 @@ def run(arguments: Namespace) -> int:
         write_private(path, text.encode(), replace=True)
     except OSError as error:
         return complain(f"{path} cannot be written: {error.strerror or error}", 1)
-    _say(f"wrote {path}")
+    say(f"wrote {path}")
     _next(finds, arguments.config)
     return 0
 
@@ -103,11 +103,7 @@ def _agreed(path: Path) -> bool:
 
 def _next(finds: Sequence[Find], named: Path | None) -> None:
     """The next line to type, on standard output."""
-    _say("next:")
+    say("next:")
     options = [] if finds else ["--upstream", "simulator"]  # until there is something else
     options += ["--config", str(named)] if named else []
     print(shlex.join(["dragoman", "run", *options, "claude"]))
-
-
-def _say(text: str) -> None:
-    print(f"dragoman: {text}", file=sys.stderr)

@@ -9,14 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dragoman.cli.found import NOTHING_FOUND, configuration
-from dragoman.cli.terminal import Paint, complain, forgive
+from dragoman.cli.terminal import Paint, complain, forgive, say
 from dragoman.gateway.config import Config
-from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.listing import Listed, catalogue
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
-
-_CONFIG_IS_WRONG = 3
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -27,10 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     forgive(sys.stdout)
-    try:
-        config, finds = configuration(arguments.config, os.environ)
-    except ConfigError as error:
-        return complain("the configuration cannot be used.", _CONFIG_IS_WRONG, error)
+    config, finds = configuration(arguments.config, os.environ)
     wanted = arguments.upstream
     if wanted is not None and wanted not in config.upstreams:
         return complain(f"there is no upstream {wanted!r}; known: {', '.join(config.upstreams)}.", 2)
@@ -41,7 +35,7 @@ def run(arguments: Namespace) -> int:
         return 0
     if finds is not None:
         said = ", ".join(find.what for find in finds) or f"{NOTHING_FOUND}: the simulator answers"
-        print(f"dragoman: no upstream is configured; {said}", file=sys.stderr)
+        say(f"no upstream is configured; {said}")
     print("\n".join(_page(config, listed, patterns, Paint(sys.stdout))))
     return 0
 

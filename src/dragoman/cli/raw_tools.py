@@ -9,8 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dragoman.cli.terminal import Paint, Unreadable, complain, forgive, one_line, plain, read
-from dragoman.errors import LocalMisuse
+from dragoman.cli.terminal import Paint, Stop, forgive, one_line, plain, read
 from dragoman.filters.raw_tools import ALIASES, TABLES, Table
 from dragoman.filters.raw_tools.outputs import Found, joined
 from dragoman.filters.raw_tools.table import Markup
@@ -39,18 +38,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     forgive(sys.stdout)
-    try:
-        if arguments.action == "list":
-            return _list(arguments)
-        if arguments.action == "try":
-            return _try(arguments)
-        from dragoman.cli.raw_tools_learn import learn
+    if arguments.action == "list":
+        return _list(arguments)
+    if arguments.action == "try":
+        return _try(arguments)
+    from dragoman.cli.raw_tools_learn import learn
 
-        return learn(arguments)
-    except LocalMisuse as error:
-        return complain(error, 2)
-    except Unreadable as error:
-        return complain(error, 1)
+    return learn(arguments)
 
 
 # --- list
@@ -100,10 +94,10 @@ def _tools(name: str | None) -> list[Json]:
     try:
         value = jsonio.decode(read(name))
     except jsonio.JsonError as error:
-        raise Unreadable(f"{name}: not JSON: {error}") from None
+        raise Stop(f"{name}: not JSON: {error}") from None
     tools = value.get("tools") if isinstance(value, dict) else value  # a whole request will do
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise Unreadable(f"{name}: expected a list of tool declarations, or an object with a field tools")
+        raise Stop(f"{name}: expected a list of tool declarations, or an object with a field tools")
     return tools
 
 

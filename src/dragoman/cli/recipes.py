@@ -260,7 +260,7 @@ def _models(listed: Sequence[Listed], chosen: str) -> Json:
 # --- the line that each client needs to use a gateway. No key is printed: the lines say where the shell finds it
 
 
-_KEY = "\x00the-key\x00"  # stands for it until the line is quoted
+KEY = "\x00the-key\x00"  # stands for it until the line is quoted
 _SHOWN = ("claude", "codex")
 
 
@@ -272,13 +272,11 @@ class Client(Struct, frozen=True):
     hint: str = ""
 
 
-def key_words(config: Config, environ: Mapping[str, str]) -> str:
-    """What a shell replaces by the gateway's key: it stands in no history, no log and on no screen."""
-    return shell_key(config, environ) or "YOUR_SERVER_KEY"
-
-
 def shell_key(config: Config, environ: Mapping[str, str]) -> str:
-    """What a shell replaces by the gateway's key; empty for a key that only a program can find."""
+    """What a shell replaces by the gateway's key: it stands in no history, no log and on no screen.
+
+    Empty for a key that only a program can find.
+    """
     key = config.server.key
     if key is None:
         return f'"$(cat {shlex.quote(str(places(environ).key_file))})"'
@@ -295,31 +293,26 @@ def shell_key(config: Config, environ: Mapping[str, str]) -> str:
             return ""
 
 
-def clients(url: str, key: str) -> list[Client]:
-    """The lines, for a gateway at this address whose key a shell writes so."""
+def clients(url: str, config: Config, environ: Mapping[str, str]) -> list[Client]:
+    """The lines, for a gateway at this address."""
+    key = shell_key(config, environ) or "YOUR_SERVER_KEY"
     served = registry.names()
-    return [
-        *(_started(recipe, url, key) for recipe in CLIENTS if recipe.name in _SHOWN),
-        *(_exported(recipe, url, key) for recipe in SDKS if recipe.dialect in served),
-    ]
+    shown = [recipe for recipe in CLIENTS if recipe.name in _SHOWN]
+    return [_client(recipe, url, key) for recipe in (*shown, *(sdk for sdk in SDKS if sdk.dialect in served))]
 
 
-def _started(recipe: Recipe, url: str, key: str) -> Client:
-    made = prepare(recipe, url=url, key=_KEY, model="")
-    unset = [word for name in made.unset[:1] for word in ("-u", name)]
-    line = " ".join([*(["env", *unset] if unset else []), *assignments(made, key), recipe.name, *map(_word, made.args)])
-    return Client(recipe.title, line, recipe.note)
+def _client(recipe: Recipe, url: str, key: str) -> Client:
+    """A client is started by its line; an SDK finds what the line exports."""
+    made = prepare(recipe, url=url, key=KEY, model="")
+    words = assignments(made, key)
+    if recipe in SDKS:
+        words = ["export", *words]
+    else:
+        unset = ["env", "-u", made.unset[0]] if made.unset else []
+        words = [*unset, *words, recipe.name, *map(shlex.quote, made.args)]
+    return Client(recipe.title, " ".join(words), recipe.note.replace("{url}", url))
 
 
-def _exported(recipe: Recipe, url: str, key: str) -> Client:
-    made = prepare(recipe, url=url, key=_KEY, model="")
-    return Client(recipe.title, f"export {' '.join(assignments(made, key))}", recipe.note.replace("{url}", url))
-
-
-def assignments(made: Prepared, key: str, stands_for: str = _KEY) -> list[str]:
-    """NAME=VALUE for a shell, each value quoted; where the key stands, the words that make it."""
-    return [f"{name}={key if value == stands_for else _word(value)}" for name, value in made.env.items()]
-
-
-def _word(text: str) -> str:
-    return shlex.quote(text)
+def assignments(made: Prepared, key: str) -> list[str]:
+    """NAME=VALUE for a shell, each value quoted; where KEY stands, the words that make the key."""
+    return [f"{name}={key if value == KEY else shlex.quote(value)}" for name, value in made.env.items()]

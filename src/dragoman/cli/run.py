@@ -8,7 +8,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,20 +20,17 @@ from msgspec import Struct
 import dragoman.dialects as registry
 from dragoman.cli.checks import saved_settings
 from dragoman.cli.found import NOTHING_FOUND, Find, configuration, missing, upstream_variables, what_to_set
-from dragoman.cli.recipes import Prepared, Recipe, assignments, prepare, recipe_for, shell_key
-from dragoman.cli.serve import NOT_STARTED
-from dragoman.cli.status import NOT_RUNNING, status_of
-from dragoman.cli.terminal import complain, port_number
-from dragoman.errors import DragomanError, LocalMisuse, UnknownModel
+from dragoman.cli.recipes import KEY, Prepared, Recipe, assignments, prepare, recipe_for, shell_key
+from dragoman.cli.status import status_of
+from dragoman.cli.terminal import LOGIN_NEEDED, NOT_RUNNING, Stop, port_number, say
+from dragoman.errors import UnknownModel
 from dragoman.gateway.config import Config, load
-from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.listing import catalogue
 from dragoman.gateway.secrets import KEY_PREFIX, gateway_key, places
 
-_CONFIG_IS_WRONG, _LOGIN_NEEDED, _NO_PROGRAM, _CANNOT_RUN = 3, 5, 127, 126
+_NO_PROGRAM, _CANNOT_RUN = 127, 126
 _DRAIN = 1.0  # seconds that answers have when the client is gone: nobody reads them
 _NEAR = ("127.0.0.1", "localhost", "::1")
-_KEY = "\x00the-key\x00"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -66,39 +62,18 @@ class Reach(Struct, frozen=True):
     words: str = ""
 
 
-class _Stop(Exception):
-    """Why nothing is started; with the exit status."""
-
-    def __init__(self, why: object, status: int) -> None:
-        super().__init__(str(why))
-        self.status = status
-
-
 def run(arguments: Namespace) -> int:
-    try:
-        return _run(arguments)
-    except ConfigError as error:
-        return complain(NOT_STARTED, _CONFIG_IS_WRONG, error)
-    except _Stop as stop:
-        return complain(stop, stop.status)
-    except LocalMisuse as error:
-        return complain(error, 2)
-    except (DragomanError, OSError) as error:
-        return complain(error, 1)
-
-
-def _run(arguments: Namespace) -> int:
     recipe = recipe_for(arguments.client, os.environ)
     if recipe.dialect and recipe.dialect not in registry.names():
-        raise _Stop(f"{recipe.title} speaks {recipe.dialect}, which this version does not serve.", 1)
+        raise Stop(f"{recipe.title} speaks {recipe.dialect}, which this version does not serve.", 1)
     if arguments.print_env:
         return _print_env(arguments, recipe)
     program = shutil.which(arguments.client)
     if program is None and os.sep in arguments.client and Path(arguments.client).exists():
-        raise _Stop(f"{arguments.client} is no program that may be run.", _CANNOT_RUN)
+        raise Stop(f"{arguments.client} is no program that may be run.", _CANNOT_RUN)
     if program is None:
         hint = f" To install it: {recipe.install}" if recipe.install else ""
-        raise _Stop(f"there is no program {arguments.client!r} here.{hint}", _NO_PROGRAM)
+        raise Stop(f"there is no program {arguments.client!r} here.{hint}", _NO_PROGRAM)
     with _reached(arguments) as reach:
         made = _prepared(recipe, reach, arguments.model, reach.key)
         if not arguments.quiet:
@@ -108,13 +83,13 @@ def _run(arguments: Namespace) -> int:
         try:
             return run_child([program, *made.args, *words], environ)
         except OSError as error:
-            raise _Stop(f"{program}: {error.strerror or error}", _CANNOT_RUN) from None
+            raise Stop(f"{program}: {error.strerror or error}", _CANNOT_RUN) from None
 
 
 def _tell(recipe: Recipe, reach: Reach) -> None:
-    print(f"dragoman: {reach.told}", file=sys.stderr)
+    say(reach.told)
     for check in saved_settings(recipe.name, places(os.environ).home, reach.config):
-        print(f"dragoman: {check.what}; {check.remedy}", file=sys.stderr)
+        say(f"{check.what}; {check.remedy}")
 
 
 # --- the gateway
@@ -140,12 +115,12 @@ def _reached(arguments: Namespace) -> Iterator[Reach]:
 
 
 def _needs_somebody(config: Config, finds: Sequence[Find] | None) -> None:
-    """Raise _Stop if nobody could answer: better told here than by a client that tries again and again."""
+    """Raise Stop if nobody could answer: better told here than by a client that tries again and again."""
     if finds is not None and not finds:
-        raise _Stop("\n  ".join([f"{NOTHING_FOUND}, and none is configured.", *what_to_set()]), _LOGIN_NEEDED)
+        raise Stop("\n  ".join([f"{NOTHING_FOUND}, and none is configured.", *what_to_set()]), LOGIN_NEEDED)
     lacking = [missing(upstream, os.environ) for upstream in config.upstreams.values()]
     if all(lacking):
-        raise _Stop("nobody can be asked: " + "; ".join(lacking), _LOGIN_NEEDED)
+        raise Stop("nobody can be asked: " + "; ".join(lacking), LOGIN_NEEDED)
 
 
 def _story(config: Config, finds: Sequence[Find] | None) -> str:
@@ -207,11 +182,9 @@ def _prepared(recipe: Recipe, reach: Reach, asked: str | None, key: str) -> Prep
     default = config.routes.default
     model = (default.model if default else "") or (listed[0].name if listed else "")
     if recipe.needs_model and not (asked or model):
-        raise _Stop(f"{recipe.title} must be told a model, and none is known by name: --model NAME", 2)
+        raise Stop(f"{recipe.title} must be told a model, and none is known by name: --model NAME", 2)
     if asked and not answers(config, asked):
-        print(
-            f"dragoman: nobody here is known to have the model {asked!r}; `dragoman models` lists them", file=sys.stderr
-        )
+        say(f"nobody here is known to have the model {asked!r}; `dragoman models` lists them")
     return prepare(
         recipe,
         url=reach.url,
@@ -249,20 +222,17 @@ def child_environment(environ: Mapping[str, str], made: Prepared, hidden: set[st
 def _print_env(arguments: Namespace, recipe: Recipe) -> int:
     reach = _running()
     if reach is None:
-        raise _Stop("no gateway is running whose address could be printed. `dragoman serve` starts one.", NOT_RUNNING)
-    made = _prepared(recipe, reach, arguments.model, _KEY)
-    for line in exports(made, reach.words or shlex.quote(reach.key)):
-        print(line)
+        raise Stop("no gateway is running whose address could be printed. `dragoman serve` starts one.", NOT_RUNNING)
+    made = _prepared(recipe, reach, arguments.model, KEY)
+    for name in made.unset:
+        print(f"unset {name}")
+    for assignment in assignments(made, reach.words or shlex.quote(reach.key)):
+        print(f"export {assignment}")
     if made.args:
         print(then(arguments.client, made.args))
     if not reach.words:
-        print("dragoman: these lines hold the gateway's key, which is a secret.", file=sys.stderr)
+        say("these lines hold the gateway's key, which is a secret.")
     return 0
-
-
-def exports(made: Prepared, key: str) -> list[str]:
-    """The lines that a shell evaluates."""
-    return [*(f"unset {name}" for name in made.unset), *(f"export {each}" for each in assignments(made, key, _KEY))]
 
 
 def then(client: str, args: Sequence[str]) -> str:

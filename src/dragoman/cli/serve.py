@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from dragoman.cli.recipes import clients, key_words
+from dragoman.cli.recipes import clients
 from dragoman.cli.terminal import Paint, complain, forgive, port_number
 from dragoman.errors import LocalMisuse
 from dragoman.gateway.config import Config, load
@@ -24,8 +24,6 @@ from dragoman.gateway.listing import catalogue
 if TYPE_CHECKING:
     from dragoman.gateway.serve import Running
 
-_CONFIG_IS_WRONG = 3
-NOT_STARTED = "the configuration cannot be used, so nothing was started."
 _ROOT = "the gateway runs as root, which it never needs: start it as a user of its own"
 
 
@@ -45,15 +43,12 @@ def run(arguments: Namespace) -> int:
     read = partial(load, arguments.config, os.environ, flags=flags)
     if arguments.worker:
         read = partial(_of_worker, read, arguments.worker)
-    try:
-        config = read()
-    except ConfigError as error:
-        return complain(NOT_STARTED, _CONFIG_IS_WRONG, error)
+    config = read()
     gc.disable()  # until it serves: loading leaves nothing to collect
     try:
         return _serve(config, read, arguments)
-    except ConfigError as error:
-        return complain(NOT_STARTED, _CONFIG_IS_WRONG, error)
+    except ConfigError:
+        raise
     except LocalMisuse as error:
         return complain(error, 1)
     except OSError as error:
@@ -129,7 +124,7 @@ def _banner(config: Config, url: str) -> str:
         ("status", "dragoman status, dragoman doctor; SIGHUP reads the configuration anew"),
     ]
     lines = [paint(url, "bold"), "", *(f"  {name:<14} {value}" for name, value in rows), ""]
-    for client in clients(url, key_words(config, os.environ)):
+    for client in clients(url, config, os.environ):
         hint = f"  ({client.hint})" if client.hint else ""
         lines += [paint(f"# {client.name}{hint}", "dim"), f"  {client.line}"]
     return "\n".join(lines) + "\n"

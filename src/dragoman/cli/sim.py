@@ -11,7 +11,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 import msgspec
 
 import dragoman.dialects as registry
-from dragoman.cli.terminal import complain, one_line, port_number
+from dragoman.cli.terminal import Stop, one_line, port_number
 from dragoman.errors import LocalMisuse
 from dragoman.simulator import Limits, Received, Simulator
 from dragoman.simulator.faults import FAULTS, Fault, FaultProxy, parse_fault
@@ -44,23 +44,20 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    try:
-        faults = [parse_fault(text) for text in arguments.fault]
-        simulator = Simulator(
-            arguments.dialect,
-            profile=arguments.profile,
-            script=arguments.script,
-            limits=_limits(dict(arguments.limit)),
-            host=arguments.host,
-            port=0 if arguments.fault else arguments.port,
-            on_exchange=None if arguments.quiet else _told,
-        )
-    except LocalMisuse as error:
-        return complain(error, 2)
+    faults = [parse_fault(text) for text in arguments.fault]
+    simulator = Simulator(
+        arguments.dialect,
+        profile=arguments.profile,
+        script=arguments.script,
+        limits=_limits(dict(arguments.limit)),
+        host=arguments.host,
+        port=0 if arguments.fault else arguments.port,
+        on_exchange=None if arguments.quiet else _told,
+    )
     try:
         asyncio.run(_serve(simulator, faults, arguments))
     except OSError as error:
-        return complain(f"cannot listen on http://{arguments.host}:{arguments.port}: {error.strerror or error}", 1)
+        raise Stop(f"cannot listen on http://{arguments.host}:{arguments.port}: {error.strerror or error}") from None
     return 0
 
 

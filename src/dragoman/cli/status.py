@@ -10,7 +10,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from dragoman.cli.terminal import Paint, complain, forgive, one_line
+from dragoman.cli.terminal import NOT_RUNNING, Paint, complain, forgive, one_line
 from dragoman.errors import DragomanError
 from dragoman.gateway.config import load
 from dragoman.gateway.layers import ConfigError
@@ -19,7 +19,6 @@ from dragoman.gateway.upstreams import Login
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, JsonError
 
-NOT_RUNNING = 4
 _HEALTH = {"ok": "green", "unused": "dim", "cooling": "yellow", "failing": "red"}
 _STATES = {"ok": "green", "expired": "red", "missing": "red", "login needed": "red", "expiring": "yellow"}
 
@@ -114,11 +113,11 @@ async def _add_usage(found: dict[str, Json], file: Path | None) -> None:
         upstreams = load(file, os.environ).upstreams
     except ConfigError:
         return
-    for row in _rows(found.get("upstreams")):
+    for row in rows(found.get("upstreams")):
         upstream = upstreams.get(str(row.get("name")))
         for login in upstream.logins if upstream is not None and upstream.dialect.codec.family == "kiro" else ():
             name = f"{login.source}:{login.detail}".rstrip(":")
-            for credential in _rows(row.get("credentials")):
+            for credential in rows(row.get("credentials")):
                 if credential.get("name") == name:
                     credential.update(await _usage(login))
 
@@ -150,15 +149,13 @@ def page(found: dict[str, Json], now: float, paint: Paint) -> Iterator[str]:
     for name in ("reload_refused", "refused"):  # why the last reload changed nothing
         if found.get(name):
             yield paint(f"the last reload was refused: {one_line(found[name])}", "red")
-    if any(row.get("cooldowns") for row in _rows(found.get("upstreams"))):
+    if any(row.get("cooldowns") for row in rows(found.get("upstreams"))):
         yield paint("some upstreams are left alone; `dragoman cooldown clear` asks them again", "yellow")
     if found.get("dropped_log_lines"):
         yield paint(f"{found['dropped_log_lines']} log lines could not be written", "yellow")
-    upstreams = found.get("upstreams")
-    for upstream in upstreams if isinstance(upstreams, list) else ():
-        if isinstance(upstream, dict):
-            yield ""
-            yield from _upstream(upstream, now, paint)
+    for upstream in rows(found.get("upstreams")):
+        yield ""
+        yield from _upstream(upstream, now, paint)
 
 
 def _upstream(row: dict[str, Json], now: float, paint: Paint) -> Iterator[str]:
@@ -172,9 +169,9 @@ def _upstream(row: dict[str, Json], now: float, paint: Paint) -> Iterator[str]:
     if failed := _number(row.get("last_error_at")):
         in_a_row = f", {row['failures']} in a row" if row.get("failures") else ""
         yield f"  last error {duration(now - failed)} ago{in_a_row}: {one_line(row.get('last_error'))}"
-    for each in _rows(row.get("cooldowns")):
+    for each in rows(row.get("cooldowns")):
         yield paint(f"  {cooldown(each, now)}", "yellow")
-    for each in _rows(row.get("credentials")):
+    for each in rows(row.get("credentials")):
         yield f"  {_credential(each, now, paint)}"
 
 
@@ -207,7 +204,8 @@ def _credential(row: dict[str, Json], now: float, paint: Paint) -> str:
     return "  ".join(word for word in words if word)
 
 
-def _rows(value: Json) -> Iterator[dict[str, Json]]:
+def rows(value: Json) -> Iterator[dict[str, Json]]:
+    """The objects of a list; none of anything else."""
     return (each for each in (value if isinstance(value, list) else ()) if isinstance(each, dict))
 
 

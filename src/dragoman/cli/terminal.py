@@ -57,10 +57,15 @@ def one_line(text: object, longest: int = 300) -> str:
 
 
 CHUNK = 64 * 1024
+CONFIG_IS_WRONG, NOT_RUNNING, LOGIN_NEEDED = 3, 4, 5  # exit statuses
 
 
-class Unreadable(Exception):
-    """A file that cannot be read; its text is the sentence to print."""
+class Stop(Exception):
+    """Why a command ends, as the sentence to print, and its exit status."""
+
+    def __init__(self, why: object, status: int = 1) -> None:
+        super().__init__(str(why))
+        self.status = status
 
 
 def read(name: str) -> bytes:
@@ -79,15 +84,20 @@ def chunks(name: str) -> Iterator[bytes]:
                 while chunk := file.read(CHUNK):
                     yield chunk
     except OSError as error:
-        raise Unreadable(f"{name}: {error.strerror or error}") from None
+        raise Stop(f"{name}: {error.strerror or error}") from None
 
 
 def complain(sentence: object, status: int, cause: object = "") -> int:
     """Say on standard error what is wrong, after what caused it, and give the exit status."""
     if cause:
         print(plain(cause), file=sys.stderr)
-    print(f"dragoman: {plain(sentence)}", file=sys.stderr)
+    say(sentence)
     return status
+
+
+def say(sentence: object) -> None:
+    """Say something to the person, on standard error."""
+    print(f"dragoman: {plain(sentence)}", file=sys.stderr)
 
 
 def port_number(text: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import dragoman
 from dragoman.api import Translated
-from dragoman.cli.terminal import Unreadable, chunks, complain, one_line, read
+from dragoman.cli.terminal import chunks, complain, one_line, read
 from dragoman.errors import DragomanError, LocalMisuse
 from dragoman.model.filter import Note
 from dragoman.wire import jsonio
@@ -39,15 +39,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    try:
-        options = dict(map(named_value, arguments.set))
-        if arguments.raw_tools is not None:
-            options["raw_tools"] = arguments.raw_tools
-        notes, problem = (_stream if arguments.what == "stream" else _whole)(arguments, options)
-    except LocalMisuse as error:
-        return complain(error, 2)
-    except (DragomanError, Unreadable) as error:
-        return complain(error, 1)
+    options = dict(map(named_value, arguments.set))
+    if arguments.raw_tools is not None:
+        options["raw_tools"] = arguments.raw_tools
+    notes, problem = (_stream if arguments.what == "stream" else _whole)(arguments, options)
     if arguments.explain:
         _explain(notes)
     if problem is not None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
-from dragoman.cli import agent
+from dragoman.cli import main
 from dragoman.simulator import running_simulator
 
 TOOLS = '''
@@ -29,9 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def command(*arguments: str) -> int:
-    parser = ArgumentParser()
-    agent.add_arguments(parser)
-    return agent.run(parser.parse_args(list(arguments)))
+    return main(["agent", *arguments])
 
 
 def test_it_answers_offline_and_shows_its_steps(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli import init, run
+from dragoman.cli import init, main, run
 from dragoman.cli.found import search
 from dragoman.cli.recipes import CLIENTS, OTHER, SDKS, Prepared, Recipe, prepare, recipe_for, shell_key
 from dragoman.cli.run import answers, child_environment, run_child
@@ -138,7 +138,7 @@ def test_a_file_that_may_not_be_run_is_told_apart_from_one_that_is_not_there(bar
     file = bare / "client"
     file.touch(mode=0o600)
     for client, status in ((file, 126), (bare / "nobody", 127)):
-        assert run.run(Namespace(client=str(client), print_env=False)) == status
+        assert main(["run", str(client)]) == status
 
 
 @pytest.mark.parametrize("name", ["key", "my key", "it's; exit 3", "$(exit 4)"])

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.filters.raw_tools.values import fits, object_text, property_names, shape_of
+from dragoman.filters.raw_tools.schemas import Document
+from dragoman.filters.raw_tools.values import fits, object_text, shape_of
 from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools.reader_harness import read_pieces
 from tests.unit.raw_tools.samples import random_cut
@@ -241,7 +242,7 @@ def test_members_and_items_have_shapes_of_their_own() -> None:
     assert shapes("map").member("any").as_json("5") == "5" and not shapes("map").member("any").declared
     assert [shapes("pair").item(index).as_json("1") for index in range(3)] == ['"1"', "true", "1"]
     assert [shapes("old").item(index).as_json("1") for index in range(2)] == ['"1"', "1"]
-    assert {"deep", "rows", "map", "pair", "old"} == property_names(schema)
+    assert {"deep", "rows", "map", "pair", "old"} == set(Document(schema).names())
 
 
 def test_fits_asks_for_an_object_with_all_that_is_required() -> None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.cli import sim
+from dragoman.cli import main, sim
 from dragoman.errors import LocalMisuse
 from dragoman.model.conversation import Why
 from dragoman.simulator.model import Prompt, Tool, example, example_value, respond
@@ -443,5 +443,5 @@ def test_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
 def test_a_wrong_argument_is_a_sentence_and_status_2(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sim.run(parsed(*arguments)) == 2
+    assert main(["sim", *arguments]) == 2
     assert complaint in capsys.readouterr().err

@@ -11,7 +11,7 @@ from msgspec import Struct
 from dragoman.filters.raw_tools.elements import ElementsBody, ElementsMarks
 from dragoman.filters.raw_tools.literals import PYTHON, LiteralMachine, Style, gemma_style
 from dragoman.filters.raw_tools.markup import MarkupBody, MarkupMarks
-from dragoman.filters.raw_tools.readers import LIMIT, CallsReader, JsonBody, Piece, Reader, skip_blank
+from dragoman.filters.raw_tools.readers import LIMIT, CallsReader, Guard, JsonBody, Piece, Reader, skip_blank
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.values import ShapeOf
 from dragoman.filters.raw_tools.wrapped import WrappedJson
@@ -55,24 +55,13 @@ class LiteralCalls(CallsReader):
     def __init__(self, ends: Markers, closes: frozenset[str], notation: Notation, shapes: ShapeOf) -> None:
         self._shapes = shapes
         self._notation = notation
-        self._in_list = False
-        super().__init__(ends, closes, self._open, self._between)
+        super().__init__(
+            ends, closes, self._open, self._between, lambda: LiteralMachine(notation.style, self._parameters)
+        )
 
     def _forget(self) -> None:
         super()._forget()
-        self._tool = ""
-        self._guard = self._guarded(LiteralMachine(self._notation.style, self._parameters))
-        self._held: list[str] = []  # arguments while the call may be none
-        self._flows = False  # the arguments go out as they come
         self._lost = 0  # characters that still go with what is no call
-
-    def read(self, text: str, at: int, out: list[Piece]) -> int:
-        if self._flows and self._ends.find(text, at, False) == (len(text), ""):
-            piece = self._guard.within(text[at:] if at else text)
-            if piece is not None:
-                out.append(piece)
-                return len(text)
-        return super().read(text, at, out)
 
     def _parameters(self) -> tuple[str, ...]:
         return self._shapes(self._tool, "").parameters
@@ -167,7 +156,7 @@ class LiteralCalls(CallsReader):
 
     def _broken(self, text: str, at: int, out: list[Piece]) -> int:
         """Arguments that cannot be read: all up to the end marker, as it is."""
-        self._guard = self._guarded(LiteralMachine(self._notation.style))
+        self._guard = Guard(LiteralMachine(self._notation.style), self._ends)
         start, marker = self._ends.find(text, at, self._final)
         if start > at:
             out.append(text[at:start])

@@ -14,8 +14,7 @@ from copy import copy
 
 from msgspec import Struct
 
-from dragoman.filters.raw_tools.values import escaped
-from dragoman.wire import jsonio
+from dragoman.filters.raw_tools.values import escaped, quoted
 
 WORD_LIMIT = 1024  # characters of a number, a word or a key
 _DEEPEST = 200
@@ -172,7 +171,7 @@ class LiteralMachine:
         if self._keyed or self._place >= len(names):
             return False
         self._separate(out)
-        out.append(f"{_quoted(names[self._place])}:")
+        out.append(f"{quoted(names[self._place])}:")
         self._place += 1
         self._expects, self.begun = _VALUE, True
         return True
@@ -204,7 +203,7 @@ class LiteralMachine:
                     return self._break(at)
         self._keyed = self._keyed or self._at_argument
         self._separate(out)
-        out.append(_quoted(found[0].rstrip()) if is_key else literal(found[0].rstrip()))
+        out.append(quoted(found[0].rstrip()) if is_key else literal(found[0].rstrip()))
         self._expects = _COLON if is_key else _NEXT
         return found.end()
 
@@ -255,7 +254,7 @@ class LiteralMachine:
     def _string(self, text: str, at: int, out: list[str]) -> int:
         end = _find(text, at, self._quote, "\\" if self._quote != self._style.mark else "")
         if end > at:
-            out.append(_quoted(text[at:end])[1:-1])
+            out.append(escaped(text[at:end]))
             return end
         if text[at] == "\\" and self._quote != self._style.mark:
             return self._escape(text, at, out)
@@ -269,7 +268,7 @@ class LiteralMachine:
             return at
         if len(text) - at < len(self._quote) and self._quote.startswith(text[at:]):
             return at
-        out.append(_quoted(text[at])[1:-1])
+        out.append(escaped(text[at]))
         return at + 1
 
     def _joined(self, text: str, at: int) -> int | None:
@@ -294,7 +293,7 @@ class LiteralMachine:
         found = _ESCAPE.match(text, at)
         if found is None:
             return self._break(at)
-        out.append(_quoted(found[0] if self._raw else _unescaped(found[0]))[1:-1])
+        out.append(escaped(found[0] if self._raw else _unescaped(found[0])))
         return found.end()
 
 
@@ -331,9 +330,5 @@ def literal(word: str) -> str:
     try:
         number = float(word)
     except ValueError:
-        return _quoted(word)
-    return repr(number) if math.isfinite(number) and any(char.isdigit() for char in word) else _quoted(word)
-
-
-def _quoted(text: str) -> str:
-    return jsonio.quote(text).decode()
+        return quoted(word)
+    return repr(number) if math.isfinite(number) and any(char.isdigit() for char in word) else quoted(word)

@@ -10,7 +10,8 @@ from hashlib import sha256
 from msgspec import Struct, structs
 
 from dragoman.filters.calls import rename
-from dragoman.filters.raw_tools.values import Shape, fits, property_names, shape_of
+from dragoman.filters.raw_tools.schemas import Document
+from dragoman.filters.raw_tools.values import Shape, fits, shape_of
 from dragoman.model.blocks import Block, ToolCall, ToolResult
 from dragoman.model.capabilities import Alphabet
 from dragoman.model.conversation import Conversation, Message, ToolSpec
@@ -95,7 +96,7 @@ class Tools:
         best: tuple[int, bool] | None = None
         chosen = None
         for name, schema in self._schemas.items():
-            known = property_names(schema)
+            known = set(Document(schema or {}).names())
             shared = len(keys & known)
             score = (shared - len(keys - known), fits(schema, arguments))
             if shared and (best is None or score > best):
@@ -154,7 +155,8 @@ class Ids:
         self._calls += 1
         if not own or self._legal(own) in self._used:
             while True:
-                id_ = canonical_id(name, number) if canonical else self._hashed(name, number)
+                digested = f"{self._seed}\0{number}\0{name}".encode(errors="surrogatepass")
+                id_ = canonical_id(name, number) if canonical else f"call_{sha256(digested).hexdigest()[:24]}"
                 if self._legal(id_) not in self._used:
                     break
                 number += 1
@@ -169,9 +171,6 @@ class Ids:
 
     def _legal(self, id_: str) -> str:
         return id_ if self._alphabet is None else rename(id_, self._alphabet)
-
-    def _hashed(self, name: str, number: int) -> str:
-        return "call_" + sha256(f"{self._seed}\0{number}\0{name}".encode(errors="surrogatepass")).hexdigest()[:24]
 
 
 # --- Kimi's ids in a request: every call and its result, in order, as `functions.NAME:N` (facts/kimi.md, point 9).

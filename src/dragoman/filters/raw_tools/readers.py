@@ -74,15 +74,14 @@ class Guard:
         """Whether no marker begins in the text from `at`, and none is in doubt: the machine may read it by itself."""
         return self._ahead is None and self._ends.are_absent(text, at)
 
-    def passes(self, text: str, at: int) -> bool:
-        """Take all of the text from `at` if it goes out unchanged. The short way for most of a long string."""
-        if self._ahead is not None or self._ends.find(text, at, False) != (len(text), ""):
-            return False
-        return self.machine.within(text[at:] if at else text) is not None
+    def within(self, text: str, at: int) -> str | None:
+        """Take the text from `at` if all of it is part of a string, and return it as JSON; None: `read` has to.
 
-    def within(self, text: str) -> str | None:
-        """Let the machine take a text without markers as part of a string; None: `read` has to."""
-        return self.machine.within(text) if self._ahead is None else None
+        The short way for most of a long string.
+        """
+        if self._ahead is not None or self._ends.find(text, at, False) != (len(text), ""):
+            return None
+        return self.machine.within(text[at:] if at else text)
 
     def read(self, text: str, at: int, out: list[str], final: bool) -> int:
         """Return how far the text certainly belongs to the value. With `final` no more text comes."""
@@ -225,8 +224,9 @@ class JsonBody:
     def read(self, text: str, at: int, out: list[Piece]) -> int:
         if not self._trusted:
             return self._read(text, at, out, False)
-        if self._guard.passes(text, at):
-            self._blanks.write(text[at:], True, out)
+        piece = self._guard.within(text, at)
+        if piece is not None:
+            self._blanks.write(piece, True, out)
             return len(text)
         if not self.closed and self._guard.is_clear(text, at):
             machine = self._guard.machine
@@ -319,7 +319,9 @@ class CallsReader:
     unread if that was found out soon enough; text that may yet become a call is left unread and seen again.
     """
 
-    def __init__(self, ends: Markers, closes: frozenset[str], first: Step, after: Step) -> None:
+    def __init__(
+        self, ends: Markers, closes: frozenset[str], first: Step, after: Step, machine: Callable[[], Machine]
+    ) -> None:
         self.over = False
         self.failed = self.junk = False
         self.accepts: Callable[[str], bool] = bool  # whether a name that was read may be a tool's
@@ -327,6 +329,8 @@ class CallsReader:
         self._closes = closes  # those that are part of them
         self._step = first
         self._after = after  # the step after a call
+        self._machine = machine  # makes what follows a value
+        self._in_list = False  # the calls stand in square brackets
         self._final = False  # no more text comes
         self._calls = 0
         self._mark = -1  # where the text after the last call begins, while what follows may be no call; else -1
@@ -348,6 +352,10 @@ class CallsReader:
         self._ended = False  # EndOfCall went out
         self._settled = False  # the arguments are whole
         self._broke = False  # the arguments cannot become JSON
+        self._tool = ""
+        self._held: list[str] = []  # arguments that wait for the name, or for their end
+        self._flows = False  # the arguments go out as they come
+        self._guard = Guard(self._machine(), self._ends)
 
     @property
     def closed(self) -> bool:
@@ -358,6 +366,10 @@ class CallsReader:
         return not self._broke
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
+        piece = self._guard.within(text, at) if self._flows else None
+        if piece is not None:
+            out.append(piece)
+            return len(text)
         self._mark = -1
         final = self._final
         while not (self.over or self.failed):
@@ -445,6 +457,3 @@ class CallsReader:
                 self.over = True
                 return here + len(marker) if marker in self._closes else at
         return at
-
-    def _guarded(self, machine: Machine) -> Guard:
-        return Guard(machine, self._ends)

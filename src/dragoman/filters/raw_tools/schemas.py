@@ -12,16 +12,8 @@ from urllib.parse import unquote
 
 from dragoman.wire.jsonio import Json
 
-# How clients and frameworks spell the types of JSON Schema. `number` allows integers, too.
-_TYPES: dict[str, tuple[str, ...]] = {
-    "string": ("string",),
-    "integer": ("integer",),
-    "number": ("number", "integer"),
-    "boolean": ("boolean",),
-    "null": ("null",),
-    "object": ("object",),
-    "array": ("array",),
-}
+_TYPES = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
+# How clients and frameworks spell these.
 _ALIASES = {
     **dict.fromkeys(("str", "text", "char", "varchar"), "string"),
     **dict.fromkeys(("int", "int32", "int64", "uint", "uint32", "uint64", "long", "short"), "integer"),
@@ -228,11 +220,7 @@ class Document:
                 found.append(rest)
         return self._any_of(found)
 
-    def names(self) -> frozenset[str]:
-        """Return the names of all declared properties."""
-        return frozenset().union(*self._properties(self.root))
-
-    def ordered_names(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """Return the names of the arguments' properties in the order in which the schema declares them."""
         return tuple(dict.fromkeys(key for properties in self._properties(self.root) for key in properties))
 
@@ -286,7 +274,8 @@ def _typed(word: Json) -> Kinds:
     words = word if isinstance(word, list) else [word]
     if not words or not all(isinstance(each, str) and type_named(each) for each in words):
         return None
-    return frozenset(kind for each in words for kind in _TYPES[type_named(str(each))])
+    kinds = frozenset(type_named(str(each)) for each in words)
+    return kinds | {"integer"} if "number" in kinds else kinds
 
 
 def _enumerated(schema: dict[str, Json]) -> list[Json] | None:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from dragoman.errors import LocalMisuse
+from dragoman.wire import jsonio
 
 _ENTITY = re.compile(r"&(?:amp|quot|apos|lt|gt|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 
@@ -241,18 +242,6 @@ def _decode(kind: type, value: Any) -> Any:
 
 # --- checks of a whole table
 
-_MARKER_FIELDS = (
-    "call_begin",
-    "call_end",
-    "section_begin",
-    "section_end",
-    "header_end",
-    "header_stop",
-    "stray",
-    "trailing",
-    "drops",
-)
-
 
 def _problems(table: Table) -> Iterable[tuple[str, str]]:
     """Yield what makes a table unusable: the field and a sentence."""
@@ -287,17 +276,15 @@ def _body_problems(table: Table) -> Iterable[tuple[str, str]]:
 
 
 def _markers(table: Table) -> Iterable[tuple[str, tuple[str, ...]]]:
-    values = structs.asdict(table)
-    for field in _MARKER_FIELDS:
-        yield field, values[field]
-    yield "reasoning", tuple(marker for pair in table.reasoning for marker in pair)
-    yield "wrappers", tuple(marker for marker, _ in table.wrappers)
     if table.markup is not None:
         yield "markup.open_end", (table.markup.open_end,)
-        yield "markup.value_ends", table.markup.value_ends
-        yield "markup.value_stops", table.markup.value_stops
-    for field, names in (("name", table.keys.name), ("arguments", table.keys.arguments), ("id", table.keys.id)):
-        yield f"keys.{field}", names
+    for prefix, part in (("", table), ("markup.", table.markup), ("keys.", table.keys)):
+        for field, value in structs.asdict(part).items() if part is not None else ():
+            if isinstance(value, tuple):  # of markers, or of pairs
+                yield (
+                    prefix + field,
+                    tuple(one for each in value for one in (each if isinstance(each, tuple) else [each])),
+                )
 
 
 # --- writing
@@ -324,28 +311,14 @@ def _fields(part: Struct) -> Iterable[str]:
 
 
 def _value(value: object) -> str:
+    """Write a value as TOML: as JSON, and strings literally where that keeps regular expressions readable."""
     match value:
-        case bool():
-            return "true" if value else "false"
         case re.Pattern():
             letters = "".join(letter for letter, flag in _FLAG_OF.items() if value.flags & flag)
-            return _string((f"(?{letters})" if letters else "") + value.pattern)
+            return _value((f"(?{letters})" if letters else "") + value.pattern)
         case tuple():
             return f"[{', '.join(map(_value, value))}]"
+        case str() if "'" not in value and value.isprintable() and ("\\" in value or '"' in value):
+            return f"'{value}'"
         case _:
-            return _string(str(value))
-
-
-def _string(text: str) -> str:
-    """Write a TOML string: literal where that is possible, so that regular expressions stay readable."""
-    if "'" not in text and text.isprintable() and ("\\" in text or '"' in text):
-        return f"'{text}'"
-    escaped = "".join(_ESCAPES.get(char) or (char if char.isprintable() else _code(char)) for char in text)
-    return f'"{escaped}"'
-
-
-_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-
-
-def _code(char: str) -> str:
-    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
+            return jsonio.encode(value).decode().replace("\x7f", "\\u007f")  # the only character that differs

@@ -31,7 +31,7 @@ _WORDS = {
 _SWITCHES = {"1": "true", "yes": "true", "on": "true", "0": "false", "no": "false", "off": "false"}
 _NUMBER = re.compile(r"([+-]?)0*(\d*)(?:\.(\d*))?([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"(-?\d+)\.0+")
-_JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _NAMES = {"true": True, "false": False, "null": None}
 
@@ -71,7 +71,7 @@ class Shape:
     @property
     def parameters(self) -> tuple[str, ...]:
         """The names of all parameters of the tool, in the order in which its schema declares them."""
-        return self._document.ordered_names() if self._document is not None else ()
+        return self._document.names() if self._document is not None else ()
 
     @property
     def is_scalar(self) -> bool:
@@ -162,11 +162,6 @@ def fits(schema: Mapping[str, Json] | None, arguments: str) -> bool:
     """Whether a text is a JSON object that has all properties that the schema requires."""
     value = jsonio.object_of(arguments)
     return value is not None and Document(schema or {}).required() <= value.keys()
-
-
-def property_names(schema: Mapping[str, Json] | None) -> frozenset[str]:
-    """Return the names of the properties that a schema declares."""
-    return Document(schema or {}).names()
 
 
 def object_text(raw: str) -> str | None:
@@ -268,7 +263,7 @@ def _with_escapes(text: str) -> str:
     """Return JSON text with the control characters that stand in its strings as they are written as escapes."""
     if not _CONTROL.search(text):
         return text
-    return _JSON_STRING.sub(lambda string: _CONTROL.sub(lambda char: f"\\u{ord(char[0]):04x}", string[0]), text)
+    return JSON_STRING.sub(lambda string: _CONTROL.sub(lambda char: f"\\u{ord(char[0]):04x}", string[0]), text)
 
 
 def _number(text: str) -> str:

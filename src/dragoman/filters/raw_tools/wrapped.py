@@ -5,15 +5,12 @@ One object (Hermes), several parted by a separator (Llama 3), or an array of the
 
 from __future__ import annotations
 
-import re
-
-from dragoman.filters.raw_tools.readers import BLANK, HELD_LIMIT, LIMIT, CallsReader, Piece, skip_blank
+from dragoman.filters.raw_tools.readers import BLANK, HELD_LIMIT, LIMIT, CallsReader, Guard, Piece, skip_blank
 from dragoman.filters.raw_tools.scan import JsonScanner
 from dragoman.filters.raw_tools.table import Keys
+from dragoman.filters.raw_tools.values import JSON_STRING
 from dragoman.wire import jsonio
 from dragoman.wire.markers import Markers
-
-_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
 class WrappedJson(CallsReader):
@@ -29,27 +26,17 @@ class WrappedJson(CallsReader):
         self._keys = keys
         self._bare = bare
         self._separators = separators
-        self._in_list = False
-        super().__init__(ends, closes, self._open, self._between)
+        super().__init__(ends, closes, self._open, self._between, JsonScanner)
 
     def _forget(self) -> None:
         super()._forget()
-        self._tool = self._id = self._key = ""
-        self._guard = self._guarded(JsonScanner())
+        self._id = self._key = ""
         self._given = False  # the arguments have begun
-        self._held: list[str] = []  # arguments that came before the name, or that are no object
         self._size = 0
         self._whole = False  # the arguments have to be whole before they go out
         self._held_id: list[str] = []
-        self._flows = False  # the arguments go out as they come
         self._nested = False  # within an object that has the name and the arguments
         self._tail = ""  # of broken arguments: brackets, of which the last may be the wrapper's
-
-    def read(self, text: str, at: int, out: list[Piece]) -> int:
-        if self._flows and self._guard.passes(text, at):
-            out.append(text[at:])
-            return len(text)
-        return super().read(text, at, out)
 
     def _unsaid(self) -> list[str]:
         return [self._tail] if self._tail else []
@@ -134,7 +121,7 @@ class WrappedJson(CallsReader):
                 self._tool, self._step = name, self._at_comma
                 self._say(out)
             return at
-        self._guard = self._guarded(JsonScanner())
+        self._guard = Guard(JsonScanner(), self._ends)
         self._step = self._member
         if self._key in self._keys.arguments and not self._given:
             self._given = True
@@ -266,7 +253,7 @@ class WrappedJson(CallsReader):
         """The string that begins at the position and where it ends; None if it is not all there."""
         if at == len(text):
             return None, at
-        found = _STRING.match(text, at, at + LIMIT)
+        found = JSON_STRING.match(text, at, at + LIMIT)
         if found is None:
             if text[at] != '"' or len(text) - at >= LIMIT or self._final:
                 self._fail(at)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct, structs
 
+from dragoman.filters.raw_tools.families import THINK_END
 from dragoman.filters.raw_tools.learning import find_json
-from dragoman.filters.raw_tools.learning.find_json import HEADER, marked, named_inside
+from dragoman.filters.raw_tools.learning.find_json import HEADER, QUOTES, marked, named_inside
 from dragoman.filters.raw_tools.learning.pieces import (
+    END_OF_TURN,
+    TOKEN,
     Frame,
     Shots,
     frame_of,
-    is_end_of_turn,
-    is_token,
     joined,
     pieces,
     shared_end,
     shared_start,
-    tokens,
 )
 from dragoman.filters.raw_tools.learning.probes import FIRST, SECOND, TYPES, ProbeCall, call_id
 from dragoman.filters.raw_tools.table import Markup, Table
@@ -28,7 +28,6 @@ from dragoman.filters.raw_tools.table import Markup, Table
 # --- Formats that write each argument by itself: tags, elements, Python calls, Gemma's own notation
 
 
-_QUOTES = "\"'"
 _ATTRIBUTE = re.compile(r"""(?<![\w:-])([\w:-]++)=["']([^"']*+)["']""")
 _GEMMA_CALL = "call:"  # the word before each name
 _SPACE = re.compile(r"(?:\\\s)+")  # as re.escape writes it
@@ -127,7 +126,7 @@ def elements(shots: Mapping[str, str]) -> dict[str, Any] | None:
     prefix = layout.gap.partition(f"</{key}>")[0].strip()
     end = layout.after[: layout.after.index(f"</{last}>") + len(last) + 3]
     frame = _prefixed_frame(layout.before, layout.after[len(end) :], _between(shots, end), prefix)
-    header = layout.header.rpartition("<")[0].strip().removesuffix(prefix).strip().lstrip(_QUOTES)
+    header = layout.header.rpartition("<")[0].strip().removesuffix(prefix).strip().lstrip(QUOTES)
     fields = {**marked(frame), "header": HEADER, "body": "elements", "tag_prefix": prefix}
     return {**fields, "header_end": (header or ">",)}
 
@@ -137,7 +136,7 @@ def _prefixed_frame(before: str, after: str, between: str | None, prefix: str) -
     mark = "\x00"
     given = [text.replace(f"{prefix}<", f"<{mark}") if prefix and text else text for text in (before, after, between)]
     found = frame_of(given[0] or "", given[1] or "", given[2])
-    markers = (found.section_begin, found.call_begin.rstrip(_QUOTES), found.call_end, found.section_end)
+    markers = (found.section_begin, found.call_begin.rstrip(QUOTES), found.call_end, found.section_end)
     return Frame(*(marker.replace(f"<{mark}", f"{prefix}<") for marker in markers))
 
 
@@ -154,18 +153,18 @@ def markup(shots: Mapping[str, str]) -> dict[str, Any] | None:
         return None
     end = "".join(gap[:ends])
     frame = frame_of(layout.before, layout.after.removeprefix(end), _between(shots, end))
-    frame = structs.replace(frame, call_begin=frame.call_begin.rstrip(_QUOTES))
+    frame = structs.replace(frame, call_begin=frame.call_begin.rstrip(QUOTES))
     fields = {**marked(frame), "header": HEADER, "body": "markup"}
-    header_end = joined(header[: len(header) - opens]).lstrip(_QUOTES)
+    header_end = joined(header[: len(header) - opens]).lstrip(QUOTES)
     if header_end:
         fields["header_end"] = (header_end,)
     else:
-        fields["header_stop"] = (opening.rstrip(_QUOTES), *fields.get("call_end", ()))
+        fields["header_stop"] = (opening.rstrip(QUOTES), *fields.get("call_end", ()))
     fields["markup"] = Markup(
         opens=_opens(opening, layout.middle, _other_middle(shots.get("types", ""))),
         open_end=_open_end(layout.middle),
         value_ends=(value_end,),
-        value_stops=(opening.rstrip(_QUOTES),),
+        value_stops=(opening.rstrip(QUOTES),),
         trims=layout.middle.endswith("\n") and layout.gap.startswith("\n"),
     )
     return fields
@@ -180,7 +179,7 @@ def _without_blank(parts: list[str], count: int) -> int:
 
 def _open_end(middle: str) -> str:
     last = [part for part in pieces(middle) if not part.isspace()][-1]
-    return last if last.startswith("<") else last.lstrip(_QUOTES)[-1:]
+    return last if last.startswith("<") else last.lstrip(QUOTES)[-1:]
 
 
 def _other_middle(text: str) -> str:
@@ -193,9 +192,9 @@ def _other_middle(text: str) -> str:
 
 def _opens(opening: str, middle: str, other: str) -> re.Pattern[str]:
     """Return the pattern of an opening tag. An attribute that differs by type is its group `kind`."""
-    quoted = opening.endswith(tuple(_QUOTES))
-    pattern = _loose(opening.rstrip(_QUOTES)) + r"""\s*["']?(?P<key>[^<>"']*?)["']?\s*"""
-    rest = (middle.lstrip(_QUOTES) if quoted else middle).strip()
+    quoted = opening.endswith(tuple(QUOTES))
+    pattern = _loose(opening.rstrip(QUOTES)) + r"""\s*["']?(?P<key>[^<>"']*?)["']?\s*"""
+    rest = (middle.lstrip(QUOTES) if quoted else middle).strip()
     others = dict(_ATTRIBUTE.findall(other))
     at = 0
     for attribute in _ATTRIBUTE.finditer(rest):
@@ -212,7 +211,6 @@ def _loose(text: str) -> str:
     return "".join(r"\s*" if part.isspace() else _SPACE.sub(r"\\s+", re.escape(part)) for part in pieces(text))
 
 
-_CLOSES_LATE = ("</think>",)  # reasoning that ends right after a call
 _COMMON_REASONING = ("<think>", "</think>")  # the engine reads these in any format
 
 _FINDERS: tuple[Callable[[Mapping[str, str]], dict[str, Any] | None], ...] = (
@@ -251,7 +249,7 @@ def learn(shots: Shots, name: str) -> Table:
 def _without_end_of_turn(fields: dict[str, Any]) -> dict[str, Any]:
     """A token that ends the turn is no end of a call: servers stop at it and do not send it."""
     end = fields.get("call_end", ())
-    if not end or not is_end_of_turn(end[0]) or fields["body"] not in ("json", "wrapped", "array"):
+    if not end or not END_OF_TURN.fullmatch(end[0]) or fields["body"] not in ("json", "wrapped", "array"):
         return fields
     rest = {field: value for field, value in fields.items() if field != "call_end"}
     return {**rest, "stray": end, "self_closing": True}
@@ -260,20 +258,17 @@ def _without_end_of_turn(fields: dict[str, Any]) -> dict[str, Any]:
 def _table(name: str, fields: dict[str, Any], shots: Shots) -> Table:
     openers = (*fields.get("section_begin", ()), *fields.get("call_begin", ()))
     markers = {marker for field in fields.values() if isinstance(field, tuple) for marker in field}
-    ends = tuple(token for token in dict.fromkeys(tokens(shots.end)) if token not in markers)
+    ends = tuple(token for token in dict.fromkeys(TOKEN.findall(shots.end)) if token not in markers)
     stray = (*fields.pop("stray", ()), *ends)
     pair = shots.reasoning
-    reasoning = (pair,) if pair is not None and pair != _COMMON_REASONING and _single(pair) else ()
+    single = pair is not None and all(len(pieces(marker)) == 1 for marker in pair)
+    reasoning = (pair,) if pair is not None and pair != _COMMON_REASONING and single else ()
     return Table(
         name=name,
         family=name,
-        special=bool(fields.get("tag_prefix")) or any(map(is_token, openers[:1])),
+        special=bool(fields.get("tag_prefix")) or any(map(TOKEN.match, openers[:1])),
         stray=stray,
-        trailing=_CLOSES_LATE,
+        trailing=THINK_END,
         reasoning=reasoning,
         **fields,
     )
-
-
-def _single(pair: Iterable[str]) -> bool:
-    return all(len(pieces(marker)) == 1 for marker in pair)

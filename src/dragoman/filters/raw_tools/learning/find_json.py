@@ -17,7 +17,7 @@ from dragoman.wire.jsonio import Json
 
 NAME = r"""[^\s<>{}\[\]"']*"""
 HEADER = re.compile(rf"""\s*["']?(?P<name>{NAME})["']?\s*""")
-_QUOTES = "\"'"
+QUOTES = "\"'"
 _FENCE = re.compile(r"(?<!\s)\s*+(```\w*+)\s*+\Z")
 
 
@@ -72,7 +72,7 @@ def json_after_header(shots: Mapping[str, str]) -> dict[str, Any] | None:
     if drops and between is not None:
         between = between.lstrip().removeprefix("```")
     frame = frame_of(written.before, after, between)
-    fields = marked(structs.replace(frame, call_begin=frame.call_begin.rstrip(_QUOTES)))  # they are the header's
+    fields = marked(structs.replace(frame, call_begin=frame.call_begin.rstrip(QUOTES)))  # they are the header's
     fields.update(_header_fields(written, drops))
     fields.update(body="json")
     if not frame.call_end and not frame.section_end:
@@ -114,7 +114,7 @@ def _header_fields(written: _Header, drops: tuple[str, ...]) -> dict[str, Any]:
     if drops:
         fields.update(header_end=("\n",), drops=drops)
         return fields
-    end = written.after.strip().lstrip(_QUOTES)
+    end = written.after.strip().lstrip(QUOTES)
     if end:
         fields["header_end"] = (end,)
     elif written.after.strip(" \t"):

@@ -23,10 +23,11 @@ from dragoman.filters.raw_tools.learning.probes import (
 
 # A tag, a tag that the text cuts off, a word in square brackets, white space, other characters.
 _PIECE = re.compile(r"<[^<>]*>|<[^<>]*\Z|\[/?[A-Z_]+\]|\s+|[^<\[\s]+|.", re.DOTALL)
-_END_OF_TURN = re.compile(
+END_OF_TURN = re.compile(
     r"<[|｜]?(?:eo[mst]\w*|im_end|end|endoftext|end[_▁]of[_▁]\w+)[|｜]?>|</s>|\[EO[ST]\]", re.IGNORECASE
 )
-_TOKEN = re.compile(r"<(?=[^<>|｜]*+[|｜])[^<>]*+>|\[/?[A-Z_]++\]")
+# A special token, which ordinary text does not contain.
+TOKEN = re.compile(r"<(?=[^<>|｜]*+[|｜])[^<>]*+>|\[/?[A-Z_]++\]")
 
 
 def pieces(text: str) -> list[str]:
@@ -52,21 +53,6 @@ def shared_end(one: Sequence[str], other: Sequence[str]) -> int:
 def joined(parts: Sequence[str]) -> str:
     """Join pieces to a marker, without the white space around it."""
     return "".join(parts).strip()
-
-
-def is_token(marker: str) -> bool:
-    """Whether a marker looks like a special token, which ordinary text does not contain."""
-    return _TOKEN.match(marker) is not None
-
-
-def tokens(text: str) -> list[str]:
-    """Return the special tokens in a text."""
-    return _TOKEN.findall(text)
-
-
-def is_end_of_turn(marker: str) -> bool:
-    """Whether a marker looks like a token that ends a turn or the text."""
-    return _END_OF_TURN.fullmatch(marker) is not None
 
 
 def _in_common(one: str, other: str) -> int:
