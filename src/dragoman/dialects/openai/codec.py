@@ -14,7 +14,7 @@ from dragoman.dialects.kit.faults import refusal
 from dragoman.dialects.kit.openai_errors import status_of
 from dragoman.dialects.kit.openai_requests import EFFORTS
 from dragoman.dialects.kit.values import NameOutput
-from dragoman.dialects.openai import reply, request, rules, stream_rules
+from dragoman.dialects.openai import reply, request, rules
 from dragoman.dialects.openai.blocks import DETAIL, FAMILY, FORMAT, KEPT, OpenaiSettings, is_older
 from dragoman.dialects.openai.encoder import OpenaiEncoder
 from dragoman.dialects.openai.messages import rank
@@ -182,7 +182,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     parse_fault = staticmethod(openai_errors.parse_fault)
     render_fault = staticmethod(openai_errors.render_fault)
     breaches = staticmethod(rules.breaches)
-    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    stream_breaches = staticmethod(rules.stream_breaches)
     rules = staticmethod(RULES.declared)
 
 

@@ -16,7 +16,7 @@ from dragoman.dialects.kit.faults import refusal
 from dragoman.dialects.kit.openai_errors import render_error, status_of
 from dragoman.dialects.kit.openai_requests import EFFORTS
 from dragoman.dialects.kit.values import NameOutput
-from dragoman.dialects.responses import reply, request, rules, stream_rules
+from dragoman.dialects.responses import reply, request, rules
 from dragoman.dialects.responses.blocks import FAMILY
 from dragoman.dialects.responses.encoder import ResponsesEncoder
 from dragoman.dialects.responses.request import NAMES as HELD_NAMES
@@ -141,7 +141,7 @@ class ResponsesCodec(Struct, frozen=True):
     parse_fault = staticmethod(openai_errors.parse_fault)
     render_fault = staticmethod(openai_errors.render_fault)
     breaches = staticmethod(rules.breaches)
-    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    stream_breaches = staticmethod(rules.stream_breaches)
     rules = staticmethod(RULES.declared)
 
 
