@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import structs
 
-from dragoman.dialects.kit.values import FILE_TYPES, Object, base64_text, cannot, describe, is_url
+from dragoman.dialects.kit.values import FILE_TYPES, NO_PARAMETERS, Object, base64_text, cannot, describe, is_url
 from dragoman.errors import MalformedRequest, MissingField, Unrepresentable
 from dragoman.model.blocks import Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Output, Thinking, ToolChoice, ToolSpec
@@ -21,7 +21,6 @@ from dragoman.wire.fields import describe as describe_json
 from dragoman.wire.jsonio import Json
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
-NO_PARAMETERS: Object = {"type": "object", "properties": {}}
 MODES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}
 # The words of other vendors: Mistral and Anthropic say `any`, Gemini says `validated`.
 OTHER_MODES = {**MODES, "any": ToolChoice("any"), "validated": ToolChoice("auto")}

@@ -13,7 +13,8 @@ from typing import Literal
 from msgspec import structs
 
 from dragoman.dialects.kit import openai_requests as requests
-from dragoman.dialects.kit.openai_requests import NO_PARAMETERS, take_parameters
+from dragoman.dialects.kit.openai_requests import take_parameters
+from dragoman.dialects.kit.values import NO_PARAMETERS
 from dragoman.dialects.responses.blocks import API, FAMILY, KEPT, JsonObject, object_of, text_of
 from dragoman.model.blocks import (
     Block,
