@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
@@ -170,16 +170,13 @@ _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "
 def parse_request(call: Call, vendor: Vendor) -> Conversation:
     """Read a request. Raises MalformedRequest, naming the place."""
     fields = Fields(call.body)
-    inner = {name: fields.maybe_child(name) or Fields({}, name) for name in _OBJECTS}
     free = _free(fields)
-    for name in _OBJECTS:
-        fields.any(name)  # null says nothing
-    asked = _settings(call, inner, free, vendor)
+    asked, *read = _settings(call, fields, free, vendor)
     messages = tuple(map(_message, fields.children("messages", [])))
     system = _system(fields.children("system", []))
-    tools = parse_tools(inner["toolConfig"])
-    choice = parse_choice(inner["toolConfig"], free, vendor)
-    left: dict[str, Json] = {name: rest for name, each in inner.items() if (rest := each.rest())}
+    config = _object(fields, "toolConfig")
+    tools, choice = parse_tools(config), parse_choice(config, free, vendor)
+    left: dict[str, Json] = {each.at: rest for each in (*read, config) if (rest := each.rest())}
     held = (Held("promptVariables", "promptVariables", _NO_PROMPTS),) if fields.peek("promptVariables") else ()
     extra = KEPT.extra_of(to_keep(fields.rest()) | left | ({FREE: free} if free else {}))
     conversation = structs.replace(
@@ -252,7 +249,6 @@ def _render_system(system: Sequence[Text]) -> list[Json]:
 # --- settings, both directions: inferenceConfig, outputConfig, and what a vendor takes besides
 
 FREE = "additionalModelRequestFields"
-_OBJECTS = ("inferenceConfig", "outputConfig", "requestMetadata", "toolConfig")
 USER = "user_id"
 
 _THINKING = {"enabled": "on", "disabled": "off", "adaptive": "adaptive"}
@@ -268,24 +264,43 @@ def _free(fields: Fields) -> dict[str, Json]:
     return {name: {**each} if isinstance(each, dict) else each for name, each in members(free).items()}
 
 
-def _settings(call: Call, inner: Mapping[str, Fields], free: dict[str, Json], vendor: Vendor) -> Conversation:
-    """What a request says about the answer, as a conversation without messages. What is known is taken of `free`."""
-    config, output, metadata = (inner[name] for name in _OBJECTS[:3])
+def _object(fields: Fields, name: str) -> Fields:
+    """Take an object of the body; one that is absent or null is empty."""
+    inner = fields.maybe_child(name) or Fields({}, name)
+    fields.any(name)
+    return inner
+
+
+def _settings(
+    call: Call, fields: Fields, free: dict[str, Json], vendor: Vendor
+) -> tuple[Conversation, Fields, Fields, Fields]:
+    """What a request says about the answer, as a conversation without messages, and the objects it was taken of.
+
+    What is known is taken of `free`, too.
+    """
+    config = _object(fields, "inferenceConfig")
+    limit, stops = config.integer("maxTokens", None), config.strings("stopSequences", ())
     knobs = take_knobs(config, {"temperature": "temperature", "top_p": "topP"})
     top_k = _taken(free, vendor.top_k, (int, float))
     if isinstance(top_k, int | float):
         knobs["top_k"] = top_k
-    return Conversation(
+    output = _object(fields, "outputConfig")
+    form = _output(output)
+    thinking = _thinking(_effort(output, free, vendor), free, vendor)
+    metadata = _object(fields, "requestMetadata")
+    user = metadata.text(USER, "") if isinstance(metadata.peek(USER), str) else ""
+    asked = Conversation(
         call.model,
         (),
-        max_tokens=config.integer("maxTokens", None),
-        stop=config.strings("stopSequences", ()),
+        output=form,
+        thinking=thinking,
+        max_tokens=limit,
+        stop=stops,
         knobs=knobs,
-        output=_output(output),
-        thinking=_thinking(_effort(output, free, vendor), free, vendor),
         stream=call.stream,
-        user=metadata.text(USER, "") if isinstance(metadata.peek(USER), str) else "",
+        user=user,
     )
+    return asked, config, output, metadata
 
 
 def _output(config: Fields) -> Output:
