@@ -31,7 +31,7 @@ from dragoman.dialects.bedrock.stream import BedrockDecoder
 from dragoman.dialects.kit import faults as kit
 from dragoman.dialects.kit.binding import JSON, TokenCounts, json_post
 from dragoman.dialects.rulebook import Breach
-from dragoman.errors import BadFrame, Fault, Kind, MalformedRequest
+from dragoman.errors import BadFrame, Fault, MalformedRequest
 from dragoman.model.capabilities import Alphabet, Capabilities, reads_results_by_order, traits
 from dragoman.model.conversation import Conversation
 from dragoman.model.filter import Filter
@@ -132,7 +132,7 @@ class BedrockCodec(Struct, frozen=True):
         return rules.breaches(call, vendor_of(call.model, self.vendor))
 
     render_fault = staticmethod(reply.render_fault)
-    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    stream_breaches = staticmethod(stream_rules.Lint.breaches)
     rules = staticmethod(RULES.declared)
 
 
@@ -205,21 +205,6 @@ VERSION = "bedrock-2023-05-31"
 _INVOKED_PATH = re.compile(r"/model/(.*)/(invoke|invoke-with-response-stream|count-tokens)/?\Z", re.DOTALL)
 _BETA = "anthropic-beta"
 _VERSION = "anthropic_version"  # the body's field: no header, which would mean another thing to Anthropic itself
-# What each kind of fault is called inside the body's family.
-_TYPES: dict[Kind, str] = {
-    "invalid": "invalid_request_error",
-    "context_full": "invalid_request_error",
-    "auth": "authentication_error",
-    "quota": "billing_error",
-    "permission": "permission_error",
-    "not_found": "not_found_error",
-    "too_large": "request_too_large",
-    "rate_limit": "rate_limit_error",
-    "server": "api_error",
-    "timeout": "timeout_error",
-    "overloaded": "overloaded_error",
-}
-_KINDS: dict[str, Kind] = {name: kind for kind, name in _TYPES.items() if kind != "context_full"}
 
 
 class InvokeBinding(Struct, frozen=True):
@@ -325,7 +310,7 @@ class _Chunks:
 def _opened(frame: Frame) -> Frame:
     if frame.error:
         fault = reply.exception_fault(frame)
-        error: Json = {"type": "error", "error": {"type": _TYPES[fault.kind], "message": fault.message}}
+        error: Json = {"type": "error", "error": {"type": kit.CLAUDE.usual_type(fault.kind), "message": fault.message}}
         return Frame("error", jsonio.encode(error), frame.raw)
     if frame.kind != "chunk":
         return frame
@@ -343,7 +328,7 @@ def _fault_in(data: bytes) -> Fault:
         kind, message = body.text("type", ""), body.text("message", "")
     except MalformedRequest:
         kind, message = "", ""
-    return Fault(_KINDS.get(kind, "server"), message or "the stream failed")
+    return Fault(kit.CLAUDE.by_type(kind) or "server", message or "the stream failed")
 
 
 BINDING = InvokeBinding()

@@ -103,7 +103,7 @@ _TABLE = FaultTable(
         "server": ("server_error", 500),
     }
 )
-_CODES: dict[Kind, str] = {
+CODES: dict[Kind, str] = {
     "auth": "invalid_api_key",
     "not_found": "model_not_found",
     "too_large": "request_too_large",
@@ -245,7 +245,7 @@ def _retry_after(response: HttpResponse) -> float | None:
 
 def render_error(fault: Fault) -> Object:
     own = KINDS.get(fault.code) == fault.kind and fault.code not in _ANY
-    code = fault.code if own else _CODES.get(fault.kind)
+    code = fault.code if own else CODES.get(fault.kind)
     return {"message": fault.message, "type": _TABLE.usual_type(fault.kind), "param": fault.at or None, "code": code}
 
 

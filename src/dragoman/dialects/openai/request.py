@@ -28,7 +28,7 @@ _NULLABLE = (
 
 
 @guards_depth(MalformedRequest)
-def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
+def parse_request(settings: OpenaiSettings, call: Call) -> Conversation:
     """Raises MalformedRequest, naming the place."""
     odd: Oddities = []
     body = call.body
@@ -102,7 +102,7 @@ def _schema(form: Fields) -> Output:
 # --- canonical to wire
 
 
-def render_request(conversation: Conversation, settings: OpenaiSettings) -> Call:
+def render_request(settings: OpenaiSettings, conversation: Conversation) -> Call:
     """Raises Unrepresentable for what Chat cannot say."""
     if conversation.previous is not None:
         raise Unrepresentable("Chat has no previous response to go on from", at="previous_response_id")

@@ -6,7 +6,7 @@ which service it is for. The same holds for streams: what a known service sends 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dragoman.dialects.base import Call
@@ -319,11 +319,6 @@ _ENVELOPE = ("id", "object", "created", "model")
 _Found = Iterator[tuple[str, str]]
 
 
-def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
-    """Everything the captured stream breaks, frame by frame."""
-    return tuple(_Lint(RULES).run(frames))
-
-
 class _ChoiceLint:
     def __init__(self) -> None:
         self.spoken = False
@@ -381,9 +376,11 @@ class _ChoiceLint:
                 yield "call_name", f"call {index} has a name"
 
 
-class _Lint(StreamLint):
-    def __init__(self, rules: Rulebook) -> None:
-        super().__init__(rules)
+class Lint(StreamLint):
+    rules = RULES
+
+    def __init__(self) -> None:
+        super().__init__()
         self._choices: dict[int, _ChoiceLint] = {}
         self._envelope: list[Any] | None = None
         self._usage = False

@@ -141,7 +141,7 @@ class ResponsesCodec(Struct, frozen=True):
     parse_fault = staticmethod(openai_errors.parse_fault)
     render_fault = staticmethod(openai_errors.render_fault)
     breaches = staticmethod(rules.breaches)
-    stream_breaches = staticmethod(rules.stream_breaches)
+    stream_breaches = staticmethod(rules.Lint.breaches)
     rules = staticmethod(RULES.declared)
 
 
@@ -208,7 +208,11 @@ def _stored(request: HttpRequest, path: str) -> Call:
     found = _STORED.search(path)
     action = _ACTIONS.get((request.method, found[2] or "")) if found else None
     if found is None or action is None:
-        raise _not_here(request.method, path)
+        message = (
+            f"{request.method} {path} is not offered here: POST {_PATH} makes a response, and GET, DELETE, /cancel and"
+            " /input_items are for one that is kept"
+        )
+        raise ClientFault(message, fault=Fault("not_found", message, 404, code="unknown_url"))
     # Without a key: that one is of the service that the client asked.
     query = "&".join(pair for pair in request.query.split("&") if unquote(pair.partition("=")[0]) != "key")
     streams = action == "read" and "true" in parse_qs(request.query).get("stream", ())
@@ -240,14 +244,6 @@ class ResponsesStored(Struct, frozen=True):
         error = render_error(fault)
         told: Json = {"type": "error", **{name: error[name] for name in ("code", "message", "param")}}
         return Payload(b"error", jsonio.encode(told), error=True)
-
-
-def _not_here(method: str, path: str) -> ClientFault:
-    message = (
-        f"{method} {path} is not offered here: POST {_PATH} makes a response, and GET, DELETE, /cancel and /input_items"
-        " are for one that is kept"
-    )
-    return ClientFault(message, fault=Fault("not_found", message, 404, code="unknown_url"))
 
 
 # --- how a request goes on from an earlier answer by its id (`previous_response_id`, `item_reference`)

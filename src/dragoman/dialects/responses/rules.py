@@ -6,7 +6,7 @@ and what one of them sends in its streams, is advice: a file does not say which 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dragoman.dialects.base import Call
@@ -311,14 +311,11 @@ _WORDS = {"function_call": ("call_id", "name", "arguments"), "custom_tool_call":
 _Found = Iterator[tuple[str, str]]
 
 
-def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
-    """Everything the captured stream breaks, frame by frame."""
-    return tuple(_Lint(RULES).run(frames))
+class Lint(StreamLint):
+    rules = RULES
 
-
-class _Lint(StreamLint):
-    def __init__(self, rules: Rulebook) -> None:
-        super().__init__(rules)
+    def __init__(self) -> None:
+        super().__init__()
         self._begun = False
         self._over = ""
         self._number = -1
