@@ -30,8 +30,9 @@ from dragoman.dialects.bedrock.rules import RULES
 from dragoman.dialects.bedrock.stream import BedrockDecoder
 from dragoman.dialects.kit import faults as kit
 from dragoman.dialects.kit.binding import JSON, TokenCounts, json_post
+from dragoman.dialects.kit.values import decoded, members, text
 from dragoman.dialects.rulebook import Breach
-from dragoman.errors import BadFrame, Fault, MalformedRequest
+from dragoman.errors import BadFrame, Fault
 from dragoman.model.capabilities import Alphabet, Capabilities, reads_results_by_order, traits
 from dragoman.model.conversation import Conversation
 from dragoman.model.filter import Filter
@@ -323,12 +324,9 @@ def _opened(frame: Frame) -> Frame:
 
 def _fault_in(data: bytes) -> Fault:
     """The fault that an error of the body's family tells."""
-    try:
-        body = Fields.parse(data).child("error")
-        kind, message = body.text("type", ""), body.text("message", "")
-    except MalformedRequest:
-        kind, message = "", ""
-    return Fault(kit.CLAUDE.by_type(kind) or "server", message or "the stream failed")
+    error = members(members(decoded(data)).get("error"))
+    kind = kit.CLAUDE.by_type(text(error.get("type"))) or "server"
+    return Fault(kind, text(error.get("message")) or "the stream failed")
 
 
 BINDING = InvokeBinding()

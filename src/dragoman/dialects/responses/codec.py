@@ -15,7 +15,7 @@ from dragoman.dialects.kit.binding import EVENTS, JSON, SseBinding, call_of, jso
 from dragoman.dialects.kit.faults import refusal
 from dragoman.dialects.kit.openai_errors import render_error, status_of
 from dragoman.dialects.kit.openai_requests import EFFORTS
-from dragoman.dialects.kit.values import NameOutput
+from dragoman.dialects.kit.values import NameOutput, decoded, members, text
 from dragoman.dialects.responses import reply, request, rules
 from dragoman.dialects.responses.blocks import FAMILY
 from dragoman.dialects.responses.encoder import ResponsesEncoder
@@ -186,7 +186,9 @@ class ResponsesBinding(SseBinding, frozen=True):
         if call.operation == "models":
             return HttpRequest("GET", f"{self.prefix}/models")
         if call.operation == "stored":
-            return _stored_request(call, self.prefix)
+            method, end = next(key for key, action in _ACTIONS.items() if action == call.hints["action"])
+            path = f"{self.prefix}{_PATH}/{call.hints['id']}{end and f'/{end}'}"
+            return HttpRequest(method, path, call.hints["query"], (("accept", EVENTS if call.stream else JSON),))
         body = call.body if isinstance(call.body, dict) else {}
         path, streams = _PATH, call.stream
         if call.operation == "count":
@@ -219,26 +221,13 @@ def _stored(request: HttpRequest, path: str) -> Call:
     return Call("stored", "", streams, None, {"id": found[1], "action": action, "query": query})
 
 
-def _stored_request(call: Call, prefix: str) -> HttpRequest:
-    method, end = next(key for key, action in _ACTIONS.items() if action == call.hints["action"])
-    path = f"{prefix}{_PATH}/{call.hints['id']}{end and f'/{end}'}"
-    accept = ("accept", EVENTS if call.stream else JSON)
-    return HttpRequest(method, path, call.hints["query"], (accept,))
-
-
 class ResponsesStored(Struct, frozen=True):
     def render_deleted(self, answer_id: str) -> bytes:
         return jsonio.encode({"id": answer_id, "object": "response", "deleted": True})
 
     def is_end(self, frame: Frame) -> bool:
-        kind = frame.kind
-        if not kind:  # a service that writes no `event:` lines
-            try:
-                told = jsonio.decode(frame.data)
-            except jsonio.JsonError:
-                return False
-            kind = str(told.get("type")) if isinstance(told, dict) else ""
-        return kind in _ENDS
+        # A service that writes no `event:` lines tells the type in the data alone.
+        return (frame.kind or text(members(decoded(frame.data)).get("type"))) in _ENDS
 
     def render_cut(self, fault: Fault) -> Payload:
         error = render_error(fault)

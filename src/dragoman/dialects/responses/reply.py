@@ -173,7 +173,7 @@ class Envelope:
     def __init__(self, given: str, model: str, extra: JsonObject, asked: Conversation, world: World) -> None:
         created = extra.pop("created_at", None)
         self.id = given if given.startswith("resp") else world.new_id("resp_")
-        self._head: JsonObject = {
+        self.head: JsonObject = {
             "id": self.id,
             "object": "response",
             "created_at": world.now() if created is None else created,
@@ -188,22 +188,19 @@ class Envelope:
             **extra,
         }
 
-    def begun(self) -> JsonObject:
-        return self._head
-
     def ended(self, stop: Stop, output: Sequence[Json], usage: Usage | None) -> JsonObject:
         own = KEPT.own_fields(stop.extra)
         if own.get("~status") in UNFINISHED:
-            return {**self._head, "status": own["~status"], "output": list(output)}
+            return {**self.head, "status": own["~status"], "output": list(output)}
         details: Json = own.get("incomplete_details")
         if details is None and stop.why in _INCOMPLETE and own.get("~status") != "completed":
             details = {"reason": _INCOMPLETE[stop.why]}
         status = "completed" if details is None else "incomplete"
         told = render_usage(usage or Usage())
-        return {**self._head, "status": status, "incomplete_details": details, "output": list(output), "usage": told}
+        return {**self.head, "status": status, "incomplete_details": details, "output": list(output), "usage": told}
 
     def failed(self, error: JsonObject, output: Sequence[Json]) -> JsonObject:
-        return {**self._head, "status": "failed", "error": error, "output": list(output)}
+        return {**self.head, "status": "failed", "error": error, "output": list(output)}
 
 
 def _repeated(asked: Conversation) -> JsonObject:

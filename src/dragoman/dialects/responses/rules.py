@@ -339,7 +339,11 @@ class Lint(StreamLint):
             return
         if kind != frame.kind:
             self.breach("event_name", "the event's name is its type")
-        self._numbered(data)
+        number = data.get("sequence_number")
+        if type(number) is not int or number <= self._number:
+            self.breach("sequence_number", "sequence numbers grow")
+        else:
+            self._number = number
         if not self._begun and kind not in ("response.created", "error"):
             if kind.startswith("response."):
                 self.breach("no_created", "response.created is the first event")
@@ -348,13 +352,6 @@ class Lint(StreamLint):
                 self.breach("early", "nothing comes before response.created")
         self._begun = self._begun or kind in ("response.created", "error")
         self._event(kind, data)
-
-    def _numbered(self, data: dict[str, Any]) -> None:
-        number = data.get("sequence_number")
-        if type(number) is not int or number <= self._number:
-            self.breach("sequence_number", "sequence numbers grow")
-        else:
-            self._number = number
 
     def _event(self, kind: str, data: dict[str, Any]) -> None:
         if kind in _STARTS:
