@@ -15,7 +15,7 @@ from dragoman.conformance import laws
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroCodec, KiroTargetBinding
 from dragoman.dialects.kiro.rules import GRADED, breaches
-from dragoman.dialects.kiro.stream_rules import stream_breaches
+from dragoman.dialects.kiro.stream_rules import Lint
 from dragoman.errors import DragomanError, LocalMisuse, MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
@@ -362,7 +362,7 @@ def test_a_result_says_whether_it_failed() -> None:
 
 
 def streamed(data: bytes) -> list[str]:
-    return [breach.rule for breach in stream_breaches(EventStreamDecoder().feed(data))]
+    return [breach.rule for breach in Lint.breaches(EventStreamDecoder().feed(data))]
 
 
 def test_the_lint_over_streams() -> None:

@@ -111,7 +111,7 @@ def test_a_message_is_told_in_the_order_that_the_sdk_helper_needs() -> None:
         "output_tokens_details": {"reasoning_tokens": 3},
         "total_tokens": 139,
     }
-    assert RESPONSES.codec.stream_breaches(frames(data)) == ()
+    assert RESPONSES.codec.stream_breaches(frames(data)) == []
 
 
 def test_codex_finds_the_whole_call_in_output_item_done() -> None:
@@ -144,7 +144,7 @@ def test_items_that_are_open_side_by_side_have_dense_places_and_stay_apart() -> 
     )
     data = encoded(RESPONSES, (STARTED, *items, *END))
     assert [item["arguments"] for item in told(data)[-1]["response"]["output"]] == ['{"x":1}', '{"y":2}']
-    assert RESPONSES.codec.stream_breaches(frames(data)) == ()
+    assert RESPONSES.codec.stream_breaches(frames(data)) == []
 
 
 @pytest.mark.parametrize("arguments", ['{"cmd": "rm', ""])
@@ -176,7 +176,7 @@ def test_reasoning_is_a_summary_with_its_seal() -> None:
     [item] = told(data)[-1]["response"]["output"]
     assert item["summary"] == [{"type": "summary_text", "text": "Hm."}] and item["encrypted_content"] == "gAAA"
     assert "response.reasoning_summary_part.added" in {event["type"] for event in told(data)}
-    assert RESPONSES.codec.stream_breaches(frames(data)) == ()
+    assert RESPONSES.codec.stream_breaches(frames(data)) == []
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ class AnthropicCodec(Struct, frozen=True):
     parse_fault = staticmethod(faults.parse_fault)
     render_fault = staticmethod(faults.render_fault)
     breaches = staticmethod(rules.breaches)
-    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    stream_breaches = staticmethod(stream_rules.Lint.breaches)
     rules = staticmethod(RULES.declared)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.dialects.kit.faults import FaultTable, unreadable
+from dragoman.dialects.kit.faults import CLAUDE, unreadable
 from dragoman.dialects.kit.values import decoded
 from dragoman.errors import Fault, Kind
 from dragoman.model.conversation import Conversation
@@ -10,25 +10,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
 
-_TABLE = FaultTable(
-    {
-        "invalid": ("invalid_request_error", 400),
-        "context_full": ("invalid_request_error", 400),
-        "auth": ("authentication_error", 401),
-        "quota": ("billing_error", 429),  # and `x-should-retry: false`, which clients know for a spent budget (D18)
-        "permission": ("permission_error", 403),
-        "not_found": ("not_found_error", 404),
-        "too_large": ("request_too_large", 413),
-        "rate_limit": ("rate_limit_error", 429),
-        "server": ("api_error", 500),
-        "timeout": ("timeout_error", 504),
-        "overloaded": ("overloaded_error", 529),
-    },
-    {"conflict_error": "invalid"},
-    statuses={424: "server"},
-    exact={"invalid": frozenset({405, 409, 415, 422}), "server": frozenset({501, 502})},
-)
-status_of = _TABLE.status_of
+status_of = CLAUDE.status_of
 # The service has one error type for these; only its words tell them apart.
 _BY_WORDS: tuple[tuple[str, Kind], ...] = (
     ("prompt is too long", "context_full"),
@@ -41,7 +23,7 @@ _BY_WORDS: tuple[tuple[str, Kind], ...] = (
 def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
     """What a refusal says, whoever sent it: the service, or a proxy on the way that speaks no JSON."""
     body = decoded(response.body)
-    kind = _TABLE.by_status(response.status)
+    kind = CLAUDE.by_status(response.status)
     if isinstance(body, dict):
         return fault_of(body, kind, response.status, response.retry_after)
     return Fault(kind, unreadable(response), response.status, response.retry_after)
@@ -55,19 +37,19 @@ def fault_of(
     error = error if isinstance(error, dict) else {"message": error or body.get("message")}
     code, message = error.get("type"), error.get("message")
     code = code if isinstance(code, str) else ""
-    kind = _TABLE.by_type(code) or kind
+    kind = CLAUDE.by_type(code) or kind
     if not isinstance(message, str) or not message:
         message = f"the upstream refused ({code or status or 'no reason given'})"
     if kind == "invalid":
         kind = next((meant for words, meant in _BY_WORDS if words in message.lower()), kind)
     details = error.get("details")
     told = jsonio.encode(details).decode() if isinstance(details, dict) else ""
-    return Fault(kind, message, status or _TABLE.usual_status(kind), wait, code=code, details=told)
+    return Fault(kind, message, status or CLAUDE.usual_status(kind), wait, code=code, details=told)
 
 
 def render_fault(fault: Fault) -> bytes:
     """The body of a refusal, which is also the data of an error event."""
-    error: dict[str, Json] = {"type": _TABLE.type_of(fault), "message": fault.message}
+    error: dict[str, Json] = {"type": CLAUDE.type_of(fault), "message": fault.message}
     if fault.details:
         error["details"] = jsonio.decode(fault.details)
     return jsonio.encode({"type": "error", "error": error})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from dragoman.dialects.anthropic.rules import RULES
 from dragoman.dialects.kit.lint import StreamLint
 from dragoman.dialects.kit.values import Object, decoded
-from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
 
 _GROWS_BY = {
@@ -32,14 +31,11 @@ _SAYS = {
 _CUT = ("max_tokens", "model_context_window_exceeded", "refusal", "pause_turn")
 
 
-def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
-    """Every rule of the stream's grammar that the frames break. `at` is the number of the frame."""
-    return _Lint(RULES).run(frames)
+class Lint(StreamLint):
+    rules = RULES
 
-
-class _Lint(StreamLint):
-    def __init__(self, rules: Rulebook) -> None:
-        super().__init__(rules)
+    def __init__(self) -> None:
+        super().__init__()
         self._open: dict[int, tuple[str, list[str]]] = {}
         self._next = 0
         self._begun = False

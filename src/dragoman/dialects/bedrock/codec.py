@@ -30,8 +30,9 @@ from dragoman.dialects.bedrock.rules import RULES
 from dragoman.dialects.bedrock.stream import BedrockDecoder
 from dragoman.dialects.kit import faults as kit
 from dragoman.dialects.kit.binding import JSON, TokenCounts, json_post
+from dragoman.dialects.kit.values import decoded, members, text
 from dragoman.dialects.rulebook import Breach
-from dragoman.errors import BadFrame, Fault, Kind, MalformedRequest
+from dragoman.errors import BadFrame, Fault
 from dragoman.model.capabilities import Alphabet, Capabilities, reads_results_by_order, traits
 from dragoman.model.conversation import Conversation
 from dragoman.model.filter import Filter
@@ -132,7 +133,7 @@ class BedrockCodec(Struct, frozen=True):
         return rules.breaches(call, vendor_of(call.model, self.vendor))
 
     render_fault = staticmethod(reply.render_fault)
-    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    stream_breaches = staticmethod(stream_rules.Lint.breaches)
     rules = staticmethod(RULES.declared)
 
 
@@ -205,21 +206,6 @@ VERSION = "bedrock-2023-05-31"
 _INVOKED_PATH = re.compile(r"/model/(.*)/(invoke|invoke-with-response-stream|count-tokens)/?\Z", re.DOTALL)
 _BETA = "anthropic-beta"
 _VERSION = "anthropic_version"  # the body's field: no header, which would mean another thing to Anthropic itself
-# What each kind of fault is called inside the body's family.
-_TYPES: dict[Kind, str] = {
-    "invalid": "invalid_request_error",
-    "context_full": "invalid_request_error",
-    "auth": "authentication_error",
-    "quota": "billing_error",
-    "permission": "permission_error",
-    "not_found": "not_found_error",
-    "too_large": "request_too_large",
-    "rate_limit": "rate_limit_error",
-    "server": "api_error",
-    "timeout": "timeout_error",
-    "overloaded": "overloaded_error",
-}
-_KINDS: dict[str, Kind] = {name: kind for kind, name in _TYPES.items() if kind != "context_full"}
 
 
 class InvokeBinding(Struct, frozen=True):
@@ -325,7 +311,7 @@ class _Chunks:
 def _opened(frame: Frame) -> Frame:
     if frame.error:
         fault = reply.exception_fault(frame)
-        error: Json = {"type": "error", "error": {"type": _TYPES[fault.kind], "message": fault.message}}
+        error: Json = {"type": "error", "error": {"type": kit.CLAUDE.usual_type(fault.kind), "message": fault.message}}
         return Frame("error", jsonio.encode(error), frame.raw)
     if frame.kind != "chunk":
         return frame
@@ -338,12 +324,9 @@ def _opened(frame: Frame) -> Frame:
 
 def _fault_in(data: bytes) -> Fault:
     """The fault that an error of the body's family tells."""
-    try:
-        body = Fields.parse(data).child("error")
-        kind, message = body.text("type", ""), body.text("message", "")
-    except MalformedRequest:
-        kind, message = "", ""
-    return Fault(_KINDS.get(kind, "server"), message or "the stream failed")
+    error = members(members(decoded(data)).get("error"))
+    kind = kit.CLAUDE.by_type(text(error.get("type"))) or "server"
+    return Fault(kind, text(error.get("message")) or "the stream failed")
 
 
 BINDING = InvokeBinding()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from dragoman.dialects.kit.values import Kept, base64_bytes
 from dragoman.errors import DragomanError
@@ -57,7 +57,6 @@ def render_mark(cache: Cache) -> dict[str, Json]:
 # A model's id tells its vendor, unless it is an opaque ARN: of those nothing is known, so nothing is held back.
 
 CLAUDE_EFFORTS = ("low", "medium", "high", "xhigh", "max")
-OTHER_EFFORTS = ("low", "medium", "high")
 
 
 class Vendor(Struct, frozen=True):
@@ -94,28 +93,17 @@ def _other(name: str, *, reasoning: Literal["unsigned", "none"] = "unsigned", re
 
 UNKNOWN = Vendor()
 CLAUDE = Vendor("anthropic", "signed", media=("image", "document"))
-NOVA = Vendor(
-    "amazon",
-    "unsigned",
-    claude_fields=False,
-    effort=(),
-    efforts=(),
+NOVA = structs.replace(
+    _other("amazon"),
     top_k=("inferenceConfig", "topK"),
     json_results=False,
+    cache=True,
     cached_tools=False,
-    strict_tools=False,
+    prefill=True,
     media=("image", "document", "video"),
 )
-GPT = Vendor(
-    "openai",
-    "unsigned",
-    claude_fields=False,
-    effort=("additionalModelRequestFields", "reasoning_effort"),
-    efforts=OTHER_EFFORTS,
-    top_k=(),
-    cache=False,
-    prefill=False,
-    strict_tools=False,
+GPT = structs.replace(
+    _other("openai"), effort=("additionalModelRequestFields", "reasoning_effort"), efforts=("low", "medium", "high")
 )
 
 # What an id holds, at the beginning of one of its words; the first that is found counts.

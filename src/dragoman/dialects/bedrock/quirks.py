@@ -11,7 +11,7 @@ from msgspec import structs
 
 from dragoman.dialects.bedrock.blocks import as_json
 from dragoman.dialects.bedrock.nodes import AS_JSON, FORMATS, KEPT, S3, Vendor
-from dragoman.dialects.kit.values import with_object_schema
+from dragoman.dialects.kit.values import NO_PARAMETERS, with_object_schema
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
@@ -44,32 +44,29 @@ class FitMedia(Filter):
     before = "pair_tools"
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        before = len(notes)
         last = max((i for i, message in enumerate(conversation.messages) if message.role == "user"), default=-1)
-        messages = tuple(
-            _each_block(message, lambda block, index=index: _fitted(block, index == last, notes))  # type: ignore[misc]
-            for index, message in enumerate(conversation.messages)
-        )
-        return (conversation if len(notes) == before else structs.replace(conversation, messages=messages)), None
+        return _each_media(conversation, notes, lambda media, turn: _media(media, turn == last, notes)), None
 
 
-def _each_block(message: Message, fit: Callable[[Block], Block | None]) -> Message:
-    blocks = tuple(kept for block in message.blocks if (kept := fit(block)) is not None)
-    return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+def _each_media(
+    conversation: Conversation, notes: Notes, fit: Callable[[Media, int | None], Media | Text | None]
+) -> Conversation:
+    """Fit each media, which None leaves out; with it goes the number of its turn, or None in a tool's result."""
+    before = len(notes)
 
+    def fitted(block: Block, turn: int | None) -> Iterator[Block]:
+        if isinstance(block, ToolResult) and any(isinstance(part, Media) for part in block.content):
+            yield structs.replace(block, content=tuple(each for part in block.content for each in fitted(part, None)))
+        elif not isinstance(block, Media):
+            yield block
+        elif (found := fit(block, turn)) is not None:
+            yield found
 
-def _fitted(block: Block, last: bool, notes: Notes) -> Block | None:
-    if isinstance(block, Media):
-        return _media(block, last, notes)
-    if isinstance(block, ToolResult) and any(isinstance(part, Media) for part in block.content):
-        content = tuple(kept for part in block.content if (kept := _part(part, notes)) is not None)
-        return block if content == block.content else structs.replace(block, content=content)
-    return block
-
-
-def _part(part: Text | Media | Opaque, notes: Notes) -> Text | Media | Opaque | None:
-    """A part of a result: what a tool gave is never refused."""
-    return _media(part, False, notes) if isinstance(part, Media) else part
+    messages = tuple(
+        structs.replace(message, blocks=tuple(each for block in message.blocks for each in fitted(block, turn)))
+        for turn, message in enumerate(conversation.messages)
+    )
+    return conversation if len(notes) == before else structs.replace(conversation, messages=messages)
 
 
 def _media(media: Media, last: bool, notes: Notes) -> Media | Text | None:
@@ -109,41 +106,26 @@ class NameDocuments(Filter):
     concerns: Features = frozenset({"media"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        before = len(notes)
         taken: set[str] = set()
-        messages = tuple(
-            _each_block(message, lambda block: _named(block, taken, notes)) for message in conversation.messages
-        )
-        return (conversation if len(notes) == before else structs.replace(conversation, messages=messages)), None
+        return _each_media(conversation, notes, lambda media, _: _named(media, taken, notes)), None
 
 
-def _named(block: Block, taken: set[str], notes: Notes) -> Block:
-    if isinstance(block, ToolResult):
-        content = tuple(_named(part, taken, notes) for part in block.content)
-        return block if content == block.content else structs.replace(block, content=content)
-    if not isinstance(block, Media) or block.kind != "document":
-        return block
-    name = _unique(clean_name(block.name), taken)
-    taken.add(name)
-    if name == block.name:
-        return block
-    notes.renamed("bedrock.document.name", block.at.path, f"the document {block.name!r} is sent as {name!r}")
-    return structs.replace(block, name=name)
-
-
-def clean_name(name: str) -> str:
-    """The name with only letters, digits, single spaces and - ( ) [ ] _ in it."""
-    plain = re.sub(r"[^a-zA-Z0-9 ()\[\]_-]", "-", re.sub(r"\s+", " ", name)).strip()
-    return plain[:LONGEST_NAME].rstrip() or "document"
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    number, unique = 1, name
-    while unique in taken:
+def _named(media: Media, taken: set[str], notes: Notes) -> Media:
+    if media.kind != "document":
+        return media
+    # Only letters, digits, single spaces and - ( ) [ ] _ are allowed.
+    clean = re.sub(r"[^a-zA-Z0-9 ()\[\]_-]", "-", re.sub(r"\s+", " ", media.name)).strip()
+    clean = clean[:LONGEST_NAME].rstrip() or "document"
+    number, name = 1, clean
+    while name in taken:
         number += 1
         suffix = f" ({number})"
-        unique = name[: LONGEST_NAME - len(suffix)].rstrip() + suffix
-    return unique
+        name = clean[: LONGEST_NAME - len(suffix)].rstrip() + suffix
+    taken.add(name)
+    if name == media.name:
+        return media
+    notes.renamed("bedrock.document.name", media.at.path, f"the document {media.name!r} is sent as {name!r}")
+    return structs.replace(media, name=name)
 
 
 class AccompanyDocuments(EachMessage):
@@ -342,7 +324,7 @@ def _stubs(conversation: Conversation, notes: Notes) -> Iterator[ToolSpec]:
     calls = [block for block in _blocks(conversation) if isinstance(block, ToolCall)]
     for name in dict.fromkeys(call.name for call in calls):
         notes.added("bedrock.tools.stub", "tools", f"{name} was called before, so the service wants it declared")
-        yield ToolSpec(name, _STUB, {"type": "object", "properties": {}})
+        yield ToolSpec(name, _STUB, NO_PARAMETERS)
 
 
 class SettleResults(Filter):

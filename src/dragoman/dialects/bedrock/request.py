@@ -10,9 +10,9 @@ from dragoman.dialects.base import Call
 from dragoman.dialects.bedrock.blocks import parse_answer, parse_block, parse_content, render_content, render_text
 from dragoman.dialects.bedrock.nodes import KEPT, Vendor, beside, extra_beside, render_mark, take_mark
 from dragoman.dialects.kit.settings import guards_depth, take_knobs
-from dragoman.dialects.kit.values import CLAUDE_MODES, render_claude_choice, tool_body
+from dragoman.dialects.kit.values import CLAUDE_MODES, NO_PARAMETERS, members, render_claude_choice, tool_body
 from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Extra, Opaque, Text, Where
+from dragoman.model.blocks import Opaque, Text, Where
 from dragoman.model.conversation import (
     Conversation,
     Held,
@@ -30,9 +30,6 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 # --- Tools and the choice among them, both directions: toolConfig, and what a vendor takes of a choice besides
-
-
-NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}}
 
 # --- reading
 
@@ -67,15 +64,15 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     return ToolSpec(name, description, known, None, strict, extra=extra_beside(KEPT.extra(spec), fields), at=at)
 
 
-def parse_choice(config: Fields | None, free: dict[str, Json], vendor: Vendor) -> ToolChoice:
+def parse_choice(config: Fields, free: dict[str, Json], vendor: Vendor) -> ToolChoice:
     """toolChoice, and what it has no word for: `none`, and whether calls may be parallel.
 
     That is taken from the fields that are for the vendor alone, unless it says what we have no word for.
     """
-    said = None if config is None else _choice_fields(config)
+    said = _choice_fields(config)
     mode, names = ("auto", ()) if said is None else _choice(said)
     at = Where("additionalModelRequestFields.tool_choice" if said is None else said.at)
-    is_unknown = said is None and config is not None and config.peek("toolChoice") is not None  # both stay as they are
+    is_unknown = said is None and config.peek("toolChoice") is not None  # both stay as they are
     more = free.pop("tool_choice", None) if vendor.claude_fields and not is_unknown else None
     rest = {**more} if isinstance(more, dict) else {}
     kind, alone, name = (rest.pop(each, None) for each in ("type", "disable_parallel_tool_use", "name"))
@@ -173,30 +170,17 @@ _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "
 def parse_request(call: Call, vendor: Vendor) -> Conversation:
     """Read a request. Raises MalformedRequest, naming the place."""
     fields = Fields(call.body)
-    settings = Settings(fields, vendor)
+    free = _free(fields)
+    asked, *read = _settings(call, fields, free, vendor)
     messages = tuple(map(_message, fields.children("messages", [])))
     system = _system(fields.children("system", []))
-    config = fields.maybe_child("toolConfig")
-    fields.any("toolConfig")
-    tools = parse_tools(config) if config else ()
-    choice = parse_choice(config, settings.free, vendor)
-    settings.keep("toolConfig", config)
+    config = _object(fields, "toolConfig")
+    tools, choice = parse_tools(config), parse_choice(config, free, vendor)
+    left: dict[str, Json] = {each.at: rest for each in (*read, config) if (rest := each.rest())}
     held = (Held("promptVariables", "promptVariables", _NO_PROMPTS),) if fields.peek("promptVariables") else ()
-    conversation = Conversation(
-        call.model,
-        messages,
-        system=system,
-        tools=tools,
-        tool_choice=choice,
-        output=settings.output,
-        thinking=settings.thinking,
-        max_tokens=settings.max_tokens,
-        stop=settings.stop,
-        knobs=settings.knobs,
-        stream=call.stream,
-        user=settings.user,
-        held=held,
-        extra=KEPT.extra_of(to_keep(fields.rest()) | settings.leftovers()),
+    extra = KEPT.extra_of(to_keep(fields.rest()) | left | ({FREE: free} if free else {}))
+    conversation = structs.replace(
+        asked, messages=messages, system=system, tools=tools, tool_choice=choice, held=held, extra=extra
     )
     return canonical(conversation)
 
@@ -272,93 +256,90 @@ _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
 _DISPLAYS = {"summarized": True, "omitted": False}
 
 
-class Settings:
-    """What a request's body says about the answer, read once; `rest` is what of it we do not know."""
+def _free(fields: Fields) -> dict[str, Json]:
+    """Take what is for the vendor alone, copied: taking from it changes nothing of the client's."""
+    free = fields.peek(FREE)
+    if isinstance(free, dict) or free is None:
+        fields.any(FREE)
+    return {name: {**each} if isinstance(each, dict) else each for name, each in members(free).items()}
 
-    def __init__(self, fields: Fields, vendor: Vendor) -> None:
-        self._vendor = vendor
-        self.rest: dict[str, Json] = {}
-        free = fields.peek(FREE)
-        self.free: dict[str, Json] = {}
-        if isinstance(free, dict):  # copied, so that taking from it changes nothing of the client's
-            self.free |= {name: {**each} if isinstance(each, dict) else each for name, each in free.items()}
-        if isinstance(free, dict) or free is None:
-            fields.any(FREE)
-        self.knobs: dict[str, float] = {}
-        self.max_tokens, self.stop = self._inference(fields)
-        output = fields.maybe_child("outputConfig")
-        self.output = self._output(output) if output else Output()
-        effort = self._effort(output)
-        self.keep("outputConfig", output)
-        self.thinking = self._thinking(effort)
-        self.user = self._user(fields)
 
-    def leftovers(self) -> dict[str, Json]:
-        """All that was read and not understood, under the names it came with."""
-        return self.rest | ({FREE: self.free} if self.free else {})
+def _object(fields: Fields, name: str) -> Fields:
+    """Take an object of the body; one that is absent or null is empty."""
+    inner = fields.maybe_child(name) or Fields({}, name)
+    fields.any(name)
+    return inner
 
-    def keep(self, name: str, fields: Fields | None) -> None:
-        """Keep the fields of an object of the body that were not read."""
-        if fields is not None and (rest := fields.rest()):
-            self.rest[name] = rest
 
-    def _inference(self, fields: Fields) -> tuple[int | None, tuple[str, ...]]:
-        limit: int | None = None
-        stops: tuple[str, ...] = ()
-        if config := fields.maybe_child("inferenceConfig"):
-            limit, stops = config.integer("maxTokens", None), config.strings("stopSequences", ())
-            self.knobs |= take_knobs(config, {"temperature": "temperature", "top_p": "topP"})
-            self.keep("inferenceConfig", config)
-        fields.any("inferenceConfig")
-        top_k = _taken(self.free, self._vendor.top_k, (int, float))
-        if isinstance(top_k, int | float):
-            self.knobs["top_k"] = top_k
-        return limit, stops
+def _settings(
+    call: Call, fields: Fields, free: dict[str, Json], vendor: Vendor
+) -> tuple[Conversation, Fields, Fields, Fields]:
+    """What a request says about the answer, as a conversation without messages, and the objects it was taken of.
 
-    def _output(self, config: Fields) -> Output:
-        """The schema asked for; a form of an unknown type stays among the unknown fields."""
-        form = config.peek("textFormat")
-        if not isinstance(form, dict) or form.get("type") != "json_schema":
-            return Output()
-        inner = config.child("textFormat")
-        inner.any("type")
-        structure = inner.child("structure")
-        schema = structure.child("jsonSchema")
-        said = _schema(schema)
-        name, kept = schema.text("name", ""), schema.rest()
-        more = structure.rest() | ({"jsonSchema": kept} if kept else {})
-        rest = to_keep(inner.rest()) | ({"structure": more} if more else {})
-        return Output("schema", name, said, extra=Extra("bedrock", rest) if rest else None)
+    What is known is taken of `free`, too.
+    """
+    config = _object(fields, "inferenceConfig")
+    limit, stops = config.integer("maxTokens", None), config.strings("stopSequences", ())
+    knobs = take_knobs(config, {"temperature": "temperature", "top_p": "topP"})
+    top_k = _taken(free, vendor.top_k, (int, float))
+    if isinstance(top_k, int | float):
+        knobs["top_k"] = top_k
+    output = _object(fields, "outputConfig")
+    form = _output(output)
+    thinking = _thinking(_effort(output, free, vendor), free, vendor)
+    metadata = _object(fields, "requestMetadata")
+    user = metadata.text(USER, "") if isinstance(metadata.peek(USER), str) else ""
+    asked = Conversation(
+        call.model,
+        (),
+        output=form,
+        thinking=thinking,
+        max_tokens=limit,
+        stop=stops,
+        knobs=knobs,
+        stream=call.stream,
+        user=user,
+    )
+    return asked, config, output, metadata
 
-    def _effort(self, output: Fields | None) -> str:
-        where = self._vendor.effort
-        if where[:1] == ("outputConfig",):
-            return output.text(where[1], "") if output else ""
-        said = _taken(self.free, where[1:], (str,)) if where else None
-        return said if isinstance(said, str) else ""
 
-    def _thinking(self, effort: str) -> Thinking:
-        said = self.free.get("thinking")
-        if not self._vendor.claude_fields or not isinstance(said, dict):
-            return Thinking(effort=effort)
-        mode, budget, display = _THINKING.get(str(said.get("type"))), said.get("budget_tokens"), said.get("display")
-        known = {"type", "budget_tokens", "display"} >= said.keys()
-        if mode is None or not known or type(budget) not in (int, type(None)) or display not in (None, *_DISPLAYS):
-            return Thinking(effort=effort)
-        if budget is not None and mode != "on":
-            return Thinking(effort=effort)
-        del self.free["thinking"]
-        show = _DISPLAYS[display] if isinstance(display, str) else None
-        return Thinking(mode, effort, budget if isinstance(budget, int) else None, show)  # type: ignore[arg-type]
+def _output(config: Fields) -> Output:
+    """The schema asked for; a form of an unknown type stays among the unknown fields."""
+    form = config.peek("textFormat")
+    if not isinstance(form, dict) or form.get("type") != "json_schema":
+        return Output()
+    inner = config.child("textFormat")
+    inner.any("type")
+    structure = inner.child("structure")
+    schema = structure.child("jsonSchema")
+    said = _schema(schema)
+    name, kept = schema.text("name", ""), schema.rest()
+    more = structure.rest() | ({"jsonSchema": kept} if kept else {})
+    rest = to_keep(inner.rest()) | ({"structure": more} if more else {})
+    return Output("schema", name, said, extra=KEPT.extra_of(rest))
 
-    def _user(self, fields: Fields) -> str:
-        metadata = fields.maybe_child("requestMetadata")
-        fields.any("requestMetadata")
-        if metadata is None:
-            return ""
-        user = metadata.text(USER, "") if isinstance(metadata.peek(USER), str) else ""
-        self.keep("requestMetadata", metadata)
-        return user
+
+def _effort(output: Fields, free: dict[str, Json], vendor: Vendor) -> str:
+    where = vendor.effort
+    if where[:1] == ("outputConfig",):
+        return output.text(where[1], "")
+    said = _taken(free, where[1:], (str,))
+    return said if isinstance(said, str) else ""
+
+
+def _thinking(effort: str, free: dict[str, Json], vendor: Vendor) -> Thinking:
+    said = free.get("thinking")
+    if not vendor.claude_fields or not isinstance(said, dict):
+        return Thinking(effort=effort)
+    mode, budget, display = _THINKING.get(str(said.get("type"))), said.get("budget_tokens"), said.get("display")
+    known = {"type", "budget_tokens", "display"} >= said.keys()
+    if mode is None or not known or type(budget) not in (int, type(None)) or display not in (None, *_DISPLAYS):
+        return Thinking(effort=effort)
+    if budget is not None and mode != "on":
+        return Thinking(effort=effort)
+    del free["thinking"]
+    show = _DISPLAYS[display] if isinstance(display, str) else None
+    return Thinking(mode, effort, budget if isinstance(budget, int) else None, show)  # type: ignore[arg-type]
 
 
 def _taken(free: dict[str, Json], path: tuple[str, ...], kinds: tuple[type, ...]) -> Json:

@@ -113,7 +113,9 @@ def breaches(call: Call, vendor: Vendor) -> Sequence[Breach]:
         for flaw in flaws(body, REQUEST)
         if flaw.kind != "null"
     ]
-    found += [*_tools(body), *_thinking(body, vendor), *_output(body), *_system(body)]
+    found += [*_tools(body), *_thinking(body, vendor), *_output(body)]
+    for block, at in objects(body.get("system"), "system"):
+        found += _blank(block, at)
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         if ":prompt/" not in call.model:
@@ -229,15 +231,10 @@ def _open_objects(schema: Json) -> bool:
     )
 
 
-def _system(body: Object) -> Iterator[Breach]:
-    for block, at in objects(body.get("system"), "system"):
-        text = block.get("text")
-        if isinstance(text, str) and not text.strip():
-            yield _blank(f"{at}.text")
-
-
-def _blank(at: str) -> Breach:
-    return breach("text.blank", at, "text content blocks must contain non-whitespace text")
+def _blank(block: Object, at: str) -> Iterator[Breach]:
+    text = block.get("text")
+    if isinstance(text, str) and not text.strip():
+        yield breach("text.blank", f"{at}.text", "text content blocks must contain non-whitespace text")
 
 
 # --- content
@@ -258,26 +255,16 @@ def _content(message: Object, at: str, vendor: Vendor) -> Iterator[Breach]:
 
 
 def _block(block: Object, at: str, vendor: Vendor) -> Iterator[Breach]:
-    text = block.get("text")
-    if isinstance(text, str) and not text.strip():
-        yield _blank(f"{at}.text")
+    yield from _blank(block, at)
     use = block.get("toolUse")
     if isinstance(use, dict) and not isinstance(use.get("input"), dict):
         detail = "The format of the value is invalid. Provide a json object for the field and try again."
         yield breach("tool_use.input", f"{at}.toolUse.input", detail)
-    result = block.get("toolResult")
-    if isinstance(result, dict):
-        yield from _result(result, f"{at}.toolResult")
+    for part, place in objects(members(block.get("toolResult")).get("content"), f"{at}.toolResult.content"):
+        yield from _blank(part, place)
     reasoning = block.get("reasoningContent")
     if isinstance(reasoning, dict):
         yield from _reasoning(reasoning, f"{at}.reasoningContent", vendor)
-
-
-def _result(result: Object, at: str) -> Iterator[Breach]:
-    for part, place in objects(result.get("content"), f"{at}.content"):
-        text = part.get("text")
-        if isinstance(text, str) and not text.strip():
-            yield _blank(f"{place}.text")
 
 
 def _reasoning(reasoning: Object, at: str, vendor: Vendor) -> Iterator[Breach]:

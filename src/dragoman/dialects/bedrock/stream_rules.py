@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from dragoman.dialects.bedrock.rules import RULES
 from dragoman.dialects.kit.lint import StreamLint
 from dragoman.dialects.kit.values import Object, decoded
-from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
@@ -40,14 +37,11 @@ _STARTS = ("toolUse", "toolResult", "image")
 _COUNTS = ("inputTokens", "outputTokens", "totalTokens")
 
 
-def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
-    """Every rule of the stream that the frames break, with the number of the frame."""
-    return _Lint(RULES).run(frames)
+class Lint(StreamLint):
+    rules = RULES
 
-
-class _Lint(StreamLint):
-    def __init__(self, rules: Rulebook) -> None:
-        super().__init__(rules)
+    def __init__(self) -> None:
+        super().__init__()
         self._open: dict[int, tuple[str, list[str]]] = {}  # by index: what it grows by, and the pieces of its input
         self._used: set[int] = set()
         self._cut: list[str] = []  # where a tool's input is no object

@@ -249,7 +249,7 @@ class GeminiCodec(Struct, frozen=True):
     parse_fault = staticmethod(reply.parse_fault)
     render_fault = staticmethod(reply.render_fault)
     breaches = staticmethod(rules.breaches)
-    stream_breaches = staticmethod(rules.stream_breaches)
+    stream_breaches = staticmethod(rules.Lint.breaches)
     rules = staticmethod(RULES.declared)
 
 

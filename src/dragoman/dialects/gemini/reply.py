@@ -122,12 +122,8 @@ def _wait(details: list[dict[str, Json]]) -> float | None:
 
 
 def _field(details: list[dict[str, Json]]) -> str:
-    for each in details:
-        for violation in items(each.get("fieldViolations")):
-            field = violation.get("field") if isinstance(violation, dict) else None
-            if isinstance(field, str) and field:
-                return field
-    return ""
+    violations = [violation for each in details for violation in items(each.get("fieldViolations"))]
+    return next((field for each in violations if (field := text(members(each).get("field")))), "")
 
 
 def render_fault(fault: Fault) -> bytes:

@@ -6,7 +6,7 @@ It is independent of readers and writers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.gemini.blocks import is_older
@@ -290,14 +290,11 @@ def _settings(body: Object) -> Iterator[Breach]:
 # --- what clients need of a stream, as a lint over captured frames; independent of the decoder and the encoder
 
 
-def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
-    """Every rule that the frames break. `at` is the number of the frame."""
-    return _Lint(RULES).run(frames)
+class Lint(StreamLint):
+    rules = RULES
 
-
-class _Lint(StreamLint):
-    def __init__(self, rules: Rulebook) -> None:
-        super().__init__(rules)
+    def __init__(self) -> None:
+        super().__init__()
         self._running: set[int] = set()
         self._stopped: set[int] = set()
         self._in_pieces = False  # the last call has more pieces to come

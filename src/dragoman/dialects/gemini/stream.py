@@ -181,21 +181,19 @@ class PartialCall:
         self._args |= given if isinstance(given, dict) else {}
         self._call |= {name: value for name, value in call.items() if value}
         for piece in pieces if isinstance(pieces, list) else ():
-            self._set(_spelt(piece), f"{at}.functionCall.partialArgs")
+            told, place = _spelt(piece), f"{at}.functionCall.partialArgs"
+            path = told.get("jsonPath")
+            found = [*_STEP.finditer(path)] if isinstance(path, str) else []
+            if not found or "$" + "".join(step[0] for step in found) != path:
+                raise MissingField("expected a JSON path", at=place)
+            steps = [int(step[2]) if step[2] else step[1] or step[3] for step in found]
+            _put(self._args, steps, next((told[name] for name in _VALUES if name in told), None), place)
         return None if more else self.part
 
     @property
     def part(self) -> dict[str, Json]:
         """The part that a whole call would be, as far as it has come."""
         return {**self._part, "functionCall": {**self._call, "args": self._args}}
-
-    def _set(self, piece: dict[str, Json], at: str) -> None:
-        path = piece.get("jsonPath")
-        found = [*_STEP.finditer(path)] if isinstance(path, str) else []
-        if not found or "$" + "".join(step[0] for step in found) != path:
-            raise MissingField("expected a JSON path", at=at)
-        steps = [int(step[2]) if step[2] else step[1] or step[3] for step in found]
-        _put(self._args, steps, next((piece[name] for name in _VALUES if name in piece), None), at)
 
 
 def joined(parts: list[Json], begun: PartialCall | None, at: str) -> tuple[list[Json], PartialCall | None]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dragoman.dialects.gemini.blocks import FAMILY, KEPT, child, each_of, names, read
-from dragoman.dialects.kit.values import tool_body
+from dragoman.dialects.kit.values import NO_PARAMETERS, tool_body
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Where
 from dragoman.model.conversation import ToolChoice, ToolSpec, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
-NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}}
 _TOOL = names(
     "functionDeclarations", "googleSearch", "googleSearchRetrieval", "codeExecution", "urlContext", "computerUse",
     "fileSearch", "googleMaps",

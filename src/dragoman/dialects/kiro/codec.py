@@ -179,7 +179,7 @@ class KiroCodec(Struct, frozen=True):
     def breaches(self, call: Call) -> Sequence[Breach]:
         return rules.breaches(reading.plain(call))
 
-    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    stream_breaches = staticmethod(stream_rules.Lint.breaches)
     rules = staticmethod(RULES.declared)
 
 

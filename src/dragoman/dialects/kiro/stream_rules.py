@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from dragoman.dialects.kiro.rules import RULES
 from dragoman.dialects.kit.lint import StreamLint
 from dragoman.dialects.kit.values import Object, decoded
-from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.fields import is_blank
 from dragoman.wire.frame import Frame
 
@@ -22,14 +19,11 @@ _CUTS = frozenset({"MAX_TOKENS", "LENGTH_LIMIT", "MAX_TIME", "MODEL_CONTEXT_WIND
 )  # reasons to stop in the middle of a call
 
 
-def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
-    """Return what a captured stream breaks: unknown events, payloads that are no objects, calls without an end."""
-    return _Lint(RULES).run(frames)
+class Lint(StreamLint):
+    rules = RULES
 
-
-class _Lint(StreamLint):
-    def __init__(self, rules: Rulebook) -> None:
-        super().__init__(rules)
+    def __init__(self) -> None:
+        super().__init__()
         self._open: dict[str, str] = {}  # the place where each open call began, by its id
         self._names: dict[str, str] = {}
         self._last = ""  # the id of the last call

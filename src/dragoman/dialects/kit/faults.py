@@ -86,6 +86,27 @@ class FaultTable:
         return fault.status if fault.status in self._exact.get(fault.kind, ()) else self.usual_status(fault.kind)
 
 
+# Of Anthropic's API, which Bedrock speaks too, beside its own.
+CLAUDE = FaultTable(
+    {
+        "invalid": ("invalid_request_error", 400),
+        "context_full": ("invalid_request_error", 400),
+        "auth": ("authentication_error", 401),
+        "quota": ("billing_error", 429),  # and `x-should-retry: false`, which clients know for a spent budget (D18)
+        "permission": ("permission_error", 403),
+        "not_found": ("not_found_error", 404),
+        "too_large": ("request_too_large", 413),
+        "rate_limit": ("rate_limit_error", 429),
+        "server": ("api_error", 500),
+        "timeout": ("timeout_error", 504),
+        "overloaded": ("overloaded_error", 529),
+    },
+    {"conflict_error": "invalid"},
+    statuses={424: "server"},
+    exact={"invalid": frozenset({405, 409, 415, 422}), "server": frozenset({501, 502})},
+)
+
+
 def unreadable(response: HttpResponse, unquoted: tuple[str, ...] = ("<",)) -> str:
     """Return a sentence about an error without words.
 

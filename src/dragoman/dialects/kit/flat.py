@@ -9,7 +9,7 @@ from msgspec import structs
 
 from dragoman.dialects.kit.values import items, members, untyped_media
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
 from dragoman.model.events import json_size
 from dragoman.model.filter import Action, Facts, Filter, MakeBack, Notes
@@ -77,7 +77,9 @@ class References:
 
     def _target(self, reference: str, seen: tuple[str, ...]) -> dict[str, Json]:
         if reference not in self._targets:
-            found = self._found(reference)
+            found: Json = self._whole if reference.startswith("#") else None
+            for name in reference.removeprefix("#").split("/")[1:]:
+                found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
             self._targets[reference] = found, json_size(found)
         place, size = self._targets[reference]
         if reference in seen or len(seen) >= _DEEPEST or not isinstance(place, dict) or size > self._left:
@@ -85,12 +87,6 @@ class References:
             return {}
         self._left -= size
         return self._schema(place, (*seen, reference))
-
-    def _found(self, reference: str) -> Json:
-        place: Json = self._whole if reference.startswith("#") else None
-        for name in reference.removeprefix("#").split("/")[1:]:
-            place = place.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(place, dict) else None
-        return place
 
 
 _ORDER: tuple[type[Block], ...] = (ToolResult, Reasoning, Text, Media, Opaque, ToolCall)
@@ -116,20 +112,14 @@ class FlatMessages(Filter):
     def _message(self, message: Message, notes: Notes) -> Message:
         if len(message.blocks) == 1 and type(message.blocks[0]) is Text:
             return message
-        typed = tuple([self._block(block, notes) for block in message.blocks])
-        blocks = _flat(typed)
-        if blocks != typed:
-            detail = "its texts became one, in the service's order: thinking, text, media, calls"
-            notes.changed(f"{self._family}.message", message.at.path, detail)
+        detail = "its texts became one, in the service's order: thinking, text, media, calls"
+        blocks = self._flat(message.blocks, message.at, detail, notes)
         return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
     def _block(self, block: Block, notes: Notes) -> Block:
         if isinstance(block, ToolResult):
-            typed = tuple([self._block(part, notes) for part in block.content])
-            content = _flat(typed)
-            if content != typed:
-                detail = "the texts of a result became one, and stand before its media"
-                notes.changed(f"{self._family}.message", block.at.path, detail)
+            detail = "the texts of a result became one, and stand before its media"
+            content = self._flat(block.content, block.at, detail, notes)
             return block if content == block.content else structs.replace(block, content=content)
         if not isinstance(block, Media):
             return block
@@ -140,15 +130,17 @@ class FlatMessages(Filter):
             block = structs.replace(block, kind=found.kind, mime=found.mime)
         return block
 
-
-def _flat(blocks: Sequence[Block]) -> tuple[Block, ...]:
-    flat: list[Block] = []
-    for kind in _ORDER:
-        alike = [block for block in blocks if type(block) is kind]
-        if len(alike) > 1 and kind in (Text, Reasoning):
-            alike = [structs.replace(alike[0], text=join_texts([block.text for block in alike]))]  # type: ignore[union-attr]
-        flat += [block for block in alike if not isinstance(block, Text | Reasoning) or block.text]
-    return tuple(flat)
+    def _flat(self, blocks: Sequence[Block], at: Where, detail: str, notes: Notes) -> tuple[Block, ...]:
+        typed = [self._block(block, notes) for block in blocks]
+        flat: list[Block] = []
+        for kind in _ORDER:
+            alike = [block for block in typed if type(block) is kind]
+            if len(alike) > 1 and kind in (Text, Reasoning):
+                alike = [structs.replace(alike[0], text=join_texts([block.text for block in alike]))]  # type: ignore[union-attr]
+            flat += [block for block in alike if not isinstance(block, Text | Reasoning) or block.text]
+        if flat != typed:
+            notes.changed(f"{self._family}.message", at.path, detail)
+        return tuple(flat)
 
 
 class NoChoice(Filter):

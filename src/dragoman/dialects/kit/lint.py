@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, TypeAlias
 
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
@@ -12,21 +12,24 @@ Found: TypeAlias = Iterator[tuple[str, str, str]]  # short name of a rule, place
 
 
 class StreamLint:
-    """The rules of a stream over captured frames. A dialect gives `frame` and `end`, which call `breach`."""
+    """The rules of a stream over captured frames. A dialect gives `rules`, `frame` and `end`, which call `breach`."""
 
-    def __init__(self, rules: Rulebook) -> None:
-        self._rules = rules
+    rules: ClassVar[Rulebook]
+
+    def __init__(self) -> None:
         self._found: list[Breach] = []
         self.at = ""  # the place of what is read
 
-    def run(self, frames: Iterable[Frame]) -> list[Breach]:
+    @classmethod
+    def breaches(cls, frames: Iterable[Frame]) -> Sequence[Breach]:
         """Return every breach; its place is the number of the frame, or the end."""
+        lint = cls()
         for number, frame in enumerate(frames):
-            self.at = f"frame {number}"
-            self.frame(frame)
-        self.at = "end"
-        self.end()
-        return self._found
+            lint.at = f"frame {number}"
+            lint.frame(frame)
+        lint.at = "end"
+        lint.end()
+        return lint._found
 
     def frame(self, frame: Frame) -> None:
         """Check one frame."""
@@ -38,4 +41,4 @@ class StreamLint:
 
     def breach(self, rule: str, detail: str, at: str | None = None) -> None:
         """Record the breach of a stream rule, here or at a place before."""
-        self._found.append(self._rules.breach(f"stream.{rule}", self.at if at is None else at, detail))
+        self._found.append(self.rules.breach(f"stream.{rule}", self.at if at is None else at, detail))

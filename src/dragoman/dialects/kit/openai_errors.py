@@ -103,7 +103,7 @@ _TABLE = FaultTable(
         "server": ("server_error", 500),
     }
 )
-_CODES: dict[Kind, str] = {
+CODES: dict[Kind, str] = {
     "auth": "invalid_api_key",
     "not_found": "model_not_found",
     "too_large": "request_too_large",
@@ -127,7 +127,9 @@ def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fau
     except jsonio.JsonError:
         text = " ".join(_TAG.sub(" ", response.body.decode("utf-8", "replace")).split())
         body = text[:_LONGEST_MESSAGE]
-    return fault_of(body, response.status, _retry_after(response))
+    millis = response.header("retry-after-ms")
+    told = re.fullmatch(r"\d{1,12}(\.\d+)?", millis, re.ASCII)
+    return fault_of(body, response.status, float(millis) / 1000 if told else response.retry_after)
 
 
 def fault_of(body: Json, status: int | None, retry_after: float | None = None) -> Fault:
@@ -235,17 +237,9 @@ def _kind(code: str, status: int | None, message: str) -> Kind:
     return told or "server" if status is None else _TABLE.by_status(status)
 
 
-def _retry_after(response: HttpResponse) -> float | None:
-    """Seconds to wait, from either header."""
-    millis = response.header("retry-after-ms")
-    if re.fullmatch(r"\d{1,12}(\.\d+)?", millis, re.ASCII):
-        return float(millis) / 1000
-    return response.retry_after
-
-
 def render_error(fault: Fault) -> Object:
     own = KINDS.get(fault.code) == fault.kind and fault.code not in _ANY
-    code = fault.code if own else _CODES.get(fault.kind)
+    code = fault.code if own else CODES.get(fault.kind)
     return {"message": fault.message, "type": _TABLE.usual_type(fault.kind), "param": fault.at or None, "code": code}
 
 

@@ -11,17 +11,16 @@ from typing import Literal, TypeAlias
 
 from msgspec import structs
 
-from dragoman.dialects.kit.values import FILE_TYPES, Object, base64_text, cannot, describe, is_url
-from dragoman.errors import MalformedRequest, MissingField, Unrepresentable
+from dragoman.dialects.kit.values import FILE_TYPES, NO_PARAMETERS, Object, base64_text, cannot, describe, is_url
+from dragoman.errors import BadFrame, MalformedRequest, MissingField, Unrepresentable
 from dragoman.model.blocks import Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Output, Thinking, ToolChoice, ToolSpec
+from dragoman.model.conversation import Output, Reply, Thinking, ToolChoice, ToolSpec
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json
 from dragoman.wire.jsonio import Json
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
-NO_PARAMETERS: Object = {"type": "object", "properties": {}}
 MODES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}
 # The words of other vendors: Mistral and Anthropic say `any`, Gemini says `validated`.
 OTHER_MODES = {**MODES, "any": ToolChoice("any"), "validated": ToolChoice("auto")}
@@ -46,6 +45,16 @@ def refuse_marks(block: Text | Media | ToolCall | ToolResult, api: str) -> None:
 def blamed_upstream(error: MalformedRequest) -> MissingField:
     """Return the error of a reply whose reader, which requests share, blamed a client."""
     return MissingField(error.fault.message, fault=structs.replace(error.fault, kind="server", status=502))
+
+
+def read_reply(body: bytes, read: Callable[[Fields], Reply]) -> Reply:
+    """Read a whole reply. Raises UpstreamViolation for what is none."""
+    try:
+        return read(Fields(jsonio.decode(body), "", BadFrame))
+    except (jsonio.JsonError, RecursionError) as error:
+        raise BadFrame(f"the reply is not JSON: {error}") from None
+    except MalformedRequest as error:
+        raise blamed_upstream(error) from None
 
 
 # --- settings

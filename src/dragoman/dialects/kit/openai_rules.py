@@ -1,4 +1,4 @@
-"""Rules that OpenAI's two APIs share: names, knobs and the parts of a message. Each yields rule, place and detail."""
+"""Rules that both APIs of OpenAI have: names, knobs, tools, parts of a message. Each yields rule, place and detail."""
 
 from __future__ import annotations
 
@@ -9,6 +9,24 @@ from typing import Any
 from dragoman.dialects.kit.lint import Found
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+# The rows of both tables.
+COMMON = """
+body.shape | documented | error | the body is an object
+message.role | documented | error | a message has a role, a string
+message.content | documented | error | content is a string or a list of parts
+message.part_type | documented | error | a part is an object with a type
+call.name | documented | error | a call has a name
+call.name_letters | observed | advice | OpenAI takes names of 1 to 64 of a-z A-Z 0-9 _ -
+tools.shape | documented | error | tools is an array of objects
+tools.name | documented | error | a function has a name
+tools.name_letters | observed | advice | OpenAI takes names of 1 to 64 of a-z A-Z 0-9 _ -
+tools.duplicate | inferred | advice | no two tools have one name
+tools.parameters | documented | error | parameters is a schema
+tool_choice.unknown_tool | observed | error | the chosen tool is declared
+knob.type | documented | error | a sampling setting is a number
+effort.unknown | documented | advice | OpenAI's efforts: none, minimal, low, medium, high, xhigh, max
+stream.no_json | observed | error | the data of a frame is a JSON object
+"""
 EFFORTS = (None, "none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
@@ -72,3 +90,20 @@ def tool_rules(
     seen.add(str(name))
     if kind == "function" and parameters is not None and not isinstance(parameters, dict):
         yield "tools.parameters", f"{at}{place}.parameters", "parameters is a schema"
+
+
+def format_rules(form: Any, definition: Any, rules: tuple[str, str, str], at: str, place: str) -> Found:
+    """The form of answers, which stands at `at`; the `definition` of an output schema stands at `place`.
+
+    `rules` are those about the name of a schema, the schema, and the form itself.
+    """
+    match form, definition:
+        case ((None | {"type": "text"} | {"type": "json_object"}), _):
+            return
+        case {"type": "json_schema"}, {"name": str(name)}:
+            if not is_name(name):
+                yield rules[0], f"{place}.name", "a name has 1 to 64 of a-z A-Z 0-9 _ -"
+            if not isinstance(definition.get("schema"), dict):
+                yield rules[1], f"{place}.schema", "schema is an object"
+        case _:
+            yield rules[2], at, "text, json_object, or json_schema with a name"

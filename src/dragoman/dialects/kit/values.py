@@ -25,6 +25,7 @@ from dragoman.wire.jsonio import Json
 
 Object: TypeAlias = dict[str, Json]
 Placed: TypeAlias = tuple[Object, str]  # an object, and its place in the payload
+NO_PARAMETERS: Object = {"type": "object", "properties": {}}  # the schema of a tool that takes none
 
 
 def members(value: Json) -> Object:
@@ -290,18 +291,13 @@ def with_object_schema(tool: ToolSpec | Opaque, rule: str, notes: Notes) -> Tool
     """Return the tool with parameters that are an object; `rule` notes the change."""
     if isinstance(tool, Opaque) or tool.schema is None or tool.schema.get("type") == "object":
         return tool
-    schema = _object_schema(tool.schema)
+    declared = tool.schema.get("type")
+    fits = declared is None or (isinstance(declared, list) and "object" in declared)
+    schema: Object = {**tool.schema, "type": "object"} if fits else {**NO_PARAMETERS}
     lost = tool.schema.keys() - schema.keys()
     detail = f"the parameters of {tool.name} are said to be an object"
     notes.add(rule, "dropped" if lost else "changed", tool.at.path, detail)
     return structs.replace(tool, schema=schema)
-
-
-def _object_schema(schema: Mapping[str, Json]) -> dict[str, Json]:
-    declared = schema.get("type")
-    if declared is None or (isinstance(declared, list) and "object" in declared):
-        return {**schema, "type": "object"}
-    return {"type": "object", "properties": {}}
 
 
 class NameOutput(Filter):
@@ -384,9 +380,6 @@ class Pairs:
 # Unknown fields of the outer and the inner object are kept for the family.
 
 
-_NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}}
-
-
 class Functions:
     """Reads and writes the tools and calls of one family."""
 
@@ -403,7 +396,7 @@ class Functions:
         name, description = function.identifier("name"), function.text("description", "")
         parameters = function.maybe_child("parameters")
         function.any("parameters")
-        schema = _NO_PARAMETERS if parameters is None else parameters.rest()
+        schema = NO_PARAMETERS if parameters is None else parameters.rest()
         at = Where(fields.at, bare=parameters is None)
         return ToolSpec(name, description, schema, extra=self._beside(fields, function), at=at)
 

@@ -68,7 +68,7 @@ class OllamaCodec(Struct, frozen=True):
     parse_fault = staticmethod(binding.parse_fault)
     render_fault = staticmethod(binding.render_fault)
     breaches = staticmethod(rules.breaches)
-    stream_breaches = staticmethod(rules.stream_breaches)
+    stream_breaches = staticmethod(rules.Lint.breaches)
     rules = staticmethod(rules.RULES.declared)
 
     def render_request(self, conversation: Conversation) -> Call:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.kit.flat import has_references
@@ -70,12 +70,8 @@ def _found(call: Call) -> Found:
             yield "tools.reference", f"tools[{index}]", ""
 
 
-def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
-    """What a captured stream breaks."""
-    return _Lint(RULES).run(frames)
-
-
-class _Lint(StreamLint):
+class Lint(StreamLint):
+    rules = RULES
     _over = False
 
     def frame(self, frame: Frame) -> None:

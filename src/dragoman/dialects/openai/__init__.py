@@ -8,7 +8,7 @@
     reply           a whole reply, both directions, and what streams share with it: stops, token counts, errors
     stream          frames to events: `chunk` is the shape of a frame, `choice` reads the fragments of one choice
     encoder         events to frames
-    rules           what services refuse, as a table and a lint of requests; `stream_rules` is the lint of streams
+    rules           what services refuse, as a table and a lint of requests and streams
 
 Only the registry imports this package. It is pure: it imports the kit and the model, and no other dialect.
 """

@@ -14,7 +14,7 @@ from dragoman.dialects.kit.faults import refusal
 from dragoman.dialects.kit.openai_errors import status_of
 from dragoman.dialects.kit.openai_requests import EFFORTS
 from dragoman.dialects.kit.values import NameOutput
-from dragoman.dialects.openai import reply, request, rules, stream_rules
+from dragoman.dialects.openai import reply, request, rules
 from dragoman.dialects.openai.blocks import DETAIL, FAMILY, FORMAT, KEPT, OpenaiSettings, is_older
 from dragoman.dialects.openai.encoder import OpenaiEncoder
 from dragoman.dialects.openai.messages import rank
@@ -23,7 +23,7 @@ from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.errors import Fault
 from dragoman.model.blocks import Extra
 from dragoman.model.capabilities import Alphabet, Capabilities, Trait, traits
-from dragoman.model.conversation import Conversation, Message, Reply
+from dragoman.model.conversation import Conversation, Message
 from dragoman.model.events import Budget
 from dragoman.model.filter import EachMessage, Facts, Features, Filter, MakeBack, Notes
 from dragoman.wire.fields import Fields
@@ -163,17 +163,11 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
         kept: list[Filter] = [KeepSpecialTokens()] if self.special_tokens else []
         return (OrderBlocks(), NameOutput("openai.name_output", "response_format"), OfferTools(), *asked, *kept)
 
-    def parse_request(self, call: Call) -> Conversation:
-        return request.parse_request(call, self)
-
-    def render_request(self, conversation: Conversation) -> Call:
-        return request.render_request(conversation, self)
-
-    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
-        return reply.parse_reply(body, asked, self)
-
-    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
-        return reply.render_reply(reply_, asked, world, self)
+    # Functions whose first parameter is the settings, as which they get this codec.
+    parse_request = request.parse_request
+    render_request = request.render_request
+    parse_reply = reply.parse_reply
+    render_reply = reply.render_reply
 
     def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> Encoder:
         return OpenaiEncoder(asked, world, self, budget)
@@ -182,7 +176,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     parse_fault = staticmethod(openai_errors.parse_fault)
     render_fault = staticmethod(openai_errors.render_fault)
     breaches = staticmethod(rules.breaches)
-    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    stream_breaches = staticmethod(rules.Lint.breaches)
     rules = staticmethod(RULES.declared)
 
 

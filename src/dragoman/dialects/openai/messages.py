@@ -318,19 +318,17 @@ def parse_detail(fields: Fields, position: int) -> Reasoning | Opaque:
 
 def _parse_block(fields: Fields) -> Reasoning | Opaque:
     """An entry of litellm's `thinking_blocks`."""
-    kind, spelt = fields.any("type"), {"~field": _BLOCKS}
-    if kind == "thinking":
-        text, signature = fields.text("thinking", ""), fields.text("signature", "")
-        seal = Seal(FAMILY, signature) if signature else None
-        return Reasoning(
-            text, FAMILY, seal, extra=KEPT.extra_of({**to_keep(fields.rest()), **spelt}), at=Where(fields.at)
-        )
+    kind = fields.any("type")
+    if kind not in ("thinking", "redacted_thinking"):
+        return _unknown(fields, kind, "thinking block", _BLOCKS)
+    text, seal = "", None
     if kind == "redacted_thinking":
         seal = Seal(FAMILY, fields.text("data"), "redacted")
-        return Reasoning(
-            "", FAMILY, seal, extra=KEPT.extra_of({**to_keep(fields.rest()), **spelt}), at=Where(fields.at)
-        )
-    return _unknown(fields, kind, "thinking block", _BLOCKS)
+    else:
+        text, signature = fields.text("thinking", ""), fields.text("signature", "")
+        seal = Seal(FAMILY, signature) if signature else None
+    extra = KEPT.extra_of({**to_keep(fields.rest()), "~field": _BLOCKS})
+    return Reasoning(text, FAMILY, seal, extra=extra, at=Where(fields.at))
 
 
 def _unknown(fields: Fields, kind: Json, name: str, slot: str) -> Opaque:
@@ -377,7 +375,8 @@ def render_reasoning(blocks: Sequence[Reasoning | Opaque], settings: OpenaiSetti
         return {}
     text = "".join(block.text for block in blocks if isinstance(block, Reasoning))
     first = blocks[0]
-    if len(blocks) == 1 and isinstance(first, Reasoning) and text and first.seal is None and _is_plain(first):
+    is_plain = not KEPT.wire_fields(first.extra) and _field(first) != _BLOCKS
+    if len(blocks) == 1 and isinstance(first, Reasoning) and text and first.seal is None and is_plain:
         return {plain_field(first, settings): text}
     fields: JsonObject = {plain_field(None, settings): text} if text else {}
     for name in ("reasoning_details", _BLOCKS):
@@ -385,10 +384,6 @@ def render_reasoning(blocks: Sequence[Reasoning | Opaque], settings: OpenaiSetti
         if entries:
             fields[name] = [_render_entry(entry, index, name) for index, entry in enumerate(entries)]
     return fields
-
-
-def _is_plain(block: Reasoning) -> bool:
-    return not KEPT.wire_fields(block.extra) and _field(block) != _BLOCKS
 
 
 def _field(block: Reasoning | Opaque) -> str:

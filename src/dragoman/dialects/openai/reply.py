@@ -8,7 +8,7 @@ from msgspec import structs
 
 from dragoman.dialects.base import World
 from dragoman.dialects.kit.openai_errors import fault_in, fault_of, status_of
-from dragoman.dialects.kit.openai_requests import arguments_text, blamed_upstream
+from dragoman.dialects.kit.openai_requests import arguments_text, read_reply
 from dragoman.dialects.kit.values import members
 from dragoman.dialects.kit.values import telling as nonzero
 from dragoman.dialects.openai.blocks import (
@@ -28,7 +28,7 @@ from dragoman.dialects.openai.blocks import (
 )
 from dragoman.dialects.openai.messages import assistant_blocks, render_reasoning, take_function_call
 from dragoman.dialects.openai.tools import render_call, render_older_call
-from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, UpstreamFault
+from dragoman.errors import Fault, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, Where
 from dragoman.model.conversation import (
     NO_REASON,
@@ -64,14 +64,9 @@ MESSAGE_SLOT = "message"  # an opaque block that holds fields of the message its
 # --- wire to canonical
 
 
-def parse_reply(body: bytes, asked: Conversation, settings: OpenaiSettings) -> Reply:
+def parse_reply(settings: OpenaiSettings, body: bytes, asked: Conversation) -> Reply:
     """Raises UpstreamFault for an error that came as a success, UpstreamViolation for what is no reply."""
-    try:
-        return _reply(Fields(jsonio.decode(body), "", BadFrame), asked, settings)
-    except (jsonio.JsonError, RecursionError) as error:
-        raise BadFrame(f"the reply is not JSON: {error}") from None
-    except MalformedRequest as error:  # the readers shared with requests blame a client
-        raise blamed_upstream(error) from None
+    return read_reply(body, lambda fields: _reply(fields, asked, settings))
 
 
 def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Reply:
@@ -187,7 +182,7 @@ _CHOICE = frozenset({"index", "message", "delta", "finish_reason", "usage"})
 # --- canonical to wire
 
 
-def render_reply(reply: Reply, asked: Conversation, world: World, settings: OpenaiSettings) -> bytes:
+def render_reply(settings: OpenaiSettings, reply: Reply, asked: Conversation, world: World) -> bytes:
     extra = KEPT.wire_fields(reply.extra)
     created = extra.pop("created", None)
     body: JsonObject = {

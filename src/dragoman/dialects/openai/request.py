@@ -9,6 +9,7 @@ from msgspec import structs
 from dragoman.dialects.base import Call
 from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
 from dragoman.dialects.kit.settings import guards_depth, take_choices, take_knobs, take_limit, take_stops
+from dragoman.dialects.kit.values import items
 from dragoman.dialects.openai.blocks import API, KEPT, MAX_TOKENS_FIELDS, JsonObject, OpenaiSettings, flat_text
 from dragoman.dialects.openai.messages import MessageParser, lead, render_messages
 from dragoman.dialects.openai.tools import Oddities, parse_choice, parse_tools, render_choice, render_tool
@@ -28,7 +29,7 @@ _NULLABLE = (
 
 
 @guards_depth(MalformedRequest)
-def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
+def parse_request(settings: OpenaiSettings, call: Call) -> Conversation:
     """Raises MalformedRequest, naming the place."""
     odd: Oddities = []
     body = call.body
@@ -38,7 +39,10 @@ def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
     parser = MessageParser(settings)
     system, messages = lead(parser.messages(fields.objects("messages")))
     kept: JsonObject = {}
-    max_tokens = _max_tokens(fields, settings, kept)
+    limit = next((name for name in MAX_TOKENS_FIELDS if fields.peek(name) is not None), settings.max_tokens_field)
+    if limit != settings.max_tokens_field:
+        kept["~max_tokens"] = limit
+    max_tokens = take_limit(fields, limit)
     user = take_user(fields, kept)
     tool_choice, unknown = parse_choice(fields, odd)
     kept |= unknown
@@ -66,13 +70,6 @@ def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
     return canonical(structs.replace(conversation, extra=KEPT.extra_of({**to_keep(rest), **kept})))
 
 
-def _max_tokens(fields: Fields, settings: OpenaiSettings, kept: JsonObject) -> int | None:
-    name = next((name for name in MAX_TOKENS_FIELDS if fields.peek(name) is not None), settings.max_tokens_field)
-    if name != settings.max_tokens_field:
-        kept["~max_tokens"] = name
-    return take_limit(fields, name)
-
-
 def _output(fields: Fields, kept: JsonObject) -> Output:
     given = fields.any("response_format")
     if given is None:
@@ -84,7 +81,10 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
         case "json_object":
             return Output("json", extra=KEPT.extra(form))
         case "json_schema":
-            return _schema(form)
+            inner = form.child("json_schema")
+            output = parse_schema(inner)
+            inside, rest = inner.rest(), to_keep(form.rest())
+            return structs.replace(output, extra=KEPT.extra_of({**rest, "json_schema": inside} if inside else rest))
         case str():
             kept["response_format"] = given
             return Output()
@@ -92,17 +92,10 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
             raise form.blame("expected one of text, json_object, json_schema", at=form.path("type"))
 
 
-def _schema(form: Fields) -> Output:
-    inner = form.child("json_schema")
-    output = parse_schema(inner)
-    inside, rest = inner.rest(), to_keep(form.rest())
-    return structs.replace(output, extra=KEPT.extra_of({**rest, "json_schema": inside} if inside else rest))
-
-
 # --- canonical to wire
 
 
-def render_request(conversation: Conversation, settings: OpenaiSettings) -> Call:
+def render_request(settings: OpenaiSettings, conversation: Conversation) -> Call:
     """Raises Unrepresentable for what Chat cannot say."""
     if conversation.previous is not None:
         raise Unrepresentable("Chat has no previous response to go on from", at="previous_response_id")
@@ -166,19 +159,15 @@ def chat_body(body: JsonObject, odd: Oddities) -> JsonObject:
     if instructions is not None:
         messages.append({"role": "system", "content": instructions})
     given = fields.pop("input")
-    items: list[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else _list(given)
-    for index, item in enumerate(items):
+    turns: list[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else items(given)
+    for index, item in enumerate(turns):
         _add(messages, Fields(item, f"input[{index}]"), odd)
     return {**fields, "messages": list(messages)}
 
 
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
-
-
 def _settings(fields: JsonObject, odd: Oddities) -> None:
     fields.pop("messages", None)
-    include = [each for each in _list(fields.pop("include", None)) if each != "reasoning.encrypted_content"]
+    include = [each for each in items(fields.pop("include", None)) if each != "reasoning.encrypted_content"]
     lost = [f"include[{each}]" for each in include]
     lost += [name for name in _UNKNOWN if fields.pop(name, None) not in (None, False, "disabled")]
     reasoning, text = fields.pop("reasoning", None), fields.pop("text", None)
@@ -256,7 +245,7 @@ def _add_call(messages: list[JsonObject], item: Fields) -> None:
     inner: Json = {"name": item.any("name"), words: item.any(words)}
     call: Json = {"id": item.text("call_id"), "type": kind, kind: inner}
     said = _answer(messages)
-    said["tool_calls"] = [*_list(said.get("tool_calls")), call]
+    said["tool_calls"] = [*items(said.get("tool_calls")), call]
 
 
 def _add_output(messages: list[JsonObject], item: Fields) -> None:

@@ -1,32 +1,31 @@
 """What services refuse in a request, read from raw JSON and independent of our own readers, and the table of all rules.
 
 Many services speak this dialect. What OpenAI alone refuses, while others answer it, is advice: a file does not say
-which service it is for. The same holds for streams (stream_rules.py): what a known service sends is advice.
+which service it is for. The same holds for streams: what a known service sends is advice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.kit import openai_rules
-from dragoman.dialects.kit.lint import Found
+from dragoman.dialects.kit.lint import Found, StreamLint
+from dragoman.dialects.kit.values import decoded, members
 from dragoman.dialects.rulebook import Breach, Rulebook
+from dragoman.wire.frame import Frame
 
 RULES = Rulebook.parse(
     "openai",
-    """
-body.shape | documented | error | the body is an object
+    openai_rules.COMMON
+    + """\
 messages.missing | documented | error | messages is an array
 messages.empty | observed | error | there is at least one message
 message.shape | documented | error | a message is an object
-message.role | documented | error | a message has a role, a string
 message.role_unknown | documented | advice | OpenAI knows developer, system, user, assistant, tool, function
-message.content | documented | error | content is a string or a list of parts
 message.no_content | observed | advice | OpenAI refuses a message without content; others take it
 message.empty_parts | observed | advice | OpenAI refuses an empty list of parts; others take it
-message.part_type | documented | error | a part is an object with a type
 message.part | documented | advice | a role has parts of its own types; some services take others
 message.name | documented | advice | a function message names its function
 call.none | observed | advice | OpenAI refuses an empty tool_calls; others take it
@@ -35,38 +34,27 @@ call.id | documented | error | a call has an id
 call.id_length | observed | advice | OpenAI takes ids of at most 64 characters; others take longer ones
 call.duplicate_id | inferred | advice | the ids of a message's calls differ
 call.type | documented | advice | the type is function or custom; Mistral's calls have none
-call.name | documented | error | a call has a name
-call.name_letters | observed | advice | OpenAI takes names of 1 to 64 of a-z A-Z 0-9 _ -
 call.arguments | documented | advice | arguments are a string; Mistral takes an object
 tool.unanswered_call | observed | error | every call is answered before the next message
 tool.answered_twice | observed | error | a call is answered once
 tool.unknown_call | observed | error | a tool message answers a call of the message before it
-tools.shape | documented | error | tools is an array of objects
 tools.empty | observed | advice | OpenAI refuses an empty list of tools; others take it
 tools.limit | documented | advice | OpenAI takes at most 128 tools; others take more
 tools.type | documented | advice | a tool has a type; services take function tools without
-tools.name | documented | error | a function has a name
-tools.name_letters | observed | advice | OpenAI takes names of 1 to 64 of a-z A-Z 0-9 _ -
-tools.duplicate | inferred | advice | no two tools have one name
-tools.parameters | documented | error | parameters is a schema
 tool_choice.without_tools | observed | advice | OpenAI refuses a choice without tools; others ignore it
 tool_choice.shape | documented | error | none, auto, required (any), a tool, or allowed_tools
-tool_choice.unknown_tool | observed | error | the chosen tool is declared
 parallel.without_tools | observed | advice | OpenAI refuses the flag without tools; others ignore it
-knob.type | documented | error | a sampling setting is a number
 knob.range | documented | advice | OpenAI's ranges: temperature 0 to 2, top_p 0 to 1, penalties -2 to 2
 n.range | documented | error | n is a whole number from 1 to 128
 stop.shape | documented | advice | OpenAI takes a string or up to four; others take more
 max_tokens.type | documented | error | a limit is a whole number
 max_tokens.range | documented | advice | a limit is above 0; local servers take -1 for none
 max_tokens.both | observed | advice | OpenAI refuses max_tokens beside max_completion_tokens
-effort.unknown | documented | advice | OpenAI's efforts: none, minimal, low, medium, high, xhigh, max
 stream_options.without_stream | observed | advice | OpenAI refuses stream_options without stream
 top_logprobs.without_logprobs | documented | advice | top_logprobs needs logprobs
 response_format.name | documented | advice | a name has 1 to 64 of a-z A-Z 0-9 _ -
 response_format.schema | documented | error | schema is an object
 response_format.shape | documented | advice | text, json_object, or json_schema with a name
-stream.no_json | observed | error | the data of a frame is a JSON object
 stream.named | documented | advice | frames have no event name
 stream.after_end | documented | advice | nothing follows [DONE] or an error
 stream.error_shape | documented | advice | an error is an object with a message; LM Studio's is a string
@@ -108,18 +96,19 @@ _PARTS = {
     "assistant": {"text", "refusal"},
     "user": {"text", "image_url", "input_audio", "file"},
 }
+_FORMAT = ("response_format.name", "response_format.schema", "response_format.shape")
 _RANGES = {"temperature": (0, 2), "top_p": (0, 1), "frequency_penalty": (-2, 2), "presence_penalty": (-2, 2)}
 
 
 def breaches(call: Call) -> Sequence[Breach]:
     """Everything the request breaks, in the order of the payload."""
-    body = call.body
+    return tuple(RULES.breach(*found) for found in _all(call.body, call.stream))
+
+
+def _all(body: Any, stream: bool) -> Found:
     if not isinstance(body, dict):
-        return (RULES.breach("body.shape", ""),)
-    return tuple(RULES.breach(rule, at, detail) for rule, at, detail in _all(body, call.stream))
-
-
-def _all(body: dict[str, Any], stream: bool) -> Found:
+        yield "body.shape", "", ""
+        return
     messages = body.get("messages")
     if not isinstance(messages, list):
         yield "messages.missing", "messages", "messages is an array"
@@ -132,7 +121,9 @@ def _all(body: dict[str, Any], stream: bool) -> Found:
     yield from _tools(body)
     yield from _choice(body)
     yield from _settings(body, stream)
-    yield from _format(body.get("response_format"))
+    form, at = body.get("response_format"), "response_format"
+    definition = {"schema": {}, **members(members(form).get("json_schema"))}
+    yield from openai_rules.format_rules(form, definition, _FORMAT, at, f"{at}.json_schema")
 
 
 # --- messages
@@ -321,15 +312,152 @@ def _settings(body: dict[str, Any], stream: bool) -> Found:
         yield "top_logprobs.without_logprobs", "top_logprobs", "top_logprobs needs logprobs"
 
 
-def _format(form: Any) -> Found:
-    match form:
-        case None | {"type": "text"} | {"type": "json_object"}:
+# --- streams: what one must be so that the official helpers of both languages read it, checked on raw frames
+
+_REASONS = {"stop", "length", "tool_calls", "content_filter", "function_call"}
+_ENVELOPE = ("id", "object", "created", "model")
+_Found = Iterator[tuple[str, str]]
+
+
+class _ChoiceLint:
+    def __init__(self) -> None:
+        self.spoken = False
+        self.finished = False
+        self.ended = False  # finished, or given the empty reason, which xAI sends with calls
+        self._named: list[bool] = []  # of each call, by index: whether it has its name
+
+    def delta(self, delta: dict[str, Any]) -> _Found:
+        if "role" in delta and self.spoken:
+            yield "role_twice", "the role comes once"
+        if not self.spoken and delta.get("role") != "assistant":
+            yield "no_role", "the first delta of a choice has the role assistant"
+        self.spoken = True
+        if self.finished and any(delta.get(name) for name in ("content", "refusal", "tool_calls", "function_call")):
+            yield "after_finish", "nothing is said after the finish_reason"
+        for name in ("content", "refusal"):
+            if isinstance(delta.get(name), list):
+                yield "content_parts", f"{name} is a string"
+            elif not isinstance(delta.get(name), str | None):
+                yield "content", f"{name} is a string"
+        details = delta.get("reasoning_details")
+        for entry in details if isinstance(details, list) else ():
+            if not isinstance(entry, dict) or type(entry.get("index")) is not int:
+                yield "details_index", "an entry of reasoning_details has an index"
+        calls = delta.get("tool_calls")
+        for entry in calls if isinstance(calls, list) else ():
+            yield from self._call(entry if isinstance(entry, dict) else {})
+
+    def _call(self, entry: dict[str, Any]) -> _Found:
+        index = entry.get("index")
+        kind = "custom" if isinstance(entry.get("custom"), dict) else "function"
+        inner = entry.get(kind)
+        inner = inner if isinstance(inner, dict) else {}
+        if not isinstance(inner.get("input" if kind == "custom" else "arguments"), str | None):
+            yield "arguments", "arguments are text"
+        if index is None:
+            yield "call_no_index", "a call has an index"
+            if not inner.get("name") and not self._named:
+                yield "call_name", "a call has a name"
             return
-        case {"type": "json_schema", "json_schema": {"name": str(name)} as inner}:
-            if not openai_rules.is_name(name):
-                place = "response_format.json_schema.name"
-                yield "response_format.name", place, "a name has 1 to 64 of a-z A-Z 0-9 _ -"
-            if not isinstance(inner.get("schema", {}), dict):
-                yield "response_format.schema", "response_format.json_schema.schema", "schema is an object"
-        case _:
-            yield "response_format.shape", "response_format", "text, json_object, or json_schema with a name"
+        if type(index) is not int or not 0 <= index <= len(self._named):
+            yield "call_index", "call indices are dense and begin with 0"
+            return
+        if index == len(self._named):
+            self._named.append(False)
+            if not (entry.get("id") and entry.get("type") and inner.get("name")):
+                yield "call_start", "the first entry of a call has id, type and name"
+        elif entry.get("id") or entry.get("type") or inner.get("name"):
+            yield "call_repeated", "id, type and name of a call come once"
+        self._named[index] = self._named[index] or bool(inner.get("name"))
+
+    def end(self) -> _Found:
+        for index, named in enumerate(self._named):
+            if not named:
+                yield "call_name", f"call {index} has a name"
+
+
+class Lint(StreamLint):
+    rules = RULES
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._choices: dict[int, _ChoiceLint] = {}
+        self._envelope: list[Any] | None = None
+        self._usage = False
+        self._over = ""
+
+    def frame(self, frame: Frame) -> None:
+        done = frame.data == b"[DONE]"
+        if self._over and not (done and self._over == "an error"):
+            self.breach("after_end", f"nothing follows {self._over}")
+        if frame.kind:
+            self.breach("named", "frames have no event name")
+        if done:
+            self._over = self._over or "[DONE]"
+            return
+        chunk = decoded(frame.data)
+        if not isinstance(chunk, dict):
+            self.breach("no_json", "the data of a frame is a JSON object")
+        elif (error := chunk if chunk.get("object") == "error" else chunk.get("error")) is not None:
+            self._over = "an error"
+            if not isinstance(error, dict) or not isinstance(error.get("message"), str):
+                self.breach("error_shape", "an error has a message")
+        else:
+            self._chunk(chunk)
+
+    def _chunk(self, chunk: dict[str, Any]) -> None:
+        envelope = [chunk.get(name) for name in _ENVELOPE]
+        if None in envelope or envelope[1] != "chat.completion.chunk":
+            self.breach("envelope", "a chunk has id, object, created and model")
+        elif self._envelope not in (None, envelope):
+            self.breach("envelope_changed", "id, object, created and model stay the same")
+        self._envelope = envelope
+        if self._usage:
+            self.breach("after_usage", "the usage chunk is the last")
+        choices = chunk.get("choices")
+        if choices is None and any(chunk.get(name) for name in ("usage", "x_groq", "base_resp")):
+            choices = []  # usage alone: the helpers want the array, some services leave it out
+            self.breach("empty", "a chunk has choices")
+        if not isinstance(choices, list):
+            self.breach("choices", "choices is an array")
+            return
+        if not choices:
+            self._usage = chunk.get("usage") is not None
+            if not self._usage:
+                self.breach("empty", "a chunk without choices tells the usage")
+        for choice in choices:
+            self._choice(choice)
+
+    def _choice(self, choice: Any) -> None:
+        if not isinstance(choice, dict):
+            self.breach("choice", "a choice is an object")
+            return
+        index, delta, reason = choice.get("index"), choice.get("delta"), choice.get("finish_reason")
+        if not isinstance(index, int | None) or isinstance(index, bool) or not isinstance(delta, dict | None):
+            self.breach("choice", "a choice has an index, a number, and a delta, an object")
+            return
+        if index is None or delta is None:
+            self.breach("choice_fields", "a choice has an index and a delta")
+        lint = self._choices.setdefault(index or 0, _ChoiceLint())
+        if delta is not None:
+            for found in lint.delta(delta):
+                self.breach(*found)
+        if reason is None:
+            return
+        if lint.finished and reason:
+            self.breach("finish_twice", "a choice finishes once")
+        if not isinstance(reason, str) or reason not in _REASONS:
+            self.breach("finish_reason", f"{reason!r} is no finish_reason")
+        lint.finished = lint.finished or bool(reason)
+        lint.ended = True
+
+    def end(self) -> None:
+        if not self._over:
+            self.breach("no_end", "a stream ends with [DONE] or an error")
+        if self._over == "an error":
+            return
+        if not (self._choices and all(lint.ended for lint in self._choices.values())):
+            self.breach("no_finish", "every choice has a finish_reason")
+        for lint in self._choices.values():
+            for found in lint.end():
+                self.breach(*found)

@@ -7,13 +7,13 @@ from typing import TypeAlias
 from dragoman.dialects.kit import openai_requests as requests
 from dragoman.dialects.kit.openai_requests import (
     MODES,
-    NO_PARAMETERS,
     OTHER_MODES,
     arguments_text,
     refuse_foreign,
     render_function,
     take_parameters,
 )
+from dragoman.dialects.kit.values import NO_PARAMETERS
 from dragoman.dialects.openai.blocks import API, FAMILY, FORMAT, KEPT, JsonObject, around, plain
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, ToolCall, Where

@@ -7,7 +7,7 @@
     reply           a whole response, both directions, and what streams share with it: stops, token counts, errors
     stream          frames to events: `growing` is an item while it grows
     encoder         events to frames
-    rules           what services refuse, as a table and a lint of requests; `stream_rules` is the lint of streams
+    rules           what services refuse, as a table and a lint of requests and streams
 
 Only the registry imports this package. It is pure: it imports the kit and the model, and no other dialect.
 """

@@ -15,8 +15,8 @@ from dragoman.dialects.kit.binding import EVENTS, JSON, SseBinding, call_of, jso
 from dragoman.dialects.kit.faults import refusal
 from dragoman.dialects.kit.openai_errors import render_error, status_of
 from dragoman.dialects.kit.openai_requests import EFFORTS
-from dragoman.dialects.kit.values import NameOutput
-from dragoman.dialects.responses import reply, request, rules, stream_rules
+from dragoman.dialects.kit.values import NameOutput, decoded, members, text
+from dragoman.dialects.responses import reply, request, rules
 from dragoman.dialects.responses.blocks import FAMILY
 from dragoman.dialects.responses.encoder import ResponsesEncoder
 from dragoman.dialects.responses.request import NAMES as HELD_NAMES
@@ -141,7 +141,7 @@ class ResponsesCodec(Struct, frozen=True):
     parse_fault = staticmethod(openai_errors.parse_fault)
     render_fault = staticmethod(openai_errors.render_fault)
     breaches = staticmethod(rules.breaches)
-    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    stream_breaches = staticmethod(rules.Lint.breaches)
     rules = staticmethod(RULES.declared)
 
 
@@ -186,7 +186,9 @@ class ResponsesBinding(SseBinding, frozen=True):
         if call.operation == "models":
             return HttpRequest("GET", f"{self.prefix}/models")
         if call.operation == "stored":
-            return _stored_request(call, self.prefix)
+            method, end = next(key for key, action in _ACTIONS.items() if action == call.hints["action"])
+            path = f"{self.prefix}{_PATH}/{call.hints['id']}{end and f'/{end}'}"
+            return HttpRequest(method, path, call.hints["query"], (("accept", EVENTS if call.stream else JSON),))
         body = call.body if isinstance(call.body, dict) else {}
         path, streams = _PATH, call.stream
         if call.operation == "count":
@@ -208,18 +210,15 @@ def _stored(request: HttpRequest, path: str) -> Call:
     found = _STORED.search(path)
     action = _ACTIONS.get((request.method, found[2] or "")) if found else None
     if found is None or action is None:
-        raise _not_here(request.method, path)
+        message = (
+            f"{request.method} {path} is not offered here: POST {_PATH} makes a response, and GET, DELETE, /cancel and"
+            " /input_items are for one that is kept"
+        )
+        raise ClientFault(message, fault=Fault("not_found", message, 404, code="unknown_url"))
     # Without a key: that one is of the service that the client asked.
     query = "&".join(pair for pair in request.query.split("&") if unquote(pair.partition("=")[0]) != "key")
     streams = action == "read" and "true" in parse_qs(request.query).get("stream", ())
     return Call("stored", "", streams, None, {"id": found[1], "action": action, "query": query})
-
-
-def _stored_request(call: Call, prefix: str) -> HttpRequest:
-    method, end = next(key for key, action in _ACTIONS.items() if action == call.hints["action"])
-    path = f"{prefix}{_PATH}/{call.hints['id']}{end and f'/{end}'}"
-    accept = ("accept", EVENTS if call.stream else JSON)
-    return HttpRequest(method, path, call.hints["query"], (accept,))
 
 
 class ResponsesStored(Struct, frozen=True):
@@ -227,27 +226,13 @@ class ResponsesStored(Struct, frozen=True):
         return jsonio.encode({"id": answer_id, "object": "response", "deleted": True})
 
     def is_end(self, frame: Frame) -> bool:
-        kind = frame.kind
-        if not kind:  # a service that writes no `event:` lines
-            try:
-                told = jsonio.decode(frame.data)
-            except jsonio.JsonError:
-                return False
-            kind = str(told.get("type")) if isinstance(told, dict) else ""
-        return kind in _ENDS
+        # A service that writes no `event:` lines tells the type in the data alone.
+        return (frame.kind or text(members(decoded(frame.data)).get("type"))) in _ENDS
 
     def render_cut(self, fault: Fault) -> Payload:
         error = render_error(fault)
         told: Json = {"type": "error", **{name: error[name] for name in ("code", "message", "param")}}
         return Payload(b"error", jsonio.encode(told), error=True)
-
-
-def _not_here(method: str, path: str) -> ClientFault:
-    message = (
-        f"{method} {path} is not offered here: POST {_PATH} makes a response, and GET, DELETE, /cancel and /input_items"
-        " are for one that is kept"
-    )
-    return ClientFault(message, fault=Fault("not_found", message, 404, code="unknown_url"))
 
 
 # --- how a request goes on from an earlier answer by its id (`previous_response_id`, `item_reference`)

@@ -65,9 +65,6 @@ class _Open(Struct):
     def where(self) -> JsonObject:
         return {"item_id": self.item["id"], "output_index": self.index}
 
-    def text(self) -> str:
-        return self.pieces.text()
-
 
 class ResponsesEncoder(Encoder):
     def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
@@ -102,9 +99,10 @@ class ResponsesEncoder(Encoder):
         if self._rewritten:
             return False
         number = self._number
+        together = len(events) < 2 or any(each.issuperset(map(type, events)) for each in _TOGETHER)
         if len(events) == 1 and type(events[0]) is ev.TextDelta:
             self._open[events[0].key].pieces.add(events[0].text)
-        elif not (_may_stand_together(events) and all(map(self._regular, events))):
+        elif not (together and all(map(self._regular, events))):
             return False
         else:
             self._written(events)
@@ -189,8 +187,8 @@ class ResponsesEncoder(Encoder):
         extra = KEPT.wire_fields(event.extra)
         envelope = self._envelope = Envelope(event.id, event.model, extra, self._asked, self._world)
         self._usage = event.usage
-        yield self._event("response.created", {"response": envelope.begun()})
-        yield self._event("response.in_progress", {"response": envelope.begun()})
+        yield self._event("response.created", {"response": envelope.head})
+        yield self._event("response.in_progress", {"response": envelope.head})
 
     def _stopped(self, stop: Stop) -> Iterator[Payload]:
         self._stop = stop
@@ -305,7 +303,7 @@ class ResponsesEncoder(Encoder):
             case Reasoning() as block:
                 yield from self._thought_done(grows, block)
             case ToolCall() as block:
-                if complete and (block.form == "text" or is_json(grows.text() or "{}")):
+                if complete and (block.form == "text" or is_json(grows.pieces.text() or "{}")):
                     yield from self._call_done(grows)
                 elif complete:
                     self._doubtful.append(grows)
@@ -369,7 +367,3 @@ _EMPTY_PART: JsonObject = {"type": "output_text", "text": "", "annotations": [],
 
 def _slot(block: Block) -> tuple[str, str, str, str]:
     return _CONTENT if KEPT.own_fields(block.extra).get(IN_CONTENT) else _SUMMARY
-
-
-def _may_stand_together(events: ev.Events) -> bool:
-    return len(events) < 2 or any({type(event) for event in events} <= together for together in _TOGETHER)

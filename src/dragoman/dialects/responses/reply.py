@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from dragoman.dialects.base import World
-from dragoman.dialects.kit.openai_errors import KINDS, TOLD_WAIT, fault_of
-from dragoman.dialects.kit.openai_requests import blamed_upstream
+from dragoman.dialects.kit.openai_errors import CODES, KINDS, TOLD_WAIT, fault_of
+from dragoman.dialects.kit.openai_requests import read_reply
 from dragoman.dialects.kit.values import telling
 from dragoman.dialects.responses.blocks import (
     FAMILY,
@@ -34,7 +34,7 @@ from dragoman.dialects.responses.tools import (
     render_tools,
     runs_search,
 )
-from dragoman.errors import BadFrame, DragomanError, Fault, Kind, MalformedRequest, MissingField, UpstreamFault
+from dragoman.errors import DragomanError, Fault, Kind, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Extra, Opaque, Reasoning, Text, ToolCall, Where
 from dragoman.model.conversation import (
     Choice,
@@ -79,13 +79,7 @@ _PREFIXES = {
 
 def parse_reply(body: bytes, asked: Conversation) -> Reply:
     """Raises UpstreamFault for a failed response, UpstreamViolation for what is none."""
-    try:
-        fields = Fields(jsonio.decode(body), "", BadFrame)
-        return _reply(fields, asked)
-    except (jsonio.JsonError, RecursionError) as error:
-        raise BadFrame(f"the reply is not JSON: {error}") from None
-    except MalformedRequest as error:  # the readers shared with requests blame a client
-        raise blamed_upstream(error) from None
+    return read_reply(body, lambda fields: _reply(fields, asked))
 
 
 def _reply(fields: Fields, asked: Conversation) -> Reply:
@@ -179,7 +173,7 @@ class Envelope:
     def __init__(self, given: str, model: str, extra: JsonObject, asked: Conversation, world: World) -> None:
         created = extra.pop("created_at", None)
         self.id = given if given.startswith("resp") else world.new_id("resp_")
-        self._head: JsonObject = {
+        self.head: JsonObject = {
             "id": self.id,
             "object": "response",
             "created_at": world.now() if created is None else created,
@@ -194,22 +188,19 @@ class Envelope:
             **extra,
         }
 
-    def begun(self) -> JsonObject:
-        return self._head
-
     def ended(self, stop: Stop, output: Sequence[Json], usage: Usage | None) -> JsonObject:
         own = KEPT.own_fields(stop.extra)
         if own.get("~status") in UNFINISHED:
-            return {**self._head, "status": own["~status"], "output": list(output)}
+            return {**self.head, "status": own["~status"], "output": list(output)}
         details: Json = own.get("incomplete_details")
         if details is None and stop.why in _INCOMPLETE and own.get("~status") != "completed":
             details = {"reason": _INCOMPLETE[stop.why]}
         status = "completed" if details is None else "incomplete"
         told = render_usage(usage or Usage())
-        return {**self._head, "status": status, "incomplete_details": details, "output": list(output), "usage": told}
+        return {**self.head, "status": status, "incomplete_details": details, "output": list(output), "usage": told}
 
     def failed(self, error: JsonObject, output: Sequence[Json]) -> JsonObject:
-        return {**self._head, "status": "failed", "error": error, "output": list(output)}
+        return {**self.head, "status": "failed", "error": error, "output": list(output)}
 
 
 def _repeated(asked: Conversation) -> JsonObject:
@@ -339,15 +330,10 @@ def render_usage(usage: Usage) -> JsonObject:
 
 # The code of a response that failed.
 _CODES: dict[Kind, str] = {
+    **CODES,
     "invalid": "invalid_prompt",
-    "auth": "invalid_api_key",
     "permission": "permission_denied",
-    "not_found": "model_not_found",
     "too_large": "invalid_prompt",
-    "rate_limit": "rate_limit_exceeded",
-    "quota": "insufficient_quota",
-    "overloaded": "server_is_overloaded",
-    "context_full": "context_length_exceeded",
     "timeout": "server_error",
     "server": "server_error",
 }

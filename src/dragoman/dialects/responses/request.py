@@ -53,7 +53,7 @@ def parse_request(call: Call) -> Conversation:
         stream=call.stream,
         previous=fields.identifier("previous_response_id") if goes_on else fields.text("previous_response_id", None),
         user=take_user(fields, kept),
-        held=held_by_service(fields, messages),
+        held=tuple(_held(fields, messages)),
     )
     kept |= to_keep({name: value for name, value in fields.rest().items() if value is not None})
     conversation = canonical(structs.replace(conversation, extra=KEPT.extra_of(kept)))
@@ -108,13 +108,8 @@ _NO_COMPACTION = "the target cannot compact a conversation; leave this out, or s
 NAMES = frozenset({"previous_response_id", "conversation", REFERENCE, "prompt", "background", "context_management"})
 
 
-def held_by_service(fields: Fields, messages: Iterable[Message]) -> tuple[Held, ...]:
+def _held(fields: Fields, messages: Iterable[Message]) -> Iterator[Held]:
     """Raises MalformedRequest for what names nothing."""
-    missing = references(messages)
-    return (*_fields(fields), *(Held(REFERENCE, at, _NO_ITEM.format(repr(name)), turns=True) for at, name in missing))
-
-
-def _fields(fields: Fields) -> Iterator[Held]:
     if (previous := fields.peek("previous_response_id")) is not None:
         why = (
             f"no response {text_of(previous)!r} is known here. A gateway keeps the answers of upstreams that do not"
@@ -141,6 +136,8 @@ def _fields(fields: Fields) -> Iterator[Held]:
     for index, entry in enumerate(management if isinstance(management, list) else ()):
         if object_of(entry).get("type") == "compaction":
             yield Held("context_management", f"context_management[{index}]", _NO_COMPACTION)
+    for at, item_id in references(messages):
+        yield Held(REFERENCE, at, _NO_ITEM.format(repr(item_id)), turns=True)
 
 
 def references(messages: Iterable[Message]) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """What services refuse in a request, read from raw JSON and independent of our own readers, and the table of all rules.
 
 OpenAI, Azure, xAI, Groq, OpenRouter, vLLM and others speak this dialect. What one of them refuses and others answer,
-and what one of them sends in its streams (stream_rules.py), is advice: a file does not say which service it is for.
+and what one of them sends in its streams, is advice: a file does not say which service it is for.
 """
 
 from __future__ import annotations
@@ -11,25 +11,21 @@ from typing import Any
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.kit import openai_rules
-from dragoman.dialects.kit.lint import Found
-from dragoman.dialects.kit.values import members
+from dragoman.dialects.kit.lint import Found, StreamLint
+from dragoman.dialects.kit.values import decoded, members
 from dragoman.dialects.rulebook import Breach, Rulebook
+from dragoman.wire.frame import Frame
 
 RULES = Rulebook.parse(
     "responses",
-    """
-body.shape | documented | error | the body is an object
+    openai_rules.COMMON
+    + """\
 input.missing | documented | error | input is a string or an array of items
 input.empty | observed | error | there is something to answer
 item.type | documented | error | an item is an object with a type, or a role
-message.role | documented | error | a message has a role, a string
 message.role_unknown | documented | advice | OpenAI knows developer, system, user, assistant
-message.content | documented | error | content is a string or a list of parts
-message.part_type | documented | error | a part is an object with a type
 message.part | observed | advice | OpenAI takes output parts from the assistant, input parts from others
 call.call_id | documented | error | a call has a call_id
-call.name | documented | error | a call has a name
-call.name_letters | observed | advice | OpenAI takes names of 1 to 64 of a-z A-Z 0-9 _ -
 call.arguments | documented | error | arguments are a string
 call.duplicate_id | inferred | advice | the ids of calls differ; Mantle repeats call_0 in every response
 call.unanswered | observed | error | every call is answered
@@ -40,26 +36,17 @@ output.answered_twice | inferred | advice | a call is answered once
 output.unknown_call | observed | error | an output answers a call before it
 output.kind | documented | advice | an output is of the kind of its call
 reasoning.summary | documented | advice | reasoning has a list of summary parts
-tools.shape | documented | error | tools is an array of objects
 tools.type | documented | advice | a tool has a type
-tools.name | documented | error | a function has a name
-tools.name_letters | observed | advice | OpenAI takes names of 1 to 64 of a-z A-Z 0-9 _ -
-tools.duplicate | inferred | advice | no two tools have one name
-tools.parameters | documented | error | parameters is a schema
 tool_choice.without_tools | observed | advice | OpenAI refuses a choice without tools
 tool_choice.shape | documented | error | none, auto, required, a tool, or allowed_tools
-tool_choice.unknown_tool | observed | error | the chosen tool is declared
-knob.type | documented | error | a sampling setting is a number
 knob.range | documented | advice | OpenAI's ranges: temperature 0 to 2, top_p 0 to 1
 max_output_tokens.type | documented | error | the limit is a whole number
 max_output_tokens.range | observed | advice | OpenAI takes no limit below 16 tokens; others do
-effort.unknown | documented | advice | OpenAI's efforts: none, minimal, low, medium, high, xhigh, max
 previous.both | documented | error | previous_response_id and conversation exclude each other
 unknown_field | observed | advice | OpenAI refuses fields of Chat Completions; others ignore them
 format.name | documented | advice | a name has 1 to 64 of a-z A-Z 0-9 _ -
 format.schema | documented | error | schema is an object
 format.shape | documented | advice | text, json_object, or json_schema with a name
-stream.no_json | observed | error | the data of a frame is a JSON object
 stream.type | documented | error | an event has a type
 stream.event_name | documented | advice | the event's name is its type; clients read the type
 stream.after_end | documented | advice | nothing but [DONE] follows the last event
@@ -98,18 +85,19 @@ _PARTS = {
 }
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 _OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
+_FORMAT = ("format.name", "format.schema", "format.shape")
 _RANGES = {"temperature": (0, 2), "top_p": (0, 1)}
 
 
 def breaches(call: Call) -> Sequence[Breach]:
     """Everything the request breaks, in the order of the payload."""
-    body = call.body
+    return tuple(RULES.breach(*found) for found in _all(call.body))
+
+
+def _all(body: Any) -> Found:
     if not isinstance(body, dict):
-        return (RULES.breach("body.shape", ""),)
-    return tuple(RULES.breach(rule, at, detail) for rule, at, detail in _all(body))
-
-
-def _all(body: dict[str, Any]) -> Found:
+        yield "body.shape", "", ""
+        return
     given = body.get("input")
     if isinstance(given, list):
         if not given and not (body.get("instructions") or _continues(body)):
@@ -255,8 +243,11 @@ def _choice(body: dict[str, Any]) -> Found:
         return
     for tool in wanted:
         kind = tool.get("type") if isinstance(tool, dict) else None
-        if kind in ("function", "custom") and not _is_among(names, tool.get("namespace"), tool.get("name")):
-            yield "tool_choice.unknown_tool", "tool_choice", f"there is no tool {tool.get('name')!r}"
+        if kind not in ("function", "custom"):
+            continue
+        name, namespace = tool.get("name"), tool.get("namespace")
+        if not any(name == other and namespace in (None, "", space) for space, other in names):
+            yield "tool_choice.unknown_tool", "tool_choice", f"there is no tool {name!r}"
 
 
 def _declares_later(body: dict[str, Any]) -> bool:
@@ -273,10 +264,6 @@ def _names(tools: Any, namespace: Any = None) -> Iterator[tuple[Any, Any]]:
             yield from _names(tool.get("tools"), tool.get("name"))
 
 
-def _is_among(names: Sequence[tuple[Any, Any]], namespace: Any, name: Any) -> bool:
-    return any(name == other and namespace in (None, "", space) for space, other in names)
-
-
 # --- settings
 
 
@@ -287,25 +274,190 @@ def _settings(body: dict[str, Any]) -> Found:
         yield "max_output_tokens.type", "max_output_tokens", "it is a whole number"
     elif limit is not None and limit < _LEAST_TOKENS:
         yield "max_output_tokens.range", "max_output_tokens", f"at least {_LEAST_TOKENS} tokens"
-    reasoning = body.get("reasoning")
-    yield from openai_rules.effort_rules(members(reasoning).get("effort"), "reasoning.effort")
+    yield from openai_rules.effort_rules(members(body.get("reasoning")).get("effort"), "reasoning.effort")
     if body.get("previous_response_id") and body.get("conversation"):
         yield "previous.both", "conversation", "previous_response_id and conversation exclude each other"
     for name in ("stop", "n", "messages", "max_tokens", "response_format"):
         if body.get(name) is not None:
             yield "unknown_field", name, f"there is no field {name} here"
-    text = body.get("text")
-    yield from _format(text.get("format") if isinstance(text, dict) else None)
+    form, at = members(body.get("text")).get("format"), "text.format"
+    yield from openai_rules.format_rules(form, form, _FORMAT, at, at)
 
 
-def _format(form: Any) -> Found:
-    match form:
-        case None | {"type": "text"} | {"type": "json_object"}:
+# --- streams: what one must be so that the SDKs' helpers and Codex read it, checked on raw frames
+
+_ENDS = {
+    "response.completed": "completed",
+    "response.incomplete": "incomplete",
+    "response.failed": "failed",
+    "response.cancelled": "cancelled",
+}
+_STARTS = ("response.created", "response.in_progress", "response.queued")
+_IN_PART = ("response.output_text.", "response.refusal.")
+_GROWS = {
+    "response.output_text.": "message",
+    "response.refusal.": "message",
+    "response.content_part.": "message",
+    "response.function_call_arguments.": "function_call",
+    "response.custom_tool_call_input.": "custom_tool_call",
+    "response.reasoning_summary_": "reasoning",
+    "response.reasoning_text.": "reasoning",
+}
+_DETAILS = {
+    "input_tokens_details": ("cached_tokens",),
+    "output_tokens_details": ("reasoning_tokens",),
+}
+_WORDS = {"function_call": ("call_id", "name", "arguments"), "custom_tool_call": ("call_id", "name", "input")}
+_Found = Iterator[tuple[str, str]]
+
+
+class Lint(StreamLint):
+    rules = RULES
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun = False
+        self._over = ""
+        self._number = -1
+        self._added = 0
+        self._kinds: dict[int, str] = {}  # of open items, by output_index
+        self._parts: set[tuple[int, int]] = set()
+        self._done = 0
+
+    def frame(self, frame: Frame) -> None:
+        if frame.data == b"[DONE]":
+            return  # some end with it; clients take no notice
+        if self._over:
+            self.breach("after_end", f"nothing follows {self._over}")
+        data = decoded(frame.data)
+        if not isinstance(data, dict):
+            self.breach("no_json", "the data of a frame is a JSON object")
             return
-        case {"type": "json_schema", "name": str(name)}:
-            if not openai_rules.is_name(name):
-                yield "format.name", "text.format.name", "a name has 1 to 64 of a-z A-Z 0-9 _ -"
-            if not isinstance(form.get("schema"), dict):
-                yield "format.schema", "text.format.schema", "schema is an object"
-        case _:
-            yield "format.shape", "text.format", "text, json_object, or json_schema with a name"
+        kind = data.get("type")
+        if not isinstance(kind, str):
+            self.breach("type", "an event has a type")
+            return
+        if kind != frame.kind:
+            self.breach("event_name", "the event's name is its type")
+        number = data.get("sequence_number")
+        if type(number) is not int or number <= self._number:
+            self.breach("sequence_number", "sequence numbers grow")
+        else:
+            self._number = number
+        if not self._begun and kind not in ("response.created", "error"):
+            if kind.startswith("response."):
+                self.breach("no_created", "response.created is the first event")
+                self._begun = True  # said once
+            else:
+                self.breach("early", "nothing comes before response.created")
+        self._begun = self._begun or kind in ("response.created", "error")
+        self._event(kind, data)
+
+    def _event(self, kind: str, data: dict[str, Any]) -> None:
+        if kind in _STARTS:
+            response = data.get("response")
+            if not isinstance(response, dict) or not response.get("id"):
+                self.breach("response", "a response has an id")
+        elif kind in _ENDS:
+            self._over = kind
+            self._ended(_ENDS[kind], data.get("response"))
+        elif kind == "error":
+            self._over = kind
+        elif kind == "response.output_item.added":
+            self._item_added(data)
+        elif kind == "response.output_item.done":
+            self._item_done(data)
+        elif grows := next((name for name in _GROWS if kind.startswith(name)), ""):
+            self._grown(kind, grows, data)
+
+    def _item_added(self, data: dict[str, Any]) -> None:
+        index, item = data.get("output_index"), data.get("item")
+        if index != self._added:
+            self.breach("output_index", f"output_index must be {self._added}, not {index}")
+        kind = item.get("type") if isinstance(item, dict) else None
+        if not isinstance(kind, str):
+            self.breach("item", "an item has a type")
+        self._kinds[index if type(index) is int else self._added] = str(kind)
+        self._added += 1
+
+    def _item_done(self, data: dict[str, Any]) -> None:
+        item = data.get("item")
+        kind = item.get("type") if isinstance(item, dict) else None
+        if not isinstance(item, dict) or not isinstance(kind, str):
+            self.breach("item", "an item has a type")
+            return
+        added = self._kinds.pop(self._index_of(data, kind), None)
+        if added is None:
+            self.breach("item_not_open", f"the {kind} was not added")
+        elif added != kind:
+            self.breach("item_kind", f"the item is a {added}")
+        self._done += 1
+        for name in _WORDS.get(kind, ()):
+            if not isinstance(item.get(name), str):
+                self.breach("item_field", f"a {kind} has {name}, a string")
+        if kind == "reasoning" and not isinstance(item.get("summary"), list):
+            self.breach("summary", "reasoning has a summary, a list")
+
+    def _index_of(self, data: dict[str, Any], kind: str) -> int:
+        """Return the place of the item that is done; without an index it is the last open one of its kind."""
+        index = _place(data, "output_index")
+        if index >= 0:
+            return index
+        return next((place for place, each in reversed(self._kinds.items()) if each == kind), -1)
+
+    def _grown(self, kind: str, grows: str, data: dict[str, Any]) -> None:
+        if kind.endswith(".delta") and not isinstance(data.get("delta"), str):
+            self.breach("delta", "a delta is text")
+        index, part = _place(data, "output_index"), _place(data, "content_index")
+        if index not in self._kinds:
+            self.breach("item_not_open", f"item {index} is not open")
+            return
+        if self._kinds[index] != _GROWS[grows] and grows != "response.content_part.":
+            self.breach("item_kind", f"item {index} is a {self._kinds[index]}")
+        if kind == "response.content_part.added":
+            self._parts.add((index, part))
+        elif kind.startswith(_IN_PART) and (index, part) not in self._parts:
+            self.breach("part_not_added", f"part {part} of item {index} was not added")
+
+    def _ended(self, status: str, response: Any) -> None:
+        if not isinstance(response, dict) or not response.get("id"):
+            self.breach("response", "a response has an id")
+            return
+        if response.get("status") != status:
+            self.breach("status", f"the status is {status}")
+        output = response.get("output")
+        if not isinstance(output, list) or (status != "failed" and len(output) != self._done):
+            self.breach("output", "the last event tells all items that are done")
+        if status == "failed":
+            error = response.get("error")
+            if not isinstance(error, dict) or not (error.get("code") and error.get("message")):
+                self.breach("error", "a failed response has an error with a code and a message")
+        for found in _usage(response.get("usage")):
+            self.breach(*found)
+
+    def end(self) -> None:
+        if not self._over:
+            self.breach("no_end", "a stream ends with response.completed, incomplete or failed")
+        if self._over == "response.completed":
+            for kind in self._kinds.values():
+                rule = "open_call" if kind in _WORDS else "open_item"
+                self.breach(rule, f"the {kind} is done before the end")
+
+
+def _place(data: dict[str, Any], name: str) -> int:
+    value = data.get(name)
+    return value if type(value) is int else -1
+
+
+def _usage(usage: Any) -> _Found:
+    if usage is None:
+        return
+    if not isinstance(usage, dict) or any(
+        type(usage.get(name)) is not int for name in ("input_tokens", "output_tokens", "total_tokens")
+    ):
+        yield "usage", "usage has input_tokens, output_tokens and total_tokens"
+        return
+    for name, counts in _DETAILS.items():
+        details = usage.get(name)
+        if not isinstance(details, dict) or any(type(details.get(count)) is not int for count in counts):
+            yield "usage_details", f"usage has {name} with {', '.join(counts)}"

@@ -298,11 +298,9 @@ def _thought(slot: str, name: str = "") -> _Grow:
 
 
 def _whole_thought(slot: str) -> _Grow:
-    def grow(item: Item, told: Fields) -> ev.Events:
-        part = _part(told, f"{slot}_index")
-        return item.thought_whole(slot, part, (told.maybe_child("part") or told).text("text", ""))
-
-    return grow
+    return lambda item, told: item.thought_whole(
+        slot, _part(told, f"{slot}_index"), (told.maybe_child("part") or told).text("text", "")
+    )
 
 
 def _delta(item: Item, told: Fields) -> ev.Events:

@@ -13,7 +13,8 @@ from typing import Literal
 from msgspec import structs
 
 from dragoman.dialects.kit import openai_requests as requests
-from dragoman.dialects.kit.openai_requests import NO_PARAMETERS, take_parameters
+from dragoman.dialects.kit.openai_requests import take_parameters
+from dragoman.dialects.kit.values import NO_PARAMETERS
 from dragoman.dialects.responses.blocks import API, FAMILY, KEPT, JsonObject, object_of, text_of
 from dragoman.model.blocks import (
     Block,
@@ -161,15 +162,12 @@ def _namespace(fields: Fields) -> Iterable[ToolSpec | Opaque]:
     }
     for tool in inside:
         if tool.peek("type") == "namespace" and tool.peek("tools"):
-            yield Opaque(FAMILY, tool.rest(), "namespace", echo=True, extra=_inside(name, about), at=Where(tool.at))
+            extra = KEPT.extra_of({**about, NAMESPACE: name})
+            yield Opaque(FAMILY, tool.rest(), "namespace", echo=True, extra=extra, at=Where(tool.at))
             yield from _nested(tool, name)
         else:
             yield _tool(tool, name, about)
         about = {}
-
-
-def _inside(namespace: str, about: Mapping[str, Json]) -> Extra | None:
-    return KEPT.extra_of({**about, NAMESPACE: namespace})
 
 
 def _nested(fields: Fields, outer: str) -> Iterable[ToolSpec | Opaque]:
