@@ -1,4 +1,4 @@
-"""What a request to an upstream is signed with: the protocol, a plain key, and what every kind of credential needs."""
+"""What a request to an upstream is signed with: the protocol, and what every kind of credential needs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from base64 import b64encode, urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from typing import Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Generic, NoReturn, Protocol, TypeAlias, TypeVar, runtime_checkable
 from urllib.parse import quote, quote_plus, unquote, urlsplit
-
-from msgspec import Struct
 
 from dragoman.errors import Fault, UpstreamFault
 from dragoman.http.addresses import choose_proxy
@@ -100,35 +98,6 @@ def with_headers(request: HttpRequest, headers: Headers) -> HttpRequest:
     names = [name for name, _ in headers]
     kept = [header for header in request.headers if header[0] not in names]
     return HttpRequest(request.method, request.path, request.query, (*kept, *headers), request.body)
-
-
-class StaticKey(Struct, frozen=True):
-    """A key that never changes, in the header its upstream wants. An empty key signs nothing."""
-
-    name: str
-    key: Secret
-    style: Literal["bearer", "x-api-key", "api-key"] = "bearer"
-
-    @property
-    def expires_at(self) -> float | None:
-        return None
-
-    async def sign(self, request: HttpRequest) -> HttpRequest:
-        if not self.key:
-            return request
-        key = self.key.reveal()
-        return with_headers(
-            request, (("authorization", f"Bearer {key}") if self.style == "bearer" else (self.style, key),)
-        )
-
-    async def refused(self, status: int) -> bool:
-        return False
-
-    def describe(self) -> dict[str, Json]:
-        return {"name": self.name, "type": "key", "state": "ok" if self.key else "none", "expires_at": None}
-
-    def secrets(self) -> list[Secret]:
-        return [self.key] if self.key else []
 
 
 class SingleFlight(Generic[T]):
