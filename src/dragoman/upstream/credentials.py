@@ -13,7 +13,7 @@ from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from dragoman.errors import Fault, UpstreamFault
 from dragoman.http.addresses import choose_proxy
-from dragoman.http.client.client import Client, Timeouts, Tls
+from dragoman.http.client.client import Client, Timeouts
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
@@ -146,12 +146,12 @@ async def fetching(environ: Mapping[str, str]) -> AsyncIterator[Fetch]:
         await client.aclose()
 
 
-def fetch_through(client: Client, environ: Mapping[str, str], tls: Tls | None = None) -> Fetch:
+def fetch_through(client: Client, environ: Mapping[str, str]) -> Fetch:
     """Make a `Fetch` of a client; proxies are those the environment names."""
 
     async def fetch(base_url: str, request: HttpRequest) -> HttpResponse:
         proxy = choose_proxy(base_url, environ)
-        reply = await client.open(base_url, request, timeouts=_TIMEOUTS, tls=tls, proxy=proxy)
+        reply = await client.open(base_url, request, timeouts=_TIMEOUTS, proxy=proxy)
         return HttpResponse(reply.status, reply.headers, await reply.read(_LARGEST))
 
     return fetch
