@@ -45,7 +45,7 @@ def _silences(_: Pair) -> Iterable[Probe]:
 def big(text: str = "", arguments: str = "", chunk: int = 1 << 25) -> Script:
     """A script of more than one would write down."""
     part = script.Say(text) if text else script.Use("get_weather", arguments, "c")
-    return Script(turns=(script.Turn(parts=(part,), pace=script.Pace(chunk=chunk)),), then="last")
+    return Script(turns=(script.Turn(parts=(part,), chunk=chunk),), then="last")
 
 
 def flood(case: Case) -> None:

@@ -23,7 +23,7 @@ from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import write_private
 from dragoman.gateway.serve import running_gateway
 from dragoman.simulator import running_simulator
-from dragoman.upstream.credentials import Secret, StaticKey, spellings
+from dragoman.upstream.credentials import Secret, spellings
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, QUICK, House, RawClient, chat, gated, house, messages, upstream
 from tests.security.parrot import Parrot, forms, parrot
@@ -277,8 +277,8 @@ def test_point_15_no_value_shows_its_secret(planted: tuple[Parrot, Path]) -> Non
             values += [backend, backend.upstream, *backend.all_credentials]
             values += [vars(each) for each in backend.all_credentials if hasattr(each, "__dict__")]
         shown = [f"{value!r}{value}" for value in values]
-    held = StaticKey("a", Secret(SLOTS["bearer"]))
-    shown += [repr(held), str(held.key), f"{held.key}", format(held.key)]
+    held = Secret(SLOTS["bearer"])
+    shown += [repr(held), str(held), f"{held}", format(held)]
     assert [text[:200] for text in shown if found(text)] == []
 
 

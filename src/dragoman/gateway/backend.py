@@ -24,33 +24,29 @@ from dragoman.gateway.policy import Budget, Redirected, Refused, with_reset
 from dragoman.gateway.preparing import Bounds, PlanCache
 from dragoman.gateway.redaction import Known, cut
 from dragoman.gateway.routing import fits
-from dragoman.gateway.secrets import Secret
+from dragoman.gateway.secrets import Secret, plain
 from dragoman.gateway.upstreams import Login, Upstream
 from dragoman.gateway.upstreams import Timeouts as Seconds
 from dragoman.http.client.client import Client, Reply, Slots, Timeouts, Tls
 from dragoman.model.conversation import Conversation
 from dragoman.upstream import credentials
-from dragoman.upstream.credentials import Credential, CredentialFault, Fetch, Settling, StaticKey, with_headers
+from dragoman.upstream.credentials import Credential, CredentialFault, Fetch, Settling, with_headers
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
 # --- the credentials of an upstream, made from its configuration. Nothing is read or run before it is needed
 
 
-SIMULATED = StaticKey("simulated", credentials.Secret("simulated"))  # a simulator wants some key, any key
-_NONE = StaticKey("none", credentials.Secret())
-
-
 def credentials_of(upstream: Upstream, base_url: str, fetch: Fetch) -> Sequence[Credential]:
     """All that may sign for this upstream; one that signs nothing if it has none."""
     if upstream.kind == "simulator":
-        return (SIMULATED,)
+        return (ConfiguredKey("simulated", plain("simulated"), "authorization"),)  # a simulator wants any key
     keys = [_key(upstream, index, key, base_url, fetch) for index, key in enumerate(upstream.keys)]
     logins = [
         _Later(f"{login.source}:{login.detail}".rstrip(":"), partial(_login, login, upstream.region, base_url, fetch))
         for login in upstream.logins
     ]
-    return [*keys, *logins] or (_NONE,)
+    return [*keys, *logins] or (ConfiguredKey("none", plain(""), "authorization"),)
 
 
 def _key(upstream: Upstream, index: int, key: Secret, base_url: str, fetch: Fetch) -> Credential:
@@ -61,7 +57,10 @@ def _key(upstream: Upstream, index: int, key: Secret, base_url: str, fetch: Fetc
 
 
 class ConfiguredKey:
-    """A key that the configuration names. Its reference is followed once, and again when the upstream refuses it."""
+    """A key that the configuration names. Its reference is followed once, and again when the upstream refuses it.
+
+    An empty key signs nothing.
+    """
 
     expires_at: float | None = None
 
@@ -72,6 +71,8 @@ class ConfiguredKey:
 
     async def sign(self, request: HttpRequest) -> HttpRequest:
         key = self._key.revealed or await _revealed(self._key)
+        if not key:
+            return request
         value = f"Bearer {key}" if self._header == "authorization" else key
         return with_headers(request, ((self._header, value),))
 

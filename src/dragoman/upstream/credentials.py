@@ -1,4 +1,4 @@
-"""What a request to an upstream is signed with: the protocol, a plain key, and what every kind of credential needs."""
+"""What a request to an upstream is signed with: the protocol, and what every kind of credential needs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from base64 import b64encode, urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from typing import Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Generic, NoReturn, Protocol, TypeAlias, TypeVar, runtime_checkable
 from urllib.parse import quote, quote_plus, unquote, urlsplit
-
-from msgspec import Struct
 
 from dragoman.errors import Fault, UpstreamFault
 from dragoman.http.addresses import choose_proxy
-from dragoman.http.client.client import Client, Timeouts, Tls
+from dragoman.http.client.client import Client, Timeouts
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
@@ -102,35 +100,6 @@ def with_headers(request: HttpRequest, headers: Headers) -> HttpRequest:
     return HttpRequest(request.method, request.path, request.query, (*kept, *headers), request.body)
 
 
-class StaticKey(Struct, frozen=True):
-    """A key that never changes, in the header its upstream wants. An empty key signs nothing."""
-
-    name: str
-    key: Secret
-    style: Literal["bearer", "x-api-key", "api-key"] = "bearer"
-
-    @property
-    def expires_at(self) -> float | None:
-        return None
-
-    async def sign(self, request: HttpRequest) -> HttpRequest:
-        if not self.key:
-            return request
-        key = self.key.reveal()
-        return with_headers(
-            request, (("authorization", f"Bearer {key}") if self.style == "bearer" else (self.style, key),)
-        )
-
-    async def refused(self, status: int) -> bool:
-        return False
-
-    def describe(self) -> dict[str, Json]:
-        return {"name": self.name, "type": "key", "state": "ok" if self.key else "none", "expires_at": None}
-
-    def secrets(self) -> list[Secret]:
-        return [self.key] if self.key else []
-
-
 class SingleFlight(Generic[T]):
     """One run of a job at a time: whoever asks while it runs waits for the same run.
 
@@ -177,12 +146,12 @@ async def fetching(environ: Mapping[str, str]) -> AsyncIterator[Fetch]:
         await client.aclose()
 
 
-def fetch_through(client: Client, environ: Mapping[str, str], tls: Tls | None = None) -> Fetch:
+def fetch_through(client: Client, environ: Mapping[str, str]) -> Fetch:
     """Make a `Fetch` of a client; proxies are those the environment names."""
 
     async def fetch(base_url: str, request: HttpRequest) -> HttpResponse:
         proxy = choose_proxy(base_url, environ)
-        reply = await client.open(base_url, request, timeouts=_TIMEOUTS, tls=tls, proxy=proxy)
+        reply = await client.open(base_url, request, timeouts=_TIMEOUTS, proxy=proxy)
         return HttpResponse(reply.status, reply.headers, await reply.read(_LARGEST))
 
     return fetch

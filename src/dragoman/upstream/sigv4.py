@@ -65,75 +65,62 @@ def _botocore(name: str) -> Any:
         raise LocalMisuse("signing for AWS needs botocore: install dragoman[bedrock]") from None
 
 
-class AwsKeys:
-    """The keys that the AWS command line would use: environment, profile, SSO, role. botocore renews them."""
-
-    def __init__(self, profile: str = "") -> None:
-        self.profile = profile
-        self.used: tuple[Secret, ...] = ()  # those that last signed something
-        self._found: Any = None
-        self._lock = Lock()
-
-    def frozen(self) -> Any:
-        """The keys of this moment. Raises CredentialFault, which says what a person can do."""
-        trouble = _botocore("exceptions").BotoCoreError
-        try:
-            with self._lock:
-                if self._found is None:
-                    session = _botocore("session").Session(profile=self.profile or None)
-                    self._found = session.get_credentials()
-                found = self._found
-            if found is not None:
-                keys = found.get_frozen_credentials()
-                self.used = tuple(Secret(each) for each in (keys.access_key, keys.secret_key, keys.token) if each)
-                return keys
-        except trouble as error:
-            raise CredentialFault(f"AWS credentials cannot be had: {error}{_advice(error)}") from None
-        whose = f"the profile {self.profile!r} has none" if self.profile else "none were found"
-        advice = f"run `aws configure` or `aws sso login`, or set {BEARER}"
-        raise CredentialFault(f"AWS credentials are needed and {whose}: {advice}")
-
-    def forget(self) -> None:
-        """Look for them again next time: someone may have logged in since."""
-        with self._lock:
-            self._found = None
-
-
-def _advice(error: Exception) -> str:
-    name = type(error).__name__
-    return ": log in again with `aws sso login`" if "SSO" in name or "Token" in name else ""
-
-
 class AwsCredential:
-    """A credential for Bedrock at `url`: the bearer token if there is one, else the keys of the AWS tools."""
+    """A credential for Bedrock at `url`: the bearer token if there is one, else the keys of the AWS command line.
+
+    Those are found in the environment, a profile, SSO or a role; botocore renews them.
+    """
+
+    expires_at: float | None = None  # botocore renews what can be renewed
 
     def __init__(self, name: str, url: str, region: str, profile: str = "") -> None:
         self.name = name
         self._url = url
         self._region = region
-        self._keys = AwsKeys(profile)
-
-    @property
-    def expires_at(self) -> float | None:
-        return None  # botocore renews what can be renewed
+        self._profile = profile
+        self._used: tuple[Secret, ...] = ()  # the keys that last signed something
+        self._found: Any = None
+        self._lock = Lock()
 
     def sign_now(self, request: HttpRequest) -> HttpRequest:
         """Sign, waiting for whatever the credential chain has to fetch."""
         if token := bearer_token():
             return with_headers(request, (("authorization", f"Bearer {token.reveal()}"),))
-        return sign(request, self._url, self._region, self._keys.frozen())
+        return sign(request, self._url, self._region, self._keys())
 
     async def sign(self, request: HttpRequest) -> HttpRequest:
         return await asyncio.to_thread(self.sign_now, request)
 
     async def refused(self, status: int) -> bool:
-        self._keys.forget()
+        with self._lock:
+            self._found = None  # looked for again next time: someone may have logged in since
         return not bearer_token()
 
     def describe(self) -> dict[str, Json]:
         kind = "bearer" if bearer_token() else "sigv4"
         told: dict[str, Json] = {"name": self.name, "type": kind, "region": self._region}
-        return told | {"profile": self._keys.profile, "expires_at": None}
+        return told | {"profile": self._profile, "expires_at": None}
 
     def secrets(self) -> list[Secret]:
-        return [*self._keys.used, *([token] if (token := bearer_token()) else [])]
+        return [*self._used, *([token] if (token := bearer_token()) else [])]
+
+    def _keys(self) -> Any:
+        """The keys of this moment. Raises CredentialFault, which says what a person can do."""
+        trouble = _botocore("exceptions").BotoCoreError
+        try:
+            with self._lock:
+                if self._found is None:
+                    session = _botocore("session").Session(profile=self._profile or None)
+                    self._found = session.get_credentials()
+                found = self._found
+            if found is not None:
+                keys = found.get_frozen_credentials()
+                self._used = tuple(Secret(each) for each in (keys.access_key, keys.secret_key, keys.token) if each)
+                return keys
+        except trouble as error:
+            name = type(error).__name__
+            advice = ": log in again with `aws sso login`" if "SSO" in name or "Token" in name else ""
+            raise CredentialFault(f"AWS credentials cannot be had: {error}{advice}") from None
+        whose = f"the profile {self._profile!r} has none" if self._profile else "none were found"
+        advice = f"run `aws configure` or `aws sso login`, or set {BEARER}"
+        raise CredentialFault(f"AWS credentials are needed and {whose}: {advice}")

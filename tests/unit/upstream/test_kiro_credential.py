@@ -14,8 +14,10 @@ import pytest
 from msgspec import structs
 
 from dragoman.errors import ConnectFailed
+from dragoman.gateway.backend import ConfiguredKey
+from dragoman.gateway.secrets import literal, plain
 from dragoman.simulator import running_simulator
-from dragoman.upstream.credentials import CredentialFault, Secret, StaticKey
+from dragoman.upstream.credentials import CredentialFault, Secret
 from dragoman.upstream.kiro.cli_store import CliStore
 from dragoman.upstream.kiro.credential import KiroCredential
 from dragoman.upstream.kiro.stores import KeyStore, OwnStore, Store
@@ -503,9 +505,9 @@ def test_a_free_trial_counts_while_it_lasts(tmp_path: Path) -> None:
         assert asyncio.run(credential(store, service.fetch).usage()).remaining == left
 
 
-async def test_a_static_key_signs_in_the_style_of_its_upstream() -> None:
-    key, asked = Secret("sk-1"), structs.replace(CHAT, headers=(("x-api-key", "clients"),))
-    assert (await StaticKey("k", key, "bearer").sign(asked)).header("authorization") == "Bearer sk-1"
-    assert (await StaticKey("k", key, "x-api-key").sign(asked)).headers == (("x-api-key", "sk-1"),)
-    assert await StaticKey("k", key).refused(401) is False
-    assert await StaticKey("none", Secret()).sign(CHAT) == CHAT
+async def test_a_configured_key_signs_in_the_style_of_its_upstream() -> None:
+    key, asked = literal("sk-1"), structs.replace(CHAT, headers=(("x-api-key", "clients"),))
+    assert (await ConfiguredKey("k", key, "authorization").sign(asked)).header("authorization") == "Bearer sk-1"
+    assert (await ConfiguredKey("k", key, "x-api-key").sign(asked)).headers == (("x-api-key", "sk-1"),)
+    assert await ConfiguredKey("k", key, "authorization").refused(401) is False
+    assert await ConfiguredKey("none", plain(""), "authorization").sign(CHAT) == CHAT

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import ConnectFailed
-from dragoman.upstream.credentials import CredentialFault, Secret, StaticKey
+from dragoman.upstream.credentials import CredentialFault, Secret
 from dragoman.upstream.kiro.durable import LockHeld
 from dragoman.upstream.kiro.token import (
     Endpoints,
@@ -122,7 +122,7 @@ def test_a_document_without_a_token_says_what_to_do(wrong: dict[str, object]) ->
 
 def test_no_secret_shows_itself() -> None:
     token = parse_token(document(**IDC), "x")
-    shown = f"{token!r} {token} {token.access} {token.refresh!r} {[token]} {StaticKey('k', Secret('access-1'))}"
+    shown = f"{token!r} {token} {token.access} {token.refresh!r} {[token]} {[Secret('access-1')]}"
     assert [secret for secret in SECRETS if secret in shown] == []
     assert token.masked("echo access-1 refresh-1 client-secret-1") == "echo *** *** ***"
     with pytest.raises(TypeError):

@@ -1,1 +1,1 @@
-"""The Kiro service: refusal rules, endpoints, tokens and frames. Imports nothing of the Kiro dialect, on purpose."""
+"""The Kiro service: refusal rules, endpoints, tokens, frames. It imports neither reader nor writer of the dialect."""

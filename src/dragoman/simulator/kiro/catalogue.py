@@ -2,59 +2,30 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
+from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, NAMES, model_of
 from dragoman.wire.jsonio import Json
 
 PROFILE_ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/SIMULATED001"
 DEFAULT_MODEL = "claude-sonnet-4.5"
 
 
-class Model(Struct, frozen=True):
-    id: str
-    window: int
-    listed: bool = True
-    images: bool = False
-    efforts: str = ""  # what additionalModelRequestFields takes: "claude", "gpt" or nothing
+# Taken, and not listed.
+_HIDDEN = (
+    "claude-fable-5",
+    "CLAUDE_SONNET_4_5_20250929_V1_0",
+    "CLAUDE_SONNET_4_20250514_V1_0",
+    "CLAUDE_3_7_SONNET_20250219_V1_0",
+)
+MODELS = frozenset({*NAMES, *_HIDDEN})
 
-
-_M = 1_000_000
-MODELS: dict[str, Model] = {
-    model.id: model
-    for model in (
-        Model("auto", 200_000, images=True),
-        Model("claude-opus-5", _M, images=True, efforts="claude"),
-        Model("claude-sonnet-5", _M, images=True, efforts="claude"),
-        Model("claude-fable-5", _M, listed=False, images=True, efforts="claude"),
-        Model("claude-opus-4.8", _M, images=True, efforts="claude"),
-        Model("claude-opus-4.7", _M, images=True, efforts="claude"),
-        Model("claude-opus-4.6", _M, images=True),
-        Model("claude-opus-4.5", 200_000, images=True),
-        Model("claude-sonnet-4.6", _M, images=True),
-        Model("claude-sonnet-4.5", 200_000, images=True),
-        Model("CLAUDE_SONNET_4_5_20250929_V1_0", 200_000, listed=False, images=True),
-        Model("claude-sonnet-4", 200_000, images=True),
-        Model("CLAUDE_SONNET_4_20250514_V1_0", 200_000, listed=False, images=True),
-        Model("CLAUDE_3_7_SONNET_20250219_V1_0", 200_000, listed=False, images=True),
-        Model("claude-haiku-4.5", 200_000, images=True),
-        Model("gpt-5.6-sol", 272_000, efforts="gpt"),
-        Model("gpt-5.6-terra", 272_000, efforts="gpt"),
-        Model("gpt-5.6-luna", 272_000, efforts="gpt"),
-        Model("deepseek-3.2", 128_000),
-        Model("minimax-m2.5", 200_000),
-        Model("minimax-m2.1", 200_000),
-        Model("glm-5", 200_000),
-        Model("qwen3-coder-next", 256_000),
-    )
-}
-
+# What additionalModelRequestFields takes.
 _EFFORTS: dict[str, Json] = {
     "claude": {
         "type": "object",
         "properties": {
             "output_config": {
                 "type": "object",
-                "properties": {"effort": {"type": "string", "enum": ["low", "medium", "high", "xhigh", "max"]}},
+                "properties": {"effort": {"type": "string", "enum": [*CLAUDE_EFFORTS]}},
             },
             "thinking": {"type": "object", "properties": {"type": {"type": "string"}, "display": {"type": "string"}}},
         },
@@ -64,37 +35,32 @@ _EFFORTS: dict[str, Json] = {
         "properties": {
             "reasoning": {
                 "type": "object",
-                "properties": {"effort": {"type": "string", "enum": ["low", "medium", "high", "xhigh"]}},
+                "properties": {"effort": {"type": "string", "enum": [*GPT_EFFORTS]}},
             }
         },
     },
 }
 
 
-def window(model: str) -> int:
-    """The context window of a model; of an unknown one, the usual."""
-    known = MODELS.get(model)
-    return known.window if known else 200_000
-
-
 def list_models() -> Json:
-    models: list[Json] = [_told(model) for model in MODELS.values() if model.listed]
+    models: list[Json] = [_told(name) for name in NAMES if name not in _HIDDEN]
     return {"models": models, "defaultModel": {"modelId": DEFAULT_MODEL}, "nextToken": None}
 
 
-def _told(model: Model) -> Json:
+def _told(name: str) -> Json:
+    model = model_of(name)
     told: dict[str, Json] = {
-        "modelId": model.id,
-        "modelName": model.id,
-        "description": f"The simulated {model.id}",
+        "modelId": name,
+        "modelName": name,
+        "description": f"The simulated {name}",
         "rateMultiplier": 1.0,
         "rateUnit": "Credit",
         "tokenLimits": {"maxInputTokens": model.window, "maxOutputTokens": 64_000},
         "supportedInputTypes": ["TEXT", "IMAGE"] if model.images else ["TEXT"],
         "promptCaching": {"supportsPromptCaching": model.images},
     }
-    if model.efforts:
-        told["additionalModelRequestFieldsSchema"] = _EFFORTS[model.efforts]
+    if model.asks in _EFFORTS:
+        told["additionalModelRequestFieldsSchema"] = _EFFORTS[model.asks]
     return told
 
 

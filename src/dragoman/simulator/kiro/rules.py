@@ -14,11 +14,12 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.pixels import pixels
 from dragoman.dialects.kiro.rules import GRADED, Grade, findings, image_bytes
 from dragoman.dialects.kit.shapes import flaws
 from dragoman.dialects.kit.values import members, text
-from dragoman.simulator.kiro.catalogue import MODELS, window
+from dragoman.simulator.kiro.catalogue import MODELS
 from dragoman.simulator.kiro.verdict import (
     OURS,
     PROFILES,
@@ -62,7 +63,6 @@ _BAD_TOKEN = Answer("The bearer token included in the request is invalid.", None
 
 # The official model has 12 letters and digits at the end; document 000 works with `profile/test`.
 _ARN = re.compile(r"arn:aws:(codewhisperer|transform):[a-z]{2}(-[a-z]+)+-\d:\d{12}:profile/[a-zA-Z0-9]+")
-_MODEL_ID = re.compile(r"[a-zA-Z0-9_:.-]{1,1024}")
 _AGENT = re.compile(r"KiroIDE(?!-\d+\.\d+)")
 
 
@@ -114,7 +114,7 @@ def _model_id(asked: Asked, _: Limits) -> Iterator[Finding]:
     if asked.current is None or "modelId" not in asked.current.body:
         return
     model = asked.current.body["modelId"]
-    if not isinstance(model, str) or not _MODEL_ID.fullmatch(model) or model not in MODELS:
+    if not isinstance(model, str) or model not in MODELS:
         yield Finding(f"{asked.current.at}.modelId", "no model of this service")
 
 
@@ -166,7 +166,7 @@ def _versionless(asked: Asked, limits: Limits) -> Iterator[Finding]:
 
 
 def _too_long(asked: Asked, limits: Limits) -> Iterator[Finding]:
-    most = limits.window or window(asked.model)
+    most = limits.window or model_of(asked.model).window
     if asked.tokens > most:
         yield Finding("", f"about {asked.tokens} tokens, more than {most}")
 

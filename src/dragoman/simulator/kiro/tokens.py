@@ -27,9 +27,8 @@ EXPIRED = Answer("The bearer token included in the request is expired.", None, 4
 class TokenService:
     """Refresh (social and OIDC), device login, and the check of every other call."""
 
-    def __init__(self, settings: Tokens, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: Tokens) -> None:
         self._settings = settings
-        self._now = now
         self._number = itertools.count(1)
         self._expiry: dict[str, float] = {}  # of tokens given out here
         self._used: dict[str, int] = {}
@@ -57,7 +56,7 @@ class TokenService:
         fixed = self._settings.access
         if token not in self._expiry and fixed is not None and token not in fixed:
             return INVALID
-        if self._now() >= self._expiry.get(token, float("inf")):
+        if time.monotonic() >= self._expiry.get(token, float("inf")):
             return EXPIRED
         return EXPIRED if self._used_up(token) else None
 
@@ -156,7 +155,7 @@ class TokenService:
     def _granted(self, old: str) -> Object:
         number = next(self._number)
         access, refresh = f"sim-access-{number}", f"sim-refresh-{number}"
-        self._expiry[access] = self._now() + self._settings.lifetime
+        self._expiry[access] = time.monotonic() + self._settings.lifetime
         _forget(self._expiry)
         given: Object = {"accessToken": access, "expiresIn": int(self._settings.lifetime)}
         if self._settings.rotate or not old:

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from dragoman.upstream.credentials import CredentialFault
 
-PATIENCE = 30.0  # seconds to wait for another process; it holds the lock for one refresh, which takes 15 at most
+_PATIENCE = 30.0  # seconds to wait for another process; it holds the lock for one refresh, which takes 15 at most
 _GLANCE = 0.05
 _LEFTOVER = ".dragoman-tmp"
 _ROOM = 16 * 1024  # bytes that a file may grow by
@@ -144,7 +144,7 @@ class LockHeld(CredentialFault):
 
 
 @contextlib.asynccontextmanager
-async def locked(lock: Path | None, patience: float = PATIENCE) -> AsyncIterator[None]:
+async def locked(lock: Path | None) -> AsyncIterator[None]:
     """Hold the lock, across processes; the kernel lets go of it when its holder dies. None: there is nothing to guard.
 
     Raises CredentialFault: the lock file cannot be opened, or another process does not let go.
@@ -160,8 +160,8 @@ async def locked(lock: Path | None, patience: float = PATIENCE) -> AsyncIterator
     try:
         waited = 0.0
         while not _taken(handle):
-            if waited >= patience:
-                raise LockHeld(f"another process has held {lock} for {patience:.0f} s.", lasting=False)
+            if waited >= _PATIENCE:
+                raise LockHeld(f"another process has held {lock} for {_PATIENCE:.0f} s.", lasting=False)
             await asyncio.sleep(_GLANCE)
             waited += _GLANCE
         yield
