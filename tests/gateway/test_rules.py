@@ -24,7 +24,7 @@ from dragoman.dialects.openai import choice
 from dragoman.filters import answers as filter_answers
 from dragoman.filters import calls as filter_calls
 from dragoman.filters.raw_tools import markup
-from dragoman.filters.raw_tools import outputs as raw_call
+from dragoman.filters.raw_tools import readers as raw_call
 from dragoman.gateway import admin, backend, serve
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.admission import Guard

@@ -221,12 +221,9 @@ class _Request:
                 return self._fitted(opaque_as_parts(part, self._notes), "user")
 
     def _fitted(self, parts: Iterable[Text | Media], role: Role) -> list[Text | Media]:
-        fitted = [self._found_media(part, role) if isinstance(part, Media) else part for part in parts]
-        return [each for part in fitted for each in self._named(part)]
-
-    def _found_media(self, media: Media, role: Role) -> Media | Text:
-        """Media that stood in a part. Services take none in what a model said."""
-        return self._replaced(media) if role == "assistant" else self._media(media, False, role)
+        """Texts, and media that stood in a part. Services take no media in what a model said."""
+        fit = self._replaced if role == "assistant" else partial(self._media, last=False, role=role)
+        return [each for part in parts for each in self._named(fit(part) if isinstance(part, Media) else part)]
 
     def _named(self, media: Media | Text) -> list[Text | Media]:
         """The media, and its name as a text before it where the target has no names for such media."""
