@@ -13,7 +13,7 @@ from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities, Place
-from dragoman.model.conversation import OUTER, Conversation, Message, Role, ToolChoice, ToolSpec, wire_name
+from dragoman.model.conversation import OUTER, Conversation, Message, Role, ToolChoice, ToolSpec, tool_name, wire_name
 from dragoman.model.filter import (
     BLOCKS,
     MOST_OF_ANSWER,
@@ -354,14 +354,6 @@ class _Request:
             return choice
         self._notes.dropped("tools.choice", choice.at.path, "it named tools that the target does not have")
         return structs.replace(choice, names=names, mode=choice.mode if names and tools else "auto")
-
-
-def tool_name(tool: ToolSpec | Opaque) -> str | None:
-    """The name of a tool; None for what may bring tools whose names nobody here knows."""
-    if isinstance(tool, ToolSpec):
-        return tool.name
-    name = tool.data.get("name") if isinstance(tool.data, dict) else None
-    return name if isinstance(name, str) else None
 
 
 _KEEPING: Reads = BLOCKS | {ev.Started, ev.Stopped, ev.UsageReported, ev.Cited, ev.OpaqueEvent}
