@@ -390,18 +390,11 @@ def folded(plan: Plan, events: ev.Events, notes: Notes) -> Reply:
 
 def _told(plan: Plan, body: bytes, world: World, ways: ResponseFilters) -> ev.Events:
     """What a whole answer says, as events. One that only ever streams is read as the stream it is."""
-    upstream = plan.upstream
-    if "streams_only" not in upstream.codec.capabilities(plan.sent.model).traits:
-        if is_event_stream(body):
-            ways.notes.changed("stream.gathered", "", "a stream came where a whole answer was asked for")
-            return _streamed(plan, body, world, ways)
-        return unfold(upstream.codec.parse_reply(body, plan.sent), ways.keys)
-    return _streamed(plan, body, world, ways)
-
-
-def _streamed(plan: Plan, body: bytes, world: World, ways: ResponseFilters) -> ev.Events:
-    """The events of an answer that came as a stream."""
     upstream, events = plan.upstream, list[ev.Event]()
+    if "streams_only" not in plan.traits:
+        if not is_event_stream(body):
+            return unfold(upstream.codec.parse_reply(body, plan.sent), ways.keys)
+        ways.notes.changed("stream.gathered", "", "a stream came where a whole answer was asked for")
     reader = Reader(upstream.binding.frames(), upstream.codec.decoder(plan.sent, world, ways.keys))
     for step in (*reader.feed(body), *reader.close()):
         if step.unread:

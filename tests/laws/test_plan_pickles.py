@@ -50,7 +50,7 @@ def through_pickles(work: Any, body: bytes | None, request_id: str = "req") -> t
     """What the worker answers to a job, through the bytes that go between the processes."""
     reply, beside = WORKER.answer(pickle.loads(pickle.dumps(Job(work, request_id))), body)
     found: Reply = pickle.loads(pickle.dumps(reply))
-    assert found.failed is None
+    assert not found.failed
     if found.error is not None:
         raise found.error
     return found.result, beside
@@ -128,7 +128,7 @@ def test_s7_a_whole_answer_from_the_worker_is_the_one_made_here(
             assert caught.value.fault == error.fault
             continue
         answered, beside = through_pickles(AnswerJob(plan_left, AnswerLimits(), keeps=False), body)
-        told, raw, found = written.record, written.body, answered.record
+        told, raw, found = structs.replace(written, body=b""), written.body, answered
         assert answered.kept is None
         if told.notes is None:  # it passes as it came; an id that the answer lacks is made by chance
             told, found, raw = structs.replace(told, id=""), structs.replace(found, id=""), b""

@@ -17,7 +17,7 @@ from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Extra, Opaque, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import NAME_AT_HOME, Choice, Conversation, Message, Reply, ToolChoice, ToolSpec, Why
-from dragoman.model.filter import NEVER, Back, Facts, Filter, LaneWatch, MakeBack, Notes, Reads
+from dragoman.model.filter import NEVER, Back, EachMessage, Facts, Filter, LaneWatch, MakeBack, Notes, Reads
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import ObjectScanner
 
@@ -197,21 +197,14 @@ def as_object(arguments: str) -> str:
         return arguments
     if not arguments.strip():
         return ""
-    value = _decoded(arguments)
+    value = jsonio.decoded(arguments)
     if isinstance(value, dict):
         return arguments
     if isinstance(value, str):
         inner = value.strip()
-        if not inner or isinstance(_decoded(inner), dict):
+        if not inner or isinstance(jsonio.decoded(inner), dict):
             return inner
     return jsonio.encode({"raw_arguments": arguments}).decode()
-
-
-def _decoded(text: str) -> jsonio.Json:
-    try:
-        return jsonio.decode(text)
-    except jsonio.JsonError:
-        return None
 
 
 _IDLE: Reads = frozenset({ToolCall})
@@ -219,7 +212,7 @@ _IN_CALL: Reads = _IDLE | {ev.ArgumentsDelta, ev.BlockEnded}
 _WHOLE: Reads = _IN_CALL | {ev.Sealed, ev.Stopped}
 
 
-class ObjectArguments(Filter):
+class ObjectArguments(EachMessage):
     name = "object_arguments"
 
     def __init__(self, client: Capabilities, upstream: Capabilities) -> None:
@@ -232,17 +225,10 @@ class ObjectArguments(Filter):
         calls = facts.inventory(conversation).calls if self._must else []
         if not [call for call in calls if call.form != "json" or not isinstance(call.arguments, jsonio.ObjectText)]:
             return conversation, None
-        messages = tuple([_settle_message(message, notes) for message in conversation.messages])
-        return conversation if messages == conversation.messages else structs.replace(
-            conversation, messages=messages
-        ), None
+        return super().forward(conversation, notes, facts)
 
-
-def _settle_message(message: Message, notes: Notes) -> Message:
-    if message.role != "assistant":
-        return message
-    blocks = tuple([_settle(block, notes) for block in message.blocks])
-    return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+    def block(self, block: Block, notes: Notes) -> Iterable[Block]:
+        return (_settle(block, notes),)
 
 
 def _settle(block: Block, notes: Notes) -> Block:
@@ -410,7 +396,7 @@ class _WholeCalls(Struct, Back, eq=False):
         self._odd = [call for call in self._odd if call.started.choice != choice]
         for call in odd:
             arguments = call.pieces.take()
-            if cut and arguments.strip() and not _is_json(arguments):
+            if cut and arguments.strip() and not jsonio.is_json(arguments):
                 self._drop(call)
                 continue
             if arguments.strip():
@@ -423,11 +409,3 @@ class _WholeCalls(Struct, Back, eq=False):
         call.pieces.take()
         name = call.started.block.name if isinstance(call.started.block, ToolCall) else ""
         self._notes.dropped("stream.unfinished_call", "", f"the call of {name} was cut off; it is left out")
-
-
-def _is_json(text: str) -> bool:
-    try:
-        jsonio.decode(text)
-    except jsonio.JsonError:
-        return False
-    return True

@@ -13,7 +13,7 @@ from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities, Place
-from dragoman.model.conversation import OUTER, Conversation, Message, Role, ToolChoice, ToolSpec, wire_name
+from dragoman.model.conversation import OUTER, Conversation, Message, Role, ToolChoice, ToolSpec, tool_name, wire_name
 from dragoman.model.filter import (
     BLOCKS,
     MOST_OF_ANSWER,
@@ -221,12 +221,9 @@ class _Request:
                 return self._fitted(opaque_as_parts(part, self._notes), "user")
 
     def _fitted(self, parts: Iterable[Text | Media], role: Role) -> list[Text | Media]:
-        fitted = [self._found_media(part, role) if isinstance(part, Media) else part for part in parts]
-        return [each for part in fitted for each in self._named(part)]
-
-    def _found_media(self, media: Media, role: Role) -> Media | Text:
-        """Media that stood in a part. Services take none in what a model said."""
-        return self._replaced(media) if role == "assistant" else self._media(media, False, role)
+        """Texts, and media that stood in a part. Services take no media in what a model said."""
+        fit = self._replaced if role == "assistant" else partial(self._media, last=False, role=role)
+        return [each for part in parts for each in self._named(fit(part) if isinstance(part, Media) else part)]
 
     def _named(self, media: Media | Text) -> list[Text | Media]:
         """The media, and its name as a text before it where the target has no names for such media."""
@@ -357,14 +354,6 @@ class _Request:
             return choice
         self._notes.dropped("tools.choice", choice.at.path, "it named tools that the target does not have")
         return structs.replace(choice, names=names, mode=choice.mode if names and tools else "auto")
-
-
-def tool_name(tool: ToolSpec | Opaque) -> str | None:
-    """The name of a tool; None for what may bring tools whose names nobody here knows."""
-    if isinstance(tool, ToolSpec):
-        return tool.name
-    name = tool.data.get("name") if isinstance(tool.data, dict) else None
-    return name if isinstance(name, str) else None
 
 
 _KEEPING: Reads = BLOCKS | {ev.Started, ev.Stopped, ev.UsageReported, ev.Cited, ev.OpaqueEvent}

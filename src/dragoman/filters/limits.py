@@ -8,10 +8,9 @@ from typing import TypeAlias, TypeVar
 from msgspec import Struct, structs
 
 from dragoman.errors import Unrepresentable
-from dragoman.filters.foreign import tool_name
 from dragoman.model.blocks import Block, Opaque, Reasoning, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
+from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec, tool_name
 from dragoman.model.filter import Action, Facts, Features, Filter, MakeBack, Notes
 from dragoman.wire.jsonio import Json
 

@@ -34,7 +34,7 @@ from dragoman.model.blocks import (
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event, KeptText
-from dragoman.model.filter import Back, EachTool, Facts, Features, Filter, MakeBack, Notes, Reads
+from dragoman.model.filter import Back, EachMessage, EachTool, Facts, Features, Filter, MakeBack, Notes, Reads
 from dragoman.wire import jsonio
 
 PLACEHOLDER = "DeferredToolPlaceholder"  # Claude Code declares it so that `tools` holds a deferred tool
@@ -207,7 +207,7 @@ _IDLE: Reads = frozenset({ToolCall})
 _IN_CALL: Reads = _IDLE | {ArgumentsDelta, BlockEnded}
 
 
-class WrapTextTools(Filter):
+class WrapTextTools(EachMessage):
     name = "wrap_text_tools"
     concerns: Features = frozenset({"text_tools", "text_calls"})
 
@@ -218,14 +218,19 @@ class WrapTextTools(Filter):
         wrapped = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec) and tool.schema is None}
         if self._native:
             return conversation, partial(_Unwrap, wrapped) if wrapped else None
-        messages = conversation.messages
         if [call for call in facts.inventory(conversation).calls if call.form == "text"]:
-            messages = tuple([_wrap_message(message, notes) for message in messages])
-        tools = tuple(_wrap_tool(tool, notes) for tool in conversation.tools)
-        if not wrapped and messages == conversation.messages:
+            conversation, _ = super().forward(conversation, notes, facts)
+        if not wrapped:
             return conversation, None
-        changed = structs.replace(conversation, messages=messages, tools=tools)
-        return changed, partial(_Unwrap, wrapped) if wrapped else None
+        tools = tuple(_wrap_tool(tool, notes) for tool in conversation.tools)
+        return structs.replace(conversation, tools=tools), partial(_Unwrap, wrapped)
+
+    def block(self, block: Block, notes: Notes) -> Iterable[Block]:
+        if not isinstance(block, ToolCall) or block.form != "text":
+            return (block,)
+        notes.changed("tools.text_wrapped", block.at.path, f"the free text given to {block.name} stands in `input`")
+        arguments = jsonio.encode({"input": block.arguments}).decode()
+        return (structs.replace(block, form="json", arguments=arguments),)
 
 
 def _wrap_tool(tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
@@ -235,19 +240,6 @@ def _wrap_tool(tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
         "tools.text_wrapped", tool.at.path, f"{tool.name} takes free text; it is offered with one string, `input`"
     )
     return structs.replace(tool, schema=SCHEMA)
-
-
-def _wrap_message(message: Message, notes: Notes) -> Message:
-    if not any(isinstance(block, ToolCall) and block.form == "text" for block in message.blocks):
-        return message
-    return structs.replace(message, blocks=tuple(_wrap_call(block, notes) for block in message.blocks))
-
-
-def _wrap_call(block: Block, notes: Notes) -> Block:
-    if not isinstance(block, ToolCall) or block.form != "text":
-        return block
-    notes.changed("tools.text_wrapped", block.at.path, f"the free text given to {block.name} stands in `input`")
-    return structs.replace(block, form="json", arguments=jsonio.encode({"input": block.arguments}).decode())
 
 
 class _Unwrap(Struct, Back, eq=False):
@@ -276,10 +268,7 @@ class _Unwrap(Struct, Back, eq=False):
                 yield event
 
     def _unwrapped(self, arguments: str) -> str:
-        try:
-            value = jsonio.decode(arguments) if arguments else {}
-        except jsonio.JsonError:
-            value = None
+        value = jsonio.decoded(arguments) if arguments else {}
         if isinstance(value, dict):
             text = value.get("input", "")
             if isinstance(text, str) and not value.keys() - {"input"}:

@@ -36,7 +36,9 @@ class PairTools(Filter):
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         held = facts.inventory(conversation)
-        if _paired(conversation, held) and (not self._in_order or _ordered(held)):
+        if _paired(conversation, held) and (
+            not self._in_order or [result.call_id for result in held.results] == [call.id for call in held.calls]
+        ):
             return conversation, None
         before = len(notes)
         pairing = _Pairing(notes, self._in_order, continues=conversation.continues)
@@ -46,11 +48,6 @@ class PairTools(Filter):
         if len(notes) == before:
             return conversation, None
         return canonical(structs.replace(conversation, messages=messages), conversation.messages), None
-
-
-def _ordered(held: Inventory) -> bool:
-    """Whether results that are paired stand in the order of their calls."""
-    return [result.call_id for result in held.results] == [call.id for call in held.calls]
 
 
 def _paired(conversation: Conversation, held: Inventory) -> bool:

@@ -181,7 +181,7 @@ _LEVEL_OF: dict[Outcome, Level] = {
     "cut": "warning",
     "bug": "error",
 }
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _TOLD_AFTER = 10.0  # seconds
 _MOST_CLEAN = 256  # what is remembered of one second
 _Words: TypeAlias = tuple[str, str, str, str]
@@ -315,7 +315,9 @@ class AccessLog:
         if _RANKS[level] < self._least:
             return
         if record.outcome == "refused" and not self._cap.allows(record.status, time.monotonic(), self._tell_capped):
-            self._tell_soon()
+            if self._turn is None:  # a storm that ends shall be told too
+                with suppress(RuntimeError):  # no loop: the next line tells it
+                    self._turn = asyncio.get_running_loop().call_later(_TOLD_AFTER, self._turned)
             return
         now = self._now()
         words = record.method, record.path, record.model, record.used_model
@@ -351,12 +353,6 @@ class AccessLog:
         told = status if isinstance(status, int) else None
         self.event("info", "suppressed", what="refused requests", status=told, lines=count)
 
-    def _tell_soon(self) -> None:
-        """A storm that ends shall be told too."""
-        if self._turn is None:
-            with suppress(RuntimeError):  # no loop: the next line tells it
-                self._turn = asyncio.get_running_loop().call_later(_TOLD_AFTER, self._turned)
-
     def _turned(self) -> None:
         self._turn = None
         self._cap.turn(time.monotonic(), self._tell_capped)
@@ -364,7 +360,7 @@ class AccessLog:
     def _shown(self, now: str, level: Level, text: str) -> None:
         mark = "" if level == "info" else f"{level.upper()} "
         # What a model or an upstream said may hold escape codes.
-        self._write(_CONTROL.sub(" ", f"{now[11:19]} {mark}{text}").encode("utf-8", "replace"))
+        self._write(CONTROL.sub(" ", f"{now[11:19]} {mark}{text}").encode("utf-8", "replace"))
 
     def _write(self, line: dict[str, Json] | bytes, mask: Callable[[str], str] | None = None) -> None:
         """Write a line, as JSON or as its bytes are. It has no secrets in it, or `mask` takes them out."""

@@ -68,7 +68,8 @@ class Admin:
         if not self._ours and not KeyCheck(self._gateway.key).holds_key(request):
             return 401, _PLAIN, b"send the gateway's key as a bearer token or as x-api-key\n"
         if request.method == "POST" and request.path == "/cooldowns/clear" and self._ours:
-            return self._clear(request.parameter("upstream"))
+            told = self._gateway.clear(request.parameter("upstream"))  # of all upstreams, or of one
+            return 404 if "problem" in told else 200, _JSON, jsonio.encode(told)
         if request.method != "GET":
             return 405, _PLAIN, b"GET only\n"
         match request.path:
@@ -82,11 +83,6 @@ class Admin:
                 return 200, _PLAIN, b"ok\n"
             case _:
                 return 404, _PLAIN, b"/status, /metrics, /cooldowns, /healthz\n"
-
-    def _clear(self, upstream: str) -> tuple[int, str, bytes]:
-        """End the cooldowns of all upstreams, or of one."""
-        told = self._gateway.clear(upstream)
-        return 404 if "problem" in told else 200, _JSON, jsonio.encode(told)
 
 
 def _is_ours(request: HttpRequest) -> bool:

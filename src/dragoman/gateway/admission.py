@@ -116,7 +116,7 @@ class Admission:
         if fault is not None:
             exchange.last = True
             raise ClientFault(fault.message, fault=fault)
-        return self._keys.claim(exchange.request)
+        return None if self._keys.holds_key(exchange.request) else self._keys.claim(exchange.request)
 
     def _let_in(self, exchange: Exchange[Account], peer: str, size: int) -> None:
         """Count a request that has proven itself when its body had come. Raises Overloaded."""
@@ -139,11 +139,9 @@ class KeyCheck:
         self._now = now
 
     def claim(self, head: HttpRequest) -> Claim | None:
-        """Judge a head by its key or its signature. None if it proves that it may ask; a Claim if the body must be
-        checked too. Raises NotAuthorised.
+        """Judge a head without the key by its signature. None if it proves that it may ask; a Claim if the body must
+        be checked too. Raises NotAuthorised.
         """
-        if self.holds_key(head):
-            return None
         claim = claim_of(head)
         if claim is None:
             raise NotAuthorised(WRONG_KEY)

@@ -240,20 +240,17 @@ class WholeAsStream(Answer):
 # --- whole answers
 
 
-class ReadAnswer(Struct, frozen=True):
-    """What is recorded of a whole answer. Without `notes` it passes as it came; its body is then the upstream's own."""
-
-    id: str
-    usage: Usage | None
-    stop: Stop | None
-    notes: Sequence[Note] | None
-
-
 class Written(Struct, frozen=True):
-    """A whole answer as the client gets it, and what is kept of it, if that is wanted."""
+    """A whole answer as the client gets it, what is recorded of it, and what is kept of it, if that is wanted.
 
-    record: ReadAnswer
+    Without `notes` it passes as it came; its body is then the upstream's own.
+    """
+
     body: bytes
+    id: str = ""
+    usage: Usage | None = None
+    stop: Stop | None = None
+    notes: Sequence[Note] | None = None
     kept: Answered | None = None
 
 
@@ -261,7 +258,7 @@ def read_whole(plan: Plan, body: bytes, budget: Budget | None = None, *, keeps: 
     """Read an answer and write it for the client. Raises UpstreamViolation, UpstreamFault."""
     may_pass = plan.verbatim and not keeps and ("streams_only" in plan.traits or not is_event_stream(body))
     if may_pass and not _holds_calls(plan, body):
-        return Written(_tapped(plan, body), body)
+        return _tapped(plan, body)
     try:
         reply, notes = reply_whole(plan, body, budget=budget)
     except RecursionError:
@@ -269,25 +266,25 @@ def read_whole(plan: Plan, body: bytes, budget: Budget | None = None, *, keeps: 
     raw = plan.client.codec.render_reply(reply, plan.asked, REAL_WORLD)
     continuation = plan.client.continuation
     kept = answered(continuation, reply, raw) if keeps and continuation is not None else None
-    return Written(_recorded(reply, notes), raw, kept)
+    return _written(raw, reply, notes, kept)
 
 
-def _recorded(reply: Reply, notes: Sequence[Note] | None) -> ReadAnswer:
-    return ReadAnswer(reply.id, reply.usage, reply.choices[0].stop if reply.choices else None, notes)
+def _written(body: bytes, reply: Reply, notes: Sequence[Note] | None = None, kept: Answered | None = None) -> Written:
+    return Written(body, reply.id, reply.usage, reply.choices[0].stop if reply.choices else None, notes, kept)
 
 
-def _tapped(plan: Plan, body: bytes) -> ReadAnswer:
+def _tapped(plan: Plan, body: bytes) -> Written:
     """Read an answer that passes, for the record.
 
     Raises UpstreamViolation for what breaks the dialect: half an answer, a web page, a call without a name.
     """
     forms = plan.upstream.plain
     if forms is not None and (seen := forms.reply(body)) is not None:
-        return ReadAnswer("", seen.usage, seen.stop, None)
+        return Written(body, usage=seen.usage, stop=seen.stop)
     try:
-        return _recorded(plan.upstream.codec.parse_reply(body, plan.sent), None)
+        return _written(body, plan.upstream.codec.parse_reply(body, plan.sent))
     except RecursionError:
-        return ReadAnswer("", None, None, None)
+        return Written(body)
 
 
 def _holds_calls(plan: Plan, body: bytes) -> bool:

@@ -315,16 +315,8 @@ class Backend:
 
 def _timeouts(told: Seconds) -> tuple[Timeouts, Timeouts]:
     """For most models, and for those that think long."""
-    usual = Timeouts(
-        dns=told.dns,
-        connect=told.connect,
-        tls=told.tls,
-        write=told.write,
-        head=told.first_byte,
-        idle=told.idle,
-        silent=told.silent,
-        total=told.total,
-    )
+    same = {name: value for name, value in structs.asdict(told).items() if name not in ("first_byte", "long_idle")}
+    usual = Timeouts(head=told.first_byte, **same)
     return usual, structs.replace(usual, idle=told.long_idle, silent=max(told.silent, told.long_idle))
 
 

@@ -25,7 +25,9 @@ from dragoman.gateway.worker_process import WorkerProcess
 from dragoman.http.exchange import Exchange
 from dragoman.model.filter import Note
 from dragoman.translate import Plan
-from dragoman.wire.http import HttpRequest
+from dragoman.wire.http import Headers, HttpRequest
+
+JSON_BODY = ("content-type", "application/json")
 
 
 class Services(Struct, frozen=True):
@@ -52,6 +54,11 @@ class RequestContext(Struct, frozen=True):
     client: Dialect
     call: Call  # without its body
     record: Record
+
+    def send(self, headers: Headers, body: bytes) -> None:
+        """Send a whole answer."""
+        self.record.status = 200
+        self.exchange.whole(200, headers, body)
 
 
 class Prepared(Struct, frozen=True):

@@ -20,7 +20,7 @@ from dragoman.dialects.base import REAL_WORLD, Binding, Call
 from dragoman.errors import BadFrame, DragomanError, Fault, TooLarge, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.gateway.answers import PassThrough, WholeAsStream, Written, passes_frames, read_whole
 from dragoman.gateway.attempts import InFlight, Question, ask
-from dragoman.gateway.context import RequestContext
+from dragoman.gateway.context import JSON_BODY, RequestContext
 from dragoman.gateway.jobs import AnswerJob
 from dragoman.gateway.limits import Overloaded, is_large, json_memory
 from dragoman.gateway.memory import AnswerStore
@@ -37,7 +37,6 @@ from dragoman.wire.jsonio import Json
 _GRACE = 1.0  # seconds for the upstream to end its body after its answer has: then the connection can be kept
 _APART = 0.05  # seconds between an error and the same error as bare JSON, so that a client reads them one by one
 _STREAM_HEADERS: Headers = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
-_JSON = ("content-type", "application/json")
 
 
 async def generate(context: RequestContext, matched: Matched) -> None:
@@ -292,15 +291,14 @@ class WholeDelivery:
 
     def __init__(self, context: RequestContext) -> None:
         self._context, self._account = context, context.account
-        self._headers: Headers = (_JSON,)
+        self._headers: Headers = (JSON_BODY,)
         self._body: bytes | None = None
         self._size = 0
 
     def send(self) -> None:
         """Send the answer that was taken."""
         if self._body is not None:
-            self._context.record.status = 200
-            self._context.exchange.whole(200, self._headers, self._body)
+            self._context.send(self._headers, self._body)
 
     def drop(self) -> None:
         self._body = None
@@ -324,17 +322,16 @@ class WholeDelivery:
             written = await self._written(flight.plan, flight.store, body)
         except UpstreamViolation as error:
             raise error.after_the_end() from None
-        read = written.record
-        flight.named(read.id)
-        record.usage, record.stop = read.usage, read.stop
-        if read.notes is None:
+        flight.named(written.id)
+        record.usage, record.stop = written.usage, written.stop
+        if written.notes is None:
             kind = [field for field in reply.headers if field[0] == "content-type"]
-            self._headers, self._body = (kind[0] if kind else _JSON,), body
+            self._headers, self._body = (kind[0] if kind else JSON_BODY,), body
             return None
         self._count(len(written.body))
         record.verbatim = False
-        record.notes += read.notes
-        self._headers, self._body = (_JSON,), written.body
+        record.notes += written.notes
+        self._headers, self._body = (JSON_BODY,), written.body
         return None
 
     async def _written(self, made: Plan, store: AnswerStore | None, body: bytes) -> Written:

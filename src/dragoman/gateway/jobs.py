@@ -212,4 +212,4 @@ def answered(job: AnswerJob, body: bytes) -> tuple[Written, bytes]:
     UpstreamFault.
     """
     written = read_whole(job.plan, body, Budget(job.limits), keeps=job.keeps)
-    return structs.replace(written, body=b""), b"" if written.record.notes is None else written.body
+    return structs.replace(written, body=b""), b"" if written.notes is None else written.body

@@ -190,15 +190,13 @@ def _check_schema(schema: Mapping[str, Json], at: str, limits: RequestLimits) ->
             message = f"a tool's schema may have {_SCHEMA_DEPTH} levels and {_SCHEMA_NODES} values"
             raise MalformedRequest(message, at=at)
         for value in level:
-            if isinstance(value, dict):
-                _check_reference(value.get("$ref"), at)
+            reference = value.get("$ref") if isinstance(value, dict) else None
+            if isinstance(reference, str) and _REMOTE.match(reference):
+                raise MalformedRequest(
+                    "a tool's schema may refer to its own parts (#/…) only, not to another place", at=at
+                )
     if (size := len(jsonio.encode(schema))) > limits.schema:
         raise TooLarge(f"a schema of {size} bytes; the limit here is {limits.schema} ({_SETTING}.schema)", at=at)
-
-
-def _check_reference(reference: Json, at: str) -> None:
-    if isinstance(reference, str) and _REMOTE.match(reference):
-        raise MalformedRequest("a tool's schema may refer to its own parts (#/…) only, not to another place", at=at)
 
 
 def _too_many(what: str, found: int, most: int) -> MalformedRequest:

@@ -137,17 +137,11 @@ def _host(piece: str) -> str:
 def _is_forbidden(host: str) -> bool:
     if host in _NAMES:
         return True
-    address = _ip(host)
+    try:
+        address = ipaddress.IPv6Address(host.partition("%")[0]) if ":" in host else _ipv4(host)
+    except ValueError:
+        return False
     return address is not None and is_metadata(address)
-
-
-def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    if ":" in host:
-        try:
-            return ipaddress.IPv6Address(host.partition("%")[0])
-        except ValueError:
-            return None
-    return _ipv4(host)
 
 
 def _ipv4(host: str) -> ipaddress.IPv4Address | None:

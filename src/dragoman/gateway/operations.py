@@ -7,13 +7,11 @@ from collections.abc import Awaitable
 from dragoman.errors import ClientFault, Fault, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.gateway import listing
 from dragoman.gateway.attempts import Question
-from dragoman.gateway.context import RequestContext
+from dragoman.gateway.context import JSON_BODY, RequestContext
 from dragoman.gateway.policy import Refused
 from dragoman.gateway.routing import Matched
 from dragoman.gateway.stored import StoredAnswer
 from dragoman.wire.http import Headers
-
-_JSON = ("content-type", "application/json")
 
 
 def serve(context: RequestContext, matched: Matched) -> Awaitable[None]:
@@ -25,7 +23,7 @@ def serve(context: RequestContext, matched: Matched) -> Awaitable[None]:
 
 async def _models(context: RequestContext) -> None:
     body = listing.models(context.client, listing.catalogue(context.fleet.config), context.call.model)
-    _send(context, (_JSON,), body)
+    context.send((JSON_BODY,), body)
 
 
 async def _count(context: RequestContext, question: Question) -> None:
@@ -33,11 +31,11 @@ async def _count(context: RequestContext, question: Question) -> None:
     if counts is None:
         raise ClientFault("this dialect counts no tokens", fault=Fault("not_found", "nothing counts here", 404))
     tokens = await _counted(context, question)
-    headers: Headers = (_JSON,) if tokens is not None else (_JSON, ("dragoman-estimate", "true"))
+    headers: Headers = (JSON_BODY,) if tokens is not None else (JSON_BODY, ("dragoman-estimate", "true"))
     estimated = tokens is None
     if tokens is None:
         tokens = listing.estimate(question.read()) if question.large is None else question.large.tokens
-    _send(context, headers, counts.render_count(tokens, estimated))
+    context.send(headers, counts.render_count(tokens, estimated))
 
 
 async def _counted(context: RequestContext, question: Question) -> int | None:
@@ -67,8 +65,3 @@ async def _counted(context: RequestContext, question: Question) -> int | None:
     if fault.kind in ("invalid", "context_full", "too_large") and fault.status in (400, 413, 422):
         raise UpstreamFault(fault.message, fault=fault)
     return None
-
-
-def _send(context: RequestContext, headers: Headers, body: bytes) -> None:
-    context.record.status = 200
-    context.exchange.whole(200, headers, body)

@@ -192,10 +192,7 @@ def _reset(response: HttpResponse, now: float) -> float | None:
     for name in _MOMENTS:
         if _NUMBER.match(said := response.header(name)):
             return float(said) - now
-    try:
-        body = jsonio.decode(response.body)
-    except jsonio.JsonError:
-        body = None
+    body = jsonio.decoded(response.body)
     error = body.get("error", body) if isinstance(body, dict) else None
     if isinstance(error, dict):
         span, moment = _number(error.get("resets_in_seconds")), _number(error.get("resets_at"))

@@ -6,7 +6,7 @@ Every dialect's binding is asked in turn, so a new dialect needs no edit here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 
@@ -188,17 +188,13 @@ class Routes:
 
     def _unknown(self, model: str) -> str:
         shown = model if len(model) <= _LONGEST else f"{model[:_LONGEST]}…"
-        near = get_close_matches(model[:_LONGEST], list(self._hints()), 3, 0.5)
+        patterns = [pattern for stage in self._stages for pattern, _ in stage.globs if pattern != "*"]
+        near = get_close_matches(model[:_LONGEST], [*self.names(), *patterns], 3, 0.5)
         text = f"the model {shown!r} is not configured here"
         if near:
             return f"{text}; near it: {', '.join(near)}"
         known = self.names()[:10]
         return f"{text}; known: {', '.join(known)}" if known else f"{text}; no model is known by name"
-
-    def _hints(self) -> Iterator[str]:
-        for stage in self._stages:
-            yield from stage.exact
-            yield from (pattern for pattern, _ in stage.globs if pattern != "*")
 
 
 _DIRECT = ("/",)  # no pattern: the mark of UPSTREAM/MODEL

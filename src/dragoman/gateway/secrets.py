@@ -53,17 +53,13 @@ def gateway_key(configured: Secret | None, key_file: Path) -> Secret:
     if configured is None:
         return minted_key(key_file)
     value = configured.reveal()
-    if len(value) < _SHORTEST_KEY or value.lower().startswith(_PLACEHOLDER) or _is_plain(value):
+    plain = len(set(value)) < _FEWEST_CHARACTERS or value.isdecimal()  # somebody held down a key, or counted
+    if len(value) < _SHORTEST_KEY or value.lower().startswith(_PLACEHOLDER) or plain:
         hint = (
             "leave server.key out, and one is made; or: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
         raise ConfigError([Problem("server.key", f"{configured.shown} is too short, or a placeholder", hint)])
     return configured
-
-
-def _is_plain(value: str) -> bool:
-    """Whether somebody just held down a key, or counted."""
-    return len(set(value)) < _FEWEST_CHARACTERS or value.isdecimal()
 
 
 def minted_key(path: Path) -> Secret:

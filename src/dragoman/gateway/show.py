@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from dragoman.gateway.access_log import CONTROL
 from dragoman.gateway.layers import Key, Leaf, Leaves, Origin, dotted
 from dragoman.gateway.secrets import MASK, show_reference
 from dragoman.gateway.upstreams import UpstreamTable, is_secret_header
@@ -17,7 +18,6 @@ _KEYS = UpstreamTable.__struct_fields__
 _TABLES = ("server", "log", "upstreams", "models", "routes", "default")
 _PLAIN = re.compile(r"(?:true|false|0|[1-9]\d{0,17}(?:\.\d+)?)\Z")
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 class Line(Struct, frozen=True):
@@ -51,7 +51,7 @@ def toml(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         value = value.encode(errors="replace").decode()  # the environment may hold what is no text
-        return '"' + _CONTROL.sub(_escaped, value.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+        return '"' + CONTROL.sub(_escaped, value.replace("\\", "\\\\").replace('"', '\\"')) + '"'
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml, value)) + "]"
     if isinstance(value, dict):

@@ -8,6 +8,7 @@ client's family if there is exactly one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from dragoman.errors import (
     BadFrame,
@@ -18,7 +19,7 @@ from dragoman.errors import (
     Truncated,
 )
 from dragoman.gateway.backend import Backend
-from dragoman.gateway.context import RequestContext
+from dragoman.gateway.context import JSON_BODY, RequestContext
 from dragoman.gateway.policy import Refused
 from dragoman.http.client.client import Reply
 from dragoman.http.exchange import Owner
@@ -28,7 +29,6 @@ from dragoman.wire import jsonio
 from dragoman.wire.http import Headers
 
 _WHOLE_BYTES = 64 * 1024 * 1024
-_JSON = ("content-type", "application/json")
 _STREAM: Headers = (("content-type", "text/event-stream"), ("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 _UNKNOWN = (
     "no response {!r} is known here: the gateway does not store it and does not know which upstream made it;"
@@ -49,7 +49,7 @@ class StoredAnswer:
     def __init__(self, context: RequestContext) -> None:
         self._services, self._fleet, self._exchange = context.services, context.fleet, context.exchange
         self._client, self._call, self._record = context.client, context.call, context.record
-        self._account = context.account
+        self._account, self._send = context.account, partial(context.send, (JSON_BODY,))
         self._id, self._action = context.call.hints["id"], context.call.hints["action"]
 
     async def run(self) -> None:
@@ -170,10 +170,6 @@ class StoredAnswer:
         return self._client.binding.frame(
             self._client.stored.render_cut(self._services.log.redactor.upstream_fault(fault))
         )
-
-    def _send(self, body: bytes) -> None:
-        self._record.status = 200
-        self._exchange.whole(200, (_JSON,), body)
 
 
 def _not_found(message: str) -> ClientFault:

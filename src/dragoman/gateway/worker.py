@@ -20,7 +20,7 @@ from dragoman.errors import DragomanError, TooLarge
 from dragoman.gateway.explain import ExplainJob, explained, written
 from dragoman.gateway.jobs import AnswerJob, PlanJob, Read, ReadJob, answered, plan, read
 from dragoman.gateway.routing import Router
-from dragoman.gateway.worker_process import HEAD, UNKNOWN, Failed, Job, Reply
+from dragoman.gateway.worker_process import HEAD, UNKNOWN, Job, Reply
 
 _MOST_READ = 2  # requests that are remembered
 _MOST_BYTES = 64 * 1024 * 1024  # of their bodies
@@ -43,7 +43,7 @@ class Worker:
             self._read.clear()
             return Reply(error=TooLarge(_NO_MEMORY)), b""
         except Exception:  # noqa: BLE001  a bug of ours: the gateway writes it down
-            return Reply(failed=Failed(traceback.format_exc())), b""
+            return Reply(failed=traceback.format_exc()), b""
 
     def _answer(self, job: Job, body: bytes | None) -> tuple[Reply, bytes]:
         work = job.work
@@ -134,7 +134,7 @@ def _pickled(reply: Reply) -> bytes:
         return pickle.dumps(Reply(error=TooLarge(_NO_MEMORY)))
     except Exception as error:  # noqa: BLE001  a third-party dialect may have filters that cannot be pickled
         message = f"the plan cannot be handed over: {type(error).__name__}: {error}"
-        return pickle.dumps(Reply(failed=Failed(message, unpicklable=True)))
+        return pickle.dumps(Reply(failed=message, unpicklable=True))
 
 
 if __name__ == "__main__":

@@ -37,19 +37,13 @@ class Job(Struct, frozen=True):
     request_id: str = ""
 
 
-class Failed(Struct, frozen=True):
-    """The worker could not do it, by no fault of the request."""
-
-    message: str
-    unpicklable: bool = False
-
-
 class Reply(Struct, frozen=True):
     """What came of a job: a result, an error for the client, or a failure of the worker."""
 
     result: Any = None
     error: DragomanError | None = None
-    failed: Failed | None = None
+    failed: str = ""  # why the worker could not do it, by no fault of the request
+    unpicklable: bool = False  # because a dialect or a plan cannot be pickled
 
 
 MODULE = "dragoman.gateway.worker"
@@ -112,8 +106,8 @@ class WorkerProcess:
             self._waiting -= 1
         if reply.error is not None:
             raise reply.error
-        if reply.failed is not None:
-            raise Unavailable(reply.failed.message) if reply.failed.unpicklable else RuntimeError(reply.failed.message)
+        if reply.failed:
+            raise Unavailable(reply.failed) if reply.unpicklable else RuntimeError(reply.failed)
         return reply.result, beside
 
     async def _answered(self, said: bytes, body: bytes, known: bool) -> tuple[Reply, bytes]:

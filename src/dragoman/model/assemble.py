@@ -228,11 +228,7 @@ def _whole(call: ToolCall, stop: Stop) -> bool:
     """A dialect without an end of its own for calls cannot say which one the length limit cut: their JSON can (D7)."""
     if stop.why not in (Why.LENGTH, Why.CONTEXT) or call.form == "text" or not call.arguments:
         return True
-    try:
-        jsonio.decode(call.arguments)
-    except jsonio.JsonError:
-        return False
-    return True
+    return jsonio.is_json(call.arguments)
 
 
 def unfold(reply: Reply, keys: ev.BlockKeys | None = None) -> ev.Events:

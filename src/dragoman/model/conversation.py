@@ -81,6 +81,14 @@ class ToolSpec(Node, frozen=True):
         return (self.description, self.schema, self.strict) == (other.description, other.schema, other.strict)
 
 
+def tool_name(tool: ToolSpec | Opaque) -> str | None:
+    """The name of a tool; None for what may bring tools whose names nobody here knows."""
+    if isinstance(tool, ToolSpec):
+        return tool.name
+    name = tool.data.get("name") if isinstance(tool.data, dict) else None
+    return name if isinstance(name, str) else None
+
+
 class ToolChoice(Struct, frozen=True):
     """Whether the model may (`auto`), must (`any`), must not (`none`) call, or must call `names` (`one`).
 

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.conversation import SHAPES, Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
+from dragoman.model.conversation import SHAPES, Conversation, Message, Output, Thinking, ToolChoice, ToolSpec, tool_name
 from dragoman.model.events import BlockKeys, BlockStarted, Delta, Event, Events
 
 # --- Notes: what a translation changed. No change without its note, no note without a change
@@ -292,7 +292,7 @@ def _of_tools(tools: tuple[ToolSpec | Opaque, ...]) -> Features:
             found.add("marks")
         if isinstance(tool, Opaque):
             found.add("opaque_tools")
-            names.append(tool.data.get("name") if isinstance(tool.data, dict) else None)
+            names.append(tool_name(tool))
             continue
         names.append(tool.name)
         if tool.schema is None:

@@ -84,6 +84,23 @@ def decode(data: bytes | str) -> Json:
         return _decode_surrogates(data, error)
 
 
+def decoded(data: bytes | str) -> Json:
+    """Return the JSON value of a text, or None if it is no JSON."""
+    try:
+        return decode(data)
+    except JsonError:
+        return None
+
+
+def is_json(text: str) -> bool:
+    """Tell whether a text is JSON."""
+    try:
+        decode(text)
+    except JsonError:
+        return False
+    return True
+
+
 def typed(kind: type[T]) -> Callable[[bytes | str], T]:
     """Make a decoder into `kind`, usually a Struct of a stream chunk. What it makes raises JsonError."""
     strict = msgspec.json.Decoder(kind).decode
@@ -188,10 +205,7 @@ def _object_text(data: bytes) -> ObjectText:
 
 def object_of(text: str | bytes) -> dict[str, Json] | None:
     """The object that this text is; None if it is none."""
-    try:
-        value = decode(text)
-    except JsonError:
-        return None
+    value = decoded(text)
     return value if isinstance(value, dict) else None
 
 

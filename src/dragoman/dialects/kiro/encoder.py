@@ -18,7 +18,7 @@ from dragoman.dialects.kiro.stream import REASONS, KiroDecoder
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
 from dragoman.model.assemble import fold, unfold
-from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.blocks import Media, Opaque, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Conversation, Reply, Stop, Usage, Why
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
@@ -118,7 +118,10 @@ class KiroEncoder(Encoder):
                     yield Payload(_USE, b'%b,"stop":true}' % head)
             case ev.Sealed(_, seal):
                 if not self._forwards:  # else its parts have gone by
-                    yield Payload(_THOUGHT, jsonio.encode(_render_seal(seal)))
+                    if seal.kind == "encrypted":
+                        raise LocalMisuse(f"encrypted reasoning of {seal.family} has no place here")
+                    name = "redactedContent" if seal.kind == "redacted" else "signature"
+                    yield Payload(_THOUGHT, jsonio.encode({name: seal.data}))
             case ev.Cited():
                 raise LocalMisuse("there are no citations here")
 
@@ -200,12 +203,6 @@ class KiroEncoder(Encoder):
 
 def _head(call: ToolCall) -> bytes:
     return b'{"toolUseId":%b,"name":%b' % (jsonio.quote(call.id), jsonio.quote(call.name))
-
-
-def _render_seal(seal: Seal) -> dict[str, Json]:
-    if seal.kind == "encrypted":
-        raise LocalMisuse(f"encrypted reasoning of {seal.family} has no place here")
-    return {"redactedContent" if seal.kind == "redacted" else "signature": seal.data}
 
 
 def _only_choice(choice: int) -> None:

@@ -123,7 +123,9 @@ def fault_of(
     by_words = next((meant for words, meant in _BY_WORDS if words in message.lower()), None)
     if kind in ("server", "invalid") and by_words == "auth" and status not in (None, 401, 403):
         by_words = None  # an expired thing that is no token
-    kind = _BY_REASON.get(reason) or by_words or _kind_of_type(code, kind, status)
+    # The type says more than the status, except where the status is the exact one.
+    by_type = None if status in (401, 402, 408, 413, 429, 504) else _TABLE.by_type(code)
+    kind = _BY_REASON.get(reason) or by_words or by_type or kind
     if kind == "invalid" and sizes is not None and _IMPROPER in message.lower():
         tokens, window = sizes()
         kind = "context_full" if tokens >= _NEAR * window else kind
@@ -133,13 +135,6 @@ def fault_of(
     elif reason and reason not in said:
         said = f"{said} ({reason})"
     return Fault(kind, said, status or _TABLE.usual_status(kind), wait, code=reason or code)
-
-
-def _kind_of_type(code: str, kind: Kind, status: int | None) -> Kind:
-    """The type says more than the status, except where the status is the exact one."""
-    if status in (401, 402, 408, 413, 429, 504):
-        return kind
-    return _TABLE.by_type(code) or kind
 
 
 def _too_long(sizes: Sizes | None, said: str) -> str:

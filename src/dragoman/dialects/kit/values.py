@@ -55,21 +55,7 @@ def objects(value: Json, at: str) -> Iterator[Placed]:
             yield item, f"{at}[{index}]"
 
 
-def decoded(data: bytes | str) -> Json:
-    """Return the JSON value of a text, or None if it is no JSON."""
-    try:
-        return jsonio.decode(data)
-    except jsonio.JsonError:
-        return None
-
-
-def is_json(text: str) -> bool:
-    """Tell whether a text is JSON."""
-    try:
-        jsonio.decode(text)
-    except jsonio.JsonError:
-        return False
-    return True
+decoded, is_json = jsonio.decoded, jsonio.is_json
 
 
 def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:

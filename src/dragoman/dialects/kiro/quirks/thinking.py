@@ -215,15 +215,11 @@ class _Split(Back):
 
     def _end(self, block: _Open, event: BlockEnded) -> Iterable[Event]:
         if block.state == "head":
-            yield from self._end_head(block)
+            if block.held.strip() != _OPEN:  # else it is a tag with nothing after it
+                yield from self._plain(block, block.held)
         elif block.state == "thinking":
             closed = not self._quoted(block, 0) and block.held.startswith(_CLOSE)
             text = block.held.removeprefix(_CLOSE).rstrip() if closed else block.held
             yield from self._thought(block, text)
         if block.state != "after" and block.key is not None:
             yield BlockEnded(block.key, event.complete)
-
-    def _end_head(self, block: _Open) -> Iterable[Event]:
-        """The end came at once: nothing, or a tag with nothing after it."""
-        if block.held.strip() != _OPEN:
-            yield from self._plain(block, block.held)

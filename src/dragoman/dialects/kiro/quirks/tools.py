@@ -11,7 +11,7 @@ from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, Room, Schema, Too
 from dragoman.dialects.kiro.request import FAMILY, NO_PARAMETERS
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec, canonical
+from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec, canonical, tool_name
 from dragoman.model.filter import Action, EachTool, Facts, Features, Filter, Inventory, MakeBack, Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, join_texts, opaque_as_parts
 from dragoman.wire import jsonio
@@ -37,7 +37,7 @@ class LeaveOut(Filter):
         names, before = [call.name for call in facts.inventory(conversation).calls], len(notes)
         kept, gone = list[ToolSpec | Opaque](), set[str]()
         for tool in conversation.tools:  # those of other families are drop_foreign's to leave out
-            name = tool.name if isinstance(tool, ToolSpec) else _name(tool)
+            name = tool.name if isinstance(tool, ToolSpec) else tool_name(tool) or ""
             if name.lower() in REFUSED:
                 notes.dropped("kiro.tools.web_search", tool.at.path, f"the service does not take {name}")
             else:
@@ -54,11 +54,6 @@ class LeaveOut(Filter):
         choice = _choice(conversation, gone, notes)
         changed = structs.replace(conversation, tools=tuple(kept), messages=messages, tool_choice=choice)
         return canonical(changed, conversation.messages), None
-
-
-def _name(tool: Opaque) -> str:
-    name = tool.data.get("name") if isinstance(tool.data, dict) else None
-    return name if isinstance(name, str) else ""
 
 
 def _choice(conversation: Conversation, gone: set[str], notes: Notes) -> ToolChoice:
