@@ -138,23 +138,17 @@ def main() -> int:
         errors[""] = f"the template has an error: {_said(error)}"
     else:
         for name, job in order.jobs.items():
-            _render_one(rendering, name, job, texts, errors)
+            try:
+                text = rendering(messages=job.messages, tools=job.tools, add_generation_prompt=job.generation_prompt)
+            except Exception as error:  # noqa: BLE001  # whatever a template does wrong is said to the user
+                errors[name] = _said(error)
+                continue
+            if len(text) > _LONGEST_RENDERING:
+                errors[name] = f"the rendering has more than {_LONGEST_RENDERING} characters"
+            else:
+                texts[name] = text
     sys.stdout.buffer.write(jsonio.encode(Rendered(texts, errors)))
     return 0
-
-
-def _render_one(
-    rendering: Callable[..., str], name: str, job: Job, texts: dict[str, str], errors: dict[str, str]
-) -> None:
-    try:
-        text = rendering(messages=job.messages, tools=job.tools, add_generation_prompt=job.generation_prompt)
-    except Exception as error:  # noqa: BLE001  # whatever a template does wrong is said to the user
-        errors[name] = _said(error)
-        return
-    if len(text) > _LONGEST_RENDERING:
-        errors[name] = f"the rendering has more than {_LONGEST_RENDERING} characters"
-    else:
-        texts[name] = text
 
 
 def _said(error: Exception) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from dragoman.cli.found import variables
 from dragoman.cli.terminal import complain, plain, say
 from dragoman.gateway.config import Loaded, examine, find_file
 from dragoman.gateway.layers import ConfigError, Problem
@@ -65,13 +66,12 @@ def _print_json(good: bool, problems: tuple[Problem, ...], warnings: tuple[str, 
 
 def _unset(loaded: Loaded) -> list[str]:
     """References to the environment that lead nowhere now. Commands and keyrings, which may ask back, are not tried."""
-    found = []
-    for name, upstream in loaded.config.upstreams.items():
-        for secret in upstream.keys:
-            variable = secret.shown.removeprefix("env:")
-            if variable != secret.shown and not os.environ.get(variable):
-                found.append(f"upstreams.{name}.key: the variable {variable} is not set")
-    return found
+    return [
+        f"upstreams.{name}.key: the variable {variable} is not set"
+        for name, upstream in loaded.config.upstreams.items()
+        for variable in variables(upstream.keys)
+        if not os.environ.get(variable)
+    ]
 
 
 def _summary(loaded: Loaded) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 from dragoman.errors import LocalMisuse
 from dragoman.gateway.config import Config, Loaded, assemble, examine
 from dragoman.gateway.presets import PRESETS, SIMULATOR
-from dragoman.gateway.secrets import KEY_PREFIX, places
+from dragoman.gateway.secrets import KEY_PREFIX, Secret, places
 from dragoman.gateway.show import toml
 from dragoman.gateway.upstreams import Upstream
 
@@ -47,6 +47,11 @@ def key_variable(preset: str) -> str:
     """The variable that a preset's key stands in; empty if it has none."""
     scheme, _, name = str(PRESETS[preset].get("key", "")).partition(":")
     return name if scheme == "env" else ""
+
+
+def variables(secrets: Iterable[Secret]) -> list[str]:
+    """The variables that these secrets stand in."""
+    return [secret.shown.removeprefix("env:") for secret in secrets if secret.shown.startswith("env:")]
 
 
 def search(environ: Mapping[str, str]) -> list[Find]:
@@ -141,7 +146,7 @@ def _named(preset: str, environ: Mapping[str, str]) -> Find:
 
 def missing(upstream: Upstream, environ: Mapping[str, str]) -> str:
     """What this upstream lacks to be asked; empty if nothing is known to be missing."""
-    wanted = [key.shown.removeprefix("env:") for key in upstream.keys if key.shown.startswith("env:")]
+    wanted = variables(upstream.keys)
     if wanted and len(wanted) == len(upstream.keys) and not any(environ.get(name) for name in wanted):
         return f"{upstream.name} needs {' or '.join(wanted)}"
     if any(login.source != "aws" for login in upstream.logins) and not list(_kiro(environ)):
@@ -151,9 +156,9 @@ def missing(upstream: Upstream, environ: Mapping[str, str]) -> str:
 
 def what_to_set() -> list[str]:
     """For a person who has nothing yet."""
-    variables = [name for name in map(key_variable, PRESETS) if name]
+    named = [name for name in map(key_variable, PRESETS) if name]
     return [
-        f"set one of {', '.join(variables)}, {_BEARER},",
+        f"set one of {', '.join(named)}, {_BEARER},",
         "or log in: dragoman auth login kiro",
         "or write a configuration: dragoman init",
         "or see it work without any: dragoman demo; dragoman run --upstream simulator …",
@@ -162,7 +167,6 @@ def what_to_set() -> list[str]:
 
 def upstream_variables(config: Config) -> set[str]:
     """The variables that hold keys of upstreams, or settings of ours: no child needs them. HTTPS_PROXY it may need."""
-    named = {secret.shown.removeprefix("env:") for secret in config.secrets() if secret.shown.startswith("env:")}
-    named = {name for name in named if not name.lower().endswith("_proxy")}
+    named = {name for name in variables(config.secrets()) if not name.lower().endswith("_proxy")}
     known = {name for name in map(key_variable, PRESETS) if name}
     return named | known | {_BEARER} | {name for name in os.environ if name.startswith("DRAGOMAN_")}

@@ -15,8 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dragoman.cli.chat_template import Template, TemplateError, read_template, render
-from dragoman.cli.terminal import Paint, complain, one_line, read
-from dragoman.cli.translate import named_value
+from dragoman.cli.terminal import Paint, complain, named_values, one_line, read
 from dragoman.filters.raw_tools.learning import CannotLearn
 from dragoman.filters.raw_tools.learning import learn as learn_table
 from dragoman.filters.raw_tools.learning.pieces import check_jobs, checked_text, probe_jobs, shots_of
@@ -40,9 +39,11 @@ class Learnt(Struct, frozen=True):
 
 def learn(arguments: Namespace) -> int:
     """Run the command."""
+    variables = named_values("--set", arguments.set)
+    file_name = _NO_NAME.sub("_", Path(arguments.template).name.partition(".")[0]).strip("_.-")
     try:
-        template = read_template(arguments.template, read(arguments.template), dict(map(named_value, arguments.set)))
-        found = learn_from(template, arguments.name or _name_of(arguments.template))
+        template = read_template(arguments.template, read(arguments.template), variables)
+        found = learn_from(template, arguments.name or file_name or "learnt")
     except (TemplateError, CannotLearn, TableFileError) as error:
         return complain(error, 1)
     written = f"# Learnt from {Path(arguments.template).name} by dragoman raw-tools learn.\n{write([found.table])}"
@@ -93,10 +94,6 @@ def _verified(template: Template, table: Table, variant: Variant) -> Learnt:
     verdict = verify(keep((table,), f"learnt:{table.name}"), probes)
     sample = next((text for calls, text in probes if calls[0].arguments), "")
     return Learnt(table, verdict, shipped_equal(table, probes), sample)
-
-
-def _name_of(template: str) -> str:
-    return _NO_NAME.sub("_", Path(template).name.partition(".")[0]).strip("_.-") or "learnt"
 
 
 def _report(found: Learnt, output: Path | None) -> None:

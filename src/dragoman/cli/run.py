@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
 
 from msgspec import Struct
 
@@ -138,7 +137,8 @@ def _private(config: Config, log: Path | None) -> Iterator[tuple[str, str]]:
     from dragoman.gateway.serve import route_logs, running_gateway
 
     key = f"{KEY_PREFIX}{secrets.token_urlsafe(32)}"
-    with _opened(log) as stream:
+    descriptor = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "a", encoding="utf-8") as stream:
         journal = AccessLog(Redactor(), stream=stream, form=config.log.format, level=config.log.level)
         with running_gateway(config, key=key, journal=journal) as running:
             route_logs(running.gateway)
@@ -146,17 +146,6 @@ def _private(config: Config, log: Path | None) -> Iterator[tuple[str, str]]:
                 yield running.url, key
             finally:
                 running.stop(hurried=True)
-
-
-@contextmanager
-def _opened(log: Path | None) -> Iterator[TextIO]:
-    if log is None:
-        with Path(os.devnull).open("w") as nowhere:
-            yield nowhere
-        return
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-        yield file
 
 
 def _running() -> Reach | None:

@@ -108,10 +108,9 @@ def _announce(config: Config, running: Running, *, quiet: bool, first: bool) -> 
 
 
 def _print_banner(config: Config, url: str, *, quiet: bool) -> None:
-    print(url if quiet else _banner(config, url), flush=True)
-
-
-def _banner(config: Config, url: str) -> str:
+    if quiet:
+        print(url, flush=True)
+        return
     paint = Paint(sys.stdout)
     names = ", ".join(config.upstreams)
     rows: list[tuple[str, Any]] = [
@@ -127,4 +126,4 @@ def _banner(config: Config, url: str) -> str:
     for client in clients(url, config, os.environ):
         hint = f"  ({client.hint})" if client.hint else ""
         lines += [paint(f"# {client.name}{hint}", "dim"), f"  {client.line}"]
-    return "\n".join(lines) + "\n"
+    print("\n".join(lines), end="\n\n", flush=True)

@@ -6,15 +6,16 @@ import asyncio
 import contextlib
 import signal
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 
 import msgspec
 
 import dragoman.dialects as registry
-from dragoman.cli.terminal import Stop, one_line, port_number
+from dragoman.cli.terminal import Stop, named_values, one_line, port_number
 from dragoman.errors import LocalMisuse
 from dragoman.simulator import Limits, Received, Simulator
 from dragoman.simulator.faults import FAULTS, Fault, FaultProxy, parse_fault
+from dragoman.wire.jsonio import Json
 
 _PORT = 8788
 
@@ -29,7 +30,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--limit",
         action="append",
         default=[],
-        type=_limit,
         metavar="NAME=VALUE",
         help=f"change a threshold ({', '.join(Limits.__struct_fields__)})",
     )
@@ -49,7 +49,7 @@ def run(arguments: Namespace) -> int:
         arguments.dialect,
         profile=arguments.profile,
         script=arguments.script,
-        limits=_limits(dict(arguments.limit)),
+        limits=_limits(named_values("--limit", arguments.limit)),
         host=arguments.host,
         port=0 if arguments.fault else arguments.port,
         on_exchange=None if arguments.quiet else _told,
@@ -82,18 +82,10 @@ def _told(received: Received) -> None:
     print(one_line(f"{received.method} {received.path} {received.status}{ended}{note}"), file=sys.stderr, flush=True)
 
 
-def _limit(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
-    return name, value
-
-
-def _limits(given: dict[str, str]) -> Limits:
-    values: dict[str, object] = {
-        name: value.split(",") if name == "profile_arns" else value for name, value in given.items()
-    }
+def _limits(given: dict[str, Json]) -> Limits:
+    if isinstance(arns := given.get("profile_arns"), str):
+        given = {**given, "profile_arns": [*arns.split(",")]}
     try:
-        return msgspec.convert(values, Limits, strict=False)
+        return msgspec.convert(given, Limits, strict=False)
     except msgspec.ValidationError as error:
         raise LocalMisuse(f"--limit: {error}") from None

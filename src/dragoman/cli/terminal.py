@@ -7,10 +7,13 @@ import re
 import shutil
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
+
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
 
 # What a terminal obeys, and what turns the direction of text; not the joiners that scripts and emoji need.
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -98,6 +101,20 @@ def complain(sentence: object, status: int, cause: object = "") -> int:
 def say(sentence: object) -> None:
     """Say something to the person, on standard error."""
     print(f"dragoman: {plain(sentence)}", file=sys.stderr)
+
+
+def named_values(option: str, texts: Sequence[str]) -> dict[str, Json]:
+    """Read the NAME=VALUE of an option that may be repeated; a value is JSON, or else a string."""
+    found: dict[str, Json] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise Stop(f"{option} {text}: expected NAME=VALUE", 2)
+        try:
+            found[name] = jsonio.decode(value)
+        except jsonio.JsonError:
+            found[name] = value
+    return found
 
 
 def port_number(text: str) -> int:

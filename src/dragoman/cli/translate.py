@@ -10,8 +10,8 @@ from typing import Any
 
 import dragoman
 from dragoman.api import Translated
-from dragoman.cli.terminal import chunks, complain, one_line, read
-from dragoman.errors import DragomanError, LocalMisuse
+from dragoman.cli.terminal import chunks, complain, named_values, one_line, read
+from dragoman.errors import DragomanError
 from dragoman.model.filter import Note
 from dragoman.wire import jsonio
 
@@ -39,7 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    options = dict(map(named_value, arguments.set))
+    options: dict[str, Any] = named_values("--set", arguments.set)
     if arguments.raw_tools is not None:
         options["raw_tools"] = arguments.raw_tools
     notes, problem = (_stream if arguments.what == "stream" else _whole)(arguments, options)
@@ -48,17 +48,6 @@ def run(arguments: Namespace) -> int:
     if problem is not None:
         return complain(problem, 1)
     return 3 if arguments.strict and any(note.action == "dropped" for note in notes) else 0
-
-
-def named_value(text: str) -> tuple[str, Any]:
-    """Read `NAME=VALUE`; the value is JSON, or else a string."""
-    name, found, value = text.partition("=")
-    if not found:
-        raise LocalMisuse(f"--set {text}: expected NAME=VALUE")
-    try:
-        return name, jsonio.decode(value)
-    except jsonio.JsonError:
-        return name, value
 
 
 def _asked(arguments: Namespace, options: dict[str, Any]) -> Translated | None:

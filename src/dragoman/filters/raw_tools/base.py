@@ -92,8 +92,8 @@ class EngineBase:
         """What is held, up to a place in the text, is text."""
         hold = self._drop_hold()
         assert hold is not None
-        if hold.ids is not None:
-            self._ids, self._calls, self.completed = hold.ids, hold.calls_before, hold.completed_before
+        if hold.before is not None:
+            self._ids, self._calls, self.completed = hold.before
         self._reader = self._call = None
         self._state = PROSE
         text = hold.text(self._text, end)

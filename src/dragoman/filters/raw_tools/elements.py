@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from dragoman.filters.raw_tools.markup import TagReader
 from dragoman.filters.raw_tools.readers import BLANK, HELD_LIMIT, LIMIT, Piece, skip_blank
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.values import UNKNOWN, Shape, ShapeOf, escaped, object_text, quoted
@@ -103,22 +104,16 @@ class _Element:
         return [self.shape.item(0).as_json(text)]  # an array that was written as repeated elements, of which it is one
 
 
-class ElementsBody:
+class ElementsBody(TagReader):
     """Reads the arguments of one call. `junk`: text that stood between the parameters was left out."""
 
     valid = True
 
     def __init__(self, marks: ElementsMarks, shapes: ShapeOf) -> None:
-        self.over = False
-        self.failed = False
-        self.junk = False
+        super().__init__(shapes)
         self._marks = marks
-        self._shapes = shapes
         self._open: list[_Element] = []
         self._live: Markers | None = None  # what may end the string that streams
-        self._any = False  # a parameter went out
-        self._stray: list[str] = []  # text before the first parameter
-        self._size = 0  # of what is held
         self._raw: list[str] = []  # the parameter that is being read, should it be too long to be held
         self._waiting: tuple[str, Shape, list[Value]] | None = None  # a parameter that may be repeated
 
@@ -191,12 +186,8 @@ class ElementsBody:
             self._open[-1].texts.append(text)
             if not counted:
                 self._held(text, out)
-        elif self._any or self._waiting is not None:
-            self.junk = self.junk or bool(text.strip(BLANK))
         elif self._stray or text.strip(BLANK):
-            self._stray.append(text if self._stray else text.lstrip(BLANK))
-            self._size += len(self._stray[-1])
-            self.failed = self._size > (HELD_LIMIT if self._stray[0][0] in '{"' else LIMIT)
+            self._skip(text if self._stray else text.lstrip(BLANK), self._any or self._waiting is not None)
 
     # --- elements
 
@@ -236,7 +227,9 @@ class ElementsBody:
             if self._open:
                 self._open[-1].children.append((element.key, value))
             else:
-                self._wait(element, value)
+                if self._waiting is None:
+                    self._waiting = (element.key, element.shape, [])
+                self._waiting[2].append(value)
             if element.tag == tag:
                 break
 
@@ -250,19 +243,11 @@ class ElementsBody:
             element.texts = ["".join(element.texts).rstrip(BLANK).removesuffix(tag)]
             self._close(element.tag, out)
 
-    def _wait(self, element: _Element, value: Value) -> None:
-        if self._waiting is None:
-            self._waiting = (element.key, element.shape, [])
-        self._waiting[2].append(value)
-
     def _stop(self, tag: re.Match[str], at: int, out: list[Piece]) -> int:
         """End the call at its end tag, or before what else ends it."""
         if self._stray:
-            arguments = object_text("".join(self._stray))
-            if arguments is None:
-                self.failed = True
+            if not self._write_stray("".join(self._stray), out):
                 return at
-            out.append(arguments)
         else:
             self._close_unprefixed(out)
             self._close("", out)
@@ -271,10 +256,6 @@ class ElementsBody:
         return tag.end() if tag["end"] and tag["tag"] in self._marks.closes else at
 
     # --- what goes out
-
-    def _write_key(self, key: str, out: list[Piece]) -> None:
-        out.append(f"{',' if self._any else '{'}{quoted(key)}:")
-        self._any = True
 
     def _write_waiting(self, out: list[Piece]) -> None:
         if self._waiting is not None:
@@ -330,14 +311,12 @@ class ElementsBody:
         if tag["end"] and tag["tag"] == self._open[0].tag:
             self._end_string(out)
             return after
-        if (bool(tag["end"]), tag["tag"]) in self._marks.stops or self._is_parameter(tag):
+        is_parameter = not tag["end"] and self._shapes("", tag["name"] or tag["tag"]).declared
+        if (bool(tag["end"]), tag["tag"]) in self._marks.stops or is_parameter:
             self._end_string(out)  # its end tag is missing
             return end
         out.append(escaped(text[end:after]))
         return after
-
-    def _is_parameter(self, tag: re.Match[str]) -> bool:
-        return not tag["end"] and self._shapes("", tag["name"] or tag["tag"]).declared
 
     def _unprefixed_end(self, text: str, at: int, size: int, out: list[Piece]) -> int:
         """Read `</tag>` without the prefix: the end of the string if another tag with the prefix follows."""

@@ -19,7 +19,7 @@ from dragoman.model import events as ev
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.capabilities import Alphabet
 from dragoman.model.conversation import Conversation, Stop, ToolSpec, Why
-from dragoman.model.filter import UNSEEN, Action, Back, Facts, Filter, Inventory, LaneWatch, MakeBack, Notes
+from dragoman.model.filter import UNSEEN, Action, Back, Facts, Filter, LaneWatch, MakeBack, Notes
 
 _KIMI = re.compile(r"kimi|moonshot", re.IGNORECASE)
 _MOST_READ = 8 * 1024 * 1024  # bytes that are counted for arguments which stream
@@ -66,11 +66,12 @@ class RawTools(Filter):
         if choice == "off" and not self._settings.think_tags:
             return conversation, None
         held = facts.inventory(asked)
+        ids = [call.id for call in held.calls] + [result.call_id for result in held.results]
         settings = structs.replace(
             self._settings,
             choice=choice,
             tools=Tools(tools),
-            used=_used_ids(held),
+            used=frozenset(ids) if ids else _NO_IDS,
             calls=len(held.calls),
             muted=asked.tool_choice.mode == "none",
         )
@@ -83,11 +84,6 @@ class RawTools(Filter):
         if choice in ("auto", "off"):
             return choice == "auto" and _KIMI.search(model) is not None
         return any(table.numbered for table in tables_of(choice))
-
-
-def _used_ids(held: Inventory) -> frozenset[str]:
-    ids = [call.id for call in held.calls] + [result.call_id for result in held.results]
-    return frozenset(ids) if ids else _NO_IDS
 
 
 class _Settings(Struct, frozen=True):

@@ -54,7 +54,42 @@ class MarkupMarks(Struct, frozen=True):
         )
 
 
-class MarkupBody:
+class TagReader:
+    """What readers of tags share: the JSON object that they write, and text that is no tag."""
+
+    def __init__(self, shapes: ShapeOf) -> None:
+        self.over = False
+        self.failed = False
+        self.junk = False
+        self._shapes = shapes
+        self._any = False  # a parameter went out
+        self._stray: list[str] = []  # text that is no tag, while nothing else has come
+        self._size = 0  # of what is held
+
+    def _write_key(self, key: str, out: list[Piece]) -> None:
+        out.append(f"{',' if self._any else '{'}{quoted(key)}:")
+        self._any = True
+
+    def _skip(self, text: str, begun: bool) -> None:
+        """Leave out text that is no tag. It is kept while it may be all there is."""
+        if begun:
+            self.junk = self.junk or bool(text.strip(BLANK))
+            return
+        self._stray.append(text)
+        self._size += len(text)
+        self.failed = self._size > (HELD_LIMIT if self._stray[0][0] in '{"' else LIMIT)
+
+    def _write_stray(self, text: str, out: list[Piece]) -> bool:
+        """Write a text without tags if it is an object; else this is no call."""
+        arguments = object_text(text)
+        if arguments is None:
+            self.failed = True
+            return False
+        out.append(arguments)
+        return True
+
+
+class MarkupBody(TagReader):
     """Reads the arguments of one call.
 
     `junk`: text that is neither tag nor value stood between the tags and was left out. A call that has nothing but such
@@ -62,24 +97,17 @@ class MarkupBody:
     """
 
     def __init__(self, marks: MarkupMarks, shapes: ShapeOf) -> None:
-        self.over = False
-        self.failed = False
-        self.junk = False
+        super().__init__(shapes)
         self._markup = marks.markup
         self._marks = marks
-        self._shapes = shapes
         self._value_ends = frozenset(marks.markup.value_ends)
         self._step = self._between
-        self._any = False  # a parameter went out
-        self._stray: list[str] = []  # text between tags, while nothing else has come
-        self._stray_size = 0
         # the parameter that is being read
         self._key = ""
         self._told = ""
         self._shape: Shape | None = None
         self._held: list[str] | None = None  # a value that waits; None: it streams
         self._streams = False  # within a value that streams
-        self._size = 0
         self._stops = marks.stops
         self._wrapper: str | None = None  # the value of a parameter that may be the arguments as a whole
         # a JSON body
@@ -134,7 +162,7 @@ class MarkupBody:
                 return at + len(fence)
         if text[at] != "<":
             end = text.find("<", at + 1)
-            return self._skip(text[at:] if end < 0 else text[at:end], at)
+            return self._skip_to(text, at, len(text) if end < 0 else end)
         literal = self._marks.ends.match(text, at, False)
         if literal is not None:
             return self._end(at, literal, out) if literal else at
@@ -142,38 +170,27 @@ class MarkupBody:
             self._ahead = self._marks.tags.find(text, at + 1, False)
         end, literal = self._ahead
         if end - at > LIMIT or literal in self._marks.ends.markers:
-            return self._skip("<", at)
+            return self._skip_to(text, at, at + 1)
         if not literal:
             return at
         end += len(literal)
         tag = self._markup.opens.fullmatch(text, at, end)
         if tag is None:
-            return self._skip("<", at)
+            return self._skip_to(text, at, at + 1)
         self._begin(tag, out)
         return end
 
-    def _skip(self, stray: str, at: int) -> int:
-        """Leave text out that is no tag. It is kept while it may be all there is."""
-        size = len(stray)
-        if self._any or self._wrapper is not None:
-            self.junk = self.junk or bool(stray.strip(BLANK))
-            return at + size
-        self._stray.append(stray)
-        self._stray_size += size
-        first = self._stray[0]
-        self.failed = self._stray_size > (HELD_LIMIT if first[0] in '{"' else LIMIT)
-        return at + size
+    def _skip_to(self, text: str, at: int, end: int) -> int:
+        self._skip(text[at:end], self._any or self._wrapper is not None)
+        return end
 
     def _end(self, at: int, literal: str, out: list[Piece]) -> int:
         if self._stray:
             body = "".join(self._stray).rstrip(BLANK)
             for tag in self._markup.json_tags:
                 body = body.removesuffix(tag)
-            arguments = object_text(body)
-            if arguments is None:
-                self.failed = True
+            if not self._write_stray(body, out):
                 return at
-            out.append(arguments)
         elif self._wrapper is not None:
             arguments = object_text(self._wrapper)
             if arguments is None:
@@ -199,14 +216,10 @@ class MarkupBody:
         if shape.wrapper and not self._any:
             self._held, self._wrapper = [], ""
             return
-        self._open(out)
+        self._write_key(self._key, out)
         self._held = None if shape.streams(self._told) else []
         if self._held is None:
             out.append('"')
-
-    def _open(self, out: list[Piece]) -> None:
-        out.append(f"{',' if self._any else '{'}{quoted(self._key)}:")
-        self._any = True
 
     def _fresh(self, text: str, at: int, out: list[Piece]) -> int:
         """Cut the line end after an opening tag; only then one before the end tag belongs to the markup, too."""
@@ -249,7 +262,7 @@ class MarkupBody:
         if self._size > HELD_LIMIT:
             if self._wrapper is not None:
                 self._wrapper = None
-                self._open(out)
+                self._write_key(self._key, out)
             out.append(quoted("".join(self._held))[:-1])
             self._held = None
 
@@ -266,7 +279,7 @@ class MarkupBody:
     def _write_wrapper(self, out: list[Piece]) -> None:
         """Write a parameter that might have been the arguments as a whole, and is an ordinary one."""
         raw, self._wrapper = self._wrapper or "", None
-        self._open(out)
+        self._write_key(self._key, out)
         if self._shape is not None:
             out.append(self._shape.as_json(raw, self._told))
 
@@ -283,7 +296,7 @@ class MarkupBody:
             self._scanner.scan("{", 0)
             self._step = self._json
         else:
-            self._stray, self._stray_size = ["{"], 1
+            self._stray, self._size = ["{"], 1
             self._step = self._between
         return at
 

@@ -174,8 +174,7 @@ class Hold:
         self.line = ""  # since the last line end or call, where a quotation may be closed
         self.calls = 0
         self.fits = True  # every call so far may count though it is quoted or bare
-        self.ids: Ids | None = None  # those to go back to
-        self.calls_before = self.completed_before = 0
+        self.before: tuple[Ids, int, int] | None = None  # what a call changes, to go back to if it is text
         self._raw: list[str] = []  # of texts before this one
         self._size = 0
         self._begin = begin  # where it begins in the text that is read now
@@ -213,10 +212,6 @@ class Hold:
         self._size = self.size(end)
         self._begin = 0
         return self._size
-
-    def remember(self, ids: Ids, calls: int, completed: int) -> None:
-        """Keep what a call that may turn out to be text would change."""
-        self.ids, self.calls_before, self.completed_before = ids, calls, completed
 
     @property
     def at_once(self) -> int | None:

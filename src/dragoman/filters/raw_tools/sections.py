@@ -189,8 +189,8 @@ class Sections(EngineBase):
             hold.strict = True
         self._call = Call(table, header, self._speaks, self._tools, muted=self._muted)
         if hold is not None and (hold.strict or hold.quotation is not None):
-            if hold.ids is None:
-                hold.remember(self._ids, self._calls, self.completed)
+            if hold.before is None:
+                hold.before = self._ids, self._calls, self.completed
                 self._ids = self._ids.copy()
             return
         if table.body == "json":  # others may turn out to be no call by what their body begins with
