@@ -1,4 +1,4 @@
-"""What requests of OpenAI's two APIs share: the form and the effort of answers, the choice of a tool, media.
+"""What OpenAI's two APIs share: the form and the effort of answers, the choice of a tool, media, sources.
 
 `api` is how messages to people call the one that is spoken.
 """
@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 
 from msgspec import structs
 
-from dragoman.dialects.kit.values import FILE_TYPES, NO_PARAMETERS, Object, base64_text, cannot, describe, is_url
+from dragoman.dialects.kit.values import FILE_TYPES, NO_PARAMETERS, Object, base64_text, cannot, describe, is_url, text
 from dragoman.errors import BadFrame, MalformedRequest, MissingField, Unrepresentable
-from dragoman.model.blocks import Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Extra, Media, Opaque, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Output, Reply, Thinking, ToolChoice, ToolSpec
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -222,3 +222,23 @@ def take_file_data(fields: Fields, name: str, data_url: DataUrl) -> tuple[str, L
     if not mime:
         fields.fail("file_data", "expected a data: URL with a media type and base64")
     return mime, "base64", base64_text(fields, "file_data", found[2] if found else data)
+
+
+# --- sources of an answer
+
+
+def parse_annotation(family: str, annotation: Json) -> Opaque:
+    """Read a source of an answer; one without an address means something to this family alone."""
+    told = annotation if isinstance(annotation, dict) else {}
+    kind, inner = told.get("type"), told.get("url_citation")
+    fields = inner if isinstance(inner, dict) else told
+    start, end = (each if type(each) is int else None for each in map(fields.get, ("start_index", "end_index")))
+    source = source_in(fields, start, end)
+    return Opaque(family, annotation, kind if isinstance(kind, str) else "annotation", source=source)
+
+
+def source_in(fields: Object, start: int | None = None, end: int | None = None) -> Source | None:
+    """Return the source that these fields tell; None without an address."""
+    url, title, quote, snippet = (text(fields.get(name)) for name in ("url", "title", "content", "snippet"))
+    quote = quote if isinstance(fields.get("content"), str) else snippet
+    return Source(url, title, quote, start, end) if url else None
