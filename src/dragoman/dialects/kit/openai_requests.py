@@ -137,7 +137,7 @@ def take_parameters(given: Json, rest: Object) -> Object:
 def parse_choice(fields: Fields, name: str, value: Json, chosen: Callable[[Fields], str | None]) -> ToolChoice | None:
     """Read the choice in a field. None: it says what we have no word for.
 
-    `chosen` gives the name of a tool that the choice names, or None for one that is not declared.
+    `chosen` gives the name of a tool out of the object that has it, or None for one that is not declared.
     """
     match value:
         case None:
@@ -149,7 +149,7 @@ def parse_choice(fields: Fields, name: str, value: Json, chosen: Callable[[Field
         case {"type": str(mode), **more} if mode in OTHER_MODES and not more:
             return OTHER_MODES[mode]
         case {"type": "function" | "custom" | "tool"}:
-            tool = chosen(Fields(value, fields.path(name)))
+            tool = chosen(_inside(Fields(value, fields.path(name))))
             return ToolChoice("one", (tool,)) if tool else None
         case {"type": "allowed_tools"}:
             return _allowed(Fields(value, fields.path(name)), chosen)
@@ -159,12 +159,16 @@ def parse_choice(fields: Fields, name: str, value: Json, chosen: Callable[[Field
             raise fields.blame(f"expected a string or an object, got {describe_json(value)}", at=fields.path(name))
 
 
+def _inside(tool: Fields) -> Fields:
+    return tool.maybe_child(str(tool.peek("type"))) or tool  # Chat's form, or that of Responses
+
+
 def _allowed(fields: Fields, chosen: Callable[[Fields], str | None]) -> ToolChoice | None:
     inner = fields.maybe_child("allowed_tools") or fields  # Chat's form, or that of Responses
     mode = inner.one_of("mode", {"auto": "auto", "required": "any"}, "auto")
     names: list[str] = []
     for tool in inner.children("tools"):
-        name = chosen(tool) if tool.peek("type") in ("function", "custom") else None
+        name = chosen(_inside(tool)) if tool.peek("type") in ("function", "custom") else None
         if name is None:
             return None
         names.append(name)
