@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec import structs
+
 from dragoman.dialects.base import Encoder, World
 from dragoman.dialects.gemini.blocks import FAMILY, KEPT, render_part, render_seal
 from dragoman.dialects.gemini.reply import block_feedback, render_fault, render_sources, render_stop, render_usage
@@ -29,15 +31,6 @@ _CALL = b'{"functionCall":{"id":%b,"name":%b,"args":%b}%b}'
 _EMPTY: Json = {"role": "model", "parts": [{"text": ""}]}
 
 
-class _Call:
-    """A call under way."""
-
-    def __init__(self, call: ToolCall, budget: ev.Budget) -> None:
-        self.call = call
-        self.pieces = ev.KeptText(budget)
-        self.pieces.add(call.arguments)
-
-
 class GeminiEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
@@ -51,7 +44,7 @@ class GeminiEncoder(Encoder):
         self._first: dict[str, Json] = {}  # what only the first frame says
         self._choice: dict[int, int] = {}  # of an open block
         self._thinks: set[int] = set()  # open blocks that are thoughts
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, tuple[ToolCall, ev.KeptText]] = {}  # that are not whole
         self._said: set[int] = set()  # choices that have said something
         self._seals: dict[int, Seal] = {}
         self._stops: dict[int, Stop] = {}  # not told yet
@@ -102,7 +95,7 @@ class GeminiEncoder(Encoder):
             case ev.BlockStarted():
                 yield from self._block(event)
             case ev.ArgumentsDelta(key, text):
-                self._calls[key].pieces.add(text)
+                self._calls[key][1].add(text)
             case ev.Sealed(key, seal):
                 if key in self._calls:
                     self._budget.keep(ev.text_size(seal.data))
@@ -143,7 +136,8 @@ class GeminiEncoder(Encoder):
         self._choice[key] = event.choice
         match block:
             case ToolCall():
-                self._calls[key] = _Call(block, self._budget)
+                self._calls[key] = block, ev.KeptText(self._budget)
+                self._calls[key][1].add(block.arguments)
             case Media() | Opaque():
                 yield self._part(key, jsonio.encode(render_part(block, LocalMisuse)))
             case Text() | Reasoning():
@@ -153,23 +147,12 @@ class GeminiEncoder(Encoder):
                     yield self._part(key, jsonio.encode(render_part(block, LocalMisuse)))
 
     def _ended(self, key: int) -> Iterable[Payload]:
-        call = self._calls.pop(key, None)
-        if call is not None:
-            yield self._part(key, self._whole_call(call, self._seals.pop(key, None)))
+        if key in self._calls:
+            call, pieces = self._calls.pop(key)
+            whole = structs.replace(call, arguments=pieces.take(), seal=self._seals.pop(key, call.seal))
+            yield self._part(key, _whole_call(whole))
         self._thinks.discard(key)
         self._choice.pop(key, None)
-
-    def _whole_call(self, call: _Call, seal: Seal | None) -> bytes:
-        text = call.pieces.take()
-        block = ToolCall(call.call.id, call.call.name, text, call.call.form)
-        render_arguments(block, LocalMisuse)
-        extra = KEPT.with_extra({**render_seal(seal or call.call.seal)}, call.call.extra)
-        inner = extra.pop("functionCall", None)
-        if isinstance(inner, dict):
-            own: Json = {"id": block.id, "name": block.name, "args": render_arguments(block, LocalMisuse), **inner}
-            return jsonio.encode({"functionCall": own, **extra})
-        rest = b"," + jsonio.encode(extra)[1:-1] if extra else b""
-        return _CALL % (jsonio.quote(block.id), jsonio.quote(block.name), text.strip().encode() or b"{}", rest)
 
     # --- the end
 
@@ -234,3 +217,13 @@ class GeminiEncoder(Encoder):
             return Payload(b"", data)
         self._items += 1
         return Payload(ITEM, (b"[" if self._items == 1 else b",\r\n") + data)
+
+
+def _whole_call(call: ToolCall) -> bytes:
+    value = render_arguments(call, LocalMisuse)
+    extra = KEPT.with_extra({**render_seal(call.seal)}, call.extra)
+    inner = extra.pop("functionCall", None)
+    if isinstance(inner, dict):
+        return jsonio.encode({"functionCall": {"id": call.id, "name": call.name, "args": value, **inner}, **extra})
+    rest = b"," + jsonio.encode(extra)[1:-1] if extra else b""
+    return _CALL % (jsonio.quote(call.id), jsonio.quote(call.name), call.arguments.strip().encode() or b"{}", rest)

@@ -37,7 +37,12 @@ def call_of(fields: Fields, operation: Operation = "generate", hints: Mapping[st
 
 
 class SseBinding(Struct, frozen=True):
-    """The framing of a binding whose streams are server-sent events."""
+    """What the bindings of OpenAI's two APIs share: the framing as server-sent events, and bodies that say all."""
+
+    prefix: str = "/v1"
+
+    def unwrap(self, body: Json) -> Call:
+        return call_of(Fields(body))
 
     def frames(self) -> FrameDecoder:
         return SseDecoder()

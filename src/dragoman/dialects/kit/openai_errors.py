@@ -140,7 +140,9 @@ def fault_of(body: Json, status: int | None, retry_after: float | None = None) -
         fields["code"] = error
     if isinstance(body, dict) and not _message(fields):
         fields = {**body, **fields}
-    message, code, param = _explained(fields), _code(fields), fields.get("param")
+    message, param = _explained(fields), fields.get("param")
+    words = [word for name in ("code", "type") if isinstance(word := fields.get(name), str) and word]
+    code = next((word for word in words if word in KINDS), words[0] if words else "")
     status = _http_status(fields) if status is None else status
     kind = _kind(code, status, message)
     if status is None:
@@ -220,11 +222,6 @@ def _message(error: Object) -> str:
         if value and name in {"message", "detail"}:
             return jsonio.encode(value).decode()[:_LONGEST_MESSAGE]
     return ""
-
-
-def _code(error: Object) -> str:
-    words = [value for name in ("code", "type") if isinstance(value := error.get(name), str) and value]
-    return next((word for word in words if word in KINDS), words[0] if words else "")
 
 
 def _kind(code: str, status: int | None, message: str) -> Kind:

@@ -1,4 +1,4 @@
-"""What requests of OpenAI's two APIs share: the form and the effort of answers, the choice of a tool, media.
+"""What OpenAI's two APIs share: the form and the effort of answers, the choice of a tool, media, sources.
 
 `api` is how messages to people call the one that is spoken.
 """
@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 
 from msgspec import structs
 
-from dragoman.dialects.kit.values import FILE_TYPES, NO_PARAMETERS, Object, base64_text, cannot, describe, is_url
+from dragoman.dialects.kit.values import FILE_TYPES, NO_PARAMETERS, Object, base64_text, cannot, describe, is_url, text
 from dragoman.errors import BadFrame, MalformedRequest, MissingField, Unrepresentable
-from dragoman.model.blocks import Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Extra, Media, Opaque, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Output, Reply, Thinking, ToolChoice, ToolSpec
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -137,7 +137,7 @@ def take_parameters(given: Json, rest: Object) -> Object:
 def parse_choice(fields: Fields, name: str, value: Json, chosen: Callable[[Fields], str | None]) -> ToolChoice | None:
     """Read the choice in a field. None: it says what we have no word for.
 
-    `chosen` gives the name of a tool that the choice names, or None for one that is not declared.
+    `chosen` gives the name of a tool out of the object that has it, or None for one that is not declared.
     """
     match value:
         case None:
@@ -149,7 +149,7 @@ def parse_choice(fields: Fields, name: str, value: Json, chosen: Callable[[Field
         case {"type": str(mode), **more} if mode in OTHER_MODES and not more:
             return OTHER_MODES[mode]
         case {"type": "function" | "custom" | "tool"}:
-            tool = chosen(Fields(value, fields.path(name)))
+            tool = chosen(_inside(Fields(value, fields.path(name))))
             return ToolChoice("one", (tool,)) if tool else None
         case {"type": "allowed_tools"}:
             return _allowed(Fields(value, fields.path(name)), chosen)
@@ -159,12 +159,16 @@ def parse_choice(fields: Fields, name: str, value: Json, chosen: Callable[[Field
             raise fields.blame(f"expected a string or an object, got {describe_json(value)}", at=fields.path(name))
 
 
+def _inside(tool: Fields) -> Fields:
+    return tool.maybe_child(str(tool.peek("type"))) or tool  # Chat's form, or that of Responses
+
+
 def _allowed(fields: Fields, chosen: Callable[[Fields], str | None]) -> ToolChoice | None:
     inner = fields.maybe_child("allowed_tools") or fields  # Chat's form, or that of Responses
     mode = inner.one_of("mode", {"auto": "auto", "required": "any"}, "auto")
     names: list[str] = []
     for tool in inner.children("tools"):
-        name = chosen(tool) if tool.peek("type") in ("function", "custom") else None
+        name = chosen(_inside(tool)) if tool.peek("type") in ("function", "custom") else None
         if name is None:
             return None
         names.append(name)
@@ -222,3 +226,23 @@ def take_file_data(fields: Fields, name: str, data_url: DataUrl) -> tuple[str, L
     if not mime:
         fields.fail("file_data", "expected a data: URL with a media type and base64")
     return mime, "base64", base64_text(fields, "file_data", found[2] if found else data)
+
+
+# --- sources of an answer
+
+
+def parse_annotation(family: str, annotation: Json) -> Opaque:
+    """Read a source of an answer; one without an address means something to this family alone."""
+    told = annotation if isinstance(annotation, dict) else {}
+    kind, inner = told.get("type"), told.get("url_citation")
+    fields = inner if isinstance(inner, dict) else told
+    start, end = (each if type(each) is int else None for each in map(fields.get, ("start_index", "end_index")))
+    source = source_in(fields, start, end)
+    return Opaque(family, annotation, kind if isinstance(kind, str) else "annotation", source=source)
+
+
+def source_in(fields: Object, start: int | None = None, end: int | None = None) -> Source | None:
+    """Return the source that these fields tell; None without an address."""
+    url, title, quote, snippet = (text(fields.get(name)) for name in ("url", "title", "content", "snippet"))
+    quote = quote if isinstance(fields.get("content"), str) else snippet
+    return Source(url, title, quote, start, end) if url else None

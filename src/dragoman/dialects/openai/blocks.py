@@ -11,8 +11,15 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.kit.openai_requests import arguments_text, image_at, refuse_marks, take_file_data
-from dragoman.dialects.kit.values import Kept, base64_text, cannot, describe, text
+from dragoman.dialects.kit.openai_requests import (
+    arguments_text,
+    image_at,
+    parse_annotation,
+    refuse_marks,
+    source_in,
+    take_file_data,
+)
+from dragoman.dialects.kit.values import Kept, base64_text, cannot, describe
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import OUTER, WORD, to_keep
@@ -348,29 +355,14 @@ BESIDE = ("citations", "search_results")  # Perplexity's: a Chat client gets the
 
 def parse_annotations(annotations: Json) -> list[Opaque]:
     """Read the annotations of a message; those without an address mean something to this family alone."""
-    return [_annotation(each) for each in annotations if each] if isinstance(annotations, list) else []
-
-
-def _annotation(annotation: Json) -> Opaque:
-    told = annotation if isinstance(annotation, dict) else {}
-    kind, inner = told.get("type"), told.get("url_citation")
-    fields = inner if isinstance(inner, dict) else told
-    start, end = (each if type(each) is int else None for each in map(fields.get, ("start_index", "end_index")))
-    source = _source_in(fields, start, end)
-    return Opaque(FAMILY, annotation, kind if isinstance(kind, str) else "annotation", source=source)
-
-
-def _source_in(fields: JsonObject, start: int | None = None, end: int | None = None) -> Source | None:
-    url, title, quote, snippet = (text(fields.get(name)) for name in ("url", "title", "content", "snippet"))
-    quote = quote if isinstance(fields.get("content"), str) else snippet
-    return Source(url, title, quote, start, end) if url else None
+    return [parse_annotation(FAMILY, each) for each in annotations if each] if isinstance(annotations, list) else []
 
 
 def parse_sources(citations: Json, results: Json) -> list[Opaque]:
     """Read the lists of Perplexity: addresses, and for some of them title and snippet. Each address counts once."""
     found: dict[str, Source] = {}
     for result in results if isinstance(results, list) else ():
-        if isinstance(result, dict) and (source := _source_in(result)) is not None:
+        if isinstance(result, dict) and (source := source_in(result)) is not None:
             found.setdefault(source.url, source)
     for url in citations if isinstance(citations, list) else ():
         if isinstance(url, str) and url:

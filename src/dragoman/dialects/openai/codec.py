@@ -184,8 +184,6 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
 
 
 class OpenaiBinding(SseBinding, frozen=True):
-    prefix: str = "/v1"
-
     def match(self, request: HttpRequest) -> Call | None:
         if request.method == "POST" and request.path.rstrip("/").endswith(PATH):
             return call_of(Fields.of(request))
@@ -196,9 +194,6 @@ class OpenaiBinding(SseBinding, frozen=True):
         ):
             return Call("models", "", False, None)
         return None
-
-    def unwrap(self, body: Json) -> Call:
-        return call_of(Fields(body))
 
     def wrap(self, call: Call) -> HttpRequest:
         if call.operation == "models":

@@ -247,7 +247,9 @@ def render_said(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonObject
             case _:
                 content.append(block)
     fields: JsonObject = {"content": render_content(content) if content or not calls else None}
-    told = [each for each in reasoning if isinstance(each, Reasoning) and goes_as_part(each, settings)]
+    unsealed = [each for each in reasoning if isinstance(each, Reasoning) and each.seal is None]
+    usual = settings.reasoning_field
+    told = [each for each in unsealed if KEPT.own_fields(each.extra).get("~field", usual) == _PART]
     if told:
         fields["content"] = [*map(render_thinking_part, told), *map(render_part, content)]
         reasoning = [each for each in reasoning if each not in told]
@@ -350,11 +352,6 @@ def read_thinking_part(block: Block) -> Block:
     rest = {name: value for name, value in block.data.items() if name not in ("type", "thinking")}
     spelt: JsonObject = {"~field": _PART, **({"~part": rest} if rest else {})}
     return Reasoning(thinking_text(block.data["thinking"]), FAMILY, extra=KEPT.extra_of(spelt), at=block.at)
-
-
-def goes_as_part(block: Reasoning, settings: OpenaiSettings) -> bool:
-    """Whether this reasoning of a request is sent as a part of the content."""
-    return block.seal is None and KEPT.own_fields(block.extra).get("~field", settings.reasoning_field) == _PART
 
 
 def render_thinking_part(block: Reasoning) -> JsonObject:

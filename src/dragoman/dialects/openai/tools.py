@@ -150,7 +150,7 @@ def _is_own(choice: JsonObject) -> bool:
 
 
 def _choice(fields: Fields, name: str, value: Json) -> ToolChoice | None:
-    choice = requests.parse_choice(fields, name, value, _chosen)
+    choice = requests.parse_choice(fields, name, value, lambda tool: tool.identifier("name"))
     if choice is None and name == "function_call":
         match value:
             case {"name": str(called), **more} if more.get("type") != "allowed_tools":
@@ -158,10 +158,6 @@ def _choice(fields: Fields, name: str, value: Json) -> ToolChoice | None:
             case _:
                 pass
     return choice
-
-
-def _chosen(tool: Fields) -> str:
-    return (tool.maybe_child(str(tool.peek("type"))) or tool).identifier("name")
 
 
 def render_choice(conversation: Conversation) -> JsonObject:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from msgspec import structs
 
+from dragoman.dialects.kit import openai_requests as requests
 from dragoman.dialects.kit.openai_requests import image_at, refuse_marks, take_file_data
 from dragoman.dialects.kit.values import Kept, cannot, describe, items, members, text
 from dragoman.errors import MalformedRequest
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Source, Text, Where
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, Where
 from dragoman.model.conversation import OUTER, WORD, to_keep
 from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire.fields import Fields
@@ -62,7 +64,9 @@ def parse_content(value: Json, at: str, placing: JsonObject) -> list[Part]:
     """The blocks of a message's content, each with what the message itself says. An empty string is no block."""
     if isinstance(value, str):
         return [Text(value, extra=KEPT.extra_of(placing), at=Where(at))] if value else []
-    return [_part(part, f"{at}[{index}]", placing) for index, part in enumerate(_list(value, at))]
+    if value is not None and not isinstance(value, list):
+        raise MalformedRequest(f"expected a string or an array, got {describe_json(value)}", at=at)
+    return [_part(part, f"{at}[{index}]", placing) for index, part in enumerate(value or ())]
 
 
 def parse_output(value: Json, at: str) -> tuple[Part, ...]:
@@ -97,14 +101,6 @@ def _as_part(part: Part) -> Part:
     return structs.replace(part, extra=KEPT.extra_of({PART: True})) if isinstance(part, Opaque) else part
 
 
-def _list(value: Json, at: str) -> list[Json]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise MalformedRequest(f"expected a string or an array, got {describe_json(value)}", at=at)
-    return value
-
-
 def _part(part: Json, at: str, placing: JsonObject) -> Part:
     if isinstance(part, str):
         return Text(part, extra=KEPT.extra_of(placing), at=Where(at))
@@ -127,14 +123,7 @@ def parse_text(fields: Fields, placing: JsonObject) -> Text:
     return Text(text, citations=noted, extra=KEPT.extra_of({**placing, **to_keep(rest)}), at=Where(fields.at))
 
 
-def parse_annotation(annotation: Json) -> Opaque:
-    told = annotation if isinstance(annotation, dict) else {}
-    kind, url, title = (told.get(name) for name in ("type", "url", "title"))
-    start, end = (each if type(each) is int else None for each in map(told.get, ("start_index", "end_index")))
-    source = None
-    if isinstance(url, str) and url:
-        source = Source(url, title if isinstance(title, str) else "", start=start, end=end)
-    return Opaque(FAMILY, annotation, kind if isinstance(kind, str) else "annotation", source=source)
+parse_annotation = partial(requests.parse_annotation, FAMILY)
 
 
 def render_annotation(citation: Opaque) -> Json:

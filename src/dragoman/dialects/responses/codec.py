@@ -166,8 +166,6 @@ _COUNTED = frozenset(
 
 
 class ResponsesBinding(SseBinding, frozen=True):
-    prefix: str = "/v1"
-
     def match(self, request: HttpRequest) -> Call | None:
         path = request.path.rstrip("/")
         if request.method == "POST":
@@ -178,9 +176,6 @@ class ResponsesBinding(SseBinding, frozen=True):
         if f"{_PATH}/" in path and request.method in ("POST", "GET", "DELETE"):
             return _stored(request, path)
         return None
-
-    def unwrap(self, body: Json) -> Call:
-        return call_of(Fields(body))
 
     def wrap(self, call: Call) -> HttpRequest:
         if call.operation == "models":

@@ -287,8 +287,7 @@ def _names_another_namespace(value: Json, names: Sequence[str], tools: Sequence[
 
 def _chosen(fields: Fields, tools: Declared) -> str | None:
     """The name of a chosen tool, None if it stands in a namespace that the request does not declare."""
-    inner = fields.maybe_child(str(fields.peek("type"))) or fields  # Chat's form
-    name, namespace = inner.identifier("name"), inner.text("namespace", "")
+    name, namespace = fields.identifier("name"), fields.text("namespace", "")
     whole = tools.whole(namespace, name)
     return whole if whole in tools.names or not namespace else None
 
