@@ -1,22 +1,24 @@
 """Streams of the two kinds that several dialects have: pieces of one message without numbers of blocks, in which calls
-come whole (read here), and numbered blocks (written here).
+come whole, and numbered blocks.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 from msgspec import structs
 
 from dragoman.dialects.base import Decoder, Encoder
-from dragoman.errors import LocalMisuse, Truncated
+from dragoman.errors import Fault, LocalMisuse, Truncated
 from dragoman.model import events as ev
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Media, Opaque, Reasoning, Text, ToolCall
-from dragoman.model.conversation import Reply, Usage
+from dragoman.model.conversation import Reply, Stop, Usage, Why
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame, Payload
+from dragoman.wire.jsonio import Json
 
 
 class Pieces:
@@ -106,6 +108,104 @@ def reply_of(decoder: Decoder, frames: Iterable[Frame]) -> Reply:
     if end and isinstance(last := end[-1], ev.Failed) and last.fault.violation:
         raise Truncated(last.fault.message)
     return fold((*events, *end))
+
+
+class PieceEncoder(Encoder):
+    """Writes an answer piece by piece, with whole calls. A dialect writes the pieces.
+
+    Relies on the grammar, on one block at a time (`one_block`), and on filters: what they should have left out raises
+    LocalMisuse.
+    """
+
+    def __init__(self, family: str, budget: ev.Budget | None = None) -> None:
+        self._family = family
+        self._budget = budget or ev.Budget()
+        self._calls: dict[int, tuple[ToolCall, ev.KeptText]] = {}  # that are not whole
+        self._stop = Stop(Why.END)
+        self._usage: Usage | None = None
+
+    @abstractmethod
+    def started(self, event: ev.Started) -> None:
+        """Take the id, the model and the kept fields of the answer."""
+
+    @abstractmethod
+    def text(self, text: str) -> Payload:
+        """Write a piece of text."""
+
+    @abstractmethod
+    def thought(self, text: str) -> Payload:
+        """Write a piece of thinking."""
+
+    @abstractmethod
+    def call(self, call: ToolCall) -> Payload:
+        """Write a whole call."""
+
+    @abstractmethod
+    def own(self, fields: dict[str, Json]) -> Payload:
+        """Write what only this family has."""
+
+    @abstractmethod
+    def finished(self, stop: Stop, usage: Usage | None) -> Payload:
+        """Write the end of a whole answer."""
+
+    @abstractmethod
+    def failed(self, fault: Fault) -> Payload:
+        """Write the end of an answer that failed."""
+
+    def feed(self, events: ev.Events) -> Iterable[Payload]:
+        return [payload for event in events if (payload := self._payload(event)) is not None]
+
+    def passes(self, events: ev.Events) -> bool:
+        """Count these events and let their own frame through, unless a call is held that it would overtake."""
+        if self._calls:
+            return False
+        self.feed(events)
+        return True
+
+    def _payload(self, event: ev.Event) -> Payload | None:
+        match event:
+            case ev.TextDelta(_, text):
+                return self.text(text)
+            case ev.ReasoningDelta(_, text):
+                return self.thought(text)
+            case ev.BlockStarted():
+                self._begin(event)
+            case ev.ArgumentsDelta(key, text):
+                self._calls[key][1].add(text)
+            case ev.BlockEnded(key) if key in self._calls:
+                call, pieces = self._calls.pop(key)
+                return self.call(structs.replace(call, arguments=pieces.take()))
+            case ev.Finished():
+                return self.finished(self._stop, self._usage)
+            case ev.Failed(fault):
+                return self.failed(fault)
+            case ev.OpaqueEvent(family, kind, data):
+                if family != self._family or not isinstance(data, dict):
+                    raise LocalMisuse(f"an event {kind} of {family} has no place here")
+                return self.own(data)
+            case _:
+                self._take(event)
+        return None
+
+    def _begin(self, event: ev.BlockStarted) -> None:
+        block = event.block
+        if event.choice or not isinstance(block, Text | Reasoning | ToolCall):
+            raise LocalMisuse(f"{type(block).__name__} of choice {event.choice} has no place here")
+        if isinstance(block, ToolCall):
+            self._calls[event.key] = block, ev.KeptText(self._budget)
+
+    def _take(self, event: ev.Event) -> None:
+        """Take what is written at the end. Filters leave out seals and citations."""
+        match event:
+            case ev.Started():
+                self._usage = event.usage
+                self.started(event)
+            case ev.UsageReported(usage):
+                self._usage = usage
+            case ev.Stopped(stop):
+                self._stop = stop
+            case _:
+                pass  # the end of a text
 
 
 # --- numbered blocks

@@ -11,14 +11,14 @@ whole reply is read as the stream of its one line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from dragoman.dialects.base import Call, Decoder, Encoder, World
-from dragoman.dialects.kit.pieces import Pieces, reply_of
+from dragoman.dialects.base import Call, Decoder, World
+from dragoman.dialects.kit.pieces import PieceEncoder, Pieces, reply_of
 from dragoman.dialects.kit.values import (
     Functions,
     Kept,
@@ -353,18 +353,11 @@ def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
     return jsonio.encode(KEPT.with_extra(KEPT.with_extra(body, reply.extra), choice.stop.extra))
 
 
-class OllamaEncoder(Encoder):
-    """Events to lines, with whole calls.
-
-    Relies on the grammar, on one block at a time (`one_block`), and on filters: what they should have left out raises
-    LocalMisuse.
-    """
+class OllamaEncoder(PieceEncoder):
+    """Events to lines."""
 
     def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
-        self._budget = budget or ev.Budget()
-        self._calls: dict[int, tuple[ToolCall, ev.KeptText]] = {}  # that are not whole
-        self._stop = Stop(Why.END)
-        self._usage: Usage | None = None
+        super().__init__(FAMILY, budget)
         self._head: dict[str, Json] = {"model": asked.model, "created_at": iso_time(world.now())}
         self._first: dict[str, Json] = {}  # fields of the first line alone
         self._number = 0  # of calls that are written
@@ -380,68 +373,30 @@ class OllamaEncoder(Encoder):
         before, _, after = self._line({name: _GAP}).partition(jsonio.quote(_GAP))
         return LaneTarget(b"", before, after)
 
-    def feed(self, events: ev.Events) -> Iterable[Payload]:
-        return [payload for event in events if (payload := self._payload(event)) is not None]
+    def started(self, event: ev.Started) -> None:
+        self._head["model"] = event.model or self._head["model"]
+        self._first = KEPT.wire_fields(event.extra)
 
-    def passes(self, events: ev.Events) -> bool:
-        """Count these events and let their own frame through, unless a call is held that it would overtake."""
-        if self._calls:
-            return False
-        self.feed(events)
-        return True
+    def text(self, text: str) -> Payload:
+        return self._written({"content": text})
 
-    def _payload(self, event: ev.Event) -> Payload | None:
-        match event:
-            case ev.TextDelta(_, text):
-                return self._written({"content": text})
-            case ev.ReasoningDelta(_, text):
-                return self._written({"thinking": text})
-            case ev.BlockStarted():
-                self._begin(event)
-            case ev.ArgumentsDelta(key, text):
-                self._calls[key][1].add(text)
-            case ev.BlockEnded(key) if key in self._calls:
-                call, pieces = self._calls.pop(key)
-                return self._call(structs.replace(call, arguments=pieces.take()))
-            case ev.Finished():
-                end = _render_end(self._stop, self._usage)
-                return self._written({}, end, KEPT.wire_fields(self._stop.extra))
-            case ev.Failed(fault):
-                return Payload(b"", render_fault(fault), True)
-            case ev.OpaqueEvent(family, kind, data):
-                if family != FAMILY or not isinstance(data, dict):
-                    raise LocalMisuse(f"an event {kind} of {family} has no place here")
-                return self._written({}, data)
-            case _:
-                self._take(event)
-        return None
+    def thought(self, text: str) -> Payload:
+        return self._written({"thinking": text})
 
-    def _begin(self, event: ev.BlockStarted) -> None:
-        block = event.block
-        if event.choice or not isinstance(block, Text | Reasoning | ToolCall):
-            raise LocalMisuse(f"{type(block).__name__} of choice {event.choice} has no place here")
-        if isinstance(block, ToolCall):
-            self._calls[event.key] = block, ev.KeptText(self._budget)
-
-    def _take(self, event: ev.Event) -> None:
-        """Take what is written later. Filters leave out seals and citations."""
-        match event:
-            case ev.Started():
-                self._usage = event.usage
-                self._head["model"] = event.model or self._head["model"]
-                self._first = KEPT.wire_fields(event.extra)
-            case ev.UsageReported(usage):
-                self._usage = usage
-            case ev.Stopped(stop):
-                self._stop = stop
-            case _:
-                pass  # the end of a text
-
-    def _call(self, call: ToolCall) -> Payload:
+    def call(self, call: ToolCall) -> Payload:
         body = CALLS.render_call(call, LocalMisuse)
         function: Json = {"index": self._number, **members(body["function"])}
         self._number += 1
         return self._written({"tool_calls": [{**body, "function": function}]})
+
+    def own(self, fields: dict[str, Json]) -> Payload:
+        return self._written({}, fields)
+
+    def finished(self, stop: Stop, usage: Usage | None) -> Payload:
+        return self._written({}, _render_end(stop, usage), KEPT.wire_fields(stop.extra))
+
+    def failed(self, fault: Fault) -> Payload:
+        return Payload(b"", render_fault(fault), True)
 
     def _written(self, content: dict[str, Json], *more: dict[str, Json]) -> Payload:
         first, self._first = self._first, {}
