@@ -187,6 +187,9 @@ _MOST_CLEAN = 256  # what is remembered of one second
 _Words: TypeAlias = tuple[str, str, str, str]
 
 
+_MAY_BE_EMPTY = "dialect", "operation", "model", "upstream", "upstream_dialect", "used_model"  # in a log line
+
+
 class Record(Struct):
     """One request as it went, written down when it is over."""
 
@@ -240,18 +243,28 @@ class Record(Struct):
             "stream": self.streamed,
             "verbatim": self.verbatim,
             "attempts": self.attempts,
-            "tried": [*self.tried] or None,
         }
+        for name in _MAY_BE_EMPTY:
+            if not line[name]:
+                del line[name]
+        if self.tried:
+            line["tried"] = [*self.tried]
         if usage is not None:
             line["input_tokens"], line["output_tokens"] = usage.input, usage.output
             line["cache_read_tokens"], line["cache_write_tokens"] = usage.cache_read, usage.cache_write
             line["tokens_estimated"] = usage.estimated
-        line["first_byte_ms"] = None if first is None else round(first * 1000, 1)
+        if first is not None:
+            line["first_byte_ms"] = round(first * 1000, 1)
         line["total_ms"], line["notes"] = round(self.total * 1000, 1), len(notes)
-        line["rules"] = [*dict.fromkeys([note.rule for note in notes])] or None
-        line["stop"] = None if self.stop is None else self.stop.why.value
-        line["error"], line["client"] = self.error, self.client
-        return {name: value for name, value in line.items() if value is not None and value != ""}
+        if notes:
+            line["rules"] = [*dict.fromkeys([note.rule for note in notes])]
+        if self.stop is not None:
+            line["stop"] = self.stop.why.value
+        if self.error:
+            line["error"] = self.error
+        if self.client:
+            line["client"] = self.client
+        return line
 
     def line(self) -> str:
         """The same for people."""
