@@ -427,7 +427,10 @@ def events(draw: DrawFn, choices: int = 2, may_fail: bool = True) -> Events:
 
 
 def _stop_that_cut(event: Event, stream: Sequence[Event]) -> Event:
-    """What never came to its end was cut by the length (D7): no other reason leaves a block uncompleted."""
+    """What never came to its end was cut by the length: no other reason leaves a block uncompleted.
+
+    See docs/decisions/answers.md#d7.
+    """
     if not isinstance(event, Stopped):
         return event
     cut = {ended.key for ended in stream if isinstance(ended, BlockEnded) and not ended.complete}

@@ -3,7 +3,7 @@
     DragomanError
      ├ ClientFault          the client's request
      │   ├ MalformedRequest     400   it breaks its own dialect
-     │   ├ Unrepresentable      400   the target cannot say it (D9)
+     │   ├ Unrepresentable      400   the target cannot say it (docs/decisions/content.md#d9)
      │   ├ UnknownModel         404
      │   ├ NotAuthorised        401
      │   └ TooLarge             413

@@ -1,6 +1,7 @@
 """plan: what must change in a conversation so that the upstream can take it, and the ways back for its answer. Pure.
 
-One table, `ORDER`, says in which order filters work: forward top to bottom, back bottom to top (D52).
+One table, `ORDER`, says in which order filters work: forward top to bottom, back bottom to top
+(docs/decisions/seals.md#d52).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     attribution: Literal["auto", "keep", "strip"] = (
         "auto"  # Claude Code's accounting line; auto: kept for Anthropic only
     )
-    repair: bool = False  # never pass bytes on as they came, whatever the pair (D51)
+    repair: bool = False  # never pass bytes on as they came, whatever the pair (docs/decisions/answers.md#d51)
 
     @property
     def reads_answers(self) -> bool:
@@ -156,7 +157,10 @@ def plan(
     model: str | None = None,
     settings: Settings | None = None,
 ) -> Plan:
-    """Fit what a client asked to an upstream. Raises Unrepresentable for what it cannot be told (D9)."""
+    """Fit what a client asked to an upstream. Raises Unrepresentable for what it cannot be told.
+
+    See docs/decisions/content.md#d9.
+    """
     said = bool(asked.messages or asked.system)
     if not said and not asked.held and asked.extra is not None and client.codec.family != upstream.codec.family:
         raise Unrepresentable(_NO_QUESTION, at="messages")  # it stands in a field that only its family knows

@@ -175,7 +175,7 @@ def _too_long_a_length(pair: Pair) -> Iterable[Probe]:
 
 
 def _unless_it_has_an_end(pair: Pair) -> str:
-    """Where the last event was there, the answer is; Kiro has none (D7)."""
+    """Where the last event was there, the answer is; Kiro has none (docs/decisions/answers.md#d7)."""
     return "error" if pair.upstream == "kiro" else "either"
 
 

@@ -30,7 +30,8 @@ class Probe:
     """One way to cause a fault, and what may come of it.
 
     `may`: answer (all that the model said, and its end), error (in the client's words), either, or short (an end that
-    tells of a limit, D7). `within`: the deadline of the configuration; without one only a hang is one.
+    tells of a limit, docs/decisions/answers.md#d7). `within`: the deadline of the configuration; without one only a
+    hang is one.
     """
 
     label: str

@@ -78,7 +78,7 @@ def spoken(upstream: str, events: Events) -> Say:
 
 
 def ends_by_itself(pair: Pair, how: str = "end") -> bool:
-    """Kiro has no last event: where its body ends in order, so does the answer (D7)."""
+    """Kiro has no last event: where its body ends in order, so does the answer (docs/decisions/answers.md#d7)."""
     return pair.upstream == "kiro" and how == "end"
 
 
@@ -195,7 +195,8 @@ def _twice(pair: Pair) -> Iterable[Probe]:
         yield Probe(f"frame {event} twice", (Duplicate(event=event),), "either", check=None)
 
 
-READ = "translation.repair = true"  # else bytes pass untouched within one language, faults and all (D51)
+# else bytes pass untouched within one language, faults and all (docs/decisions/answers.md#d51)
+READ = "translation.repair = true"
 
 
 def sound(probes: Callable[[Pair], Iterable[Probe]], **more: Any) -> Callable[[Case], None]:

@@ -10,7 +10,7 @@ from tests.faults.stage import Case, Pair, covering
 
 @dataclass(frozen=True)
 class Row:
-    number: int  # of the catalogue: facts/operations.md, 4.3
+    number: int  # of the catalogue: tests/faults/rows.py
     name: str
     outcome: str
     run: Callable[[Case], None]

@@ -1,6 +1,6 @@
 """The official SDKs run whole tool loops through the gateway against every simulated dialect, streamed and whole.
 
-Upstream calls are counted: clients hide bad streams by asking again (facts/clients.md).
+Upstream calls are counted: clients hide bad streams by asking again (docs/dialects/clients.md#faults).
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ def test_l2_an_answer_to_what_only_the_service_knows_is_not_kept_here(client: op
     assert two.bodies[-1]["previous_response_id"] == first.id
 
 
-# --- WebSockets (L33)
+# --- WebSockets
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/", "/responses"])
@@ -301,7 +301,7 @@ def test_l33_other_upgrades_are_refused_as_before(home: House, method: str, path
     assert home.ask(path, method=method, upgrade=offer, connection="Upgrade")[0] == 400
 
 
-# --- L2, L15: a request that names what a service stores goes only to the upstream that stores it
+# --- a request that names what a service stores goes only to the upstream that stores it
 
 HELD_ROUTE = '[[routes]]\nmatch = "both"\nupstream = "one"\nmodel = "{0}"\nfallbacks = ["two/{0}"]\n'
 STORED: list[Any] = [

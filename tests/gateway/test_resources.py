@@ -286,7 +286,7 @@ def test_arguments_of_a_hundred_thousand_levels_in_a_request_are_carried_or_refu
 def test_a_frame_of_a_hundred_thousand_levels_is_left_out_or_ends_the_answer(
     stand: Stand, upstream: str, client: str
 ) -> None:
-    """A frame that cannot be read is left out with a note, unless a block is open (L21)."""
+    """A frame that cannot be read is left out with a note, unless a block is open."""
     deep = DEEP_TEXTS["closed"].encode()
     if upstream in EVENT_STREAMS:
         bad = framed(EVENT_STREAMS[upstream], b'{"contentBlockIndex":0,"delta":' + deep + b',"content":' + deep + b"}")

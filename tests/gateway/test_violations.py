@@ -1,4 +1,5 @@
-"""L22: a violation is retried once at most, a whole answer is sent as a stream, a stream is gathered, a redirect is asked once."""
+"""A violation is retried once at most, a whole answer is sent as a stream, a stream is gathered, a redirect is asked
+once."""
 
 from __future__ import annotations
 
@@ -151,7 +152,7 @@ def test_l22_a_stream_is_gathered_where_a_whole_answer_was_asked_for(name: str, 
     assert json.loads(answer)
 
 
-# --- tool calls without an id or a name (L18), in the client's own dialect, too
+# --- tool calls without an id or a name, in the client's own dialect, too
 
 _USAGE = {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}
 

@@ -1,4 +1,4 @@
-"""L19: block keys have one owner, so the event grammar holds after the decoder and after every response filter."""
+"""Block keys have one owner, so the event grammar holds after the decoder and after every response filter."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def client_reads_it(made: Plan, pieces: list[bytes]) -> None:
     out = b"".join([*map(answer.feed, pieces), answer.close()])
     frames = client.binding.frames()
     breaches = client.codec.stream_breaches([*frames.feed(out), *frames.close()])
-    # D3: arguments stay what the model wrote, cut or not; not every stream has figures.
+    # Arguments stay what the model wrote, cut or not; not every stream has figures (docs/decisions/content.md#d3).
     beside = ("json", "input_cut", "no_usage")
     numbering = [each for each in breaches if not each.rule.endswith(beside)]
     assert not numbering or answer.fault is not None, (numbering, out)

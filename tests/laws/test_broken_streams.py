@@ -1,8 +1,8 @@
-"""L20, L21: what is wrong with a stream has one verdict, whether the client speaks the upstream's dialect or another.
+"""What is wrong with a stream has one verdict, whether the client speaks the upstream's dialect or another.
 
 Each dialect has a table of odd streams. `BROKEN`: a call or block is dropped, merged or left open, or the end is
 missing, and the client gets its dialect's error. `HARMLESS`: nothing is lost, and the stream ends well. `UNREAD`: one
-frame cannot be read (D7).
+frame cannot be read (docs/decisions/answers.md#d7).
 """
 
 from __future__ import annotations
@@ -435,7 +435,7 @@ def test_l20_calls_that_share_an_index_are_not_passed_on_as_they_came() -> None:
 
 
 def test_a_gemini_call_in_pieces_that_a_limit_cut_is_not_complete() -> None:
-    """D7: an open call is closed uncompleted where the answer stopped at a limit."""
+    """An open call is closed uncompleted where the answer stopped at a limit (docs/decisions/answers.md#d7)."""
     stream = [G_TEXT, *G_PIECES[:2], _g({"text": ""}, stop="MAX_TOKENS")]
     data = b"".join(FRAMING["gemini"](*event) for event in stream)
     for made, passing in ways("gemini"):
@@ -445,7 +445,7 @@ def test_a_gemini_call_in_pieces_that_a_limit_cut_is_not_complete() -> None:
 
 
 def test_the_error_field_of_old_llama_cpp_servers_is_the_error() -> None:
-    """L20: they write `error:` where others write `data:`; by the specification of SSE it is nothing."""
+    """They write `error:` where others write `data:`; by the specification of SSE it is nothing."""
     data = b"".join(FRAMING["openai"](*event) for event in (O_ROLE, O_TEXT))
     data += b'error: {"code":400,"message":"too long","type":"exceed_context_size_error"}\n\n'
     for made, passing in ways("openai"):
@@ -468,7 +468,7 @@ def test_l20_calls_that_share_index_and_name_and_have_no_ids_are_not_merged(piec
             assert told == [{"path": "a"}] * 3 and answer.fault is None, (client, out)
 
 
-# --- one frame that cannot be read (L21)
+# --- one frame that cannot be read
 
 BAD = {"not JSON": b'{"type": "x', "no object": b"[1]", "a number": b"5", "no UTF-8": b'{"id": "\xff"}'}
 GOOD: dict[str, Stream] = {dialect: streams["as it should be"] for dialect, streams in HARMLESS.items()}

@@ -1,4 +1,5 @@
-"""L32: what `dragoman translate` prints, `dragoman check` takes: requests, replies and streams, for every pair of dialects."""
+"""What `dragoman translate` prints, `dragoman check` takes: requests, replies and streams, for every pair of
+dialects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notes are honest for every pair of dialects: what has no effect is `dropped`, what is made up is noted (L9)."""
+"""Notes are honest for every pair of dialects: what has no effect is `dropped`, what is made up is noted."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def more(notes: list[Note], others: list[Note], action: str) -> Counter[tuple[st
 @every_target
 @every_body
 def test_l9_what_has_no_effect_on_what_is_sent_is_dropped(source: str, body: dict[str, Any], target: str) -> None:
-    """L9: a field that can be removed without changing what the upstream gets was lost: its note says `dropped`."""
+    """A field that can be removed without changing what the upstream gets was lost: its note says `dropped`."""
     try:
         whole = translated(body, source, target)
     except Unrepresentable:
@@ -135,7 +135,7 @@ def fillers(body: dict[str, Any]) -> set[str]:
 @every_target
 @every_body
 def test_l9_what_is_made_up_for_an_empty_field_is_noted(source: str, body: dict[str, Any], target: str) -> None:
-    """L9: with a field absent, null or empty, no filler reaches the upstream without a note that says so."""
+    """With a field absent, null or empty, no filler reaches the upstream without a note that says so."""
     made_up: list[Path] = []
     for path in paths(body):
         for variant in (without(body, path), *(replaced(body, path, nothing) for nothing in NOTHINGS)):
@@ -201,7 +201,7 @@ def offering(source: str, given: dict[str, Any]) -> dict[str, Any]:
 def test_l9_a_schema_that_was_not_given_is_noted_where_one_is_sent(
     source: str, target: str, given: dict[str, Any]
 ) -> None:
-    """L9: null and missing schemas were replaced without a word."""
+    """Null and missing schemas were replaced without a word."""
     told = translated(offering(source, given), source, target)
     added = [note for note in told.notes if note.rule == "tools.schema"]
     sent = '"properties":{}' in told.raw.decode().replace(" ", "")
@@ -235,7 +235,7 @@ NO_QUESTION: list[tuple[str, dict[str, Any]]] = [
 def test_l9_a_question_that_was_made_up_is_noted_at_the_messages(
     source: str, body: dict[str, Any], target: str
 ) -> None:
-    """L9: `messages: []` became `Continue`."""
+    """`messages: []` became `Continue`."""
     told = translated(body, source, target)
     added = [note for note in told.notes if note.action == "added" and note.at == "messages"]
     assert bool(added) == ("Continue" in strings(told.body) or "Be brief.\n\nContinue" in strings(told.body))

@@ -1,4 +1,4 @@
-"""L30: a filter that a plan does not call, and an answer half that is not fed, would have changed nothing."""
+"""A filter that a plan does not call, and an answer half that is not fed, would have changed nothing."""
 
 from __future__ import annotations
 

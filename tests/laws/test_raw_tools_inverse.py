@@ -131,7 +131,7 @@ def _two_sections(title: str, written: list[CallToWrite], rng: random.Random) ->
 @some
 @given(written=calls())
 def test_arguments_of_json_formats_are_the_model_s_own_bytes(written: list[CallToWrite]) -> None:
-    """D3: nothing is parsed and written again where the format writes JSON."""
+    """Nothing is parsed and written again where the format writes JSON (docs/decisions/content.md#d3)."""
     for title, (table, _) in SPELLINGS.items():
         note(title)
         if _TABLES[table].body in ("json", "wrapped", "array"):

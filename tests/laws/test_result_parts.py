@@ -1,4 +1,4 @@
-"""L1: whatever a tool result is made of, every string of it reaches the upstream, or a note names what was left out.
+"""Whatever a tool result is made of, every string of it reaches the upstream, or a note names what was left out.
 
 Parts are nested at random: those of every dialect and of MCP, unknown ones and malformed ones, in all dialect pairs.
 """

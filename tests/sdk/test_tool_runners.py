@@ -1,4 +1,4 @@
-"""L2: the tool runners of the Anthropic SDKs, in their default mode, complete a loop of 20 calls over every upstream.
+"""The tool runners of the Anthropic SDKs, in their default mode, complete a loop of 20 calls over every upstream.
 
 By default they begin a message thread and then send only the new tool result. An upstream without threads never sees
 such a request: the SDK is told so and sends the whole history.

@@ -105,7 +105,7 @@ def test_a_bad_body_is_a_clear_refusal(source: str, target: str, body: Any) -> N
         assert str(error)
         assert isinstance(error, MalformedRequest | Unrepresentable)
     else:
-        assert "content" in str(body)  # deep, but text all the same (D1)
+        assert "content" in str(body)  # deep, but text all the same (docs/decisions/content.md#d1)
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
@@ -247,7 +247,7 @@ def test_many_small_messages_are_served_in_linear_time(shape: Any) -> None:
     grows_linearly(work, 250)
 
 
-# --- L7: a request without a model is an error that says what to do; `"model": ""` is never sent
+# --- a request without a model is an error that says what to do; `"model": ""` is never sent
 
 BODIES: dict[str, dict[str, Any]] = {
     "anthropic": {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},

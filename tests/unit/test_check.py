@@ -1,4 +1,4 @@
-"""L32: `dragoman check` and the simulator agree with what real services take and send."""
+"""`dragoman check` and the simulator agree with what real services take and send."""
 
 from __future__ import annotations
 

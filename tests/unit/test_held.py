@@ -1,4 +1,4 @@
-"""L2, L15: what a request names and only the client's service holds passes there as it is, and is refused elsewhere."""
+"""What a request names and only the client's service holds passes there as it is, and is refused elsewhere."""
 
 from __future__ import annotations
 

@@ -208,7 +208,10 @@ def content_of(response: Mapping[str, Any] | None) -> list[Any]:
 
 
 def tool_uses_in(blocks: list[Any]) -> Iterator[ToolUseBlock]:
-    """The calls in blocks, each validated, of the true form and of the flat one (D30). Raises BedrockResponseError."""
+    """The calls in blocks, each validated, of the true form and of the flat one. Raises BedrockResponseError.
+
+    See docs/decisions/bedrock.md#d30.
+    """
     return (validated(use) for block in blocks if (use := _use_in(block)) is not _NO_CALL)
 
 
@@ -223,7 +226,10 @@ def _block(call: ToolUseBlock) -> dict[str, Any]:
 
 
 def validated(use: Any) -> ToolUseBlock:
-    """A call with an id, a name and an object of arguments (D3). Raises BedrockResponseError, naming the field."""
+    """A call with an id, a name and an object of arguments. Raises BedrockResponseError, naming the field.
+
+    See docs/decisions/content.md#d3.
+    """
     if not isinstance(use, Mapping):
         raise BedrockResponseError("Bedrock response 'toolUse' is not an object", {"toolUse": use}, "toolUse")
     for name in ("toolUseId", "name"):
@@ -262,7 +268,7 @@ def _object(use: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
-    """The arguments of a call as an object (D3). Raises JsonError."""
+    """The arguments of a call as an object (docs/decisions/content.md#d3). Raises JsonError."""
     told = jsonio.decode(as_object(arguments) or "{}")
     assert isinstance(told, dict)
     return told

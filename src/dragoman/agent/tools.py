@@ -22,7 +22,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 NO_OUTPUT = "(no output)"
-RAW = "raw_arguments"  # what arguments that are no object come as (D3)
+RAW = "raw_arguments"  # what arguments that are no object come as (docs/decisions/content.md#d3)
 _LONGEST_ERROR = 2000
 
 

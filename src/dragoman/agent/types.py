@@ -149,10 +149,11 @@ Watched: TypeAlias = Asked | Said | Thought | Called | Answered | Stepped | Ende
 
 
 def with_legal_ids(calls: Sequence[ToolUseBlock]) -> list[ToolUseBlock]:
-    """Return the calls of one response with ids that the service takes back, as a run sends them (D4).
-
+    """Return the calls of one response with ids that the service takes back, as a run sends them.
     An id that is illegal or too long gets the alias that a request would carry. An id that an earlier call of the
     response has is replaced by one made from the id and the call's position.
+
+    See docs/decisions/content.md#d4.
     """
     alphabet = registry.get("bedrock").codec.capabilities("").ids
     given: set[str] = set()

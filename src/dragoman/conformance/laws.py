@@ -199,7 +199,10 @@ def nothing_is_lost_in_a_stream(client: Dialect, upstream: Dialect, events: Even
 
 
 def _as_shown(events: Events) -> Events:
-    """The events as most streams show them: they have no way to say that a block's end never came (D7)."""
+    """The events as most streams show them: they have no way to say that a block's end never came.
+
+    See docs/decisions/answers.md#d7.
+    """
     return tuple(BlockEnded(event.key) if isinstance(event, BlockEnded) else event for event in events)
 
 

@@ -77,7 +77,7 @@ class Decoder(Protocol):
 
     @abstractmethod
     def feed(self, frame: Frame) -> ev.Events | None:
-        """The frame's meaning; None for one that must not travel, not even at home (D51)."""
+        """The frame's meaning; None for one that must not travel, not even at home (docs/decisions/answers.md#d51)."""
 
     @abstractmethod
     def close(self, broken: Fault | None) -> ev.Events:
@@ -309,9 +309,10 @@ class Content(Struct):
 class Reader:
     """Bytes to steps, cut anywhere. A violation becomes Failed, so the frames before a bad one are not lost.
 
-    A single frame whose content cannot be read does not end the stream (D7): it is a step of its own, which tells why.
-    The step keeps the frame's bytes if `keeps_unread` is set: the client speaks the same dialect and gets them. Without
-    it the frame is left out, which is a violation while a block is open, because a part of that block may be lost.
+    A single frame whose content cannot be read does not end the stream (docs/decisions/answers.md#d7): it is a step of
+    its own, which tells why. The step keeps the frame's bytes if `keeps_unread` is set: the client speaks the same
+    dialect and gets them. Without it the frame is left out, which is a violation while a block is open, because a part
+    of that block may be lost.
 
     The bytes of a frame that has begun are counted in `budget`.
 

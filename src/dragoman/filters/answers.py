@@ -167,11 +167,11 @@ class _Queue(Struct, Back, eq=False):
             self._stops.clear()
 
 
-# --- settle_stop: the stop reason follows the content (D6): a completed tool call means TOOL, none means it cannot
-# be.
+# --- settle_stop: the stop reason follows the content (docs/decisions/answers.md#d6): a completed tool call means TOOL,
+# none means it cannot be.
 #
-# A call whose end never came means that the answer was cut, whatever it says of itself (D7). One that paused to be
-# asked to go on has ended, for a client that cannot be told so.
+# A call whose end never came means that the answer was cut, whatever it says of itself (docs/decisions/answers.md#d7).
+# One that paused to be asked to go on has ended, for a client that cannot be told so.
 
 
 _FOLLOWS = frozenset({Why.END, Why.TOOL, Why.SEQUENCE, Why.PAUSE})  # all others say more than the content can

@@ -1,6 +1,7 @@
 """Filters of calls: their names and ids, and the form of their arguments.
 
-RenameTools: names and ids that the target allows (D4), the way back, and an id for every call of an answer (D5).
+RenameTools: names and ids that the target allows (docs/decisions/content.md#d4), the way back, and an id for every call
+of an answer (docs/decisions/content.md#d5).
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ class _Back(Struct, Back, eq=False):
         return (structs.replace(event, block=structs.replace(call, id=id_, name=name)),)
 
 
-# --- object_arguments: where a dialect needs an object, tool arguments are one (D3).
+# --- object_arguments: where a dialect needs an object, tool arguments are one (docs/decisions/content.md#d3).
 #
 # Empty stays empty (every codec spells it `{}`); a JSON string that holds an object is unwrapped; anything else, such
 # as free text that was not asked for, becomes `{"raw_arguments": "<text>"}`. In a stream, arguments that begin with
@@ -187,7 +188,7 @@ class _Back(Struct, Back, eq=False):
 # until its end, and one that was cut off is left out.
 
 
-HELD_LIMIT = 1024 * 1024  # characters of one call that may be held (D22)
+HELD_LIMIT = 1024 * 1024  # characters of one call that may be held (docs/decisions/raw_tools.md#d22)
 WHOLE_LIMIT = 32 * 1024 * 1024  # of one that must come whole: as much as a frame may have
 
 
@@ -348,7 +349,10 @@ class _Gathered(Struct, eq=False):
 
 
 class _WholeCalls(Struct, Back, eq=False):
-    """Every call in one piece. One that is no object waits for the stop, which tells whether the length cut it (D7)."""
+    """Every call in one piece. One that is no object waits for the stop, which tells whether the length cut it.
+
+    See docs/decisions/answers.md#d7.
+    """
 
     _notes: Notes
     _keys: ev.BlockKeys

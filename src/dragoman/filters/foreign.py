@@ -67,7 +67,8 @@ def told_lost(name: str, family: str) -> str:
     return f"the other side has no {wire_name(name)} as {family} has it"
 
 
-# --- drop_foreign: what only another family understands is left out, each with its note; nothing else is lost (D9).
+# --- drop_foreign: what only another family understands is left out, each with its note; nothing else is lost
+# (docs/decisions/content.md#d9).
 #
 # Known content the target cannot carry is refused in the last user turn and replaced by a line of text in earlier
 # ones, so that no old image bricks a conversation. In tool results it is never refused, and unknown content becomes

@@ -63,7 +63,8 @@ def _words(thinking: Thinking) -> str:
     return ", ".join(words) or "its default"
 
 
-# --- fit_limits: settings and counts within what the target takes. Tuning it lacks is dropped with a note (D9)
+# --- fit_limits: settings and counts within what the target takes. Tuning it lacks is dropped with a note
+# (docs/decisions/content.md#d9)
 
 
 N = TypeVar("N", bound=Struct)

@@ -1,10 +1,11 @@
-"""PairTools: every call is answered in the turn right after it, exactly once, and every result answers a call (D12).
-
+"""PairTools: every call is answered in the turn right after it, exactly once, and every result answers a call.
 A result answers the latest call of its id, wherever it stands, and is moved to the turn after that call. What the model
 says between its calls and their results belongs to the turn of the calls. Ids may be reused: each call's id is made
 unique, so that services which want unique ids get them. A trailing turn with calls is answered too, since services
 refuse it otherwise. Where the service holds earlier turns, a result without a call in the request answers one of those
 and stays as it is.
+
+See docs/decisions/kiro.md#d12.
 """
 
 from __future__ import annotations

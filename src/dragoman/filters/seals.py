@@ -1,9 +1,10 @@
-"""carry_seals: a seal travels through a client of another family, marked, and comes home unmarked (D50).
-
+"""carry_seals: a seal travels through a client of another family, marked, and comes home unmarked.
 The mark is `dragoman1.<family>.<kind>.<base64url>` in the client's own slot. Reasoning that has no seal gets an empty
 one, so that an upstream which wants its reasoning back can have it. Where only reasoning has a slot, the seal of a call
 rides on an empty thought before it, and that of a text on one between it and what comes next; the mark then ends with
 whom it belongs to: the call's id, also in base64url, or nothing for a text.
+
+See docs/decisions/seals.md#d50.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ def _without_line(system: tuple[Text, ...]) -> tuple[Text, ...]:
     return (structs.replace(first, text=rest), *others) if rest.strip() else tuple(others)
 
 
-# --- FoldSystem: system messages where the target has no place for them become labelled text of a user turn (D10)
+# --- FoldSystem: system messages where the target has no place for them become labelled text of a user turn
+# (docs/decisions/kiro.md#d10)
 
 
 LABEL = "[System] "
@@ -205,7 +206,8 @@ def _strip_end(messages: list[Message], notes: Notes) -> None:
         messages[-1] = structs.replace(messages[-1], blocks=(*others, structs.replace(end, text=end.text.rstrip())))
 
 
-# --- AlternateTurns: turns in the order that the target wants, by merging or by placeholders (D10)
+# --- AlternateTurns: turns in the order that the target wants, by merging or by placeholders
+# (docs/decisions/kiro.md#d10)
 
 
 class AlternateTurns(Filter):

@@ -38,7 +38,8 @@ class PassThrough(Answer):
     Whole frames go out, with what stands between them, so that an error or a ping can follow the last one. Frames that
     say only what a quirk asked for are cut out. A frame whose content cannot be read passes, with a note. The stream
     ends with the dialect's error where the decoder finds a violation: a call or block that is dropped, merged or left
-    open, a missing end, bytes that are no frames (D7). The frame that is the violation does not go out.
+    open, a missing end, bytes that are no frames (docs/decisions/answers.md#d7). The frame that is the violation does
+    not go out.
     """
 
     __slots__ = ("_asks_more", "_count", "_is_counted", "_ours", "_pieces", "_size", "_unasked", "_uncounted")

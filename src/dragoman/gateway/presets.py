@@ -11,7 +11,7 @@ from typing import Any
 
 SIMULATOR = "simulator"
 
-_RAW = {"raw_tools": "auto"}  # D20: these serve models that may write calls as raw tokens
+_RAW = {"raw_tools": "auto"}  # These serve models that may write calls as raw tokens (docs/decisions/raw_tools.md#d20)
 _SERVED = {"max_tokens_field": "max_tokens", "custom_tools": False}
 _SAMPLED = {**_SERVED, "more_knobs": ["top_k", "min_p", "repetition_penalty"]}
 

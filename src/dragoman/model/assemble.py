@@ -225,7 +225,10 @@ def _choice(index: int, stop: Stop, growing: Iterable[_Growing], notes: Notes | 
 
 
 def _whole(call: ToolCall, stop: Stop) -> bool:
-    """A dialect without an end of its own for calls cannot say which one the length limit cut: their JSON can (D7)."""
+    """A dialect without an end of its own for calls cannot say which one the length limit cut: their JSON can.
+
+    See docs/decisions/answers.md#d7.
+    """
     if stop.why not in (Why.LENGTH, Why.CONTEXT) or call.form == "text" or not call.arguments:
         return True
     return jsonio.is_json(call.arguments)

@@ -63,7 +63,7 @@ class Cache(Struct, frozen=True):
 
 
 class Seal(Struct, frozen=True):
-    """A proof that only the family which made it can read (D50)."""
+    """A proof that only the family which made it can read (docs/decisions/seals.md#d50)."""
 
     family: str
     data: str
@@ -168,7 +168,10 @@ class Media(Node, frozen=True):
 
 
 class ToolCall(Node, frozen=True):
-    """A call the model makes. Arguments are text from wire to wire (D3); `form="text"` is free text, not JSON."""
+    """A call the model makes. Arguments are text from wire to wire; `form="text"` is free text, not JSON.
+
+    See docs/decisions/content.md#d3.
+    """
 
     id: str
     name: str

@@ -27,7 +27,7 @@ Trait: TypeAlias = Literal[
     "reasoning",  # takes its own family's reasoning back, and shows reasoning in answers
     "sealed_reasoning",  # takes reasoning back only with its seal
     "sealed_words",  # texts and tool calls carry seals too, not reasoning alone
-    "seal_slot",  # has a place where a foreign seal can travel, marked (D50)
+    "seal_slot",  # has a place where a foreign seal can travel, marked (docs/decisions/seals.md#d50)
     "seal_bytes",  # its seals are bytes, written as base64
     "citations",  # texts carry citations, in questions and in answers
     "cites",  # answers alone carry citations

@@ -223,7 +223,8 @@ class Reply(Node, frozen=True):
     usage: Usage | None = None
 
 
-# --- The form every reader ends with (D8), so that one conversation has one canonical value whatever its framing
+# --- The form every reader ends with (docs/decisions/content.md#d8), so that one conversation has one canonical value
+# whatever its framing
 
 
 def canonical(conversation: Conversation, tidy: Sequence[Message] = ()) -> Conversation:

@@ -262,7 +262,7 @@ class Cited(Struct, frozen=True, tag=True):
 
 class BlockEnded(Struct, frozen=True, gc=False, tag=True):
     key: int
-    complete: bool = True  # False: its end never came (D7)
+    complete: bool = True  # False: its end never came (docs/decisions/answers.md#d7)
 
 
 class UsageReported(Struct, frozen=True, tag=True):

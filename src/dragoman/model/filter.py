@@ -42,9 +42,10 @@ _LONGEST = 2000  # characters of such a note
 
 
 class Notes(list[Note]):
-    """A growing list of notes. With `refuse`, the first loss is an error instead (D9, `losses = "refuse"`).
-
+    """A growing list of notes. With `refuse`, the first loss is an error instead.
     `most` is for answers, which may have no end: the last note counts those that are over it, and long ones are cut.
+
+    See docs/decisions/content.md#d9, `losses = "refuse"`.
     """
 
     __slots__ = ("_more", "_most", "_refuse")

@@ -1,7 +1,8 @@
-"""What a content part says as text: the one answer for every filter whose target cannot carry the part (D1, D9).
-
+"""What a content part says as text: the one answer for every filter whose target cannot carry the part.
 A part is JSON of any shape: a part of a known dialect, of MCP, of a tool's own making, or a malformed one. Every string
 in it is kept, except media, base64 data and sealed content, which `PartText` names.
+
+See docs/decisions/content.md#d1, #d9.
 """
 
 from __future__ import annotations
@@ -172,7 +173,8 @@ def _string(value: Json) -> str:
     return value if isinstance(value, str) else ""
 
 
-UNREADABLE = "unreadable media"  # the `kind` of an Opaque that stands for media which a reader could not read (D2)
+# the `kind` of an Opaque that stands for media which a reader could not read (docs/decisions/content.md#d2)
+UNREADABLE = "unreadable media"
 UNREADABLE_LINE = "[media left out: it cannot be read]"
 UNREADABLE_NOTE = "media that cannot be read was left out"
 
@@ -231,7 +233,10 @@ def other_fields_text(fields: Mapping[str, Json]) -> str:
 
 
 def join_texts(texts: Iterable[str]) -> str:
-    """Join texts with a newline, except where either side of the seam has white space already (D1)."""
+    """Join texts with a newline, except where either side of the seam has white space already.
+
+    See docs/decisions/content.md#d1.
+    """
     pieces: list[str] = []
     last = ""
     for text in texts:

@@ -83,9 +83,10 @@ class Fields:
         return self._otherwise(name, value, "a string", default)
 
     def identifier(self, name: str) -> str:
-        """Take an id or a name, which must not be missing, null, empty or of another type (D5).
-
+        """Take an id or a name, which must not be missing, null, empty or of another type.
         An upstream's must not be blank either (document 004). A client's blank id is legal here: it gets an alias.
+
+        See docs/decisions/content.md#d5.
         """
         value = self.text(name)
         if self._is_missing(value):
@@ -93,7 +94,10 @@ class Fields:
         return value
 
     def maybe_identifier(self, name: str) -> str:
-        """Take an id that may be missing: the empty string stands for one that is missing, null or empty (D5)."""
+        """Take an id that may be missing: the empty string stands for one that is missing, null or empty.
+
+        See docs/decisions/content.md#d5.
+        """
         value = self.text(name, "")
         return "" if self._is_missing(value) else value
 

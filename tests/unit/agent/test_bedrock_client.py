@@ -46,7 +46,7 @@ class TestParseToolUse(unittest.TestCase):
         self.assertEqual(result["input"], {"status": "In Progress"})
 
 
-# --- both block shapes (D30), all calls (D31)
+# --- both block shapes (docs/decisions/bedrock.md#d30), all calls (docs/decisions/bedrock.md#d31)
 
 
 def flat(**fields: Any) -> Any:
@@ -131,7 +131,7 @@ def test_a_response_of_another_shape_is_never_an_attribute_error(bad: Any) -> No
     for read in (BedrockClient().parse_tool_use, BedrockClient().parse_tool_uses, BedrockClient().text_of):
         with pytest.raises(BedrockResponseError) as refused:
             read(bad)
-        assert refused.value.response == bad  # L35: of every malformed reply
+        assert refused.value.response == bad  # Of every malformed reply
 
 
 def test_the_words_of_the_document() -> None:
@@ -157,7 +157,7 @@ def test_blocks_that_are_no_blocks_are_passed_over() -> None:
 def test_a_call_that_is_no_object_is_refused(use: Any) -> None:
     with pytest.raises(BedrockResponseError) as refused:
         BedrockClient().parse_tool_use(response({"toolUse": use}))
-    assert refused.value.response == {"toolUse": use}  # L35
+    assert refused.value.response == {"toolUse": use}
 
 
 def test_all_calls_of_a_response() -> None:

@@ -448,7 +448,7 @@ def test_thinking_is_shown() -> None:
     assert Thought("hm") in seen
 
 
-# --- L35: ids of raw responses
+# --- ids of raw responses
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from dragoman.translate import configured, plan
 from dragoman.wire.http import HttpRequest
 from tests.unit.answers.reading import CLIENTS, WORLD, asked, heard, sse, streamed, whole
 
-# --- L14: empty legacy fields are nothing
+# --- empty legacy fields are nothing
 
 EMPTY: list[dict[str, Any]] = [
     {"function_call": {"name": "", "arguments": ""}},
@@ -52,7 +52,7 @@ def chunk(delta: Any, finish: Any = None, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("empty", EMPTY, ids=json.dumps)
 def test_l14_empty_legacy_fields_are_nothing(empty: dict[str, Any]) -> None:
-    """L14: in whole replies and in streams, beside text, beside a call, and in the last chunk."""
+    """In whole replies and in streams, beside text, beside a call, and in the last chunk."""
     codec = get("openai").codec
     message = {"role": "assistant", "content": "hi", **empty}
     reply = codec.parse_reply(json.dumps(chat(message)).encode(), asked())
@@ -103,7 +103,7 @@ def test_an_empty_finish_reason_before_done_ends_an_answer_whose_usage_came() ->
         heard("openai", sse(chunk({"content": "hi"}, ""), last, done=False))
 
 
-# --- L17: reasoning in parts, blocks and errors
+# --- reasoning in parts, blocks and errors
 
 THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "let me "}, {"type": "text", "text": "see"}]}
 
@@ -217,7 +217,7 @@ def test_l17_a_stop_that_is_an_error_is_an_error(word: str, kind: str) -> None:
     assert caught.value.fault.kind == kind
 
 
-# --- L36: errors that come as a success
+# --- errors that come as a success
 
 ERRORS: list[tuple[dict[str, Any], str, str]] = [
     ({"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}, "quota", "insufficient balance"),
@@ -252,7 +252,7 @@ ERRORS: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("body", "kind", "words"), ERRORS, ids=lambda each: json.dumps(each)[:40])
 def test_l36_an_error_that_comes_as_a_success_is_reported(body: dict[str, Any], kind: str, words: str) -> None:
-    """L36: whole, as the first frame, and after text."""
+    """Whole, as the first frame, and after text."""
     with pytest.raises(UpstreamFault, match=words) as caught:
         get("openai").codec.parse_reply(json.dumps(body).encode(), asked())
     assert caught.value.fault.kind == kind

@@ -1,4 +1,4 @@
-"""L16: usage sums are right for every service, never negative, never counted twice, and possible."""
+"""Usage sums are right for every service, never negative, never counted twice, and possible."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def whole_of(upstream: str, client: str, raw: bytes) -> tuple[tuple[int, int], A
             return (given, output), usage
 
 
-# --- L34: what an answer cites reaches every client whose dialect has a place for it, whole and streamed
+# --- what an answer cites reaches every client whose dialect has a place for it, whole and streamed
 
 URL, TITLE = "https://example.org/fox", "Foxes"
 TEXT = "Foxes are red."

@@ -108,7 +108,10 @@ def test_every_kind_is_told_so_that_it_is_read_again(kind: Kind) -> None:
 
 
 def test_d18_a_spent_quota_is_a_429_that_clients_do_not_retry() -> None:
-    """D18: 429 `billing_error` with `x-should-retry: false`; a rate limit has no such header."""
+    """429 `billing_error` with `x-should-retry: false`; a rate limit has no such header.
+
+    See docs/decisions/kiro.md#d18.
+    """
     for fault in (Fault("quota", "spent", 402), Fault("quota", "spent", 429, code="insufficient_quota")):
         refused = BINDING.refuse(fault, CODEC.render_fault(fault))
         assert (refused.status, refused.header("x-should-retry")) == (429, "false")
@@ -264,7 +267,7 @@ def test_counts() -> None:
             COUNTS.parse_count(body)
 
 
-# --- L3: a tool that the client runs reaches every target, whatever its type and shape
+# --- a tool that the client runs reaches every target, whatever its type and shape
 
 TARGETS = ("openai", "responses", "bedrock", "gemini", "kiro")
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}

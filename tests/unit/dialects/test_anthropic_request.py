@@ -347,7 +347,7 @@ def test_lone_surrogates_and_huge_integers_survive() -> None:
     assert body["messages"][0]["content"] == "\udfff"
 
 
-# --- lenient readers (D1, D2)
+# --- lenient readers (docs/decisions/content.md#d1, #d2)
 
 
 @pytest.mark.parametrize(

@@ -118,13 +118,12 @@ def test_redacted_reasoning_is_base64_of_its_data() -> None:
     ],
 )
 def test_a_failure_is_an_exception_that_clients_know(fault: Fault, kind: str) -> None:
-    # row 43: never a text in a binary stream
+    # Never a text in a binary stream
     (frame,) = told(Failed(fault))
     assert (frame[0], frame[1]["message"]) == (f"!{kind}", "slow")
 
 
 def test_a_tool_turn_ends_with_tool_use_whatever_the_upstream_said() -> None:
-    # row 20
     chunks: list[Any] = [
         {
             "delta": {
@@ -175,7 +174,8 @@ def test_what_is_encoded_breaks_no_rule_of_the_stream(events: Events) -> None:
     encoder = DIALECT.codec.encoder(NOBODY, REAL_WORLD)
     data = b"".join(DIALECT.binding.frame(payload) for payload in encoder.feed(fitted))
     found = DIALECT.codec.stream_breaches(list(EventStreamDecoder().feed(data)))
-    # Arguments that began as an object and are none pass a stream as they came (D3); a failed stream leaves blocks open.
+    # Arguments that began as an object and are none pass a stream as they came (docs/decisions/content.md#d3); a failed
+    # stream leaves blocks open.
     assert [breach for breach in found if not breach.rule.endswith((".input_json", ".input_cut"))] == []
 
 
@@ -250,7 +250,6 @@ def test_a_reply_of_another_dialect_is_told_as_the_service_would() -> None:
     ],
 )
 def test_a_call_without_id_or_name_is_the_upstreams_mistake(block: Any, field: str) -> None:
-    # row 35, case 9
     body = {"output": {"message": {"content": [block]}}, "stopReason": "tool_use"}
     with pytest.raises(MissingField) as missing:
         DIALECT.codec.parse_reply(json.dumps(body).encode(), ASKED)

@@ -52,7 +52,6 @@ def test_a_legal_id_stays(id_: str) -> None:
 
 @pytest.mark.parametrize("id_", ["i" * 65, "call_x|fc_y", "naïve id"])
 def test_an_illegal_id_gets_one_alias_on_call_and_result(id_: str) -> None:
-    # row 32, case 14
     body, rules = from_openai(_called(id_))
     alias = body["messages"][1]["content"][0]["toolUse"]["toolUseId"]
     assert alias != id_
@@ -62,7 +61,6 @@ def test_an_illegal_id_gets_one_alias_on_call_and_result(id_: str) -> None:
 
 
 def test_long_ids_that_begin_alike_stay_apart() -> None:
-    # row 32, case 15
     one, _ = from_openai(_called("i" * 80 + "1" * 10))
     other, _ = from_openai(_called("i" * 80 + "2" * 10))
     assert one["messages"][1] != other["messages"][1]
@@ -83,7 +81,6 @@ def _called(*ids: str, results: Any = "ok") -> dict[str, Any]:
 
 
 def test_consecutive_tool_messages_are_one_turn_with_one_result_for_each_call() -> None:
-    # row 29
     asked = _called("a", "b")
     asked["messages"].append({"role": "tool", "tool_call_id": "a", "content": "ok"})
     body, _ = from_openai(asked)
@@ -92,7 +89,6 @@ def test_consecutive_tool_messages_are_one_turn_with_one_result_for_each_call() 
 
 
 def test_a_history_with_tools_declares_them_if_the_request_does_not() -> None:
-    # row 30, case 21
     asked = _called("a")
     del asked["tools"]
     body, rules = from_openai(asked)
@@ -103,7 +99,6 @@ def test_a_history_with_tools_declares_them_if_the_request_does_not() -> None:
 
 @pytest.mark.parametrize("more", [{"tool_choice": "auto"}, {"parallel_tool_calls": False}, {"tool_choice": "none"}])
 def test_no_choice_without_tools(more: dict[str, Any]) -> None:
-    # row 31
     body, _ = from_openai({"messages": [{"role": "user", "content": "x"}], **more})
     assert set(body) == {"messages"}
 
@@ -185,7 +180,7 @@ VENDORS = (
 
 @pytest.mark.parametrize("model", [None, *VENDORS])
 def test_l12_every_vendor_takes_the_status_of_a_result(model: str | None) -> None:
-    """L12: recorded requests with `toolResult.status` were answered by Nova, Llama 4, Pixtral and Kimi."""
+    """Recorded requests with `toolResult.status` were answered by Nova, Llama 4, Pixtral and Kimi."""
     failed = {"type": "tool_result", "tool_use_id": "a", "content": "boom", "is_error": True}
     history = [
         {"role": "user", "content": "go"},
@@ -202,7 +197,7 @@ def test_l12_every_vendor_takes_the_status_of_a_result(model: str | None) -> Non
 @pytest.mark.parametrize("model", VENDORS)
 @pytest.mark.parametrize("status", ["success", "error"])
 def test_l12_a_status_of_the_client_itself_is_kept_and_breaks_no_rule(model: str, status: str) -> None:
-    """L12: the same dialect on both sides."""
+    """The same dialect on both sides."""
     use = {"toolUse": {"toolUseId": "a", "name": "get", "input": {}}}
     result = {"toolResult": {"toolUseId": "a", "content": [{"text": "boom"}], "status": status}}
     body = {
@@ -240,7 +235,6 @@ def test_json_results_are_text_for_a_model_that_misreads_them() -> None:
 
 
 def test_cache_marks_become_cache_points_beside_what_they_mark() -> None:
-    # rows 39 and 40, case 23
     hour = {"type": "ephemeral", "ttl": "1h"}
     body, _ = from_anthropic(
         {
@@ -278,7 +272,6 @@ def test_a_fifth_mark_goes_oldest_message_first() -> None:
 
 
 def test_a_mark_inside_a_result_moves_out_of_it() -> None:
-    # row 39
     part = {"type": "text", "text": "ok", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
     history = [
         {"role": "user", "content": "go"},
@@ -337,7 +330,6 @@ def _thought(*blocks: Any) -> dict[str, Any]:
     ],
 )
 def test_a_signature_goes_to_claude_and_comes_back_as_it_was(block: Any, told: Any) -> None:
-    # row 46, case 24
     body, _ = from_anthropic(_thought(block))
     assert body["messages"][1]["content"][0] == {"reasoningContent": told}
     back = dragoman.translate_request(body, source="bedrock", target="anthropic", model="claude-x")

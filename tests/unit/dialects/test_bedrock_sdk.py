@@ -133,7 +133,6 @@ def test_botocore_reads_our_streams_as_the_services() -> None:
 
 
 def test_botocore_raises_what_we_write_as_an_exception() -> None:
-    # row 43
     sse = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n'
     translator = dragoman.stream_translator(source="anthropic", target="bedrock")
     with pytest.raises(EventStreamError, match=r"serviceUnavailableException.*busy"):
@@ -218,7 +217,6 @@ def _gathered(events: Any) -> tuple[Any, str]:
 
 
 def test_boto3_counts_tokens_tools_included(service: Simulator) -> None:
-    # row 42
     with bedrock(service) as client:
         plain = client.count_tokens(modelId=CLAUDE, input={"converse": {"messages": HELLO}})["inputTokens"]
         tools = client.count_tokens(modelId=CLAUDE, input={"converse": {"messages": HELLO, "toolConfig": TOOLS}})[

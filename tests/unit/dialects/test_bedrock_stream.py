@@ -56,7 +56,6 @@ def to(target: str, data: bytes, step: int | None = None) -> bytes:
 
 
 def test_text_without_a_start_gets_one() -> None:
-    # rows 56, case 2
     data = stream(START, text(0, "Hel", "lo"), stop("end_turn"), METADATA)
     assert read(data)[:4] == [
         Started("", "anthropic.claude-sonnet-4-5-20250929-v1:0"),
@@ -89,7 +88,6 @@ def test_metadata_after_message_stop_is_the_end() -> None:
 
 
 def test_counts_come_in_the_words_of_each_client() -> None:
-    # row 41, case 4
     data = stream(START, text(0, "x"), stop("end_turn"), METADATA)
     closing = [event for event in sse(to("anthropic", data)) if event["type"] == "message_delta"]
     assert len(closing) == 1
@@ -226,7 +224,6 @@ def test_a_call_streams_its_input() -> None:
 
 
 def test_end_turn_with_a_call_is_a_tool_turn() -> None:
-    # row 21
     data = stream(START, use(0, "t1", "get", "{}"), stop("end_turn"), METADATA)
     (closing,) = [event for event in sse(to("anthropic", data)) if event["type"] == "message_delta"]
     assert closing["delta"]["stop_reason"] == "tool_use"
@@ -234,7 +231,7 @@ def test_end_turn_with_a_call_is_a_tool_turn() -> None:
 
 
 def test_calls_are_counted_by_themselves_for_chat_clients() -> None:
-    # rows 22 and 23, case 3: reasoning and text come first, and do not count
+    # Reasoning and text come first, and do not count
     thought = [delta(0, reasoningContent={"text": "Hm"}), end(0)]
     data = stream(
         START, thought, text(1, "x"), use(2, "a", "f", "{}"), use(3, "b", "g", "{}"), stop("tool_use"), METADATA
@@ -246,7 +243,6 @@ def test_calls_are_counted_by_themselves_for_chat_clients() -> None:
 
 
 def test_a_gap_in_the_indices_is_nobodys_business() -> None:
-    # row 22
     data = stream(START, use(4, "a", "f", "{}"), stop("tool_use"), METADATA)
     starts = [event["index"] for event in sse(to("anthropic", data)) if event["type"] == "content_block_start"]
     assert starts == [0]
@@ -254,7 +250,6 @@ def test_a_gap_in_the_indices_is_nobodys_business() -> None:
 
 
 def test_a_call_that_the_limit_followed_is_returned() -> None:
-    # row 24
     data = stream(START, use(0, "t1", "get", '{"a":1}'), stop("max_tokens"), METADATA)
     events = sse(to("anthropic", data))
     assert [event["content_block"]["id"] for event in events if event["type"] == "content_block_start"] == ["t1"]
@@ -295,7 +290,6 @@ def test_a_call_without_an_id_names_the_missing_field(start: dict[str, Any]) -> 
 
 
 def test_an_open_think_tag_does_not_swallow_the_end() -> None:
-    # row 28
     data = stream(START, text(0, "<think>never closed"), stop("end_turn"), METADATA)
     for client in ("anthropic", "openai"):
         translator = dragoman.stream_translator(source="bedrock", target=client, think_tags=True)
@@ -327,7 +321,7 @@ def test_reasons_to_stop(said: str, why: Why) -> None:
 
 
 def test_a_malformed_answer_is_an_error_unless_there_is_something_usable() -> None:
-    """L20: a call that the service dropped is an error in any case."""
+    """A call that the service dropped is an error in any case."""
     for reason in ("malformed_model_output", "malformed_tool_use"):
         assert reason in fault_of(stream(START, stop(reason))).message
     assert read(stream(START, text(0, "x"), stop("malformed_model_output"), METADATA))[-1] == FINISHED
@@ -346,7 +340,6 @@ def test_a_malformed_answer_is_an_error_unless_there_is_something_usable() -> No
     ],
 )
 def test_an_exception_in_the_stream_ends_it_with_its_own_words(kind: str, meant: str, status: int) -> None:
-    # rows 43 and 44
     fault = fault_of(stream(START, delta(0, text="x"), (f"!{kind}", {"message": "slow down"})))
     assert (fault.kind, fault.status, fault.message) == (meant, status, "slow down")
     assert fault.code.lower() == kind.lower()
@@ -383,7 +376,6 @@ def test_a_stream_without_its_end_is_no_clean_end() -> None:
 
 
 def test_every_split_gives_the_same_events() -> None:
-    # row 45, case 8
     data = stream(START, text(0, "Hé", "llo"), use(1, "t", "f", '{"a":1}'), stop("tool_use"), METADATA)
     whole = to("anthropic", data)
     for step in (1, 2, 3, 7, 11, 12, 13, 64):

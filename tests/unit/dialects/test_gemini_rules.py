@@ -163,7 +163,7 @@ def test_thoughts_of_its_own_go_back_and_those_of_others_do_not() -> None:
     assert rules(made) == ["foreign.reasoning"]
 
 
-# --- L13: a structured result that goes from Gemini through another dialect comes back structured
+# --- a structured result that goes from Gemini through another dialect comes back structured
 
 MODEL = "claude-sonnet-4.5"
 OTHERS = [name for name in registry.names() if name != "gemini"]

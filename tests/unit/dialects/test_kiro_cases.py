@@ -1,4 +1,4 @@
-"""The 25 tricky cases of facts/kiro.md, section 8.2, by number."""
+"""The 25 tricky cases of Kiro conversations, by number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mission document 002: its tables, its four common problems, its token figures; and row 53 of the wire facts."""
+"""Mission document 002: its tables, its four common problems, its token figures."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_message_start_has_an_estimate_and_message_delta_the_figure() -> None:
     }
 
 
-# --- token distribution (D15)
+# --- token distribution (docs/decisions/kiro.md#d15)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_message_start_has_an_estimate_and_message_delta_the_figure() -> None:
 )
 def test_token_distribution(percentage: float, output: int, split: Any, expected: Usage) -> None:
     found = usage_of(percentage, 172_500, output, split)
-    assert found.estimated  # amended D15
+    assert found.estimated  # docs/decisions/kiro.md#d15
     total = found.input + found.cache_read + found.cache_write
     assert total == max(int(172_500 * percentage / 100) - output, 0)
     if percentage != 100.0:
@@ -158,7 +158,10 @@ def test_the_window_and_the_split_are_settings() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"usage_split": False}, {"usage_window": "model"}])
 def test_d15_figures_made_from_the_percentage_are_marked_estimated(settings: dict[str, Any]) -> None:
-    """D15: split or not, by any window. Counts that the service gives itself are not estimates."""
+    """Split or not, by any window. Counts that the service gives itself are not estimates.
+
+    See docs/decisions/kiro.md#d15.
+    """
     counted = ("metadataEvent", {"tokenUsage": {"uncachedInputTokens": 5, "outputTokens": 2, "totalTokens": 7}})
     for more, estimated in (((), True), ((counted,), False)):
         answer = Answer(sent(ask(user("hi")), **settings).plan)
@@ -202,7 +205,7 @@ def test_an_estimate_does_not_depend_on_how_text_was_cut() -> None:
     assert estimate("漢字") == 2
 
 
-# --- wire facts, section 5
+# --- streams of Kiro to Claude Code
 
 
 def test_row_53_web_search_typed_tool() -> None:

@@ -1,4 +1,4 @@
-"""Kiro errors: the table of the facts (section 5), by both wire protocols, and their way to clients."""
+"""Kiro errors: the table of error bodies, by both wire protocols, and their way to clients."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_the_services_own_reason_is_repeated_at_home() -> None:
     assert json.loads(CODEC.render_fault(fault))["reason"] == "MODEL_TEMPORARILY_UNAVAILABLE"
 
 
-# --- L23: what Kiro's streams leave open, figures that are none, and text that only begins as a call does
+# --- what Kiro's streams leave open, figures that are none, and text that only begins as a call does
 
 CLIENTS = [name for name in registry.names() if name != "kiro"]
 NAMES = ("edit", "read")

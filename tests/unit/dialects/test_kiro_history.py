@@ -1,4 +1,5 @@
-"""Mission document 003 and decision D10: history pairs user and assistant turns, by placeholders or by merging."""
+"""Mission document 003 and docs/decisions/kiro.md#d10: history pairs user and assistant turns, by placeholders or by
+merging."""
 
 from __future__ import annotations
 
@@ -130,7 +131,7 @@ def test_equal_requests_render_equal_bytes() -> None:
     assert sent(body).raw == sent(body).raw
 
 
-# --- size and count limits (D10)
+# --- size and count limits (docs/decisions/kiro.md#d10)
 
 LONG = "word " * 60_000  # about 75,000 tokens
 

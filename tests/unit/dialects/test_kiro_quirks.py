@@ -49,7 +49,7 @@ def said(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
-# --- models (facts 1.8)
+# --- models (docs/dialects/kiro.md#models)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_windows_follow_the_model() -> None:
     assert model_of("gpt-5.6-luna").window == 272_000
 
 
-# --- tools (D13)
+# --- tools (docs/decisions/kiro.md#d13)
 
 
 def test_more_tools_than_the_service_bears() -> None:
@@ -183,7 +183,7 @@ def test_typed_tools_of_another_service_take_their_history_with_them() -> None:
 
 
 def test_typed_tools_that_the_client_runs_stay() -> None:
-    """L3: the client declared the tool and runs it, so it reaches the service with its calls and results."""
+    """The client declared the tool and runs it, so it reaches the service with its calls and results."""
     body = ask(user("a"), assistant([use("t", "bash", {"command": "ls"})]), user([result("t", "x")]))
     request = sent({**body, "tools": [{"type": "bash_20250124", "name": "bash"}]})
     assert list(tools(request)) == ["bash"]
@@ -227,7 +227,7 @@ def test_a_choice_of_a_left_out_tool_is_none() -> None:
     assert "kiro.tools.choice" in rules(request)
 
 
-# --- schemas (rules 19 to 26)
+# --- schemas (rules 19 to 26 of docs/dialects/kiro.md)
 
 STRING = {"type": "string"}
 
@@ -335,7 +335,7 @@ def test_a_tool_whose_name_is_blank_is_described_by_its_alias() -> None:
     assert tool["description"] == tool["name"]
 
 
-# --- images (rules 35 to 39)
+# --- images (rules 35 to 39 of docs/dialects/kiro.md)
 
 
 def test_jpg_is_jpeg() -> None:
@@ -396,7 +396,7 @@ def test_an_image_in_an_answer_becomes_a_line() -> None:
     assert history(request)[1][1] == "[image left out: the model's own turns hold no images]\nb"
 
 
-# --- thinking (D14)
+# --- thinking (docs/decisions/kiro.md#d14)
 
 
 @pytest.mark.parametrize(
@@ -483,7 +483,7 @@ def test_hidden_thinking_of_another_service_is_left_out() -> None:
     assert "kiro.thinking.unreadable" in rules(request)
 
 
-# --- characters (rule 34)
+# --- characters (rule 34 of docs/dialects/kiro.md)
 
 
 def test_half_characters_become_the_replacement_character() -> None:

@@ -1,4 +1,4 @@
-"""Kiro streams, both directions: every event of the facts, their quirks, and how a stream ends."""
+"""Kiro streams, both directions: every event of docs/dialects/kiro.md#events, their quirks, and how a stream ends."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_a_missing_id_or_name_is_a_violation_that_names_the_field(body: Body, fi
         decoded(frames(("toolUseEvent", body)))
 
 
-# --- ends (D7)
+# --- ends (docs/decisions/answers.md#d7)
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,9 @@ def test_extract_user_message_tool_result_content(content: Any, words: str, sour
         pytest.param({"status": "success"}, "success", id="TS2.1"),
         pytest.param({"status": "error"}, "error", id="TS2.2"),
         pytest.param({}, "success", id="TS2.3"),
-        pytest.param({"status": "failed"}, "error", id="D2 failed"),
-        pytest.param({"status": "whatever"}, "success", id="D2 unknown"),
-        pytest.param({"status": "success", "is_error": True}, "error", id="D2 is_error outranks"),
+        pytest.param({"status": "failed"}, "error", id="failed"),
+        pytest.param({"status": "whatever"}, "success", id="unknown"),
+        pytest.param({"status": "success", "is_error": True}, "error", id="is_error outranks"),
     ],
 )
 def test_extract_user_message_tool_result_status(more: Body, status: str) -> None:

@@ -1,4 +1,4 @@
-"""L11: shapes that real services take are read, each as what it means."""
+"""Shapes that real services take are read, each as what it means."""
 
 from __future__ import annotations
 

@@ -142,12 +142,15 @@ def test_every_item_of_codex_comes_home_as_it_was() -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_rows_49_and_50_every_item_of_codex_is_told_or_noted_elsewhere(name: str) -> None:
-    """Rows 49 and 50: calls of typed tools are calls; server items and tools never go out raw, each with a note."""
-    readable = [item for item in CODEX_ITEMS if item["type"] not in ("compaction", "item_reference")]  # refused: L2, L4
+    """Calls of typed tools are calls; server items and tools never go out raw, each with a note."""
+    readable = [
+        item for item in CODEX_ITEMS if item["type"] not in ("compaction", "item_reference")
+    ]  # these are refused
     asked = read(readable, tools=[{"type": "local_shell"}, {"type": "tool_search"}, {"type": "web_search"}])
     made = plan(RESPONSES, registry.get(name), asked)
     registry.get(name).binding.wrap(made.call())
-    noted = {note.at for note in made.notes}  # most leave them out, Kiro tells some of them as text (D13)
+    # most leave them out, Kiro tells some of them as text (docs/decisions/kiro.md#d13)
+    noted = {note.at for note in made.notes}
     gone = {f"input[{index}]" for index in (13, 14, 15, 16, 19)} | {f"tools[{index}]" for index in range(3)}
     assert gone <= noted
     assert "later" in {tool.name for tool in made.sent.tools if isinstance(tool, ToolSpec)}  # all that [17] says
@@ -163,7 +166,7 @@ def test_encrypted_reasoning_is_this_familys_own_seal() -> None:
 
 
 def test_a_marked_seal_goes_home_to_the_family_that_made_it() -> None:
-    """D50, both ways: what the encoder marked in encrypted_content is a signature again at Anthropic."""
+    """What the encoder marked in encrypted_content is a signature again at Anthropic (docs/decisions/seals.md#d50)."""
     thought = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
     marked = {**thought, "encrypted_content": "dragoman1.anthropic.signature.c2ln"}
     asked = read(

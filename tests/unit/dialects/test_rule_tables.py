@@ -1,4 +1,4 @@
-"""L32: every rule is declared once, with its evidence and severity; the code and the page agree with the tables."""
+"""Every rule is declared once, with its evidence and severity; the code and the page agree with the tables."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_page_holds_the_tables() -> None:
         assert f"| {rule.number} | {rule.title} | {EVIDENCE[rule.grade]} |" in text
 
 
-# --- L18, D5, document 004: an upstream's call without a usable id or name raises the typed violation, in every
+# --- an upstream's call without a usable id or name raises the typed violation, in every
 # dialect
 
 BLANK: list[Any] = [

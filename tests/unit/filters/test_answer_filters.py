@@ -155,7 +155,7 @@ def test_what_is_held_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytes
     ],
 )
 def test_the_stop_reason_follows_the_content(blocks: list[Event], said: Why, right: Why) -> None:
-    """Rows 18 and 19, D6."""
+    """The stop reason follows from the calls (docs/decisions/answers.md#d6)."""
     back, notes = back_of(SettleStop(pauses=True))
     out = back.feed(stream(*blocks, why=said))
     (stopped,) = [event for event in out if isinstance(event, Stopped)]
@@ -183,7 +183,7 @@ def test_the_stop_reason_follows_the_content(blocks: list[Event], said: Why, rig
     ],
 )
 def test_streamed_arguments_are_an_object(pieces: list[str], told: str, rule: list[str]) -> None:
-    """Rows 25 to 27, D3."""
+    """Arguments that are no JSON object are wrapped (docs/decisions/content.md#d3)."""
     back, notes = back_of(ObjectArguments(OBJECT, OBJECT))
     out = [each for event in stream(*call(0, "f", *pieces)) for each in back.feed((event,))]
     assemble.check(out)
@@ -312,7 +312,7 @@ def thought(family: str, seal: Seal | None) -> list[Event]:
     ],
 )
 def test_a_foreign_seal_travels_marked_and_is_told_again(family: str, seal: Seal | None, told: Seal | None) -> None:
-    """D50 and row 47: reasoning goes back to the family that thought it."""
+    """Reasoning goes back to the family that thought it (docs/decisions/seals.md#d50)."""
     filter_ = CarrySeals(SLOT, "anthropic", Capabilities())
     back, _ = back_of(filter_)
     (block,) = fold(back.feed(stream(*thought(family, seal)))).choices[0].blocks

@@ -1,4 +1,7 @@
-"""drop_foreign, the request half: what only another family understands is left out, each with its note (D9)."""
+"""drop_foreign, the request half: what only another family understands is left out, each with its note.
+
+See docs/decisions/content.md#d9.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +164,7 @@ def test_the_targets_own_passes_as_the_same_object() -> None:
     assert rules == []
 
 
-# --- Signatures of calls and texts go through clients of other families and come home (D50)
+# --- Signatures of calls and texts go through clients of other families and come home (docs/decisions/seals.md#d50)
 
 GEMINI = registry.get("gemini")
 SIGNED = (

@@ -132,7 +132,7 @@ def test_a_tool_choice_the_target_lacks(choice: ToolChoice, told: ToolChoice, ru
 
 
 def test_a_choice_and_a_parallel_flag_without_tools_go() -> None:
-    """Row 31: they must never leak without tools."""
+    """They must never leak without tools."""
     sent, rules = fitted(Capabilities(traits=traits("parallel_flag")), tool_choice=ToolChoice("any", parallel=False))
     assert (sent.tool_choice, rules) == (ToolChoice(), ["tools.choice"])
 
@@ -335,7 +335,7 @@ def test_the_choice_of_a_tool_that_is_not_ours_to_rename_keeps_its_name() -> Non
     assert fitted.tool_choice.names == ("odd name", rename("a.b", NARROW))
 
 
-# --- L8: user ids fit every target that takes one, and tell no device to another family
+# --- user ids fit every target that takes one, and tell no device to another family
 
 DEVICE = "d" * 64
 CLAUDE_CODE = json.dumps(

@@ -110,7 +110,7 @@ def test_a_system_message_between_call_and_result_stands_after_the_result() -> N
 
 
 def test_an_aside_of_the_model_does_not_split_a_batch() -> None:
-    """facts/kiro.md, tricky case 10."""
+    """A user turn between two results does not separate them from their calls."""
     batch, aside = assistant(call("a"), call("b")), assistant(Text("thinking aloud"))
     messages, notes = pair(ASK, batch, user(result("a")), aside, user(result("b"), Text("go")))
     assert messages == (ASK, batch, user(result("a"), result("b")), aside, user(Text("go")))
@@ -193,7 +193,7 @@ def _texts(conversation: Conversation) -> list[str]:
     return [block.text for block in blocks if isinstance(block, Text) and block.text]
 
 
-# --- L6: models whose templates print results without ids get them in the order of their calls
+# --- models whose templates print results without ids get them in the order of their calls
 
 KIMI = "kimi-k2-0905-preview"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="

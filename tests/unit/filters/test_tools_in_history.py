@@ -114,7 +114,7 @@ def definition(name: str) -> dict[str, Any]:
     return {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": tool(name)}}
 
 
-# --- L3: Anthropic
+# --- Anthropic
 
 
 @FROM_ANTHROPIC
@@ -225,7 +225,7 @@ def test_l3_at_home_anthropic_passes_as_it_came() -> None:
     at_home("anthropic", {"model": "m", "max_tokens": 9, "messages": messages, "tools": CLAUDE_CODE, **more})
 
 
-# --- L3: Responses
+# --- Responses
 
 SEARCH_TOOL = {"type": "tool_search", "execution": "client", "description": "Find tools.", "parameters": SCHEMA}
 CRM = {"type": "namespace", "name": "crm", "description": "d", "tools": [function("get", defer_loading=True)]}
@@ -330,7 +330,7 @@ def test_l3_a_call_of_the_search_comes_back_as_the_item_that_the_client_waits_fo
     assert kinds[2:-1] == ["response.output_item.added", "response.output_item.done"]
 
 
-# --- L4: compaction
+# --- compaction
 
 
 @FROM_ANTHROPIC
@@ -409,7 +409,7 @@ def test_l4_a_compaction_in_an_answer_is_noted_for_a_client_that_has_none() -> N
     assert b"hi" in jsonio.encode(told.body)
 
 
-# --- L5: the tool that a call names
+# --- the tool that a call names
 
 
 @pytest.mark.parametrize(

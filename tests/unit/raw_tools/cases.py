@@ -1,4 +1,4 @@
-"""The tricky cases of facts/kimi.md, section 5, by their numbers there. Those about frames are in test_components.py."""
+"""The tricky cases of docs/dialects/raw_tools.md#cases, by number. Those about frames are in test_components.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Documented outputs of the formats that Dragoman has read from the beginning, with what they mean.
 
-The recovery cases are those of facts/kimi.md (1.2, 1.3, 5) and of the findings L24 to L31, for each format.
+The recovery cases are those of docs/dialects/raw_tools.md, for each format.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ KIMI_K2 = [
         section(call("functions.bash:0", '{"command":"echo "hi"}'), call("functions.bash:1", _LS)),
         calls=(("bash", '{"command":"echo "hi"}'), LS),
     ),
-    # L24: what stands before a section does not matter
+    # What stands before a section does not matter
     Sample('The 24" screen. ' + _k2("functions.bash:0"), 'The 24" screen. ', (LS,)),
     Sample("- " + _k2("functions.bash:0"), "- ", (LS,)),
     Sample("The ` key.\n" + _k2("functions.bash:0"), "The ` key.\n", (LS,)),
@@ -129,15 +129,15 @@ KIMI_K3 = [
     Sample(_k3(_K3_LS) + "<|end_of_msg|>", calls=(LS,)),
     Sample(
         "<|open|>response<|sep|>I look.<|close|>response<|sep|>" + _k3(_K3_LS), "I look.", (LS,)
-    ),  # L29: the wrappers leak
+    ),  # The wrappers leak
     Sample(
         _k3(_k3_call("a&amp;b", ("x", "string", "1"))), calls=(("a&b", '{"x": "1"}'),), tools=(tool("a&b", "x"),)
-    ),  # L29: attributes are escaped
-    Sample(_k3(_K3_LS).replace("<|open|>tools<|sep|><|open|>call ", "<|open|>toolscall "), calls=(LS,)),  # L29
+    ),  # Attributes are escaped
+    Sample(_k3(_K3_LS).replace("<|open|>tools<|sep|><|open|>call ", "<|open|>toolscall "), calls=(LS,)),
     Sample(
         f'<|open|>tools<|sep|><|open|>call tool="bash" index="1"<|sep|><|open|>json<|sep|>{_LS}<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
         calls=(LS,),
-    ),  # L28: a block of JSON
+    ),  # A block of JSON
     Sample(_K3_LS, calls=(LS,)),
 ]
 
@@ -151,7 +151,7 @@ _HERMES_READ = '{"name": "read_file", "arguments": {"path": "a.txt"}}'
 HERMES = [
     Sample(_hermes(_HERMES_LS), calls=(LS,)),
     Sample(f"I look.\n{_hermes(_HERMES_LS)}\n{_hermes(_HERMES_READ)}", "I look.\n", (LS, READ)),
-    Sample("I will check. " + _hermes(_HERMES_LS), "I will check. ", (LS,)),  # L25
+    Sample("I will check. " + _hermes(_HERMES_LS), "I will check. ", (LS,)),
     Sample("I will check." + _hermes(_HERMES_LS), "I will check.", (LS,)),
     Sample(_hermes('{"arguments": {"command": "ls"}, "name": "bash"}'), calls=(LS,)),
     Sample(_hermes('{"name": "bash", "parameters": {"command": "ls"}}'), calls=(LS,)),
@@ -172,7 +172,7 @@ HERMES = [
         calls=(("bash", '{"command": "say "hi""}'),),
         auto=False,
         last_complete=False,
-    ),  # L31: broken JSON is no complete call
+    ),  # Broken JSON is no complete call
 ]
 
 
@@ -202,7 +202,7 @@ QWEN_CODER = [
     Sample(_QWEN_LS.replace("</function>\n", ""), calls=(LS,)),
     Sample(
         f"<tool_call>\n<function=bash>\n{_LS}\n{end('function')}\n</tool_call>", calls=(LS,)
-    ),  # L28: JSON between the tags
+    ),  # JSON between the tags
     Sample(_qwen("write", ("path", "a"), ("meta", "{'k': True}")), calls=(("write", '{"path": "a", "meta": {"k": true}}'),), tools=(WRITE,)),
     Sample(_qwen("now"), calls=(("now", "{}"),), tools=(NOW,)),
 ]  # fmt: skip
@@ -312,17 +312,17 @@ DSML = [
         _dsml(_dsml_call("write", ("path", "true", "a"), ("mode", "true", "7"), ("meta", "true", "{'k': None}"))),
         calls=(("write", '{"path": "a", "mode": 7, "meta": {"k": null}}'),),
         tools=(WRITE,),
-    ),  # L30: the schema outranks string="true"
-    Sample(_dsml(_DSML_LS).replace("｜DSML｜", "｜｜DSML｜｜"), calls=(LS,)),  # L30: doubled bars
-    Sample(_dsml(f'<{_DSML}invoke name="bash">{_LS}{end(_DSML + "invoke")}'), calls=(LS,)),  # L28
+    ),  # The schema outranks string="true"
+    Sample(_dsml(_DSML_LS).replace("｜DSML｜", "｜｜DSML｜｜"), calls=(LS,)),  # Doubled bars
+    Sample(_dsml(f'<{_DSML}invoke name="bash">{_LS}{end(_DSML + "invoke")}'), calls=(LS,)),
     Sample(
         _dsml(_dsml_call("bash", ("arguments", "false", _LS))), calls=(LS,)
-    ),  # L30: a single wrapper that no schema declares
+    ),  # A single wrapper that no schema declares
     Sample(_dsml(_DSML_LS) + "</think>", calls=(LS,)),
     Sample(
         f'Then <{_DSML}invoke name="bash"> opens a call, and the rest follows.',
         f'Then <{_DSML}invoke name="bash"> opens a call, and the rest follows.',
-    ),  # L26
+    ),
 ]  # fmt: skip
 
 
@@ -346,14 +346,14 @@ def _invoke_samples(tag: str, prefix: str) -> list[Sample]:
         Sample(_in(tag, ls), calls=(LS,)),
         Sample("I look.\n" + _in(tag, ls, read), "I look.\n", (LS, READ)),
         Sample("I will check. " + _in(tag, ls), "I will check. ", (LS,)),
-        Sample(_in(tag, file), calls=(("write", '{"path": "a", "content": "one\\ntwo\\n"}'),), tools=(WRITE,)),  # L27
+        Sample(_in(tag, file), calls=(("write", '{"path": "a", "content": "one\\ntwo\\n"}'),), tools=(WRITE,)),
         Sample(_in(tag, lines), calls=(("write", '{"path": "a", "content": "one\\ntwo"}'),), tools=(WRITE,)),
         Sample(
             _in(tag, typed),
             calls=(("write", '{"path": "7", "mode": 7, "force": true, "lines": ["a"]}'),),
             tools=(WRITE,),
         ),
-        Sample(_in(tag, body), calls=(LS,)),  # L28
+        Sample(_in(tag, body), calls=(LS,)),
         Sample(ls, calls=(LS,)),
         Sample(_in(tag, _invoke("now", prefix=prefix)), calls=(("now", "{}"),), tools=(NOW,)),
     ]

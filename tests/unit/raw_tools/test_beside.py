@@ -59,7 +59,7 @@ def example(table: str) -> str:
     return RENDER[table]([CallToWrite("bash", {"command": "ls"}, {})])
 
 
-# --- residue beside a native call (L30)
+# --- residue beside a native call
 
 
 def _native(key: int) -> Iterator[Events]:

@@ -63,7 +63,7 @@ NO_TOOLS = [
 
 @pytest.mark.parametrize(("text", "expected"), NO_TOOLS)
 def test_without_declared_tools_only_a_named_table_parses(text: str, expected: Call) -> None:
-    """L26, L31: the name comes without `functions.`; where the request declares no tools `auto` parses nothing."""
+    """The name comes without `functions.`; where the request declares no tools `auto` parses nothing."""
     asked = conversation(())
     for pieces in carrier_cuts([(TEXT, text)]):
         told = answered(stream(pieces), RawTools("kimi"), asked)
@@ -194,7 +194,10 @@ def test_the_name_stands_before_the_last_colon() -> None:
 
 
 def test_a_header_without_a_colon_is_a_name_and_its_id_is_made() -> None:
-    """001 leaves the id empty; an empty id is refused by every service, so one is made (D5)."""
+    """001 leaves the id empty; an empty id is refused by every service, so one is made.
+
+    See docs/decisions/content.md#d5.
+    """
     [call] = heard(f"{SB}{CB}task{AB}{{}}{CE}{SE}").calls
     assert (call["name"], bool(call["id"])) == ("task", True)
 
@@ -233,7 +236,8 @@ def test_a_parser_gives_each_call_the_metadata_of_its_chunk() -> None:
     assert (found.tool_call.id, found.tool_call.arguments) == ("functions.task:45", ARGUMENTS)
 
 
-# --- What does count in `auto` (D20 as amended): a call is recovered, and the text before it is kept byte for byte
+# --- What does count in `auto` (docs/decisions/raw_tools.md#d20): a call is recovered, and the text before it is kept
+# byte for byte
 
 _BY_NAME = {table.name: table for table in TABLES}
 _FOUND = [table for table in RENDER if table not in BY_NAME_ONLY | AT_START]
@@ -370,7 +374,7 @@ def test_l26_without_its_section_a_call_counts_only_when_it_is_whole(table: str)
 
 @every_special
 def test_residue_of_a_marker_beside_a_native_call_is_removed(table: str) -> None:
-    """L30: hosted services parse the call and leave a marker of it in the text."""
+    """Hosted services parse the call and leave a marker of it in the text."""
     shipped = _BY_NAME[table]
     for marker in (*shipped.section_end, *shipped.call_end, *shipped.section_begin):
         document = f"Done. {marker}"

@@ -105,7 +105,6 @@ def arguments(found: Read) -> object:
         ("<shipping><city>a</shipping><count>1</count>", {"shipping": {"city": "a"}, "count": 1}),
         ("<note>a</wrong></note>", {"note": f"a{P}</wrong>"}),
         ("<count>1</count></count>", {"count": 1}),
-        # L28, L30
         ('{"note": "a"}', {"note": "a"}),
         ("<arguments><note>5</note><count>6</count></arguments>", {"note": "5", "count": 6}),
         ('<input>{"note": "a"}</input>', {"note": "a"}),

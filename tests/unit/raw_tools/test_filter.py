@@ -442,7 +442,7 @@ def test_every_change_has_its_note_and_no_note_is_without_a_change(choice: str, 
 
 
 def test_a_request_without_tools_is_parsed_by_a_named_table_alone() -> None:
-    """L26, L31: where the request is known and declares no tools `auto` parses nothing; `functions.` is removed."""
+    """Where the request is known and declares no tools `auto` parses nothing; `functions.` is removed."""
     asked = structs.replace(conversation(), tools=())
     task = section(call("functions.task:45", "{}"))
     assert RawTools().forward(asked, Notes(), Facts()) == (asked, None)

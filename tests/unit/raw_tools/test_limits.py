@@ -1,4 +1,7 @@
-"""What is held, and what happens when it is too much (facts/kimi.md, point 12; D22)."""
+"""What is held, and what happens when it is too much.
+
+See docs/dialects/raw_tools.md#limits; docs/decisions/raw_tools.md#d22.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +124,7 @@ def test_memory_stays_flat_over_megabytes_of_arguments() -> None:
 
 
 def test_an_end_marker_in_a_string_waits_for_a_bounded_look_ahead() -> None:
-    """L31: if the arguments go on well for AHEAD_LIMIT characters after the marker, it is part of the string."""
+    """If the arguments go on well for AHEAD_LIMIT characters after the marker, it is part of the string."""
     engine = Engine("auto", Tools(TOOLS))
     engine.feed(f'{SB}{CB}functions.bash:0{AB}{{"command":"')
     pieces = ['text with \\"quotes\\" and <|tool_call_end|> and \\n', '", "b": [1, {"c": null}], "d": "']
@@ -134,7 +137,7 @@ def test_an_end_marker_in_a_string_waits_for_a_bounded_look_ahead() -> None:
 
 @pytest.mark.parametrize("size", [4, 100, AHEAD_LIMIT // 2, AHEAD_LIMIT - len(CE + SE) - 1])
 def test_an_unterminated_string_ends_at_the_end_marker(size: int) -> None:
-    """L31: it does not swallow the end markers, and what follows them is text."""
+    """It does not swallow the end markers, and what follows them is text."""
     said = (" and so on." * (size // 11 + 1))[:size]
     begin = f'{SB}{CB}functions.bash:0{AB}{{"command":"ls'
     for pieces in ([f"{begin}{CE}{SE}{said}"], [*begin, *CE, *SE, said[:3], said[3:]]):

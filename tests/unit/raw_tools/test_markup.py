@@ -67,7 +67,7 @@ def arguments(found: Read) -> object:
     return json.loads(found.text)
 
 
-# --- L27: line ends
+# --- line ends
 
 
 @pytest.mark.parametrize("table", ["qwen_coder", "invoke", "invoke_prefixed"])
@@ -105,7 +105,7 @@ def test_formats_without_line_ends_around_values_cut_none(table: str) -> None:
         assert arguments(read(table, parameter(table, "path", value) + ENDS[table], SCHEMA)) == {"path": value}
 
 
-# --- L28: bodies that are JSON
+# --- bodies that are JSON
 
 
 @tables
@@ -215,7 +215,7 @@ def test_words_beside_parameters_are_left_out_and_reported() -> None:
             assert reader.junk is junk, pieces
 
 
-# --- L30: types, and parameters that wrap the arguments
+# --- types, and parameters that wrap the arguments
 
 
 def test_l30_the_word_of_the_markup_is_weaker_than_the_schema() -> None:
@@ -255,7 +255,7 @@ def test_a_wrapper_that_is_too_long_to_wait_goes_out_as_a_string() -> None:
         assert json.loads(read_pieces("qwen_coder", cut, SCHEMA).text) == {"input": value}
 
 
-# --- L29, L30: spellings
+# --- spellings
 
 
 @pytest.mark.parametrize("bars", BARS)

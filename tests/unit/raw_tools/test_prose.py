@@ -162,7 +162,7 @@ def test_in_a_table(table: str) -> None:
 
 @every_table
 def test_the_first_half_of_a_call_in_a_sentence(table: str) -> None:
-    """L26: what never becomes a whole call is given back, and so is the text after it."""
+    """What never becomes a whole call is given back, and so is the text after it."""
     whole = one_line(table)
     for end in range(1, max(2, len(whole) // 3)):
         if table == "kimi_k2" and "bash:0<|tool_call_argument_begin|>" in whole[:end]:

@@ -90,7 +90,7 @@ def test_a_special_token_that_its_line_quotes_is_text_if_more_follows(example: s
 @every_special
 @pytest.mark.parametrize("before", LINE_QUOTES)
 def test_a_special_token_that_its_line_quotes_is_a_call_if_nothing_follows(example: str, before: str) -> None:
-    """L24: nothing closes what seemed to be a quotation."""
+    """Nothing closes what seemed to be a quotation."""
     becomes_a_call(before + example, before)
     becomes_a_call(f"So:\n\n{before}{example}\n \n", f"So:\n\n{before}")
     stays(before + example.replace("bash", "get_weather"))
@@ -105,7 +105,7 @@ def test_a_special_token_that_its_line_quotes_is_a_call_if_nothing_follows(examp
 def test_a_special_token_in_an_open_quotation_is_a_call_unless_the_line_closes_it(
     example: str, before: str, after: str
 ) -> None:
-    """L24: an odd quotation mark, as in `a 24" screen`, is none."""
+    """An odd quotation mark, as in `a 24" screen`, is none."""
     stays(f"{before}{example}{after}")
     stays(f"So:\n\n{before}{example} is it{after}\nand more.")
     becomes_a_call(before + example, before)

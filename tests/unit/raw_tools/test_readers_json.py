@@ -84,7 +84,7 @@ def test_arguments_are_passed_on_byte_for_byte(text: str, arguments: str, left: 
     ],
 )
 def test_l31_an_unterminated_string_does_not_swallow_the_end_markers(text: str, arguments: str, left: str) -> None:
-    """L31: the first end marker inside the string ended the call, and its arguments are not valid."""
+    """The first end marker inside the string ended the call, and its arguments are not valid."""
     result = read(KIMI, text)
     assert (result.said, result.left, result.over, result.valid) == ([("", arguments)], left, True, False)
 

@@ -315,7 +315,7 @@ def _check(sample: Sample, whole: Sequence[Output]) -> None:
         if sample.last_complete is not None and at == len(found) - 1:
             assert complete is sample.last_complete
         if complete:
-            assert isinstance(arguments, dict), "D7: a complete call has arguments that parse"
+            assert isinstance(arguments, dict), "a complete call has arguments that parse"
 
 
 @every_sample
@@ -337,7 +337,10 @@ def test_in_auto(table: str, sample: Sample) -> None:
 
 @every_sample
 def test_in_reasoning_it_is_the_same_call(table: str, sample: Sample) -> None:
-    """Where a call begins does not matter (facts/kimi.md, 1.2): the calls are those of the text."""
+    """Where a call begins does not matter: the calls are those of the text.
+
+    See docs/dialects/raw_tools.md#where-calls-appear.
+    """
     if table in _AT_START:  # begins the answer, which reasoning is not
         return
     whole = outputs([(REASONING, sample.text)], table, sample.tools)

@@ -75,12 +75,12 @@ def written(schema: Json, raw: str, told: str = "") -> str:
         ({"type": "array"}, ' [1, 2.50]\n', "[1, 2.50]"),
         ({"type": "object"}, "[1]", "[1]"),
         ({"type": "object"}, "words", '"words"'),
-        # escaped JSON (L30)
+        # escaped JSON
         ({"type": "object"}, '"{\\"a\\": 1}"', '{"a": 1}'),
         ({"type": "object"}, '{\\"a\\": \\"b\\\\nc\\"}', '{"a": "b\\nc"}'),
         ({"type": "array"}, '[\\"a\\", \\"b\\"]', '["a", "b"]'),
         ({"type": "array"}, '"\\"[1]\\""', "[1]"),
-        # Python literals (L30)
+        # Python literals
         ({"type": "object"}, "{'a': True, 'b': None, 1: (1, 2)}", '{"a":true,"b":null,"1":[1,2]}'),
         ({"type": "object"}, "{'it': \"that's\", 'ok': true}", '{"it":"that\'s","ok":true}'),
         ({"type": "array"}, "('a', 'b')", '["a","b"]'),
@@ -153,7 +153,7 @@ def test_l30_the_schema_decides(schema: Json, raw: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "raw", "told", "expected"),
     [
-        # L30: the markup's word is weaker than the schema
+        # The markup's word is weaker than the schema
         ({"type": "integer"}, "5", "true", "5"),
         ({"type": "string"}, "5", "false", '"5"'),
         ({"type": "string"}, "null", "false", '"null"'),

@@ -72,7 +72,8 @@ _FRAGMENTS = (
 )
 _VALUES = ("ls", "a\nb\n", "</parameter>x", '"q"', "ü")
 _KEYS = {"bash": "command", "read": "path"}
-# A stream keeps what came of a call that is cut off or broken, a whole reply leaves it out or wraps it (D3, D7).
+# A stream keeps what came of a call that is cut off or broken, a whole reply leaves it out or wraps it
+# (docs/decisions/content.md#d3, docs/decisions/answers.md#d7).
 _DIFFERS = {"raw_tools.cut_off", "raw_tools.broken_arguments", "arguments.not_json"}
 
 

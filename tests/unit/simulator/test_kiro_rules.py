@@ -206,7 +206,7 @@ def test_no_bytes_whatever_break_the_rules_themselves(raw: bytes) -> None:
     list(refusals(Case(rule=0, name="", body=raw).request))
 
 
-# --- L32: the default `sim kiro` refuses what documents 000, 002 and 003 saw refused, and takes what they saw taken
+# --- the default `sim kiro` refuses what documents 000, 002 and 003 saw refused, and takes what they saw taken
 
 MOCK_ARN = "arn:aws:codewhisperer:us-east-1:699475941385:profile/test"  # document 000, mock token storage
 MOCK_TOKEN = "test_access_token"

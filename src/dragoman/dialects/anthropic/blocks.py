@@ -148,7 +148,7 @@ _KINDS: dict[str, Callable[[Fields], Block]] = {}  # filled below, where all rea
 
 
 def parse_block(fields: Fields) -> Block:
-    """Any block of a message. An object without a type is a text if it has one (D1)."""
+    """Any block of a message. An object without a type is a text if it has one (docs/decisions/content.md#d1)."""
     kind = fields.peek("type")
     if kind is None and isinstance(fields.peek("text"), str):
         kind = "text"
@@ -218,7 +218,7 @@ def _source(fields: Fields, how: str) -> tuple[str, str]:
     return mime, data
 
 
-# --- reading tool results (D1, D2)
+# --- reading tool results (docs/decisions/content.md#d1, #d2)
 
 _RESULT_IDS = ("tool_call_id", "tool_use_id", "tool_useId")
 _STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
@@ -296,7 +296,10 @@ def _result_text(fields: Fields) -> Text | Opaque:
 
 
 def _readable(fields: Fields, kind: str) -> Media | Opaque:
-    """Media, or, where it cannot be read, something that the next filter leaves out with a note (D2)."""
+    """Media, or, where it cannot be read, something that the next filter leaves out with a note.
+
+    See docs/decisions/content.md#d2.
+    """
     whole = fields.rest()
     try:
         return _media(fields, kind)

@@ -260,7 +260,7 @@ def _tool_message(fields: Fields) -> Message:
 
 
 def _foreign_call(fields: Fields) -> ToolCall:
-    """A call in the shape of another dialect, which some clients mix in (D2)."""
+    """A call in the shape of another dialect, which some clients mix in (docs/decisions/content.md#d2)."""
     fields.any("type")
     function = fields.child("function")
     value = function.any("arguments")

@@ -8,7 +8,7 @@ frame that is no signature, because a later one replaces it.
     before message_start    ping, error
     message_start           then blocks; a block is content_block_start, deltas of its kind, content_block_stop
     message_delta           the reason to stop and the counts; it counts when no block is open any more
-    message_stop            the end; without it the stream was cut (D7)
+    message_stop            the end; without it the stream was cut (docs/decisions/answers.md#d7)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
 
-_SILENT = (b"", b"null", b"[DONE]")  # frames that no client can read as an event (D51)
+_SILENT = (b"", b"null", b"[DONE]")  # frames that no client can read as an event (docs/decisions/answers.md#d51)
 
 
 class _Delta(Struct, gc=False):

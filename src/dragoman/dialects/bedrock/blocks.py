@@ -78,7 +78,10 @@ def _takes_mark(block: Block) -> bool:
 
 
 def parse_block(fields: Fields) -> Block:
-    """Any block: the true one, or the flat one of some clients, `{"type": "tool_use", "toolUseId": …}` (D30)."""
+    """Any block: the true one, or the flat one of some clients, `{"type": "tool_use", "toolUseId": …}`.
+
+    See docs/decisions/bedrock.md#d30.
+    """
     flat = fields.peek("type")
     if flat in ("tool_use", "tool_result") and not (fields.has("toolUse") or fields.has("toolResult")):
         fields.any("type")
@@ -92,7 +95,7 @@ def parse_block(fields: Fields) -> Block:
                 return block
             return structs.replace(block, extra=extra_beside(block.extra, fields))
     if fields.has("toolUse") and not any(value is not None for value in fields.rest().values()):
-        fields.child("toolUse")  # a call that is null: raises, as one without an id does (D5)
+        fields.child("toolUse")  # a call that is null: raises, as one without an id does (docs/decisions/content.md#d5)
     names = list(fields.rest())
     if not names:
         fields.fail("", "expected a block with one member, found none")
@@ -216,7 +219,10 @@ def _tool_result(fields: Fields, at: str) -> ToolResult:
 
 
 def _add_parts(value: Json, at: str, blame: type[DragomanError], parts: list[Text | Media | Opaque]) -> None:
-    """Add what a result's content holds: an array of parts, and whatever else clients put there (D1)."""
+    """Add what a result's content holds: an array of parts, and whatever else clients put there.
+
+    See docs/decisions/content.md#d1.
+    """
     if isinstance(value, list):
         for index, item in enumerate(value):
             _add_parts(item, f"{at}[{index}]", blame, parts)
@@ -245,7 +251,10 @@ def _add_part(fields: Fields, parts: list[Text | Media | Opaque]) -> None:
 
 
 def _other_part(fields: Fields) -> Text | Media | Opaque:
-    """Media, or what only this family knows. Media that cannot be read is left out by a filter, with a note (D2)."""
+    """Media, or what only this family knows. Media that cannot be read is left out by a filter, with a note.
+
+    See docs/decisions/content.md#d2.
+    """
     whole, at = fields.rest(), Where(fields.at)
     for kind in MIMES:
         if fields.peek(kind) is not None:

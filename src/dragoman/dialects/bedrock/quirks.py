@@ -37,7 +37,10 @@ _FILLER = "."
 
 
 class FitMedia(Filter):
-    """What the service cannot take is refused in the last user turn and replaced by a line of text before it (D9)."""
+    """What the service cannot take is refused in the last user turn and replaced by a line of text before it.
+
+    See docs/decisions/content.md#d9.
+    """
 
     name = "bedrock.fit_media"
     concerns: Features = frozenset({"media"})
@@ -234,7 +237,8 @@ class FitWords(Filter):
 
 
 def _legal_user(user: str) -> str:
-    """The user's id if it is legal, else a cleaned prefix and eight characters of its hash (as D4 does for names)."""
+    """The user's id if it is legal, else a cleaned prefix and eight characters of its hash (as
+    docs/decisions/content.md#d4 does for names)."""
     if len(user) <= LONGEST_USER and not _NO_USER.search(user):
         return user
     digest = sha256(user.encode(errors="surrogatepass")).hexdigest()[:8]

@@ -84,7 +84,8 @@ def usable(block: Block) -> bool:
 def malformed_fault(reason: Json, *, said: bool) -> Fault | None:
     """Return the fault of an answer that the service could not read; None for one that it could.
 
-    `said`: the answer has usable content. Content makes it an answer, unless the service dropped a call (D7).
+    `said`: the answer has usable content. Content makes it an answer, unless the service dropped a call
+    (docs/decisions/answers.md#d7).
     """
     if reason not in _MALFORMED or (said and reason != _LOST_CALL):
         return None

@@ -6,7 +6,8 @@ block's end: a signature and redacted data, which may come in pieces, and what t
 come whole.
 
     messageStart        then blocks: [contentBlockStart] contentBlockDelta* contentBlockStop
-    messageStop         the reason; open blocks were cut by the length limit (D7), or it comes too early
+    messageStop         the reason; open blocks were cut by the length limit (see docs/decisions/answers.md#d7), or it
+                        comes too early
     metadata            the counts, usually after messageStop: the end. A stream that ends without it has ended too
     an exception        anywhere: the end
 """

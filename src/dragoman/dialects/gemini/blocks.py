@@ -169,7 +169,10 @@ def _said(value: dict[str, Json], answer: Fields) -> tuple[str, bool]:
 
 
 def _part_of(value: Json, at: str, blame: type[DragomanError]) -> Iterable[Text | Media | Opaque]:
-    """What stands in `parts`: media, parts that only this family knows, and whatever else clients put there (D1)."""
+    """What stands in `parts`: media, parts that only this family knows, and whatever else clients put there.
+
+    See docs/decisions/content.md#d1.
+    """
     if isinstance(value, list):
         for index, each in enumerate(value):
             yield from _part_of(each, f"{at}[{index}]", blame)

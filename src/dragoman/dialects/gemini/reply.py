@@ -276,7 +276,8 @@ def parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
 def demand_readable(candidate: Candidate, *, said: bool) -> None:
     """Raise UpstreamFault for an answer that the service itself could not read.
 
-    `said`: the answer has content. Content makes it an answer, unless the service dropped a call (D7).
+    `said`: the answer has content. Content makes it an answer, unless the service dropped a call
+    (docs/decisions/answers.md#d7).
     """
     reason = candidate.reason
     if reason not in _MALFORMED and failure_kind(reason) is None:
@@ -289,7 +290,7 @@ def demand_readable(candidate: Candidate, *, said: bool) -> None:
     raise UpstreamFault(fault.message, fault=fault)
 
 
-# --- arguments as they were written (D3)
+# --- arguments as they were written (docs/decisions/content.md#d3)
 
 
 class _Call(Struct):

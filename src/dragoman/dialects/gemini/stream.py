@@ -2,7 +2,8 @@
 
 Theory of operation. Every frame is a small reply; its parts go on where the last frame's ended. Text goes on as the
 open text, thoughts as the open thought; whatever else comes ends it. Calls come whole. A signed text is a block of its
-own. There is no last frame: each candidate ends with its finishReason, and the stream with its bytes (D7).
+own. There is no last frame: each candidate ends with its finishReason, and the stream with its bytes
+(docs/decisions/answers.md#d7).
 """
 
 from __future__ import annotations

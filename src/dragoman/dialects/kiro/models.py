@@ -1,4 +1,7 @@
-"""The models of the service (facts 1.8): their names, windows, how thinking is asked of them, who takes images."""
+"""The models of the service: their names, windows, how thinking is asked of them, who takes images.
+
+See docs/dialects/kiro.md#models.
+"""
 
 from __future__ import annotations
 

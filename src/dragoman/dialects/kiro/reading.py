@@ -199,7 +199,10 @@ def _parse_use(fields: Fields) -> ToolCall:
 
 
 def parse_result(fields: Fields) -> ToolResult:
-    """A tool result, whatever its content is: an array of parts, one part, a string, nothing (D1, D2)."""
+    """A tool result, whatever its content is: an array of parts, one part, a string, nothing.
+
+    See docs/decisions/content.md#d1, #d2.
+    """
     call_id = fields.identifier("toolUseId")
     status = fields.peek("status")
     is_error = isinstance(status, str) and _STATUSES.get(status.lower(), False)

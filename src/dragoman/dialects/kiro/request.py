@@ -50,7 +50,7 @@ own_fields, with_own = _KEPT.own_fields, _KEPT.with_extra
 
 
 class Settings(Protocol):
-    """What the codec's settings say about requests, and about counts (D15)."""
+    """What the codec's settings say about requests, and about counts (docs/decisions/kiro.md#d15)."""
 
     @property
     def origin(self) -> str: ...
@@ -67,9 +67,10 @@ def extra_of(fields: dict[str, Json], spelling: frozenset[str] = frozenset()) ->
 
 
 def conversation_id(seed: str, messages: tuple[Message, ...] = ()) -> str:
-    """A UUID made of what stays the same through a conversation, so that its turns share it (D17).
-
+    """A UUID made of what stays the same through a conversation, so that its turns share it.
     That is `seed` and the text of the first user turn.
+
+    See docs/decisions/kiro.md#d17.
     """
     first = next((message for message in messages if message.role == "user"), None)
     seed += "\n".join([block.text for block in first.blocks if isinstance(block, Text)]) if first else ""
@@ -167,7 +168,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     return {**of_what_it_came_in(own_fields(tool.extra)), "toolSpecification": with_own(body, tool.extra)}
 
 
-# --- how long a request is: an estimate without a tokenizer (D15)
+# --- how long a request is: an estimate without a tokenizer (docs/decisions/kiro.md#d15)
 
 
 IMAGE = 1600  # tokens of one image, whatever its size: a convention

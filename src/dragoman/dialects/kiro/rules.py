@@ -43,7 +43,7 @@ class Graded(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The thresholds of the rules, as the facts give them."""
+    """The thresholds of the rules, as docs/dialects/kiro.md gives them."""
 
     tool_count: int = 120  # rule 45: the least number refused
     name: int = 64

@@ -1,9 +1,10 @@
 """Streams, wire to canonical: one decoder per answer.
 
 Theory of operation. There is no event that begins or ends an answer, a text or a thought: the first frame with meaning
-begins it, a frame of another kind ends what is open, and the end of the bytes ends all (D7). Calls begin with an id and
-a name, grow by fragments, end with `stop`; several may be open, each known by its id. Held back are: a thought's
-signature, which comes in parts, until the thought ends; input given as objects, each replacing the last, until `stop`.
+begins it, a frame of another kind ends what is open, and the end of the bytes ends all (docs/decisions/answers.md#d7).
+Calls begin with an id and a name, grow by fragments, end with `stop`; several may be open, each known by its id. Held
+back are: a thought's signature, which comes in parts, until the thought ends; input given as objects, each replacing
+the last, until `stop`.
 
     assistantResponseEvent, codeEvent    text
     reasoningContentEvent                a thought: text, signature parts, or redacted content
@@ -58,7 +59,8 @@ _CREDITS = frozenset({"metering"})
 _MOST_PERCENT = 1e6  # of the context: a figure beyond is no percentage
 
 
-# --- Token counts of an answer: of its text, and those that the service's percentage stands for (D15)
+# --- Token counts of an answer: of its text, and those that the service's percentage stands for
+# (docs/decisions/kiro.md#d15)
 
 
 class Counter(Struct, gc=False):
@@ -80,8 +82,9 @@ class Counter(Struct, gc=False):
 def usage_of(percentage: float, window: int, output: int, split: Sequence[int] | None, reasoning: int = 0) -> Usage:
     """Return the counts that a percentage of the context stands for.
 
-    The input is the total less the output, in shares of input and caches. All are estimates (D15): the window is a
-    convention, the output is counted without a tokenizer, the shares are fixed.
+    The input is the total less the output, in shares of input and caches. All are estimates
+    (docs/decisions/kiro.md#d15): the window is a convention, the output is counted without a tokenizer, the shares are
+    fixed.
     """
     total = count(window * percentage / 100)
     given, reasoning = max(total - output, 0), min(reasoning, output)

@@ -92,7 +92,8 @@ CLAUDE = FaultTable(
         "invalid": ("invalid_request_error", 400),
         "context_full": ("invalid_request_error", 400),
         "auth": ("authentication_error", 401),
-        "quota": ("billing_error", 429),  # and `x-should-retry: false`, which clients know for a spent budget (D18)
+        # and `x-should-retry: false`, which clients know for a spent budget (docs/decisions/kiro.md#d18)
+        "quota": ("billing_error", 429),
         "permission": ("permission_error", 403),
         "not_found": ("not_found_error", 404),
         "too_large": ("request_too_large", 413),

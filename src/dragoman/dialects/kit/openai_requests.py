@@ -28,7 +28,10 @@ _WORDS = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def arguments_text(value: Json) -> str:
-    """Return arguments as the text they are (D3); the object some send instead is spelt as JSON."""
+    """Return arguments as the text they are; the object some send instead is spelt as JSON.
+
+    See docs/decisions/content.md#d3.
+    """
     if value is None or isinstance(value, str):
         return value or ""
     return jsonio.encode(value).decode()

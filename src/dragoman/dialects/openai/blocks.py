@@ -1,6 +1,7 @@
-"""Content, both directions: a string or a list of parts. Reading is lenient (D1, D2), writing is not.
-
+"""Content, both directions: a string or a list of parts. Reading is lenient, writing is not.
 First stands what every node shares: the family, the settings (the codec is these with methods), unknown fields.
+
+See docs/decisions/content.md#d1, #d2.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def parse_content(value: Json, at: str) -> list[Block]:
 
 
 def _blocks(value: Json, at: str, *, in_result: bool = True) -> Iterable[Block]:
-    """Every part as its block; lists in lists are flattened (D1)."""
+    """Every part as its block; lists in lists are flattened (docs/decisions/content.md#d1)."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _blocks(item, f"{at}[{index}]", in_result=in_result)
@@ -165,7 +166,7 @@ def _part(part: JsonObject, at: str, in_result: bool) -> Block:
 
 
 def _text(part: JsonObject, at: str) -> Text | Opaque:
-    """A text part. One whose text is no string says what stands in it (D1)."""
+    """A text part. One whose text is no string says what stands in it (docs/decisions/content.md#d1)."""
     fields = Fields(part, at)
     given = fields.any("text")
     if given is None:
@@ -196,7 +197,7 @@ def _tool_use(fields: Fields) -> ToolCall:
 
 
 def parse_result(fields: Fields) -> ToolResult:
-    """A tool message, or a tool_result part (D2)."""
+    """A tool message, or a tool_result part (docs/decisions/content.md#d2)."""
     fields.any("type")
     given = [fields.text(name, "") for name in CALL_ID_FIELDS]
     call_id = next(filter(None, given), "")
@@ -257,7 +258,10 @@ def _file(fields: Fields) -> Media:
 
 
 def _source(fields: Fields) -> Media:
-    """An `image` or `document` part with a `source`, as clients of mixed tongue put into results (D2)."""
+    """An `image` or `document` part with a `source`, as clients of mixed tongue put into results.
+
+    See docs/decisions/content.md#d2.
+    """
     kind: Literal["image", "document"] = "image" if fields.text("type") == "image" else "document"
     source = fields.child("source")
     how = source.one_of("type", ("base64", "url"))

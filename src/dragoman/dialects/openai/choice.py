@@ -317,7 +317,8 @@ def _calls_something(entry: CallPart) -> bool:
 # are whole: several calls share index 0 at some upstreams. Repetition says nothing.
 
 _UNNAMED_CALL = 512  # bytes of a call whose name has not come
-_MOST_HELD = 1024 * 1024  # characters of arguments that may wait for their call's name (D22)
+# characters of arguments that may wait for their call's name (docs/decisions/raw_tools.md#d22)
+_MOST_HELD = 1024 * 1024
 
 
 class _OpenCall:
@@ -444,7 +445,7 @@ class CallReader:
 
 
 def _visible(text: str | None) -> str:
-    """Return an id or a name; a blank one counts as missing (D5)."""
+    """Return an id or a name; a blank one counts as missing (docs/decisions/content.md#d5)."""
     return "" if text is None or is_blank(text) else text
 
 

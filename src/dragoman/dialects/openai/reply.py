@@ -225,7 +225,10 @@ def is_function(block: Block) -> bool:
 
 
 def _render_message(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonObject:
-    """One message of whatever came, in the one order Chat has; texts join with nothing (D1)."""
+    """One message of whatever came, in the one order Chat has; texts join with nothing.
+
+    See docs/decisions/content.md#d1.
+    """
     texts: dict[bool, str] = {}
     reasoning: list[Reasoning | Opaque] = []
     calls: list[Json] = []

@@ -70,7 +70,7 @@ def parse_content(value: Json, at: str, placing: JsonObject) -> list[Part]:
 
 
 def parse_output(value: Json, at: str) -> tuple[Part, ...]:
-    """What a tool gave: a string, parts, or any JSON, which is then its own text (D1)."""
+    """What a tool gave: a string, parts, or any JSON, which is then its own text (docs/decisions/content.md#d1)."""
     if value is None or isinstance(value, str):
         return (Text(value, at=Where(at)),) if value else ()
     return tuple(_output_parts(value, at))
@@ -264,7 +264,10 @@ _KINDS = {"summary": "summary_text", "content": "reasoning_text"}
 
 
 def parse_reasoning(fields: Fields) -> Reasoning:
-    """A reasoning item, of a request or of a reply. An unmarked seal is this family's own (D50)."""
+    """A reasoning item, of a request or of a reply. An unmarked seal is this family's own.
+
+    See docs/decisions/seals.md#d50.
+    """
     fields.any("type")
     parts: JsonObject = {name: given for name in _KINDS if (given := _array(fields, name))}
     data = fields.text("encrypted_content", "")

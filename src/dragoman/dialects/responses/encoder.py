@@ -2,7 +2,8 @@
 
 Each text is a message of one part. Items are numbered densely in the order of their starts; several may be open. All
 that was said is kept until the end, because the last event tells it again, whole. A call's output_item.done is an order
-to run it, so one that was cut gets none, and one whose arguments are no JSON waits for the reason to stop (D7).
+to run it, so one that was cut gets none, and one whose arguments are no JSON waits for the reason to stop
+(docs/decisions/answers.md#d7).
 """
 
 from __future__ import annotations

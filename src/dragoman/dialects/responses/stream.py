@@ -9,7 +9,7 @@ added. What comes after an item's end says nothing. A block's place is its item'
     response.output_item.added        a call begins; a message and reasoning begin with their first part
     ….delta, ….done, content_part.*   the block grows; a message's part ends with its content_part.done
     response.output_item.done         what is still open of the item ends; all other items come here, whole
-    response.completed | incomplete   the end; without one the stream was cut (D7)
+    response.completed | incomplete   the end; without one the stream was cut (docs/decisions/answers.md#d7)
     response.failed | error           the end, by the service's own failure
 """
 
@@ -35,7 +35,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
 
-_SILENT = (b"", b"null", b"[DONE]")  # frames that no client can read as an event (D51)
+_SILENT = (b"", b"null", b"[DONE]")  # frames that no client can read as an event (docs/decisions/answers.md#d51)
 _TEXT = "response.output_text.delta"
 _MOST_PARTS = 1 << 10
 _MOST_ITEMS = 1 << 20

@@ -1,4 +1,7 @@
-"""Tool calls that a model wrote into its text as raw tokens or tags, recovered while they stream (D20-D22)."""
+"""Tool calls that a model wrote into its text as raw tokens or tags, recovered while they stream.
+
+See docs/decisions/raw_tools.md.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,10 @@ PROSE, STRAY, SECTION, HEADER, BODY, AFTER, QUOTE, QUOTED, SPACE = range(9)  # t
 
 
 class EngineBase:
-    """`choice` is `auto` or the name of a table. In `auto` there are rules for what counts (D20)."""
+    """`choice` is `auto` or the name of a table. In `auto` there are rules for what counts.
+
+    See docs/decisions/raw_tools.md#d20.
+    """
 
     def __init__(
         self,

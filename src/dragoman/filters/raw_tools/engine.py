@@ -115,7 +115,10 @@ class Engine(Quotations):
         return self._drained()
 
     def native(self, id_: str) -> list[Output]:
-        """The reply holds a native call: in `auto` tags are text from here on, and lone markers are residue (D20)."""
+        """The reply holds a native call: in `auto` tags are text from here on, and lone markers are residue.
+
+        See docs/decisions/raw_tools.md#d20.
+        """
         self._ids.taken(id_)
         if self._auto:
             self._native = True

@@ -61,7 +61,7 @@ class RawTools(Filter):
         tools = [tool for tool in asked.tools if isinstance(tool, ToolSpec)]
         known = bool(asked.messages)  # a translation of an answer alone has no request
         choice = self._settings.choice
-        if choice == "auto" and known and not tools:  # D20
+        if choice == "auto" and known and not tools:  # docs/decisions/raw_tools.md#d20
             choice = "off"
         if choice == "off" and not self._settings.think_tags:
             return conversation, None

@@ -1,4 +1,7 @@
-"""Names and ids of recovered calls: by what the request declares, by the header, by the arguments (D4, D5, D21)."""
+"""Names and ids of recovered calls: by what the request declares, by the header, by the arguments.
+
+See docs/decisions/content.md#d4, #d5, docs/decisions/raw_tools.md#d21.
+"""
 
 from __future__ import annotations
 
@@ -173,7 +176,8 @@ class Ids:
         return id_ if self._alphabet is None else rename(id_, self._alphabet)
 
 
-# --- Kimi's ids in a request: every call and its result, in order, as `functions.NAME:N` (facts/kimi.md, point 9).
+# --- Kimi's ids in a request: every call and its result, in order, as `functions.NAME:N`
+# (docs/dialects/raw_tools.md#names-and-ids).
 #
 # Its templates print the id and nothing else of a call, so that with foreign ids the model does not know what it
 # called.

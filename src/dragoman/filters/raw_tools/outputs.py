@@ -40,7 +40,7 @@ class Arguments(Struct, frozen=True, gc=False):
 
 
 class CallEnded(Struct, frozen=True, gc=False):
-    complete: bool = True  # False: it was cut off (D7), or its arguments are not valid JSON
+    complete: bool = True  # False: it was cut off (docs/decisions/answers.md#d7), or its arguments are not valid JSON
 
 
 class Remark(Struct, frozen=True, gc=False):

@@ -116,7 +116,8 @@ class Guard:
 
 BLANK = " \t\r\n"
 LIMIT = 1024  # characters of a header, a tag or a run of white space that may be held
-HELD_LIMIT = 1024 * 1024  # characters of a call, or of a value that has to be whole, that may be held (D22)
+# characters of a call, or of a value that has to be whole, that may be held (docs/decisions/raw_tools.md#d22)
+HELD_LIMIT = 1024 * 1024
 
 
 class NamedCall(Struct, frozen=True, gc=False):

@@ -1,7 +1,8 @@
 """The formats, as data. A new one is one more row (and, if no reader fits, a reader); the engine does not change.
 
 To be found by content, a format has literals that begin a section of calls or a call. `special` ones are tokens that no
-prose contains by chance; tags are, so in `auto` they count only under the conditions of D20.
+prose contains by chance; tags are, so in `auto` they count only under the conditions of
+docs/decisions/raw_tools.md#d20.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ _INVOKE: dict[str, Any] = {"family": "invoke", "opens": f"{_KEY}[^<>]*", "trims"
 
 # Where tables share an opener they are tried in this order.
 TABLES: tuple[Table, ...] = (
-    Table(  # every spelling seen (facts/kimi.md, 1.1)
+    Table(  # every spelling seen (docs/dialects/raw_tools.md#grammar)
         name="kimi_k2",
         family="kimi",
         models="Kimi K2, K2-Thinking, K2.5",

@@ -1,4 +1,4 @@
-"""The models, profile and usage the simulated service knows (facts 1.8, 1.9)."""
+"""The models, profile and usage the simulated service knows (docs/dialects/kiro.md#models, 1.9)."""
 
 from __future__ import annotations
 

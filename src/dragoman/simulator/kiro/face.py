@@ -157,7 +157,7 @@ class KiroFace:
                 return _document(routed, _searched(Asked(request).top))
 
     def too_large(self, request: HttpRequest) -> Response:
-        """Refuse a body that was not read to its end (rule 44)."""
+        """Refuse a body that was not read to its end (rule 44 of docs/dialects/kiro.md)."""
         detail = f"more than {self.max_body} bytes"
         refusal = Refusal(44, "the body is within the HTTP cap", "B", "", detail, BODY_CAP)
         return _refuse(request, BODY_CAP, str(refusal), refusal)

@@ -64,7 +64,8 @@ class Refusal(Struct, frozen=True):
 
 
 class Limits(rules.Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The thresholds, as the facts give them. What the facts leave open is a setting with a guess as its default."""
+    """The thresholds, as docs/dialects/kiro.md gives them. What it leaves open is a setting with a guess as its
+    default."""
 
     body_bytes: int = 32 * 1024 * 1024  # rule 44; no figure is known
     payload_tokens: int = 320_000  # rule 43: 1.25 MB of ASCII passed, 1.3 MB did not

@@ -14,7 +14,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
-USER_AGENT = f"dragoman/{__version__}"  # D16: our own name, and no fingerprint of the machine
+USER_AGENT = f"dragoman/{__version__}"  # Our own name, and no fingerprint of the machine (docs/decisions/kiro.md#d16)
 _PROFILES = "AmazonCodeWhispererService.ListAvailableProfiles"
 _TOKEN_TYPES = {"api_key": "API_KEY", "external_idp": "EXTERNAL_IDP"}
 _MOST_PAGES = 10

@@ -160,7 +160,7 @@ class LeakScan:
         return True
 
 
-HELD_LIMIT = 1024 * 1024  # characters (D22); beyond it, it is text
+HELD_LIMIT = 1024 * 1024  # characters (docs/decisions/raw_tools.md#d22); beyond it, it is text
 
 _NOTHING = Text("")
 

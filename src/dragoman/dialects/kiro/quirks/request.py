@@ -29,9 +29,9 @@ _SESSION = re.compile(r"session[\W_]*(?:id[\W_]*)?([0-9a-fA-F][0-9a-fA-F-]{15,})
 class NameRequest(Filter):
     """What the service knows a request by, in its own words: the model's name, the conversation's id, a stream.
 
-    The model has the service's name (facts 1.8); the answer gives the client's own name back. All turns of a
-    conversation share an id, made of the client's session, else of the first user turn (D17). Every answer is a stream;
-    a client that wants it whole gets it gathered.
+    The model has the service's name (docs/dialects/kiro.md#models); the answer gives the client's own name back. All
+    turns of a conversation share an id, made of the client's session, else of the first user turn
+    (docs/decisions/kiro.md#d17). Every answer is a stream; a client that wants it whole gets it gathered.
     """
 
     name = "kiro.name_request"
@@ -124,8 +124,9 @@ _IN_CALL: Reads = _IDLE | {ev.BlockEnded}
 
 
 class ToldEnd(Filter):
-    """A stream has no end of its own: one that ends without a word about its context may have been cut (D7), and
-    however it ends, its counts come from the text alone (D15). A call that got no end was cut, whatever came after it.
+    """A stream has no end of its own: one that ends without a word about its context may have been cut
+    (docs/decisions/answers.md#d7), and however it ends, its counts come from the text alone
+    (docs/decisions/kiro.md#d15). A call that got no end was cut, whatever came after it.
     """
 
     name = "kiro.told_end"
@@ -154,10 +155,11 @@ class KeepOnce(Filter):
     answers = _Once
 
 
-# --- Size: what is too long for the model is refused so that clients compact, or loses its oldest exchanges (D10)
+# --- Size: what is too long for the model is refused so that clients compact, or loses its oldest exchanges
+# (docs/decisions/kiro.md#d10)
 
 
-MOST_TOKENS = 300_000  # of one request, whatever the model's window (rule 43)
+MOST_TOKENS = 300_000  # of one request, whatever the model's window (rule 43 of docs/dialects/kiro.md)
 _KEPT = (
     3 / 4
 )  # trimming by size leaves so much of what is allowed, so that it happens seldom: caches stay warm in between
@@ -244,7 +246,8 @@ def _opens(message: Message) -> bool:
     return message.role == "user" and not any(isinstance(block, ToolResult) for block in message.blocks)
 
 
-# --- Images within what the service bears (rules 35 to 39). None is resized, none is fetched (D9)
+# --- Images within what the service bears (rules 35 to 39 of docs/dialects/kiro.md). None is resized, none is fetched
+# (docs/decisions/content.md#d9)
 
 
 FORMATS = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -256,7 +259,10 @@ LINE = "[image left out: {}]"
 
 
 class FitImages(Filter):
-    """What cannot be sent is refused in the last turn; in earlier ones a line of text stands for it (D9)."""
+    """What cannot be sent is refused in the last turn; in earlier ones a line of text stands for it.
+
+    See docs/decisions/content.md#d9.
+    """
 
     name = "kiro.fit_images"
     concerns: Features = frozenset({"media"})
@@ -328,7 +334,8 @@ def _problem(image: Media, many: bool) -> str:
     return ""
 
 
-# --- Half characters: a lone surrogate makes the service refuse the whole body as no JSON (rule 34)
+# --- Half characters: a lone surrogate makes the service refuse the whole body as no JSON (rule 34 of
+# docs/dialects/kiro.md)
 
 
 REPLACEMENT = "\ufffd"

@@ -1,4 +1,4 @@
-"""A tool's input schema without what the service refuses (facts, rules 19 to 26).
+"""A tool's input schema without what the service refuses (docs/dialects/kiro.md, rules 19 to 26).
 
 References are put in place, unions at the root become one object, keywords that only validate go. A property that is
 merely *named* like a keyword is none: names stand in `properties`, keywords beside it.
@@ -97,7 +97,10 @@ class _Cleaning:
         return rooted
 
     def _flat(self, node: Schema, seen: tuple[str, ...]) -> Schema:
-        """The root with its unions merged into it. What only one branch demands is no demand (rule 25)."""
+        """The root with its unions merged into it. What only one branch demands is no demand.
+
+        See rule 25 of docs/dialects/kiro.md.
+        """
         unions = [name for name in _UNIONS if name in node]
         if not unions:
             return node

@@ -32,7 +32,10 @@ def wrapped(text: str) -> str:
 
 
 def replayable(block: Reasoning) -> bool:
-    """Whether the service takes the thought back as it is: it sealed it, and the seal has what it seals (rule 40)."""
+    """Whether the service takes the thought back as it is: it sealed it, and the seal has what it seals.
+
+    See rule 40 of docs/dialects/kiro.md.
+    """
     seal = block.seal
     if seal is None or seal.family != FAMILY or not seal.data:
         return False
@@ -40,7 +43,10 @@ def replayable(block: Reasoning) -> bool:
 
 
 class WrapThinking(EachMessage):
-    """Thinking that the service did not seal itself goes back as tagged text of its turn (D14)."""
+    """Thinking that the service did not seal itself goes back as tagged text of its turn.
+
+    See docs/decisions/kiro.md#d14.
+    """
 
     name = "kiro.wrap_thinking"
     concerns: Features = frozenset({"reasoning"})
@@ -59,8 +65,8 @@ class WrapThinking(EachMessage):
 class AskThinking(Filter):
     """Thinking in the words of the model: model fields for new ones, tags at the head of the text for older ones.
 
-    The tags stand before the system text, in the first user turn: never beside tool results (rule 41), and always at
-    the same place, so that the turns before the last stay as they were.
+    The tags stand before the system text, in the first user turn: never beside tool results (rule 41 of
+    docs/dialects/kiro.md), and always at the same place, so that the turns before the last stay as they were.
     """
 
     name = "kiro.ask_thinking"

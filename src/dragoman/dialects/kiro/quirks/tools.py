@@ -17,7 +17,7 @@ from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, j
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-# --- Tools that cannot be offered here: their calls and their results become text (D13)
+# --- Tools that cannot be offered here: their calls and their results become text (docs/decisions/kiro.md#d13)
 
 
 REFUSED = frozenset({"web_search", "websearch"})
@@ -120,7 +120,7 @@ STUB = "Used earlier in this conversation; not available now."
 
 
 class GiveDescriptions(EachTool):
-    """A tool without a description is described by its name, as the client spells it (D13)."""
+    """A tool without a description is described by its name, as the client spells it (docs/decisions/kiro.md#d13)."""
 
     name = "kiro.give_descriptions"
     before = "rename_tools"
@@ -138,8 +138,9 @@ def _given(tool: ToolSpec, notes: Notes) -> ToolSpec:
 
 
 class FitTools(Filter):
-    """Tools alone, each with a description that is not too long (rules 17, 18, 27), and no more than the service bears
-    (rule 45): the one that must be called, then the first of the client's.
+    """Tools alone, each with a description that is not too long (rules 17, 18, 27 of docs/dialects/kiro.md), and no
+    more than the service bears (rule 45 of docs/dialects/kiro.md): the one that must be called, then the first of the
+    client's.
 
     Which are offered, and in which order, does not depend on what history calls, so that prompt caches stay warm. A
     tool that history calls and that is not among them must be declared all the same: it stands after them, and
@@ -254,7 +255,7 @@ def _cut(words: str) -> str:
 
 
 class CleanSchemas(Filter):
-    """Schemas without what the service refuses (rules 19 to 26)."""
+    """Schemas without what the service refuses (rules 19 to 26 of docs/dialects/kiro.md)."""
 
     name = "kiro.clean_schemas"
     concerns: Features = frozenset({"tools"})
@@ -325,7 +326,10 @@ def _kept(text: bytes) -> tuple[Schema, list[str], int]:
 
 
 class StubTools(Filter):
-    """Tools that only history calls are declared, last and in the order of their first call (rules 13, 14)."""
+    """Tools that only history calls are declared, last and in the order of their first call.
+
+    See rules 13, 14 of docs/dialects/kiro.md.
+    """
 
     name = "kiro.stub_tools"
     concerns: Features = frozenset({"calls"})

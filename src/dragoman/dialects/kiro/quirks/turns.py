@@ -1,7 +1,7 @@
 """Tool results: whatever their content is, text reaches the service, and every problem with it is noted and logged.
 
-Mission document 000. Readers have flattened the content already (D1, D2); here is what they could not make text of.
-The log names the place and the call, never what was said.
+Mission document 000. Readers have flattened the content already (docs/decisions/content.md#d1, #d2); here is what they
+could not make text of. The log names the place and the call, never what was said.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_OUTPUT = "(no output)"
 
 
 class ReadResults(EachMessage):
-    """No result without text (rule 32), and no part in one that the service cannot read."""
+    """No result without text (rule 32 of docs/dialects/kiro.md), and no part in one that the service cannot read."""
 
     name = "kiro.read_results"
     concerns: Features = frozenset({"blank", "media", "opaque"})
@@ -76,7 +76,10 @@ LONGEST_RESULT = 800_000
 
 
 class BuildHistory(Filter):
-    """Every turn with one text that says something (rules 6, 7), of bearable length (rule 51), in one order."""
+    """Every turn with one text that says something, of bearable length, in one order.
+
+    See rules 6, 7 of docs/dialects/kiro.md and rule 51 of docs/dialects/kiro.md.
+    """
 
     name = "kiro.build_history"
     keeps_form = True  # results, then a text that is never empty, then the rest
@@ -183,7 +186,7 @@ class _Building:
         return result if (one,) == result.content else structs.replace(result, content=(one,))
 
     def _one(self, texts: list[Text], longest: int) -> Text:
-        """All texts as one (D1), with its middle left out where it is too long."""
+        """All texts as one (docs/decisions/content.md#d1), with its middle left out where it is too long."""
         if len(texts) == 1 and len(texts[0].text) <= longest:
             return texts[0]
         words = join_texts(text.text for text in texts)
