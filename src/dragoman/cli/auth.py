@@ -16,7 +16,7 @@ from dragoman.cli.terminal import LOGIN_NEEDED, complain, plain
 from dragoman.errors import DragomanError
 from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, fetching
 from dragoman.upstream.kiro.credential import KiroCredential
-from dragoman.upstream.kiro.durable import locked, make_private_folder
+from dragoman.upstream.kiro.durable import locked
 from dragoman.upstream.kiro.finding import DEFAULT, Found, Places, find, link, open_store
 from dragoman.upstream.kiro.service import Profile, list_profiles
 from dragoman.upstream.kiro.sign_in import DeviceLogin, Prompt
@@ -31,6 +31,7 @@ from dragoman.upstream.kiro.token import (
     region_of_arn,
     render_token,
 )
+from dragoman.upstream.private_files import make_private_folder
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 

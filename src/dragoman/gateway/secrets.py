@@ -29,7 +29,7 @@ from typing import NoReturn
 from msgspec import Struct
 
 from dragoman.gateway.layers import ConfigError, Origin, Problem
-from dragoman.upstream.kiro import durable
+from dragoman.upstream import private_files
 
 # --- Files nobody else may read, and the gateway's own key, which is made on first run
 
@@ -78,7 +78,7 @@ def minted_key(path: Path) -> Secret:
 
 def make_private_folder(folder: Path) -> None:
     """Make the folder, or make it private. Raises ConfigError if it is somebody else's."""
-    durable.make_private_folder(folder)
+    private_files.make_private_folder(folder)
     if hasattr(os, "geteuid") and folder.stat().st_uid != os.geteuid():
         raise _refused(folder, "this folder is another user's", "XDG_STATE_HOME and XDG_RUNTIME_DIR say which to use")
 
@@ -99,7 +99,7 @@ def read_private(path: Path) -> bytes:
 def write_private(path: Path, data: bytes, *, replace: bool = True) -> None:
     """Write the file whole or not at all, readable by nobody else at any moment. Its folder must be there."""
     remove_parts(path.parent)
-    part = durable.write_beside(path, _PART, data)
+    part = private_files.write_beside(path, _PART, data)
     try:
         if replace:
             part.replace(path)
@@ -107,7 +107,7 @@ def write_private(path: Path, data: bytes, *, replace: bool = True) -> None:
             _place_new(part, path)
     finally:
         part.unlink(missing_ok=True)
-    durable.sync_folder(path.parent)
+    private_files.sync_folder(path.parent)
 
 
 def remove_parts(folder: Path, older_than: float = _ABANDONED) -> None:

@@ -12,13 +12,13 @@ import contextlib
 import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from msgspec import Struct
 
 from dragoman.upstream.credentials import CredentialFault
+from dragoman.upstream.private_files import sync_folder, write_beside
 
 _PATIENCE = 30.0  # seconds to wait for another process; it holds the lock for one refresh, which takes 15 at most
 _GLANCE = 0.05
@@ -79,31 +79,6 @@ def left_ahead(path: Path) -> list[Left]:
     return found
 
 
-def make_private_folder(path: Path) -> None:
-    """Make the folder, or make ours private. Raises OSError."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.stat()
-    if os.name == "posix" and found.st_uid == os.geteuid() and found.st_mode & 0o077:
-        path.chmod(0o700)
-    for folder in missing:
-        sync_folder(folder.parent)
-
-
-def write_beside(path: Path, end: str, data: bytes, lineage: str = "") -> Path:
-    """Write a private file in the same folder, under a name that ends with `end`. Raises OSError."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{lineage}", suffix=end)  # 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return Path(name)
-
-
 def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -113,16 +88,6 @@ def _content(path: Path) -> bytes:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where a folder can be opened at all."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def unwritable(path: Path, error: OSError | str) -> CredentialFault:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from dragoman.upstream.credentials import CredentialFault, Secret
-from dragoman.upstream.kiro.durable import check_replaceable, lock_beside, make_private_folder, replace_file, unwritable
+from dragoman.upstream.kiro.durable import check_replaceable, lock_beside, replace_file, unwritable
 from dragoman.upstream.kiro.token import Document, Token, parse_token, pick, region_of_arn, renewed
+from dragoman.upstream.private_files import make_private_folder
 from dragoman.wire import jsonio
 
 _LARGEST = 1024 * 1024
