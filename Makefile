@@ -57,9 +57,9 @@ quick-clients: $(INSTALLED)
 	@NPM='$(NPM)' $(BIN)/python -m tests.clients.install quick
 
 check: $(INSTALLED) $(CSPELL_INSTALLED) ## format, lint, strict types, import contracts, branch coverage where it must be whole, codecs no slower, clean locks, plain words, spelling
-	@$(MAKE) --no-print-directory --output-sync=target -j 2 check-types check-style check-branches check-codecs check-locks words spell
+	@$(MAKE) --no-print-directory --output-sync=target -j 2 check-types check-style check-branches check-codecs check-walk check-locks check-messages words spell
 
-.PHONY: check-types check-style check-branches check-codecs check-locks
+.PHONY: check-types check-style check-branches check-codecs check-walk check-locks
 check-types:
 	$(BIN)/mypy
 
@@ -75,6 +75,9 @@ check-branches:
 
 check-codecs:
 	$(BIN)/python -m bench.guard
+
+check-walk:
+	$(BIN)/python -m bench.walk --brief
 
 check-locks:
 	@! grep -nE '://|^(-i|-f|--index-url|--extra-index-url|--find-links)' requirements/*.lock $(PINS)/*/*.lock || { echo "A lock of Python packages names a host." >&2; exit 1; }

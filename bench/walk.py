@@ -1,5 +1,7 @@
 """Count the way of one exchange: `python -m bench.walk` prints the files and functions that it goes through.
 
+With `--brief` it prints the figures alone. It returns 1 if the way is longer than it may be; `make check` runs it.
+
 An Anthropic client asks for a stream, and Kiro answers with a text and a tool call. A gateway serves on loopback, with
 its own HTTP server and client. Counted are the functions of the package that its thread calls, from the first byte of
 the request to the line in the access log, and the calls that one delta of an open block costs. A comprehension, a
@@ -104,7 +106,7 @@ def delta() -> Walk:
 def main() -> int:
     """Print the walk; 1 if it is longer than it may be."""
     walk, one = exchange(), delta()
-    for name in walk.files:
+    for name in walk.files if "--brief" not in sys.argv else ():
         print(name)
         for (file, function), count in walk.calls.items():
             if file == name:
