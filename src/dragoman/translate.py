@@ -157,24 +157,17 @@ def plan(
     model: str | None = None,
     settings: Settings | None = None,
 ) -> Plan:
-    """Fit what a client asked to an upstream. Raises Unrepresentable for what it cannot be told.
-
-    See docs/decisions/content.md#d9.
-    """
+    """Fit what a client asked to an upstream. Raises Unrepresentable (docs/decisions/content.md#d9)."""
     said = bool(asked.messages or asked.system)
     if not said and not asked.held and asked.extra is not None and client.codec.family != upstream.codec.family:
         raise Unrepresentable(_NO_QUESTION, at="messages")  # it stands in a field that only its family knows
     settings = settings or Settings()
     notes = Notes(refuse=settings.losses == "refuse")
     sent = asked if model is None or model == asked.model else structs.replace(asked, model=model)
-    facts, tidy = Facts(), asked.messages  # every reader ends with the canonical form
-    makers: list[MakeBack] = []
+    facts, tidy, makers = Facts(), asked.messages, list[MakeBack]()  # every reader ends with the canonical form
     altered, noted, finds_calls = False, 0, False
     features: Features | None = None  # unknown: nobody has asked since the last change
-    try:
-        way = _kept_way(client, upstream, sent.model, settings)
-    except TypeError:  # somebody's dialect that cannot be hashed
-        way = _made_way(client, upstream, sent.model, settings)
+    way = _way(client, upstream, sent.model, settings)
     for each in way.filters:
         if each.answers is not None:
             makers.append(each.answers)
@@ -231,6 +224,13 @@ def _made_way(client: Dialect, upstream: Dialect, model: str, settings: Settings
 
 
 _kept_way = lru_cache(maxsize=256)(_made_way)
+
+
+def _way(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> _Way:
+    try:
+        return _kept_way(client, upstream, model, settings)
+    except TypeError:  # a dialect from outside that cannot be hashed
+        return _made_way(client, upstream, model, settings)
 
 
 def _placed(shared: Sequence[Filter], quirks: Sequence[Filter]) -> Iterator[Filter]:

@@ -283,9 +283,7 @@ class Gateway:
         try:
             matched = await self._matched(exchange, await self._admission.request(exchange))
             if matched is None:
-                fault, allowed = self._router.unmatched(exchange.request)
-                record.outcome = "refused"
-                self._refuse(exchange, record, None, fault, (("allow", allowed),) if allowed else ())
+                self._refuse_unmatched(exchange, record)
                 return
             if self.fleet is None:
                 await self.start()
@@ -314,6 +312,11 @@ class Gateway:
                 record.afterwards()
             self._services.meters.request(record)
             self.log.request(record)
+
+    def _refuse_unmatched(self, exchange: Exchange[Account], record: Record) -> None:
+        fault, allowed = self._router.unmatched(exchange.request)
+        record.outcome = "refused"
+        self._refuse(exchange, record, None, fault, (("allow", allowed),) if allowed else ())
 
     def _refuse_error(self, exchange: Exchange[Account], record: Record, error: BaseException) -> bool:
         """Answer with what went wrong, if the client is there; False for what must be raised further."""

@@ -320,8 +320,7 @@ async def _attempt(
     credential: Credential,
 ) -> None:
     """Send the request once and deliver the answer to it."""
-    if question.prepared is None:
-        question.prepared = question.plan(backend, model)
+    question.prepared = question.prepared or question.plan(backend, model)
     model = question.prepared.plan.sent.model
     ticket = backend.breaker.enter(backend.name, credential.name, model, guarded=backend.upstream.limits.breaker)
     context.record.attempts += 1
@@ -356,8 +355,7 @@ async def _attempt(
             reply.close()
         if is_inside:
             backend.gate.leave()
-        if ticket.probes:
-            ticket.close()
+        ticket.close()
 
 
 def _count_failure(context: RequestContext, backend: Backend, fault: Fault) -> None:

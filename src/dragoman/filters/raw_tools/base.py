@@ -18,6 +18,27 @@ class EngineBase:
     See docs/decisions/raw_tools.md#d20.
     """
 
+    _begun = False  # text has come
+    _shows_thinking = False  # a tag that opens reasoning stands in the text
+    _thinking = ""  # what closes the reasoning that the text is in
+    _wrapped = False  # a wrapper has said what the text is
+    _as: Carrier | None = None  # what the text is, if not text
+    _text = ""  # what is being read
+    _skip_line_end = False
+    _opener = ""
+    _table: Table | None = None  # of the section or call we are in, or after
+    _in_section = False
+    _tag_section: Table | None = None  # whose tag opened a section that is not closed yet
+    _hold: Hold | None = None
+    _reader: Reader | None = None
+    _call: Call | None = None
+    _native = False
+    _strict = False  # what follows counts only if there is no doubt about it
+    _trails = False  # text came after a call and was left out
+    _calls = 0
+    completed = 0  # calls that a client can carry out
+    peak = 0  # the most characters ever held
+
     def __init__(
         self,
         choice: str = "auto",
@@ -48,26 +69,6 @@ class EngineBase:
         self._said = self._prose_of[Carrier.TEXT]
         self._has_beginnings = bool(self._grammar.thinking or self._grammar.starts or self._grammar.wrappers)
         self._head = self._has_beginnings  # nothing but white space has come in this block of text
-        self._begun = False  # text has come
-        self._shows_thinking = False  # a tag that opens reasoning stands in the text
-        self._thinking = ""  # what closes the reasoning that the text is in
-        self._wrapped = False  # a wrapper has said what the text is
-        self._as: Carrier | None = None  # what the text is, if not text
-        self._text = ""  # what is being read
-        self._skip_line_end = False
-        self._opener = ""
-        self._table: Table | None = None  # of the section or call we are in, or after
-        self._in_section = False
-        self._tag_section: Table | None = None  # whose tag opened a section that is not closed yet
-        self._hold: Hold | None = None
-        self._reader: Reader | None = None
-        self._call: Call | None = None
-        self._native = False
-        self._strict = False  # what follows counts only if there is no doubt about it
-        self._trails = False  # text came after a call and was left out
-        self._calls = 0
-        self.completed = 0  # calls that a client can carry out
-        self.peak = 0  # the most characters ever held
 
     @property
     def _speaks(self) -> Carrier:
