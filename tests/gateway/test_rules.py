@@ -557,7 +557,7 @@ def test_rule_10_pauses_are_seen_and_cleared_by_commands() -> None:
             wrong = home.run("cooldown", "clear", "two", "--config", str(file))
             assert (wrong.returncode, "there is no upstream 'two'" in wrong.stderr) == (1, True)
             assert home.run("cooldown", "clear", "one", "--config", str(file)).stdout == "1 cleared\n"
-            assert home.run("cooldown", "list", "--config", str(file)).stdout == "nobody is left alone\n"
+            assert home.run("cooldown", "list", "--config", str(file)).stdout == "no upstream is in cooldown\n"
             assert served.ask("/v1/messages", ASK["/v1/messages"])[0] == 200
         assert home.run("cooldown", "list", "--config", str(file)).returncode == 4
 

@@ -18,7 +18,7 @@ COMMANDS = {
     "serve": "run the gateway",
     "models": "list what can be asked for, with windows and limits",
     "status": "show how the running gateway and its upstreams are",
-    "cooldown": "list the upstreams that are left alone for now, or let them be asked again",
+    "cooldown": "list the upstreams in cooldown, or end their cooldowns",
     "doctor": "find what is wrong with the set-up, and say what to do",
     "explain": "show what an upstream refused, both sides and the likely rule",
     "translate": "translate a request, a reply or a stream from one dialect into another",

@@ -387,7 +387,7 @@ def _port(scene: Scene) -> Iterator[Check]:
         listen(server.host, server.port).close()
     except OSError as error:
         who = holder(server.port)
-        what = f"{place} cannot be had: {(error.strerror or str(error)).lower()}" + (f", by {who}" if who else "")
+        what = f"{place} cannot be used: {(error.strerror or str(error)).lower()}" + (f", by {who}" if who else "")
         yield Check("port", "fail", what, "end that process, or set server.port (--port 0 picks a free one)")
     else:
         yield Check("port", "pass", f"{place} is free")

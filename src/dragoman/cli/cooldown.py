@@ -1,4 +1,4 @@
-"""`dragoman cooldown list|clear [UPSTREAM]`: who is left alone for now, and to ask them again all the same."""
+"""`dragoman cooldown list|clear [UPSTREAM]`: list the upstreams in cooldown, or end their cooldowns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def run(arguments: Namespace) -> int:
         print(jsonio.pretty(listed).decode())
     else:
         now = time.time()
-        print("\n".join(f"{row.get('upstream')}: {cooldown(row, now)}" for row in listed) or "nobody is left alone")
+        print(
+            "\n".join(f"{row.get('upstream')}: {cooldown(row, now)}" for row in listed) or "no upstream is in cooldown"
+        )
     return 0
 
 
@@ -45,5 +47,5 @@ def _cleared(found: dict[str, Json], *, as_json: bool) -> int:
     if "problem" in found:
         return complain(f"{found['problem']}.", 1)
     count = found.get("cleared")
-    print(jsonio.encode(found).decode() if as_json else f"{count} cleared" if count else "nobody was left alone")
+    print(jsonio.encode(found).decode() if as_json else f"{count} cleared" if count else "no upstream was in cooldown")
     return 0

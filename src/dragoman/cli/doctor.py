@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", type=Path, help="instead of DRAGOMAN_CONFIG and the usual place")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument("--share", action="store_true", help="fit to be pasted: every secret is masked, and your home")
-    parser.add_argument("--offline", action="store_true", help="connect to nobody")
+    parser.add_argument("--offline", action="store_true", help="open no connections")
 
 
 def run(arguments: Namespace) -> int:

@@ -22,7 +22,7 @@ _HEAD = """# Dragoman's configuration, written by `dragoman init`. `dragoman con
 
 """
 _TAIL = """
-# Further wishes, each with its default or an example:
+# More settings, each with its default or an example:
 #
 # [server]
 # port = 8787

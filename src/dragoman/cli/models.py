@@ -19,7 +19,7 @@ from dragoman.wire.jsonio import Json
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", type=Path, help="instead of DRAGOMAN_CONFIG and the usual place")
     parser.add_argument("--upstream", metavar="NAME", help="only those that this upstream answers")
-    parser.add_argument("--json", action="store_true", help="as JSON; a figure that nobody knows is left out")
+    parser.add_argument("--json", action="store_true", help="as JSON; unknown figures are left out")
 
 
 def run(arguments: Namespace) -> int:

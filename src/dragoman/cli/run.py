@@ -38,7 +38,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "client", metavar="CLIENT", help="claude, codex, opencode, gemini, aider, goose, qwen, or any command"
     )
     parser.add_argument("arguments", nargs=REMAINDER, metavar="ARGUMENTS", help="for the client, as they are")
-    parser.add_argument("--model", help="the model to ask for; else the client's own choice where somebody answers it")
+    parser.add_argument(
+        "--model", help="the model to request (default: the client's own choice, if an upstream serves it)"
+    )
     parser.add_argument(
         "--upstream", metavar="NAME", help="who answers everything: one of the configuration, or a preset"
     )
@@ -119,7 +121,7 @@ def _needs_somebody(config: Config, finds: Sequence[Find] | None) -> None:
         raise Stop("\n  ".join([f"{NOTHING_FOUND}, and none is configured.", *what_to_set()]), LOGIN_NEEDED)
     lacking = [missing(upstream, os.environ) for upstream in config.upstreams.values()]
     if all(lacking):
-        raise Stop("nobody can be asked: " + "; ".join(lacking), LOGIN_NEEDED)
+        raise Stop("no upstream can be used: " + "; ".join(lacking), LOGIN_NEEDED)
 
 
 def _story(config: Config, finds: Sequence[Find] | None) -> str:
@@ -173,7 +175,7 @@ def _prepared(recipe: Recipe, reach: Reach, asked: str | None, key: str) -> Prep
     if recipe.needs_model and not (asked or model):
         raise Stop(f"{recipe.title} must be told a model, and none is known by name: --model NAME", 2)
     if asked and not answers(config, asked):
-        say(f"nobody here is known to have the model {asked!r}; `dragoman models` lists them")
+        say(f"no upstream is known to serve the model {asked!r}; `dragoman models` lists the models")
     return prepare(
         recipe,
         url=reach.url,

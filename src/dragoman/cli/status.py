@@ -131,7 +131,7 @@ async def _usage(login: Login) -> dict[str, Json]:
         async with fetching(os.environ) as fetch:
             usage = await KiroCredential(open_store(store_name(login)), fetch, name="kiro").usage()
     except DragomanError as error:
-        return {"problem": f"its quota cannot be had: {error}"}
+        return {"problem": f"its quota cannot be read: {error}"}
     return {"usage": usage.describe()}
 
 

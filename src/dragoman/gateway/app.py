@@ -207,7 +207,7 @@ class Gateway:
         }
 
     def cooldowns(self) -> list[Json]:
-        """Who is left alone for now, and why."""
+        """Return the upstreams in cooldown, and why."""
         return [*self.breaker.describe()]
 
     def clear(self, upstream: str) -> dict[str, Json]:

@@ -120,7 +120,7 @@ class AwsCredential:
         except trouble as error:
             name = type(error).__name__
             advice = ": log in again with `aws sso login`" if "SSO" in name or "Token" in name else ""
-            raise CredentialFault(f"AWS credentials cannot be had: {error}{advice}") from None
+            raise CredentialFault(f"AWS credentials cannot be loaded: {error}{advice}") from None
         whose = f"the profile {self._profile!r} has none" if self._profile else "none were found"
         advice = f"run `aws configure` or `aws sso login`, or set {BEARER}"
         raise CredentialFault(f"AWS credentials are needed and {whose}: {advice}")
