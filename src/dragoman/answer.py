@@ -120,6 +120,18 @@ class _Lane(Struct, frozen=True, gc=False):
     between: bytes = b""
     after: bytes = b""
 
+    def write_one(self, frame: Frame) -> bytes | None:
+        """Return what the client gets for the frame; None if it is not a delta of the lane, or a listener wants it."""
+        if self.listeners or frame.kind != self.kind or frame.error:
+            return None
+        try:
+            text = self.text_of(self.decode(frame.data))
+        except TROUBLE:
+            return None
+        if not text or (self.search is not None and self.search(text) is not None):
+            return None
+        return frame.raw if self.as_it_came else self.before + encode_text(text) + self.after
+
     def write(self, frames: Sequence[Frame], at: int, out: list[bytes]) -> int:
         """Write the deltas of the lane from `at` on, and return the place of the first frame that is none of them."""
         kind, decode, text_of, search, as_it_came = self.kind, self.decode, self.text_of, self.search, self.as_it_came
@@ -209,8 +221,12 @@ class Answer:
         """Take bytes of the upstream, cut anywhere; return what the client gets for them."""
         if self.over or self._reader.over:
             return b""
+        frames, lane = self._splitter.feed(chunk), self._lane
+        # One delta alone in its chunk, as most come.
+        if lane is not None and type(frames) is tuple and frames and (data := lane.write_one(frames[0])) is not None:
+            return data
         out: list[bytes] = []
-        self._read(self._splitter.feed(chunk), out)
+        self._read(frames, out)
         return b"".join(out)
 
     def _read(self, came: Iterable[Frame], out: list[bytes]) -> list[Frame]:

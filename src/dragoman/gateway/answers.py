@@ -61,16 +61,11 @@ class PassThrough(Answer):
     def feed(self, chunk: bytes) -> bytes:
         if self.over:
             return b""
-        out: list[bytes] = []
-        came, lane = self._splitter.feed(chunk), self._lane
-        if (
-            lane is not None
-            and type(came) is tuple
-            and not (self._pieces or lane.listeners)
-            and lane.write(came, 0, out)
-        ):
+        came, lane = self._splitter.feed(chunk), None if self._pieces else self._lane
+        if lane is not None and type(came) is tuple and came and lane.write_one(came[0]) is not None:
             self._count += 1
-            return chunk  # one delta alone, as most come, which nothing but the client gets
+            return chunk  # one delta alone in its chunk, as most come
+        out: list[bytes] = []
         frames = self._read(came, out)
         self._count += len(out)
         if len(out) < len(frames) or self._splitter.held or self._pieces or self._ours or self._unasked:

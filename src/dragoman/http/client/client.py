@@ -16,9 +16,11 @@ another. What HTTP/1.1 cannot tell: an answer that a peer sends after it was sen
 it, looks like the answer to that request. So a connection is used again only for the upstream and credential it was
 made for, and a false answer can only come from the service that was asked, to a request with the same credential.
 
-Turns: the reader of a body translates it inside the read callback. So at most `TURN_BYTES` of one connection are given
-on before the next turn of the event loop. What comes beyond that is kept, nothing more is read, and the next turn goes
-on with it. An end of the connection that comes meanwhile takes effect after the kept bytes.
+Turns: the reader of a body translates it inside the read callback. So at most `TURN_BYTES` of one connection are passed
+on before the next turn of the event loop. A longer read is kept, reading pauses, and each of the next turns passes on a
+part. The event loop reads a connection again within one turn only after a read that filled its buffer, which is longer
+than `TURN_BYTES`; so only the length of each read counts. An end of the connection that comes meanwhile takes effect
+after the kept bytes.
 """
 
 from __future__ import annotations
@@ -197,7 +199,6 @@ class Connection(Struct, asyncio.Protocol, eq=False):
     transport: asyncio.Transport | None = None
     _reading: bool = True
     _kept: bytes = b""  # bytes that were read and wait for the next turn
-    _left: int = TURN_BYTES  # that may be given on before the next turn
     _turning: bool = False  # `_next_turn` will be called
     _last: Callable[[], None] | None = None  # how the connection ended, if bytes were kept then
 
@@ -254,23 +255,20 @@ class Connection(Struct, asyncio.Protocol, eq=False):
     def data_received(self, data: bytes) -> None:
         if self.reply is None:
             self.abort()  # bytes that no request asked for
-        elif self._kept or len(data) > self._left:
+        elif self._turning or self._kept or len(data) > TURN_BYTES:
             self._kept += data
             self._schedule()
             self._read_on()
         else:
-            self._left -= len(data)
             self.reply.feed(data)
 
     def _next_turn(self) -> None:
         """Give on what was kept, as much as one turn may have; after the last of it, the end, or the next read."""
         self._turning = False
-        self._left = TURN_BYTES
         if self.paused:
             return
         if self._kept:
             piece, self._kept = self._kept[:TURN_BYTES], self._kept[TURN_BYTES:]
-            self._left -= len(piece)
             self._schedule()
             if self.reply is None:
                 self.abort()
