@@ -22,7 +22,7 @@ PINS := tests/clients/pins
 CLIENTS ?= all
 WHEELS := build/wheel
 # What reads tool results and builds histories has every branch tried (document 000, success metric 1).
-EXACT := src/dragoman/dialects/kiro/quirks/turns.py,src/dragoman/dialects/kiro/reading.py,src/dragoman/dialects/kiro/request.py
+EXACT := src/dragoman/dialects/kiro/quirks/turns.py,src/dragoman/dialects/kiro/request_parser.py,src/dragoman/dialects/kiro/request.py
 EXACT_TESTS := $(foreach part,cases conversion history quirks request tool_results,tests/unit/dialects/test_kiro_$(part).py)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.dialects.kiro.models import name_of
+from dragoman.dialects.kiro.models import normalize_model_name
 from dragoman.dialects.kiro.quirks.request import _SESSION
 from dragoman.errors import Fault
 from dragoman.gateway import redaction
@@ -45,7 +45,7 @@ def test_s3_a_model_name_longer_than_any_is_refused_and_not_remembered(path: str
 def test_s3_a_name_with_very_many_suffixes_is_not_taken_apart(suffix: str) -> None:
     def work(count: int) -> Work:
         name = "claude" + suffix * count
-        return lambda: name_of.__wrapped__(name)
+        return lambda: normalize_model_name.__wrapped__(name)
 
     grows_linearly(work, 1000)
 

@@ -19,7 +19,7 @@ from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman.answer import Answer
-from dragoman.dialects.kiro.quirks import leaks
+from dragoman.dialects.kiro.quirks import raw_calls
 from dragoman.dialects.openai import choice
 from dragoman.filters import answers as filter_answers
 from dragoman.filters import calls as filter_calls
@@ -403,7 +403,7 @@ def test_rule_8_what_was_held_of_an_answer_that_broke_does_not_count_when_it_is_
 
 
 def test_rule_8_text_of_tool_arguments_is_held_within_four_megabytes() -> None:
-    held = [each.HELD_LIMIT for each in (leaks, raw_readers, filter_calls, filter_answers)]
+    held = [each.HELD_LIMIT for each in (raw_calls, raw_readers, filter_calls, filter_answers)]
     assert max(*held, choice._MOST_HELD) <= 4 * 1024 * 1024
     assert exchange.HIGH <= 256 * 1024
 

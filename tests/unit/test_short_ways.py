@@ -17,7 +17,7 @@ from bench.questions import question
 from dragoman.dialects.anthropic import request as anthropic_request
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.quirks import request as kiro_surrogates
-from dragoman.dialects.kiro.request import count_input, estimate, estimate_message
+from dragoman.dialects.kiro.request import estimate_input_tokens, estimate_message_tokens, estimate_tokens
 from dragoman.dialects.openai import messages as openai_messages
 from dragoman.errors import DragomanError
 from dragoman.filters import PairTools
@@ -196,9 +196,9 @@ def inventory_has_every_block_once(asked: Conversation) -> None:
 
 
 def conversation_is_as_long_as_its_parts(asked: Conversation) -> None:
-    around = count_input(structs.replace(asked, messages=(), system=()))
-    system = sum(estimate(text.text) for text in asked.system)
-    assert count_input(asked) == around + system + sum(map(estimate_message, asked.messages))
+    around = estimate_input_tokens(structs.replace(asked, messages=(), system=()))
+    system = sum(estimate_tokens(text.text) for text in asked.system)
+    assert estimate_input_tokens(asked) == around + system + sum(map(estimate_message_tokens, asked.messages))
 
 
 def test_a_place_is_told_by_its_steps() -> None:

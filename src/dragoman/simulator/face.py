@@ -10,7 +10,7 @@ from typing import Protocol
 from msgspec import structs
 
 from dragoman.dialects.base import Call, Dialect, World
-from dragoman.dialects.kiro.request import count_input
+from dragoman.dialects.kiro.request import estimate_input_tokens
 from dragoman.dialects.rulebook import Severity
 from dragoman.errors import DragomanError, Fault
 from dragoman.model import events as ev
@@ -209,7 +209,7 @@ def read_prompt(asked: Conversation) -> Prompt:
         output=asked.output.schema or {"type": "object"} if asked.output.kind != "text" else None,
         max_tokens=asked.max_tokens,
         stop=asked.stop,
-        input_tokens=count_input(asked) + 4 * len(asked.messages),  # a message is more than its text
+        input_tokens=estimate_input_tokens(asked) + 4 * len(asked.messages),  # a message is more than its text
     )
 
 

@@ -9,8 +9,8 @@ from msgspec import structs
 
 import dragoman
 from dragoman.answer import Answer
-from dragoman.dialects.kiro.request import estimate
-from dragoman.dialects.kiro.stream import Counter, usage_of
+from dragoman.dialects.kiro.request import estimate_tokens
+from dragoman.dialects.kiro.stream import TokenCounter, usage_of
 from dragoman.model.conversation import Usage
 from tests.anthropic_client import message, sse
 from tests.unit.dialects.kiro_talk import (
@@ -197,12 +197,12 @@ def test_estimates_say_so_however_the_answer_ends(said: Any, reason: str) -> Non
 
 def test_an_estimate_does_not_depend_on_how_text_was_cut() -> None:
     words = "Hello, 世界! " * 10
-    counter = Counter()
+    counter = TokenCounter()
     for letter in words:
         counter.add(letter)
-    assert counter.tokens == estimate(words)
-    assert estimate("abcd") == 1
-    assert estimate("漢字") == 2
+    assert counter.tokens == estimate_tokens(words)
+    assert estimate_tokens("abcd") == 1
+    assert estimate_tokens("漢字") == 2
 
 
 # --- streams of Kiro to Claude Code

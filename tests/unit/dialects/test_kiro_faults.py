@@ -15,9 +15,9 @@ from dragoman import dialects
 from dragoman.answer import Answer, reply_whole
 from dragoman.conformance.laws import still_world
 from dragoman.dialects.kiro import DIALECT, KiroCodec
-from dragoman.dialects.kiro.quirks.leaks import LeakScan
-from dragoman.dialects.kiro.quirks.schemas import MOST_ADDED, Room
-from dragoman.dialects.kiro.quirks.tools import clean
+from dragoman.dialects.kiro.quirks.raw_calls import RawCallScanner
+from dragoman.dialects.kiro.quirks.schemas import MAX_EXPANSION, ExpansionBudget
+from dragoman.dialects.kiro.quirks.tools import clean_schema
 from dragoman.errors import Fault, Kind
 from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, ToolSpec, Why
@@ -256,7 +256,7 @@ def test_l23_no_figure_fails_an_answer(kind: str, value: Any) -> None:
 )
 def test_l23_text_that_cannot_be_a_call_is_not_held(words: str) -> None:
     answer = Answer(planned("anthropic"), still_world())
-    held = not LeakScan(NAMES).feed(words)
+    held = not RawCallScanner(NAMES).feed(words)
     out = b"".join(answer.feed(text(letter)) for letter in f"Well. {words}")
     told = "".join(json.loads(line[6:])["delta"]["text"] for line in out.splitlines() if b"text_delta" in line)
     assert (told == f"Well. {words}") == held
@@ -363,13 +363,13 @@ def test_s4_a_reference_bomb_does_not_grow(name: str) -> None:
     bomb = BOMBS[name]
     tracemalloc.start()
     try:
-        cleaned, removed = clean(bomb)
-        assert len(jsonio.encode(cleaned)) < 2 * MOST_ADDED + len(jsonio.encode(bomb))
+        cleaned, removed = clean_schema(bomb)
+        assert len(jsonio.encode(cleaned)) < 2 * MAX_EXPANSION + len(jsonio.encode(bomb))
         assert "$ref (as any value)" in removed and b"$ref" not in jsonio.encode(cleaned)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 40 * MOST_ADDED + 4 * len(jsonio.encode(bomb))
+    assert peak < 40 * MAX_EXPANSION + 4 * len(jsonio.encode(bomb))
 
 
 def asked(*schemas: SCHEMA) -> Conversation:
@@ -380,7 +380,7 @@ def asked(*schemas: SCHEMA) -> Conversation:
 def test_s4_the_tools_of_a_request_share_one_limit_and_a_note_names_the_tool() -> None:
     one = described(20_000, 4)
     made = plan(registry.get("anthropic"), registry.get("kiro"), asked(*[one] * 10))
-    assert len(made.request().body) < 2 * MOST_ADDED
+    assert len(made.request().body) < 2 * MAX_EXPANSION
     cut = [note.detail for note in made.notes if "(as any value)" in note.detail]
     assert cut[0].startswith("the schema of tool_3 ") and len(cut) == 7  # three of them are within the limit
     assert {note.action for note in made.notes if "(as any value)" in note.detail} == {"dropped"}
@@ -388,20 +388,20 @@ def test_s4_the_tools_of_a_request_share_one_limit_and_a_note_names_the_tool() -
 
 def test_s4_a_recursive_schema_keeps_its_first_levels() -> None:
     """A tree whose nodes hold every other kind of node, as document editors have: it is usable, and bounded."""
-    cleaned, removed = clean(mutual(12))
+    cleaned, removed = clean_schema(mutual(12))
     first = cleaned["properties"]
     assert isinstance(first, dict) and isinstance(first["root"], dict) and isinstance(first["root"]["properties"], dict)
     assert len(first["root"]["properties"]) == 12 and "$ref (as any value)" in removed
 
 
 def test_s4_small_schemas_from_the_cache_count_too() -> None:
-    small, room = described(1000, 3), Room()
-    found = [len(jsonio.encode(clean(small, room)[0])) for _ in range(1000)]
+    small, room = described(1000, 3), ExpansionBudget()
+    found = [len(jsonio.encode(clean_schema(small, room)[0])) for _ in range(1000)]
     assert 0 <= room.left < 4000 and sum(found[:50]) > 100_000 and sum(found[500:]) < 500 * 200
 
 
 def test_s4_usual_references_are_put_in_place() -> None:
-    cleaned, _ = clean(levels(3, 3, {"description": "a level"}))
+    cleaned, _ = clean_schema(levels(3, 3, {"description": "a level"}))
     assert jsonio.encode(cleaned).count(b"a level") == 1 + 3 + 9
 
 

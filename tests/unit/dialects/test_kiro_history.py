@@ -10,8 +10,13 @@ import pytest
 from msgspec import structs
 
 from dragoman.dialects.kiro.quirks.request import FitSize
-from dragoman.dialects.kiro.quirks.turns import LONGEST_ASSISTANT, LONGEST_RESULT, LONGEST_USER, BuildHistory
-from dragoman.dialects.kiro.request import count_input, estimate_message
+from dragoman.dialects.kiro.quirks.turns import (
+    MAX_ASSISTANT_CHARACTERS,
+    MAX_RESULT_CHARACTERS,
+    MAX_USER_CHARACTERS,
+    BuildHistory,
+)
+from dragoman.dialects.kiro.request import estimate_input_tokens, estimate_message_tokens
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Media, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message, ToolSpec
@@ -234,7 +239,7 @@ def test_a_tool_that_is_nested_too_deeply_counts_nothing() -> None:
     for _ in range(100_000):
         schema = {"not": schema}
     asked = Conversation("m", (Message("user", (Text("four"),)),), tools=(ToolSpec("deep", "", schema),))
-    assert count_input(asked) == 1
+    assert estimate_input_tokens(asked) == 1
     while schema:  # one by one, as a tree of such depth cannot be freed at once
         schema = schema["not"]
 
@@ -244,7 +249,7 @@ def test_system_messages_count_and_stay_when_exchanges_go() -> None:
     late = (Message("user", (Text("q"),)), said, *MANY, Message("user", (Text("now"),)))
     fitted, _ = FitSize(200_000, "trim", None, False).forward(Conversation("claude-sonnet-4.5", late), Notes(), Facts())
     assert fitted.messages[0] == said
-    assert 140_000 < sum(map(estimate_message, fitted.messages)) <= 150_000
+    assert 140_000 < sum(map(estimate_message_tokens, fitted.messages)) <= 150_000
 
 
 def test_system_messages_are_no_entries_of_their_own() -> None:
@@ -354,9 +359,9 @@ def test_joining_is_one_note_however_many_turns() -> None:
 @pytest.mark.parametrize(
     ("message", "longest"),
     [
-        (turn("user", Text("x" * 700_000)), LONGEST_USER),
-        (turn("assistant", Text("x" * 700_000)), LONGEST_ASSISTANT),
-        (turn("user", ToolResult("t", (Text("x" * 900_000),)), Text("a")), LONGEST_RESULT),
+        (turn("user", Text("x" * 700_000)), MAX_USER_CHARACTERS),
+        (turn("assistant", Text("x" * 700_000)), MAX_ASSISTANT_CHARACTERS),
+        (turn("user", ToolResult("t", (Text("x" * 900_000),)), Text("a")), MAX_RESULT_CHARACTERS),
     ],
 )
 def test_rule_51_what_is_too_long_loses_its_middle(message: Message, longest: int) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dragoman.dialects.kiro.models import model_of, name_of
-from dragoman.dialects.kiro.quirks.request import FitImages, WholeCharacters
-from dragoman.dialects.kiro.quirks.schemas import MOST_ADDED
-from dragoman.dialects.kiro.quirks.tools import CleanSchemas, clean
+from dragoman.dialects.kiro.models import find_model, normalize_model_name
+from dragoman.dialects.kiro.quirks.request import FitImages, ReplaceSurrogates
+from dragoman.dialects.kiro.quirks.schemas import MAX_EXPANSION
+from dragoman.dialects.kiro.quirks.tools import CleanSchemas, clean_schema
 from dragoman.dialects.kiro.rules import schema_breaches
 from dragoman.errors import MalformedRequest, UnknownModel, Unrepresentable
 from dragoman.model.blocks import Media, Text, ToolCall
@@ -72,8 +72,8 @@ def said(words: str) -> dict[str, Any]:
     ],
 )
 def test_models_have_the_services_names(asked: str, named: str) -> None:
-    assert name_of(asked) == named
-    assert name_of(named) == named
+    assert normalize_model_name(asked) == named
+    assert normalize_model_name(named) == named
 
 
 def test_a_name_that_no_model_can_have_is_refused() -> None:
@@ -82,9 +82,9 @@ def test_a_name_that_no_model_can_have_is_refused() -> None:
 
 
 def test_windows_follow_the_model() -> None:
-    assert model_of("claude-opus-4-7").window == 1_000_000
-    assert model_of("claude-haiku-4-5").window == 200_000
-    assert model_of("gpt-5.6-luna").window == 272_000
+    assert find_model("claude-opus-4-7").window == 1_000_000
+    assert find_model("claude-haiku-4-5").window == 200_000
+    assert find_model("gpt-5.6-luna").window == 272_000
 
 
 # --- tools (docs/decisions/kiro.md#d13)
@@ -290,23 +290,25 @@ STRING = {"type": "string"}
     ],
 )
 def test_schemas_are_cleaned(given: Any, cleaned: Any) -> None:
-    found, _ = clean(given)
+    found, _ = clean_schema(given)
     assert found == (cleaned or {"type": "object", **given})
-    assert clean(found)[0] == found
+    assert clean_schema(found)[0] == found
     assert list(schema_breaches(found, "json")) == []
 
 
 def test_a_schema_that_refers_to_itself_ends() -> None:
     tree: Any = {"type": "object", "properties": {"child": {"$ref": "#/$defs/T"}, "self": {"$ref": "#"}}}
-    found, removed = clean({**tree, "$defs": {"T": tree}})
+    found, removed = clean_schema({**tree, "$defs": {"T": tree}})
     assert list(schema_breaches(found, "json")) == []
     assert removed == ["$defs", "$ref"]
 
 
 def test_references_that_multiply_are_bounded() -> None:
     wide: Any = {str(number): {"$ref": f"#/$defs/{number}"} for number in range(12)}
-    found, removed = clean({"properties": wide, "$defs": {str(number): {"properties": wide} for number in range(12)}})
-    assert len(jsonio.encode(found)) < 2 * MOST_ADDED and "$ref (as any value)" in removed
+    found, removed = clean_schema(
+        {"properties": wide, "$defs": {str(number): {"properties": wide} for number in range(12)}}
+    )
+    assert len(jsonio.encode(found)) < 2 * MAX_EXPANSION and "$ref (as any value)" in removed
     assert isinstance(found["properties"], dict) and {*found["properties"]} == {*wide}
 
 
@@ -534,7 +536,7 @@ def test_an_image_that_is_none(data: str, because: str) -> None:
 
 def test_arguments_that_are_no_json_lose_their_half_characters_too() -> None:
     turn = Message("assistant", (ToolCall("t", "f", "{\ud800"),))
-    fitted, _ = WholeCharacters().forward(Conversation("m", (turn,)), Notes(), Facts())
+    fitted, _ = ReplaceSurrogates().forward(Conversation("m", (turn,)), Notes(), Facts())
     assert fitted.messages[0].blocks == (ToolCall("t", "f", "{\ufffd"),)
 
 

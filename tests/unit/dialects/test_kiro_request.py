@@ -14,8 +14,8 @@ import dragoman
 from dragoman.conformance import laws
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroCodec, KiroTargetBinding
-from dragoman.dialects.kiro.rules import GRADED, breaches
-from dragoman.dialects.kiro.stream_rules import Lint
+from dragoman.dialects.kiro.rules import GRADED_RULES, breaches
+from dragoman.dialects.kiro.stream_rules import KiroStreamLint
 from dragoman.errors import DragomanError, LocalMisuse, MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
@@ -337,14 +337,14 @@ def test_a_good_request_breaks_nothing() -> None:
     assert found(body()) == set()
 
 
-NUMBERS = {rule.number for rule in GRADED.values()}
+NUMBERS = {rule.number for rule in GRADED_RULES.values()}
 ONLY_SIMULATED = {"38-many and large", "40-half a signature"}  # by what a body alone does not show
 SHOWN = [case for case in REFUSED if case.rule in NUMBERS and case.limits == Limits() and isinstance(case.body, dict)]
 
 
 @pytest.mark.parametrize("case", [case for case in SHOWN if str(case) not in ONLY_SIMULATED], ids=str)
 def test_the_lint_finds_what_the_simulator_refuses(case: Case) -> None:
-    rules = {name for name, rule in GRADED.items() if (rule.number, rule.grade) == (case.rule, case.grade)}
+    rules = {name for name, rule in GRADED_RULES.items() if (rule.number, rule.grade) == (case.rule, case.grade)}
     assert {f"kiro.{name}" for name in rules} & found(case.body)
 
 
@@ -362,7 +362,7 @@ def test_a_result_says_whether_it_failed() -> None:
 
 
 def streamed(data: bytes) -> list[str]:
-    return [breach.rule for breach in Lint.breaches(EventStreamDecoder().feed(data))]
+    return [breach.rule for breach in KiroStreamLint.breaches(EventStreamDecoder().feed(data))]
 
 
 def test_the_lint_over_streams() -> None:

@@ -15,7 +15,7 @@ from dragoman.answer import Answer, ResponseFilters
 from dragoman.conformance.laws import NOBODY, still_world
 from dragoman.dialects.kiro import DIALECT, KiroCodec
 from dragoman.dialects.kiro.encoder import KiroEncoder
-from dragoman.dialects.kiro.quirks.leaks import RecoverCalls
+from dragoman.dialects.kiro.quirks.raw_calls import RecoverCalls
 from dragoman.errors import (
     BadFrame,
     DragomanError,

@@ -10,9 +10,9 @@ import pytest
 import dragoman
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroTargetBinding
-from dragoman.dialects.kiro.quirks.turns import NO_OUTPUT, BuildHistory, ReadResults
-from dragoman.dialects.kiro.reading import parse_result
-from dragoman.dialects.kiro.request import object_of, render_turn
+from dragoman.dialects.kiro.quirks.turns import NO_OUTPUT, BuildHistory, FlattenResults
+from dragoman.dialects.kiro.request import render_turn, to_json_object
+from dragoman.dialects.kiro.request_parser import parse_result
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Media, Opaque, Text, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
@@ -263,7 +263,7 @@ def result(*content: Text | Media | Opaque) -> ToolResult:
 
 def read(*blocks: Any) -> tuple[Conversation, list[str]]:
     notes = Notes()
-    conversation, back = ReadResults().forward(Conversation("m", (Message("user", blocks),)), notes, Facts())
+    conversation, back = FlattenResults().forward(Conversation("m", (Message("user", blocks),)), notes, Facts())
     assert back is None
     return conversation, [note.rule for note in notes]
 
@@ -271,7 +271,7 @@ def read(*blocks: Any) -> tuple[Conversation, list[str]]:
 def test_a_result_in_order_is_left_as_it_is() -> None:
     given = Conversation("m", (Message("user", (result(Text("a"), Text(" ")), Text("b"))),))
     notes = Notes()
-    assert ReadResults().forward(given, notes, Facts())[0] is given
+    assert FlattenResults().forward(given, notes, Facts())[0] is given
     assert not list(notes)
 
 
@@ -388,5 +388,5 @@ def test_a_part_that_only_kiro_knows_comes_back_as_it_came() -> None:
     result: Body = {"toolUseId": "t1", "content": [part], "status": "success"}
     parsed = parse_result(Fields(result, "toolResults[0]", MalformedRequest))
     turn = render_turn(Message("user", (parsed,)), "AI_EDITOR")
-    body: Any = turn if isinstance(turn, dict) else object_of(turn)
+    body: Any = turn if isinstance(turn, dict) else to_json_object(turn)
     assert body["userInputMessage"]["userInputMessageContext"]["toolResults"] == [result]

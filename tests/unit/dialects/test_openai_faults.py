@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.openai import DIALECT, OpenaiBinding
-from dragoman.dialects.openai.shapes import OpenaiPlain
+from dragoman.dialects.openai.shapes import OpenaiSummaryReader
 from dragoman.errors import DragomanError, Fault, Kind, MalformedRequest
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.wire.frame import Payload
@@ -241,7 +241,7 @@ def _bent(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def test_a_plain_reply_is_read() -> None:
-    seen = OpenaiPlain("").reply(json.dumps(PLAIN).encode())
+    seen = OpenaiSummaryReader("").reply(json.dumps(PLAIN).encode())
     assert seen is not None
     assert (seen.usage, seen.stop) == (Usage(5, 3, 4, reasoning=1), Stop(Why.END))
 
@@ -249,7 +249,7 @@ def test_a_plain_reply_is_read() -> None:
 @given(_bent())
 def test_a_plain_reply_says_what_the_codec_reads(body: dict[str, Any]) -> None:
     raw = json.dumps(body).encode()
-    seen = OpenaiPlain("").reply(raw)
+    seen = OpenaiSummaryReader("").reply(raw)
     if seen is None:
         return
     try:
@@ -262,4 +262,4 @@ def test_a_plain_reply_says_what_the_codec_reads(body: dict[str, Any]) -> None:
 def test_a_broken_reply_is_left_to_the_codec() -> None:
     whole = json.dumps(PLAIN).encode()
     for broken in (b"", b"<html>", whole[:-1], whole.replace(b"Hi", b"\xff"), whole + b"x", b'{"error":{}}'):
-        assert OpenaiPlain("").reply(broken) is None
+        assert OpenaiSummaryReader("").reply(broken) is None

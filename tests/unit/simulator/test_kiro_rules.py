@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dragoman
-from dragoman.dialects.kiro.pixels import pixels
+from dragoman.dialects.kiro.image_size import parse_image_size
 from dragoman.simulator import running_simulator
 from dragoman.simulator.faults import FAULTS, parse_fault
 from dragoman.simulator.kiro.rules import RULES, first_refusal, refusals
@@ -169,7 +169,7 @@ PICTURES = (
 
 @pytest.mark.parametrize(("data", "edges"), [row[1:] for row in PICTURES], ids=[row[0] for row in PICTURES])
 def test_the_edges_of_an_image_are_read_from_its_head(data: bytes, edges: tuple[int, ...]) -> None:
-    assert pixels(data) == edges
+    assert parse_image_size(data) == edges
 
 
 # --- laws

@@ -26,25 +26,25 @@ Names: TypeAlias = Mapping[str, str]
 _HUMP = re.compile(r"(?<!^)(?=[A-Z])")
 
 
-def names(*known: str) -> Names:
+def snake_to_camel(*known: str) -> Names:
     """Known names by their other spelling: services that read protobuf's JSON take both."""
     return {snake: name for name in known if (snake := _HUMP.sub("_", name).lower()) != name}
 
 
-def read(value: Json, at: str, blame: type[DragomanError], known: Names) -> Fields:
+def read_object(value: Json, at: str, blame: type[DragomanError], known: Names) -> Fields:
     """An object, its known names in camelCase."""
     if isinstance(value, dict) and not value.keys().isdisjoint(known):
         value = {known.get(name, name): each for name, each in value.items()}
     return Fields(value, at, blame)
 
 
-def child(fields: Fields, name: str, known: Names) -> Fields | None:
+def take_object(fields: Fields, name: str, known: Names) -> Fields | None:
     """Take an object, or None when it is absent or null."""
     value = fields.any(name)
-    return None if value is None else read(value, fields.path(name), fields.blame, known)
+    return None if value is None else read_object(value, fields.path(name), fields.blame, known)
 
 
-def each_of(fields: Fields, name: str) -> Iterator[tuple[str, Json]]:
+def take_items(fields: Fields, name: str) -> Iterator[tuple[str, Json]]:
     """Take an array, item by item with its place. The service reads a lone object as an array of one."""
     if isinstance(fields.peek(name), dict):
         yield fields.path(name), fields.any(name)
@@ -59,7 +59,7 @@ _VERSION = re.compile(r"gemini-(\d+)")
 _LEVELS_SINCE = 3
 
 
-def is_older(model: str) -> bool:
+def is_before_gemini_3(model: str) -> bool:
     """A model before Gemini 3: it thinks by budget, signs nothing that must come back, takes no media in results."""
     if "gemma" in model:
         return True
@@ -69,15 +69,15 @@ def is_older(model: str) -> bool:
 
 # --- media, both directions: bytes inside the part, or an address
 
-_DATA = names("mimeType", "displayName", "fileUri")
-NAMED = "~named"  # the name is the client's own displayName
+_DATA = snake_to_camel("mimeType", "displayName", "fileUri")
+OWN_DISPLAY_NAME = "~named"  # the name is the client's own displayName
 
 _MEDIA: dict[str, Literal["image", "audio", "video"]] = {"image": "image", "audio": "audio", "video": "video"}
 
 
 def parse_media(fields: Fields, name: str) -> Media:
     """The media in `inlineData` or `fileData`; what else the part says is kept beside it."""
-    data = child(fields, name, _DATA)
+    data = take_object(fields, name, _DATA)
     assert data is not None
     mime, title = data.text("mimeType", ""), data.text("displayName", "")
     how: Literal["base64", "url"] = "base64" if name == "inlineData" else "url"
@@ -88,7 +88,7 @@ def parse_media(fields: Fields, name: str) -> Media:
     if unknown := data.rest():
         rest[name] = unknown
     if title:
-        rest[NAMED] = True
+        rest[OWN_DISPLAY_NAME] = True
     kind = (mime or mimetypes.guess_type(content)[0] or "" if how == "url" else mime).partition("/")[0].lower()
     return Media(
         _MEDIA.get(kind, "document"), mime, how, content, title, extra=KEPT.extra_of(rest), at=Where(fields.at)
@@ -116,8 +116,8 @@ def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
 
 # --- results of calls, both directions: what a tool said stands inside an object here
 
-MADE = "call_gemini_"  # ids of calls that have none begin so
-_RESULT_PART = names("inlineData", "fileData")
+CALL_ID_PREFIX = "call_gemini_"  # ids of calls that have none begin so
+_RESULT_PART = snake_to_camel("inlineData", "fileData")
 _SAYING = {"output": False, "result": False, "error": True}
 # What stands in each of them that is what the result says; around anything else the object itself is.
 _WRAPPED: dict[str, tuple[type, ...]] = {
@@ -177,7 +177,7 @@ def _part_of(value: Json, at: str, blame: type[DragomanError]) -> Iterable[Text 
         for index, each in enumerate(value):
             yield from _part_of(each, f"{at}[{index}]", blame)
     elif isinstance(value, dict):
-        fields = read(value, at, blame, _RESULT_PART)
+        fields = read_object(value, at, blame, _RESULT_PART)
         whole = fields.rest()
         name = next((name for name in ("inlineData", "fileData") if fields.peek(name) is not None), "")
         try:
@@ -254,7 +254,7 @@ def _as_it_came(kept: Mapping[str, Json], text: str, is_error: bool) -> Json:
 
 # --- parts, both directions. The same readers serve a client's request and an upstream's reply; blame differs
 
-_PART = names(
+_PART = snake_to_camel(
     "thoughtSignature",
     "functionCall",
     "functionResponse",
@@ -273,16 +273,16 @@ def parse_part(value: Json, at: str, blame: type[DragomanError], pairs: Pairs | 
     """One part; `pairs` gives ids where a request has none. A string is a text."""
     if isinstance(value, str):
         return Text(value, at=Where(at))
-    fields = read(value, at, blame, _PART)
+    fields = read_object(value, at, blame, _PART)
     if fields.peek("functionCall") is not None:
         return _call(fields, pairs)
     if fields.peek("functionResponse") is not None:
-        return parse_result(fields, pairs or Pairs(MADE))
+        return parse_result(fields, pairs or Pairs(CALL_ID_PREFIX))
     for name in ("inlineData", "fileData"):
         if fields.peek(name) is not None:
             return parse_media(fields, name)
     if fields.peek("text") is not None or fields.rest().keys() <= {"text", "thought", "thoughtSignature"}:
-        text, thought, seal = fields.text("text", ""), fields.flag("thought", False), take_seal(fields)
+        text, thought, seal = fields.text("text", ""), fields.flag("thought", False), take_signature(fields)
         if thought:
             return Reasoning(text, FAMILY, seal, extra=KEPT.extra(fields), at=Where(at))
         return Text(text, seal=seal, extra=KEPT.extra(fields), at=Where(at))
@@ -291,7 +291,7 @@ def parse_part(value: Json, at: str, blame: type[DragomanError], pairs: Pairs | 
     )
 
 
-def take_seal(fields: Fields) -> Seal | None:
+def take_signature(fields: Fields) -> Seal | None:
     signature = fields.text("thoughtSignature", "")
     return Seal(FAMILY, signature) if signature else None
 
@@ -302,7 +302,7 @@ def _call(fields: Fields, pairs: Pairs | None) -> ToolCall:
     if value is not None and not isinstance(value, dict):
         call.fail("args", "expected an object")
     arguments = "" if value is None else json_text(value, call.path("args"), call.blame)
-    seal = take_seal(fields)
+    seal = take_signature(fields)
     rest = to_keep(fields.rest())
     if unknown := call.rest():
         rest["functionCall"] = unknown
@@ -327,13 +327,13 @@ def render_part(
 def _bare(block: Text | Reasoning | Media | ToolCall | Opaque, blame: type[DragomanError]) -> dict[str, Json]:
     match block:
         case Text():
-            return {"text": block.text, **render_seal(block.seal)}
+            return {"text": block.text, **render_signature(block.seal)}
         case Reasoning():
-            return {"text": block.text, "thought": True, **render_seal(block.seal)}
+            return {"text": block.text, "thought": True, **render_signature(block.seal)}
         case ToolCall():
             call: dict[str, Json] = {"id": block.id} if block.id and MINTED not in KEPT.own_fields(block.extra) else {}
             call |= {"name": block.name, "args": render_arguments(block, blame)}
-            return {"functionCall": call, **render_seal(block.seal)}
+            return {"functionCall": call, **render_signature(block.seal)}
         case Media():
             return render_media(block, blame)
         case Opaque():
@@ -341,5 +341,5 @@ def _bare(block: Text | Reasoning | Media | ToolCall | Opaque, blame: type[Drago
     assert_never(block)
 
 
-def render_seal(seal: Seal | None) -> dict[str, Json]:
+def render_signature(seal: Seal | None) -> dict[str, Json]:
     return {"thoughtSignature": seal.data} if seal else {}

@@ -12,12 +12,19 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.base import Call, Model, Operation, in_cache_order
 from dragoman.dialects.gemini import reply, request, rules
-from dragoman.dialects.gemini.blocks import FAMILY, KEPT, NAMED, is_older, names, read
-from dragoman.dialects.gemini.encoder import ARRAY, ITEM, GeminiEncoder
+from dragoman.dialects.gemini.blocks import (
+    FAMILY,
+    KEPT,
+    OWN_DISPLAY_NAME,
+    is_before_gemini_3,
+    read_object,
+    snake_to_camel,
+)
+from dragoman.dialects.gemini.encoder import ARRAY_ITEM, JSON_ARRAY, GeminiEncoder
 from dragoman.dialects.gemini.reply import status_of
-from dragoman.dialects.gemini.request import KNOBS
+from dragoman.dialects.gemini.request import SAMPLING_FIELDS
 from dragoman.dialects.gemini.rules import RULES
-from dragoman.dialects.gemini.stream import GeminiDecoder, GeminiFrames
+from dragoman.dialects.gemini.stream import GeminiDecoder, GeminiFrameDecoder
 from dragoman.dialects.kit.binding import EVENTS, JSON, json_post
 from dragoman.dialects.kit.faults import refusal
 from dragoman.errors import Fault, MalformedRequest
@@ -54,7 +61,7 @@ class AskForEvents(Filter):
         return structs.replace(conversation, hints=None), None
 
 
-class OneChoice(Filter):
+class ChooseOnlyTool(Filter):
     """A choice limited to one tool is the choice of that tool: the service says both alike."""
 
     name = "gemini.one_choice"
@@ -68,7 +75,7 @@ class OneChoice(Filter):
         return structs.replace(conversation, tool_choice=structs.replace(choice, mode="one")), None
 
 
-class EffortAsBudget(Filter):
+class ConvertEffortToBudget(Filter):
     """Older models know no level of thinking, only a budget."""
 
     name = "gemini.effort_as_budget"
@@ -85,7 +92,7 @@ class EffortAsBudget(Filter):
         return structs.replace(conversation, thinking=thinking), None
 
 
-class SettleThinking(Filter):
+class UseOneThinkingSetting(Filter):
     """Thinking by a budget, by a level or by itself, never by two of these."""
 
     name = "gemini.settle_thinking"
@@ -110,7 +117,7 @@ def _settled(asked: Thinking) -> Thinking:
     return Thinking("adaptive" if asked.mode == "on" else asked.mode, "", None, asked.show)
 
 
-class SettleResults(EachMessage):
+class MergeResultTexts(EachMessage):
     """A result has one text, and it comes first."""
 
     name = "gemini.settle_results"
@@ -128,7 +135,7 @@ class SettleResults(EachMessage):
         return (structs.replace(block, content=(text, *others)),)
 
 
-class FitMedia(EachMessage):
+class FillMediaTypes(EachMessage):
     """Media by address needs a type, and none has a name."""
 
     name = "gemini.fit_media"
@@ -150,7 +157,7 @@ class FitMedia(EachMessage):
             )
             notes.added("gemini.media.type", block.at.path, f"its type must be told; it is said to be {mime}")
             block = structs.replace(block, mime=mime)
-        if block.name and NAMED not in KEPT.own_fields(block.extra):
+        if block.name and OWN_DISPLAY_NAME not in KEPT.own_fields(block.extra):
             notes.dropped("gemini.media.name", block.at.path, f"its name {block.name!r} has no place")
             block = structs.replace(block, name="")
         return block
@@ -198,7 +205,7 @@ class GeminiCodec(Struct, frozen=True):
     family: ClassVar[str] = FAMILY
 
     def capabilities(self, model: str) -> Capabilities:
-        older = is_older(model)
+        older = is_before_gemini_3(model)
         return Capabilities(
             system="leading",
             turns="merge",
@@ -212,7 +219,7 @@ class GeminiCodec(Struct, frozen=True):
                 (kind, how) for kind in ("image", "document", "audio", "video") for how in ("base64", "url")
             ),
             seals=frozenset({FAMILY}),
-            knobs=frozenset(KNOBS),
+            knobs=frozenset(SAMPLING_FIELDS),
             knob_ranges=(
                 ("temperature", 0, 2),
                 ("top_p", 0, 1),
@@ -225,18 +232,18 @@ class GeminiCodec(Struct, frozen=True):
             holds=frozenset({"cachedContent"}),
             files=FAMILY,
             addresses=("gs://", "https://generativelanguage.googleapis.com/"),
-            stop_limit=rules.MOST_STOPS,
+            stop_limit=rules.MAX_STOP_SEQUENCES,
         )
 
     def quirks(self, model: str) -> Sequence[Filter]:
-        older = is_older(model)
+        older = is_before_gemini_3(model)
         return (
-            *((EffortAsBudget(),) if older else ()),
+            *((ConvertEffortToBudget(),) if older else ()),
             AskForEvents(),
-            OneChoice(),
-            SettleThinking(),
-            SettleResults(),
-            FitMedia(),
+            ChooseOnlyTool(),
+            UseOneThinkingSetting(),
+            MergeResultTexts(),
+            FillMediaTypes(),
             *(() if older else (SignCalls(),)),
         )
 
@@ -249,7 +256,7 @@ class GeminiCodec(Struct, frozen=True):
     parse_fault = staticmethod(reply.parse_fault)
     render_fault = staticmethod(reply.render_fault)
     breaches = staticmethod(rules.breaches)
-    stream_breaches = staticmethod(rules.Lint.breaches)
+    stream_breaches = staticmethod(rules.GeminiStreamLint.breaches)
     rules = staticmethod(RULES.declared)
 
 
@@ -266,7 +273,7 @@ _LIST = re.compile(rf"({_VERSION})/models(?:/(.+?))?/?\Z", re.DOTALL)
 _OWNER = re.compile(r"(?:projects/[^/]+/locations/[^/]+/)?(?:publishers/[^/]+/)?models/")
 _SHARED = "/v1"  # where other dialects list their models too
 _HEADERS = ("x-goog-api-key", "x-goog-api-client")
-_COUNT = names("generateContentRequest")
+_COUNT = snake_to_camel("generateContentRequest")
 
 
 class GeminiBinding(Struct, frozen=True):
@@ -285,10 +292,12 @@ class GeminiBinding(Struct, frozen=True):
         model, method = path_name(model_in(found[1])), found[2]
         fields = Fields.of(request) if request.body else Fields({})
         if _METHODS[method] == "count":
-            body = read(fields.rest(), "", MalformedRequest, _COUNT)  # it holds a whole request, or contents alone
+            body = read_object(
+                fields.rest(), "", MalformedRequest, _COUNT
+            )  # it holds a whole request, or contents alone
             return Call("count", model, False, (body.maybe_child("generateContentRequest") or body).rest())
         stream = method.startswith("stream")
-        hints = {"alt": ARRAY} if stream and request.parameter("alt") != "sse" else {}
+        hints = {"alt": JSON_ARRAY} if stream and request.parameter("alt") != "sse" else {}
         return Call("generate", model, stream, fields.rest(), hints)
 
     def unwrap(self, body: Json) -> Call:
@@ -308,15 +317,15 @@ class GeminiBinding(Struct, frozen=True):
         body = in_cache_order(body, ("tools", "systemInstruction"), "contents")
         if not call.stream:
             return json_post(f"{path}:generateContent", body)
-        if call.hints.get("alt") == ARRAY:
+        if call.hints.get("alt") == JSON_ARRAY:
             return json_post(f"{path}:streamGenerateContent", body)
         return json_post(f"{path}:streamGenerateContent", body, EVENTS, query="alt=sse")
 
     def frames(self) -> FrameDecoder:
-        return GeminiFrames()
+        return GeminiFrameDecoder()
 
     def frame(self, payload: Payload) -> bytes:
-        if payload.kind == ITEM:
+        if payload.kind == ARRAY_ITEM:
             return payload.data
         if payload.error:
             # As an event, which every reader of events sees, and Google's Python SDK raises. Then bare, as the service

@@ -11,8 +11,14 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from dragoman.dialects.base import Encoder, World
-from dragoman.dialects.gemini.blocks import FAMILY, KEPT, render_part, render_seal
-from dragoman.dialects.gemini.reply import block_feedback, render_fault, render_sources, render_stop, render_usage
+from dragoman.dialects.gemini.blocks import FAMILY, KEPT, render_part, render_signature
+from dragoman.dialects.gemini.reply import (
+    render_block_feedback,
+    render_fault,
+    render_sources,
+    render_stop,
+    render_usage,
+)
 from dragoman.dialects.kit.values import render_arguments
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
@@ -22,8 +28,8 @@ from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
 
-ITEM = b"item"  # the kind of a payload that is part of an array
-ARRAY = "json"  # what the hint `alt` says where an array was asked for
+ARRAY_ITEM = b"item"  # the kind of a payload that is part of an array
+JSON_ARRAY = "json"  # what the hint `alt` says where an array was asked for
 _FRAME = b'{"candidates":[{"content":{"role":"model","parts":[%b]},"index":%d}]%b'
 _TEXT = b'{"text":%b}'
 _THOUGHT = b'{"text":%b,"thought":true}'
@@ -38,7 +44,7 @@ class GeminiEncoder(Encoder):
         self._budget = budget or ev.Budget()
         self._model = asked.model
         self._world = world
-        self._array = KEPT.own_fields(asked.hints).get("alt") == ARRAY
+        self._array = KEPT.own_fields(asked.hints).get("alt") == JSON_ARRAY
         self._items = 0
         self._tail = b"}"
         self._first: dict[str, Json] = {}  # what only the first frame says
@@ -102,7 +108,7 @@ class GeminiEncoder(Encoder):
                     self._seals[key] = seal
                 else:
                     thought: dict[str, Json] = {"thought": True} if key in self._thinks else {}
-                    yield self._part(key, jsonio.encode({"text": "", **thought, **render_seal(seal)}))
+                    yield self._part(key, jsonio.encode({"text": "", **thought, **render_signature(seal)}))
             case ev.BlockEnded(key):
                 yield from self._ended(key)
             case ev.UsageReported(usage):
@@ -162,12 +168,12 @@ class GeminiEncoder(Encoder):
         if self._stops or not self._usage_told:
             yield self._last()
         if self._array:
-            yield Payload(ITEM, b"[]" if not self._items else b"]")
+            yield Payload(ARRAY_ITEM, b"[]" if not self._items else b"]")
 
     def _last(self) -> Payload:
         body: dict[str, Json] = {}
         stops = sorted(self._stops.items())
-        if len(stops) == 1 and (feedback := block_feedback(stops[0][1], self._said)):
+        if len(stops) == 1 and (feedback := render_block_feedback(stops[0][1], self._said)):
             body |= feedback
         elif stops:
             body["candidates"] = [
@@ -184,7 +190,7 @@ class GeminiEncoder(Encoder):
             yield Payload(b"", data, True)
             return
         yield self._payload(data)
-        yield Payload(ITEM, b"]", True)
+        yield Payload(ARRAY_ITEM, b"]", True)
 
     def _opaque(self, event: ev.OpaqueEvent) -> Payload:
         if event.family == FAMILY:
@@ -216,12 +222,12 @@ class GeminiEncoder(Encoder):
         if not self._array:
             return Payload(b"", data)
         self._items += 1
-        return Payload(ITEM, (b"[" if self._items == 1 else b",\r\n") + data)
+        return Payload(ARRAY_ITEM, (b"[" if self._items == 1 else b",\r\n") + data)
 
 
 def _whole_call(call: ToolCall) -> bytes:
     value = render_arguments(call, LocalMisuse)
-    extra = KEPT.with_extra({**render_seal(call.seal)}, call.extra)
+    extra = KEPT.with_extra({**render_signature(call.seal)}, call.extra)
     inner = extra.pop("functionCall", None)
     if isinstance(inner, dict):
         return jsonio.encode({"functionCall": {"id": call.id, "name": call.name, "args": value, **inner}, **extra})

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import World
-from dragoman.dialects.gemini.blocks import FAMILY, KEPT, names, parse_part, read, render_part
+from dragoman.dialects.gemini.blocks import FAMILY, KEPT, parse_part, read_object, render_part, snake_to_camel
 from dragoman.dialects.kit.faults import FaultTable, unreadable
 from dragoman.dialects.kit.settings import guards_depth
 from dragoman.dialects.kit.values import decoded, items, members, objects, text
@@ -143,9 +143,9 @@ def render_fault(fault: Fault) -> bytes:
 
 
 Arguments: TypeAlias = dict[tuple[int, int], str]
-RESPONSE = names("usageMetadata", "modelVersion", "responseId", "promptFeedback")
-CANDIDATE = names("finishReason", "finishMessage", "tokenCount", "safetyRatings", "citationMetadata")
-_FEEDBACK = names("blockReason", "blockReasonMessage", "safetyRatings")
+RESPONSE = snake_to_camel("usageMetadata", "modelVersion", "responseId", "promptFeedback")
+CANDIDATE = snake_to_camel("finishReason", "finishMessage", "tokenCount", "safetyRatings", "citationMetadata")
+_FEEDBACK = snake_to_camel("blockReason", "blockReasonMessage", "safetyRatings")
 _CONTINUATION = "CONTINUATION"
 _USUAL = {Why.LENGTH: "MAX_TOKENS", Why.CONTEXT: "MAX_TOKENS", Why.REFUSAL: "SAFETY"}
 _USUALLY = "STOP"
@@ -165,7 +165,7 @@ UNSPECIFIED = ("", "FINISH_REASON_UNSPECIFIED")
 @guards_depth(BadFrame, "the reply is nested too deeply")
 def parse_reply(body: bytes, asked: Conversation) -> Reply:
     """Read a whole reply. Raises UpstreamViolation, or UpstreamFault if it is an error after all."""
-    fields, arguments = open_response(body), raw_arguments(body)
+    fields, arguments = read_response(body), raw_arguments(body)
     usage = fields.any("usageMetadata")
     entries = candidates(fields)
     blocked = None if entries else parse_block_reason(fields)
@@ -184,7 +184,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
     )
 
 
-def open_response(body: bytes) -> Fields:
+def read_response(body: bytes) -> Fields:
     """The object of a reply or of a frame. Raises UpstreamFault for an error."""
     try:
         data = jsonio.decode(body)
@@ -192,7 +192,7 @@ def open_response(body: bytes) -> Fields:
         raise BadFrame(f"not JSON: {error}") from None
     if not isinstance(data, dict):
         raise BadFrame("expected an object")
-    fields = read(data, "", MissingField, RESPONSE)
+    fields = read_object(data, "", MissingField, RESPONSE)
     if fields.peek("error") is not None:
         fault = fault_of(fields.rest())
         raise UpstreamFault(fault.message, fault=fault)
@@ -213,7 +213,7 @@ class Candidate(Struct, frozen=True):
 def candidates(fields: Fields) -> list[Candidate]:
     found = []
     for position, item in enumerate(fields.array("candidates", [])):
-        entry = read(item, f"candidates[{position}]", fields.blame, CANDIDATE)
+        entry = read_object(item, f"candidates[{position}]", fields.blame, CANDIDATE)
         content = entry.maybe_child("content")
         entry.any("content")
         parts = content.array("parts", []) if content else []
@@ -227,7 +227,7 @@ def parse_block_reason(fields: Fields) -> Stop | None:
     value = fields.peek("promptFeedback")
     if value is None:
         return None
-    feedback = read(value, "promptFeedback", fields.blame, _FEEDBACK)
+    feedback = read_object(value, "promptFeedback", fields.blame, _FEEDBACK)
     if not feedback.text("blockReason", ""):
         return None
     fields.any("promptFeedback")
@@ -235,8 +235,8 @@ def parse_block_reason(fields: Fields) -> Stop | None:
 
 
 def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
-    blocks = [block for block in parse_parts(candidate, arguments) if not says_nothing(block)]
-    demand_readable(candidate, said=bool(blocks))
+    blocks = [block for block in parse_parts(candidate, arguments) if not is_empty_block(block)]
+    check_readable(candidate, has_content=bool(blocks))
     called = any(isinstance(block, ToolCall) for block in blocks)
     if sources := parse_sources(candidate.rest):
         texts = [at for at, block in enumerate(blocks) if isinstance(block, Text)]
@@ -245,7 +245,7 @@ def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
     return Choice(tuple(blocks), parse_stop(candidate.reason, candidate.rest, called=called))
 
 
-def says_nothing(block: Block) -> bool:
+def is_empty_block(block: Block) -> bool:
     return isinstance(block, Text | Reasoning) and not (block.text or block.seal or block.extra)
 
 
@@ -273,7 +273,7 @@ def parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
     return Stop(why, None, KEPT.extra_of(kept | ({"candidate": rest} if rest else {})))
 
 
-def demand_readable(candidate: Candidate, *, said: bool) -> None:
+def check_readable(candidate: Candidate, *, has_content: bool) -> None:
     """Raise UpstreamFault for an answer that the service itself could not read.
 
     `said`: the answer has content. Content makes it an answer, unless the service dropped a call
@@ -282,7 +282,7 @@ def demand_readable(candidate: Candidate, *, said: bool) -> None:
     reason = candidate.reason
     if reason not in _MALFORMED and failure_kind(reason) is None:
         return
-    if said and reason not in _LOST_CALL:
+    if has_content and reason not in _LOST_CALL:
         return
     message = candidate.rest.get("finishMessage")
     words = f": {message}" if isinstance(message, str) and message else ""
@@ -350,7 +350,7 @@ def _as_written(call: ToolCall, text: str | None) -> ToolCall:
 def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
     """Say a whole reply."""
     body: dict[str, Json] = {}
-    if len(reply.choices) == 1 and (feedback := block_feedback(reply.choices[0].stop, reply.choices[0].blocks)):
+    if len(reply.choices) == 1 and (feedback := render_block_feedback(reply.choices[0].stop, reply.choices[0].blocks)):
         body |= feedback
     else:
         body["candidates"] = [_render_choice(choice, index) for index, choice in enumerate(reply.choices)]
@@ -361,7 +361,7 @@ def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
     return jsonio.encode(KEPT.with_extra(body, reply.extra))
 
 
-def block_feedback(stop: Stop, blocks: object) -> dict[str, Json]:
+def render_block_feedback(stop: Stop, blocks: object) -> dict[str, Json]:
     """What stands in the place of candidates where the prompt itself was refused."""
     feedback = KEPT.own_fields(stop.extra).get("promptFeedback")
     return {"promptFeedback": feedback} if feedback is not None and not blocks else {}
@@ -394,7 +394,7 @@ _NAMES = (
     _TOOLS,
     "totalTokenCount",
 )
-_COUNTS = names(*_NAMES)
+_COUNTS = snake_to_camel(*_NAMES)
 
 
 def parse_usage(value: Json) -> Usage | None:

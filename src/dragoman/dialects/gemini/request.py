@@ -7,7 +7,16 @@ from collections.abc import Iterable, Sequence
 from msgspec import structs
 
 from dragoman.dialects.base import Call
-from dragoman.dialects.gemini.blocks import FAMILY, KEPT, MADE, child, names, parse_part, read, render_part
+from dragoman.dialects.gemini.blocks import (
+    CALL_ID_PREFIX,
+    FAMILY,
+    KEPT,
+    parse_part,
+    read_object,
+    render_part,
+    snake_to_camel,
+    take_object,
+)
 from dragoman.dialects.gemini.tools import json_schema, parse_choice, parse_tools, render_choice, render_tools
 from dragoman.dialects.kit.settings import guards_depth, take_choices, take_knobs, take_limit, take_stops
 from dragoman.dialects.kit.values import Pairs
@@ -17,7 +26,7 @@ from dragoman.model.conversation import Conversation, Held, Message, Output, Rol
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
-_BODY = names("systemInstruction", "toolConfig", "generationConfig", "safetySettings", "cachedContent")
+_BODY = snake_to_camel("systemInstruction", "toolConfig", "generationConfig", "safetySettings", "cachedContent")
 _NOT_CACHED = (
     "the cached content is held by Google, and this upstream does not have it; send its system instruction, tools and"
     " contents in the request"
@@ -38,7 +47,7 @@ _ROLES: dict[str, Role] = {
 @guards_depth(MalformedRequest)
 def parse_request(call: Call) -> Conversation:
     """Read a request. Raises MalformedRequest, naming the place."""
-    fields = read(call.body, "", MalformedRequest, _BODY)
+    fields = read_object(call.body, "", MalformedRequest, _BODY)
     fields.any("model")
     kept: dict[str, Json] = {}
     asked, left = _settings(call, fields)
@@ -65,7 +74,7 @@ def parse_request(call: Call) -> Conversation:
 
 
 def _messages(value: Json) -> Iterable[Message]:
-    pairs = Pairs(MADE)
+    pairs = Pairs(CALL_ID_PREFIX)
     items = value if isinstance(value, list) else [] if value is None else [value]
     at = "contents[{}]" if isinstance(value, list) else "contents"
     for index, item in enumerate(items):
@@ -129,7 +138,7 @@ def _system(value: Json, kept: dict[str, Json]) -> tuple[Text, ...]:
     if isinstance(value, str | list):
         value = {"parts": value}
     fields = Fields(value, "systemInstruction")
-    texts = tuple(map(_system_text, _parts(fields, Pairs(MADE))))
+    texts = tuple(map(_system_text, _parts(fields, Pairs(CALL_ID_PREFIX))))
     if rest := fields.rest():
         kept["systemInstruction"] = rest
     return texts
@@ -189,7 +198,7 @@ def _render_contents(messages: Sequence[Message]) -> list[Json]:
 
 # --- `generationConfig`, both directions
 
-KNOBS = {
+SAMPLING_FIELDS = {
     "temperature": "temperature",
     "top_p": "topP",
     "top_k": "topK",
@@ -197,8 +206,8 @@ KNOBS = {
     "presence_penalty": "presencePenalty",
     "frequency_penalty": "frequencyPenalty",
 }
-CONFIG = names(
-    *KNOBS.values(),
+CONFIG = snake_to_camel(
+    *SAMPLING_FIELDS.values(),
     "maxOutputTokens",
     "stopSequences",
     "candidateCount",
@@ -207,7 +216,7 @@ CONFIG = names(
     "responseJsonSchema",
     "thinkingConfig",
 )
-_THINKING = names("includeThoughts", "thinkingBudget", "thinkingLevel")
+_THINKING = snake_to_camel("includeThoughts", "thinkingBudget", "thinkingLevel")
 _LEVELS = ("minimal", "low", "medium", "high")
 _JSON = "application/json"
 _SHAPE = "~schema"  # the schema as it came, in OpenAPI's spelling
@@ -216,11 +225,11 @@ _DYNAMIC = -1
 
 def _settings(call: Call, fields: Fields) -> tuple[Conversation, dict[str, Json]]:
     """What a request's configuration says, as a conversation without messages, and what no other family knows of it."""
-    config = child(fields, "generationConfig", CONFIG) or Fields({}, "generationConfig")
+    config = take_object(fields, "generationConfig", CONFIG) or Fields({}, "generationConfig")
     asked = Conversation(
         call.model,
         (),
-        knobs=take_knobs(config, KNOBS),
+        knobs=take_knobs(config, SAMPLING_FIELDS),
         max_tokens=take_limit(config, "maxOutputTokens"),
         stop=take_stops(config, "stopSequences"),
         choices=take_choices(config, "candidateCount"),
@@ -259,7 +268,7 @@ def _output(config: Fields) -> Output:
 
 
 def _thinking(config: Fields) -> tuple[Thinking, dict[str, Json]]:
-    thinking = child(config, "thinkingConfig", _THINKING)
+    thinking = take_object(config, "thinkingConfig", _THINKING)
     if thinking is None:
         return Thinking(), {}
     budget, level = thinking.integer("thinkingBudget", None), thinking.text("thinkingLevel", "")
@@ -283,9 +292,9 @@ def _thinking(config: Fields) -> tuple[Thinking, dict[str, Json]]:
 def render_settings(conversation: Conversation) -> dict[str, Json]:
     config: dict[str, Json] = {}
     for name, value in conversation.knobs.items():
-        if name not in KNOBS:
+        if name not in SAMPLING_FIELDS:
             raise Unrepresentable("there is no such knob here", at=name)
-        config[KNOBS[name]] = value
+        config[SAMPLING_FIELDS[name]] = value
     if conversation.max_tokens is not None:
         config["maxOutputTokens"] = conversation.max_tokens
     if conversation.stop:

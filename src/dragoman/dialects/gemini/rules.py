@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from dragoman.dialects.base import Call
-from dragoman.dialects.gemini.blocks import is_older
+from dragoman.dialects.gemini.blocks import is_before_gemini_3
 from dragoman.dialects.kit.lint import StreamLint
 from dragoman.dialects.kit.values import Object, Placed, decoded, members, objects
 from dragoman.dialects.rulebook import Breach, Rulebook
@@ -63,7 +63,7 @@ stream.unfinished | observed | error | every candidate ends with a finishReason
 )
 
 
-MOST_STOPS = 5
+MAX_STOP_SEQUENCES = 5
 _NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,128}\Z")
 _ROLES = ("user", "model", "function")
 _MODES = ("AUTO", "ANY", "NONE", "VALIDATED", "MODE_UNSPECIFIED")
@@ -94,7 +94,7 @@ def breaches(call: Call) -> Sequence[Breach]:
     for content, at in contents:
         found.extend(_content(content, at))
     found.extend(_order(contents, continues=bool(body.get("cachedContent"))))
-    if call.model and not is_older(call.model):  # the model is in the path: a bare body does not tell it
+    if call.model and not is_before_gemini_3(call.model):  # the model is in the path: a bare body does not tell it
         found.extend(_signatures(contents))
     return found
 
@@ -277,8 +277,10 @@ def _settings(body: Object) -> Iterator[Breach]:
     if limit is not None and (type(limit) is not int or limit < 1):
         yield RULES.breach("maxOutputTokens.range", f"{at}.maxOutputTokens", "it must be a whole number, 1 or more")
     stops = config.get("stopSequences")
-    if isinstance(stops, list) and (len(stops) > MOST_STOPS or not all(stops)):
-        yield RULES.breach("stopSequences", f"{at}.stopSequences", f"there may be {MOST_STOPS}, none of them empty")
+    if isinstance(stops, list) and (len(stops) > MAX_STOP_SEQUENCES or not all(stops)):
+        yield RULES.breach(
+            "stopSequences", f"{at}.stopSequences", f"there may be {MAX_STOP_SEQUENCES}, none of them empty"
+        )
     thinking = members(config.get("thinkingConfig"))
     if "thinkingBudget" in thinking and "thinkingLevel" in thinking:
         yield RULES.breach("thinking.both", f"{at}.thinkingConfig", "it has a budget or a level, not both")
@@ -290,7 +292,7 @@ def _settings(body: Object) -> Iterator[Breach]:
 # --- what clients need of a stream, as a lint over captured frames; independent of the decoder and the encoder
 
 
-class Lint(StreamLint):
+class GeminiStreamLint(StreamLint):
     rules = RULES
 
     def __init__(self) -> None:

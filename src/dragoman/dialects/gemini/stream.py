@@ -16,7 +16,7 @@ from msgspec import structs
 
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.gemini import reply
-from dragoman.dialects.gemini.blocks import FAMILY, KEPT, names, parse_part
+from dragoman.dialects.gemini.blocks import FAMILY, KEPT, parse_part, snake_to_camel
 from dragoman.dialects.kit.pieces import Pieces
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated, UpstreamFault
 from dragoman.model import events as ev
@@ -35,7 +35,7 @@ class _Choice(Pieces):
 
     def __init__(self, index: int, keys: ev.BlockKeys) -> None:
         super().__init__(FAMILY, keys, index)
-        self.said = False
+        self.has_content = False
         self.sources: list[Opaque] = []  # what the answer cites: told at its end
         self.partial: PartialCall | None = None  # a call whose arguments come in pieces
         self.stopped = False
@@ -61,7 +61,7 @@ class GeminiDecoder(Decoder):
             return None
         events: list[ev.Event] = []
         try:
-            fields = reply.open_response(frame.data)
+            fields = reply.read_response(frame.data)
             self._response(fields, frame.data, events)
         except UpstreamFault as failed:
             self._over = True
@@ -118,13 +118,13 @@ class GeminiDecoder(Decoder):
         self, choice: _Choice, candidate: reply.Candidate, blocks: list[Block], events: list[ev.Event]
     ) -> None:
         for block in blocks:
-            if reply.says_nothing(block):
+            if reply.is_empty_block(block):
                 continue
             if choice.stopped:
                 raise OutOfOrder("content after its finishReason", at=candidate.at)
             if isinstance(block, ToolResult):
                 raise OutOfOrder("a result is no part of an answer", at=block.at.path)
-            choice.said = True
+            choice.has_content = True
             choice.add(block, events)
         rest = candidate.rest
         sources = [source for source in reply.parse_sources(rest) if source not in choice.sources] if rest else []
@@ -134,7 +134,7 @@ class GeminiDecoder(Decoder):
             if rest:
                 events.append(ev.OpaqueEvent(FAMILY, "candidate", {"index": choice.choice, "fields": rest}))
             return
-        reply.demand_readable(candidate, said=choice.said)
+        reply.check_readable(candidate, has_content=choice.has_content)
         stop = reply.parse_stop(candidate.reason, rest, called=choice.called)
         if choice.partial is not None:
             self._cut(choice, choice.partial, stop, candidate.at, events)
@@ -163,7 +163,7 @@ class GeminiDecoder(Decoder):
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,6})\]|\['([^']*)'\]")
 _VALUES = ("stringValue", "numberValue", "boolValue")
 _MOST_ITEMS = 10_000
-_SPELLINGS = names("functionCall", "partialArgs", "willContinue", "thoughtSignature", "jsonPath", *_VALUES)
+_SPELLINGS = snake_to_camel("functionCall", "partialArgs", "willContinue", "thoughtSignature", "jsonPath", *_VALUES)
 
 
 class PartialCall:
@@ -246,7 +246,7 @@ _BARE = re.compile(rb"[\r\n]\{")
 _SPACE = b" \t\r\n"
 
 
-class GeminiFrames:
+class GeminiFrameDecoder:
     """Feed bytes cut anywhere; get the same frames as if they came whole."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.dialects.gemini.blocks import FAMILY, KEPT, child, each_of, names, read
+from dragoman.dialects.gemini.blocks import FAMILY, KEPT, read_object, snake_to_camel, take_items, take_object
 from dragoman.dialects.kit.values import NO_PARAMETERS, tool_body
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Where
@@ -12,13 +12,13 @@ from dragoman.model.conversation import ToolChoice, ToolSpec, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
-_TOOL = names(
+_TOOL = snake_to_camel(
     "functionDeclarations", "googleSearch", "googleSearchRetrieval", "codeExecution", "urlContext", "computerUse",
     "fileSearch", "googleMaps",
 )  # fmt: skip
-_FUNCTION = names("parametersJsonSchema", "responseJsonSchema")
-_CONFIG = names("functionCallingConfig", "retrievalConfig")
-_CALLING = names("allowedFunctionNames", "streamFunctionCallArguments")
+_FUNCTION = snake_to_camel("parametersJsonSchema", "responseJsonSchema")
+_CONFIG = snake_to_camel("functionCallingConfig", "retrievalConfig")
+_CALLING = snake_to_camel("allowedFunctionNames", "streamFunctionCallArguments")
 _SHAPE = "~parameters"  # the parameters as they came, in OpenAPI's spelling
 
 # --- reading
@@ -26,10 +26,10 @@ _SHAPE = "~parameters"  # the parameters as they came, in OpenAPI's spelling
 
 def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
     found: list[ToolSpec | Opaque] = []
-    for at, item in each_of(fields, "tools"):
-        tool = read(item, at, fields.blame, _TOOL)
-        for place, each in each_of(tool, "functionDeclarations"):
-            found.append(_function(read(each, place, fields.blame, _FUNCTION)))
+    for at, item in take_items(fields, "tools"):
+        tool = read_object(item, at, fields.blame, _TOOL)
+        for place, each in take_items(tool, "functionDeclarations"):
+            found.append(_function(read_object(each, place, fields.blame, _FUNCTION)))
         if rest := tool.rest():
             found.append(Opaque(FAMILY, rest, next(iter(rest)), at=Where(tool.at)))
     return tuple(found)
@@ -58,8 +58,8 @@ _MODES = {"AUTO": "auto", "ANY": "any", "NONE": "none", "VALIDATED": "auto"}
 
 
 def parse_choice(fields: Fields, kept: dict[str, Json]) -> ToolChoice:
-    config = child(fields, "toolConfig", _CONFIG)
-    calling = child(config, "functionCallingConfig", _CALLING) if config else None
+    config = take_object(fields, "toolConfig", _CONFIG)
+    calling = take_object(config, "functionCallingConfig", _CALLING) if config else None
     choice, rest = _choice(calling) if calling else (ToolChoice(), {})
     left = config.rest() if config else {}
     if rest:
@@ -128,7 +128,7 @@ def render_choice(choice: ToolChoice) -> dict[str, Json]:
 
 # --- OpenAPI's Schema, as `parameters` and `responseSchema` have it, read as JSON Schema
 
-_NAMES = names(
+_NAMES = snake_to_camel(
     "additionalProperties",
     "anyOf",
     "maxItems",

@@ -8,30 +8,30 @@ from typing import Any, ClassVar, Literal
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import Call, Model, World
-from dragoman.dialects.kiro import encoder, faults, reading, rules, stream_rules
+from dragoman.dialects.kiro import encoder, faults, request_parser, rules, stream_rules
 from dragoman.dialects.kiro.encoder import KiroEncoder
 from dragoman.dialects.kiro.faults import status_of, type_of
-from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, known_window, model_of, name_of
-from dragoman.dialects.kiro.quirks.leaks import RecoverCalls
+from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, find_model, known_window, normalize_model_name
+from dragoman.dialects.kiro.quirks.raw_calls import RecoverCalls
 from dragoman.dialects.kiro.quirks.request import (
+    DropMaxTokens,
+    DropRepeatedText,
     FitImages,
     FitSize,
-    KeepOnce,
-    NameRequest,
-    NoLength,
-    ToldEnd,
-    WholeCharacters,
+    IdentifyRequest,
+    ReplaceSurrogates,
+    ReportMissingEnd,
 )
-from dragoman.dialects.kiro.quirks.thinking import AskThinking, WrapThinking
+from dragoman.dialects.kiro.quirks.thinking import AskForThinking, WrapThinking
 from dragoman.dialects.kiro.quirks.tools import (
     CleanSchemas,
+    FillToolDescriptions,
     FitTools,
-    GiveDescriptions,
-    LeaveOut,
+    RemoveUnsupportedTools,
     StubTools,
 )
-from dragoman.dialects.kiro.quirks.turns import BuildHistory, ReadResults
-from dragoman.dialects.kiro.request import FAMILY, STATE, USER, render_request, turns_of
+from dragoman.dialects.kiro.quirks.turns import BuildHistory, FlattenResults
+from dragoman.dialects.kiro.request import CONVERSATION_STATE, FAMILY, USER_MESSAGE, render_request, set_model_names
 from dragoman.dialects.kiro.rules import RULES
 from dragoman.dialects.kiro.stream import KiroDecoder
 from dragoman.dialects.kit.faults import refusal
@@ -98,10 +98,10 @@ class KiroCodec(Struct, frozen=True):
 
     def window(self, model: str) -> int:
         """The window that a percentage of context is of."""
-        return model_of(model).window if self.usage_window == "model" else self.usage_window
+        return find_model(model).window if self.usage_window == "model" else self.usage_window
 
     def capabilities(self, model: str) -> Capabilities:
-        known = model_of(model)
+        known = find_model(model)
         return Capabilities(
             system="none",
             turns="merge" if self.pairing == "merge" else "pair",
@@ -122,8 +122,8 @@ class KiroCodec(Struct, frozen=True):
             media=frozenset({("image", "base64")}) if known.images else frozenset(),
             named_media=frozenset(),
             seals=frozenset({FAMILY}),
-            efforts=_EFFORTS.get(known.asks, ()),
-            thinking=frozenset({"default", "adaptive"} if known.asks == "claude" else {"default"}),
+            efforts=_EFFORTS.get(known.thinking_style, ()),
+            thinking=frozenset({"default", "adaptive"} if known.thinking_style == "claude" else {"default"}),
             stop_limit=0,
             window=known_window(model),
         )
@@ -132,29 +132,34 @@ class KiroCodec(Struct, frozen=True):
         """In the order of their work; the first three run before drop_foreign, the fourth before rename_tools, those up
         to FitSize before fold_system, the rest after all shared filters."""
         return (
-            LeaveOut(),
+            RemoveUnsupportedTools(),
             WrapThinking(),
-            ReadResults(),
-            GiveDescriptions(),  # while tools have the client's names
+            FlattenResults(),
+            FillToolDescriptions(),  # while tools have the client's names
             # with the names and ids that go out, and before the system text has its place
-            NameRequest(self.conversation_id),
+            IdentifyRequest(self.conversation_id),
             FitTools(self.long_descriptions, self.max_tools),
             *((RecoverCalls(),) if self.recover_calls else ()),
-            AskThinking(),
-            FitSize(model_of(name_of(model)).window, self.oversize, self.history_limit, self.pairing == "merge"),
+            AskForThinking(),
+            FitSize(
+                find_model(normalize_model_name(model)).window,
+                self.oversize,
+                self.history_limit,
+                self.pairing == "merge",
+            ),
             # last
-            NoLength(),
+            DropMaxTokens(),
             FitImages(),
             CleanSchemas(),
             StubTools(),
-            WholeCharacters(),
+            ReplaceSurrogates(),
             BuildHistory(),
-            ToldEnd(),
-            *((KeepOnce(),) if self.drop_repeats else ()),
+            ReportMissingEnd(),
+            *((DropRepeatedText(),) if self.drop_repeats else ()),
         )
 
     def parse_request(self, call: Call) -> Conversation:
-        return reading.parse_request(reading.plain(call), self)
+        return request_parser.parse_request(request_parser.with_json_turns(call), self)
 
     render_request = render_request
 
@@ -177,9 +182,9 @@ class KiroCodec(Struct, frozen=True):
     render_fault = staticmethod(faults.render_fault)
 
     def breaches(self, call: Call) -> Sequence[Breach]:
-        return rules.breaches(reading.plain(call))
+        return rules.breaches(request_parser.with_json_turns(call))
 
-    stream_breaches = staticmethod(stream_rules.Lint.breaches)
+    stream_breaches = staticmethod(stream_rules.KiroStreamLint.breaches)
     rules = staticmethod(RULES.declared)
 
 
@@ -213,7 +218,7 @@ class KiroBinding(Struct, frozen=True):
     def wrap(self, call: Call) -> HttpRequest:
         if call.operation == "models":
             return HttpRequest("GET", _MODELS, "origin=AI_EDITOR", (("accept", "application/json"),))
-        body = turns_of(members(call.body), call.model, named=True) if call.model else call.body
+        body = set_model_names(members(call.body), call.model, named=True) if call.model else call.body
         try:
             data = jsonio.encode(body)
         except jsonio.JsonError as error:
@@ -246,14 +251,14 @@ class KiroTargetBinding(KiroBinding, frozen=True):
 def _call(fields: Fields, mode: str) -> Call:
     """The call, out of its envelope: the model stands in every user turn, the mode in a header or in the body."""
     mode = fields.text("agentMode", "") or mode
-    state = fields.child(STATE)
+    state = fields.child(CONVERSATION_STATE)
     current = state.child("currentMessage")
-    user = current.peek(USER)
+    user = current.peek(USER_MESSAGE)
     model = user.get("modelId") if isinstance(user, dict) else None
     if model is not None and not isinstance(model, str):
-        current.child(USER).fail("modelId", "expected a string")
-    body = fields.rest() | {STATE: {**state.rest(), "currentMessage": current.rest()}}
-    body = turns_of(body, model or "", named=False)
+        current.child(USER_MESSAGE).fail("modelId", "expected a string")
+    body = fields.rest() | {CONVERSATION_STATE: {**state.rest(), "currentMessage": current.rest()}}
+    body = set_model_names(body, model or "", named=False)
     return Call("generate", model or "", True, body, {} if mode in ("", _USUAL_MODE) else {_MODE: mode})
 
 

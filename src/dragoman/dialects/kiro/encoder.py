@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from dragoman.dialects.base import REAL_WORLD, Encoder, World
 from dragoman.dialects.kiro.faults import render_fault, type_of
-from dragoman.dialects.kiro.request import FAMILY, Settings, own_fields
-from dragoman.dialects.kiro.stream import REASONS, KiroDecoder
+from dragoman.dialects.kiro.request import FAMILY, KiroSettings, own_fields
+from dragoman.dialects.kiro.stream import STOP_REASONS, KiroDecoder
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
 from dragoman.model.assemble import fold, unfold
@@ -26,7 +26,7 @@ from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
 
 _CONTENT, _THOUGHT, _USE = b"assistantResponseEvent", b"reasoningContentEvent", b"toolUseEvent"
-_SAID = {why: reason for reason, why in reversed(REASONS.items())} | {Why.PAUSE: "END_TURN"}
+_SAID = {why: reason for reason, why in reversed(STOP_REASONS.items())} | {Why.PAUSE: "END_TURN"}
 
 _PAYLOAD = 128  # bytes of a payload that waits, beside its data
 
@@ -36,7 +36,9 @@ _Growth: TypeAlias = ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.S
 class KiroEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
-    def __init__(self, asked: Conversation, world: World, counting: Settings, budget: ev.Budget | None = None) -> None:
+    def __init__(
+        self, asked: Conversation, world: World, counting: KiroSettings, budget: ev.Budget | None = None
+    ) -> None:
         self._budget = budget or ev.Budget()
         self._model, self._extra = asked.model, asked.extra
         self._world = world
@@ -213,7 +215,7 @@ def _only_choice(choice: int) -> None:
 # --- Whole replies: this dialect has none, so they are whole streams, read and written as such
 
 
-def parse_reply(body: bytes, asked: Conversation, counting: Settings) -> Reply:
+def parse_reply(body: bytes, asked: Conversation, counting: KiroSettings) -> Reply:
     """Read a whole stream. Raises UpstreamViolation, or UpstreamFault if it failed. A call that was cut is left out."""
     frames, decoder = EventStreamDecoder(), KiroDecoder(asked, REAL_WORLD, counting)
     events: list[ev.Event] = []
@@ -225,7 +227,7 @@ def parse_reply(body: bytes, asked: Conversation, counting: Settings) -> Reply:
     return fold((*events, *decoder.close(None)))
 
 
-def render_reply(reply: Reply, asked: Conversation, world: World, counting: Settings) -> bytes:
+def render_reply(reply: Reply, asked: Conversation, world: World, counting: KiroSettings) -> bytes:
     """Write a reply as the stream of it."""
     encoder = KiroEncoder(asked, world, counting)
     return b"".join(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from dragoman.dialects.kiro.models import model_of
-from dragoman.dialects.kiro.request import count_input
+from dragoman.dialects.kiro.models import find_model
+from dragoman.dialects.kiro.request import estimate_input_tokens
 from dragoman.dialects.kit.faults import FaultTable, unreadable
 from dragoman.dialects.kit.values import decoded
 from dragoman.errors import Fault, Kind
@@ -86,7 +86,7 @@ _IMPROPER = "improperly formed request"
 _NEAR = 0.9  # of the window: an improper request of that size is most likely too long
 
 
-def context_full(tokens: int, window: int) -> Fault:
+def context_full_fault(tokens: int, window: int) -> Fault:
     """The words at which clients compact their conversation."""
     return Fault("context_full", f"prompt is too long: {tokens} tokens > {window} maximum", 400)
 
@@ -99,7 +99,7 @@ def parse_fault(response: HttpResponse, asked: Conversation | None = None) -> Fa
     wait = response.retry_after
     if not isinstance(body, dict):
         return Fault(kind, unreadable(response), response.status, wait, code=code.partition(":")[0])
-    sizes = None if asked is None else lambda: (count_input(asked), model_of(asked.model).window)
+    sizes = None if asked is None else lambda: (estimate_input_tokens(asked), find_model(asked.model).window)
     return fault_of(body, code, kind, response.status, wait, sizes)
 
 
@@ -141,7 +141,7 @@ def _too_long(sizes: Sizes | None, said: str) -> str:
     if sizes is None:
         return f"prompt is too long: {said}"
     tokens, window = sizes()
-    return context_full(max(tokens, window + 1), window).message
+    return context_full_fault(max(tokens, window + 1), window).message
 
 
 def render_fault(fault: Fault) -> bytes:

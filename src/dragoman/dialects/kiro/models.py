@@ -12,46 +12,46 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 # tags: in the text. claude, gpt: in additionalModelRequestFields, each in its own words. none: not at all.
-Asks: TypeAlias = Literal["tags", "claude", "gpt", "none"]
+ThinkingStyle: TypeAlias = Literal["tags", "claude", "gpt", "none"]
 
 CLAUDE_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 GPT_EFFORTS = ("low", "medium", "high", "xhigh")
-PATTERN = re.compile(r"[a-zA-Z0-9_:.-]{1,1024}")
+MODEL_ID_PATTERN = re.compile(r"[a-zA-Z0-9_:.-]{1,1024}")
 
 _USUAL_WINDOW = 200_000
 _MILLION = 1_000_000
 
 
-class Model(Struct, frozen=True):
+class KiroModel(Struct, frozen=True):
     window: int = _USUAL_WINDOW
-    asks: Asks = "none"
+    thinking_style: ThinkingStyle = "none"
     images: bool = False
 
 
-_OLD_CLAUDE = Model(asks="tags", images=True)  # every other Claude, legacy ids included
-_TABLE: dict[str, Model] = {
-    "auto": Model(asks="tags", images=True),  # the service chooses: its window is a guess
-    "claude-opus-5": Model(_MILLION, "claude", True),
-    "claude-sonnet-5": Model(_MILLION, "claude", True),
-    "claude-fable-5": Model(_MILLION, "claude", True),
-    "claude-opus-4.8": Model(_MILLION, "claude", True),
-    "claude-opus-4.7": Model(_MILLION, "claude", True),
-    "claude-opus-4.6": Model(_MILLION, "tags", True),
-    "claude-sonnet-4.6": Model(_MILLION, "tags", True),
+_OLD_CLAUDE = KiroModel(thinking_style="tags", images=True)  # every other Claude, legacy ids included
+_TABLE: dict[str, KiroModel] = {
+    "auto": KiroModel(thinking_style="tags", images=True),  # the service chooses: its window is a guess
+    "claude-opus-5": KiroModel(_MILLION, "claude", True),
+    "claude-sonnet-5": KiroModel(_MILLION, "claude", True),
+    "claude-fable-5": KiroModel(_MILLION, "claude", True),
+    "claude-opus-4.8": KiroModel(_MILLION, "claude", True),
+    "claude-opus-4.7": KiroModel(_MILLION, "claude", True),
+    "claude-opus-4.6": KiroModel(_MILLION, "tags", True),
+    "claude-sonnet-4.6": KiroModel(_MILLION, "tags", True),
     "claude-opus-4.5": _OLD_CLAUDE,
     "claude-sonnet-4.5": _OLD_CLAUDE,
     "claude-haiku-4.5": _OLD_CLAUDE,
     "claude-sonnet-4": _OLD_CLAUDE,
-    "gpt-5.6-sol": Model(272_000, "gpt"),
-    "gpt-5.6-terra": Model(272_000, "gpt"),
-    "gpt-5.6-luna": Model(272_000, "gpt"),
-    "deepseek-3.2": Model(128_000),
-    "minimax-m2.5": Model(),
-    "minimax-m2.1": Model(),
-    "glm-5": Model(),
-    "qwen3-coder-next": Model(256_000),
+    "gpt-5.6-sol": KiroModel(272_000, "gpt"),
+    "gpt-5.6-terra": KiroModel(272_000, "gpt"),
+    "gpt-5.6-luna": KiroModel(272_000, "gpt"),
+    "deepseek-3.2": KiroModel(128_000),
+    "minimax-m2.5": KiroModel(),
+    "minimax-m2.1": KiroModel(),
+    "glm-5": KiroModel(),
+    "qwen3-coder-next": KiroModel(256_000),
 }
-NAMES = tuple(_TABLE)
+MODEL_NAMES = tuple(_TABLE)
 _HIDDEN = {"claude-3.7-sonnet": "CLAUDE_3_7_SONNET_20250219_V1_0", "claude-sonnet-4.0": "claude-sonnet-4"}
 
 _PREFIX = re.compile(r"^(?:.*/|kiro-)")
@@ -63,20 +63,20 @@ _VERSION = re.compile(r"(?<=\d)-(?=\d)")
 _OLD_ORDER = re.compile(r"^claude-(\d(?:\.\d)?)-(opus|sonnet|haiku)$")
 
 
-def model_of(name: str) -> Model:
+def find_model(name: str) -> KiroModel:
     """What is known of a model, under its own name or a client's."""
-    named = name_of(name)
-    return _TABLE.get(named) or (_OLD_CLAUDE if "claude" in named.lower() else Model(images=True))
+    named = normalize_model_name(name)
+    return _TABLE.get(named) or (_OLD_CLAUDE if "claude" in named.lower() else KiroModel(images=True))
 
 
 def known_window(name: str) -> int | None:
     """The window of a model that is in the table; of others, and of what the service chooses, nobody has told it."""
-    known = _TABLE.get(name_of(name))
+    known = _TABLE.get(normalize_model_name(name))
     return None if known is None or known is _TABLE["auto"] else known.window
 
 
 @lru_cache(256)
-def name_of(name: str) -> str:
+def normalize_model_name(name: str) -> str:
     """The service's own name for a model that clients spell in many ways; an unknown one stays as it is."""
     if name in _TABLE or name.isupper() or len(name) > _LONGEST:
         return name

@@ -14,7 +14,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.dialects.base import Call
-from dragoman.dialects.kiro.models import model_of
+from dragoman.dialects.kiro.models import find_model
 from dragoman.dialects.kit.values import Kept, members, merged
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
@@ -38,10 +38,14 @@ from dragoman.wire.jsonio import Json, Raw
 FAMILY = "kiro"
 LOG = logging.getLogger("dragoman.kiro")
 
-STATE, FIELDS = "conversationState", "additionalModelRequestFields"
-USER, ASSISTANT, CONTEXT = "userInputMessage", "assistantResponseMessage", "userInputMessageContext"
+CONVERSATION_STATE, MODEL_FIELDS = "conversationState", "additionalModelRequestFields"
+USER_MESSAGE, ASSISTANT_MESSAGE, MESSAGE_CONTEXT = (
+    "userInputMessage",
+    "assistantResponseMessage",
+    "userInputMessageContext",
+)
 NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}}
-ADAPTIVE: dict[str, Json] = {"type": "adaptive", "display": "summarized"}
+ADAPTIVE_THINKING: dict[str, Json] = {"type": "adaptive", "display": "summarized"}
 # Fields of a request that only say which conversation or account it is: nothing is lost where they mean nothing.
 IDENTITY = frozenset({"conversationId", "profileArn"})
 _NAMESPACE = uuid5(NAMESPACE_URL, "dragoman:kiro:conversation")
@@ -49,7 +53,7 @@ _KEPT = Kept(FAMILY)
 own_fields, with_own = _KEPT.own_fields, _KEPT.with_extra
 
 
-class Settings(Protocol):
+class KiroSettings(Protocol):
     """What the codec's settings say about requests, and about counts (docs/decisions/kiro.md#d15)."""
 
     @property
@@ -78,35 +82,35 @@ def conversation_id(seed: str, messages: tuple[Message, ...] = ()) -> str:
     return str(UUID(bytes=digest[:16], version=5))
 
 
-def turns_of(body: dict[str, Json], model: str, *, named: bool) -> dict[str, Json]:
+def set_model_names(body: dict[str, Json], model: str, *, named: bool) -> dict[str, Json]:
     """The body with the model's name in every user turn that has none, or without it in those that have this one.
 
     A turn that is a Struct has the name already. What changes with every turn of a conversation stands last.
     """
-    state = body.get(STATE)
+    state = body.get(CONVERSATION_STATE)
     if not isinstance(state, dict):
         return body
     history = state.get("history")
     turns = [*history, state.get("currentMessage")] if isinstance(history, list) else [state.get("currentMessage")]
     for place, turn in enumerate(turns):
-        if type(turn) is dict and isinstance(user := turn.get(USER), dict):
+        if type(turn) is dict and isinstance(user := turn.get(USER_MESSAGE), dict):
             if named:
                 user = {"modelId": model, **user}
             elif user.get("modelId") in (model, None):
                 user = {name: value for name, value in user.items() if name != "modelId"}
-            turns[place] = {**turn, USER: user}
+            turns[place] = {**turn, USER_MESSAGE: user}
     *before, current = turns
     around = {name: value for name, value in state.items() if name not in ("history", "currentMessage")}
     if "history" in state:
         around["history"] = before if isinstance(history, list) else history
-    rest = {name: value for name, value in body.items() if name != STATE}
-    return {**rest, STATE: {**around, "currentMessage": current}}
+    rest = {name: value for name, value in body.items() if name != CONVERSATION_STATE}
+    return {**rest, CONVERSATION_STATE: {**around, "currentMessage": current}}
 
 
 # --- the request
 
 
-def render_request(settings: Settings, conversation: Conversation) -> Call:
+def render_request(settings: KiroSettings, conversation: Conversation) -> Call:
     """Write a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
     _refuse_unsayable(conversation)
     *messages, last = conversation.messages
@@ -117,17 +121,19 @@ def render_request(settings: Settings, conversation: Conversation) -> Call:
     state["currentMessage"] = render_turn(last, origin, model, tools)
     if messages:
         state["history"] = [render_turn(message, origin, model) for message in messages]
-    body: dict[str, Json] = {STATE: state}
+    body: dict[str, Json] = {CONVERSATION_STATE: state}
     if settings.profile_arn:
         body["profileArn"] = settings.profile_arn
         kept.pop("profileArn", None)  # of the client's account; the setting names that of the upstream's
     thinking, asked = conversation.thinking, dict[str, Json]()
     if thinking.effort:
-        asked["reasoning" if model_of(model).asks == "gpt" else "output_config"] = {"effort": thinking.effort}
+        asked["reasoning" if find_model(model).thinking_style == "gpt" else "output_config"] = {
+            "effort": thinking.effort
+        }
     if thinking.mode == "adaptive":
-        asked["thinking"] = {**ADAPTIVE}
+        asked["thinking"] = {**ADAPTIVE_THINKING}
     if asked:
-        body[FIELDS] = asked
+        body[MODEL_FIELDS] = asked
     headers = {} if conversation.hints is None else own_fields(conversation.hints)
     hints = {name: value for name, value in headers.items() if isinstance(value, str)}
     return Call("generate", model, True, merged(body, kept) if kept else body, hints)
@@ -174,13 +180,13 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
 IMAGE = 1600  # tokens of one image, whatever its size: a convention
 
 
-def estimate(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """Tokens in a text: four ASCII characters, or one other character, are about one."""
-    plain = len(text) if text.isascii() else plain_characters(text)
+    plain = len(text) if text.isascii() else count_ascii(text)
     return len(text) - plain + (plain + 3) // 4
 
 
-def plain_characters(text: str) -> int:
+def count_ascii(text: str) -> int:
     """How many characters are ASCII; counted by encoders, since a long text has very many."""
     try:
         text.encode("latin-1")
@@ -190,7 +196,7 @@ def plain_characters(text: str) -> int:
     return 2 * len(text) - len(text.data if type(text) is jsonio.ObjectText else jsonio.Raw(text))
 
 
-def count_input(conversation: Conversation, held: Inventory | None = None) -> int:
+def estimate_input_tokens(conversation: Conversation, held: Inventory | None = None) -> int:
     """Tokens of everything a conversation says to the model; the estimate that it carries, if it carries one.
 
     `held` is what its messages hold, where that is known.
@@ -206,21 +212,21 @@ def count_input(conversation: Conversation, held: Inventory | None = None) -> in
         except jsonio.JsonError:  # nested too deeply: sending it reports that
             continue
     wide = [text for text in texts if not text.isascii()]
-    plain = [*map(plain_characters, wide)]
+    plain = [*map(count_ascii, wide)]
     others = sum(map(len, wide)) - sum(plain)
     plain += [len(text) for text in texts if text.isascii()]
     return others + sum([(size + 3) // 4 for size in plain]) + sum(map(_block, (*held.thoughts, *held.others)))
 
 
-def estimate_message(message: Message) -> int:
+def estimate_message_tokens(message: Message) -> int:
     return sum(map(_block, message.blocks))
 
 
 def _block(block: Block) -> int:
     if isinstance(block, (Text, Reasoning)):
-        return estimate(block.text)
+        return estimate_tokens(block.text)
     if isinstance(block, ToolCall):
-        return estimate(block.name) + estimate(block.arguments)
+        return estimate_tokens(block.name) + estimate_tokens(block.arguments)
     if isinstance(block, ToolResult):
         return sum([0 if isinstance(part, Media) else _block(part) for part in block.content])
     return IMAGE if isinstance(block, Media) else 0
@@ -276,10 +282,10 @@ class _AssistantTurn(_Node, frozen=True):
     assistant_response_message: _Assistant
 
 
-Turn: TypeAlias = _UserTurn | _AssistantTurn | dict[str, Json]
+RenderedTurn: TypeAlias = _UserTurn | _AssistantTurn | dict[str, Json]
 
 
-def render_turn(message: Message, origin: str, model: str = "", tools: list[Json] | None = None) -> Turn:
+def render_turn(message: Message, origin: str, model: str = "", tools: list[Json] | None = None) -> RenderedTurn:
     """Write a turn that fits, with the tools if it is the last. Raises Unrepresentable for what has no place in it.
 
     One that has kept fields is an object, and like one without `model` gets the model's name from the binding.
@@ -289,19 +295,19 @@ def render_turn(message: Message, origin: str, model: str = "", tools: list[Json
         if kept is None:
             return _UserTurn(_render_user(message, origin, model or UNSET, tools or None))
         written = kept.get("origin", origin)
-        node = with_own(object_of(_render_user(message, written, UNSET, None)), message.extra)  # type: ignore[arg-type]
+        node = with_own(to_json_object(_render_user(message, written, UNSET, None)), message.extra)  # type: ignore[arg-type]
         if tools:
-            node[CONTEXT] = merged({"tools": tools}, members(node.get(CONTEXT)))
-        return {**of_what_it_came_in(kept), USER: node}
+            node[MESSAGE_CONTEXT] = merged({"tools": tools}, members(node.get(MESSAGE_CONTEXT)))
+        return {**of_what_it_came_in(kept), USER_MESSAGE: node}
     if message.role != "assistant":
         raise Unrepresentable(f"a {message.role} turn has no place here", at=message.at.path)
     answer = _render_assistant(message)
     if kept is None:
         return _AssistantTurn(answer)
-    return {**of_what_it_came_in(kept), ASSISTANT: with_own(object_of(answer), message.extra)}
+    return {**of_what_it_came_in(kept), ASSISTANT_MESSAGE: with_own(to_json_object(answer), message.extra)}
 
 
-def object_of(node: object) -> dict[str, Json]:
+def to_json_object(node: object) -> dict[str, Json]:
     """A node as an object."""
     value = jsonio.decode(jsonio.encode(node))
     assert isinstance(value, dict)
@@ -369,7 +375,7 @@ def _render_use(call: ToolCall) -> _Use | Json:
         if value is None:
             raise Unrepresentable(f"the arguments of {call.name} are no JSON object", at=call.at.path)
         use = _Use(call.id, call.name, value)
-    return use if call.extra is None else with_own(object_of(use), call.extra)
+    return use if call.extra is None else with_own(to_json_object(use), call.extra)
 
 
 def _render_result(result: ToolResult) -> _Result | Json:
@@ -383,4 +389,4 @@ def _render_result(result: ToolResult) -> _Result | Json:
         else:
             raise Unrepresentable("a tool result holds text only", at=part.at.path)
     node = _Result(result.call_id, content, "error" if result.is_error else "success")
-    return node if result.extra is None else with_own(object_of(node), result.extra)
+    return node if result.extra is None else with_own(to_json_object(node), result.extra)

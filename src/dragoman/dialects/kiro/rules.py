@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from dragoman.dialects.base import Call
-from dragoman.dialects.kiro.raw import RawRequest, Turn
+from dragoman.dialects.kiro.raw_request import KiroRawRequest, KiroRawTurn
 from dragoman.dialects.kit.lint import Found
 from dragoman.dialects.kit.values import Object, Placed, base64_bytes, items, members, text
 from dragoman.dialects.rulebook import Breach, Evidence, Rulebook
@@ -34,7 +34,7 @@ Grade: TypeAlias = Literal["A", "B", "C", "D"]
 EVIDENCE: Mapping[Grade, Evidence] = {"A": "documented", "B": "observed", "C": "inferred", "D": "inferred"}
 
 
-class Graded(Struct, frozen=True):
+class GradedRule(Struct, frozen=True):
     """One rule. Rules that share a number differ in their evidence; the first of them names the number."""
 
     number: int | None
@@ -42,7 +42,7 @@ class Graded(Struct, frozen=True):
     sentence: str
 
 
-class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KiroLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The thresholds of the rules, as docs/dialects/kiro.md gives them."""
 
     tool_count: int = 120  # rule 45: the least number refused
@@ -56,72 +56,74 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     image_base64: int = 5_242_880
 
 
-GRADED: Mapping[str, Graded] = {
-    "body.unknown_field": Graded(30, "C", "no unknown top-level field"),
-    "body.trigger": Graded(47, "A", "chatTriggerType is MANUAL"),
-    "body.trigger_auto": Graded(47, "C", "chatTriggerType is not AUTO"),
-    "body.conversation_id": Graded(50, "A", "conversationId is 1 to 128 characters"),
-    "body.surrogate": Graded(34, "C", "the body is JSON without unpaired surrogates"),
-    "history.empty": Graded(31, "C", "no empty history"),
-    "history.begin": Graded(2, "A", "history starts with the user"),
-    "history.end": Graded(4, "B", "history ends with the assistant"),
-    "history.alternate": Graded(1, "B", "history alternates"),
-    "history.first_results": Graded(3, "A", "the first user turn answers no call"),
-    "current.role": Graded(5, "B", "the current message is the user's"),
-    "current.thinking_tags": Graded(41, "B", "no thinking tags beside results"),
-    "user.empty": Graded(6, "C", "user turns have text"),
-    "user.empty_beside": Graded(6, "D", "user turns have text beside results and images"),
-    "assistant.empty": Graded(7, "B", "assistant turns have text"),
-    "assistant.blank": Graded(7, "D", "assistant turns have more than white space"),
-    "assistant.reasoning": Graded(40, "B", "replayed reasoning is nested and signed"),
-    "content.long": Graded(51, "A", "no content over its length"),
-    "call.id": Graded(16, "A", "call ids are legal"),
-    "call.input": Graded(28, "A", "a call's input is an object"),
-    "call.unanswered": Graded(9, "A", "every call is answered in the next user turn"),
-    "call.duplicate": Graded(12, "C", "call ids are unique"),
-    "call.reused": Graded(12, "D", "a later turn does not use a call id again"),
-    "result.status": Graded(33, "A", "a result's status is success or error"),
-    "result.no_status": Graded(None, "C", "a result has a status"),
-    "result.empty": Graded(32, "B", "no empty result"),
-    "result.long": Graded(51, "A", "no result over its length"),
-    "result.orphan": Graded(8, "A", "every result has its call"),
-    "result.duplicate": Graded(11, "B", "one result for one call"),
-    "result.late": Graded(10, "B", "no turn splits a batch of results"),
-    "tool.name": Graded(15, "A", "tool names are legal"),
-    "tools.many": Graded(45, "B", "not too many tools"),
-    "tools.cache_point": Graded(27, "B", "no cachePoint among the tools"),
-    "tools.undeclared": Graded(13, "A", "tools of history are declared"),
-    "tools.missing": Graded(14, "B", "results come with tools"),
-    "tools.description": Graded(17, "A", "a tool has a description"),
-    "tools.no_description": Graded(17, "C", "a tool does not leave its description out"),
-    "tools.long_description": Graded(18, "A", "no description over 10240"),
-    "tools.description_bytes": Graded(18, "C", "no description over 10240 bytes"),
-    "schema.root": Graded(19, "B", "a schema's root is of type object"),
-    "schema.union": Graded(25, "B", "no anyOf, oneOf, allOf at a schema's root"),
-    "schema.required": Graded(20, "B", "required is an array"),
-    "schema.required_empty": Graded(21, "D", "required is not empty"),
-    "schema.properties": Graded(24, "D", "no empty properties below a schema's root"),
-    "schema.keyword": Graded(26, "B", "no validation keywords"),
-    "schema.unsure_keyword": Graded(26, "C", "no keywords that others remove: $ref, const, format and their like"),
-    "schema.additional_properties": Graded(22, "D", "no additionalProperties"),
-    "schema.dollar_schema": Graded(23, "D", "no $schema"),
-    "image.many": Graded(38, "A", "not too many images"),
-    "image.format": Graded(35, "A", "image formats are known"),
-    "image.bytes": Graded(36, "A", "images come by value"),
-    "image.base64": Graded(39, "B", "image bytes are base64"),
-    "image.long": Graded(37, "B", "no image over 5 MiB of base64"),
+GRADED_RULES: Mapping[str, GradedRule] = {
+    "body.unknown_field": GradedRule(30, "C", "no unknown top-level field"),
+    "body.trigger": GradedRule(47, "A", "chatTriggerType is MANUAL"),
+    "body.trigger_auto": GradedRule(47, "C", "chatTriggerType is not AUTO"),
+    "body.conversation_id": GradedRule(50, "A", "conversationId is 1 to 128 characters"),
+    "body.surrogate": GradedRule(34, "C", "the body is JSON without unpaired surrogates"),
+    "history.empty": GradedRule(31, "C", "no empty history"),
+    "history.begin": GradedRule(2, "A", "history starts with the user"),
+    "history.end": GradedRule(4, "B", "history ends with the assistant"),
+    "history.alternate": GradedRule(1, "B", "history alternates"),
+    "history.first_results": GradedRule(3, "A", "the first user turn answers no call"),
+    "current.role": GradedRule(5, "B", "the current message is the user's"),
+    "current.thinking_tags": GradedRule(41, "B", "no thinking tags beside results"),
+    "user.empty": GradedRule(6, "C", "user turns have text"),
+    "user.empty_beside": GradedRule(6, "D", "user turns have text beside results and images"),
+    "assistant.empty": GradedRule(7, "B", "assistant turns have text"),
+    "assistant.blank": GradedRule(7, "D", "assistant turns have more than white space"),
+    "assistant.reasoning": GradedRule(40, "B", "replayed reasoning is nested and signed"),
+    "content.long": GradedRule(51, "A", "no content over its length"),
+    "call.id": GradedRule(16, "A", "call ids are legal"),
+    "call.input": GradedRule(28, "A", "a call's input is an object"),
+    "call.unanswered": GradedRule(9, "A", "every call is answered in the next user turn"),
+    "call.duplicate": GradedRule(12, "C", "call ids are unique"),
+    "call.reused": GradedRule(12, "D", "a later turn does not use a call id again"),
+    "result.status": GradedRule(33, "A", "a result's status is success or error"),
+    "result.no_status": GradedRule(None, "C", "a result has a status"),
+    "result.empty": GradedRule(32, "B", "no empty result"),
+    "result.long": GradedRule(51, "A", "no result over its length"),
+    "result.orphan": GradedRule(8, "A", "every result has its call"),
+    "result.duplicate": GradedRule(11, "B", "one result for one call"),
+    "result.late": GradedRule(10, "B", "no turn splits a batch of results"),
+    "tool.name": GradedRule(15, "A", "tool names are legal"),
+    "tools.many": GradedRule(45, "B", "not too many tools"),
+    "tools.cache_point": GradedRule(27, "B", "no cachePoint among the tools"),
+    "tools.undeclared": GradedRule(13, "A", "tools of history are declared"),
+    "tools.missing": GradedRule(14, "B", "results come with tools"),
+    "tools.description": GradedRule(17, "A", "a tool has a description"),
+    "tools.no_description": GradedRule(17, "C", "a tool does not leave its description out"),
+    "tools.long_description": GradedRule(18, "A", "no description over 10240"),
+    "tools.description_bytes": GradedRule(18, "C", "no description over 10240 bytes"),
+    "schema.root": GradedRule(19, "B", "a schema's root is of type object"),
+    "schema.union": GradedRule(25, "B", "no anyOf, oneOf, allOf at a schema's root"),
+    "schema.required": GradedRule(20, "B", "required is an array"),
+    "schema.required_empty": GradedRule(21, "D", "required is not empty"),
+    "schema.properties": GradedRule(24, "D", "no empty properties below a schema's root"),
+    "schema.keyword": GradedRule(26, "B", "no validation keywords"),
+    "schema.unsure_keyword": GradedRule(26, "C", "no keywords that others remove: $ref, const, format and their like"),
+    "schema.additional_properties": GradedRule(22, "D", "no additionalProperties"),
+    "schema.dollar_schema": GradedRule(23, "D", "no $schema"),
+    "image.many": GradedRule(38, "A", "not too many images"),
+    "image.format": GradedRule(35, "A", "image formats are known"),
+    "image.bytes": GradedRule(36, "A", "images come by value"),
+    "image.base64": GradedRule(39, "B", "image bytes are base64"),
+    "image.long": GradedRule(37, "B", "no image over 5 MiB of base64"),
     # streams
-    "stream.unknown": Graded(None, "C", "events have known names"),
-    "stream.json": Graded(None, "A", "a payload is a JSON object"),
-    "stream.content": Graded(None, "A", "a text event has content, a string"),
-    "stream.call_id": Graded(None, "B", "a call begins with a toolUseId, and a fragment without one follows a call"),
-    "stream.call_name": Graded(None, "B", "a call begins with a name"),
-    "stream.open_call": Graded(None, "B", "a call without its stop was cut"),
-    "stream.no_usage": Graded(None, "C", "contextUsageEvent comes with every whole answer"),
+    "stream.unknown": GradedRule(None, "C", "events have known names"),
+    "stream.json": GradedRule(None, "A", "a payload is a JSON object"),
+    "stream.content": GradedRule(None, "A", "a text event has content, a string"),
+    "stream.call_id": GradedRule(
+        None, "B", "a call begins with a toolUseId, and a fragment without one follows a call"
+    ),
+    "stream.call_name": GradedRule(None, "B", "a call begins with a name"),
+    "stream.open_call": GradedRule(None, "B", "a call without its stop was cut"),
+    "stream.no_usage": GradedRule(None, "C", "contextUsageEvent comes with every whole answer"),
 }
 
 
-def _sentence(rule: Graded) -> str:
+def _sentence(rule: GradedRule) -> str:
     return rule.sentence if rule.number is None else f"{rule.sentence} (rule {rule.number})"
 
 
@@ -129,7 +131,7 @@ RULES = Rulebook(
     "kiro",
     {
         name: (EVIDENCE[rule.grade], "error" if rule.grade in "AB" else "advice", _sentence(rule))
-        for name, rule in GRADED.items()
+        for name, rule in GRADED_RULES.items()
     },
 )
 
@@ -209,21 +211,21 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _TOP = frozenset({"conversationState", "profileArn", "agentMode", "additionalModelRequestFields"})
 _FORMATS = ("png", "jpeg", "gif", "webp")
 _TRIGGERS = frozenset({"MANUAL", "DIAGNOSTIC", "INLINE_CHAT"})
-_LIMITS = Limits()
+_LIMITS = KiroLimits()
 
 
 def breaches(call: Call) -> Sequence[Breach]:
     """Return what a request breaks, as far as its body shows it."""
-    return [RULES.breach(*found) for found in findings(RawRequest(call.body))]
+    return [RULES.breach(*found) for found in find_breaches(KiroRawRequest(call.body))]
 
 
-def findings(asked: RawRequest, limits: Limits = _LIMITS) -> Found:
+def find_breaches(asked: KiroRawRequest, limits: KiroLimits = _LIMITS) -> Found:
     """Yield rule, place and detail of every breach; those of one rule in the order of the payload."""
     for rule in (_envelope, _order, _content, _entries, _pairing, _tools, _images):
         yield from rule(asked, limits)
 
 
-def _envelope(asked: RawRequest, limits: Limits) -> Found:
+def _envelope(asked: KiroRawRequest, limits: KiroLimits) -> Found:
     for name in asked.top:
         if name not in _TOP:
             yield "body.unknown_field", name, "not a field of the request"
@@ -257,7 +259,7 @@ def _surrogates(document: Json) -> Iterator[str]:
                 pending += ((inner, item), (inner, name))
 
 
-def _order(asked: RawRequest, _: Limits) -> Found:
+def _order(asked: KiroRawRequest, _: KiroLimits) -> Found:
     history, current = asked.history, asked.current
     if asked.state.get("history") == []:
         yield "history.empty", "conversationState.history", "history is an empty array"
@@ -279,7 +281,7 @@ def _order(asked: RawRequest, _: Limits) -> Found:
 # --- content
 
 
-def _content(asked: RawRequest, limits: Limits) -> Found:
+def _content(asked: KiroRawRequest, limits: KiroLimits) -> Found:
     for turn in asked.turns:
         at = f"{turn.at}.content"
         if not turn.content.strip():
@@ -301,7 +303,7 @@ def _content(asked: RawRequest, limits: Limits) -> Found:
         yield "current.thinking_tags", f"{current.at}.content", detail
 
 
-def _empty(turn: Turn) -> str:
+def _empty(turn: KiroRawTurn) -> str:
     """Return the rule that a turn without text breaks."""
     if turn.role == "user":
         return "user.empty_beside" if turn.results or turn.images else "user.empty"
@@ -322,7 +324,7 @@ def _reasoning(content: Json, at: str) -> Found:
 # --- calls and results
 
 
-def _entries(asked: RawRequest, limits: Limits) -> Found:
+def _entries(asked: KiroRawRequest, limits: KiroLimits) -> Found:
     """Calls and results, each by itself."""
     for turn in asked.turns:
         for use, at in turn.uses:
@@ -344,7 +346,7 @@ def _entries(asked: RawRequest, limits: Limits) -> Found:
                     yield "result.empty", f"{at}.content[{index}].text", "an empty text"
 
 
-def _identity(rule: str, entry: Object, at: str, name: str, limits: Limits) -> Found:
+def _identity(rule: str, entry: Object, at: str, name: str, limits: KiroLimits) -> Found:
     value = entry.get(name)
     if not isinstance(value, str) or len(value) > limits.name or not _NAME.fullmatch(value):
         yield rule, f"{at}.{name}", f"does not match [a-zA-Z0-9_-]{{1,{limits.name}}}"
@@ -354,7 +356,7 @@ def _id(entry: Placed) -> str:
     return text(entry[0].get("toolUseId"))
 
 
-def _pairing(asked: RawRequest, _: Limits) -> Found:
+def _pairing(asked: KiroRawRequest, _: KiroLimits) -> Found:
     made: dict[str, int] = {}  # the number of the turn that made the call last
     answered: set[str] = set()
     for number, turn in enumerate(asked.turns):
@@ -377,7 +379,7 @@ def _pairing(asked: RawRequest, _: Limits) -> Found:
     yield from _unanswered(asked.turns)
 
 
-def _unanswered(turns: Sequence[Turn]) -> Found:
+def _unanswered(turns: Sequence[KiroRawTurn]) -> Found:
     found: list[tuple[str, str]] = []
     answered: set[str] = set()
     for turn in reversed(turns):  # so that the next user turn is known
@@ -391,7 +393,7 @@ def _unanswered(turns: Sequence[Turn]) -> Found:
 # --- tools
 
 
-def _tools(asked: RawRequest, limits: Limits) -> Found:
+def _tools(asked: KiroRawRequest, limits: KiroLimits) -> Found:
     entries = asked.tool_entries
     if len(entries) >= limits.tool_count:
         yield "tools.many", "tools", f"{len(entries)} tools; {limits.tool_count} are too many"
@@ -412,7 +414,7 @@ def _tools(asked: RawRequest, limits: Limits) -> Found:
         yield "tools.missing", results[0], "toolResults, but no tools are declared"
 
 
-def _description(spec: Object, at: str, limits: Limits) -> Found:
+def _description(spec: Object, at: str, limits: KiroLimits) -> Found:
     at, words, limit = f"{at}.description", text(spec.get("description")), limits.description
     if not words:
         yield "tools.description" if "description" in spec else "tools.no_description", at, "empty or missing"
@@ -425,7 +427,7 @@ def _description(spec: Object, at: str, limits: Limits) -> Found:
 # --- images
 
 
-def _images(asked: RawRequest, limits: Limits) -> Found:
+def _images(asked: KiroRawRequest, limits: KiroLimits) -> Found:
     for turn in asked.turns:
         if len(turn.images) > limits.images:
             detail = f"{len(turn.images)} images in one message, more than {limits.images}"

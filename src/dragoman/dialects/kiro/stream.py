@@ -26,8 +26,8 @@ from msgspec import UNSET, Struct, structs, to_builtins
 
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.kiro.faults import fault_of
-from dragoman.dialects.kiro.models import model_of
-from dragoman.dialects.kiro.request import FAMILY, Settings, count_input, plain_characters
+from dragoman.dialects.kiro.models import find_model
+from dragoman.dialects.kiro.request import FAMILY, KiroSettings, count_ascii, estimate_input_tokens
 from dragoman.dialects.kit.values import members
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
@@ -39,7 +39,7 @@ from dragoman.wire.fields import Fields, is_blank
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
 
-REASONS = {
+STOP_REASONS = {
     "END_TURN": Why.END,
     "STOP_SEQUENCE": Why.SEQUENCE,
     "TOOL_USE": Why.TOOL,
@@ -63,14 +63,14 @@ _MOST_PERCENT = 1e6  # of the context: a figure beyond is no percentage
 # (docs/decisions/kiro.md#d15)
 
 
-class Counter(Struct, gc=False):
+class TokenCounter(Struct, gc=False):
     """Counts what an answer says, piece by piece, so that cutting it into more pieces makes no more tokens."""
 
     plain: int = 0
     wide: int = 0
 
     def add(self, text: str) -> None:
-        plain = len(text) if text.isascii() else plain_characters(text)
+        plain = len(text) if text.isascii() else count_ascii(text)
         self.plain += plain
         self.wide += len(text) - plain
 
@@ -150,8 +150,10 @@ class _Use(Struct):
 class KiroDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, world: World, counting: Settings, keys: ev.BlockKeys | None = None) -> None:
-        self._size = count_input(asked)  # of the question, as we estimate it
+    def __init__(
+        self, asked: Conversation, world: World, counting: KiroSettings, keys: ev.BlockKeys | None = None
+    ) -> None:
+        self._size = estimate_input_tokens(asked)  # of the question, as we estimate it
         self._world = world
         self._counting = counting
         self._begun = False
@@ -170,8 +172,8 @@ class KiroDecoder(Decoder):
         self._percentage: float | None = None
         self._told: Usage | None = None  # exact counts, if the service gave any
         self._metering: dict[str, Json] = {}
-        self._output = Counter()
-        self._reasoning = Counter()
+        self._output = TokenCounter()
+        self._reasoning = TokenCounter()
 
     @property
     def is_open(self) -> bool:
@@ -289,8 +291,8 @@ class KiroDecoder(Decoder):
     def _stop(self, why: Why | None, cut: bool) -> Stop:
         if why or cut:
             return Stop(why or Why.LENGTH)
-        if self._reason in REASONS:
-            return Stop(REASONS[self._reason])
+        if self._reason in STOP_REASONS:
+            return Stop(STOP_REASONS[self._reason])
         extra = Extra(FAMILY, {"stopReason": self._reason}) if self._reason else None
         if self._ended:
             return Stop(Why.TOOL, extra=extra)
@@ -299,7 +301,7 @@ class KiroDecoder(Decoder):
 
     def _exception(self, kind: str, body: dict[str, Json]) -> ev.Events:
         self._over = True
-        fault = fault_of(body, kind, sizes=lambda: (self._size, model_of(self._asked_model).window))
+        fault = fault_of(body, kind, sizes=lambda: (self._size, find_model(self._asked_model).window))
         if kind == _TOO_LONG and self._said:  # it had begun to answer: the answer grew too long, not the question
             return self._end(Why.LENGTH)
         return (ev.Failed(fault),)

@@ -19,7 +19,7 @@ _CUTS = frozenset({"MAX_TOKENS", "LENGTH_LIMIT", "MAX_TIME", "MODEL_CONTEXT_WIND
 )  # reasons to stop in the middle of a call
 
 
-class Lint(StreamLint):
+class KiroStreamLint(StreamLint):
     rules = RULES
 
     def __init__(self) -> None:

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.openai.codec import PATH, OpenaiBinding, OpenaiCodec, OpenaiListing
-from dragoman.dialects.openai.shapes import OpenaiPlain
+from dragoman.dialects.openai.shapes import OpenaiSummaryReader
 
 __all__ = ["DIALECT", "OpenaiBinding", "OpenaiCodec"]
 
-DIALECT = Dialect("openai", OpenaiCodec(), OpenaiBinding(), listing=OpenaiListing(), plain=OpenaiPlain(PATH))
+DIALECT = Dialect("openai", OpenaiCodec(), OpenaiBinding(), listing=OpenaiListing(), plain=OpenaiSummaryReader(PATH))

@@ -30,7 +30,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 FAMILY = "openai"
-API = "Chat"  # in messages to people
+API_NAME = "Chat"  # in messages to people
 JsonObject: TypeAlias = dict[str, Json]
 MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
 REASONING_FIELDS = ("reasoning_content", "reasoning")
@@ -58,9 +58,9 @@ class OpenaiSettings(Struct, frozen=True, kw_only=True):
     more_knobs: tuple[str, ...] = ()  # numeric fields beyond OpenAI's own: top_k, min_p, repetition_penalty …
 
 
-DETAIL = "image_url.detail"
-FORMAT = "custom.format"  # what a custom tool's text must look like
-_USUAL: JsonObject = {DETAIL: "auto", FORMAT: {"type": "text"}}  # as without a word
+IMAGE_DETAIL = "image_url.detail"
+CUSTOM_FORMAT = "custom.format"  # what a custom tool's text must look like
+_USUAL: JsonObject = {IMAGE_DETAIL: "auto", CUSTOM_FORMAT: {"type": "text"}}  # as without a word
 CALL_ID_FIELDS = ("tool_call_id", "tool_use_id", "tool_useId")
 _FAILURES = frozenset({"error", "failed", "failure"})
 _DATA_URL = re.compile(r"data:([^,]+?);base64,(.*)", re.DOTALL | re.IGNORECASE)
@@ -78,29 +78,29 @@ def _is_spelling(name: str, value: Json) -> bool:
 KEPT = Kept(FAMILY, _is_spelling)
 
 
-def is_older(extra: Extra | None) -> bool:
+def is_legacy_form(extra: Extra | None) -> bool:
     """Whether it was said in the form of the time before tools: `functions`, `function_call`."""
     return KEPT.own_fields(extra).get("~older") is True
 
 
-def is_blank(value: Json) -> bool:
+def is_empty_value(value: Json) -> bool:
     """Whether a value says nothing: null, "", or a list or object of such values beside its `type` and `index`."""
     match value:
         case None | "":
             return True
         case list():
-            return all(map(is_blank, value))
+            return all(map(is_empty_value, value))
         case dict():
-            return all(is_blank(each) for name, each in value.items() if name not in ("type", "index"))
+            return all(is_empty_value(each) for name, each in value.items() if name not in ("type", "index"))
         case _:
             return False
 
 
-def is_blank_function(call: Json) -> bool:
+def is_empty_function_call(call: Json) -> bool:
     """Whether a `function_call` is nothing. Servers fill the legacy field with no name and no arguments."""
     if not isinstance(call, dict):
-        return is_blank(call)
-    return is_blank({name: value for name, value in call.items() if (name, value) != ("arguments", "{}")})
+        return is_empty_value(call)
+    return is_empty_value({name: value for name, value in call.items() if (name, value) != ("arguments", "{}")})
 
 
 # --- wire to blocks
@@ -154,7 +154,7 @@ def _part(part: JsonObject, at: str, in_result: bool) -> Block:
         case "text" | "input_text" | "output_text":
             return _text(part, at)
         case "refusal" if not in_result:
-            return refusal(Fields(part, at).text("refusal"), at)
+            return refusal_block(Fields(part, at).text("refusal"), at)
         case "tool_use" if not in_result:
             return _tool_use(Fields(part, at))
         case "tool_result" if not in_result:
@@ -181,7 +181,7 @@ def _text(part: JsonObject, at: str) -> Text | Opaque:
     return Text(words.text, extra=extra, at=Where(at))
 
 
-def refusal(text: str, at: str) -> Text:
+def refusal_block(text: str, at: str) -> Text:
     return Text(text, extra=KEPT.extra_of({"refusal": True}), at=Where(at))
 
 
@@ -280,7 +280,7 @@ def _nested(fields: Fields, name: str, inner: Fields) -> Extra | None:
     """What nobody took of a part and of its inner object, the latter under the object's own name."""
     rest, inside = to_keep(fields.rest()), inner.rest()
     if name == "image_url" and "detail" in inside:  # others have it too
-        rest[DETAIL] = inside.pop("detail")
+        rest[IMAGE_DETAIL] = inside.pop("detail")
     return KEPT.extra_of({**rest, name: inside} if inside else rest)
 
 
@@ -293,7 +293,7 @@ def render_content(blocks: Sequence[Block]) -> Json:
         return ""
     first = blocks[0]
     if len(blocks) == 1 and isinstance(first, Text) and first.text and not KEPT.wire_fields(first.extra):
-        plain(first)
+        check_block(first)
         return first.text
     return [render_part(block) for block in blocks]
 
@@ -301,13 +301,13 @@ def render_content(blocks: Sequence[Block]) -> Json:
 def render_part(block: Block) -> Json:
     match block:
         case Text():
-            plain(block)
+            check_block(block)
             fields = KEPT.wire_fields(block.extra)
             if fields.pop("refusal", None) is True:
                 return {"type": "refusal", "refusal": block.text, **fields}
             return {"type": "text", "text": block.text, **fields}
         case Media():
-            plain(block)
+            check_block(block)
             return _render_media(block)
         case Opaque(family=family, data=data) if family == FAMILY:
             return data
@@ -320,32 +320,32 @@ def _render_media(media: Media) -> Json:
     data = f"data:{media.mime};base64,{media.data}" if media.how == "base64" else media.data
     match media.kind, media.how:
         case "image", "base64" | "url":
-            shown: JsonObject = {"detail": own[DETAIL]} if DETAIL in own else {}
-            return around("image_url", {"url": data, **shown}, fields)
+            shown: JsonObject = {"detail": own[IMAGE_DETAIL]} if IMAGE_DETAIL in own else {}
+            return wrap_inner_object("image_url", {"url": data, **shown}, fields)
         case "audio", "base64":
             form = _AUDIO_MIMES.get(media.mime) or media.mime.removeprefix("audio/")
-            return around("input_audio", {"data": media.data, "format": form}, fields)
+            return wrap_inner_object("input_audio", {"data": media.data, "format": form}, fields)
         case "document", "base64" | "url" | "file":
             named: JsonObject = {"filename": media.name} if media.name else {}
-            return around("file", {**named, "file_id" if media.how == "file" else "file_data": data}, fields)
+            return wrap_inner_object("file", {**named, "file_id" if media.how == "file" else "file_data": data}, fields)
         case _:
             raise cannot(media, f"Chat content cannot hold {describe(media)}")
 
 
-def around(kind: str, inner: JsonObject, fields: JsonObject, **head: Json) -> JsonObject:
+def wrap_inner_object(kind: str, inner: JsonObject, fields: JsonObject, **head: Json) -> JsonObject:
     """A part, a tool or a call around its inner object, with what was kept of both."""
     inside = fields.pop(kind, None)
     return {**head, "type": kind, kind: {**inner, **inside} if isinstance(inside, dict) else inner, **fields}
 
 
-def plain(block: Text | Media | ToolCall | ToolResult) -> None:
+def check_block(block: Text | Media | ToolCall | ToolResult) -> None:
     """Refuse what Chat has no place for on a block."""
-    refuse_marks(block, API)
+    refuse_marks(block, API_NAME)
     if isinstance(block, Text) and block.citations:
         raise cannot(block, "Chat has no citations in requests")
 
 
-def without_place(text: Text) -> Text:
+def without_message_fields(text: Text) -> Text:
     """A text without the fields of the message it came in."""
     own = KEPT.own_fields(text.extra)
     fields = {name: value for name, value in own.items() if name != "~role" and not name.startswith(OUTER)}
@@ -354,7 +354,7 @@ def without_place(text: Text) -> Text:
 
 # --- sources of an answer: `annotations` of a message or a delta, and Perplexity's lists beside the choices
 
-BESIDE = ("citations", "search_results")  # Perplexity's: a Chat client gets them with the envelope
+SOURCE_FIELDS = ("citations", "search_results")  # Perplexity's: a Chat client gets them with the envelope
 
 
 def parse_annotations(annotations: Json) -> list[Opaque]:

@@ -7,8 +7,14 @@ from typing import Any
 
 from dragoman.dialects.kit.openai_requests import arguments_text
 from dragoman.dialects.openai.blocks import FAMILY, KEPT, JsonObject, flat_text, parse_annotations
-from dragoman.dialects.openai.chunk import TEXT_LANE, CallPart, Delta, FunctionPart, call_lane, thought_lane
-from dragoman.dialects.openai.messages import AS_PART, ENCRYPTED, TEXT, parse_detail, thinking_text
+from dragoman.dialects.openai.chunk import TEXT_LANE, CallPart, Delta, FunctionPart, call_lane, reasoning_lane
+from dragoman.dialects.openai.messages import (
+    REASONING_ENCRYPTED,
+    REASONING_TEXT,
+    THINKING_PART_EXTRA,
+    parse_reasoning_detail,
+    thinking_text,
+)
 from dragoman.dialects.openai.reply import parse_images, parse_stop
 from dragoman.errors import MissingField, OutOfOrder
 from dragoman.model import events as ev
@@ -139,7 +145,7 @@ class ChoiceReader:
         if key == self._text:
             return None if self._refusing else TEXT_LANE
         if thought is not None and thought.key == key:
-            return None if thought.detail is not None else thought_lane(thought.pieces.add)
+            return None if thought.detail is not None else reasoning_lane(thought.pieces.add)
         return None if self._calls is None else self._calls.lane(key)
 
     def _called(self) -> CallReader:
@@ -172,7 +178,7 @@ class ChoiceReader:
             match part:
                 case {"type": "thinking", "thinking": thought}:
                     if text := thinking_text(thought):
-                        self._think(text, events, AS_PART)
+                        self._think(text, events, THINKING_PART_EXTRA)
                 case str() | {"type": "text"} | {"text": str()}:
                     if text := flat_text(part):
                         self._say(text, events)
@@ -222,7 +228,7 @@ class ChoiceReader:
         given = {name: value for name, value in entry.items() if value is not None}
         fields = Fields(given, f"choices[{self._index}].delta.reasoning_details", MissingField)
         index, kind = entry.get("index", self._details), entry.get("type")
-        block = parse_detail(fields, self._details)
+        block = parse_reasoning_detail(fields, self._details)
         if isinstance(block, Opaque):
             self._odd({"reasoning_details": [entry]}, events)
             return
@@ -257,8 +263,10 @@ class ChoiceReader:
         if thought is None:
             return None
         if thought.detail is None:
-            return thought if thought.pieces.text() == text or (not text and kind == TEXT) else None
-        sealed_otherwise = thought.seal is not None and (thought.seal.kind == "encrypted") != (kind == ENCRYPTED)
+            return thought if thought.pieces.text() == text or (not text and kind == REASONING_TEXT) else None
+        sealed_otherwise = thought.seal is not None and (thought.seal.kind == "encrypted") != (
+            kind == REASONING_ENCRYPTED
+        )
         return thought if thought.detail == index and not sealed_otherwise else None
 
     def _litellm_block(self, entry: dict[str, Any], events: list[ev.Event]) -> None:

@@ -155,7 +155,7 @@ def _thought_in(chunk: _OnlyChunk[_MoreThought]) -> str:
     return delta.reasoning_content or delta.reasoning
 
 
-def thought_lane(listener: Listener) -> LaneSource:
+def reasoning_lane(listener: Listener) -> LaneSource:
     return LaneSource("", _decode_thought, _thought_in, listener)
 
 
@@ -177,14 +177,14 @@ def read_chunk(data: bytes) -> Chunk:
         return _read_odd(data)
 
 
-def beside_the_stop(data: bytes, position: int) -> JsonObject:
+def stopped_choice_fields(data: bytes, position: int) -> JsonObject:
     """The fields of a choice that has stopped. Raises BadFrame."""
-    choices = read_plain(data).get("choices")
+    choices = read_json_object(data).get("choices")
     choice = choices[position] if isinstance(choices, list) else None
     return {name: value for name, value in choice.items() if name != "logprobs"} if isinstance(choice, dict) else {}
 
 
-def read_plain(data: bytes) -> JsonObject:
+def read_json_object(data: bytes) -> JsonObject:
     """The chunk as plain JSON, for the rare moments that want every field."""
     try:
         value = jsonio.decode(data)
@@ -196,7 +196,7 @@ def read_plain(data: bytes) -> JsonObject:
 
 
 def _read_odd(data: bytes) -> Chunk:
-    value = read_plain(data)
+    value = read_json_object(data)
     choices = value.get("choices")
     _forget_empty(value)
     for choice in choices if isinstance(choices, list) else ():

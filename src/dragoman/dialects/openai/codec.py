@@ -15,9 +15,9 @@ from dragoman.dialects.kit.openai_errors import status_of
 from dragoman.dialects.kit.openai_requests import EFFORTS
 from dragoman.dialects.kit.values import NameOutput
 from dragoman.dialects.openai import reply, request, rules
-from dragoman.dialects.openai.blocks import DETAIL, FAMILY, FORMAT, KEPT, OpenaiSettings, is_older
+from dragoman.dialects.openai.blocks import CUSTOM_FORMAT, FAMILY, IMAGE_DETAIL, KEPT, OpenaiSettings, is_legacy_form
 from dragoman.dialects.openai.encoder import OpenaiEncoder
-from dragoman.dialects.openai.messages import rank
+from dragoman.dialects.openai.messages import block_rank
 from dragoman.dialects.openai.rules import RULES
 from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.errors import Fault
@@ -47,14 +47,14 @@ class AskUsage(Filter):
         return _with_field(conversation, "stream_options", {"include_usage": True}), None
 
 
-class OfferTools(Filter):
+class OfferFunctionsAsTools(Filter):
     """`functions` are offered as tools, which every server knows; the answer is told in the client's older form."""
 
     name = "openai.offer_tools"
     concerns: Features = frozenset({"extras"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if is_older(conversation.extra):
+        if is_legacy_form(conversation.extra):
             notes.changed("openai.offer_tools", "functions", "the functions are offered as tools")
         return conversation, None
 
@@ -87,7 +87,7 @@ class OrderBlocks(EachMessage):
     def message(self, message: Message, notes: Notes) -> Message:
         if message.role != "assistant" or len(message.blocks) < 2:
             return message
-        blocks = tuple(sorted(message.blocks, key=rank))
+        blocks = tuple(sorted(message.blocks, key=block_rank))
         if blocks == message.blocks:
             return message
         notes.changed("openai.order_blocks", message.at.path, "reasoning comes first, then content, then calls")
@@ -132,8 +132,8 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
             ids=Alphabet(r"\x21-\x7e", 64),
             traits=traits(*_TRAITS, when={"text_tools": self.custom_tools}),
             shared_fields={
-                "tool": {"format": FORMAT} if self.custom_tools else {},
-                "media": {"detail": DETAIL},
+                "tool": {"format": CUSTOM_FORMAT} if self.custom_tools else {},
+                "media": {"detail": IMAGE_DETAIL},
                 "answer": _ANSWER_FIELDS,
                 "request": {name: name for name in self.options},
             },
@@ -142,7 +142,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
             home_media=_BY_ADDRESS,
             media_roles=frozenset({"user"}),
             seals=frozenset({FAMILY}),
-            knobs=frozenset({*request.KNOBS, *self.more_knobs}),
+            knobs=frozenset({*request.SAMPLING_FIELDS, *self.more_knobs}),
             knob_ranges=(
                 ("temperature", 0, 2),
                 ("top_p", 0, 1),
@@ -161,7 +161,13 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def quirks(self, model: str) -> Sequence[Filter]:
         asked: list[Filter] = [AskUsage()] if self.ask_usage else []
         kept: list[Filter] = [KeepSpecialTokens()] if self.special_tokens else []
-        return (OrderBlocks(), NameOutput("openai.name_output", "response_format"), OfferTools(), *asked, *kept)
+        return (
+            OrderBlocks(),
+            NameOutput("openai.name_output", "response_format"),
+            OfferFunctionsAsTools(),
+            *asked,
+            *kept,
+        )
 
     # Functions whose first parameter is the settings, as which they get this codec.
     parse_request = request.parse_request
@@ -176,7 +182,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     parse_fault = staticmethod(openai_errors.parse_fault)
     render_fault = staticmethod(openai_errors.render_fault)
     breaches = staticmethod(rules.breaches)
-    stream_breaches = staticmethod(rules.Lint.breaches)
+    stream_breaches = staticmethod(rules.OpenaiStreamLint.breaches)
     rules = staticmethod(RULES.declared)
 
 

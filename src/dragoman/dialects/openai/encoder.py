@@ -18,14 +18,14 @@ from dragoman.dialects.openai.blocks import (
     KEPT,
     JsonObject,
     OpenaiSettings,
-    is_older,
+    is_legacy_form,
     is_refusal,
     render_annotations,
     render_part,
 )
-from dragoman.dialects.openai.messages import plain_field, render_detail
-from dragoman.dialects.openai.reply import is_function, render_stop, render_usage
-from dragoman.dialects.openai.tools import render_older_call
+from dragoman.dialects.openai.messages import choose_reasoning_field, render_reasoning_detail
+from dragoman.dialects.openai.reply import is_function_call, render_stop, render_usage
+from dragoman.dialects.openai.tools import render_legacy_call
 from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
@@ -79,7 +79,7 @@ class OpenaiEncoder(Encoder):
         self._bare: set[int] = set()  # open calls without arguments yet: clients parse them as JSON
         self._images: dict[int, int] = {}
         self._calls: dict[int, int] = {}
-        self._older = is_older(asked.extra)
+        self._older = is_legacy_form(asked.extra)
         self._older_calls: dict[int, int] = {}  # the call of a choice that was told as its function_call
         self._numbered: dict[int, tuple[int, int]] = {}  # choice and number of a call
 
@@ -122,7 +122,7 @@ class OpenaiEncoder(Encoder):
             case ev.BlockEnded(key):
                 return key not in self._bare
             case ev.Stopped(stop, choice) if stop.why is Why.TOOL:
-                return is_older(stop.extra) == (choice in self._older_calls)
+                return is_legacy_form(stop.extra) == (choice in self._older_calls)
             case ev.OpaqueEvent(kind="role", data={"index": int(choice)}):
                 return choice not in self._spoken
             case _:
@@ -250,7 +250,7 @@ class OpenaiEncoder(Encoder):
                 if block.text:
                     yield from self.feed((ev.TextDelta(key, block.text),))
             case Reasoning():
-                field = plain_field(block, self._settings)
+                field = choose_reasoning_field(block, self._settings)
                 self._grow(key, b'%b{"%b":' % (begin, field.encode()), b"}" + self._goes_on)
                 self._thoughts[key] = _Thought(choice, block, ev.KeptText(self._budget))
                 if block.text:
@@ -276,7 +276,7 @@ class OpenaiEncoder(Encoder):
         return number
 
     def _call(self, key: int, call: ToolCall, choice: int) -> Iterable[Payload]:
-        if self._older and choice not in self._older_calls and is_function(call):
+        if self._older and choice not in self._older_calls and is_function_call(call):
             yield self._older_call(key, call, choice)
             return
         number = self._number(self._calls, choice)
@@ -305,7 +305,7 @@ class OpenaiEncoder(Encoder):
         self._grow(key, b'%b{"function_call":{"arguments":' % self._begin(choice), b"}}" + self._goes_on)
         if not call.arguments:
             self._bare.add(key)
-        return self._chunk(choice, {"function_call": render_older_call(call)})
+        return self._chunk(choice, {"function_call": render_legacy_call(call)})
 
     def _ended(self, key: int) -> Iterable[Payload]:
         grows = self._grows.pop(key, None)
@@ -322,10 +322,10 @@ class OpenaiEncoder(Encoder):
         if thought.told:
             return
         whole = structs.replace(thought.block, text=thought.block.text + text, seal=thought.seal)
-        yield self._chunk(thought.choice, {"reasoning_details": [render_detail(whole, number)]})
+        yield self._chunk(thought.choice, {"reasoning_details": [render_reasoning_detail(whole, number)]})
 
     def _stop(self, stop: Stop, choice: int) -> Payload:
-        fields = encode({"logprobs": None, **render_stop(stop, older=choice in self._older_calls)})[1:-1]
+        fields = encode({"logprobs": None, **render_stop(stop, is_legacy=choice in self._older_calls)})[1:-1]
         return Payload(b"", b"%b{},%b}]%b" % (self._begin(choice), fields, self._tail))
 
     def _opaque(self, event: ev.OpaqueEvent) -> Iterable[Payload]:

@@ -16,18 +16,18 @@ from dragoman.dialects.openai.blocks import (
     REASONING_FIELDS,
     JsonObject,
     OpenaiSettings,
+    check_block,
     flat_text,
-    is_blank,
-    is_blank_function,
+    is_empty_function_call,
+    is_empty_value,
     parse_content,
     parse_result,
-    plain,
-    refusal,
+    refusal_block,
     render_content,
     render_part,
-    without_place,
+    without_message_fields,
 )
-from dragoman.dialects.openai.shapes import exact_message
+from dragoman.dialects.openai.shapes import read_typed_message
 from dragoman.dialects.openai.tools import parse_call, render_call
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
@@ -62,7 +62,7 @@ class MessageParser:
         read: list[Message] = []
         for index, item in enumerate(objects):
             at = Where(_MESSAGES, index)
-            read.append(exact_message(item, at) or self.parse(Fields(item, at.path)))
+            read.append(read_typed_message(item, at) or self.parse(Fields(item, at.path)))
         return read
 
     def parse(self, fields: Fields) -> Message:
@@ -78,7 +78,7 @@ class MessageParser:
         return Message(spoken, tuple(blocks), extra=KEPT.extra_of(own), at=Where(fields.at))
 
     def _assistant(self, fields: Fields, role: str) -> Message:
-        blocks = assistant_blocks(fields, self._settings)
+        blocks = parse_assistant_blocks(fields, self._settings)
         for block in blocks:
             if isinstance(block, ToolCall) and not block.id:
                 raise fields.blame("expected a string that is not empty", at=f"{block.at.path}.id")
@@ -108,7 +108,7 @@ class MessageParser:
         return Message("user", (result,), at=Where(fields.at))
 
 
-def lead(messages: Sequence[Message]) -> tuple[list[Text], Sequence[Message]]:
+def split_leading_system(messages: Sequence[Message]) -> tuple[list[Text], Sequence[Message]]:
     """The texts of the leading system messages, each with its message's own fields, and the messages after them."""
     texts: list[Text] = []
     for index, message in enumerate(messages):
@@ -126,32 +126,32 @@ def lead(messages: Sequence[Message]) -> tuple[list[Text], Sequence[Message]]:
 
 def _rest(fields: Fields) -> JsonObject:
     return to_keep(
-        {name: value for name, value in fields.rest().items() if name not in _OFTEN_NULL or not is_blank(value)}
+        {name: value for name, value in fields.rest().items() if name not in _OFTEN_NULL or not is_empty_value(value)}
     )
 
 
-def assistant_blocks(fields: Fields, settings: OpenaiSettings) -> list[Block]:
+def parse_assistant_blocks(fields: Fields, settings: OpenaiSettings) -> list[Block]:
     """What an assistant says in a message, of a request or of a reply: reasoning, content, refusal, calls."""
     blocks: list[Block] = [*parse_reasoning(fields, settings)]
     blocks += map(read_thinking_part, parse_content(fields.any("content"), fields.path("content")))
     if refused := fields.text("refusal", ""):
-        blocks.append(refusal(refused, fields.path("refusal")))
+        blocks.append(refusal_block(refused, fields.path("refusal")))
     return blocks + _parse_calls(fields)
 
 
 def _parse_calls(fields: Fields) -> list[ToolCall | Opaque]:
     """The entries of `tool_calls`, without those that say nothing."""
-    if is_blank(fields.peek("tool_calls")):
+    if is_empty_value(fields.peek("tool_calls")):
         fields.any("tool_calls")
         return []
     at, entries = fields.path("tool_calls"), fields.array("tool_calls")
-    told = [(index, entry) for index, entry in enumerate(entries) if not is_blank(entry)]
+    told = [(index, entry) for index, entry in enumerate(entries) if not is_empty_value(entry)]
     return [parse_call(Fields(entry, f"{at}[{index}]", fields.blame)) for index, entry in told]
 
 
 def take_function_call(fields: Fields) -> Fields | None:
     """Take the older `function_call`; None for one that says nothing."""
-    if is_blank_function(fields.peek("function_call")):
+    if is_empty_function_call(fields.peek("function_call")):
         fields.any("function_call")
         return None
     return fields.child("function_call")
@@ -163,7 +163,7 @@ def take_function_call(fields: Fields) -> Fields | None:
 def render_messages(system: Sequence[Text], messages: Iterable[Message], settings: OpenaiSettings) -> list[Json]:
     rendered: list[Json] = []
     for (role, own), texts in groupby(system, _placing):
-        content = render_content([without_place(text) for text in texts])
+        content = render_content([without_message_fields(text) for text in texts])
         rendered.append({"role": role or "system", "content": content, **own})
     for message in messages:
         words = _words(message)
@@ -201,7 +201,7 @@ def _render_other(message: Message) -> Iterable[Json]:
 
 
 def _render_result(result: ToolResult) -> Json:
-    plain(result)
+    check_block(result)
     if result.is_error:
         raise cannot(result, "a tool message cannot say that it is an error")
     content = render_content(result.content)
@@ -211,7 +211,7 @@ def _render_result(result: ToolResult) -> Json:
 _ORDER = ("reasoning", "content", "calls")
 
 
-def rank(block: Block) -> int:
+def block_rank(block: Block) -> int:
     """Where a block stands in an assistant's message: reasoning, content, calls."""
     match block:
         case Reasoning():
@@ -227,19 +227,19 @@ def rank(block: Block) -> int:
 
 
 def _render_assistant(message: Message, settings: OpenaiSettings) -> JsonObject:
-    ranks = [rank(block) for block in message.blocks]
+    ranks = [block_rank(block) for block in message.blocks]
     if ranks != sorted(ranks):
         raise Unrepresentable(f"an assistant's message holds {', '.join(_ORDER)}, in this order", at=message.at.path)
-    return {"role": "assistant", **render_said(message.blocks, settings), **KEPT.wire_fields(message.extra)}
+    return {"role": "assistant", **render_assistant(message.blocks, settings), **KEPT.wire_fields(message.extra)}
 
 
-def render_said(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonObject:
+def render_assistant(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonObject:
     """The fields of an assistant's message that say these blocks."""
     reasoning: list[Reasoning | Opaque] = []
     content: list[Block] = []
     calls: list[Json] = []
     for block in blocks:
-        match rank(block), block:
+        match block_rank(block), block:
             case 0, Reasoning() | Opaque():
                 reasoning.append(_own_reasoning(block))
             case 2, ToolCall() | Opaque():
@@ -254,7 +254,7 @@ def render_said(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonObject
         fields["content"] = [*map(render_thinking_part, told), *map(render_part, content)]
         reasoning = [each for each in reasoning if each not in told]
     elif len(content) == 1 and isinstance(content[0], Text) and KEPT.own_fields(content[0].extra) == {"refusal": True}:
-        plain(content[0])
+        check_block(content[0])
         fields = {"content": None, "refusal": content[0].text}
     fields |= render_reasoning(reasoning, settings)
     if calls:
@@ -277,14 +277,14 @@ def _own_reasoning(block: Reasoning | Opaque) -> Reasoning | Opaque:
 
 _BLOCKS = "thinking_blocks"
 _PART = "content"  # Mistral's place: parts of the content, `{"type": "thinking", "thinking": [{"type": "text", …}]}`
-AS_PART = KEPT.extra_of({"~field": _PART})
-TEXT, SUMMARY, ENCRYPTED = "reasoning.text", "reasoning.summary", "reasoning.encrypted"
+THINKING_PART_EXTRA = KEPT.extra_of({"~field": _PART})
+REASONING_TEXT, REASONING_SUMMARY, REASONING_ENCRYPTED = "reasoning.text", "reasoning.summary", "reasoning.encrypted"
 
 
 def parse_reasoning(fields: Fields, settings: OpenaiSettings) -> list[Reasoning | Opaque]:
     """Take all reasoning out of a message."""
     plain = _parse_plain(fields, settings)
-    entries = [parse_detail(entry, at) for at, entry in enumerate(fields.children("reasoning_details", ()))]
+    entries = [parse_reasoning_detail(entry, at) for at, entry in enumerate(fields.children("reasoning_details", ()))]
     blocks = list(map(_parse_block, fields.children(_BLOCKS, ())))
     detailed = entries or blocks
     if any(isinstance(each, Reasoning) and each.text for each in detailed):
@@ -302,10 +302,10 @@ def _parse_plain(fields: Fields, settings: OpenaiSettings) -> list[Reasoning | O
     return found
 
 
-def parse_detail(fields: Fields, position: int) -> Reasoning | Opaque:
+def parse_reasoning_detail(fields: Fields, position: int) -> Reasoning | Opaque:
     """Read an entry of `reasoning_details`, of a message or of a delta; `position` is the index it has by itself."""
     kind = fields.any("type")
-    if kind not in (TEXT, SUMMARY, ENCRYPTED):
+    if kind not in (REASONING_TEXT, REASONING_SUMMARY, REASONING_ENCRYPTED):
         return _unknown(fields, kind, "reasoning detail", "reasoning_details")
     text, summary = fields.text("text", ""), fields.text("summary", "")
     signature, data = fields.text("signature", ""), fields.text("data", "")
@@ -313,8 +313,8 @@ def parse_detail(fields: Fields, position: int) -> Reasoning | Opaque:
     if fields.peek("index") == position:
         fields.any("index")
     rest = to_keep(fields.rest())
-    if kind == SUMMARY:
-        rest["type"] = SUMMARY
+    if kind == REASONING_SUMMARY:
+        rest["type"] = REASONING_SUMMARY
     return Reasoning(text or summary, FAMILY, seal, extra=KEPT.extra_of(rest), at=Where(fields.at))
 
 
@@ -360,7 +360,7 @@ def render_thinking_part(block: Reasoning) -> JsonObject:
     return part | (rest if isinstance(rest, dict) else {})
 
 
-def plain_field(block: Reasoning | None, settings: OpenaiSettings) -> str:
+def choose_reasoning_field(block: Reasoning | None, settings: OpenaiSettings) -> str:
     """The field of a message, or of a delta, that holds plain reasoning."""
     spelt = KEPT.own_fields(block.extra).get("~field") if block is not None else None
     return next((name for name in (spelt, settings.reasoning_field) if name in REASONING_FIELDS), REASONING_FIELDS[0])
@@ -374,8 +374,8 @@ def render_reasoning(blocks: Sequence[Reasoning | Opaque], settings: OpenaiSetti
     first = blocks[0]
     is_plain = not KEPT.wire_fields(first.extra) and _field(first) != _BLOCKS
     if len(blocks) == 1 and isinstance(first, Reasoning) and text and first.seal is None and is_plain:
-        return {plain_field(first, settings): text}
-    fields: JsonObject = {plain_field(None, settings): text} if text else {}
+        return {choose_reasoning_field(first, settings): text}
+    fields: JsonObject = {choose_reasoning_field(None, settings): text} if text else {}
     for name in ("reasoning_details", _BLOCKS):
         entries = [block for block in blocks if _field(block) == name]
         if entries:
@@ -393,22 +393,22 @@ def _render_entry(block: Reasoning | Opaque, index: int, name: str) -> Json:
         return block.data
     fields, seal = KEPT.wire_fields(block.extra), block.seal
     if name == "reasoning_details":
-        return render_detail(block, index)
+        return render_reasoning_detail(block, index)
     if seal is not None and seal.kind != "signature":
         return {"type": "redacted_thinking", "data": seal.data, **fields}
     return {"type": "thinking", "thinking": block.text, "signature": seal.data if seal else "", **fields}
 
 
-def render_detail(block: Reasoning, index: int) -> JsonObject:
+def render_reasoning_detail(block: Reasoning, index: int) -> JsonObject:
     fields, seal = KEPT.wire_fields(block.extra), block.seal
     detail: JsonObject
     if seal is not None and seal.kind != "signature":
-        detail = {"type": ENCRYPTED, "data": seal.data}
+        detail = {"type": REASONING_ENCRYPTED, "data": seal.data}
         detail |= {"text": block.text} if block.text else {}
-    elif fields.get("type") == SUMMARY:
-        detail = {"type": SUMMARY, "summary": block.text}
+    elif fields.get("type") == REASONING_SUMMARY:
+        detail = {"type": REASONING_SUMMARY, "summary": block.text}
         detail |= {"signature": seal.data} if seal else {}
     else:
-        detail = {"type": TEXT, "text": block.text}
+        detail = {"type": REASONING_TEXT, "text": block.text}
         detail |= {"signature": seal.data} if seal else {}
     return {**detail, "index": index, **fields}

@@ -12,13 +12,13 @@ from dragoman.dialects.kit.openai_requests import arguments_text, read_reply
 from dragoman.dialects.kit.values import members
 from dragoman.dialects.kit.values import telling as nonzero
 from dragoman.dialects.openai.blocks import (
-    BESIDE,
     FAMILY,
     KEPT,
+    SOURCE_FIELDS,
     JsonObject,
     OpenaiSettings,
-    is_blank,
-    is_older,
+    is_empty_value,
+    is_legacy_form,
     is_refusal,
     parse_annotations,
     parse_content,
@@ -26,8 +26,8 @@ from dragoman.dialects.openai.blocks import (
     render_annotations,
     render_part,
 )
-from dragoman.dialects.openai.messages import assistant_blocks, render_reasoning, take_function_call
-from dragoman.dialects.openai.tools import render_call, render_older_call
+from dragoman.dialects.openai.messages import parse_assistant_blocks, render_reasoning, take_function_call
+from dragoman.dialects.openai.tools import render_call, render_legacy_call
 from dragoman.errors import Fault, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, Where
 from dragoman.model.conversation import (
@@ -79,7 +79,7 @@ def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Rep
     choices = [(entry.integer("index", position), entry) for position, entry in enumerate(entries)]
     choices.sort(key=lambda pair: pair[0])
     usage = parse_usage(fields.any("usage"))
-    sources = parse_sources(*map(fields.peek, BESIDE))
+    sources = parse_sources(*map(fields.peek, SOURCE_FIELDS))
     created = fields.any("created")
     timed: JsonObject = {"created": created} if type(created) is int and created else {}
     return Reply(
@@ -87,11 +87,11 @@ def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Rep
         fields.text("model", ""),
         tuple(_choice(entry, asked, settings, sources) for _, entry in choices),
         usage or parse_usage(embedded_usage(fields.peek("x_groq"), (entry.peek("usage") for entry in entries))),
-        extra=KEPT.extra_of(envelope_rest(fields.rest()) | timed),
+        extra=KEPT.extra_of(envelope_fields(fields.rest()) | timed),
     )
 
 
-def envelope_rest(rest: JsonObject) -> JsonObject:
+def envelope_fields(rest: JsonObject) -> JsonObject:
     """What a reply or a first chunk says beside what every one says; nulls say nothing."""
     return to_keep({name: value for name, value in rest.items() if name not in _ENVELOPE and value is not None})
 
@@ -118,11 +118,11 @@ def _cite(blocks: list[Block], citations: list[Opaque]) -> list[Block]:
 
 def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings, sources: list[Opaque]) -> Choice:
     word = fields.text("finish_reason", "")
-    if (fault := stopped_by_error(word, fields.rest())) is not None:
+    if (fault := stop_fault(word, fields.rest())) is not None:
         raise UpstreamFault(fault.message, fault=fault)
     message = _message(fields)
     message.any("role")
-    blocks = assistant_blocks(message, settings)
+    blocks = parse_assistant_blocks(message, settings)
     if images := message.any("images"):
         blocks += parse_images(images, message.path("images"))
     if call := take_function_call(message):
@@ -139,7 +139,7 @@ def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings, sourc
 def _message(fields: Fields) -> Fields:
     """The message of a choice without fields that say nothing; one that only says why it stopped needs none."""
     message = fields.any("message")
-    if is_blank(message) and fields.peek("finish_reason"):
+    if is_empty_value(message) and fields.peek("finish_reason"):
         message = {}
     if isinstance(message, dict):
         message = {name: value for name, value in message.items() if value not in ("", [], {})}
@@ -191,7 +191,8 @@ def render_reply(settings: OpenaiSettings, reply: Reply, asked: Conversation, wo
         "created": world.now() if created is None else created,
         "model": reply.model or asked.model,
         "choices": [
-            _render_choice(choice, index, settings, is_older(asked.extra)) for index, choice in enumerate(reply.choices)
+            _render_choice(choice, index, settings, is_legacy_form(asked.extra))
+            for index, choice in enumerate(reply.choices)
         ],
     }
     if reply.usage is not None:
@@ -199,27 +200,27 @@ def render_reply(settings: OpenaiSettings, reply: Reply, asked: Conversation, wo
     return jsonio.encode({**body, **extra})
 
 
-def render_stop(stop: Stop, *, older: bool = False) -> JsonObject:
+def render_stop(stop: Stop, *, is_legacy: bool = False) -> JsonObject:
     """The fields of a choice that say why it stopped; `older`: its call was told as a `function_call`."""
     extra = KEPT.own_fields(stop.extra)
     word, kept = extra.get("~finish_reason", extra.get("finish_reason")), extra.get("choice")
-    usual = "function_call" if older and stop.why is Why.TOOL else _WORDS[stop.why]
+    usual = "function_call" if is_legacy and stop.why is Why.TOOL else _WORDS[stop.why]
     fields: JsonObject = {"finish_reason": word if isinstance(word, str) and word else usual}
     if stop.sequence is not None:
         fields["stop_reason"] = stop.sequence
     return fields | (kept if isinstance(kept, dict) else {})
 
 
-def _render_choice(choice: Choice, index: int, settings: OpenaiSettings, older: bool) -> Json:
-    call = next((each for each in choice.blocks if is_function(each)), None) if older else None
+def _render_choice(choice: Choice, index: int, settings: OpenaiSettings, is_legacy: bool) -> Json:
+    call = next((each for each in choice.blocks if is_function_call(each)), None) if is_legacy else None
     message = _render_message([each for each in choice.blocks if each is not call], settings)
     if isinstance(call, ToolCall):
-        message["function_call"] = render_older_call(structs.replace(call, arguments=call.arguments or "{}"))
-    stop = render_stop(choice.stop, older=call is not None)
+        message["function_call"] = render_legacy_call(structs.replace(call, arguments=call.arguments or "{}"))
+    stop = render_stop(choice.stop, is_legacy=call is not None)
     return {"index": index, "message": message, "logprobs": None, **stop}
 
 
-def is_function(block: Block) -> bool:
+def is_function_call(block: Block) -> bool:
     """Whether `function_call` can tell it."""
     return isinstance(block, ToolCall) and block.form == "json"
 
@@ -357,7 +358,7 @@ def render_usage(usage: Usage) -> JsonObject:
 # --- errors where only Chat Completions have them; all others are those of the service (openai_errors.py)
 
 
-def stopped_by_error(word: str, choice: JsonObject) -> Fault | None:
+def stop_fault(word: str, choice: JsonObject) -> Fault | None:
     """Return the fault of a choice that stopped because something failed; None for one that only stopped.
 
     `word` is its finish_reason, `choice` its other fields: OpenRouter tells what happened in `error`.

@@ -10,15 +10,15 @@ from dragoman.dialects.base import Call
 from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
 from dragoman.dialects.kit.settings import guards_depth, take_choices, take_knobs, take_limit, take_stops
 from dragoman.dialects.kit.values import items
-from dragoman.dialects.openai.blocks import API, KEPT, MAX_TOKENS_FIELDS, JsonObject, OpenaiSettings, flat_text
-from dragoman.dialects.openai.messages import MessageParser, lead, render_messages
-from dragoman.dialects.openai.tools import Oddities, parse_choice, parse_tools, render_choice, render_tool
+from dragoman.dialects.openai.blocks import API_NAME, KEPT, MAX_TOKENS_FIELDS, JsonObject, OpenaiSettings, flat_text
+from dragoman.dialects.openai.messages import MessageParser, render_messages, split_leading_system
+from dragoman.dialects.openai.tools import ShapeNotes, parse_choice, parse_tools, render_choice, render_tool
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.conversation import SHAPES, Conversation, Output, canonical, to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
-KNOBS = {name: name for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")}
+SAMPLING_FIELDS = {name: name for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")}
 # Known fields that only Chat understands: null there is as good as absent.
 _NULLABLE = (
     "audio", "function_call", "functions", "logit_bias", "logprobs", "max_completion_tokens", "max_tokens", "metadata",
@@ -31,13 +31,13 @@ _NULLABLE = (
 @guards_depth(MalformedRequest)
 def parse_request(settings: OpenaiSettings, call: Call) -> Conversation:
     """Raises MalformedRequest, naming the place."""
-    odd: Oddities = []
+    odd: ShapeNotes = []
     body = call.body
     if isinstance(body, dict) and not body.get("messages") and isinstance(body.get("input"), list | str):
         body = chat_body(body, odd)
     fields = Fields(body)
     parser = MessageParser(settings)
-    system, messages = lead(parser.messages(fields.objects("messages")))
+    system, messages = split_leading_system(parser.messages(fields.objects("messages")))
     kept: JsonObject = {}
     limit = next((name for name in MAX_TOKENS_FIELDS if fields.peek(name) is not None), settings.max_tokens_field)
     if limit != settings.max_tokens_field:
@@ -61,7 +61,7 @@ def parse_request(settings: OpenaiSettings, call: Call) -> Conversation:
         thinking=thinking_of(fields.text("reasoning_effort", "")),
         max_tokens=max_tokens,
         stop=take_stops(fields, "stop"),
-        knobs=take_knobs(fields, {**KNOBS, **{name: name for name in settings.more_knobs}}),
+        knobs=take_knobs(fields, {**SAMPLING_FIELDS, **{name: name for name in settings.more_knobs}}),
         choices=take_choices(fields, "n"),
         stream=call.stream,
         user=user,
@@ -105,7 +105,7 @@ def render_request(settings: OpenaiSettings, conversation: Conversation) -> Call
         body["tools"] = list(map(render_tool, conversation.tools))
     body |= render_choice(conversation)
     body |= _render_output(conversation.output)
-    if effort := effort_of(conversation.thinking, API):
+    if effort := effort_of(conversation.thinking, API_NAME):
         body["reasoning_effort"] = effort
     if conversation.max_tokens is not None:
         body[str(spelt.get("~max_tokens", settings.max_tokens_field))] = conversation.max_tokens
@@ -146,7 +146,7 @@ _STATE = ("previous_response_id", "conversation")
 _TEXTS = ("input_text", "output_text", "text")
 
 
-def chat_body(body: JsonObject, odd: Oddities) -> JsonObject:
+def chat_body(body: JsonObject, odd: ShapeNotes) -> JsonObject:
     """Return the same request as Chat says it. Raises MalformedRequest, naming the place."""
     odd.append((RULE, "changed", "input", "the request is read as one of Responses, and answered as one of Chat"))
     fields = {_RENAMED.get(name, name): value for name, value in body.items()}
@@ -165,7 +165,7 @@ def chat_body(body: JsonObject, odd: Oddities) -> JsonObject:
     return {**fields, "messages": list(messages)}
 
 
-def _settings(fields: JsonObject, odd: Oddities) -> None:
+def _settings(fields: JsonObject, odd: ShapeNotes) -> None:
     fields.pop("messages", None)
     include = [each for each in items(fields.pop("include", None)) if each != "reasoning.encrypted_content"]
     lost = [f"include[{each}]" for each in include]
@@ -186,7 +186,7 @@ def _settings(fields: JsonObject, odd: Oddities) -> None:
     odd.extend((RULE, "dropped", place, "Chat has no such field") for place in lost)
 
 
-def _add(messages: list[JsonObject], item: Fields, odd: Oddities) -> None:
+def _add(messages: list[JsonObject], item: Fields, odd: ShapeNotes) -> None:
     kind = item.peek("type")
     if kind is None and item.has("role"):
         kind = "message"

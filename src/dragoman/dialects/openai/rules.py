@@ -376,7 +376,7 @@ class _ChoiceLint:
                 yield "call_name", f"call {index} has a name"
 
 
-class Lint(StreamLint):
+class OpenaiStreamLint(StreamLint):
     rules = RULES
 
     def __init__(self) -> None:

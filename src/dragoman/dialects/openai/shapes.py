@@ -56,7 +56,7 @@ class _Message(_Object):
     function_call: None = None
 
 
-def exact_message(item: Json, at: Where) -> Message | None:
+def read_typed_message(item: Json, at: Where) -> Message | None:
     """Read a message of the documented shape; None for any other."""
     try:
         shape = convert(item, _Message)
@@ -208,7 +208,7 @@ class _Reply(_Object):
 _read_reply = jsonio.fitting(_Reply)
 
 
-class OpenaiPlain(Struct, frozen=True):
+class OpenaiSummaryReader(Struct, frozen=True):
     path: str
 
     def request(self, request: HttpRequest) -> PlainRequest | None:

@@ -14,7 +14,7 @@ from dragoman.dialects.kit.openai_errors import fault_in, fault_of
 from dragoman.dialects.openai import chunk as chunks
 from dragoman.dialects.openai.blocks import FAMILY, KEPT, JsonObject, parse_sources
 from dragoman.dialects.openai.choice import ChoiceReader
-from dragoman.dialects.openai.reply import embedded_usage, envelope_rest, parse_usage, stopped_by_error
+from dragoman.dialects.openai.reply import embedded_usage, envelope_fields, parse_usage, stop_fault
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Opaque
@@ -125,7 +125,7 @@ class OpenaiDecoder(Decoder):
 
     def _start(self, chunk: chunks.Chunk, data: bytes, events: list[ev.Event]) -> bool:
         """Begin with the first chunk that is one; Azure sends a frame with nothing but its filters before."""
-        rest = self._early | envelope_rest(chunks.read_plain(data))
+        rest = self._early | envelope_fields(chunks.read_json_object(data))
         if not (chunk.id or chunk.choices or chunk.usage):
             self._keys.budget.keep(ev.json_size(rest) - ev.json_size(self._early))
             self._early = rest
@@ -157,8 +157,8 @@ class OpenaiDecoder(Decoder):
         reader.unnamed = word == ""
         if (word is None or word.lower() in NO_REASON) and not choice.error:
             return
-        beside = chunks.beside_the_stop(data, position)
-        fault = stopped_by_error(word or "", beside)
+        beside = chunks.stopped_choice_fields(data, position)
+        fault = stop_fault(word or "", beside)
         if fault is None:
             reader.stop(word or "stop", beside, events)
         elif not events:
@@ -171,4 +171,4 @@ def _told_fault(chunk: chunks.Chunk, data: bytes) -> Fault | None:
     """The fault in a frame that is no chunk, or in one that says that it failed. Most frames need no second look."""
     if chunk.choices and chunk.base_resp is None and chunk.x_groq is None:
         return None
-    return fault_in(chunks.read_plain(data))
+    return fault_in(chunks.read_json_object(data))

@@ -14,7 +14,15 @@ from dragoman.dialects.kit.openai_requests import (
     take_parameters,
 )
 from dragoman.dialects.kit.values import NO_PARAMETERS
-from dragoman.dialects.openai.blocks import API, FAMILY, FORMAT, KEPT, JsonObject, around, plain
+from dragoman.dialects.openai.blocks import (
+    API_NAME,
+    CUSTOM_FORMAT,
+    FAMILY,
+    KEPT,
+    JsonObject,
+    check_block,
+    wrap_inner_object,
+)
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, ToolCall, Where
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec, to_keep
@@ -22,14 +30,16 @@ from dragoman.model.filter import Action
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
-Oddities: TypeAlias = list[tuple[str, Action, str, str]]  # what is read in another shape: rule, action, place, sentence
+ShapeNotes: TypeAlias = list[
+    tuple[str, Action, str, str]
+]  # what is read in another shape: rule, action, place, sentence
 
 _SHAPED = "openai.tool_shape"
 _CHOICE = "~choice"  # the word as it came, where it is another vendor's
 # --- specs
 
 
-def parse_tools(fields: Fields, odd: Oddities) -> tuple[ToolSpec | Opaque, ...]:
+def parse_tools(fields: Fields, odd: ShapeNotes) -> tuple[ToolSpec | Opaque, ...]:
     """The tools, the older `functions` after them. Some clients send tools in the shapes of other dialects."""
     given = fields.children("tools", ())
     own = [nested(tool) for tool in given]
@@ -67,7 +77,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
         name, description, strict = inner.identifier("name"), inner.text("description", ""), inner.flag("strict", None)
         rest, inside = to_keep(fields.rest()), inner.rest()
         if form := _flat(inside.get("format")):
-            rest[FORMAT] = form
+            rest[CUSTOM_FORMAT] = form
             del inside["format"]
         return ToolSpec(name, description, strict=strict, extra=_nested(rest, "custom", inside), at=Where(fields.at))
     if kind == "function" or (kind is None and fields.has("function")):
@@ -111,7 +121,7 @@ def _nested_form(form: Json) -> Json:
 
 
 def render_tool(tool: ToolSpec | Opaque) -> Json:
-    refuse_foreign(tool, FAMILY, API)
+    refuse_foreign(tool, FAMILY, API_NAME)
     if isinstance(tool, Opaque):
         return tool.data
     if tool.waits_for:
@@ -121,15 +131,15 @@ def render_tool(tool: ToolSpec | Opaque) -> Json:
     if tool.at.bare and tool.schema == NO_PARAMETERS:
         del inner["parameters"]
     own = KEPT.own_fields(tool.extra)
-    if FORMAT in own:
-        inner["format"] = _nested_form(own[FORMAT])
-    return around(kind, inner, KEPT.wire_fields(tool.extra))
+    if CUSTOM_FORMAT in own:
+        inner["format"] = _nested_form(own[CUSTOM_FORMAT])
+    return wrap_inner_object(kind, inner, KEPT.wire_fields(tool.extra))
 
 
 # --- choice
 
 
-def parse_choice(fields: Fields, odd: Oddities) -> tuple[ToolChoice, JsonObject]:
+def parse_choice(fields: Fields, odd: ShapeNotes) -> tuple[ToolChoice, JsonObject]:
     """The choice, and the field as it came where it says what we have no word for."""
     older = fields.peek("tool_choice") is None and fields.peek("function_call") is not None
     name = "function_call" if older else "tool_choice"
@@ -167,7 +177,7 @@ def render_choice(conversation: Conversation) -> JsonObject:
         kind = "custom" if name in free else "function"
         return {"type": kind, kind: {"name": name}}
 
-    fields = requests.render_choice(choice, API, named, lambda some: {"allowed_tools": some})
+    fields = requests.render_choice(choice, API_NAME, named, lambda some: {"allowed_tools": some})
     word = KEPT.own_fields(conversation.extra).get(_CHOICE)
     if isinstance(word, str) and choice.mode not in ("auto", "one") and not choice.names:
         same = OTHER_MODES[word.lower()].mode == choice.mode
@@ -198,7 +208,7 @@ def _call(fields: Fields, kind: str, words: str) -> ToolCall:
     return ToolCall(call_id, name, arguments, "text" if kind == "custom" else "json", extra=extra, at=Where(fields.at))
 
 
-def render_older_call(call: ToolCall) -> JsonObject:
+def render_legacy_call(call: ToolCall) -> JsonObject:
     """A `function_call`: it has no id, and what came beside it stands inside."""
     fields = KEPT.wire_fields(call.extra)
     inside = fields.pop("function", None)
@@ -208,8 +218,12 @@ def render_older_call(call: ToolCall) -> JsonObject:
 def render_call(call: ToolCall | Opaque) -> Json:
     if isinstance(call, Opaque):
         return call.data
-    plain(call)
+    check_block(call)
     if call.form == "text":
-        return around("custom", {"name": call.name, "input": call.arguments}, KEPT.wire_fields(call.extra), id=call.id)
+        return wrap_inner_object(
+            "custom", {"name": call.name, "input": call.arguments}, KEPT.wire_fields(call.extra), id=call.id
+        )
     arguments = call.arguments or "{}"  # clients and services parse it
-    return around("function", {"name": call.name, "arguments": arguments}, KEPT.wire_fields(call.extra), id=call.id)
+    return wrap_inner_object(
+        "function", {"name": call.name, "arguments": arguments}, KEPT.wire_fields(call.extra), id=call.id
+    )

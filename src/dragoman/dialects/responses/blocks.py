@@ -21,10 +21,10 @@ from dragoman.wire.fields import describe as describe_json
 from dragoman.wire.jsonio import Json
 
 FAMILY = "responses"
-API = "Responses"  # in messages to people
+API_NAME = "Responses"  # in messages to people
 JsonObject: TypeAlias = dict[str, Json]
 ANNOUNCED = "~announced"  # by the frame of this number, before there was anything to say about it
-IRREGULAR = "~irregular"  # it came in a way that clients do not read: its frames must be written anew
+NEEDS_REENCODING = "~irregular"  # it came in a way that clients do not read: its frames must be written anew
 
 # Nothing is lost where another dialect has no such field: the rest of the request, or the gateway, sees to it.
 _SPELLING = frozenset({"created_at", "refusal", "store", "stream_options"})
@@ -52,7 +52,7 @@ object_of, text_of = members, text
 
 Part: TypeAlias = Text | Media | Opaque
 
-PART = "~part"  # on an Opaque: it is a part of a message, not an item
+MESSAGE_PART = "~part"  # on an Opaque: it is a part of a message, not an item
 _PLACING = ("~message", "~role")  # what the blocks of one message share beside its fields
 _TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 _DATA_URL = re.compile(r"data:([^,;]+)(?:;[^,;]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
@@ -69,7 +69,7 @@ def parse_content(value: Json, at: str, placing: JsonObject) -> list[Part]:
     return [_part(part, f"{at}[{index}]", placing) for index, part in enumerate(value or ())]
 
 
-def parse_output(value: Json, at: str) -> tuple[Part, ...]:
+def parse_tool_output(value: Json, at: str) -> tuple[Part, ...]:
     """What a tool gave: a string, parts, or any JSON, which is then its own text (docs/decisions/content.md#d1)."""
     if value is None or isinstance(value, str):
         return (Text(value, at=Where(at)),) if value else ()
@@ -98,7 +98,7 @@ def _output_part(part: JsonObject, kind: str, at: str) -> Part:
 
 
 def _as_part(part: Part) -> Part:
-    return structs.replace(part, extra=KEPT.extra_of({PART: True})) if isinstance(part, Opaque) else part
+    return structs.replace(part, extra=KEPT.extra_of({MESSAGE_PART: True})) if isinstance(part, Opaque) else part
 
 
 def _part(part: Json, at: str, placing: JsonObject) -> Part:
@@ -109,10 +109,10 @@ def _part(part: Json, at: str, placing: JsonObject) -> Part:
     if kind in _TEXTS:
         return parse_text(fields, placing)
     if kind == "refusal":
-        return refusal(fields.text("refusal", ""), at, placing)
+        return refusal_block(fields.text("refusal", ""), at, placing)
     if kind in _MEDIA:
         return _MEDIA[kind](fields, placing)
-    return Opaque(FAMILY, part, kind, extra=KEPT.extra_of({**placing, PART: True}), at=Where(at))
+    return Opaque(FAMILY, part, kind, extra=KEPT.extra_of({**placing, MESSAGE_PART: True}), at=Where(at))
 
 
 def parse_text(fields: Fields, placing: JsonObject) -> Text:
@@ -135,7 +135,7 @@ def render_annotation(citation: Opaque) -> Json:
     return {"type": "url_citation", "url": source.url, "title": source.title, **place}
 
 
-def refusal(text: str, at: str, placing: JsonObject) -> Text:
+def refusal_block(text: str, at: str, placing: JsonObject) -> Text:
     return Text(text, extra=KEPT.extra_of({**placing, "refusal": True}), at=Where(at))
 
 
@@ -200,7 +200,7 @@ def render_content(blocks: Sequence[Block], kind: str) -> Json:
         and first.text
         and not KEPT.wire_fields(first.extra)
     ):
-        refuse_marks(first, API)
+        refuse_marks(first, API_NAME)
         if not first.citations:
             return first.text
     return [render_part(block, kind) for block in blocks]
@@ -209,7 +209,7 @@ def render_content(blocks: Sequence[Block], kind: str) -> Json:
 def render_part(block: Block, kind: str) -> Json:
     match block:
         case Text():
-            refuse_marks(block, API)
+            refuse_marks(block, API_NAME)
             fields = KEPT.wire_fields(block.extra)
             if fields.pop("refusal", None) is True:
                 return {"type": "refusal", "refusal": block.text, **fields}
@@ -218,7 +218,7 @@ def render_part(block: Block, kind: str) -> Json:
                 body["annotations"] = render_annotations(block)
             return {**body, **fields}
         case Media():
-            refuse_marks(block, API)
+            refuse_marks(block, API_NAME)
             return _render_media(block)
         case Opaque(family=family, data=data) if family == FAMILY:
             return data
@@ -233,7 +233,7 @@ def render_annotations(text: Text) -> list[Json]:
     return [render_annotation(each) for each in text.citations]
 
 
-def is_placing(name: str) -> bool:
+def is_message_field(name: str) -> bool:
     """Whether a field of a block is one of its message."""
     return name.startswith(OUTER) or name in _PLACING
 
@@ -257,7 +257,7 @@ def _render_media(media: Media) -> Json:
 # One item is one block. Its text is that of its parts with blank lines between them; where there is more than one
 # summary part, the parts are remembered as spelling and written again as long as they still say the same.
 
-SEAM = "\n\n"
+PART_SEPARATOR = "\n\n"
 IN_CONTENT = "~content"  # the text stands in `content`, not in `summary`
 _PARTS = "~parts"
 _KINDS = {"summary": "summary_text", "content": "reasoning_text"}
@@ -293,7 +293,7 @@ def _array(fields: Fields, name: str) -> list[Json]:
 def joined_text(parts: JsonObject) -> str:
     given = [part for name in _KINDS for part in items(parts.get(name))]
     texts = (text_of(part.get("text")) if isinstance(part, dict) else text_of(part) for part in given)
-    return SEAM.join(filter(None, texts))
+    return PART_SEPARATOR.join(filter(None, texts))
 
 
 def render_reasoning(block: Reasoning) -> JsonObject:
@@ -304,13 +304,13 @@ def render_reasoning(block: Reasoning) -> JsonObject:
     own = KEPT.own_fields(block.extra)
     item: JsonObject = {"type": "reasoning"}
     item |= {name: own[f"~{name}"] for name in ("id", "status") if f"~{name}" in own}
-    item |= render_thought(block)
+    item |= render_reasoning_text(block)
     if block.seal is not None:
         item["encrypted_content"] = block.seal.data
     return {**item, **KEPT.wire_fields(block.extra)}
 
 
-def render_thought(block: Reasoning) -> JsonObject:
+def render_reasoning_text(block: Reasoning) -> JsonObject:
     """The text as parts, in the place it had."""
     own = KEPT.own_fields(block.extra)
     parts = own.get(_PARTS)

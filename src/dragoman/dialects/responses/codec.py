@@ -19,7 +19,7 @@ from dragoman.dialects.kit.values import NameOutput, decoded, members, text
 from dragoman.dialects.responses import reply, request, rules
 from dragoman.dialects.responses.blocks import FAMILY
 from dragoman.dialects.responses.encoder import ResponsesEncoder
-from dragoman.dialects.responses.request import NAMES as HELD_NAMES
+from dragoman.dialects.responses.request import SERVER_STATE_NAMES as HELD_NAMES
 from dragoman.dialects.responses.rules import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.errors import ClientFault, Fault
@@ -38,7 +38,7 @@ from dragoman.wire.jsonio import Json
 LEAST_TOKENS = 16
 
 
-class JoinAnswers(Filter):
+class JoinAssistantTurns(Filter):
     """Items have no turns: what the assistant said in a row is one."""
 
     name = "responses.join_answers"
@@ -59,7 +59,7 @@ class JoinAnswers(Filter):
         return structs.replace(conversation, messages=tuple(joined)), None
 
 
-class LeastTokens(Filter):
+class RaiseMaxTokens(Filter):
     """The service refuses a smaller limit than 16, which clients send to probe it."""
 
     name = "responses.least_tokens"
@@ -118,7 +118,7 @@ class ResponsesCodec(Struct, frozen=True):
             ),
             media_roles=frozenset({"user", "system"}),
             seals=frozenset({FAMILY}),
-            knobs=frozenset(request.KNOBS),
+            knobs=frozenset(request.SAMPLING_FIELDS),
             knob_ranges=(("temperature", 0, 2), ("top_p", 0, 1)),
             output=frozenset({"text", "json", "schema"}),
             efforts=EFFORTS,
@@ -130,7 +130,7 @@ class ResponsesCodec(Struct, frozen=True):
         )
 
     def quirks(self, model: str) -> Sequence[Filter]:
-        return (JoinAnswers(), LeastTokens(), NameOutput("responses.name_output", "text.format"))
+        return (JoinAssistantTurns(), RaiseMaxTokens(), NameOutput("responses.name_output", "text.format"))
 
     parse_request = staticmethod(request.parse_request)
     render_request = staticmethod(request.render_request)
@@ -141,7 +141,7 @@ class ResponsesCodec(Struct, frozen=True):
     parse_fault = staticmethod(openai_errors.parse_fault)
     render_fault = staticmethod(openai_errors.render_fault)
     breaches = staticmethod(rules.breaches)
-    stream_breaches = staticmethod(rules.Lint.breaches)
+    stream_breaches = staticmethod(rules.ResponsesStreamLint.breaches)
     rules = staticmethod(RULES.declared)
 
 

@@ -18,8 +18,8 @@ from dragoman.dialects.responses.blocks import (
     ANNOUNCED,
     FAMILY,
     IN_CONTENT,
-    IRREGULAR,
     KEPT,
+    NEEDS_REENCODING,
     JsonObject,
     is_refusal,
     render_annotation,
@@ -114,11 +114,11 @@ class ResponsesEncoder(Encoder):
     def _regular(self, event: ev.Event) -> bool:
         match event:
             case ev.BlockStarted(block=block):
-                return IRREGULAR not in KEPT.own_fields(block.extra)
+                return NEEDS_REENCODING not in KEPT.own_fields(block.extra)
             case ev.Started(id=given):
                 return given.startswith("resp")
             case ev.Stopped(stop):
-                return IRREGULAR not in KEPT.own_fields(stop.extra)
+                return NEEDS_REENCODING not in KEPT.own_fields(stop.extra)
             case _:
                 return True
 

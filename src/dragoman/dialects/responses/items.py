@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import structs
 
 from dragoman.dialects.kit.openai_requests import arguments_text, refuse_marks
 from dragoman.dialects.kit.values import cannot, describe
 from dragoman.dialects.responses.blocks import (
-    API,
+    API_NAME,
     FAMILY,
     KEPT,
-    PART,
+    MESSAGE_PART,
     JsonObject,
-    is_placing,
+    is_message_field,
     object_of,
     parse_content,
-    parse_output,
     parse_reasoning,
+    parse_tool_output,
     render_content,
     render_reasoning,
     text_of,
 )
 from dragoman.dialects.responses.tools import (
-    ADDING,
+    ADDITIONAL_TOOLS,
     CALL_TYPE,
-    FOUND,
-    SEARCHING,
-    both_names,
-    is_clients,
-    joined,
-    named_so,
+    TOOL_SEARCH_CALL,
+    TOOL_SEARCH_OUTPUT,
+    client_call_id,
+    join_names,
+    namespace_fields,
+    original_names,
 )
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Untranslatable, Where
 from dragoman.model.conversation import OUTER, Message, Role, of_what_it_came_in, to_keep
@@ -42,10 +42,10 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json
 from dragoman.wire.jsonio import Json
 
-Turn: TypeAlias = tuple[Role, Sequence[Block], Where]
+ItemBlocks: TypeAlias = tuple[Role, Sequence[Block], Where]
 
 INSTRUCTIONS = "~instructions"
-REFERENCE = "item_reference"  # an item that the service holds; its type may be left out
+ITEM_REFERENCE = "item_reference"  # an item that the service holds; its type may be left out
 _NAMED = "~named"  # on a result of local_shell, which has its call's id as its own: this one has a call_id
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 # Calls with a shape of their own that the client runs: the tool's name, and the field that says what to do.
@@ -57,7 +57,7 @@ _OUTPUTS = {
     "local_shell_call_output": "local_shell_call",
 }
 _USERS = frozenset({"agent_message", "mcp_approval_response"})  # beside all that end with _output
-_SYSTEMS = frozenset({ADDING, "configuration_update"})
+_SYSTEMS = frozenset({ADDITIONAL_TOOLS, "configuration_update"})
 _SEALED_PAST = "the past is compacted into encrypted_content, which only its own service can read"
 _UNTRANSLATABLE = {
     "compaction": _SEALED_PAST,
@@ -76,7 +76,7 @@ class ItemParser:
 
     def __init__(self) -> None:
         self._kinds: dict[str, str] = {}  # of the calls so far, by their id
-        self._readers: dict[str, Callable[[Fields], Turn]] = {
+        self._readers: dict[str, Callable[[Fields], ItemBlocks]] = {
             "message": self._message,
             "reasoning": lambda fields: ("assistant", [parse_reasoning(fields)], Where(fields.at)),
             "function_call": self._call,
@@ -105,34 +105,34 @@ class ItemParser:
             turns.append(Message(role, () if role == "assistant" else tuple(blocks), at=at))
         return _with_answer(turns, said)
 
-    def _item(self, fields: Fields) -> Turn:
+    def _item(self, fields: Fields) -> ItemBlocks:
         kind = fields.peek("type")
         if kind is None and fields.has("role"):
             kind = "message"
         elif kind is None and fields.has("id"):
-            kind = REFERENCE
+            kind = ITEM_REFERENCE
         if not isinstance(kind, str):
             fields.fail("type", f"expected a string, got {describe_json(kind)}")
         reader = self._readers.get(kind)
         return _whole(fields, kind) if reader is None else reader(fields)
 
-    def _message(self, fields: Fields) -> Turn:
+    def _message(self, fields: Fields) -> ItemBlocks:
         fields.any("type")
         word = fields.text("role").lower()
         if word not in _ROLES:
             fields.fail("role", f"expected one of {', '.join(_ROLES)}")
         content = fields.any("content")
-        placing = placing_of(fields)
+        placing = take_message_fields(fields)
         if word == "developer":
             placing["~role"] = word
         return _ROLES[word], parse_content(content, fields.path("content"), placing), Where(fields.at)
 
-    def _call(self, fields: Fields) -> Turn:
+    def _call(self, fields: Fields) -> ItemBlocks:
         call = parse_call(fields)
         self._kinds[call.id] = "custom_tool_call" if call.form == "text" else "function_call"
         return "assistant", [call], call.at
 
-    def _client_call(self, fields: Fields) -> Turn:
+    def _client_call(self, fields: Fields) -> ItemBlocks:
         kind = fields.text("type")
         call_id = text_of(fields.peek("call_id")) or text_of(fields.peek("id"))
         name, action = _CLIENT_CALLS[kind]
@@ -144,11 +144,11 @@ class ItemParser:
         extra = KEPT.extra_of({CALL_TYPE: kind, **about_item(fields)})
         return "assistant", [ToolCall(call_id, name, arguments, extra=extra, at=Where(fields.at))], Where(fields.at)
 
-    def _output(self, fields: Fields) -> Turn:
+    def _output(self, fields: Fields) -> ItemBlocks:
         kind = fields.text("type")
         named = "id" if kind == "local_shell_call_output" and fields.peek("call_id") is None else "call_id"
         call_id, given = fields.identifier(named), fields.any("output")
-        content = parse_output(given, fields.path("output"))
+        content = parse_tool_output(given, fields.path("output"))
         rest = about_item(fields)
         if self._kinds.get(call_id, "function_call") != _OUTPUTS[kind]:
             rest[CALL_TYPE] = kind
@@ -163,7 +163,7 @@ def _with_answer(turns: list[Message], said: Sequence[Block]) -> list[Message]:
     return [*turns[:-1], structs.replace(turns[-1], blocks=tuple(said))] if said else turns
 
 
-def placing_of(fields: Fields) -> JsonObject:
+def take_message_fields(fields: Fields) -> JsonObject:
     """What a message says beside its content; every block of it carries this."""
     about: JsonObject = {name: value for name in _SPELT if (value := fields.any(name)) is not None}
     rest: JsonObject = {f"{OUTER}{name}": value for name, value in to_keep(fields.rest()).items() if value is not None}
@@ -181,21 +181,23 @@ def parse_call(fields: Fields) -> ToolCall:
     custom = fields.text("type") == "custom_tool_call"
     call_id, name, namespace = fields.identifier("call_id"), fields.identifier("name"), fields.text("namespace", "")
     arguments = arguments_text(fields.any("input" if custom else "arguments"))
-    rest = about_item(fields) | both_names(namespace, name)
-    form = "text" if custom else "json"
-    return ToolCall(call_id, joined(namespace, name), arguments, form, extra=KEPT.extra_of(rest), at=Where(fields.at))  # type: ignore[arg-type]
+    rest = about_item(fields) | namespace_fields(namespace, name)
+    form: Literal["json", "text"] = "text" if custom else "json"
+    return ToolCall(
+        call_id, join_names(namespace, name), arguments, form, extra=KEPT.extra_of(rest), at=Where(fields.at)
+    )
 
 
-def _whole(fields: Fields, kind: str) -> Turn:
+def _whole(fields: Fields, kind: str) -> ItemBlocks:
     """An item that only this family knows, on the side of whoever says it."""
     data = fields.rest()
-    served = kind in (SEARCHING, FOUND) and not is_clients(data)
+    served = kind in (TOOL_SEARCH_CALL, TOOL_SEARCH_OUTPUT) and not client_call_id(data)
     if kind in _SYSTEMS:
         role: Role = "system"
     else:
         role = "user" if (kind.endswith("_output") and not served) or kind in _USERS else "assistant"
     means = (Untranslatable(_UNTRANSLATABLE[kind]),) if kind in _UNTRANSLATABLE else ()
-    whole = Opaque(FAMILY, data, kind, echo=kind == ADDING, means=means, at=Where(fields.at))
+    whole = Opaque(FAMILY, data, kind, echo=kind == ADDITIONAL_TOOLS, means=means, at=Where(fields.at))
     return role, [whole], Where(fields.at)
 
 
@@ -211,7 +213,7 @@ def render_items(system: Sequence[Text], messages: Iterable[Message]) -> list[Js
             case "assistant" if not message.blocks:
                 items.extend(_messages("assistant", (), message))
             case "assistant":
-                items.extend(render_said(message.blocks, kinds))
+                items.extend(render_assistant(message.blocks, kinds))
             case "user":
                 items.extend(_render_user(message, kinds))
             case role:
@@ -245,9 +247,9 @@ def _messages(role: Role, blocks: Sequence[Block], message: Message | None) -> I
 def _placing(block: Block) -> JsonObject | None:
     """What a block says about its message; None for an item of its own."""
     own = KEPT.own_fields(block.extra)
-    if isinstance(block, Opaque) and not own.get(PART):
+    if isinstance(block, Opaque) and not own.get(MESSAGE_PART):
         return None
-    return {name: value for name, value in own.items() if is_placing(name)}
+    return {name: value for name, value in own.items() if is_message_field(name)}
 
 
 def _opaque(block: Block) -> Json:
@@ -256,7 +258,7 @@ def _opaque(block: Block) -> Json:
     raise cannot(block, f"Responses has no {describe(block)}")
 
 
-def render_said(blocks: Sequence[Block], kinds: dict[str, str] | None = None) -> Iterator[Json]:
+def render_assistant(blocks: Sequence[Block], kinds: dict[str, str] | None = None) -> Iterator[Json]:
     """What an assistant said, item by item; `kinds` learns what kind of calls they were."""
     for is_content, group in groupby(blocks, _is_content):
         if is_content:
@@ -277,18 +279,18 @@ def render_said(blocks: Sequence[Block], kinds: dict[str, str] | None = None) ->
 
 def _is_content(block: Block) -> bool:
     return isinstance(block, Text | Media) or (
-        isinstance(block, Opaque) and KEPT.own_fields(block.extra).get(PART) is True
+        isinstance(block, Opaque) and KEPT.own_fields(block.extra).get(MESSAGE_PART) is True
     )
 
 
 def render_call(call: ToolCall) -> JsonObject:
-    refuse_marks(call, API)
+    refuse_marks(call, API_NAME)
     own = KEPT.own_fields(call.extra)
     kind = text_of(own.get(CALL_TYPE))
     if kind in _CLIENT_CALLS:
         action: JsonObject = {_CLIENT_CALLS[kind][1]: _decoded(call)}
         return {"type": kind, **_about(own), "call_id": call.id, **action, **KEPT.wire_fields(call.extra)}
-    namespace, name = named_so(call)
+    namespace, name = original_names(call)
     kind, words = ("custom_tool_call", "input") if call.form == "text" else ("function_call", "arguments")
     given = call.arguments if call.form == "text" else call.arguments or "{}"  # clients and services parse it
     item: JsonObject = {"type": kind, **_about(own), "call_id": call.id, "name": name, words: given}
@@ -309,7 +311,7 @@ def _decoded(call: ToolCall) -> Json:
 
 
 def _render_result(result: ToolResult, kinds: dict[str, str]) -> Json:
-    refuse_marks(result, API)
+    refuse_marks(result, API_NAME)
     if result.is_error:
         raise cannot(result, "an output cannot say that it is an error")
     own = KEPT.own_fields(result.extra)

@@ -19,20 +19,20 @@ from dragoman.dialects.responses.blocks import (
     parse_content,
     parse_reasoning,
     render_part,
-    render_thought,
+    render_reasoning_text,
     text_of,
 )
-from dragoman.dialects.responses.items import INSTRUCTIONS, parse_call, placing_of, render_call
+from dragoman.dialects.responses.items import INSTRUCTIONS, parse_call, render_call, take_message_fields
 from dragoman.dialects.responses.request import render_settings
 from dragoman.dialects.responses.tools import (
-    SEARCH,
-    SEARCHING,
-    Declared,
-    both_names,
+    TOOL_SEARCH,
+    TOOL_SEARCH_CALL,
+    ToolNameResolver,
+    has_client_search,
+    namespace_fields,
     namespaces,
     render_choice,
     render_tools,
-    runs_search,
 )
 from dragoman.errors import DragomanError, Fault, Kind, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Extra, Opaque, Reasoning, Text, ToolCall, Where
@@ -71,7 +71,7 @@ _PREFIXES = {
     "reasoning": "rs_",
     "function_call": "fc_",
     "custom_tool_call": "ctc_",
-    SEARCHING: "tsc_",
+    TOOL_SEARCH_CALL: "tsc_",
 }
 
 # --- wire to canonical
@@ -90,7 +90,7 @@ def _reply(fields: Fields, asked: Conversation) -> Reply:
     if failed is not None:
         raise UpstreamFault(failed.message, fault=failed)
     fields.blame = MissingField
-    tools = Declared(asked.tools)
+    tools = ToolNameResolver(asked.tools)
     blocks = [block for item in fields.children("output") for block in parse_item(item, tools)]
     unfinished = KEPT.extra_of({"~status": status}) if status in UNFINISHED else None
     stop = Stop(Why.END, extra=unfinished) if unfinished else parse_stop(fields, blocks)
@@ -113,7 +113,7 @@ def items_of(response: bytes) -> dict[str, Sequence[Block]]:
     """What each output item says, by its id."""
     told = Fields(jsonio.decode(response)) if response else Fields({})
     items = told.children("output", [])
-    tools = Declared(())
+    tools = ToolNameResolver(())
     return {item_id: parse_item(item, tools) for item in items if (item_id := text_of(item.peek("id")))}
 
 
@@ -124,18 +124,18 @@ def envelope_extra(rest: JsonObject) -> Extra | None:
     return None if extra is None else structs.replace(extra, spelling=extra.spelling | (_REPEATED & told.keys()))
 
 
-def parse_item(fields: Fields, tools: Declared) -> list[Block]:
+def parse_item(fields: Fields, tools: ToolNameResolver) -> list[Block]:
     """The blocks of one output item."""
     match fields.text("type"):
         case "message":
             fields.any("role")
             content = fields.any("content")
-            blocks = parse_content(content, fields.path("content"), placing_of(fields))
+            blocks = parse_content(content, fields.path("content"), take_message_fields(fields))
             return [block for block in blocks if not (isinstance(block, Text) and not block.text)]
         case "reasoning":
             return [parse_reasoning(fields)]
         case "function_call" | "custom_tool_call" as kind:
-            return [tools.called(parse_call(Fields({"type": kind, **fields.rest()}, fields.at, fields.blame)))]
+            return [tools.resolve_call(parse_call(Fields({"type": kind, **fields.rest()}, fields.at, fields.blame)))]
         case kind:
             return [Opaque(FAMILY, {"type": kind, **fields.rest()}, kind, at=Where(fields.at))]
 
@@ -227,7 +227,7 @@ class ItemWriter:
     def __init__(self, asked: Conversation, world: World) -> None:
         self._world = world
         self._namespaces = namespaces(asked.tools)
-        self._runs_search = runs_search(asked.tools)
+        self._runs_search = has_client_search(asked.tools)
         self._used: set[str] = set()
 
     def id_for(self, block: Block, kind: str) -> str:
@@ -263,15 +263,21 @@ class ItemWriter:
 
     def reasoning(self, block: Reasoning, item_id: str) -> JsonObject:
         sealed: JsonObject = {} if block.seal is None else {"encrypted_content": block.seal.data}
-        return {"id": item_id, "type": "reasoning", **render_thought(block), **sealed, **KEPT.wire_fields(block.extra)}
+        return {
+            "id": item_id,
+            "type": "reasoning",
+            **render_reasoning_text(block),
+            **sealed,
+            **KEPT.wire_fields(block.extra),
+        }
 
     def is_search(self, call: ToolCall) -> bool:
         """Whether it calls the client's search for tools, which waits for an item of its own type."""
-        return self._runs_search and call.name == SEARCH and call.form == "json"
+        return self._runs_search and call.name == TOOL_SEARCH and call.form == "json"
 
     def search(self, call: ToolCall) -> JsonObject:
         """A tool_search_call: its arguments are an object, not text."""
-        item: JsonObject = {"id": self.id_for(call, SEARCHING), "type": SEARCHING, "call_id": call.id}
+        item: JsonObject = {"id": self.id_for(call, TOOL_SEARCH_CALL), "type": TOOL_SEARCH_CALL, "call_id": call.id}
         arguments = jsonio.object_of(call.arguments or "{}")
         return {**item, "execution": "client", "arguments": call.arguments if arguments is None else arguments}
 
@@ -279,7 +285,7 @@ class ItemWriter:
         """The call, its namespace told apart from its name again."""
         own = dict(KEPT.own_fields(call.extra))
         if call.name in self._namespaces:
-            own |= both_names(*self._namespaces[call.name])
+            own |= namespace_fields(*self._namespaces[call.name])
         own["~id"] = self.id_for(call, "custom_tool_call" if call.form == "text" else "function_call")
         return render_call(structs.replace(call, seal=None, cache=None, extra=KEPT.extra_of(own)))
 

@@ -9,8 +9,8 @@ from msgspec import structs
 from dragoman.dialects.base import Call
 from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
 from dragoman.dialects.kit.settings import guards_depth, take_knobs, take_limit
-from dragoman.dialects.responses.blocks import API, FAMILY, KEPT, JsonObject, object_of, text_of
-from dragoman.dialects.responses.items import INSTRUCTIONS, REFERENCE, ItemParser, render_items
+from dragoman.dialects.responses.blocks import API_NAME, FAMILY, KEPT, JsonObject, object_of, text_of
+from dragoman.dialects.responses.items import INSTRUCTIONS, ITEM_REFERENCE, ItemParser, render_items
 from dragoman.dialects.responses.tools import (
     is_added,
     name_tools,
@@ -18,7 +18,7 @@ from dragoman.dialects.responses.tools import (
     parse_tools,
     render_choice,
     render_tools,
-    with_added,
+    with_added_tools,
 )
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Opaque, Text, Where
@@ -26,7 +26,7 @@ from dragoman.model.conversation import Conversation, Held, Message, Output, Thi
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
-KNOBS = {"temperature": "temperature", "top_p": "top_p"}
+SAMPLING_FIELDS = {"temperature": "temperature", "top_p": "top_p"}
 _MAX = "max_output_tokens"
 
 
@@ -37,7 +37,7 @@ def parse_request(call: Call) -> Conversation:
     kept: JsonObject = {}
     instructions = fields.text("instructions", "")
     turns = ItemParser().parse(fields.any("input", []))
-    tools, messages = name_tools(with_added(parse_tools(fields), turns), turns)
+    tools, messages = name_tools(with_added_tools(parse_tools(fields), turns), turns)
     choice, odd = parse_choice(fields, tools)
     kept |= odd
     goes_on = fields.peek("previous_response_id") is not None
@@ -49,7 +49,7 @@ def parse_request(call: Call) -> Conversation:
         output=_output(fields, kept),
         thinking=_thinking(fields, kept),
         max_tokens=take_limit(fields, _MAX),
-        knobs=take_knobs(fields, KNOBS),
+        knobs=take_knobs(fields, SAMPLING_FIELDS),
         stream=call.stream,
         previous=fields.identifier("previous_response_id") if goes_on else fields.text("previous_response_id", None),
         user=take_user(fields, kept),
@@ -105,7 +105,9 @@ _UNKNOWN = "previous_response_not_found"  # on this code clients send the whole 
 _WHOLE = "Send the whole conversation as `input` instead."
 _NO_ITEM = "no item {} is known here, and this upstream cannot look it up. Send the item itself instead."
 _NO_COMPACTION = "the target cannot compact a conversation; leave this out, or send a summary as text"
-NAMES = frozenset({"previous_response_id", "conversation", REFERENCE, "prompt", "background", "context_management"})
+SERVER_STATE_NAMES = frozenset(
+    {"previous_response_id", "conversation", ITEM_REFERENCE, "prompt", "background", "context_management"}
+)
 
 
 def _held(fields: Fields, messages: Iterable[Message]) -> Iterator[Held]:
@@ -137,14 +139,14 @@ def _held(fields: Fields, messages: Iterable[Message]) -> Iterator[Held]:
         if object_of(entry).get("type") == "compaction":
             yield Held("context_management", f"context_management[{index}]", _NO_COMPACTION)
     for at, item_id in references(messages):
-        yield Held(REFERENCE, at, _NO_ITEM.format(repr(item_id)), turns=True)
+        yield Held(ITEM_REFERENCE, at, _NO_ITEM.format(repr(item_id)), turns=True)
 
 
 def references(messages: Iterable[Message]) -> Iterator[tuple[str, str]]:
     """Where items are named that the service holds, and their ids."""
     for message in messages:
         for block in message.blocks:
-            if isinstance(block, Opaque) and block.family == FAMILY and block.kind == REFERENCE:
+            if isinstance(block, Opaque) and block.family == FAMILY and block.kind == ITEM_REFERENCE:
                 yield block.at.path, text_of(object_of(block.data).get("id"))
 
 
@@ -163,7 +165,7 @@ def continued(earlier: Conversation, now: Conversation) -> Conversation:
     between = (Message("system", system),) if system else ()
     messages = (*earlier.messages, *between, *now.messages)
     # The earlier system texts stand before the first turn again, each in the message it came in.
-    offered = with_added([tool for tool in now.tools if not is_added(tool)], messages)
+    offered = with_added_tools([tool for tool in now.tools if not is_added(tool)], messages)
     tools, messages = name_tools(offered, messages)
     held = tuple(each for each in now.held if each.name != "previous_response_id")
     joined = canonical(structs.replace(now, system=said, messages=messages, tools=tools, previous=None, held=held))
@@ -218,7 +220,7 @@ def render_settings(conversation: Conversation) -> JsonObject:
     body: JsonObject = {}
     if text := _nested(kept, "text") | _render_output(conversation.output):
         body["text"] = text
-    effort = effort_of(conversation.thinking, API)
+    effort = effort_of(conversation.thinking, API_NAME)
     if reasoning := ({"effort": effort} if effort else {}) | _nested(kept, "reasoning"):
         body["reasoning"] = reasoning
     if conversation.max_tokens is not None:

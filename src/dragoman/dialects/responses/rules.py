@@ -311,7 +311,7 @@ _WORDS = {"function_call": ("call_id", "name", "arguments"), "custom_tool_call":
 _Found = Iterator[tuple[str, str]]
 
 
-class Lint(StreamLint):
+class ResponsesStreamLint(StreamLint):
     rules = RULES
 
     def __init__(self) -> None:

@@ -23,10 +23,10 @@ from msgspec import Struct, structs
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.kit.openai_errors import fault_of
 from dragoman.dialects.kit.openai_requests import blamed_upstream
-from dragoman.dialects.responses.blocks import FAMILY, IRREGULAR, KEPT, JsonObject, object_of, text_of
-from dragoman.dialects.responses.growing import CALLS, Item
+from dragoman.dialects.responses.blocks import FAMILY, KEPT, NEEDS_REENCODING, JsonObject, object_of, text_of
+from dragoman.dialects.responses.output_item import CALL_TYPES, OutputItem
 from dragoman.dialects.responses.reply import envelope_extra, failure_of, parse_stop, parse_usage
-from dragoman.dialects.responses.tools import Declared
+from dragoman.dialects.responses.tools import ToolNameResolver
 from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
 from dragoman.model.conversation import Conversation
@@ -41,7 +41,7 @@ _MOST_PARTS = 1 << 10
 _MOST_ITEMS = 1 << 20
 
 _Handler: TypeAlias = Callable[["ResponsesDecoder", Fields], ev.Events]
-_Grow: TypeAlias = Callable[[Item, Fields], ev.Events]
+_Grow: TypeAlias = Callable[[OutputItem, Fields], ev.Events]
 
 
 class _Delta(Struct, gc=False):
@@ -62,8 +62,8 @@ class ResponsesDecoder(Decoder):
 
     def __init__(self, asked: Conversation, world: World, keys: ev.BlockKeys | None = None) -> None:
         self._keys = keys or ev.BlockKeys()
-        self._tools = Declared(asked.tools)
-        self._items: dict[int, Item] = {}
+        self._tools = ToolNameResolver(asked.tools)
+        self._items: dict[int, OutputItem] = {}
         self._ids: dict[str, int] = {}  # of items, to their output_index
         self._shared: set[str] = set()  # ids that several items have
         self._begun = False
@@ -131,7 +131,7 @@ class ResponsesDecoder(Decoder):
         item = self._items.get(frame.output_index)
         if item is None or frame.type != _TEXT or frame.logprobs or self._over:
             return None
-        key = item.grows_by_text(frame.content_index, frame.delta)
+        key = item.append_text(frame.content_index, frame.delta)
         return None if key is None else (ev.TextDelta(key, frame.delta),)
 
     # --- the response
@@ -167,7 +167,7 @@ class ResponsesDecoder(Decoder):
         told_all = len(output) >= sum(item.done for item in self._items.values())
         stop = parse_stop(response, [block for item in self._items.values() for block in item.blocks])
         if not told_all:
-            stop = structs.replace(stop, extra=KEPT.extra_of({**KEPT.own_fields(stop.extra), IRREGULAR: True}))
+            stop = structs.replace(stop, extra=KEPT.extra_of({**KEPT.own_fields(stop.extra), NEEDS_REENCODING: True}))
         self._over = True
         return (*events, ev.Stopped(stop), ev.FINISHED)
 
@@ -196,13 +196,13 @@ class ResponsesDecoder(Decoder):
             fields.fail("output_index", "expected the place of an item")
         return index
 
-    def _item(self, index: int, told: Fields, *, added: int | None = None) -> Item:
+    def _item(self, index: int, told: Fields, *, added: int | None = None) -> OutputItem:
         kind = told.text("type")
         item = self._items.get(index)
         if item is None or item.done:
             if item is not None:
                 raise OutOfOrder(f"item {index} is done already", at=told.at)
-            item = self._items[index] = Item(
+            item = self._items[index] = OutputItem(
                 self._keys, index, kind, told, self._tools, added=added, dense=index == len(self._items)
             )
             self._name(index, text_of(told.peek("id")))
@@ -218,12 +218,12 @@ class ResponsesDecoder(Decoder):
         elif item_id and item_id not in self._shared:
             self._ids[item_id] = index
 
-    def _open(self, fields: Fields, kinds: tuple[str, ...]) -> Item | None:
+    def _open(self, fields: Fields, kinds: tuple[str, ...]) -> OutputItem | None:
         """The open item of a frame, which begins here if it was never added; None if it is done."""
         index = self._index(fields)
         item = self._items.get(index)
         if item is None:
-            if kinds[0] in CALLS:
+            if kinds[0] in CALL_TYPES:
                 raise OutOfOrder(f"item {index} was never added", at=fields.at)
             told: JsonObject = {"type": kinds[0]}
             if isinstance(item_id := fields.peek("item_id"), str):
@@ -265,7 +265,7 @@ class ResponsesDecoder(Decoder):
         part, told = _part(fields), fields.child("part")
         if item is None:
             return ()
-        return item.thought("content", part, "") if item.kind == "reasoning" else item.part(part, told)
+        return item.reasoning("content", part, "") if item.kind == "reasoning" else item.part(part, told)
 
     def _part_done(self, fields: Fields) -> ev.Events:
         item = self._open(fields, ("message", "reasoning"))
@@ -273,7 +273,7 @@ class ResponsesDecoder(Decoder):
         if item is None:
             return ()
         if item.kind == "reasoning":
-            return item.thought_whole("content", part, told.text("text", ""))
+            return item.take_whole_reasoning("content", part, told.text("text", ""))
         return item.part_done(part, told)
 
     def _text_delta(self, fields: Fields) -> ev.Events:
@@ -294,16 +294,16 @@ def _part(fields: Fields, name: str = "content_index") -> int:
 
 def _thought(slot: str, name: str = "") -> _Grow:
     """Make a reader of a piece of a reasoning's part; without a name the part has only been announced."""
-    return lambda item, told: item.thought(slot, _part(told, f"{slot}_index"), told.text(name) if name else "")
+    return lambda item, told: item.reasoning(slot, _part(told, f"{slot}_index"), told.text(name) if name else "")
 
 
 def _whole_thought(slot: str) -> _Grow:
-    return lambda item, told: item.thought_whole(
+    return lambda item, told: item.take_whole_reasoning(
         slot, _part(told, f"{slot}_index"), (told.maybe_child("part") or told).text("text", "")
     )
 
 
-def _delta(item: Item, told: Fields) -> ev.Events:
+def _delta(item: OutputItem, told: Fields) -> ev.Events:
     return item.arguments(told.text("delta"))
 
 
@@ -325,7 +325,10 @@ _ITEM_HANDLERS: dict[str, _Handler] = {
 # About an open item of one of these types.
 _MESSAGE, _REASONING = ("message",), ("reasoning",)
 _GROWING: dict[str, tuple[tuple[str, ...], _Grow]] = {
-    "response.output_text.done": (_MESSAGE, lambda item, told: item.text_whole(_part(told), told.text("text", ""))),
+    "response.output_text.done": (
+        _MESSAGE,
+        lambda item, told: item.take_whole_text(_part(told), told.text("text", "")),
+    ),
     "response.output_text.annotation.added": (
         _MESSAGE,
         lambda item, told: item.annotate(_part(told), told.any("annotation")),
@@ -336,12 +339,12 @@ _GROWING: dict[str, tuple[tuple[str, ...], _Grow]] = {
     ),
     "response.refusal.done": (
         _MESSAGE,
-        lambda item, told: item.text_whole(_part(told), told.text("refusal", ""), refused=True),
+        lambda item, told: item.take_whole_text(_part(told), told.text("refusal", ""), refused=True),
     ),
-    "response.function_call_arguments.delta": (CALLS, _delta),
-    "response.function_call_arguments.done": (CALLS, lambda item, told: item.told(told.text("arguments", ""))),
-    "response.custom_tool_call_input.delta": (CALLS, _delta),
-    "response.custom_tool_call_input.done": (CALLS, lambda item, told: item.told(told.text("input", ""))),
+    "response.function_call_arguments.delta": (CALL_TYPES, _delta),
+    "response.function_call_arguments.done": (CALL_TYPES, lambda item, told: item.told(told.text("arguments", ""))),
+    "response.custom_tool_call_input.delta": (CALL_TYPES, _delta),
+    "response.custom_tool_call_input.done": (CALL_TYPES, lambda item, told: item.told(told.text("input", ""))),
     "response.reasoning_summary_part.added": (_REASONING, _thought("summary")),
     "response.reasoning_summary_text.delta": (_REASONING, _thought("summary", "delta")),
     "response.reasoning_summary_text.done": (_REASONING, _whole_thought("summary")),

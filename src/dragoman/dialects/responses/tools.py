@@ -15,7 +15,7 @@ from msgspec import structs
 from dragoman.dialects.kit import openai_requests as requests
 from dragoman.dialects.kit.openai_requests import take_parameters
 from dragoman.dialects.kit.values import NO_PARAMETERS
-from dragoman.dialects.responses.blocks import API, FAMILY, KEPT, JsonObject, object_of, text_of
+from dragoman.dialects.responses.blocks import API_NAME, FAMILY, KEPT, JsonObject, object_of, text_of
 from dragoman.model.blocks import (
     Block,
     ClientTool,
@@ -50,16 +50,16 @@ NAMESPACE = "~namespace"  # on a tool or a call: the namespace it belongs to
 ADDED = "~added"  # on a tool that came in an item of the input, which still says it
 _NESTED = "~nested"  # on a tool in a namespace inside another: that one, kept whole, still says it
 _DEFERRED = "defer_loading"
-SEARCH = "tool_search"  # the type of the tool that finds others, and its name as a function
+TOOL_SEARCH = "tool_search"  # the type of the tool that finds others, and its name as a function
 _NOTHING: Mapping[str, Json] = {}
 
 
-def joined(namespace: str, name: str) -> str:
+def join_names(namespace: str, name: str) -> str:
     """The one name of a tool in a namespace. Servers' namespaces often end with the joint already."""
     return f"{namespace}{name}" if not namespace or namespace.endswith("_") else f"{namespace}__{name}"
 
 
-def both_names(namespace: str, name: str) -> JsonObject:
+def namespace_fields(namespace: str, name: str) -> JsonObject:
     """What a tool or a call remembers of the two names that were joined."""
     return {NAMESPACE: namespace, NAME_AT_HOME: name} if namespace else {}
 
@@ -80,7 +80,7 @@ def namespaces(tools: Iterable[ToolSpec | Opaque]) -> Mapping[str, tuple[str, st
     return {whole: parts for whole, parts in found.items() if parts[0]}
 
 
-class Declared:
+class ToolNameResolver:
     """The tools that a request declares, wherever: which of them a namespace and a name mean."""
 
     def __init__(self, tools: Iterable[ToolSpec | Opaque]) -> None:
@@ -95,7 +95,7 @@ class Declared:
         it back so. A tool in a namespace may be named without it.
         """
         exact = self._wholes.get((namespace, name))
-        whole = joined(namespace, name)
+        whole = join_names(namespace, name)
         if exact is not None or whole in self.names:
             return exact or whole
         if namespace:
@@ -111,7 +111,7 @@ class Declared:
         found = [each for (space, inner), each in self._wholes.items() if inner == name and space.endswith(end)]
         return found[0] if len(found) == 1 else None
 
-    def called(self, call: ToolCall) -> ToolCall:
+    def resolve_call(self, call: ToolCall) -> ToolCall:
         """The call with the name of the tool that it means; how it was named is kept for its own family."""
         own = dict(KEPT.own_fields(call.extra))
         if CALL_TYPE in own:
@@ -127,7 +127,7 @@ class Declared:
         return structs.replace(call, name=whole, extra=KEPT.extra_of(own))
 
 
-def named_so(call: ToolCall) -> tuple[str, str]:
+def original_names(call: ToolCall) -> tuple[str, str]:
     """Namespace and name of a call as it came, unless it was renamed since."""
     came = object_of(KEPT.own_fields(call.extra).get(NAMED))
     if came.get("whole") == call.name:
@@ -172,7 +172,7 @@ def _namespace(fields: Fields) -> Iterable[ToolSpec | Opaque]:
 
 def _nested(fields: Fields, outer: str) -> Iterable[ToolSpec | Opaque]:
     """The tools of a namespace in another one, which itself is kept whole: they are for other families alone."""
-    name = joined(outer, fields.identifier("name"))
+    name = join_names(outer, fields.identifier("name"))
     for tool in fields.children("tools"):
         inner = _nested(tool, name) if tool.peek("type") == "namespace" else (_tool(tool, name),)
         for each in inner:
@@ -190,8 +190,8 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
         return Opaque(FAMILY, data, kind, means=_search(data), extra=KEPT.extra_of(placed), at=Where(fields.at))
     fields.any("type")
     name, description = fields.identifier("name"), fields.text("description", "")
-    placed |= both_names(namespace, name)
-    name, strict = joined(namespace, name), fields.flag("strict", None)
+    placed |= namespace_fields(namespace, name)
+    name, strict = join_names(namespace, name), fields.flag("strict", None)
     waits_for: Literal["", "search"] = ""
     if fields.peek(_DEFERRED) is True:
         fields.any(_DEFERRED)
@@ -208,15 +208,17 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
 
 def _search(data: JsonObject) -> tuple[ClientTool, ...]:
     """A search for tools that the client runs is a function to all other families."""
-    if data.get("type") != SEARCH or data.get("execution") != "client":
+    if data.get("type") != TOOL_SEARCH or data.get("execution") != "client":
         return ()
     schema = data.get("parameters")
     return (
-        ClientTool(SEARCH, text_of(data.get("description")), schema if isinstance(schema, dict) else NO_PARAMETERS),
+        ClientTool(
+            TOOL_SEARCH, text_of(data.get("description")), schema if isinstance(schema, dict) else NO_PARAMETERS
+        ),
     )
 
 
-def runs_search(tools: Iterable[ToolSpec | Opaque]) -> bool:
+def has_client_search(tools: Iterable[ToolSpec | Opaque]) -> bool:
     """Whether the client runs a search for tools, whose calls have an item type of their own."""
     return any(isinstance(tool, Opaque) and any(isinstance(each, ClientTool) for each in tool.means) for tool in tools)
 
@@ -248,7 +250,7 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
 
 
 def _render_tool(tool: ToolSpec | Opaque) -> Json:
-    requests.refuse_foreign(tool, FAMILY, API)
+    requests.refuse_foreign(tool, FAMILY, API_NAME)
     if isinstance(tool, Opaque):
         return tool.data
     kind = "custom" if tool.schema is None else "function"
@@ -264,7 +266,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
 def parse_choice(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> tuple[ToolChoice, JsonObject]:
     """The choice, and the field as it came where it says what we have no word for, or names another namespace."""
     value, parallel = fields.any("tool_choice"), fields.flag("parallel_tool_calls", None)
-    declared = Declared(tools)
+    declared = ToolNameResolver(tools)
     choice = requests.parse_choice(fields, "tool_choice", value, lambda tool: _chosen(tool, declared))
     if choice is None:
         return ToolChoice(parallel=parallel), {"tool_choice": value}
@@ -285,7 +287,7 @@ def _names_another_namespace(value: Json, names: Sequence[str], tools: Sequence[
     )
 
 
-def _chosen(fields: Fields, tools: Declared) -> str | None:
+def _chosen(fields: Fields, tools: ToolNameResolver) -> str | None:
     """The name of a chosen tool, None if it stands in a namespace that the request does not declare."""
     name, namespace = fields.identifier("name"), fields.text("namespace", "")
     whole = tools.whole(namespace, name)
@@ -301,7 +303,7 @@ def render_choice(conversation: Conversation) -> JsonObject:
         kind = "custom" if whole in free else "function"
         return {"type": kind, "name": name, "namespace": namespace} if namespace else {"type": kind, "name": name}
 
-    fields = requests.render_choice(choice, API, named, lambda some: some)
+    fields = requests.render_choice(choice, API_NAME, named, lambda some: some)
     came = object_of(KEPT.own_fields(conversation.extra).get(CHOSEN))
     if came and came.get("names") == list(choice.names):
         fields["tool_choice"] = came.get("tool_choice")
@@ -310,13 +312,13 @@ def render_choice(conversation: Conversation) -> JsonObject:
 
 # --- tools that items of the input declare, and the one name of each tool in all that speaks of it
 
-ADDING = "additional_tools"  # the items that declare tools
-FOUND = "tool_search_output"
-SEARCHING = "tool_search_call"
+ADDITIONAL_TOOLS = "additional_tools"  # the items that declare tools
+TOOL_SEARCH_OUTPUT = "tool_search_output"
+TOOL_SEARCH_CALL = "tool_search_call"
 _NOTHING_FOUND = "No tool was found."
 
 
-def with_added(tools: Sequence[ToolSpec | Opaque], messages: Iterable[Message]) -> tuple[ToolSpec | Opaque, ...]:
+def with_added_tools(tools: Sequence[ToolSpec | Opaque], messages: Iterable[Message]) -> tuple[ToolSpec | Opaque, ...]:
     """These tools, and those that items of the input bring: Codex's own model gets all of its tools so.
 
     What says the same of a tool again is left out.
@@ -325,7 +327,11 @@ def with_added(tools: Sequence[ToolSpec | Opaque], messages: Iterable[Message]) 
     added: list[ToolSpec | Opaque] = []
     for message in messages:
         for block in message.blocks:
-            if isinstance(block, Opaque) and block.kind in (ADDING, FOUND) and block.family == FAMILY:
+            if (
+                isinstance(block, Opaque)
+                and block.kind in (ADDITIONAL_TOOLS, TOOL_SEARCH_OUTPUT)
+                and block.family == FAMILY
+            ):
                 added += _added(block, known)
     return (*tools, *added)
 
@@ -343,7 +349,7 @@ def _added(item: Opaque, known: dict[tuple[str, str], ToolSpec]) -> Iterator[Too
         name = parted(tool.extra, marked.name)
         before = known.get(name)
         if before is None or not before.defines_the_same(marked):
-            waits = item.kind == ADDING and marked.waits_for == "search" and before is None
+            waits = item.kind == ADDITIONAL_TOOLS and marked.waits_for == "search" and before is None
             known[name] = marked if waits else structs.replace(marked, waits_for="block")
             yield known[name]
 
@@ -353,11 +359,11 @@ def name_tools(
 ) -> tuple[tuple[ToolSpec | Opaque, ...], tuple[Message, ...]]:
     """The same with one name for each tool, in its definition, its calls and the items that bring it."""
     tools = _told_apart(tools)
-    declared = Declared(tools)
+    declared = ToolNameResolver(tools)
 
     def block_of(block: Block) -> Block:
         if isinstance(block, ToolCall):
-            return declared.called(block)
+            return declared.resolve_call(block)
         if isinstance(block, Opaque) and block.family == FAMILY and block.kind in _MEANINGS:
             return structs.replace(block, means=_MEANINGS[block.kind](block, declared))
         return block
@@ -391,28 +397,28 @@ def _told_apart(tools: Sequence[ToolSpec | Opaque]) -> Sequence[ToolSpec | Opaqu
 # --- what the items mean
 
 
-def _names(tools: Iterable[ToolSpec | Opaque], declared: Declared) -> list[str]:
+def _names(tools: Iterable[ToolSpec | Opaque], declared: ToolNameResolver) -> list[str]:
     return [declared.whole(*parted(tool.extra, tool.name)) for tool in tools if isinstance(tool, ToolSpec)]
 
 
-def _adding(item: Opaque, declared: Declared) -> tuple[Meaning, ...]:
+def _adding(item: Opaque, declared: ToolNameResolver) -> tuple[Meaning, ...]:
     offered = [tool for tool in _tools_in(item) if isinstance(tool, ToolSpec) and tool.waits_for != "search"]
     return tuple(map(DefinedTool, _names(offered, declared)))
 
 
-def _searching(item: Opaque, declared: Declared) -> tuple[Meaning, ...]:
+def _searching(item: Opaque, declared: ToolNameResolver) -> tuple[Meaning, ...]:
     data = object_of(item.data)
-    call_id = is_clients(data)
+    call_id = client_call_id(data)
     if not call_id:
         return ()
     given = data.get("arguments")
     arguments = given if isinstance(given, str) else jsonio.text_of(given if given is not None else {})
-    return (ToolCall(call_id, SEARCH, arguments, at=item.at),)
+    return (ToolCall(call_id, TOOL_SEARCH, arguments, at=item.at),)
 
 
-def _found(item: Opaque, declared: Declared) -> tuple[Meaning, ...]:
+def _found(item: Opaque, declared: ToolNameResolver) -> tuple[Meaning, ...]:
     data = object_of(item.data)
-    call_id = is_clients(data)
+    call_id = client_call_id(data)
     if not call_id:
         found = _names(_tools_in(item), declared)
         return (*map(DefinedTool, found), *map(ShownTool, found))
@@ -427,9 +433,9 @@ def _found(item: Opaque, declared: Declared) -> tuple[Meaning, ...]:
     return (ToolResult(call_id, tuple(parts) or (Text(_NOTHING_FOUND),), at=item.at),)
 
 
-_MEANINGS = {ADDING: _adding, SEARCHING: _searching, FOUND: _found}
+_MEANINGS = {ADDITIONAL_TOOLS: _adding, TOOL_SEARCH_CALL: _searching, TOOL_SEARCH_OUTPUT: _found}
 
 
-def is_clients(item: JsonObject) -> str:
+def client_call_id(item: JsonObject) -> str:
     """The id of the call, if the client runs this search; "" if the service did."""
     return "" if item.get("execution") == "server" else text_of(item.get("call_id"))

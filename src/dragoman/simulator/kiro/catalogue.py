@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, NAMES, model_of
+from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, MODEL_NAMES, find_model
 from dragoman.wire.jsonio import Json
 
 PROFILE_ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/SIMULATED001"
@@ -16,7 +16,7 @@ _HIDDEN = (
     "CLAUDE_SONNET_4_20250514_V1_0",
     "CLAUDE_3_7_SONNET_20250219_V1_0",
 )
-MODELS = frozenset({*NAMES, *_HIDDEN})
+MODELS = frozenset({*MODEL_NAMES, *_HIDDEN})
 
 # What additionalModelRequestFields takes.
 _EFFORTS: dict[str, Json] = {
@@ -43,12 +43,12 @@ _EFFORTS: dict[str, Json] = {
 
 
 def list_models() -> Json:
-    models: list[Json] = [_told(name) for name in NAMES if name not in _HIDDEN]
+    models: list[Json] = [_told(name) for name in MODEL_NAMES if name not in _HIDDEN]
     return {"models": models, "defaultModel": {"modelId": DEFAULT_MODEL}, "nextToken": None}
 
 
 def _told(name: str) -> Json:
-    model = model_of(name)
+    model = find_model(name)
     told: dict[str, Json] = {
         "modelId": name,
         "modelName": name,
@@ -59,8 +59,8 @@ def _told(name: str) -> Json:
         "supportedInputTypes": ["TEXT", "IMAGE"] if model.images else ["TEXT"],
         "promptCaching": {"supportsPromptCaching": model.images},
     }
-    if model.asks in _EFFORTS:
-        told["additionalModelRequestFieldsSchema"] = _EFFORTS[model.asks]
+    if model.thinking_style in _EFFORTS:
+        told["additionalModelRequestFieldsSchema"] = _EFFORTS[model.thinking_style]
     return told
 
 

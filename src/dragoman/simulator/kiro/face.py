@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 
-from dragoman.dialects.kiro.models import model_of
+from dragoman.dialects.kiro.models import find_model
 from dragoman.dialects.kiro.rules import EVIDENCE
 from dragoman.dialects.kit.values import Object, items, members, text
 from dragoman.model.conversation import Why
@@ -227,7 +227,7 @@ def _thinks_by_tags(asked: Asked) -> bool:
 def _percentage(asked: Asked, act: Turn, spoken: Spoken) -> float:
     used = asked.tokens if act.input_tokens is None else act.input_tokens
     said = output_tokens(spoken.parts) if act.output_tokens is None else act.output_tokens
-    return round((used + said) * 100 / model_of(asked.model).window, 6)
+    return round((used + said) * 100 / find_model(asked.model).window, 6)
 
 
 def _document(routed: Route, body: Json) -> Response:

@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from dragoman.dialects.kiro.models import model_of
-from dragoman.dialects.kiro.pixels import pixels
-from dragoman.dialects.kiro.rules import GRADED, Grade, findings, image_bytes
+from dragoman.dialects.kiro.image_size import parse_image_size
+from dragoman.dialects.kiro.models import find_model
+from dragoman.dialects.kiro.rules import GRADED_RULES, Grade, find_breaches, image_bytes
 from dragoman.dialects.kit.shapes import flaws
 from dragoman.dialects.kit.values import members, text
 from dragoman.simulator.kiro.catalogue import MODELS
@@ -142,7 +142,7 @@ def _image_edges(asked: Asked, limits: Limits) -> Iterator[Finding]:
     if len(asked.images) <= limits.many_images:
         return
     for image, at in asked.images:
-        edge = max(pixels(image_bytes(image)), default=0)
+        edge = max(parse_image_size(image_bytes(image)), default=0)
         if edge > limits.image_edge:
             detail = f"an edge of {edge} pixels, and more than {limits.many_images} images in the request"
             yield Finding(at, detail, "B")
@@ -166,7 +166,7 @@ def _versionless(asked: Asked, limits: Limits) -> Iterator[Finding]:
 
 
 def _too_long(asked: Asked, limits: Limits) -> Iterator[Finding]:
-    most = limits.window or model_of(asked.model).window
+    most = limits.window or find_model(asked.model).window
     if asked.tokens > most:
         yield Finding("", f"about {asked.tokens} tokens, more than {most}")
 
@@ -201,7 +201,7 @@ def _bad_image(found: Finding) -> Answer:
 
 def _known(number: int, answer: Answers = Answer(), find: Find | None = None) -> Rule:  # noqa: B008  immutable
     """A rule of the dialect."""
-    rule = next(rule for rule in GRADED.values() if rule.number == number)
+    rule = next(rule for rule in GRADED_RULES.values() if rule.number == number)
     return Rule(number, rule.sentence, rule.grade, answer, find)
 
 
@@ -255,8 +255,8 @@ def refusals(request: HttpRequest, profile: Profile = "paranoid", limits: Limits
         return
     grades, asked = PROFILES[profile], Asked(request)
     known: dict[int | None, list[Finding]] = {}
-    for name, at, detail in findings(asked, limits):
-        known.setdefault(GRADED[name].number, []).append(Finding(at, detail, GRADED[name].grade))
+    for name, at, detail in find_breaches(asked, limits):
+        known.setdefault(GRADED_RULES[name].number, []).append(Finding(at, detail, GRADED_RULES[name].grade))
     for rule in RULES:
         for found in (*known.get(rule.number, ()), *(rule.find(asked, limits) if rule.find else ())):
             grade = found.grade or rule.grade

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from dragoman.dialects.kiro import rules
-from dragoman.dialects.kiro.raw import RawRequest
+from dragoman.dialects.kiro.raw_request import KiroRawRequest
 from dragoman.dialects.kiro.rules import Grade
 from dragoman.dialects.kit.shapes import Flag, Free, Members, Seq, Shape, Str
 from dragoman.dialects.kit.values import text
@@ -63,7 +63,7 @@ class Refusal(Struct, frozen=True):
         return f"rule {self.rule} ({self.title}) at {self.at or 'the body'}: {self.detail}"
 
 
-class Limits(rules.Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Limits(rules.KiroLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The thresholds, as docs/dialects/kiro.md gives them. What it leaves open is a setting with a guess as its
     default."""
 
@@ -93,7 +93,7 @@ def sign(reasoning: str) -> str:
 # --- a request: its parts, and an estimate of its tokens
 
 
-class Asked(RawRequest):
+class Asked(KiroRawRequest):
     """One request, read once. `problem` says why its body is no JSON."""
 
     def __init__(self, request: HttpRequest) -> None:

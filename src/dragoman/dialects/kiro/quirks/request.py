@@ -10,10 +10,17 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from dragoman.dialects.kiro.faults import context_full
-from dragoman.dialects.kiro.models import PATTERN, name_of
-from dragoman.dialects.kiro.pixels import pixels
-from dragoman.dialects.kiro.request import FAMILY, IDENTITY, conversation_id, count_input, estimate_message, own_fields
+from dragoman.dialects.kiro.faults import context_full_fault
+from dragoman.dialects.kiro.image_size import parse_image_size
+from dragoman.dialects.kiro.models import MODEL_ID_PATTERN, normalize_model_name
+from dragoman.dialects.kiro.request import (
+    FAMILY,
+    IDENTITY,
+    conversation_id,
+    estimate_input_tokens,
+    estimate_message_tokens,
+    own_fields,
+)
 from dragoman.dialects.kit.values import base64_bytes
 from dragoman.errors import UnknownModel, Unrepresentable
 from dragoman.model import events as ev
@@ -26,7 +33,7 @@ from dragoman.wire.jsonio import Json, ObjectText, Raw
 _SESSION = re.compile(r"session[\W_]*(?:id[\W_]*)?([0-9a-fA-F][0-9a-fA-F-]{15,})")
 
 
-class NameRequest(Filter):
+class IdentifyRequest(Filter):
     """What the service knows a request by, in its own words: the model's name, the conversation's id, a stream.
 
     The model has the service's name (docs/dialects/kiro.md#models); the answer gives the client's own name back. All
@@ -44,8 +51,8 @@ class NameRequest(Filter):
         asked, user = conversation.model, conversation.user
         if not conversation.stream:
             notes.changed("kiro.stream", "stream", "the service only streams; the answer is gathered into one")
-        named = name_of(asked)
-        if named.strip() and not PATTERN.fullmatch(named):
+        named = normalize_model_name(asked)
+        if named.strip() and not MODEL_ID_PATTERN.fullmatch(named):
             raise UnknownModel("no model of this service has such a name", at="model")
         if named != asked:
             notes.renamed("kiro.model", "model", f"{asked!r} is {named!r} here")
@@ -77,7 +84,7 @@ class _Renamed(Back):
         return (event,)
 
 
-class NoLength(Filter):
+class DropMaxTokens(Filter):
     """The length of an answer cannot be limited."""
 
     name = "kiro.no_length"
@@ -123,7 +130,7 @@ _IDLE: Reads = frozenset({ev.Started, ev.UsageReported, ev.Stopped, ToolCall})
 _IN_CALL: Reads = _IDLE | {ev.BlockEnded}
 
 
-class ToldEnd(Filter):
+class ReportMissingEnd(Filter):
     """A stream has no end of its own: one that ends without a word about its context may have been cut
     (docs/decisions/answers.md#d7), and however it ends, its counts come from the text alone
     (docs/decisions/kiro.md#d15). A call that got no end was cut, whatever came after it.
@@ -147,7 +154,7 @@ class _Once(Back):
         return () if repeated else (event,)
 
 
-class KeepOnce(Filter):
+class DropRepeatedText(Filter):
     """Drops a piece of text that equals the one before it. Off by default, since real answers do repeat themselves."""
 
     name = "kiro.keep_once"
@@ -183,14 +190,14 @@ class FitSize(Filter):
         if self._most_entries is not None:
             conversation = _with(conversation, _trimmed(asked, self._entries(asked), self._most_entries))
         counted = len(asked) - len(conversation.messages)
-        size = count_input(conversation, facts.inventory(conversation))
+        size = estimate_input_tokens(conversation, facts.inventory(conversation))
         if size > limit and self._trims:
             tokens = _tokens(conversation.messages)
             around = size - tokens[0]
             conversation = _with(conversation, _trimmed(conversation.messages, tokens, int(limit * _KEPT) - around))
-            size = count_input(conversation, facts.inventory(conversation))
+            size = estimate_input_tokens(conversation, facts.inventory(conversation))
         if size > limit:
-            fault = context_full(size, limit)
+            fault = context_full_fault(size, limit)
             raise Unrepresentable(fault.message, fault=fault)
         trimmed = len(asked) - counted - len(conversation.messages)
         limits = {f"history_limit is {self._most_entries}": counted}
@@ -224,7 +231,7 @@ def _with(conversation: Conversation, messages: tuple[Message, ...]) -> Conversa
 
 def _tokens(messages: Sequence[Message]) -> list[int]:
     """How many tokens are left without what stands before each of these messages, system messages excepted."""
-    sizes = [*map(estimate_message, messages)]
+    sizes = [*map(estimate_message_tokens, messages)]
     going = (0 if message.role == "system" else size for message, size in zip(messages, sizes, strict=True))
     whole = sum(sizes)
     return [whole - gone for gone in accumulate(going, initial=0)]
@@ -328,7 +335,7 @@ def _problem(image: Media, many: bool) -> str:
         return "it is no base64"
     if not data:
         return "it is empty"
-    edge = max(pixels(data), default=0) if many else 0
+    edge = max(parse_image_size(data), default=0) if many else 0
     if edge > LONGEST_EDGE:
         return f"an edge of {edge} pixels, and more than {MANY} images in the request"
     return ""
@@ -344,7 +351,7 @@ _ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")
 N = TypeVar("N", Text, ToolCall, ToolResult, ToolSpec)
 
 
-class WholeCharacters(Filter):
+class ReplaceSurrogates(Filter):
     """Each lone surrogate becomes U+FFFD. A thought is no longer what was sealed, then."""
 
     name = "kiro.whole_characters"

@@ -38,31 +38,31 @@ ANNOTATIONS = frozenset(
     {"$schema", "$id", "$anchor", "$comment", "$dynamicAnchor", "$vocabulary", "$defs", "definitions", "$ref", "const"}
 )
 _UNIONS = ("anyOf", "oneOf", "allOf")
-MOST_ADDED = 256 * 1024  # bytes that the references of all tools of a request may add
+MAX_EXPANSION = 256 * 1024  # bytes that the references of all tools of a request may add
 _SCHEMAS_IN = frozenset({"items", "anyOf", "oneOf", "allOf", "prefixItems"})
 _CUT = "$ref (as any value)"  # among the keywords that are gone: some references have nothing in their place
 _SCHEMA = 64  # bytes that one more schema adds, beside its words
 
 
-class TooMuchAdded(Exception):
+class ExpansionTooLarge(Exception):
     """References within references add more than they may."""
 
 
-class Room(Struct):
+class ExpansionBudget(Struct):
     """How many bytes references may still add. Each reference puts a copy of its target in its place, and targets may
     hold references, so a short request can become a very long one.
     """
 
-    left: int = MOST_ADDED
+    left: int = MAX_EXPANSION
 
     def take(self, size: int) -> None:
         """Raises TooMuchAdded before there is more than may be."""
         self.left -= size
         if self.left < 0:
-            raise TooMuchAdded
+            raise ExpansionTooLarge
 
 
-def cleaned_schema(schema: Schema, room: Room, depth: int) -> tuple[Schema, list[str]]:
+def clean_schema_to_depth(schema: Schema, room: ExpansionBudget, depth: int) -> tuple[Schema, list[str]]:
     """The schema as the service takes it, and the keywords that are gone, sorted.
 
     References within references, deeper than `depth`, stand for any value. Raises TooMuchAdded.
@@ -73,7 +73,7 @@ def cleaned_schema(schema: Schema, room: Room, depth: int) -> tuple[Schema, list
 
 
 class _Cleaning:
-    def __init__(self, whole: Schema, room: Room, depth: int) -> None:
+    def __init__(self, whole: Schema, room: ExpansionBudget, depth: int) -> None:
         self._whole = whole
         self._room, self._depth = room, depth
         self.removed: set[str] = set()

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from dragoman.dialects.kiro.models import model_of
+from dragoman.dialects.kiro.models import find_model
 from dragoman.dialects.kiro.request import FAMILY
 from dragoman.model.blocks import Block, Reasoning, Text
 from dragoman.model.conversation import Conversation, Thinking
@@ -27,11 +27,11 @@ _ENABLED = "<thinking_mode>enabled</thinking_mode><max_thinking_length>{}</max_t
 _ADAPTIVE = "<thinking_mode>adaptive</thinking_mode><thinking_effort>{}</thinking_effort>"
 
 
-def wrapped(text: str) -> str:
+def wrap_in_tags(text: str) -> str:
     return HISTORY_TAGS[0] + text + HISTORY_TAGS[1]
 
 
-def replayable(block: Reasoning) -> bool:
+def is_replayable(block: Reasoning) -> bool:
     """Whether the service takes the thought back as it is: it sealed it, and the seal has what it seals.
 
     See rule 40 of docs/dialects/kiro.md.
@@ -53,16 +53,16 @@ class WrapThinking(EachMessage):
     before = "drop_foreign"
 
     def block(self, block: Block, notes: Notes) -> Iterable[Block]:
-        if not isinstance(block, Reasoning) or replayable(block):
+        if not isinstance(block, Reasoning) or is_replayable(block):
             return (block,)
         if block.text.strip():
             notes.changed("kiro.thinking.wrapped", block.at.path, f"thinking is replayed as {HISTORY_TAGS[0]} text")
-            return (Text(wrapped(block.text), at=block.at),)
+            return (Text(wrap_in_tags(block.text), at=block.at),)
         notes.dropped("kiro.thinking.unreadable", block.at.path, "sealed thinking of another origin says nothing here")
         return ()
 
 
-class AskThinking(Filter):
+class AskForThinking(Filter):
     """Thinking in the words of the model: model fields for new ones, tags at the head of the text for older ones.
 
     The tags stand before the system text, in the first user turn: never beside tool results (rule 41 of
@@ -77,7 +77,7 @@ class AskThinking(Filter):
         asked = conversation.thinking
         if asked.mode not in ("on", "adaptive") and (asked.mode == "off" or not asked.effort):
             return conversation, None
-        match model_of(conversation.model).asks:
+        match find_model(conversation.model).thinking_style:
             case "tags":
                 tags = _tags(asked)
                 notes.changed(

@@ -7,7 +7,13 @@ from functools import lru_cache
 
 from msgspec import structs
 
-from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, Room, Schema, TooMuchAdded, cleaned_schema
+from dragoman.dialects.kiro.quirks.schemas import (
+    ANNOTATIONS,
+    ExpansionBudget,
+    ExpansionTooLarge,
+    Schema,
+    clean_schema_to_depth,
+)
 from dragoman.dialects.kiro.request import FAMILY, NO_PARAMETERS
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
@@ -23,7 +29,7 @@ from dragoman.wire.jsonio import Json
 REFUSED = frozenset({"web_search", "websearch"})
 
 
-class LeaveOut(Filter):
+class RemoveUnsupportedTools(Filter):
     """web_search, and every tool that only another family runs, with all that history holds of them.
 
     The words for a call are prose on purpose: what looks like a call teaches the model to write calls as text.
@@ -119,7 +125,7 @@ _SPARE = 9  # tools beyond `max_tools` that only history needs: with its default
 STUB = "Used earlier in this conversation; not available now."
 
 
-class GiveDescriptions(EachTool):
+class FillToolDescriptions(EachTool):
     """A tool without a description is described by its name, as the client spells it (docs/decisions/kiro.md#d13)."""
 
     name = "kiro.give_descriptions"
@@ -261,12 +267,12 @@ class CleanSchemas(Filter):
     concerns: Features = frozenset({"tools"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        room, tools, changed = Room(), list(conversation.tools), False
+        room, tools, changed = ExpansionBudget(), list(conversation.tools), False
         for place, tool in enumerate(tools):
             if isinstance(tool, Opaque) or tool.schema is None:
                 continue
             try:
-                schema, removed = clean(tool.schema, room)
+                schema, removed = clean_schema(tool.schema, room)
             except RecursionError:
                 raise Unrepresentable("a schema is nested too deeply", at="tools") from None
             if schema != tool.schema:
@@ -282,13 +288,13 @@ _MOST_KEPT = 16 * 1024  # bytes that its references may add
 _DEPTHS = (64, 4, 2, 1, 0)  # of references within references that are tried, until the schema fits
 
 
-def clean(schema: Mapping[str, Json], room: Room | None = None) -> tuple[Schema, list[str]]:
+def clean_schema(schema: Mapping[str, Json], room: ExpansionBudget | None = None) -> tuple[Schema, list[str]]:
     """The schema as the service takes it, and the keywords that are gone, sorted. Both are cached: do not change them.
 
     What references add is taken from `room`. Where that is not enough, references within references stand for any
     value, as those of a circle do.
     """
-    room = room or Room()
+    room = room or ExpansionBudget()
     try:
         text = jsonio.encode(schema)
         if len(text) <= _LONGEST_KEPT:
@@ -302,8 +308,8 @@ def clean(schema: Mapping[str, Json], room: Room | None = None) -> tuple[Schema,
     for depth in _DEPTHS:
         room.left = left
         try:
-            return cleaned_schema({**schema}, room, depth)
-        except TooMuchAdded:
+            return clean_schema_to_depth({**schema}, room, depth)
+        except ExpansionTooLarge:
             continue
     raise AssertionError("without references nothing is added")
 
@@ -317,10 +323,10 @@ def _kept(text: bytes) -> tuple[Schema, list[str], int]:
     """The tools of a conversation come again with every turn. Gives how much the references added, too."""
     schema = jsonio.decode(text)
     assert isinstance(schema, dict)
-    room = Room(_MOST_KEPT)
+    room = ExpansionBudget(_MOST_KEPT)
     try:
-        cleaned, removed = cleaned_schema(schema, room, _DEPTHS[0])
-    except TooMuchAdded:
+        cleaned, removed = clean_schema_to_depth(schema, room, _DEPTHS[0])
+    except ExpansionTooLarge:
         raise _TooLong from None
     return cleaned, removed, _MOST_KEPT - room.left
 

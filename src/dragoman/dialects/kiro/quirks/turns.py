@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from dragoman.dialects.kiro.quirks.thinking import replayable, wrapped
+from dragoman.dialects.kiro.quirks.thinking import is_replayable, wrap_in_tags
 from dragoman.dialects.kiro.request import LOG
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
@@ -20,7 +20,7 @@ from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, join_texts, opaque
 NO_OUTPUT = "(no output)"
 
 
-class ReadResults(EachMessage):
+class FlattenResults(EachMessage):
     """No result without text (rule 32 of docs/dialects/kiro.md), and no part in one that the service cannot read."""
 
     name = "kiro.read_results"
@@ -70,9 +70,9 @@ def _log(rule: str, path: str, result: ToolResult) -> None:
 RESULTS_ONLY = "Tool results provided."
 IMAGE_ONLY = "(image)"
 SILENT = "."
-LONGEST_USER = 600_000
-LONGEST_ASSISTANT = 100_000
-LONGEST_RESULT = 800_000
+MAX_USER_CHARACTERS = 600_000
+MAX_ASSISTANT_CHARACTERS = 100_000
+MAX_RESULT_CHARACTERS = 800_000
 
 
 class BuildHistory(Filter):
@@ -142,19 +142,19 @@ class _Building:
             words = RESULTS_ONLY if results else IMAGE_ONLY if images else SILENT
             self._fill(message, words)
             return (*results, Text(words, at=message.at), *images)
-        blocks: tuple[Block, ...] = (*results, self._one(texts, LONGEST_USER), *images)
+        blocks: tuple[Block, ...] = (*results, self._one(texts, MAX_USER_CHARACTERS), *images)
         self._compare(message, blocks)
         return blocks
 
     def _assistant(self, message: Message) -> tuple[Block, ...]:
         calls = [block for block in message.blocks if isinstance(block, ToolCall)]
         thoughts = [block for block in message.blocks if isinstance(block, Reasoning)]
-        replayed = thoughts[:1] if thoughts and replayable(thoughts[0]) else []
+        replayed = thoughts[:1] if thoughts and is_replayable(thoughts[0]) else []
         texts = [text for block in message.blocks if (text := self._spoken(block, replayed)) is not None]
         if not texts:
             self._fill(message, SILENT)
             return (*replayed, Text(SILENT, at=message.at), *calls)
-        blocks: tuple[Block, ...] = (*replayed, self._one(texts, LONGEST_ASSISTANT), *calls)
+        blocks: tuple[Block, ...] = (*replayed, self._one(texts, MAX_ASSISTANT_CHARACTERS), *calls)
         self._compare(message, blocks)
         return blocks
 
@@ -171,7 +171,7 @@ class _Building:
                     )
                     return None
                 self._notes.changed("kiro.thinking.wrapped", at, f"{reason}; this one is text")
-                return Text(wrapped(text), at=block.at)
+                return Text(wrap_in_tags(text), at=block.at)
             case _:
                 return None
 
@@ -180,7 +180,7 @@ class _Building:
         if not texts:
             self._fill(result, NO_OUTPUT)
             return structs.replace(result, content=(Text(NO_OUTPUT, at=result.at),))
-        one = self._one(texts, LONGEST_RESULT)
+        one = self._one(texts, MAX_RESULT_CHARACTERS)
         if len(texts) > 1:
             self._joined.append(result.at)
         return result if (one,) == result.content else structs.replace(result, content=(one,))
@@ -214,8 +214,10 @@ def _is_built(message: Message) -> bool:
     if not isinstance(text, Text):
         return False
     if message.role == "user":
-        return len(blocks) == 1 and len(text.text) <= LONGEST_USER
-    return len(text.text) <= LONGEST_ASSISTANT and not [call for call in blocks[1:] if type(call) is not ToolCall]
+        return len(blocks) == 1 and len(text.text) <= MAX_USER_CHARACTERS
+    return len(text.text) <= MAX_ASSISTANT_CHARACTERS and not [
+        call for call in blocks[1:] if type(call) is not ToolCall
+    ]
 
 
 def _is_one_text(block: Block) -> bool:
@@ -223,7 +225,7 @@ def _is_one_text(block: Block) -> bool:
     if type(block) is not ToolResult or len(block.content) != 1:
         return False
     text = block.content[0]
-    return type(text) is Text and len(text.text) <= LONGEST_RESULT
+    return type(text) is Text and len(text.text) <= MAX_RESULT_CHARACTERS
 
 
 def _cut(words: str, longest: int) -> str:

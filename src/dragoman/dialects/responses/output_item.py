@@ -10,19 +10,19 @@ from dragoman.dialects.responses.blocks import (
     ANNOUNCED,
     FAMILY,
     IN_CONTENT,
-    IRREGULAR,
     KEPT,
-    PART,
-    SEAM,
+    MESSAGE_PART,
+    NEEDS_REENCODING,
+    PART_SEPARATOR,
     JsonObject,
     object_of,
     parse_annotation,
     parse_text,
-    refusal,
+    refusal_block,
     text_of,
 )
-from dragoman.dialects.responses.items import parse_call, placing_of
-from dragoman.dialects.responses.tools import Declared
+from dragoman.dialects.responses.items import parse_call, take_message_fields
+from dragoman.dialects.responses.tools import ToolNameResolver
 from dragoman.errors import OutOfOrder
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall, Where
@@ -30,7 +30,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
-CALLS = ("function_call", "custom_tool_call")
+CALL_TYPES = ("function_call", "custom_tool_call")
 _ITEM = 1024  # bytes of an item, beside what it says
 
 
@@ -64,7 +64,7 @@ class _Grown:
         self.given.take()
 
 
-class Item:
+class OutputItem:
     """One item. Everything it is told gives the events that say what was not said before."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Item:
         index: int,
         kind: str,
         told: Fields,
-        tools: Declared,
+        tools: ToolNameResolver,
         *,
         added: int | None,
         dense: bool = True,
@@ -89,7 +89,7 @@ class Item:
         self._at = told.at
         self._id = text_of(told.peek("id"))
         self._call_id = text_of(told.peek("call_id"))
-        self._placing: JsonObject = placing_of(_envelope(told)) if kind == "message" else {}
+        self._placing: JsonObject = take_message_fields(_envelope(told)) if kind == "message" else {}
         keys.budget.keep(ev.json_size(self._placing))
         self._grown: dict[int, _Grown] = {}  # by part
         self._whole: dict[int, Block] = {}  # by part, what came whole: nothing more is said of it
@@ -103,7 +103,7 @@ class Item:
         """Whether this may be the same item, told again. Calls are known by their call_id: some change an item's id."""
         if told.peek("type") != self.kind:
             return False
-        if self.kind in CALLS:
+        if self.kind in CALL_TYPES:
             call_id = text_of(told.peek("call_id"))
             return not (call_id and self._call_id) or call_id == self._call_id
         item_id = text_of(told.peek("id"))
@@ -111,7 +111,7 @@ class Item:
 
     def begin(self, told: Fields) -> ev.Events:
         """The item was added. Only a call has something to begin with, and only with its name."""
-        if self.kind in CALLS and told.peek("name") and told.peek("call_id"):
+        if self.kind in CALL_TYPES and told.peek("name") and told.peek("call_id"):
             self._announced = {}
             return self._call(told)
         return ()
@@ -127,7 +127,7 @@ class Item:
             case "function_call" | "custom_tool_call":
                 return self._finish_call(told)
             case kind:
-                extra = KEPT.extra_of(self._announced if self._added else {**self._announced, IRREGULAR: True})
+                extra = KEPT.extra_of(self._announced if self._added else {**self._announced, NEEDS_REENCODING: True})
                 block = Opaque(FAMILY, {"type": kind, **told.rest()}, kind, extra=extra)
                 return self._came_whole(0, block)
 
@@ -144,21 +144,21 @@ class Item:
         for part, grown in self._grown.items():
             if not grown.ended:
                 whole = grown.told or (not listed and is_json(grown.given.text()))
-                if self.kind in CALLS and not cut and not whole:
+                if self.kind in CALL_TYPES and not cut and not whole:
                     raise OutOfOrder("the call was never done", at=self._at)
                 events += self._late(part, grown)
-                events.append(self._end(part, complete=not cut or self.kind not in CALLS or bool(grown.told)))
+                events.append(self._end(part, complete=not cut or self.kind not in CALL_TYPES or bool(grown.told)))
         return tuple(events)
 
     def _late(self, part: int, grown: _Grown) -> ev.Events:
         """What was told whole and nobody gave."""
         if isinstance(grown.block, ToolCall):
-            return self.arguments_whole(grown.told)
+            return self.take_whole_arguments(grown.told)
         return self.text(part, grown.tail(grown.told)) if isinstance(grown.block, Text) else ()
 
     # --- messages
 
-    def grows_by_text(self, part: int, text: str) -> int | None:
+    def append_text(self, part: int, text: str) -> int | None:
         """The key, if this is a text that has begun: then the delta is all there is to say."""
         grown = self._grown.get(part)
         if grown is None or grown.ended or self.done or type(grown.block) is not Text:
@@ -174,7 +174,7 @@ class Item:
             return ()  # it comes whole when it is done
         if kind == "refusal":
             words = told.text("refusal", "")
-            started = self._start(part, refusal("", "", self._placing), regular=self._added)
+            started = self._start(part, refusal_block("", "", self._placing), regular=self._added)
             return (started, *self.text(part, words))
         text = parse_text(Fields(told.rest(), told.at, told.blame), self._placing)
         started = self._start(part, structs.replace(text, text="", citations=()), regular=self._added)
@@ -186,7 +186,9 @@ class Item:
         if part in self._whole:
             return ()
         if part not in self._grown:
-            fresh = refusal("", self._at, self._placing) if refused else Text("", extra=KEPT.extra_of(self._placing))
+            fresh = (
+                refusal_block("", self._at, self._placing) if refused else Text("", extra=KEPT.extra_of(self._placing))
+            )
             events.append(self._start(part, structs.replace(fresh, at=Where())))
         grown = self._grown[part]
         if delta and not grown.ended:
@@ -194,7 +196,7 @@ class Item:
             events.append(ev.TextDelta(grown.key, delta))
         return tuple(events)
 
-    def text_whole(self, part: int, whole: str, *, refused: bool = False) -> ev.Events:
+    def take_whole_text(self, part: int, whole: str, *, refused: bool = False) -> ev.Events:
         """A text as told at its end: it is given with the end, as far as nobody gave it before."""
         events = self.text(part, "", refused=refused) if whole else ()
         if part in self._grown:
@@ -220,7 +222,7 @@ class Item:
                 return ()
             data = told.rest()
             extra = KEPT.extra_of(
-                {**self._placing, PART: True, IRREGULAR: True}
+                {**self._placing, MESSAGE_PART: True, NEEDS_REENCODING: True}
             )  # we write no messages of several parts
             return self._came_whole(part, Opaque(FAMILY, data, text_of(data.get("type")), extra=extra))
         refused = kind == "refusal"
@@ -239,7 +241,7 @@ class Item:
     def _finish_message(self, told: Fields) -> ev.Events:
         events: list[ev.Event] = []
         if not self._grown:
-            self._placing = placing_of(_envelope(told))
+            self._placing = take_message_fields(_envelope(told))
         content = told.any("content")
         if isinstance(content, str):
             content = [{"type": "output_text", "text": content}]
@@ -250,7 +252,7 @@ class Item:
     # --- calls
 
     def _call(self, told: Fields) -> ev.Events:
-        call = self._tools.called(parse_call(Fields({"type": self.kind, **told.rest()}, told.at, told.blame)))
+        call = self._tools.resolve_call(parse_call(Fields({"type": self.kind, **told.rest()}, told.at, told.blame)))
         extra = call.extra
         if extra is not None:  # how far it had come when it was told is no part of it
             extra = KEPT.extra_of({name: value for name, value in extra.fields.items() if name != "~status"})
@@ -271,7 +273,7 @@ class Item:
             self._grown[0].tell(whole)
         return ()
 
-    def arguments_whole(self, whole: str) -> ev.Events:
+    def take_whole_arguments(self, whole: str) -> ev.Events:
         """The end of the arguments as told whole; where they are others than those given, nobody knows which to run."""
         grown = self._grown.get(0)
         if grown is None:
@@ -289,12 +291,12 @@ class Item:
             events = self._call(told)
         else:
             words = told.any("input" if self.kind == "custom_tool_call" else "arguments")
-            events = self.arguments_whole(arguments_text(words))
+            events = self.take_whole_arguments(arguments_text(words))
         return (*events, self._end(0, complete=told.peek("status") != "incomplete"))
 
     # --- reasoning
 
-    def thought(self, slot: str, part: int, delta: str) -> ev.Events:
+    def reasoning(self, slot: str, part: int, delta: str) -> ev.Events:
         """A piece of a part; a blank line stands between parts."""
         regular = self._added and (not delta or self.done)
         events: list[ev.Event] = [] if 0 in self._grown else [self._start(0, self._thinking(slot), regular=regular)]
@@ -304,8 +306,8 @@ class Item:
         if (slot, part) not in self._seen:
             self._seen.add((slot, part))
             if grown.given:
-                grown.given.add(SEAM)
-                events.append(ev.ReasoningDelta(grown.key, SEAM))
+                grown.given.add(PART_SEPARATOR)
+                events.append(ev.ReasoningDelta(grown.key, PART_SEPARATOR))
         grown.given.add(delta)
         return (*events, ev.ReasoningDelta(grown.key, delta))
 
@@ -314,9 +316,9 @@ class Item:
         extra |= {IN_CONTENT: True} if slot == "content" else {}
         return Reasoning("", FAMILY, extra=KEPT.extra_of(extra))
 
-    def thought_whole(self, slot: str, part: int, whole: str) -> ev.Events:
+    def take_whole_reasoning(self, slot: str, part: int, whole: str) -> ev.Events:
         """A part told at its end says something only if none of it came before."""
-        return () if (slot, part) in self._seen else self.thought(slot, part, whole)
+        return () if (slot, part) in self._seen else self.reasoning(slot, part, whole)
 
     def _finish_reasoning(self, told: Fields) -> ev.Events:
         events: list[ev.Event] = []
@@ -325,7 +327,7 @@ class Item:
             parts = [given] if isinstance(given, str) else given if isinstance(given, list) else []
             for part, each in enumerate(parts):
                 text = each if isinstance(each, str) else text_of(object_of(each).get("text"))
-                events += self.thought_whole(slot, part, text)
+                events += self.take_whole_reasoning(slot, part, text)
         data = told.text("encrypted_content", "")
         if 0 not in self._grown:
             events.append(self._start(0, self._thinking("summary"), regular=self._added))
@@ -336,7 +338,7 @@ class Item:
     # --- both ends
 
     def _start(self, part: int, block: Text | Reasoning | ToolCall, *, regular: bool = False) -> ev.BlockStarted:
-        marks: JsonObject = self._announced if regular else {**self._announced, IRREGULAR: True}
+        marks: JsonObject = self._announced if regular else {**self._announced, NEEDS_REENCODING: True}
         if marks:
             block = structs.replace(block, extra=KEPT.extra_of({**KEPT.own_fields(block.extra), **marks}))
         self._announced = {}

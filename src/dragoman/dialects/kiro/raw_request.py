@@ -15,7 +15,7 @@ _STATE = "conversationState"
 _ROLES: dict[str, Literal["user", "assistant"]] = {"userInputMessage": "user", "assistantResponseMessage": "assistant"}
 
 
-class Turn(Struct, frozen=True):
+class KiroRawTurn(Struct, frozen=True):
     """One message of the conversation, with what the rules need of it."""
 
     role: Literal["user", "assistant"]
@@ -43,7 +43,7 @@ class Turn(Struct, frozen=True):
         return list(objects(self.body.get("images"), f"{self.at}.images"))
 
 
-class RawRequest:
+class KiroRawRequest:
     """The parts of one request body."""
 
     def __init__(self, document: Json) -> None:
@@ -58,16 +58,16 @@ class RawRequest:
         return members(self.top.get(_STATE))
 
     @cached_property
-    def history(self) -> list[Turn]:
+    def history(self) -> list[KiroRawTurn]:
         entries = objects(self.state.get("history"), f"{_STATE}.history")
         return [turn for entry, at in entries for turn in _turns(entry, at)]
 
     @cached_property
-    def current(self) -> Turn | None:
+    def current(self) -> KiroRawTurn | None:
         return next(_turns(members(self.state.get("currentMessage")), f"{_STATE}.currentMessage"), None)
 
     @cached_property
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[KiroRawTurn]:
         """History and current message, in order."""
         return [*self.history, *([self.current] if self.current else [])]
 
@@ -91,8 +91,8 @@ class RawRequest:
         return [image for turn in self.turns for image in turn.images]
 
 
-def _turns(entry: Object, at: str) -> Iterator[Turn]:
+def _turns(entry: Object, at: str) -> Iterator[KiroRawTurn]:
     for member, role in _ROLES.items():
         body = entry.get(member)
         if isinstance(body, dict):
-            yield Turn(role, f"{at}.{member}", body)
+            yield KiroRawTurn(role, f"{at}.{member}", body)

@@ -8,20 +8,20 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.request import (
-    ADAPTIVE,
-    ASSISTANT,
-    CONTEXT,
+    ADAPTIVE_THINKING,
+    ASSISTANT_MESSAGE,
+    CONVERSATION_STATE,
     FAMILY,
-    FIELDS,
     IDENTITY,
+    MESSAGE_CONTEXT,
+    MODEL_FIELDS,
     NO_PARAMETERS,
-    STATE,
-    USER,
-    Settings,
+    USER_MESSAGE,
+    KiroSettings,
     extra_of,
-    object_of,
     own_fields,
-    turns_of,
+    set_model_names,
+    to_json_object,
 )
 from dragoman.dialects.kit.values import base64_bytes, items, json_text, members
 from dragoman.errors import DragomanError, MalformedRequest
@@ -34,7 +34,7 @@ from dragoman.wire.jsonio import Json
 _STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
 
 
-def parse_request(call: Call, settings: Settings) -> Conversation:
+def parse_request(call: Call, settings: KiroSettings) -> Conversation:
     """Read a request. Raises MalformedRequest, naming the place."""
     try:
         return canonical(_conversation(call, settings))
@@ -42,9 +42,9 @@ def parse_request(call: Call, settings: Settings) -> Conversation:
         raise MalformedRequest("nested too deeply") from None
 
 
-def _conversation(call: Call, settings: Settings) -> Conversation:
+def _conversation(call: Call, settings: KiroSettings) -> Conversation:
     fields = Fields(call.body)
-    state = fields.child(STATE)
+    state = fields.child(CONVERSATION_STATE)
     current = state.child("currentMessage")
     tools, current = _take_tools(current)
     entries = [*state.children("history", []), current]
@@ -56,7 +56,7 @@ def _conversation(call: Call, settings: Settings) -> Conversation:
         if (value := source.text(name, "")) and value != settings.profile_arn:
             kept[name] = value
     if rest := state.rest():
-        kept[STATE] = rest
+        kept[CONVERSATION_STATE] = rest
     return Conversation(
         call.model,
         tuple(parse_turn(entry, settings.origin) for entry in entries),
@@ -70,17 +70,17 @@ def _conversation(call: Call, settings: Settings) -> Conversation:
 
 def _take_tools(current: Fields) -> tuple[tuple[ToolSpec | Opaque, ...], Fields]:
     """The tools, which stand inside the current message, and that message without them."""
-    user = current.peek(USER)
-    context = user.get(CONTEXT) if isinstance(user, dict) else None
+    user = current.peek(USER_MESSAGE)
+    context = user.get(MESSAGE_CONTEXT) if isinstance(user, dict) else None
     if not isinstance(user, dict) or not isinstance(context, dict) or "tools" not in context:
         return (), current
-    at = f"{current.path(USER)}.{CONTEXT}"
+    at = f"{current.path(USER_MESSAGE)}.{MESSAGE_CONTEXT}"
     tools = tuple(map(_tool, Fields(context, at).children("tools", [])))
     rest: dict[str, Json] = {name: value for name, value in context.items() if name != "tools"}
-    body: dict[str, Json] = {name: value for name, value in user.items() if name != CONTEXT}
+    body: dict[str, Json] = {name: value for name, value in user.items() if name != MESSAGE_CONTEXT}
     if rest:
-        body[CONTEXT] = rest
-    return tools, Fields({**current.rest(), USER: body}, current.at)
+        body[MESSAGE_CONTEXT] = rest
+    return tools, Fields({**current.rest(), USER_MESSAGE: body}, current.at)
 
 
 def _tool(fields: Fields) -> ToolSpec | Opaque:
@@ -101,10 +101,10 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
 
 def _thinking(fields: Fields, kept: dict[str, Json]) -> Thinking:
     """What is asked for in either vendor's words; all other model fields stay as they are."""
-    asked = fields.peek(FIELDS)
+    asked = fields.peek(MODEL_FIELDS)
     if not isinstance(asked, dict):
         return Thinking()
-    fields.any(FIELDS)
+    fields.any(MODEL_FIELDS)
     rest = {**asked}
     effort = ""
     for name in ("output_config", "reasoning"):
@@ -112,20 +112,20 @@ def _thinking(fields: Fields, kept: dict[str, Json]) -> Thinking:
             case {"effort": str(said), **others} if not others and not effort:
                 effort = said
                 del rest[name]
-    adaptive = rest.get("thinking") == ADAPTIVE
+    adaptive = rest.get("thinking") == ADAPTIVE_THINKING
     if adaptive:
         del rest["thinking"]
     if rest:
-        kept[FIELDS] = rest
+        kept[MODEL_FIELDS] = rest
     return Thinking("adaptive" if adaptive else "default", effort)
 
 
-def plain(call: Call) -> Call:
+def with_json_turns(call: Call) -> Call:
     """The call with a body of JSON values alone: turns of a rendered one are Structs."""
-    state = members(members(call.body).get(STATE))
+    state = members(members(call.body).get(CONVERSATION_STATE))
     if not any(isinstance(turn, Struct) for turn in (*items(state.get("history")), state.get("currentMessage"))):
         return call
-    return structs.replace(call, body=turns_of(object_of(call.body), call.model, named=False))
+    return structs.replace(call, body=set_model_names(to_json_object(call.body), call.model, named=False))
 
 
 # --- turns: an entry of history, or the current message
@@ -133,12 +133,12 @@ def plain(call: Call) -> Call:
 
 def parse_turn(entry: Fields, origin: str) -> Message:
     """An entry of history, or the current message. Raises MalformedRequest."""
-    if (user := entry.maybe_child(USER)) is not None:
+    if (user := entry.maybe_child(USER_MESSAGE)) is not None:
         turn = _parse_user(user, origin)
-    elif (assistant := entry.maybe_child(ASSISTANT)) is not None:
+    elif (assistant := entry.maybe_child(ASSISTANT_MESSAGE)) is not None:
         turn = _parse_assistant(assistant)
     else:
-        raise entry.blame(f"expected {USER} or {ASSISTANT}", at=entry.at)
+        raise entry.blame(f"expected {USER_MESSAGE} or {ASSISTANT_MESSAGE}", at=entry.at)
     extra = with_beside(turn.extra, entry)
     return turn if extra is turn.extra else structs.replace(turn, extra=extra)
 
@@ -146,11 +146,11 @@ def parse_turn(entry: Fields, origin: str) -> Message:
 def _parse_user(fields: Fields, origin: str) -> Message:
     blocks: list[Block] = []
     kept: dict[str, Json] = {}
-    context = fields.maybe_child(CONTEXT)
+    context = fields.maybe_child(MESSAGE_CONTEXT)
     if context is not None:
         blocks.extend(map(parse_result, context.children("toolResults", [])))
         if rest := context.rest():
-            kept[CONTEXT] = rest
+            kept[MESSAGE_CONTEXT] = rest
     if content := fields.text("content", ""):
         blocks.append(Text(content, at=Where(fields.path("content"))))
     blocks.extend(map(_parse_image, fields.children("images", [])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def pixels(data: bytes) -> tuple[int, int] | tuple[()]:
+def parse_image_size(data: bytes) -> tuple[int, int] | tuple[()]:
     """Width and height, as far as the head of the file tells them."""
     if data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) >= 24:
         return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")

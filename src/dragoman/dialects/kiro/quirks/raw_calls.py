@@ -2,7 +2,7 @@
 
 Only under all of these: the tool is declared, no call was made natively, the markup is complete, it ends its text, and
 it stands outside code fences. What could be such markup is held from where it begins until it cannot be a call any more
-(`LeakScan`), or until the answer is over.
+(`RawCallScanner`), or until the answer is over.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SPACE = re.compile(r"\s*")
 _PIECE = 1024  # characters of arguments looked at together: what follows them is not copied
 
 
-class LeakScan:
+class RawCallScanner:
     """`feed` tells whether the text so far may still be calls of the named tools, and nothing else.
 
     After it has said no, `left` is the number of characters at the end of the text that it has not taken, and `named`
@@ -199,7 +199,7 @@ class _Recover(Back):
         self._fenced = False
         self._key: int | None = None  # the text block that is open
         self._opening: ev.Events = ()  # its beginning, until there is text in it: what is all a call was no text
-        self._scan: LeakScan | None = None  # of what is held, if that has begun as a call does
+        self._scan: RawCallScanner | None = None  # of what is held, if that has begun as a call does
         self._held = ""
         self._more: list[str] = []  # that came since
         self._size = 0  # of it
@@ -294,7 +294,7 @@ class _Recover(Back):
             if found[0] == "```":
                 self._fenced = not self._fenced
             elif not self._fenced:
-                scan, begin = LeakScan(self._schemas), found.start()
+                scan, begin = RawCallScanner(self._schemas), found.start()
                 if scan.feed(text, begin):
                     self._scan = scan
                     return text[:begin], text[begin:]
@@ -305,7 +305,7 @@ class _Recover(Back):
                 return text[: len(text) - size], text[len(text) - size :]
         return text, ""
 
-    def _behind(self, scan: LeakScan, text: str, begin: int) -> int:
+    def _behind(self, scan: RawCallScanner, text: str, begin: int) -> int:
         """Where to look for the next call, since the one that begins here is none.
 
         If it had named its tool, all that the scan took is text: nothing is looked at twice.
@@ -344,7 +344,7 @@ class _Recover(Back):
 
     def _calls(self, text: str) -> list[tuple[str, str]]:
         """The calls if the text is nothing but whole calls of declared tools, else none."""
-        scan = LeakScan(self._schemas)
+        scan = RawCallScanner(self._schemas)
         if not scan.feed(text.rstrip()) or not scan.is_whole:
             return []
         calls: list[tuple[str, str]] = []
