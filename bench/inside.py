@@ -26,7 +26,7 @@ from dragoman.gateway.app import Gateway
 from dragoman.gateway.config import assemble
 from dragoman.gateway.serve import loop_factory
 from dragoman.http.client import client as upstream
-from dragoman.http.server.connection import Connection
+from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.serving import HttpServer
 
 STREAMS, HELD, TURNS = 64, 500, 5
@@ -85,7 +85,7 @@ class Bench:
         self.gateway = Gateway(config, key=KEY, state=Path("/nowhere"))
         self.carrier = HttpServer(self.gateway.answer)
         self.dialled: list[Any] = []
-        upstream.dial = self._dial  # type: ignore[attr-defined]
+        upstream.open_connection = self._dial  # type: ignore[attr-defined]
         headers = {**HEADERS[scenario.client], "content-type": "application/json"}
         body = question(scenario.client, scenario.question, "paced", stream=True)
         self.request = load.request("127.0.0.1:1", PATHS[scenario.client], headers, body)
@@ -101,7 +101,7 @@ class Bench:
         said = answer(self.scenario.upstream)
         opened = []
         for _ in range(count):
-            protocol: Any = Connection(self.carrier)
+            protocol: Any = ServerConnection(self.carrier)
             socket = Socket()
             protocol.connection_made(socket)
             protocol.data_received(self.request)

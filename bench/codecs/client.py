@@ -89,10 +89,10 @@ async def asking(client: str, url: str, ca: str):  # type: ignore[no-untyped-def
     """Give a function that asks one path and hands the body's pieces to a sink, as this client does it best."""
     headers = {"content-type": "application/json", "authorization": "Bearer key"}
     if client == "dragoman":
-        from dragoman.http.client.client import Client, Timeouts, Tls  # noqa: PLC0415
+        from dragoman.http.client.client import HttpClient, HttpTimeouts, TlsSettings  # noqa: PLC0415
         from dragoman.wire.http import HttpRequest  # noqa: PLC0415
 
-        ours, timeouts, tls = Client(), Timeouts(), Tls(ca_file=ca) if ca else None
+        ours, timeouts, tls = HttpClient(), HttpTimeouts(), TlsSettings(ca_file=ca) if ca else None
 
         async def ask(path: str, sink: Callable[[bytes], None]) -> None:
             request = HttpRequest("POST", path, headers=tuple(headers.items()), body=BODY)

@@ -25,11 +25,11 @@ from dragoman.gateway.config import assemble
 from dragoman.gateway.explain import Refusal, RefusalLog, Sent, written
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.secrets import minted_key
-from dragoman.http.client.client import Client
-from dragoman.upstream.credentials import CredentialFault, fetch_through
+from dragoman.http.client.client import HttpClient
+from dragoman.upstream.credentials import CredentialFault, make_fetch
 from dragoman.upstream.kiro.cli_store import CliStore
 from dragoman.upstream.kiro.credential import KiroCredential
-from dragoman.upstream.kiro.stores import IdeStore, OwnStore, Store
+from dragoman.upstream.kiro.stores import IdeStore, OwnStore, TokenStore
 from dragoman.upstream.kiro.token import Endpoints
 
 Say: TypeAlias = Callable[[str], None]
@@ -182,7 +182,7 @@ def _read_configuration(folder: Path, url: str) -> str:
 # --- tokens
 
 
-def store_of(kind: str, folder: Path) -> Store:
+def store_of(kind: str, folder: Path) -> TokenStore:
     path = folder / "login" / "default.json"
     match kind:
         case "own":
@@ -220,11 +220,11 @@ def _hasty(pace: float) -> Callable[[], float]:
 def _refresh(kind: str, pace: float) -> Callable[[Path, str, Say], None]:
     def write(folder: Path, url: str, say: Say) -> None:
         async def work() -> None:
-            client, ending = Client(), asyncio.Event()
+            client, ending = HttpClient(), asyncio.Event()
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
             credential = KiroCredential(
                 store_of(kind, folder),
-                fetch_through(client, {}),
+                make_fetch(client, {}),
                 endpoints=Endpoints.everything_at(url),
                 now=_hasty(pace),
             )
@@ -251,9 +251,9 @@ def _refresh_once(kind: str) -> Callable[[Path, str, Say], None]:
 
 def _renewed(kind: str, folder: Path, url: str) -> str:
     async def work() -> str:
-        client = Client()
+        client = HttpClient()
         credential = KiroCredential(
-            store_of(kind, folder), fetch_through(client, {}), endpoints=Endpoints.everything_at(url), now=time.time
+            store_of(kind, folder), make_fetch(client, {}), endpoints=Endpoints.everything_at(url), now=time.time
         )
         try:
             token = await credential.renew()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.gateway.secrets import write_private
-from dragoman.upstream.kiro.durable import replace_file
+from dragoman.upstream.kiro.atomic_files import replace_file
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what a descriptor is of")
 NEW = b'{"token": "new"}' * 1000

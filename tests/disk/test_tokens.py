@@ -17,8 +17,8 @@ from dragoman.simulator.faults import FaultProxy
 from dragoman.simulator.faults.answer import Latency
 from dragoman.upstream.credentials import CredentialFault
 from dragoman.upstream.kiro import stores
+from dragoman.upstream.kiro.atomic_files import write_pending
 from dragoman.upstream.kiro.cli_store import CliStore
-from dragoman.upstream.kiro.durable import write_ahead
 from dragoman.upstream.kiro.stores import OwnStore
 from dragoman.upstream.kiro.token import Token
 from tests.disk.kinds import store_of, write_login
@@ -103,7 +103,7 @@ def rotates(live: str) -> Service:
 def test_a_replacement_that_was_killed_before_its_last_step_is_finished(tmp_path: Path) -> None:
     store = own(tmp_path)
     new = json.dumps(document(refresh_token="refresh-2")).encode()
-    write_ahead(store.path, store.path.read_bytes(), new)
+    write_pending(store.path, store.path.read_bytes(), new)
     asyncio.run(credential(store, rotates("refresh-2").fetch).token())
     assert stored(store) == "refresh-9"
     assert sorted(path.name for path in tmp_path.iterdir()) == [".default.json.dragoman-lock", "default.json"]
@@ -113,7 +113,7 @@ def test_a_replacement_that_was_killed_before_its_last_step_is_finished(tmp_path
 def test_what_is_not_whole_or_not_of_this_file_is_not_taken_up(tmp_path: Path, how: str) -> None:
     store = own(tmp_path)
     new = json.dumps(document(refresh_token="refresh-2")).encode()
-    ahead = write_ahead(store.path, b"something else" if how == "of another time" else store.path.read_bytes(), new)
+    ahead = write_pending(store.path, b"something else" if how == "of another time" else store.path.read_bytes(), new)
     if how == "torn":
         ahead.write_bytes(new[:-20])
     if how == "overtaken":  # by a program that does not take our lock
@@ -130,7 +130,7 @@ def test_a_row_that_was_killed_before_its_commit_is_written(tmp_path: Path) -> N
     database = sqlite3.connect(store.path)
     [[row]] = database.execute("SELECT value FROM auth_kv")
     database.close()
-    write_ahead(store.path, row.encode(), row.replace("refresh-1", "refresh-2").encode())
+    write_pending(store.path, row.encode(), row.replace("refresh-1", "refresh-2").encode())
     asyncio.run(credential(store, rotates("refresh-2").fetch).token())
     assert store.load().refresh.reveal() == "refresh-9"
     assert [path.name for path in store.path.parent.iterdir() if "tmp" in path.name] == []

@@ -18,8 +18,8 @@ from unittest.mock import patch
 import trustme
 
 from dragoman.errors import ConnectFailed
-from dragoman.http.client import dial
-from dragoman.http.client.client import Client
+from dragoman.http.client import connecting
+from dragoman.http.client.client import HttpClient
 from dragoman.simulator.faults.answer import Drop, Stale
 from dragoman.wire.http import HttpRequest
 from tests.faults.judging import Probe, judge
@@ -81,7 +81,7 @@ async def _silence(host: str, port: int) -> Any:
 
 def named(resolve: Any, probes: Callable[[], list[Probe]], more: str = "") -> Callable[[Case], None]:
     def run(case: Case) -> None:
-        with patch.object(dial, "resolve", resolve):
+        with patch.object(connecting, "resolve", resolve):
             through(lambda _: probes(), more=more)(case)
 
     return run
@@ -112,7 +112,7 @@ def rebinding(case: Case) -> None:
         url = f"https://api.nowhere.test:{thief.getsockname()[1]}"
         for address in _ELSEWHERE if case.whole else _ELSEWHERE[:3]:
             probes = both(address, url=url, may="error", says="leads to", asked=0)
-            with patch.object(dial, "resolve", _found(address)):
+            with patch.object(connecting, "resolve", _found(address)):
                 through(fixed(*probes))(case)
         with case.probe("nothing went there"):
             with suppress(TimeoutError):
@@ -138,12 +138,12 @@ def _used_as_checked() -> None:
         raise ConnectionRefusedError(111, "refused")
 
     async def main() -> None:
-        client = Client()
+        client = HttpClient()
         with suppress(ConnectFailed):
             await client.open(NOBODY, HttpRequest("POST", "/", body=b"{}"))
         await client.aclose()
 
-    with patch.object(dial, "resolve", resolve), patch.object(dial, "_attempt", attempt):
+    with patch.object(connecting, "resolve", resolve), patch.object(connecting, "_attempt", attempt):
         asyncio.run(main())
     if asked != ["api.nowhere.test"] or tried != ["203.0.113.7"]:
         raise Wrong(f"looked up {asked}, connected to {tried}")

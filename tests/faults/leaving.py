@@ -148,7 +148,7 @@ def stopped_reading(case: Case) -> None:
     text = "x" * 24_000_000
     with (
         case.probe("it is cut off"),
-        scaled(STALL=1.0),
+        scaled(STALL_SECONDS=1.0),
         scene(case, script=big(text, chunk=8000)) as (home, proxy, _),
         Lag() as lag,
     ):

@@ -20,7 +20,7 @@ from dragoman.gateway import backend
 from dragoman.gateway.config import Server
 from dragoman.gateway.upstreams import Timeouts
 from dragoman.http import exchange, framing
-from dragoman.http.client import reply
+from dragoman.http.client import response
 from dragoman.simulator.faults import parse_fault
 from dragoman.upstream.kiro import credential
 from tests.faults.conftest import WHOLE
@@ -58,15 +58,15 @@ def _default(of: type[Struct], name: str) -> object:
 
 
 DEFAULTS = {
-    "DNS": (reply.Timeouts().dns, Timeouts().dns, 3.0),
-    "connect": (reply.Timeouts().connect, Timeouts().connect, 5.0),
-    "TLS": (reply.Timeouts().tls, Timeouts().tls, 5.0),
-    "request write": (reply.Timeouts().write, Timeouts().write, 30.0),
-    "first byte": (reply.Timeouts().head, Timeouts().first_byte, 300.0),
-    "idle": (reply.Timeouts().idle, Timeouts().idle, 120.0),
+    "DNS": (response.HttpTimeouts().dns, Timeouts().dns, 3.0),
+    "connect": (response.HttpTimeouts().connect, Timeouts().connect, 5.0),
+    "TLS": (response.HttpTimeouts().tls, Timeouts().tls, 5.0),
+    "request write": (response.HttpTimeouts().write, Timeouts().write, 30.0),
+    "first byte": (response.HttpTimeouts().head, Timeouts().first_byte, 300.0),
+    "idle": (response.HttpTimeouts().idle, Timeouts().idle, 120.0),
     "idle of long-thinking models": (Timeouts().long_idle, 900.0),
-    "total": (reply.Timeouts().total, Timeouts().total, 3600.0),
-    "client write stall": (exchange.STALL, 60.0),
+    "total": (response.HttpTimeouts().total, Timeouts().total, 3600.0),
+    "client write stall": (exchange.STALL_SECONDS, 60.0),
     "header read": (framing.HEAD_SECONDS, 10.0),
     "keep-alive idle": (framing.IDLE_SECONDS, 75.0),
     "token refresh": (credential._TIMEOUT, backend._REFRESH_SECONDS, 15.0),

@@ -19,7 +19,7 @@ from dragoman.gateway import serve
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.signatures import sign
 from dragoman.http.exchange import HttpExchange
-from dragoman.http.server.connection import Connection
+from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.serving import HttpServer
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, PATIENCE, House, messages
@@ -66,7 +66,7 @@ def served(answer: Callable[[HttpExchange], Coroutine[Any, Any, None]], raw: byt
     """What a server whose requests go to `answer` writes to a client that sends these bytes."""
 
     async def serve() -> bytes:
-        connection, transport = Connection(HttpServer(answer)), Memory()
+        connection, transport = ServerConnection(HttpServer(answer)), Memory()
         connection.connection_made(transport)
         connection.data_received(raw)
         for _ in range(3):

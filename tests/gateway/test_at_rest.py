@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from dragoman.gateway import admission
 from dragoman.http import exchange
-from dragoman.http.server.serving import Roster
+from dragoman.http.server.serving import ConnectionRegistry
 from dragoman.simulator import parse, running_simulator
 from tests.gateway.front import LOOPS, Client, converse, gateway_servers, hash_of, head, on_loop, question, raw, signed
 from tests.gateway.house import KEY, PATIENCE, House, house, upstream, wait_until
@@ -141,15 +141,15 @@ def visit(client: Client, one: Visit) -> None:
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def rosters() -> list[Roster]:
-    return [server.roster for server in gateway_servers()]
+def open_registries() -> list[ConnectionRegistry]:
+    return [server.connections for server in gateway_servers()]
 
 
-def left(home: House, roster: Roster) -> dict[str, Any]:
+def left(home: House, connections: ConnectionRegistry) -> dict[str, Any]:
     """What is still counted, of all that is nothing at rest."""
     gateway = home.running.gateway
-    load, unproven = gateway.load, gateway._admission._unproven
-    pools = [unproven._strangers, unproven._returning]
+    load, unadmitted = gateway.load, gateway._admission._unproven
+    pools = [unadmitted._strangers, unadmitted._returning]
     counts = {
         "requests": load.requests,
         "asked": load.asked,
@@ -157,17 +157,17 @@ def left(home: House, roster: Roster) -> dict[str, Any]:
         "by peer": load.by_peer,
         "live": len(gateway._live),
         "unproven": [len(pool) or pool.load.requests or pool.load.asked or pool.load.kept for pool in pools],
-        "connections": len(roster),
-        "connections by peer": roster._by_peer,
-        "connections that prove nothing": roster.unproven,
+        "connections": len(connections),
+        "connections by peer": connections._by_peer,
+        "connections that prove nothing": connections.unadmitted,
     }
     return {name: count for name, count in counts.items() if count and count != [0, 0]}
 
 
 def test_s1_everything_is_given_back_however_clients_behave(home: House) -> None:
     with Client(home, first=b"GET "):
-        wait_until(lambda: any(rosters()))
-        [roster] = [each for each in rosters() if each]
+        wait_until(lambda: any(open_registries()))
+        [connections] = [each for each in open_registries() if each]
 
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
     @given(st.lists(VISITS, min_size=1, max_size=6))
@@ -178,7 +178,7 @@ def test_s1_everything_is_given_back_however_clients_behave(home: House) -> None
         with ExitStack() as stack:
             for one in visits:
                 visit(stack.enter_context(Client(home, f"127.0.0.{one.peer}")), one)
-        wait_until(lambda: not left(home, roster), 30)
+        wait_until(lambda: not left(home, connections), 30)
 
     law()
     assert home.ask("/v1/messages", {"model": "m", "max_tokens": 9, "messages": []})[0] in (200, 400)

@@ -19,14 +19,14 @@ from dragoman.gateway.admission import TrustedProxies
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.limits import Account, MemoryBudget, Overloaded, RequestLimits, peer_share
 from dragoman.http import framing
-from dragoman.http.addresses import limit_key, plain_address
+from dragoman.http.addresses import limit_key, normalize_address
 from dragoman.http.exchange import Exchange
 from dragoman.http.framing import HEAD_SECONDS
 from dragoman.http.server import connection
 from dragoman.http.server import serving as roster_module
-from dragoman.http.server.connection import Connection
-from dragoman.http.server.proxy_protocol import NotProxied, Preface, parse
-from dragoman.http.server.serving import HttpServer, Roster, Shed
+from dragoman.http.server.connection import ServerConnection
+from dragoman.http.server.proxy_protocol import BadProxyHeader, ProxyHeader, parse_proxy_header
+from dragoman.http.server.serving import ConnectionRegistry, HttpServer, ShedResult
 from dragoman.simulator import Simulator
 from tests.gateway.front import Client, Memory, gateway_servers, head, question
 from tests.gateway.house import House, behind, configured, house, upstream, wait_until
@@ -120,9 +120,9 @@ def test_s15_the_proxy_protocol_is_read_from_trusted_peers_only(
 def test_a_header_of_the_proxy_protocol_is_read_in_any_cut_and_nothing_else_is() -> None:
     for header, client in ((V1, "192.0.2.7"), (V2, "192.0.2.8"), (V2_IPV6, "2001:db8::8"), (V2_LOCAL, "")):
         for cut in range(len(header)):
-            assert parse(header[:cut]) is None
-        assert parse(header + b"GET /") == Preface(client, len(header))
-    assert parse(b"PROXY UNKNOWN\r\n") == Preface("", 15)
+            assert parse_proxy_header(header[:cut]) is None
+        assert parse_proxy_header(header + b"GET /") == ProxyHeader(client, len(header))
+    assert parse_proxy_header(b"PROXY UNKNOWN\r\n") == ProxyHeader("", 15)
     for bad in (
         b"GET / HTTP/1.1\r\n",
         b"PROXY TCP4 nonsense 1 2 3\r\n",
@@ -131,8 +131,8 @@ def test_a_header_of_the_proxy_protocol_is_read_in_any_cut_and_nothing_else_is()
         V2[:12] + b"\x31" + V2[13:],
         V2[:14] + b"\x00\x04" + V2[16:20],
     ):
-        with pytest.raises(NotProxied):
-            parse(bad)
+        with pytest.raises(BadProxyHeader):
+            parse_proxy_header(bad)
 
 
 def test_settings_that_cannot_hold_are_refused_at_their_place() -> None:
@@ -145,7 +145,7 @@ def test_settings_that_cannot_hold_are_refused_at_their_place() -> None:
 def test_the_text_line_names_a_client_beyond_loopback() -> None:
     assert "from 192.0.2.1" in Record("id", "POST", "/", client="192.0.2.1").line()
     assert "from" not in Record("id", "POST", "/", client="127.0.0.1").line()
-    assert plain_address("fe80::1%eth0") == "fe80::1" and plain_address("name") == ""
+    assert normalize_address("fe80::1%eth0") == "fe80::1" and normalize_address("name") == ""
 
 
 # --- Connections of proxies that speak the PROXY protocol are counted, timed and limited like others
@@ -158,8 +158,8 @@ def named(client: str) -> bytes:
     return f"PROXY TCP4 {client} 127.0.0.1 5000 80\r\n".encode()
 
 
-def rosters() -> list[Roster]:
-    return [server.roster for server in gateway_servers() if server.roster]
+def open_registries() -> list[ConnectionRegistry]:
+    return [server.connections for server in gateway_servers() if server.connections]
 
 
 def test_s11_connections_that_send_no_header_take_no_more_room_than_there_is(
@@ -178,8 +178,8 @@ def test_s11_connections_that_send_no_header_take_no_more_room_than_there_is(
         for _ in range(3):
             with Client(home, FRONT, first=named("192.0.2.2") + question()) as client:
                 assert client.answer()[0] == 200
-        [roster] = rosters()
-        assert len(roster) <= 4
+        [connections] = open_registries()
+        assert len(connections) <= 4
         assert idle[0].is_closed()
         kept.send(question())
         assert kept.answer()[0] == 200
@@ -207,14 +207,14 @@ def test_a_header_that_does_not_come_is_not_waited_for(monkeypatch: pytest.Monke
         monkeypatch.setattr(module, "HEAD_SECONDS", 0.1)
     with house("", tmp_path, **FLAGS) as home, Client(home, FRONT, first=b"PROXY TCP4 ") as client:
         assert client.file.read() == b""
-        wait_until(lambda: not rosters())
+        wait_until(lambda: not open_registries())
 
 
 def test_s11_a_trusted_ipv6_proxy_has_the_connections_of_many_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """S11: its /64 was looked for among the proxies, so it had the limit of one client."""
     monkeypatch.setattr(serve, "_room", lambda: 1000)
     found: list[Any] = []
-    monkeypatch.setattr(serve, "Acceptor", lambda *_, most_of_peer, **__: found.append(most_of_peer))
+    monkeypatch.setattr(serve, "Acceptor", lambda *_, max_of_peer, **__: found.append(max_of_peer))
     server = serve.Running.__new__(serve.Running)
     server._settings = configured("", server__trusted_proxies=["2001:db8::/32"]).server
     server.listening = None  # type: ignore[assignment]
@@ -322,43 +322,43 @@ class Stub:
 
 
 def test_the_order_in_which_connections_give_way() -> None:
-    roster: Any = Roster()
+    connections: Any = ConnectionRegistry()
     new, other, busy = Stub("a"), Stub("b"), Stub("a", is_busy=True)
     old_idle, idle = Stub("a", 1.0), Stub("b", 2.0)
     for each in (new, other, busy, old_idle, idle):
-        roster.add(each)
+        connections.add(each)
     for each in (busy, old_idle, idle):
-        roster.hear(each, let_in=True)
-    assert (roster.of("a"), roster.of("b"), len(roster)) == (3, 2, 5)
+        connections.mark_received(each, is_admitted=True)
+    assert (connections.count_of_peer("a"), connections.count_of_peer("b"), len(connections)) == (3, 2, 5)
     order = []
     for peer in ("b", "", "a", "", ""):
         before = [each for each in (new, other, busy, old_idle, idle) if each.aborted]
-        found = roster.shed(peer)
+        found = connections.shed(peer)
         gone = [each for each in (new, other, busy, old_idle, idle) if each.aborted and each not in before]
-        order.append(gone[0] if found is Shed.CLOSED else None)
+        order.append(gone[0] if found is ShedResult.CLOSED else None)
     assert order == [other, new, old_idle, idle, None]
-    roster.remove(busy)
-    roster.remove(busy)
-    assert (roster.of("a"), len(roster)) == (0, 0)
+    connections.remove(busy)
+    connections.remove(busy)
+    assert (connections.count_of_peer("a"), len(connections)) == (0, 0)
 
 
 def test_a_connection_has_grace_for_its_first_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has just been accepted is not closed for another, one that sent something is, and so is a silent one."""
     monkeypatch.setattr(roster_module, "_SHORT_GRACE", 0.0)
-    roster: Any = Roster()
+    connections: Any = ConnectionRegistry()
     new, idle = Stub("a", since=monotonic() + 60.0), Stub("a")
     for each in (new, idle):
-        roster.add(each)
-    roster.hear(idle, let_in=True)
-    assert roster.shed() is Shed.LATER and not new.aborted and not idle.aborted
+        connections.add(each)
+    connections.mark_received(idle, is_admitted=True)
+    assert connections.shed() is ShedResult.LATER and not new.aborted and not idle.aborted
     heard, silent = Stub("b", since=monotonic() + 60.0), Stub("c", since=monotonic() + 60.0)
     for each in (heard, silent):
-        roster.add(each)
-    roster.hear(heard)
-    assert roster.shed() is Shed.CLOSED and heard.aborted
-    roster.hurry(silent)
-    assert roster.shed("c") is Shed.CLOSED and silent.aborted
-    assert roster.shed() is Shed.LATER and not idle.aborted
+        connections.add(each)
+    connections.mark_received(heard)
+    assert connections.shed() is ShedResult.CLOSED and heard.aborted
+    connections.shorten_grace(silent)
+    assert connections.shed("c") is ShedResult.CLOSED and silent.aborted
+    assert connections.shed() is ShedResult.LATER and not idle.aborted
 
 
 # --- requests
@@ -408,8 +408,8 @@ def test_s3_bytes_that_came_during_a_slow_turn_are_read_before_deadlines_are_jud
         carrier, wire = HttpServer(answer), Memory()
         now = 1000.0
         carrier.clock = lambda: now
-        client = Connection(carrier)
-        carrier.roster.add(client)
+        client = ServerConnection(carrier)
+        carrier.connections.add(client)
         client.connection_made(wire)
         client.data_received(PROBE[:20])
         now += HEAD_SECONDS + 5  # the loop stood still

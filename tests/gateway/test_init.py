@@ -13,7 +13,7 @@ import anthropic
 import openai
 import pytest
 
-from dragoman.cli.found import FIRST_MODEL, key_variable
+from dragoman.cli.detection import DEFAULT_MODELS, key_variable
 from dragoman.gateway.presets import PRESETS
 from dragoman.simulator import running_simulator
 from tests.gateway.test_commands import Home, Served, home
@@ -44,7 +44,7 @@ def test_from_init_to_an_answer(home: Home) -> None:
         with home.serving(**more) as served:
             status, _, answer = served.say("Hello there.", "claude-haiku-4-5")
         assert (status, answer["content"][0]["text"]) == (200, "You said: Hello there.")
-        assert json.loads(service.requests[-1].body)["model"] == FIRST_MODEL["moonshot"]
+        assert json.loads(service.requests[-1].body)["model"] == DEFAULT_MODELS["moonshot"]
 
 
 @pytest.mark.parametrize("variable", [*KEYS, "AWS_BEARER_TOKEN_BEDROCK", "AWS_PROFILE"])
@@ -77,7 +77,7 @@ def test_everything_there_is_makes_one_right_file(home: Home) -> None:
     assert not any(word in text for word in ("a-secret-token", "sk-secret", "AKIA"))
     listed = json.loads(home.run("models", "--json", **environ).stdout)
     assert {row["upstream"] for row in listed["patterns"]} >= {"kiro", "bedrock", "moonshot", "openrouter", "openai"}
-    assert listed["default"] == {"upstream": "kiro", "model": FIRST_MODEL["kiro"]}
+    assert listed["default"] == {"upstream": "kiro", "model": DEFAULT_MODELS["kiro"]}
 
 
 def test_a_file_that_is_there_stays_unless_forced(home: Home) -> None:

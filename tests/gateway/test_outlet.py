@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.gateway.asgi import AsgiExchange
 from dragoman.gateway.response_buffer import KeepAlive, ResponseBuffer
-from dragoman.http.exchange import HIGH
+from dragoman.http.exchange import HIGH_WATER
 from tests.clock import StillLoop
 
 
@@ -103,7 +103,7 @@ async def test_all_that_came_while_a_client_did_not_read_goes_out_in_one_piece()
     outlet.push(b"x")
     await asyncio.sleep(0.01)
     for _ in range(20):
-        outlet.push(b"y" * (HIGH // 10))
+        outlet.push(b"y" * (HIGH_WATER // 10))
     assert tap.told == ["pause"]
     assert client.exchange.paused
     client.reads.set()
@@ -119,7 +119,7 @@ async def test_a_source_that_comes_while_a_client_does_not_read_is_paused_at_onc
     outlet = client.outlet()
     client.reads.clear()
     outlet.release()
-    outlet.push(b"y" * (HIGH + 1))
+    outlet.push(b"y" * (HIGH_WATER + 1))
     outlet.feed_from(tap)
     assert tap.told == ["pause"]
     outlet.close()
@@ -129,14 +129,14 @@ async def test_what_is_held_does_not_grow_and_goes_on_when_it_is_seen() -> None:
     client, tap = Client(), Tap()
     outlet = client.outlet()
     outlet.feed_from(tap)
-    outlet.push(b"y" * (HIGH + 1))
+    outlet.push(b"y" * (HIGH_WATER + 1))
     assert tap.told[-1] == "pause"
     outlet.release()
     await asyncio.sleep(0.01)
     assert tap.told[-1] == "resume"
     outlet.end()
     await client.exchange.close()
-    assert len(client.body) == HIGH + 1
+    assert len(client.body) == HIGH_WATER + 1
 
 
 async def test_silence_is_broken_and_lets_out_what_was_held() -> None:
@@ -187,14 +187,14 @@ async def test_a_client_that_does_not_read_gets_no_signs_of_life_until_it_reads_
     outlet = client.outlet(silence=0.02)
     outlet.release()
     client.reads.clear()
-    outlet.push(b"x" * (HIGH + 1))
+    outlet.push(b"x" * (HIGH_WATER + 1))
     held = client.exchange.paused
     await asyncio.sleep(0.1)
     client.reads.set()
     while client.exchange.paused:
         await asyncio.sleep(0.001)
     assert held
-    assert client.body == b"x" * (HIGH + 1)  # five would have come meanwhile
+    assert client.body == b"x" * (HIGH_WATER + 1)  # five would have come meanwhile
     await asyncio.sleep(0.05)
     assert client.body.endswith(b"ping ")
     outlet.close()
@@ -212,7 +212,7 @@ async def test_a_client_that_reads_nothing_for_long_is_given_up() -> None:
     outlet.push(b"y")
     with pytest.raises(asyncio.CancelledError):
         await asyncio.Event().wait()
-    assert client.exchange.interrupted() and client.exchange.gone
+    assert client.exchange.interrupted() and client.exchange.is_disconnected
     outlet.close()
     await client.exchange.close()
 
@@ -223,7 +223,7 @@ async def test_a_client_that_leaves_ends_the_work_at_once() -> None:
     client.left.set()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.Event().wait()
-    assert client.exchange.interrupted() and client.exchange.gone
+    assert client.exchange.interrupted() and client.exchange.is_disconnected
 
 
 async def test_a_cancellation_of_somebody_else_stays_one() -> None:

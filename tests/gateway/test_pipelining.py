@@ -15,8 +15,8 @@ import pytest
 
 from dragoman.gateway.limits import Account
 from dragoman.http.exchange import Exchange
-from dragoman.http.framing import MOST_PIPELINED
-from dragoman.http.server.connection import Connection
+from dragoman.http.framing import MAX_PIPELINED
+from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.serving import HttpServer
 from dragoman.simulator import Simulator, running_simulator
 from tests.gateway.front import LOOPS, Client, Memory, gateway_servers, head, on_loop, question
@@ -89,8 +89,8 @@ def test_s16_while_the_first_is_answered_no_more_is_read_than_fits(tmp_path: Pat
         [connection] = home.running.gateway._live
         held = connection.connection  # type: ignore[attr-defined]
         wait_until(lambda: held._held or held._queue)
-        wait_until(lambda: not held.reading)
-        assert MOST_PIPELINED <= len(held._queue) < MOST_PIPELINED + 100
+        wait_until(lambda: not held.is_reading)
+        assert MAX_PIPELINED <= len(held._queue) < MAX_PIPELINED + 100
         assert len(held._held) <= 1024 * 1024
         client.socket.close()
         sending.join(10)
@@ -190,9 +190,9 @@ def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
         yield one
 
 
-def find() -> Connection:
+def find() -> ServerConnection:
     """The gateway's side of the one connection."""
-    return next(each for server in gateway_servers() for each in server.roster.members)
+    return next(each for server in gateway_servers() for each in server.connections.members)
 
 
 def test_s1_answers_do_not_pile_up_for_a_client_that_reads_none(served: House) -> None:
@@ -247,7 +247,7 @@ def test_a_connection_that_was_reset_meanwhile_is_no_bug() -> None:
             asked.whole(200, (), b"yes")
 
         carrier, wire = HttpServer(answer), Reset()
-        client = Connection(carrier)
+        client = ServerConnection(carrier)
         client.connection_made(wire)
         client.data_received(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n\x00 no HTTP")
         assert client._current is not None and client._current.task is not None

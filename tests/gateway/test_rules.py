@@ -35,7 +35,7 @@ from dragoman.gateway.serve import running_gateway
 from dragoman.gateway.upstreams import Timeouts
 from dragoman.http import exchange
 from dragoman.http import framing as http_limits
-from dragoman.http.client.reply import Timeouts as UpstreamTimeouts
+from dragoman.http.client.response import HttpTimeouts as UpstreamTimeouts
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message
 from dragoman.simulator import parse, running_simulator
@@ -299,7 +299,7 @@ def test_rule_6_the_numbers() -> None:
         total=3600.0,
     )
     assert UpstreamTimeouts() == UpstreamTimeouts(3.0, 5.0, 5.0, 30.0, 300.0, 120.0, 900.0, 3600.0)
-    assert (exchange.STALL, http_limits.HEAD_SECONDS, http_limits.IDLE_SECONDS) == (60.0, 10.0, 75.0)
+    assert (exchange.STALL_SECONDS, http_limits.HEAD_SECONDS, http_limits.IDLE_SECONDS) == (60.0, 10.0, 75.0)
     assert backend._REFRESH_SECONDS == 15.0
 
 
@@ -405,7 +405,7 @@ def test_rule_8_what_was_held_of_an_answer_that_broke_does_not_count_when_it_is_
 def test_rule_8_text_of_tool_arguments_is_held_within_four_megabytes() -> None:
     held = [each.HELD_LIMIT for each in (raw_calls, raw_readers, filter_calls, filter_answers)]
     assert max(*held, choice._MOST_HELD) <= 4 * 1024 * 1024
-    assert exchange.HIGH <= 256 * 1024
+    assert exchange.HIGH_WATER <= 256 * 1024
 
 
 # --- 9: retries

@@ -183,11 +183,11 @@ def test_the_child_sees_no_key_of_an_upstream_unless_it_shall_keep_it(home: Home
     client(home, "claude", "")
     home.write("c.toml", '[upstreams.a]\ndialect = "openai"\nbase_url = "http://127.0.0.1:9"\nkey = "env:MY_OWN"\n')
     record = tmp_path / "record"
-    secrets = {"MY_OWN": "1", "OPENAI_API_KEY": "2", "DRAGOMAN_LOG__LEVEL": "error", "OTHER": "3"}
+    secrets = {"MY_OWN": "1", "OPENAI_API_KEY": "2", "DRAGOMAN_LOG__LEVEL": "error", "ANY_COMMAND": "3"}
     run(home, "--config", "c.toml", "claude", RECORD=str(record), **secrets)
-    assert set(recorded(record)["env"]) & set(secrets) == {"OTHER"}
+    assert set(recorded(record)["env"]) & set(secrets) == {"ANY_COMMAND"}
     run(home, "--config", "c.toml", "--keep", "OPENAI_API_KEY", "claude", RECORD=str(record), **secrets)
-    assert set(recorded(record)["env"]) & set(secrets) == {"OTHER", "OPENAI_API_KEY"}
+    assert set(recorded(record)["env"]) & set(secrets) == {"ANY_COMMAND", "OPENAI_API_KEY"}
 
 
 def test_a_proxy_does_not_stand_between_the_child_and_loopback(home: Home, tmp_path: Path) -> None:
@@ -418,10 +418,10 @@ def test_the_page_says_of_each_client_what_is_printed(home: Home) -> None:
     (home.path / ".config/dragoman").mkdir(parents=True)
     home.write(".config/dragoman/config.toml", text)
     import dragoman.dialects as registry
-    from dragoman.cli.recipes import CLIENTS, OTHER, Recipe
+    from dragoman.cli.client_setup import ANY_COMMAND, CLIENTS, ClientSetup
 
     told = sections()
-    recipes: dict[str, Recipe] = {recipe.name: recipe for recipe in CLIENTS} | {"python3": OTHER}
+    recipes: dict[str, ClientSetup] = {recipe.name: recipe for recipe in CLIENTS} | {"python3": ANY_COMMAND}
     assert set(told) == set(recipes)
     with home.serving(MOONSHOT_API_KEY="sk") as served:
         for name, recipe in recipes.items():

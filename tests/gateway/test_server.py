@@ -207,7 +207,7 @@ def test_an_answer_of_many_megabytes_is_whole(tmp_path: Path) -> None:
 # --- patience
 
 
-def hurry(monkeypatch: pytest.MonkeyPatch, name: str, seconds: float) -> None:
+def shorten_grace(monkeypatch: pytest.MonkeyPatch, name: str, seconds: float) -> None:
     monkeypatch.setattr(serve, "SWEEP_SECONDS", 0.05)
     for module in (connection, exchange):
         if hasattr(module, name):
@@ -215,7 +215,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch, name: str, seconds: float) -> None:
 
 
 def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hurry(monkeypatch, "HEAD_SECONDS", 0.3)
+    shorten_grace(monkeypatch, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(sockets, "_DEFER_SECONDS", 1)
     with house("", tmp_path) as home:
         for begun in (b"", b"POST /v1/mess", b"POST / HTTP/1.1\r\nhost: localhost\r\nx-a: b\r\n"):
@@ -230,7 +230,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyP
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hurry(monkeypatch, "BODY_SECONDS", 0.3)
+    shorten_grace(monkeypatch, "BODY_SECONDS", 0.3)
     with house("", tmp_path) as home, Wire(home) as wire:
         wire.send(asked()[:-5])
         status, _, body = wire.answer()
@@ -240,7 +240,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyP
 
 
 def test_a_connection_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hurry(monkeypatch, "IDLE_SECONDS", 1.0)
+    shorten_grace(monkeypatch, "IDLE_SECONDS", 1.0)
     with house("", tmp_path) as home, Wire(home) as wire:
         began = time.monotonic()
         wire.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -250,7 +250,7 @@ def test_a_connection_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hurry(monkeypatch, "STALL", 0.5)
+    shorten_grace(monkeypatch, "STALL_SECONDS", 0.5)
     script = f'[[turn]]\ntext = "{"x" * 16_000_000}"\nchunk = 16000'
     with (
         behind(script, tmp_path, "openai") as (home, simulator),
@@ -262,7 +262,7 @@ def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_client_that_reads_slowly_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hurry(monkeypatch, "STALL", 1.0)
+    shorten_grace(monkeypatch, "STALL_SECONDS", 1.0)
     with behind(f'[[turn]]\ntext = "{"x" * 6_000_000}"\nchunk = 16000', tmp_path, "openai") as (home, _):
         with RawClient(home, "/v1/messages", messages(stream=True), receive_buffer=262144) as client:
             got = client.read_until(b"text_delta")
@@ -357,7 +357,7 @@ def test_nothing_is_kept_of_a_stream_that_has_ended(tmp_path: Path) -> None:
             gc.collect()
             servers, made = gateway_servers(), gc.get_objects()
             exchanges = [each.connection for each in made if isinstance(each, HttpExchange)]
-            connections = [each for each in made if isinstance(each, connection.Connection)]
+            connections = [each for each in made if isinstance(each, connection.ServerConnection)]
             return sum(each.server in servers for each in (*exchanges, *connections))
 
         wait_until(lambda: left() == 0)

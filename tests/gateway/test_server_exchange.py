@@ -18,7 +18,7 @@ import dragoman
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.redaction import Redactor
-from dragoman.http.server.connection import Connection
+from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.serving import HttpServer
 from dragoman.simulator import Simulator, parse, running_simulator
 from dragoman.wire.http import Headers
@@ -55,7 +55,7 @@ def answered(raw: bytes, how: Any) -> Socket:
         async def answer(exchange: Any) -> None:
             how(exchange)
 
-        connection = Connection(HttpServer(answer))
+        connection = ServerConnection(HttpServer(answer))
         connection.connection_made(client)  # type: ignore[arg-type]
         connection.data_received(raw)
         await asyncio.sleep(0)

@@ -427,7 +427,7 @@ def test_s11_a_body_that_drips_is_ended_long_before_its_deadline(
 
 def test_s11_a_body_that_comes_fast_enough_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "RATE_SECONDS", 10.0)
-    watch = exchange.BodyWatch(exchange.Pace(rate=1000), 0.0)
+    watch = exchange.BodyTimer(exchange.BodyTimeout(rate=1000), 0.0)
     assert watch.due == 10.0
     assert watch.fault(0, 9.9) is None  # the grace
     assert watch.fault(10_000, 10.0) is None
@@ -437,14 +437,14 @@ def test_s11_a_body_that_comes_fast_enough_is_not(monkeypatch: pytest.MonkeyPatc
     assert slow is not None and slow.status == 408
     late = watch.fault(10**9, 120.0)
     assert late is not None and "120 s" in late.message
-    assert exchange.BodyWatch(exchange.ANY_PACE, 0.0).due == 120.0
+    assert exchange.BodyTimer(exchange.DEFAULT_BODY_TIMEOUT, 0.0).due == 120.0
 
 
 @pytest.mark.parametrize("stops_at", [0.0, 3.0, 9.9])
 def test_a_body_that_stops_is_given_up_within_two_spans(stops_at: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that keeps its socket open and sends no more holds a request no longer than that."""
     monkeypatch.setattr(exchange, "RATE_SECONDS", 10.0)
-    watch = exchange.BodyWatch(exchange.Pace(rate=1000), 0.0)
+    watch = exchange.BodyTimer(exchange.BodyTimeout(rate=1000), 0.0)
     size = int(stops_at * 1_000_000)
     judged = [watch.fault(size, 10.0), watch.fault(size, 20.0)]
     assert any(fault is not None and fault.status == 408 for fault in judged)

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.instructions import instructions
-from dragoman.cli.recipes import CLIENTS, prepare
+from dragoman.cli.client_setup import CLIENTS, fill_setup
 from dragoman.cli.run import child_environment
 from dragoman.errors import NotAuthorised
 from dragoman.gateway.admission import KeyCheck
@@ -48,7 +48,9 @@ def test_point_9_the_key_is_256_random_bits_and_private(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recipe", CLIENTS, ids=lambda recipe: recipe.name)
 def test_point_9_run_gives_the_key_to_the_child_by_its_environment_only(recipe: Any) -> None:
-    made = prepare(recipe, url="http://127.0.0.1:1", key=KEY, model="m", asked="m", answers=lambda _: True, listed=[])
+    made = fill_setup(
+        recipe, url="http://127.0.0.1:1", key=KEY, model="m", asked="m", is_served=lambda _: True, listed=[]
+    )
     assert not any(KEY in word for word in made.args)
     assert any(KEY in str(value) for value in made.env.values())
     assert KEY not in json.dumps(
@@ -119,8 +121,8 @@ def test_point_11_unknown_revoked_and_malformed_keys_hear_the_same(
         {"authorization": "AWS4-HMAC-SHA256"},
         {"cookie": f"key={KEY}"},
     ]
-    answers = {refusal(home, path, body, method, **headers) for headers in wrong}
-    assert len(answers) == 1 and {status for status, _ in answers} <= {401, 403}
+    is_served = {refusal(home, path, body, method, **headers) for headers in wrong}
+    assert len(is_served) == 1 and {status for status, _ in is_served} <= {401, 403}
     assert len(bird.requests) == before
 
 

@@ -23,7 +23,7 @@ from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import write_private
 from dragoman.gateway.serve import running_gateway
 from dragoman.simulator import running_simulator
-from dragoman.upstream.credentials import Secret, spellings
+from dragoman.upstream.credentials import SecretText, encoded_forms
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, QUICK, House, RawClient, chat, gated, house, messages, upstream
 from tests.security.parrot import Parrot, forms, parrot
@@ -277,7 +277,7 @@ def test_point_15_no_value_shows_its_secret(planted: tuple[Parrot, Path]) -> Non
             values += [backend, backend.upstream, *backend.all_credentials]
             values += [vars(each) for each in backend.all_credentials if hasattr(each, "__dict__")]
         shown = [f"{value!r}{value}" for value in values]
-    held = Secret(SLOTS["bearer"])
+    held = SecretText(SLOTS["bearer"])
     shown += [repr(held), str(held), f"{held}", format(held)]
     assert [text[:200] for text in shown if found(text)] == []
 
@@ -365,7 +365,7 @@ def test_point_18_every_spelling_of_a_secret_is_masked() -> None:
         redactor = Redactor(lambda secret=secret: [secret])  # type: ignore[misc]
         for before in ("", "a", "ab", "abc", "user:"):
             text = base64.b64encode(f"{before}{secret} and more".encode()).decode()
-            core = max((each for each in spellings(secret) if each in text), key=len)
+            core = max((each for each in encoded_forms(secret) if each in text), key=len)
             assert len(core) >= len(secret)
             assert core not in redactor.text(text)
         for form in forms(secret):

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 import dragoman
 from dragoman.errors import ConnectFailed, DragomanError, LocalMisuse
 from dragoman.gateway.layers import ConfigError
-from dragoman.http.addresses import objection
-from dragoman.http.client import dial
-from dragoman.http.client.client import Client, Tls
-from dragoman.http.client.dial import context_for
+from dragoman.http.addresses import address_problem
+from dragoman.http.client import connecting
+from dragoman.http.client.client import HttpClient, TlsSettings
+from dragoman.http.client.connecting import ssl_context
 from dragoman.http.framing import header_value
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import House, chat, configured, messages
@@ -177,17 +177,17 @@ def test_point_22_a_name_that_leads_to_metadata_or_to_this_machine_is_not_connec
         connected.append(found)
         raise OSError("not in a test")
 
-    monkeypatch.setattr(dial, "resolve", resolve)
-    monkeypatch.setattr(dial, "_attempt", attempt)
+    monkeypatch.setattr(connecting, "resolve", resolve)
+    monkeypatch.setattr(connecting, "_attempt", attempt)
     with pytest.raises(ConnectFailed):
         fetched("https://api.example.com")
     assert connected == []
-    assert objection("api.example.com", address)
+    assert address_problem("api.example.com", address)
 
 
 def fetched(url: str) -> int:
     async def fetch() -> int:
-        client = Client()
+        client = HttpClient()
         try:
             reply = await client.open(url, HttpRequest("GET", "/x"))
             reply.close()
@@ -208,7 +208,7 @@ def test_point_22_what_was_checked_is_what_is_connected_to(monkeypatch: pytest.M
         address = "127.0.0.1" if len(asked) == 1 else "169.254.169.254"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
-    monkeypatch.setattr(dial, "resolve", resolve)
+    monkeypatch.setattr(connecting, "resolve", resolve)
     assert fetched(f"http://localhost:{port}") == 200
     assert asked == ["localhost"]
 
@@ -223,14 +223,14 @@ def test_point_22_private_networks_only_over_tls_or_by_a_word() -> None:
 
 def test_point_23_tls_is_verified_always_and_1_2_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    for tls in (Tls(), Tls(server_name="other.test")):
-        context = context_for(tls)
+    for tls in (TlsSettings(), TlsSettings(server_name="other.test")):
+        context = ssl_context(tls)
         assert context.verify_mode is ssl.CERT_REQUIRED
         assert context.check_hostname
         assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
     with pytest.raises(LocalMisuse, match="SSL_CERT_FILE"):
-        context_for(Tls())
+        ssl_context(TlsSettings())
 
 
 def test_point_23_1_2_at_least_though_the_machine_allows_less(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_point_23_1_2_at_least_though_the_machine_allows_less(monkeypatch: pytes
 
     monkeypatch.setattr(ssl, "create_default_context", lax)
     (tmp_path / "ca.pem").touch()
-    context = context_for(Tls(ca_file=str(tmp_path / "ca.pem")))  # of its own: contexts are kept
+    context = ssl_context(TlsSettings(ca_file=str(tmp_path / "ca.pem")))  # of its own: contexts are kept
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
@@ -330,7 +330,7 @@ def test_point_24_nor_does_one_that_we_send(bird: Parrot, odd: str, where: str) 
     )
 
     async def send() -> None:
-        client = Client()
+        client = HttpClient()
         try:
             await client.open(bird.url, request)
         finally:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli.found import upstream_variables
-from dragoman.cli.recipes import CLIENTS, prepare
+from dragoman.cli.client_setup import CLIENTS, fill_setup
+from dragoman.cli.detection import upstream_variables
 from dragoman.cli.run import child_environment
 from dragoman.gateway.explain import RefusalLog, written
 from dragoman.gateway.layers import ConfigError
@@ -26,7 +26,7 @@ from dragoman.gateway.secrets import (
     reference,
     write_private,
 )
-from dragoman.upstream.credentials import CredentialFault, Secret
+from dragoman.upstream.credentials import CredentialFault, SecretText
 from dragoman.upstream.kiro.stores import OwnStore
 from dragoman.upstream.kiro.token import Token, render_token
 from tests.gateway.house import configured
@@ -43,7 +43,7 @@ def open_umask() -> Iterator[None]:
 
 
 def token() -> Token:
-    return Token(kind="social", access=Secret("an-access-token"), refresh=Secret("a-refresh-token"))
+    return Token(kind="social", access=SecretText("an-access-token"), refresh=SecretText("a-refresh-token"))
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {
@@ -185,7 +185,7 @@ proxy = "env:PROXY_OF_B"
     environ = {name: f"secret-of-{name}" for name in names}
     hidden = upstream_variables(configured(text))
     for recipe in CLIENTS:
-        made = prepare(recipe, url="http://u", key="k", model="m", asked="", answers=lambda _: True, listed=[])
+        made = fill_setup(recipe, url="http://u", key="k", model="m", asked="", is_served=lambda _: True, listed=[])
         child = child_environment({**environ, "PATH": "/bin"}, made, hidden)
         assert "secret-of" not in json.dumps(child)
         assert child["PATH"] == "/bin"

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.cli import checks
-from dragoman.cli.checks import Scene
+from dragoman.cli import doctor_checks
+from dragoman.cli.doctor_checks import CheckContext
 from dragoman.gateway import admin
 from dragoman.gateway.admission import Guard
 from dragoman.gateway.serve import running_gateway
@@ -371,10 +371,10 @@ def test_point_41_no_code_of_ours_speaks_of_telemetry_or_updates() -> None:
 
 
 def test_point_36_root_is_a_warning_of_doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    scene = Scene({"HOME": str(tmp_path)}, None, offline=True)
+    context = CheckContext({"HOME": str(tmp_path)}, None, offline=True)
     for who, expected in ((0, ["warn"]), (1000, [])):
         monkeypatch.setattr(os, "geteuid", lambda who=who: who)
-        assert [each.state for each in checks._user(scene) if each.id == "user"] == expected
+        assert [each.state for each in doctor_checks._user(context) if each.id == "user"] == expected
 
 
 def test_point_40_security_md_states_every_promise_with_its_tests() -> None:

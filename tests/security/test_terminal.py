@@ -13,8 +13,8 @@ import pytest
 from msgspec import structs
 
 from dragoman.cli import auth, main, status
-from dragoman.cli.checks import Check
 from dragoman.cli.doctor import _print
+from dragoman.cli.doctor_checks import Check
 from dragoman.cli.sim import _told
 from dragoman.cli.terminal import Paint, one_line, plain
 from dragoman.gateway.access_log import AccessLog, Record
@@ -88,7 +88,7 @@ def test_point_34_what_status_and_cooldown_show() -> None:
         "why": HOSTILE,
         "until": 5.0,
     }
-    assert harmless(status.cooldown(dict(row), 0.0))
+    assert harmless(status.render_cooldown(dict(row), 0.0))
     upstream: dict[str, Json] = {
         "name": "u",
         "health": "failing",
@@ -100,7 +100,7 @@ def test_point_34_what_status_and_cooldown_show() -> None:
         "credentials": [{"name": "k", "source": HOSTILE, "problem": HOSTILE}],
     }
     found: dict[str, Json] = {"state": "ready", "reload_refused": HOSTILE, "upstreams": [upstream]}
-    assert harmless("\n".join(status.page(found, 2.0, Paint(None))))
+    assert harmless("\n".join(status.render_status(found, 2.0, Paint(None))))
 
 
 def test_point_34_what_check_and_translate_complain_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

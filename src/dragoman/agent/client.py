@@ -12,9 +12,9 @@ from dragoman.answer import ResponseFilters
 from dragoman.dialects.base import REAL_WORLD, Dialect, Reader
 from dragoman.errors import Fault, LocalMisuse, Reset, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.filters.calls import as_object
-from dragoman.http.addresses import parse_address
+from dragoman.http.addresses import parse_base_url
 from dragoman.http.client.blocking import send
-from dragoman.http.client.client import Timeouts
+from dragoman.http.client.client import HttpTimeouts
 from dragoman.model.assemble import unfold
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import BlockKeys, Events, Step
@@ -39,13 +39,13 @@ class HttpSender:
     """Sends requests to one base URL, each over a connection of its own."""
 
     def __init__(self, url: str) -> None:
-        parse_address(url)  # a wrong one is refused here
+        parse_base_url(url)  # a wrong one is refused here
         self._url = url
 
     def __call__(self, request: HttpRequest, timeout: float | None) -> tuple[HttpResponse, Iterator[bytes]]:
         """Send. Raises TransportError, as the body does; `timeout` is for each wait, 300 s without it."""
         seconds = _PATIENCE if timeout is None else timeout
-        waits = Timeouts(dns=seconds, connect=seconds, tls=seconds, write=seconds, head=seconds, idle=seconds)
+        waits = HttpTimeouts(dns=seconds, connect=seconds, tls=seconds, write=seconds, head=seconds, idle=seconds)
         try:
             head, body = send(self._url, request, timeouts=waits)
         except UpstreamViolation as error:
@@ -149,11 +149,11 @@ class BedrockClient:
         return self._client.ask(conversation, timeout)
 
     def _connected(self) -> DialectClient:
-        from dragoman.upstream.sigv4 import AwsCredential, endpoint, find_region  # noqa: PLC0415  # an optional extra
+        from dragoman.upstream.sigv4 import AwsCredential, bedrock_endpoint, find_region  # noqa: PLC0415  # an optional extra
 
         region = self._region or find_region(self._profile)
-        url = self._url or endpoint(region)
-        sign = self._sign or AwsCredential("bedrock", url, region, self._profile).sign_now
+        url = self._url or bedrock_endpoint(region)
+        sign = self._sign or AwsCredential("bedrock", url, region, self._profile).sign_blocking
         return DialectClient("bedrock", HttpSender(url), self._model, sign)
 
     # --- reading raw responses
@@ -215,7 +215,7 @@ def tool_uses_in(blocks: list[Any]) -> Iterator[ToolUseBlock]:
     return (validated(use) for block in blocks if (use := _use_in(block)) is not _NO_CALL)
 
 
-def with_calls(blocks: list[Any], calls: Iterable[ToolUseBlock]) -> list[Any]:
+def replace_calls(blocks: list[Any], calls: Iterable[ToolUseBlock]) -> list[Any]:
     """Return the blocks with these calls, in their order, in place of the calls they hold; all in the true form."""
     given = iter(calls)
     return [block if _use_in(block) is _NO_CALL else _block(next(given)) for block in blocks]

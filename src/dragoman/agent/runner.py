@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.agent.client import BedrockClient, Client, arguments_object, content_of, with_calls
+from dragoman.agent.client import BedrockClient, Client, arguments_object, content_of, replace_calls
 from dragoman.agent.tools import Tool, Toolbox
 from dragoman.agent.types import (
     Answered,
@@ -33,7 +33,7 @@ from dragoman.agent.types import (
     ToolAnswer,
     ToolUseBlock,
     Watched,
-    with_legal_ids,
+    with_valid_ids,
 )
 from dragoman.errors import DragomanError, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.model.assemble import fold
@@ -45,7 +45,7 @@ from dragoman.wire import jsonio
 
 logger = logging.getLogger(__name__)
 
-MOST_STEPS = 20
+MAX_STEPS = 20
 
 
 class Interrupted(Exception):
@@ -67,7 +67,7 @@ class AgentRunner:
         model: str = "",
         system: str = "",
         stream: bool = True,
-        max_steps: int = MOST_STEPS,
+        max_steps: int = MAX_STEPS,
         time_limit: float | None = None,
         watch: Callable[[Watched], None] | None = None,
     ) -> None:
@@ -99,13 +99,13 @@ class AgentRunner:
         client = self._client if isinstance(self._client, BedrockClient) else BedrockClient()
         try:
             text = client.text_of(response)
-            calls = with_legal_ids(client.parse_tool_uses(response))
+            calls = with_valid_ids(client.parse_tool_uses(response))
         except BedrockResponseError as error:
             return _refused(error, "Invalid Bedrock response")
         result = _step_result(text, calls, self._answers(calls, None))
         if not calls:
             return result
-        return structs.replace(result, content=tuple(with_calls(content_of(response), calls)))
+        return structs.replace(result, content=tuple(replace_calls(content_of(response), calls)))
 
     # --- runs
 
@@ -189,7 +189,7 @@ class AgentRunner:
         text = "".join(block.text for block in blocks if isinstance(block, Text))
         return _step_result(text, calls, results)
 
-    def _answers(self, calls: Sequence[ToolUseBlock], deadline: float | None) -> list[Outcome]:
+    def _answers(self, calls: Sequence[ToolUseBlock], deadline: float | None) -> list[CallOutcome]:
         """One answer for each call, in their order."""
         for call in calls:
             self._watch(Called(call["id"], call["name"], jsonio.encode(call["input"]).decode()))
@@ -243,7 +243,7 @@ def _sum(one: Usage, other: Usage) -> Usage:
     return Usage(**counts, estimated=one.estimated or other.estimated)
 
 
-def _step_result(text: str, calls: Sequence[ToolUseBlock], outcomes: Sequence[Outcome]) -> StepResult:
+def _step_result(text: str, calls: Sequence[ToolUseBlock], outcomes: Sequence[CallOutcome]) -> StepResult:
     answers = tuple(
         ToolAnswer(id=each.id, name=each.name, content=each.text, is_error=each.is_error) for each in outcomes
     )
@@ -275,7 +275,7 @@ Work: TypeAlias = Callable[[str, Mapping[str, Any]], tuple[Content, bool]]
 _ABANDONED: Content = (Text("(the tool ended without an answer)"),)
 
 
-class Outcome(Struct, frozen=True):
+class CallOutcome(Struct, frozen=True):
     """The one answer to a call."""
 
     id: str
@@ -289,17 +289,17 @@ class Outcome(Struct, frozen=True):
         return "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in self.content)
 
 
-def run_calls(calls: Sequence[ToolUseBlock], work: Work, deadline: float | None, cancelled: Event) -> list[Outcome]:
+def run_calls(calls: Sequence[ToolUseBlock], work: Work, deadline: float | None, cancelled: Event) -> list[CallOutcome]:
     """Run all calls, several at a time; give their outcomes in the calls' order, one for each, in time.
 
     A thread that is not done in time cannot be stopped, only abandoned: its outcome is an error, and what it
     returns later is ignored.
     """
-    done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[int, CallOutcome]] = queue.SimpleQueue()
     gate, begun = Semaphore(MOST_AT_ONCE), time.monotonic()
     for number, call in enumerate(calls):
         Thread(target=_run, args=(number, call, work, done, gate), daemon=True, name=f"tool {call['name']}").start()
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, CallOutcome] = {}
     while len(outcomes) < len(calls):
         try:
             number, outcome = done.get(timeout=_wait(deadline))
@@ -310,13 +310,13 @@ def run_calls(calls: Sequence[ToolUseBlock], work: Work, deadline: float | None,
     seconds = time.monotonic() - begun
     reason = _reason(deadline, cancelled)
     return [
-        outcomes.get(number) or Outcome(call["id"], call["name"], (Text(reason),), True, seconds)
+        outcomes.get(number) or CallOutcome(call["id"], call["name"], (Text(reason),), True, seconds)
         for number, call in enumerate(calls)
     ]
 
 
 def _run(
-    number: int, call: ToolUseBlock, work: Work, done: queue.SimpleQueue[tuple[int, Outcome]], gate: Semaphore
+    number: int, call: ToolUseBlock, work: Work, done: queue.SimpleQueue[tuple[int, CallOutcome]], gate: Semaphore
 ) -> None:
     with gate:
         begun = time.monotonic()
@@ -324,7 +324,7 @@ def _run(
         try:
             content, is_error = work(call["name"], call["input"])
         finally:  # even a tool that ends its thread is answered
-            done.put((number, Outcome(call["id"], call["name"], content, is_error, time.monotonic() - begun)))
+            done.put((number, CallOutcome(call["id"], call["name"], content, is_error, time.monotonic() - begun)))
 
 
 def _wait(deadline: float | None) -> float:

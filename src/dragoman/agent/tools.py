@@ -22,7 +22,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 NO_OUTPUT = "(no output)"
-RAW = "raw_arguments"  # what arguments that are no object come as (docs/decisions/content.md#d3)
+RAW_ARGUMENTS = "raw_arguments"  # what arguments that are no object come as (docs/decisions/content.md#d3)
 _LONGEST_ERROR = 2000
 
 
@@ -42,7 +42,7 @@ class Tool(Struct, frozen=True):
         try:
             given = self._typed(arguments)
         except (msgspec.ValidationError, TypeError) as error:
-            raise ToolTrouble(f"the arguments do not fit: {error}") from None
+            raise ToolError(f"the arguments do not fit: {error}") from None
         try:
             result = self.function(**given)
             if inspect.isawaitable(result):
@@ -50,13 +50,13 @@ class Tool(Struct, frozen=True):
             return _content(result)
         except (Exception, SystemExit) as error:  # a tool may raise anything, and the model must be told
             words = str(error)[:_LONGEST_ERROR]
-            raise ToolTrouble(f"{type(error).__name__}: {words}" if words else type(error).__name__) from error
+            raise ToolError(f"{type(error).__name__}: {words}" if words else type(error).__name__) from error
 
     def _typed(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as the function's own types: numbers from texts, dataclasses from objects."""
         signature = inspect.signature(self.function)
-        if set(arguments) == {RAW} and RAW not in signature.parameters:
-            raise TypeError(f"expected a JSON object, got {arguments[RAW]!r}"[:_LONGEST_ERROR])
+        if set(arguments) == {RAW_ARGUMENTS} and RAW_ARGUMENTS not in signature.parameters:
+            raise TypeError(f"expected a JSON object, got {arguments[RAW_ARGUMENTS]!r}"[:_LONGEST_ERROR])
         signature.bind(**arguments)  # names what is missing or too many
         try:
             hints = get_type_hints(self.function, include_extras=True)
@@ -65,7 +65,7 @@ class Tool(Struct, frozen=True):
         return {name: _converted(value, hints.get(name, Any), name) for name, value in arguments.items()}
 
 
-class ToolTrouble(Exception):
+class ToolError(Exception):
     """A call that failed; its text is what the model is told."""
 
 
@@ -133,7 +133,7 @@ class Toolbox:
             return (Text(f"There is no tool named {name!r}. The tools are: {known}."),), True
         try:
             return tool.call(arguments), False
-        except ToolTrouble as trouble:
+        except ToolError as trouble:
             return (Text(str(trouble)),), True
 
 
@@ -163,7 +163,7 @@ def function_schema(function: Callable[..., Any]) -> dict[str, Json]:
         hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError):
         hints = {}
-    told = parameter_texts(function)
+    told = parameter_descriptions(function)
     properties: dict[str, Json] = {}
     required: list[Json] = []
     for name, parameter in inspect.signature(function).parameters.items():
@@ -243,7 +243,7 @@ def summary(function: Callable[..., Any]) -> str:
     return "\n".join(lines).strip()
 
 
-def parameter_texts(function: Callable[..., Any]) -> dict[str, str]:
+def parameter_descriptions(function: Callable[..., Any]) -> dict[str, str]:
     """What a docstring says of each parameter, in Sphinx's or Google's manner."""
     doc = inspect.cleandoc(function.__doc__ or "")
     told = {name: text.strip() for name, text in _SPHINX.findall(doc)}

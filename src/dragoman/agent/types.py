@@ -148,7 +148,7 @@ Watched: TypeAlias = Asked | Said | Thought | Called | Answered | Stepped | Ende
 # --- ids of tool calls that Converse takes back: legal, short enough, and different from one another
 
 
-def with_legal_ids(calls: Sequence[ToolUseBlock]) -> list[ToolUseBlock]:
+def with_valid_ids(calls: Sequence[ToolUseBlock]) -> list[ToolUseBlock]:
     """Return the calls of one response with ids that the service takes back, as a run sends them.
     An id that is illegal or too long gets the alias that a request would carry. An id that an earlier call of the
     response has is replaced by one made from the id and the call's position.

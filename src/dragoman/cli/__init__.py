@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run(name: str, arguments: list[str]) -> int:
     from argparse import ArgumentParser
 
-    from dragoman.cli.terminal import Stop, complain
+    from dragoman.cli.terminal import CommandError, print_error
     from dragoman.errors import DragomanError
 
     _leave_no_core()
@@ -78,21 +78,21 @@ def _run(name: str, arguments: list[str]) -> int:
     except BrokenPipeError:  # the reader has had enough
         sys.stderr.close()
         return 0
-    except Stop as stop:
-        return complain(stop, stop.status)
+    except CommandError as stop:
+        return print_error(stop, stop.status)
     except (DragomanError, OSError) as error:
         return _failed(error)
 
 
 def _failed(error: Exception) -> int:
     """Say why a command failed; the exit status tells whose mistake it is."""
-    from dragoman.cli.terminal import CONFIG_IS_WRONG, complain
+    from dragoman.cli.terminal import EXIT_BAD_CONFIG, print_error
     from dragoman.errors import LocalMisuse
     from dragoman.gateway.layers import ConfigError
 
     if isinstance(error, ConfigError):
-        return complain("the configuration cannot be used.", CONFIG_IS_WRONG, error)
-    return complain(error, 2 if isinstance(error, LocalMisuse) else 1)
+        return print_error("the configuration cannot be used.", EXIT_BAD_CONFIG, error)
+    return print_error(error, 2 if isinstance(error, LocalMisuse) else 1)
 
 
 def _leave_no_core() -> None:

@@ -10,7 +10,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.terminal import one_line, plain, say
+from dragoman.cli.terminal import one_line, plain, print_notice
 from dragoman.errors import LocalMisuse, Reset
 from dragoman.wire import jsonio
 
@@ -70,7 +70,7 @@ def run(arguments: Namespace) -> int:
     else:
         print(plain(result.text))
     if result.error:
-        say(result.error)
+        print_notice(result.error)
     return 0 if result.status == "done" else 1
 
 

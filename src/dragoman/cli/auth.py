@@ -12,15 +12,15 @@ from datetime import datetime
 
 from msgspec import structs
 
-from dragoman.cli.terminal import LOGIN_NEEDED, complain, plain
+from dragoman.cli.terminal import EXIT_LOGIN_NEEDED, plain, print_error
 from dragoman.errors import DragomanError
-from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, fetching
+from dragoman.upstream.credentials import CredentialFault, Fetch, SecretText, open_fetch
+from dragoman.upstream.kiro.atomic_files import file_lock
 from dragoman.upstream.kiro.credential import KiroCredential
-from dragoman.upstream.kiro.durable import locked
-from dragoman.upstream.kiro.finding import DEFAULT, Found, Places, find, link, open_store
+from dragoman.upstream.kiro.logins import DEFAULT_LOGIN, FoundLogin, KiroPaths, find_logins, link_document, open_store
 from dragoman.upstream.kiro.service import Profile, list_profiles
-from dragoman.upstream.kiro.sign_in import DeviceLogin, Prompt
-from dragoman.upstream.kiro.stores import KeyStore, OwnStore
+from dragoman.upstream.kiro.sign_in import DeviceLogin, LoginPrompt
+from dragoman.upstream.kiro.stores import ApiKeyStore, OwnStore
 from dragoman.upstream.kiro.token import (
     BUILDER_ID,
     DEFAULT_REGION,
@@ -59,7 +59,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     renewed = actions.add_parser("refresh", help="renew a login now")
     renewed.add_argument("--from", dest="source", default="", metavar="own|ide|cli[:…]", help="which (the first found)")
     for action in (login, taken):
-        action.add_argument("--name", default=DEFAULT, help=f"what to call the login ({DEFAULT})")
+        action.add_argument("--name", default=DEFAULT_LOGIN, help=f"what to call the login ({DEFAULT_LOGIN})")
     for action in (login, listed, taken, renewed):
         optional = {"nargs": "?", "default": "kiro"} if action is listed else {}
         action.add_argument("provider", choices=["kiro"], **optional)  # type: ignore[arg-type]
@@ -70,23 +70,23 @@ def run(arguments: Namespace) -> int:
     actions = {"login": _log_in, "list": _list, "import": _import, "refresh": _refresh}
     try:
         if arguments.endpoint and not is_loopback(arguments.endpoint):
-            return complain(f"--endpoint is for this machine only, not {arguments.endpoint!r}.", 2)
+            return print_error(f"--endpoint is for this machine only, not {arguments.endpoint!r}.", 2)
         return asyncio.run(actions[arguments.action](arguments))
     except CredentialFault as fault:
-        return complain(fault, LOGIN_NEEDED if fault.lasting else 1)
+        return print_error(fault, EXIT_LOGIN_NEEDED if fault.is_permanent else 1)
     except DragomanError as error:
-        return complain(error, 1)
+        return print_error(error, 1)
 
 
 # --- login
 
 
 async def _log_in(arguments: Namespace) -> int:
-    store = OwnStore(Places().own_file(arguments.name))
+    store = OwnStore(KiroPaths().own_file(arguments.name))
     if arguments.profile_arn and not region_of_arn(arguments.profile_arn):
-        return complain(f"{arguments.profile_arn!r} is not the ARN of a profile.", 2)
+        return print_error(f"{arguments.profile_arn!r} is not the ARN of a profile.", 2)
     endpoints = _endpoints(arguments)
-    async with fetching(os.environ) as fetch:
+    async with open_fetch(os.environ) as fetch:
         login = DeviceLogin(fetch, region=arguments.region, start_url=arguments.start_url, endpoints=endpoints)
         prompt = await login.begin()
         _show(prompt, browse=not arguments.no_browser)
@@ -98,7 +98,7 @@ async def _log_in(arguments: Namespace) -> int:
     return 0
 
 
-def _show(prompt: Prompt, *, browse: bool) -> None:
+def _show(prompt: LoginPrompt, *, browse: bool) -> None:
     _say(f"Open {prompt.url}\nand confirm the code {prompt.code}. (By hand: {prompt.page})\nWaiting …")
     if browse and sys.stdin.isatty():
         import webbrowser
@@ -134,7 +134,7 @@ async def _store(store: OwnStore, document: Document) -> None:
         make_private_folder(store.path.parent)
     except OSError as error:
         raise CredentialFault(f"cannot make {store.path.parent}: {error.strerror or error}.") from None
-    async with locked(store.lock):
+    async with file_lock(store.lock):
         await asyncio.to_thread(store.write, document)
 
 
@@ -142,8 +142,8 @@ async def _store(store: OwnStore, document: Document) -> None:
 
 
 async def _list(arguments: Namespace) -> int:
-    async with fetching(os.environ) as fetch:
-        rows = [await _described(found, fetch, arguments) for found in find(Places())]
+    async with open_fetch(os.environ) as fetch:
+        rows = [await _described(found, fetch, arguments) for found in find_logins(KiroPaths())]
     if arguments.json:
         sys.stdout.write(jsonio.pretty(rows).decode() + "\n")
     elif not rows:
@@ -154,7 +154,7 @@ async def _list(arguments: Namespace) -> int:
     return 0
 
 
-async def _described(found: Found, fetch: Fetch, arguments: Namespace) -> dict[str, Json]:
+async def _described(found: FoundLogin, fetch: Fetch, arguments: Namespace) -> dict[str, Json]:
     credential = KiroCredential(found.store, fetch, name=found.spec, endpoints=_endpoints(arguments))
     row = credential.describe()
     if arguments.usage:
@@ -189,19 +189,19 @@ def _left(row: dict[str, Json]) -> str:
 
 
 async def _import(arguments: Namespace) -> int:
-    places = Places()
+    places = KiroPaths()
     store = OwnStore(places.own_file(arguments.name))
     if store.path.exists() and not arguments.replace:
-        return complain(f"there is a login {arguments.name!r} already. Choose a --name, or --replace it.", 2)
+        return print_error(f"there is a login {arguments.name!r} already. Choose a --name, or --replace it.", 2)
     if arguments.api_key:
-        document = render_token(KeyStore(_read_key()).load())
+        document = render_token(ApiKeyStore(_read_key()).load())
     else:
         spec = arguments.source or _first_foreign(places)
         if spec.partition(":")[0] not in ("ide", "cli"):
-            return complain(f"--from is ide or cli, perhaps with a path (ide:PATH), not {spec!r}.", 2)
+            return print_error(f"--from is ide or cli, perhaps with a path (ide:PATH), not {spec!r}.", 2)
         token = await asyncio.to_thread(open_store(spec, places).load)
         token = structs.replace(token, endpoint=arguments.endpoint, slot="")
-        document = render_token(token) if arguments.copy else link(spec)
+        document = render_token(token) if arguments.copy else link_document(spec)
     await _store(store, document)
     _say(_imported(arguments, store))
     print(f"own:{arguments.name}")
@@ -219,24 +219,24 @@ def _imported(arguments: Namespace, store: OwnStore) -> str:
     return f"{store.path} points at that login; both programs share it and each picks up what the other refreshes."
 
 
-def _first_foreign(places: Places) -> str:
-    for found in find(places):
+def _first_foreign(places: KiroPaths) -> str:
+    for found in find_logins(places):
         if not found.spec.startswith("own:"):
             return found.spec
     raise CredentialFault("neither the Kiro IDE nor kiro-cli is logged in here. Run `dragoman auth login kiro`.")
 
 
-def _read_key() -> Secret:
+def _read_key() -> SecretText:
     """From a prompt that does not echo, or from a pipe: never from the command line, which others can see."""
     if sys.stdin.isatty():
         from getpass import getpass
 
-        return Secret(getpass("API key: ").strip())
-    return Secret(sys.stdin.readline(4096).strip())
+        return SecretText(getpass("API key: ").strip())
+    return SecretText(sys.stdin.readline(4096).strip())
 
 
 async def _refresh(arguments: Namespace) -> int:
-    async with fetching(os.environ) as fetch:
+    async with open_fetch(os.environ) as fetch:
         store = open_store(arguments.source)
         credential = KiroCredential(store, fetch, name="kiro", endpoints=_endpoints(arguments))
         await credential.renew()
@@ -244,7 +244,7 @@ async def _refresh(arguments: Namespace) -> int:
     if described.get("kind") == "api_key":
         _say("An API key needs no refresh.")
     elif described.get("unsaved"):
-        return complain(described["problem"], 1)
+        return print_error(described["problem"], 1)
     else:
         _say(f"Refreshed: {store.label} is good{_left(described)}.")
     return 0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 import dragoman.dialects as registry
-from dragoman.cli.terminal import one_line, read
+from dragoman.cli.terminal import one_line, read_input
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import DragomanError, MalformedRequest
@@ -33,7 +33,7 @@ def run(arguments: Namespace) -> int:
     if arguments.rules:
         print("\n".join(table_of(dialect)))
         return 0
-    breaches = breaches_of(dialect, arguments.what, read(arguments.file), arguments.model or "")
+    breaches = breaches_of(dialect, arguments.what, read_input(arguments.file), arguments.model or "")
     if arguments.json:
         print(jsonio.pretty(breaches).decode())
     else:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from dragoman.cli.found import variables
-from dragoman.cli.terminal import complain, plain, say
+from dragoman.cli.detection import secret_variables
+from dragoman.cli.terminal import plain, print_error, print_notice
 from dragoman.gateway.config import Loaded, examine, find_file
 from dragoman.gateway.layers import ConfigError, Problem
 from dragoman.wire import jsonio
@@ -36,7 +36,7 @@ def _path(arguments: Namespace) -> int:
     else:
         print(path)
         if not path.is_file():
-            say("it does not exist; without it the simulator answers")
+            print_notice("it does not exist; without it the simulator answers")
     return 0
 
 
@@ -69,7 +69,7 @@ def _unset(loaded: Loaded) -> list[str]:
     return [
         f"upstreams.{name}.key: the variable {variable} is not set"
         for name, upstream in loaded.config.upstreams.items()
-        for variable in variables(upstream.keys)
+        for variable in secret_variables(upstream.keys)
         if not os.environ.get(variable)
     ]
 
@@ -86,7 +86,7 @@ def _show(arguments: Namespace) -> int:
     try:
         loaded = examine(arguments.config, os.environ)
     except ConfigError as error:
-        return complain(error, 1)
+        return print_error(error, 1)
     lines = show.lines(loaded.leaves)
     if arguments.json:
         rows = [{"key": line.key, "value": line.value, "origin": str(line.origin)} for line in lines]

@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 
-from dragoman.cli.recipes import clients
-from dragoman.cli.terminal import Paint, Stop, forgive, one_line, width
+from dragoman.cli.client_setup import setup_lines
+from dragoman.cli.terminal import CommandError, Paint, one_line, replace_unencodable, width
 from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.config import assemble, load
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import Running, running_gateway
 from dragoman.http.client.blocking import send
-from dragoman.http.client.client import Timeouts
+from dragoman.http.client.client import HttpTimeouts
 from dragoman.model.filter import Note
 from dragoman.simulator import Received, Simulator, parse, running_simulator
 from dragoman.wire import jsonio
@@ -66,22 +66,22 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    forgive(sys.stdout)
+    replace_unencodable(sys.stdout)
     began = time.monotonic()
-    with _stage(arguments.brief) as stage:
-        stage.title("Dragoman: a gateway, and two simulated services behind it", "no account, no network")
-        good = [_anthropic_to_kiro(stage), _openai_to_kimi(stage)]
+    with _running_demo(arguments.brief) as demo:
+        demo.title("Dragoman: a gateway, and two simulated services behind it", "no account, no network")
+        good = [_anthropic_to_kiro(demo), _openai_to_kimi(demo)]
     took = f"({time.monotonic() - began:.1f} s)"
-    stage.say(f"\nBoth tool calls came through whole. {took}" if all(good) else "\nA tool call was lost.")
-    _point(stage)
+    demo.say(f"\nBoth tool calls came through whole. {took}" if all(good) else "\nA tool call was lost.")
+    _point(demo)
     return 0 if all(good) else 1
 
 
 # --- the two conversations
 
 
-def _anthropic_to_kiro(stage: Stage) -> bool:
-    stage.scene("1", "An Anthropic client, a Kiro service", "as Claude Code speaks, to a service that refuses a lot")
+def _anthropic_to_kiro(demo: Demo) -> bool:
+    demo.section("1", "An Anthropic client, a Kiro service", "as Claude Code speaks, to a service that refuses a lot")
     ask = 'What is the weather in Oslo? Call get_weather {"city": "Oslo"}'
     messages: list[Json] = [{"role": "user", "content": ask}]
     tools: list[Json] = [{"name": "get_weather", "description": _DESCRIPTION, "input_schema": _CITY}]
@@ -93,43 +93,43 @@ def _anthropic_to_kiro(stage: Stage) -> bool:
         "tools": tools,
         "messages": messages,
     }
-    events = stage.turn("/v1/messages", body, stage.kiro, "Kiro", "an AWS event stream")
+    events = demo.turn("/v1/messages", body, demo.kiro, "Kiro", "an AWS event stream")
     call = _anthropic_call(events)
-    stage.heard("tool_use", call)
+    demo.show_received("tool_use", call)
     if call is None:
         return False
     messages += [
         {"role": "assistant", "content": [{"type": "tool_use", **call}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call["id"], "content": _SAID}]},
     ]
-    stage.say("\nThe client runs the tool and sends its result.")
-    events = stage.turn("/v1/messages", body, stage.kiro, "Kiro", "an AWS event stream")
+    demo.say("\nThe client runs the tool and sends its result.")
+    events = demo.turn("/v1/messages", body, demo.kiro, "Kiro", "an AWS event stream")
     text = "".join(str(_at(event, "delta", "text") or "") for event in events)
-    stage.heard("text", text)
+    demo.show_received("text", text)
     return call["input"] == {"city": "Oslo"} and "4 °C" in text
 
 
-def _openai_to_kimi(stage: Stage) -> bool:
-    stage.scene(
+def _openai_to_kimi(demo: Demo) -> bool:
+    demo.section(
         "2", "An OpenAI client, a Kimi model that writes raw tokens", "its server does not know its tool format"
     )
     messages: list[Json] = [{"role": "user", "content": "What is the weather in Oslo?"}]
     function: Json = {"name": "get_weather", "description": _DESCRIPTION, "parameters": _CITY}
     tools: list[Json] = [{"type": "function", "function": function}]
     body: dict[str, Json] = {"model": "kimi-k2", "stream": True, "tools": tools, "messages": messages}
-    events = stage.turn("/v1/chat/completions", body, stage.kimi, "Kimi's server", "text", said=_RAW)
+    events = demo.turn("/v1/chat/completions", body, demo.kimi, "Kimi's server", "text", said=_RAW)
     text, call = _openai_message(events)
-    stage.heard("text", text)
-    stage.heard("tool_calls", call)
+    demo.show_received("text", text)
+    demo.show_received("tool_calls", call)
     if call is None:
         return False
     messages += [
         {"role": "assistant", "content": text, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": call["id"], "content": _SAID},
     ]
-    stage.say("\nThe client runs the tool and sends its result.")
-    events = stage.turn("/v1/chat/completions", body, stage.kimi, "Kimi's server", "text")
-    stage.heard("text", _openai_message(events)[0])
+    demo.say("\nThe client runs the tool and sends its result.")
+    events = demo.turn("/v1/chat/completions", body, demo.kimi, "Kimi's server", "text")
+    demo.show_received("text", _openai_message(events)[0])
     return "<|" not in text and _at(call, "function", "name") == "get_weather"
 
 
@@ -169,7 +169,7 @@ def _at(value: Json, *path: str | int) -> Json:
 # --- the stage
 
 
-class _Ear(AccessLog):
+class _RecordingLog(AccessLog):
     """Keeps the record of each request, which has the notes, in place of writing a line."""
 
     def __init__(self) -> None:
@@ -180,13 +180,13 @@ class _Ear(AccessLog):
         self.records.append(record)
 
 
-class Stage:
+class Demo:
     """The gateway, the services behind it, and the paper both sides are shown on."""
 
-    def __init__(self, running: Running, ear: _Ear, kiro: Simulator, kimi: Simulator, *, brief: bool) -> None:
+    def __init__(self, running: Running, log: _RecordingLog, kiro: Simulator, kimi: Simulator, *, brief: bool) -> None:
         self.kiro, self.kimi = kiro, kimi
         self._running = running
-        self._ear = ear
+        self._log = log
         self._brief = brief
         self._paint = Paint(sys.stdout)
         self._width = width()
@@ -198,7 +198,7 @@ class Stage:
     def title(self, text: str, more: str) -> None:
         self.say(f"{self._paint(text, 'bold')} {self._paint(f'({more})', 'dim')}")
 
-    def scene(self, number: str, text: str, more: str) -> None:
+    def section(self, number: str, text: str, more: str) -> None:
         rule = "─" * max(self._width - len(text) - 6, 3)
         self.say(f"\n{self._paint(f'── {number} {text} {rule}', 'bold', 'cyan')}")
         self.say(self._paint(more, "dim"))
@@ -207,7 +207,7 @@ class Stage:
         self, path: str, body: dict[str, Json], service: Simulator, name: str, form: str, said: str = ""
     ) -> list[Json]:
         """Send one request, show how each side sees it, and give the events that came back."""
-        before = len(self._ear.records)
+        before = len(self._log.records)
         status, raw = self._post(path, body)
         received = service.requests[-1]
         record = self._record(before)
@@ -219,7 +219,7 @@ class Stage:
         self._notes(record.notes if record else ())
         return [jsonio.decode(line[6:]) for line in raw.splitlines() if line.startswith(b"data: {")]
 
-    def heard(self, what: str, value: Json) -> None:
+    def show_received(self, what: str, value: Json) -> None:
         text = one_line(value if isinstance(value, str) else jsonio.encode(value).decode(), 400)
         paint = self._paint
         self.say(f"{self._label('the client gets')} {paint(what, 'green', 'bold')} {paint(text, 'green')}")
@@ -231,10 +231,10 @@ class Stage:
         half = (self._width - 3) // 2
         hidden = ("tools",) if name in self._met else ()  # they are the same in every turn
         self._met.add(name)
-        left = [f"the client sends  POST {path}", *sketch(folded(body, hidden), half)]
-        right = [f"{name} gets  {received.method} {received.path}", *sketch(folded(received.json, hidden), half)]
+        left = [f"the client sends  POST {path}", *sketch(hide_fields(body, hidden), half)]
+        right = [f"{name} gets  {received.method} {received.path}", *sketch(hide_fields(received.json, hidden), half)]
         self.say("")
-        for line in beside(left, right, self._width, self._paint):
+        for line in side_by_side(left, right, self._width, self._paint):
             self.say(line)
         self.say("")
 
@@ -247,23 +247,23 @@ class Stage:
     def _post(self, path: str, body: Json) -> tuple[int, bytes]:
         headers = (("authorization", f"Bearer {self._running.key}"), ("content-type", "application/json"))
         request = HttpRequest("POST", path, headers=headers, body=jsonio.encode(body))
-        response, pieces = send(self._running.url, request, timeouts=Timeouts(head=30.0, idle=30.0))
+        response, pieces = send(self._running.url, request, timeouts=HttpTimeouts(head=30.0, idle=30.0))
         raw = b"".join(pieces)
         if response.status != 200:
-            raise Stop(f"the gateway answered {response.status}: {raw.decode(errors='replace')}")
+            raise CommandError(f"the gateway answered {response.status}: {raw.decode(errors='replace')}")
         return response.status, raw
 
     def _record(self, before: int) -> Record | None:
         """The record of the last request, which is written just after its answer."""
         until = time.monotonic() + 2
-        while len(self._ear.records) <= before and time.monotonic() < until:
+        while len(self._log.records) <= before and time.monotonic() < until:
             time.sleep(0.002)
-        return self._ear.records[-1] if len(self._ear.records) > before else None
+        return self._log.records[-1] if len(self._log.records) > before else None
 
 
 @contextmanager
-def _stage(brief: bool) -> Iterator[Stage]:
-    ear = _Ear()
+def _running_demo(brief: bool) -> Iterator[Demo]:
+    log = _RecordingLog()
     with (
         tempfile.TemporaryDirectory(prefix="dragoman-demo-") as folder,
         running_simulator("kiro", profile="paranoid") as kiro,
@@ -272,23 +272,23 @@ def _stage(brief: bool) -> Iterator[Stage]:
         text = _CONFIG.format(kiro=kiro.url, kimi=kimi.url)
         # An environment of its own: the demo is the same whatever is configured here.
         config = assemble(text, None, {"HOME": folder}, {"server.port": 0, "server.drain": 1}).config
-        with running_gateway(config, state=Path(folder), journal=ear, key="dgm_the-key-of-the-demo") as running:
-            yield Stage(running, ear, kiro, kimi, brief=brief)
+        with running_gateway(config, state=Path(folder), journal=log, key="dgm_the-key-of-the-demo") as running:
+            yield Demo(running, log, kiro, kimi, brief=brief)
 
 
-def _point(stage: Stage) -> None:
+def _point(demo: Demo) -> None:
     try:
         config = load(None, os.environ)
     except ConfigError:
         config = assemble("", None, os.environ, {}).config
     host = f"[{config.server.host}]" if ":" in config.server.host else config.server.host
-    stage.scene("→", "Now yours", "start it, then point a client at it; without a configuration the simulator answers")
+    demo.section("→", "Now yours", "start it, then point a client at it; without a configuration the simulator answers")
     rows = [("the gateway", f"{_command()} serve", "")]
-    rows += [(c.name, c.line, c.hint) for c in clients(f"http://{host}:{config.server.port}", config, os.environ)]
+    rows += [(c.name, c.line, c.hint) for c in setup_lines(f"http://{host}:{config.server.port}", config, os.environ)]
     paint = Paint(sys.stdout)
     for name, line, hint in rows:
-        stage.say(f"{paint(name, 'bold')}{paint(f'  {hint}', 'dim') if hint else ''}\n  {line}")
-    stage.say(f"\nA real service is three lines: docs/configuration.md. {_command()} doctor checks them.")
+        demo.say(f"{paint(name, 'bold')}{paint(f'  {hint}', 'dim') if hint else ''}\n  {line}")
+    demo.say(f"\nA real service is three lines: docs/configuration.md. {_command()} doctor checks them.")
 
 
 def _command() -> str:
@@ -322,13 +322,13 @@ def sketch(value: Json, width: int, indent: int = 0, before: str = "", after: st
     yield f"{' ' * indent}{end}{after}"
 
 
-def folded(value: Json, names: Sequence[str]) -> Json:
+def hide_fields(value: Json, names: Sequence[str]) -> Json:
     """The value with what stands under these names put out of sight."""
     match value:
         case dict():
-            return {name: "…" if name in names else folded(item, names) for name, item in value.items()}
+            return {name: "…" if name in names else hide_fields(item, names) for name, item in value.items()}
         case list():
-            return [folded(item, names) for item in value]
+            return [hide_fields(item, names) for item in value]
         case _:
             return value
 
@@ -346,7 +346,7 @@ def _flat(value: Json) -> str:
             return jsonio.encode(value).decode()
 
 
-def beside(left: Sequence[str], right: Sequence[str], width: int, paint: Paint) -> Iterator[str]:
+def side_by_side(left: Sequence[str], right: Sequence[str], width: int, paint: Paint) -> Iterator[str]:
     """Two columns, the first line of each a heading; below each other where there is no room."""
     if width < _NARROW:
         for column in (left, right):

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dragoman._version import __version__
-from dragoman.cli.checks import Check, Scene, examine_all
-from dragoman.cli.terminal import Paint, forgive, one_line
+from dragoman.cli.doctor_checks import Check, CheckContext, run_checks
+from dragoman.cli.terminal import Paint, one_line, replace_unencodable
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import places
 from dragoman.upstream.credentials import MASK
@@ -34,13 +34,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    forgive(sys.stdout)
-    scene = Scene(os.environ, arguments.config, offline=arguments.offline)
-    found = examine_all(scene)
-    shared = _shared(scene) if arguments.share else None
+    replace_unencodable(sys.stdout)
+    context = CheckContext(os.environ, arguments.config, offline=arguments.offline)
+    found = run_checks(context)
+    shared = _shared(context) if arguments.share else None
     if shared is not None:
         found = [shared.check(each) for each in found]
-    about = _about(scene, shared) if shared is not None else {}
+    about = _about(context, shared) if shared is not None else {}
     if arguments.json:
         _print_json(found, about)
         return _status(found)
@@ -54,10 +54,10 @@ def _status(found: Sequence[Check]) -> int:
     return _FAILED if any(each.state == "fail" for each in found) else 0
 
 
-def _about(scene: Scene, shared: _Shared) -> dict[str, str | list[str]]:
+def _about(context: CheckContext, shared: _Shared) -> dict[str, str | list[str]]:
     """What whoever helps asks first."""
     system = f"dragoman {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}"
-    return {"system": system, "configuration": shared.configuration(scene)}
+    return {"system": system, "configuration": shared.configuration(context)}
 
 
 def _print(found: Sequence[Check]) -> None:
@@ -95,18 +95,18 @@ class _Shared:
     def check(self, check: Check) -> Check:
         return Check(check.id, check.state, self.text(check.what), self.text(check.remedy))
 
-    def configuration(self, scene: Scene) -> list[str]:
+    def configuration(self, context: CheckContext) -> list[str]:
         from dragoman.gateway import show
 
-        if scene.loaded is None:
+        if context.loaded is None:
             return []
-        said = [line for line in show.lines(scene.loaded.leaves) if line.origin.layer not in ("default", "preset")]
+        said = [line for line in show.lines(context.loaded.leaves) if line.origin.layer not in ("default", "preset")]
         return [self.text(f"{line.key} = {show.toml(line.value)}  # {line.origin}") for line in said]
 
 
-def _shared(scene: Scene) -> _Shared:
-    named = [value for name, value in scene.environ.items() if _SECRET_VARIABLE.search(name)]
-    found = [*scene.secrets, *named]
+def _shared(context: CheckContext) -> _Shared:
+    named = [value for name, value in context.environ.items() if _SECRET_VARIABLE.search(name)]
+    found = [*context.secrets, *named]
     # The longest first: one may be the beginning of another.
     ordered = sorted({value for value in found if len(value) >= _LEAST}, key=len, reverse=True)
-    return _Shared(ordered, str(places(scene.environ).home))
+    return _Shared(ordered, str(places(context.environ).home))

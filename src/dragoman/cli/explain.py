@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 
 import msgspec
 
-from dragoman.cli.terminal import complain, forgive, one_line, width
+from dragoman.cli.terminal import one_line, print_error, replace_unencodable, width
 from dragoman.gateway import explain
 from dragoman.gateway.explain import Refusal, RefusalLog
 from dragoman.gateway.secrets import places
@@ -27,11 +27,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    forgive(sys.stdout)
+    replace_unencodable(sys.stdout)
     ring = RefusalLog(places(os.environ).state / "refusals")
     if arguments.purge:
         if arguments.id:
-            return complain("--purge removes all of them: it takes no ID.", 2)
+            return print_error("--purge removes all of them: it takes no ID.", 2)
         print(f"{ring.purge()} removed", file=sys.stderr)
         return 0
     if arguments.id is None:
@@ -67,7 +67,7 @@ def _show(ring: RefusalLog, wanted: str, *, as_json: bool) -> int:
         found = [wanted]
     refusal = ring.load(found[0]) if len(found) == 1 else None
     if refusal is None:
-        return complain(_missing(wanted, ids, found), 1)
+        return print_error(_missing(wanted, ids, found), 1)
     if as_json:
         print(jsonio.pretty(msgspec.to_builtins(refusal)).decode())
     else:

@@ -9,8 +9,16 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.cli.found import FIRST_MODEL, NOTHING_FOUND, Find, as_toml, key_variable, search, what_to_set
-from dragoman.cli.terminal import complain, say
+from dragoman.cli.detection import (
+    DEFAULT_MODELS,
+    NOTHING_FOUND,
+    DetectedUpstream,
+    detect_upstreams,
+    key_variable,
+    render_toml,
+    setup_hints,
+)
+from dragoman.cli.terminal import print_error, print_notice
 from dragoman.gateway.config import assemble, find_file
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.presets import PRESETS
@@ -47,40 +55,40 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    finds = search(os.environ)
-    text = written(finds)
+    detected = detect_upstreams(os.environ)
+    text = render_config(detected)
     path, _ = find_file(arguments.config, os.environ)
     try:
         assemble(text, path, os.environ, {})  # what we write must be right
     except ConfigError as error:
-        return complain("what was found makes no configuration; nothing was written.", 1, error)
-    for find in finds:
-        say(f"found: {find.what}  → {find.preset}")
-    if not finds:
-        say("\n  ".join([f"{NOTHING_FOUND}.", *what_to_set()[:2]]))
+        return print_error("what was found makes no configuration; nothing was written.", 1, error)
+    for find in detected:
+        print_notice(f"found: {find.what}  → {find.preset}")
+    if not detected:
+        print_notice("\n  ".join([f"{NOTHING_FOUND}.", *setup_hints()[:2]]))
     if arguments.only_print:
         print(text, end="")
         return 0
     if (path.exists() or path.is_symlink()) and not arguments.force:  # a link to nowhere is somebody's too
-        return complain(f"{path} is there already and stays as it is. --force replaces it, --print only shows.", 1)
+        return print_error(f"{path} is there already and stays as it is. --force replaces it, --print only shows.", 1)
     if not arguments.yes and not _agreed(path):
-        return complain("nothing was written.", 1)
+        return print_error("nothing was written.", 1)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path, text.encode(), replace=True)
     except OSError as error:
-        return complain(f"{path} cannot be written: {error.strerror or error}", 1)
-    say(f"wrote {path}")
-    _next(finds, arguments.config)
+        return print_error(f"{path} cannot be written: {error.strerror or error}", 1)
+    print_notice(f"wrote {path}")
+    _next(detected, arguments.config)
     return 0
 
 
-def written(finds: Sequence[Find]) -> str:
+def render_config(detected: Sequence[DetectedUpstream]) -> str:
     """The whole file."""
-    if not finds:
+    if not detected:
         return _HEAD + _example()
-    first = finds[0].preset
-    return _HEAD + as_toml(finds) + _TAIL.format(upstream=first, model=FIRST_MODEL.get(first, "MODEL"))
+    first = detected[0].preset
+    return _HEAD + render_toml(detected) + _TAIL.format(upstream=first, model=DEFAULT_MODELS.get(first, "MODEL"))
 
 
 def _example() -> str:
@@ -101,9 +109,9 @@ def _agreed(path: Path) -> bool:
     return sys.stdin.readline().strip().lower() in ("", "y", "yes")
 
 
-def _next(finds: Sequence[Find], named: Path | None) -> None:
+def _next(detected: Sequence[DetectedUpstream], named: Path | None) -> None:
     """The next line to type, on standard output."""
-    say("next:")
-    options = [] if finds else ["--upstream", "simulator"]  # until there is something else
+    print_notice("next:")
+    options = [] if detected else ["--upstream", "simulator"]  # until there is something else
     options += ["--config", str(named)] if named else []
     print(shlex.join(["dragoman", "run", *options, "claude"]))

@@ -8,8 +8,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dragoman.cli.found import NOTHING_FOUND, configuration
-from dragoman.cli.terminal import Paint, complain, forgive, say
+from dragoman.cli.detection import NOTHING_FOUND, load_or_detect
+from dragoman.cli.terminal import Paint, print_error, print_notice, replace_unencodable
 from dragoman.gateway.config import Config
 from dragoman.gateway.listing import Listed, catalogue
 from dragoman.wire import jsonio
@@ -23,19 +23,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    forgive(sys.stdout)
-    config, finds = configuration(arguments.config, os.environ)
+    replace_unencodable(sys.stdout)
+    config, detected = load_or_detect(arguments.config, os.environ)
     wanted = arguments.upstream
     if wanted is not None and wanted not in config.upstreams:
-        return complain(f"there is no upstream {wanted!r}; known: {', '.join(config.upstreams)}.", 2)
+        return print_error(f"there is no upstream {wanted!r}; known: {', '.join(config.upstreams)}.", 2)
     listed = [model for model in catalogue(config) if wanted in (None, model.upstream)]
     patterns = [(pattern, upstream) for pattern, upstream in config.routes.patterns() if wanted in (None, upstream)]
     if arguments.json:
         print(jsonio.pretty(_document(config, listed, patterns)).decode())
         return 0
-    if finds is not None:
-        said = ", ".join(find.what for find in finds) or f"{NOTHING_FOUND}: the simulator answers"
-        say(f"no upstream is configured; {said}")
+    if detected is not None:
+        said = ", ".join(find.what for find in detected) or f"{NOTHING_FOUND}: the simulator answers"
+        print_notice(f"no upstream is configured; {said}")
     print("\n".join(_page(config, listed, patterns, Paint(sys.stdout))))
     return 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 _LISTENS = "0A"  # the state of a socket, in /proc/net/tcp
 
 
-def holder(port: int) -> str:
+def find_listener(port: int) -> str:
     """`NAME (pid N)` of whoever listens on a port; empty if nobody can be named (another user's, or no /proc)."""
     wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
     if not wanted:

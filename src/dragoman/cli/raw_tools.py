@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dragoman.cli.terminal import Paint, Stop, forgive, one_line, plain, read
+from dragoman.cli.terminal import CommandError, Paint, one_line, plain, read_input, replace_unencodable
 from dragoman.filters.raw_tools import ALIASES, TABLES, Table
 from dragoman.filters.raw_tools.outputs import Found, joined
 from dragoman.filters.raw_tools.table import Markup
@@ -37,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    forgive(sys.stdout)
+    replace_unencodable(sys.stdout)
     if arguments.action == "list":
         return _list(arguments)
     if arguments.action == "try":
@@ -51,7 +51,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _list(arguments: Namespace) -> int:
-    found = rows()
+    found = list_formats()
     if arguments.json:
         print(jsonio.pretty(found).decode())
         return 0
@@ -70,8 +70,8 @@ def _list(arguments: Namespace) -> int:
 
 def _try(arguments: Namespace) -> int:
     tools = _tools(arguments.tools)
-    text = read(arguments.file).decode(errors="replace")
-    found = list(find(text, _choice(arguments.table), tools, arguments.cut))
+    text = read_input(arguments.file).decode(errors="replace")
+    found = list(find_calls(text, _choice(arguments.table), tools, arguments.cut))
     if arguments.json:
         print(jsonio.pretty(found).decode())
     else:
@@ -92,16 +92,16 @@ def _tools(name: str | None) -> list[Json]:
     if name is None:
         return []
     try:
-        value = jsonio.decode(read(name))
+        value = jsonio.decode(read_input(name))
     except jsonio.JsonError as error:
-        raise Stop(f"{name}: not JSON: {error}") from None
+        raise CommandError(f"{name}: not JSON: {error}") from None
     tools = value.get("tools") if isinstance(value, dict) else value  # a whole request will do
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise Stop(f"{name}: expected a list of tool declarations, or an object with a field tools")
+        raise CommandError(f"{name}: expected a list of tool declarations, or an object with a field tools")
     return tools
 
 
-def find(text: str, choice: str, tools: Iterable[Json] = (), cut: int = 0) -> Iterator[Found]:
+def find_calls(text: str, choice: str, tools: Iterable[Json] = (), cut: int = 0) -> Iterator[Found]:
     """Return what the engine finds in a text, joined over the pieces. Raises LocalMisuse for an unknown table."""
     from dragoman.filters.raw_tools import Engine, Ids, Tools
     from dragoman.filters.raw_tools.chunks import spec_of
@@ -136,7 +136,7 @@ def _shown(arguments: str) -> str:
 # --- the formats: who writes one, and how it looks
 
 
-class Row(Struct, frozen=True):
+class FormatRow(Struct, frozen=True):
     """One format."""
 
     name: str
@@ -146,10 +146,10 @@ class Row(Struct, frozen=True):
     also: list[str]  # other names of it
 
 
-def rows() -> list[Row]:
+def list_formats() -> list[FormatRow]:
     """Return the shipped formats in the order in which `auto` looks for them."""
     return [
-        Row(
+        FormatRow(
             table.name,
             table.family,
             table.models + (" (only by name)" if table.by_name_only else ""),

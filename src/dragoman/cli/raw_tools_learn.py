@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dragoman.cli.chat_template import Template, TemplateError, read_template, render
-from dragoman.cli.terminal import Paint, complain, named_values, one_line, read
+from dragoman.cli.terminal import Paint, named_values, one_line, print_error, read_input
 from dragoman.filters.raw_tools.learning import CannotLearn
 from dragoman.filters.raw_tools.learning import learn as learn_table
 from dragoman.filters.raw_tools.learning.pieces import check_jobs, checked_text, probe_jobs, shots_of
@@ -28,7 +28,7 @@ _NOT_ALL_READ = 3
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
-class Learnt(Struct, frozen=True):
+class LearntTable(Struct, frozen=True):
     """A table and how well it reads what the template writes."""
 
     table: Table
@@ -42,10 +42,10 @@ def learn(arguments: Namespace) -> int:
     variables = named_values("--set", arguments.set)
     file_name = _NO_NAME.sub("_", Path(arguments.template).name.partition(".")[0]).strip("_.-")
     try:
-        template = read_template(arguments.template, read(arguments.template), variables)
+        template = read_template(arguments.template, read_input(arguments.template), variables)
         found = learn_from(template, arguments.name or file_name or "learnt")
     except (TemplateError, CannotLearn, TableFileError) as error:
-        return complain(error, 1)
+        return print_error(error, 1)
     written = f"# Learnt from {Path(arguments.template).name} by dragoman raw-tools learn.\n{write([found.table])}"
     if arguments.output is None:
         print(written, end="")
@@ -53,12 +53,12 @@ def learn(arguments: Namespace) -> int:
         try:
             arguments.output.write_text(written, encoding="utf-8")
         except OSError as error:
-            return complain(f"{arguments.output}: {error.strerror or error}", 1)
+            return print_error(f"{arguments.output}: {error.strerror or error}", 1)
     _report(found, arguments.output)
     return 0 if found.verdict.all_read else _NOT_ALL_READ
 
 
-def learn_from(template: Template, name: str) -> Learnt:
+def learn_from(template: Template, name: str) -> LearntTable:
     """Learn the table of a template and verify it. Raises TemplateError and CannotLearn."""
     reasons: list[str] = []
     for variant in VARIANTS:
@@ -83,7 +83,7 @@ def _why(error: CannotLearn, errors: Mapping[str, str]) -> str:
     return f"the template refuses an answer with a tool call: {refusal}{hint}"
 
 
-def _verified(template: Template, table: Table, variant: Variant) -> Learnt:
+def _verified(template: Template, table: Table, variant: Variant) -> LearntTable:
     sets = generated(_CHECKS)
     texts = render(template, check_jobs(sets, variant)).texts
     probes: list[tuple[Sequence[ProbeCall], str]] = []
@@ -93,10 +93,10 @@ def _verified(template: Template, table: Table, variant: Variant) -> Learnt:
             probes.append((calls, text))
     verdict = verify(keep((table,), f"learnt:{table.name}"), probes)
     sample = next((text for calls, text in probes if calls[0].arguments), "")
-    return Learnt(table, verdict, shipped_equal(table, probes), sample)
+    return LearntTable(table, verdict, shipped_equal(table, probes), sample)
 
 
-def _report(found: Learnt, output: Path | None) -> None:
+def _report(found: LearntTable, output: Path | None) -> None:
     paint = Paint(sys.stderr)
     table, verdict = found.table, found.verdict
     lines = [

@@ -17,11 +17,26 @@ from types import FrameType
 from msgspec import Struct
 
 import dragoman.dialects as registry
-from dragoman.cli.checks import saved_settings
-from dragoman.cli.found import NOTHING_FOUND, Find, configuration, missing, upstream_variables, what_to_set
-from dragoman.cli.recipes import KEY, Prepared, Recipe, assignments, prepare, recipe_for, shell_key
-from dragoman.cli.status import status_of
-from dragoman.cli.terminal import LOGIN_NEEDED, NOT_RUNNING, Stop, port_number, say
+from dragoman.cli.client_setup import (
+    KEY_PLACEHOLDER,
+    ChildSetup,
+    ClientSetup,
+    assignments,
+    fill_setup,
+    find_setup,
+    shell_key,
+)
+from dragoman.cli.detection import (
+    NOTHING_FOUND,
+    DetectedUpstream,
+    load_or_detect,
+    missing_credential,
+    setup_hints,
+    upstream_variables,
+)
+from dragoman.cli.doctor_checks import check_saved_settings
+from dragoman.cli.status import fetch_status
+from dragoman.cli.terminal import EXIT_LOGIN_NEEDED, EXIT_NOT_RUNNING, CommandError, port_number, print_notice
 from dragoman.errors import UnknownModel
 from dragoman.gateway.config import Config, load
 from dragoman.gateway.listing import catalogue
@@ -53,82 +68,84 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="say nothing that is no error")
 
 
-class Reach(Struct, frozen=True):
+class GatewayAccess(Struct, frozen=True):
     """A gateway that a client can use. `words` is what a shell makes its key of; empty if it cannot."""
 
     url: str
     key: str
     config: Config
-    told: str
-    words: str = ""
+    description: str
+    shell_key_text: str = ""
 
 
 def run(arguments: Namespace) -> int:
-    recipe = recipe_for(arguments.client, os.environ)
-    if recipe.dialect and recipe.dialect not in registry.names():
-        raise Stop(f"{recipe.title} speaks {recipe.dialect}, which this version does not serve.", 1)
+    setup = find_setup(arguments.client, os.environ)
+    if setup.dialect and setup.dialect not in registry.names():
+        raise CommandError(f"{setup.title} speaks {setup.dialect}, which this version does not serve.", 1)
     if arguments.print_env:
-        return _print_env(arguments, recipe)
+        return _print_env(arguments, setup)
     program = shutil.which(arguments.client)
     if program is None and os.sep in arguments.client and Path(arguments.client).exists():
-        raise Stop(f"{arguments.client} is no program that may be run.", _CANNOT_RUN)
+        raise CommandError(f"{arguments.client} is no program that may be run.", _CANNOT_RUN)
     if program is None:
-        hint = f" To install it: {recipe.install}" if recipe.install else ""
-        raise Stop(f"there is no program {arguments.client!r} here.{hint}", _NO_PROGRAM)
-    with _reached(arguments) as reach:
-        made = _prepared(recipe, reach, arguments.model, reach.key)
+        hint = f" To install it: {setup.install}" if setup.install else ""
+        raise CommandError(f"there is no program {arguments.client!r} here.{hint}", _NO_PROGRAM)
+    with _reached(arguments) as access:
+        made = _prepared(setup, access, arguments.model, access.key)
         if not arguments.quiet:
-            _tell(recipe, reach)
-        words = arguments.arguments[1:] if arguments.arguments[:1] == ["--"] else arguments.arguments
-        environ = child_environment(os.environ, made, upstream_variables(reach.config) - set(arguments.keep))
+            _tell(setup, access)
+        shell_key_text = arguments.arguments[1:] if arguments.arguments[:1] == ["--"] else arguments.arguments
+        environ = child_environment(os.environ, made, upstream_variables(access.config) - set(arguments.keep))
         try:
-            return run_child([program, *made.args, *words], environ)
+            return run_child([program, *made.args, *shell_key_text], environ)
         except OSError as error:
-            raise Stop(f"{program}: {error.strerror or error}", _CANNOT_RUN) from None
+            raise CommandError(f"{program}: {error.strerror or error}", _CANNOT_RUN) from None
 
 
-def _tell(recipe: Recipe, reach: Reach) -> None:
-    say(reach.told)
-    for check in saved_settings(recipe.name, places(os.environ).home, reach.config):
-        say(f"{check.what}; {check.remedy}")
+def _tell(setup: ClientSetup, access: GatewayAccess) -> None:
+    print_notice(access.description)
+    for check in check_saved_settings(setup.name, places(os.environ).home, access.config):
+        print_notice(f"{check.what}; {check.remedy}")
 
 
 # --- the gateway
 
 
 @contextmanager
-def _reached(arguments: Namespace) -> Iterator[Reach]:
+def _reached(arguments: Namespace) -> Iterator[GatewayAccess]:
     """The running gateway if there is one and nothing asks for another; else a private one, while this lasts."""
     wants_own = arguments.private or arguments.config or arguments.upstream or arguments.port or arguments.log
     running = None if wants_own else _running()
     if running is not None:
         yield running
         return
-    config, finds = configuration(
+    config, detected = load_or_detect(
         arguments.config,
         os.environ,
         flags={"server.host": "127.0.0.1", "server.port": arguments.port or 0, "server.drain": _DRAIN},
         upstream=arguments.upstream,
     )
-    _needs_somebody(config, finds)
+    _needs_somebody(config, detected)
     with _private(config, arguments.log) as (url, key):
-        yield Reach(url, key, config, _story(config, finds))
+        yield GatewayAccess(url, key, config, _story(config, detected))
 
 
-def _needs_somebody(config: Config, finds: Sequence[Find] | None) -> None:
+def _needs_somebody(config: Config, detected: Sequence[DetectedUpstream] | None) -> None:
     """Raise Stop if nobody could answer: better told here than by a client that tries again and again."""
-    if finds is not None and not finds:
-        raise Stop("\n  ".join([f"{NOTHING_FOUND}, and none is configured.", *what_to_set()]), LOGIN_NEEDED)
-    lacking = [missing(upstream, os.environ) for upstream in config.upstreams.values()]
+    if detected is not None and not detected:
+        raise CommandError(
+            "\n  ".join([f"{NOTHING_FOUND}, and none is configured.", *setup_hints()]), EXIT_LOGIN_NEEDED
+        )
+    lacking = [missing_credential(upstream, os.environ) for upstream in config.upstreams.values()]
     if all(lacking):
-        raise Stop("no upstream can be used: " + "; ".join(lacking), LOGIN_NEEDED)
+        raise CommandError("no upstream can be used: " + "; ".join(lacking), EXIT_LOGIN_NEEDED)
 
 
-def _story(config: Config, finds: Sequence[Find] | None) -> str:
+def _story(config: Config, detected: Sequence[DetectedUpstream] | None) -> str:
     names = ", ".join(config.upstreams)
-    if finds is None:
+    if detected is None:
         return f"a private gateway, configured by {config.file}: {names}"
-    return f"a private gateway to {names} ({'; '.join(find.what for find in finds)})"
+    return f"a private gateway to {names} ({'; '.join(find.what for find in detected)})"
 
 
 @contextmanager
@@ -150,44 +167,44 @@ def _private(config: Config, log: Path | None) -> Iterator[tuple[str, str]]:
                 running.stop(hurried=True)
 
 
-def _running() -> Reach | None:
+def _running() -> GatewayAccess | None:
     """The gateway that this user runs."""
-    status = status_of(load(None, os.environ).server.admin_socket)
+    status = fetch_status(load(None, os.environ).server.admin_socket)
     if status is None or status.get("state") != "ready" or not isinstance(status.get("url"), str):
         return None
     file = status.get("config")
     config = load(Path(file), os.environ) if isinstance(file, str) else load(None, os.environ)
     key = gateway_key(config.server.key, places(os.environ).key_file).reveal()
-    told = (
+    description = (
         f"the gateway at {status['url']} (pid {status.get('pid')}; {file or 'no configuration: the simulator answers'})"
     )
-    return Reach(str(status["url"]), key, config, told, shell_key(config, os.environ))
+    return GatewayAccess(str(status["url"]), key, config, description, shell_key(config, os.environ))
 
 
 # --- the client
 
 
-def _prepared(recipe: Recipe, reach: Reach, asked: str | None, key: str) -> Prepared:
-    config = reach.config
+def _prepared(setup: ClientSetup, access: GatewayAccess, asked: str | None, key: str) -> ChildSetup:
+    config = access.config
     listed = catalogue(config)
     default = config.routes.default
     model = (default.model if default else "") or (listed[0].name if listed else "")
-    if recipe.needs_model and not (asked or model):
-        raise Stop(f"{recipe.title} must be told a model, and none is known by name: --model NAME", 2)
-    if asked and not answers(config, asked):
-        say(f"no upstream is known to serve the model {asked!r}; `dragoman models` lists the models")
-    return prepare(
-        recipe,
-        url=reach.url,
+    if setup.needs_model and not (asked or model):
+        raise CommandError(f"{setup.title} must be told a model, and none is known by name: --model NAME", 2)
+    if asked and not is_served(config, asked):
+        print_notice(f"no upstream is known to serve the model {asked!r}; `dragoman models` lists the models")
+    return fill_setup(
+        setup,
+        url=access.url,
         key=key,
         model=model,
         asked=asked or "",
-        answers=lambda name: answers(config, name),
+        is_served=lambda name: is_served(config, name),
         listed=listed,
     )
 
 
-def answers(config: Config, name: str) -> bool:
+def is_served(config: Config, name: str) -> bool:
     """Whether somebody takes this model, as far as is known: it is on the list of a service that has one."""
     try:
         target = config.routes.resolve(name)[0]
@@ -197,7 +214,7 @@ def answers(config: Config, name: str) -> bool:
     return not dialect.models or target.model in dialect.models or bool(dialect.codec.capabilities(target.model).window)
 
 
-def child_environment(environ: Mapping[str, str], made: Prepared, hidden: set[str]) -> dict[str, str]:
+def child_environment(environ: Mapping[str, str], made: ChildSetup, hidden: set[str]) -> dict[str, str]:
     """What the child sees: no keys of upstreams, which are none of its business, and loopback without a proxy."""
     child = {name: value for name, value in environ.items() if name not in hidden and name not in made.unset}
     if any(environ.get(name) for each in ("http_proxy", "https_proxy", "all_proxy") for name in (each, each.upper())):
@@ -210,23 +227,25 @@ def child_environment(environ: Mapping[str, str], made: Prepared, hidden: set[st
     return {**child, **made.env}
 
 
-def _print_env(arguments: Namespace, recipe: Recipe) -> int:
-    reach = _running()
-    if reach is None:
-        raise Stop("no gateway is running whose address could be printed. `dragoman serve` starts one.", NOT_RUNNING)
-    made = _prepared(recipe, reach, arguments.model, KEY)
+def _print_env(arguments: Namespace, setup: ClientSetup) -> int:
+    access = _running()
+    if access is None:
+        raise CommandError(
+            "no gateway is running whose address could be printed. `dragoman serve` starts one.", EXIT_NOT_RUNNING
+        )
+    made = _prepared(setup, access, arguments.model, KEY_PLACEHOLDER)
     for name in made.unset:
         print(f"unset {name}")
-    for assignment in assignments(made, reach.words or shlex.quote(reach.key)):
+    for assignment in assignments(made, access.shell_key_text or shlex.quote(access.key)):
         print(f"export {assignment}")
     if made.args:
-        print(then(arguments.client, made.args))
-    if not reach.words:
-        say("these lines hold the gateway's key, which is a secret.")
+        print(start_comment(arguments.client, made.args))
+    if not access.shell_key_text:
+        print_notice("these lines hold the gateway's key, which is a secret.")
     return 0
 
 
-def then(client: str, args: Sequence[str]) -> str:
+def start_comment(client: str, args: Sequence[str]) -> str:
     """How to start the client, for people: a shell that evaluates it sees comments only."""
     return "# then: " + "\n# ".join(shlex.join([client, *args]).splitlines())
 

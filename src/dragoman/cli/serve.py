@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from dragoman.cli.recipes import clients
-from dragoman.cli.terminal import Paint, complain, forgive, port_number
+from dragoman.cli.client_setup import setup_lines
+from dragoman.cli.terminal import Paint, port_number, print_error, replace_unencodable
 from dragoman.errors import LocalMisuse
 from dragoman.gateway.config import Config, load
 from dragoman.gateway.layers import ConfigError
@@ -37,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    forgive(sys.stdout)
+    replace_unencodable(sys.stdout)
     given = {"server.host": arguments.host, "server.port": arguments.port, "server.workers": arguments.workers}
     flags = {name: value for name, value in given.items() if value is not None}
     read = partial(load, arguments.config, os.environ, flags=flags)
@@ -50,9 +50,9 @@ def run(arguments: Namespace) -> int:
     except ConfigError:
         raise
     except LocalMisuse as error:
-        return complain(error, 1)
+        return print_error(error, 1)
     except OSError as error:
-        return complain(_unreachable(config, error), 1)
+        return print_error(_unreachable(config, error), 1)
     finally:
         gc.enable()
 
@@ -86,9 +86,9 @@ def _unreachable(config: Config, error: OSError) -> str:
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     match error.errno:
         case errno.EADDRINUSE:
-            from dragoman.cli.ports import holder
+            from dragoman.cli.ports import find_listener
 
-            who = holder(port) or "another process"
+            who = find_listener(port) or "another process"
             return f"{place} is taken by {who}. Stop it, or choose another: --port 0 picks a free one."
         case errno.EACCES | errno.EPERM if port < 1024:
             return f"{place}: ports below 1024 are the system's. Choose another with --port."
@@ -123,7 +123,7 @@ def _print_banner(config: Config, url: str, *, quiet: bool) -> None:
         ("status", "dragoman status, dragoman doctor; SIGHUP reads the configuration anew"),
     ]
     lines = [paint(url, "bold"), "", *(f"  {name:<14} {value}" for name, value in rows), ""]
-    for client in clients(url, config, os.environ):
+    for client in setup_lines(url, config, os.environ):
         hint = f"  ({client.hint})" if client.hint else ""
         lines += [paint(f"# {client.name}{hint}", "dim"), f"  {client.line}"]
     print("\n".join(lines), end="\n\n", flush=True)

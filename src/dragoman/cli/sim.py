@@ -11,7 +11,7 @@ from argparse import ArgumentParser, Namespace
 import msgspec
 
 import dragoman.dialects as registry
-from dragoman.cli.terminal import Stop, named_values, one_line, port_number
+from dragoman.cli.terminal import CommandError, named_values, one_line, port_number
 from dragoman.errors import LocalMisuse
 from dragoman.simulator import Limits, Received, Simulator
 from dragoman.simulator.faults import FAULTS, Fault, FaultProxy, parse_fault
@@ -57,7 +57,9 @@ def run(arguments: Namespace) -> int:
     try:
         asyncio.run(_serve(simulator, faults, arguments))
     except OSError as error:
-        raise Stop(f"cannot listen on http://{arguments.host}:{arguments.port}: {error.strerror or error}") from None
+        raise CommandError(
+            f"cannot listen on http://{arguments.host}:{arguments.port}: {error.strerror or error}"
+        ) from None
     return 0
 
 

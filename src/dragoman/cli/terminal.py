@@ -34,7 +34,7 @@ class Paint:
         return f"\x1b[{codes}m{text}\x1b[0m"
 
 
-def forgive(stream: TextIO | None) -> None:
+def replace_unencodable(stream: TextIO | None) -> None:
     """Let a terminal that cannot write a character write another: no command shall fail over an arrow."""
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(errors="replace")
@@ -60,10 +60,10 @@ def one_line(text: object, longest: int = 300) -> str:
 
 
 CHUNK = 64 * 1024
-CONFIG_IS_WRONG, NOT_RUNNING, LOGIN_NEEDED = 3, 4, 5  # exit statuses
+EXIT_BAD_CONFIG, EXIT_NOT_RUNNING, EXIT_LOGIN_NEEDED = 3, 4, 5  # exit statuses
 
 
-class Stop(Exception):
+class CommandError(Exception):
     """Why a command ends, as the sentence to print, and its exit status."""
 
     def __init__(self, why: object, status: int = 1) -> None:
@@ -71,12 +71,12 @@ class Stop(Exception):
         self.status = status
 
 
-def read(name: str) -> bytes:
+def read_input(name: str) -> bytes:
     """All of a file, or of standard input for `-`."""
-    return b"".join(chunks(name))
+    return b"".join(read_chunks(name))
 
 
-def chunks(name: str) -> Iterator[bytes]:
+def read_chunks(name: str) -> Iterator[bytes]:
     """A file piece by piece, as it comes."""
     try:
         if name == "-":
@@ -87,18 +87,18 @@ def chunks(name: str) -> Iterator[bytes]:
                 while chunk := file.read(CHUNK):
                     yield chunk
     except OSError as error:
-        raise Stop(f"{name}: {error.strerror or error}") from None
+        raise CommandError(f"{name}: {error.strerror or error}") from None
 
 
-def complain(sentence: object, status: int, cause: object = "") -> int:
+def print_error(sentence: object, status: int, cause: object = "") -> int:
     """Say on standard error what is wrong, after what caused it, and give the exit status."""
     if cause:
         print(plain(cause), file=sys.stderr)
-    say(sentence)
+    print_notice(sentence)
     return status
 
 
-def say(sentence: object) -> None:
+def print_notice(sentence: object) -> None:
     """Say something to the person, on standard error."""
     print(f"dragoman: {plain(sentence)}", file=sys.stderr)
 
@@ -109,7 +109,7 @@ def named_values(option: str, texts: Sequence[str]) -> dict[str, Json]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise Stop(f"{option} {text}: expected NAME=VALUE", 2)
+            raise CommandError(f"{option} {text}: expected NAME=VALUE", 2)
         try:
             found[name] = jsonio.decode(value)
         except jsonio.JsonError:

@@ -10,7 +10,7 @@ from typing import Any
 
 import dragoman
 from dragoman.api import Translated
-from dragoman.cli.terminal import chunks, complain, named_values, one_line, read
+from dragoman.cli.terminal import named_values, one_line, print_error, read_chunks, read_input
 from dragoman.errors import DragomanError
 from dragoman.model.filter import Note
 from dragoman.wire import jsonio
@@ -46,7 +46,7 @@ def run(arguments: Namespace) -> int:
     if arguments.explain:
         _explain(notes)
     if problem is not None:
-        return complain(problem, 1)
+        return print_error(problem, 1)
     return 3 if arguments.strict and any(note.action == "dropped" for note in notes) else 0
 
 
@@ -55,12 +55,16 @@ def _asked(arguments: Namespace, options: dict[str, Any]) -> Translated | None:
     if arguments.request is None:
         return None
     return dragoman.translate_request(
-        read(arguments.request), source=arguments.target, target=arguments.source, model=arguments.model, **options
+        read_input(arguments.request),
+        source=arguments.target,
+        target=arguments.source,
+        model=arguments.model,
+        **options,
     )
 
 
 def _whole(arguments: Namespace, options: dict[str, Any]) -> tuple[Sequence[Note], None]:
-    body = read(arguments.file)
+    body = read_input(arguments.file)
     ends = {"source": arguments.source, "target": arguments.target}
     if arguments.what == "request":
         done = dragoman.translate_request(body, **ends, model=arguments.model, **options)
@@ -88,7 +92,7 @@ def _stream(arguments: Namespace, options: dict[str, Any]) -> tuple[Sequence[Not
             out.write(data)
             out.flush()
 
-    for chunk in chunks(arguments.file):
+    for chunk in read_chunks(arguments.file):
         put(stream.feed(chunk))
     put(stream.close())
     if arguments.json:

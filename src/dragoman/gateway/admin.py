@@ -20,7 +20,7 @@ from typing import Protocol
 from dragoman.errors import DragomanError, LocalMisuse
 from dragoman.gateway.admission import KeyCheck
 from dragoman.gateway.secrets import make_private_folder
-from dragoman.http.client.client import Client, Timeouts
+from dragoman.http.client.client import HttpClient, HttpTimeouts
 from dragoman.http.exchange import HttpExchange
 from dragoman.http.server.serving import HttpServer, Listener
 from dragoman.wire import jsonio
@@ -190,9 +190,9 @@ def ask(path: Path, what: str = "/status", method: str = "GET") -> bytes:
 
 
 async def _asked(path: Path, request: HttpRequest) -> bytes:
-    client = Client(unix=str(path))
+    client = HttpClient(unix=str(path))
     try:
-        reply = await client.open("http://localhost", request, timeouts=Timeouts(head=_SECONDS, idle=_SECONDS))
+        reply = await client.open("http://localhost", request, timeouts=HttpTimeouts(head=_SECONDS, idle=_SECONDS))
         return await reply.read(_MOST_BYTES)
     except DragomanError as error:
         raise OSError(f"the gateway at {path} does not answer: {error}") from None

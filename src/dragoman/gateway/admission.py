@@ -28,9 +28,9 @@ from dragoman.errors import ClientFault, Fault, NotAuthorised
 from dragoman.gateway.config import Server
 from dragoman.gateway.limits import Account, MemoryBudget, Overloaded, RequestLimits
 from dragoman.gateway.signatures import UNSIGNED, Claim, claim_of, sign
-from dragoman.http.addresses import is_loopback, limit_key, plain_address
-from dragoman.http.exchange import Exchange, Owner, Pace
-from dragoman.http.framing import LONGEST_HEAD, LONGEST_TARGET, MOST_HEADERS
+from dragoman.http.addresses import is_loopback, limit_key, normalize_address
+from dragoman.http.exchange import BodyTimeout, Exchange, Owner
+from dragoman.http.framing import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES
 from dragoman.wire.http import Headers, HttpRequest
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -77,8 +77,8 @@ class Admission:
         self._guard, self._keys = Guard(settings.host, settings.hosts), KeyCheck(key)
         self.proxies = TrustedProxies(settings.trusted_proxies)
         self._max_body = settings.max_body
-        self._pace = Pace(rate=settings.min_body_rate)
-        self._unproven_pace = Pace(SECONDS, settings.min_body_rate)
+        self._pace = BodyTimeout(rate=settings.min_body_rate)
+        self._unproven_pace = BodyTimeout(SECONDS, settings.min_body_rate)
 
     def serves(self, exchange: Exchange[Account]) -> bool:
         """Whether a head is one that is served at all, key or not."""
@@ -89,10 +89,10 @@ class Admission:
         claim, peer = self.judge_head(exchange), limit_key(exchange.client)
         is_proven = claim is None or claim.is_proven
         if claim is None or is_proven:
-            exchange.admitted()
+            exchange.on_admitted()
             exchange.account = self.load.enter(peer)
         else:
-            exchange.account = self._unproven.enter(peer, claim.id, exchange.spoil)
+            exchange.account = self._unproven.enter(peer, claim.id, exchange.fail_body)
         body = await exchange.body(self._max_body, self._pace if is_proven else self._unproven_pace)
         if exchange.account.asked != len(body):
             exchange.account.hold("body", len(body))  # exactly, however it was announced
@@ -120,7 +120,7 @@ class Admission:
 
     def _let_in(self, exchange: Exchange[Account], peer: str, size: int) -> None:
         """Count a request that has proven itself when its body had come. Raises Overloaded."""
-        exchange.admitted()
+        exchange.on_admitted()
         unproven, exchange.account = exchange.account, self.load.enter(peer)
         if unproven is not None:
             unproven.leave()
@@ -212,7 +212,7 @@ class Guard:
                 if name in said and name in _ONCE:
                     return Fault("invalid", f"the header {name} stands in the request twice", 400)
                 said[name] = value
-        if len(request.headers) > MOST_HEADERS or size > LONGEST_HEAD:
+        if len(request.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
             return TOO_MANY_HEADERS
         return (
             _bad_line(request, target or request.path)
@@ -266,7 +266,7 @@ class Guard:
 
 def _bad_line(request: HttpRequest, target: str) -> Fault | None:
     """A target is a path: with a host in it, it could contradict the Host header; nothing is tunnelled or traced."""
-    if len(target) > LONGEST_TARGET or len(request.path) + len(request.query) > LONGEST_TARGET:
+    if len(target) > MAX_TARGET_BYTES or len(request.path) + len(request.query) > MAX_TARGET_BYTES:
         return TOO_LONG_TARGET
     if request.method in ("CONNECT", "TRACE"):
         return Fault("invalid", f"{request.method} is not served", 405)
@@ -346,10 +346,10 @@ class TrustedProxies:
 def _hop_address(hop: str) -> str:
     """The address of a hop, which may have a port: `192.0.2.1:80`, `[2001:db8::1]:80`."""
     if hop.startswith("["):
-        return plain_address(hop[1:].partition("]")[0])
+        return normalize_address(hop[1:].partition("]")[0])
     if hop.count(":") == 1:
-        return plain_address(hop.partition(":")[0])
-    return plain_address(hop)
+        return normalize_address(hop.partition(":")[0])
+    return normalize_address(hop)
 
 
 # --- requests that have not proven yet that they may ask: a small pool that takes no room from others

@@ -43,8 +43,8 @@ from dragoman.gateway.redaction import Known, Redactor
 from dragoman.gateway.routing import BUG, ENDING, Matched, Router, Unreadable, refusal_of
 from dragoman.gateway.secrets import gateway_key, places
 from dragoman.gateway.worker_process import WorkerProcess
-from dragoman.http.client.client import Client, PoolLimits
-from dragoman.http.exchange import Exchange, Gone
+from dragoman.http.client.client import HttpClient, PoolLimits
+from dragoman.http.exchange import ClientDisconnected, Exchange
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
 
@@ -106,7 +106,7 @@ class Gateway:
         self.load = self._admission.load
         self._router = Router(dialects)
         self._config = config
-        self._client: Client | None = None
+        self._client: HttpClient | None = None
         self.fleet: Fleet | None = None
         self._starting = asyncio.Lock()
         self._live: set[Exchange[Account]] = set()
@@ -118,7 +118,7 @@ class Gateway:
     async def start(self) -> None:
         async with self._starting:
             if self.fleet is None:
-                self._client = Client(caps=_CAPS)
+                self._client = HttpClient(caps=_CAPS)
                 _learn(self._config)
                 self._cooldowns.load()
                 fleet = Fleet(self._config, self._client, self.breaker)
@@ -321,13 +321,13 @@ class Gateway:
     def _refuse_error(self, exchange: Exchange[Account], record: Record, error: BaseException) -> bool:
         """Answer with what went wrong, if the client is there; False for what must be raised further."""
         match error:
-            case Gone():
+            case ClientDisconnected():
                 record.outcome = "gone"
             case asyncio.CancelledError():
                 if not exchange.interrupted():
                     return False
-                record.outcome = "gone" if exchange.gone else "cut"
-                if not exchange.gone:
+                record.outcome = "gone" if exchange.is_disconnected else "cut"
+                if not exchange.is_disconnected:
                     self._refuse(exchange, record, None, ENDING)
             case Unreadable():
                 record.outcome = "refused"
@@ -379,7 +379,7 @@ class Gateway:
     ) -> None:
         """Say no in the client's own words. One that has begun to read an answer was told by whoever wrote it."""
         record.error = record.error or fault.message
-        if exchange.begun:
+        if exchange.is_started:
             return
         fault = self.redactor.fault(fault)  # an upstream's words may quote the key it was given
         dialect = dialect or self._router.speaker(exchange.request)

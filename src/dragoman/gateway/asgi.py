@@ -15,17 +15,17 @@ from msgspec import field
 
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway.limits import Account
-from dragoman.http.addresses import plain_address
+from dragoman.http.addresses import normalize_address
 from dragoman.http.exchange import (
-    ANY_PACE,
-    HIGH,
+    DEFAULT_BODY_TIMEOUT,
+    HIGH_WATER,
     ID_HEADERS,
-    LOW,
-    STALL,
-    BodyWatch,
+    LOW_WATER,
+    STALL_SECONDS,
+    BodyTimeout,
+    BodyTimer,
+    ClientDisconnected,
     Exchange,
-    Gone,
-    Pace,
     too_large,
 )
 from dragoman.http.framing import header_value
@@ -58,17 +58,17 @@ class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
     def of(cls, scope: Scope, receive: Receive, send: Send, *, stall: float | None = None) -> AsgiExchange:
         """Make the exchange of a request, in the task that answers it."""
         request, now = _head(scope), asyncio.get_running_loop().time()
-        client, task = plain_address((scope.get("client") or ("",))[0]), asyncio.current_task()
-        version, stall = scope.get("http_version", "1.1"), STALL if stall is None else stall
+        client, task = normalize_address((scope.get("client") or ("",))[0]), asyncio.current_task()
+        version, stall = scope.get("http_version", "1.1"), STALL_SECONDS if stall is None else stall
         return cls(
             request, request.path, version, now, client=client, task=task, receive=receive, send=send, stall=stall
         )
 
     # --- in
 
-    async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
+    async def body(self, limit: int, pace: BodyTimeout = DEFAULT_BODY_TIMEOUT) -> bytes:
         clock = asyncio.get_running_loop().time
-        watch = BodyWatch(pace, clock())
+        watch = BodyTimer(pace, clock())
         counts = self._reserve(limit)
         pieces: list[bytes] = []
         size = 0
@@ -103,7 +103,7 @@ class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
             self.account.reserve(int(announced))
         return False
 
-    def spoil(self, fault: Fault) -> None:
+    def fail_body(self, fault: Fault) -> None:
         self._broken = fault
         if self._patience is not None and not self._patience.expired():
             self._patience.reschedule(asyncio.get_running_loop().time())
@@ -120,8 +120,8 @@ class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
         finally:
             self._patience = None
         if message["type"] == "http.disconnect":
-            self.gone = True
-            raise Gone
+            self.is_disconnected = True
+            raise ClientDisconnected
         return message.get("body", b""), message.get("more_body", False)
 
     # --- out
@@ -131,7 +131,7 @@ class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
         self.chunk(body, last=True)
 
     def head(self, status: int, headers: Headers) -> None:
-        self.begun = True
+        self.is_started = True
         last: Headers = (("connection", "close"),) if self.last else ()
         ids = [(name, self.id) for name in ID_HEADERS] if self.id else []
         lines = [
@@ -143,13 +143,13 @@ class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
     def chunk(self, data: bytes, *, last: bool = False) -> None:
         self._pending.append(data)
         if last:  # `close` writes it
-            self.finished = True
+            self.is_finished = True
             self._wake.set()
             return
-        self.wrote = True
+        self.has_written = True
         self._size += len(data)
-        if self._size > HIGH:
-            self.hold()
+        if self._size > HIGH_WATER:
+            self.pause_source()
         self.flush()
 
     def flush(self) -> None:
@@ -163,9 +163,9 @@ class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
         """Wait until all is written, or nobody reads it."""
         self.task = None
         try:
-            if self.finished and not self.gone:
+            if self.is_finished and not self.is_disconnected:
                 writing = self._writer or asyncio.create_task(self._write())
-                await asyncio.wait([writing], timeout=_FAREWELL if self.cut_off else None)
+                await asyncio.wait([writing], timeout=_FAREWELL if self.is_shut_down else None)
         finally:
             for task in (self._writer, self._watcher):
                 if task is not None:
@@ -180,17 +180,17 @@ class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
                 async with asyncio.timeout(self.stall):
                     if await self._written():
                         return
-                if self._size <= LOW:
-                    self.flow()
+                if self._size <= LOW_WATER:
+                    self.resume_source()
         except (OSError, TimeoutError):  # it left, where the server tells; or it does not read
-            self.gone = True
+            self.is_disconnected = True
             self._interrupt()
 
     async def _written(self) -> bool:
         if self._start is not None:
             start, self._start = self._start, None
             await self.send(start)
-        last, data = self.finished, b"".join(self._pending)
+        last, data = self.is_finished, b"".join(self._pending)
         self._pending.clear()
         self._size = 0
         if data or last:
@@ -201,7 +201,7 @@ class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
         with suppress(OSError):
             while (await self.receive())["type"] != "http.disconnect":
                 pass
-        self.leave()
+        self.disconnect()
 
 
 def _head(scope: Scope) -> HttpRequest:

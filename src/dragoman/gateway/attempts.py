@@ -37,7 +37,7 @@ from dragoman.gateway.policy import REQUEST, Refused, Retries, is_not_held, next
 from dragoman.gateway.preparing import counting, parse, refuse_doubled, rendered
 from dragoman.gateway.routing import Matched
 from dragoman.gateway.worker_process import Unavailable, WorkerFailed
-from dragoman.http.client.client import Busy, Reply
+from dragoman.http.client.client import ClientResponse, PoolExhausted
 from dragoman.model.conversation import Conversation, without_messages
 from dragoman.model.filter import Note
 from dragoman.translate import Plan, plan
@@ -240,7 +240,7 @@ class Delivery(Protocol):
     def left(self) -> float:
         """Seconds until the client will see something in any case."""
 
-    async def take(self, reply: Reply, flight: InFlight) -> Fault | None:
+    async def take(self, reply: ClientResponse, flight: InFlight) -> Fault | None:
         """Deliver this answer; gives the fault that ended it after the client had seen something. Raises others."""
 
     def drop(self) -> None:
@@ -346,7 +346,7 @@ async def _attempt(
             backend.went_wrong(ticket, failed)
     except DragomanError as error:
         _explain(context, question, backend, reply, error)
-        if not isinstance(error, ClientFault | Busy | WorkerFailed):
+        if not isinstance(error, ClientFault | PoolExhausted | WorkerFailed):
             backend.went_wrong(ticket, error)
             _count_failure(context, backend, error.fault)
         raise
@@ -354,7 +354,7 @@ async def _attempt(
         if reply is not None:
             reply.close()
         if is_inside:
-            backend.gate.leave()
+            backend.gate.release()
         ticket.close()
 
 
@@ -383,7 +383,7 @@ def _holders_first(
 
 
 def _explain(
-    context: RequestContext, question: Question, backend: Backend, reply: Reply | None, error: DragomanError
+    context: RequestContext, question: Question, backend: Backend, reply: ClientResponse | None, error: DragomanError
 ) -> None:
     """Have a refusal described, when the client has its answer. Of several, the last is kept."""
     services, exchange = context.services, context.exchange

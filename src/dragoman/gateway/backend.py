@@ -27,10 +27,10 @@ from dragoman.gateway.routing import fits
 from dragoman.gateway.secrets import Secret, plain
 from dragoman.gateway.upstreams import Login, Upstream
 from dragoman.gateway.upstreams import Timeouts as Seconds
-from dragoman.http.client.client import Client, Reply, Slots, Timeouts, Tls
+from dragoman.http.client.client import ClientResponse, ConnectionSlots, HttpClient, HttpTimeouts, TlsSettings
 from dragoman.model.conversation import Conversation
 from dragoman.upstream import credentials
-from dragoman.upstream.credentials import Credential, CredentialFault, Fetch, Settling, with_headers
+from dragoman.upstream.credentials import ClosableCredential, Credential, CredentialFault, Fetch, with_headers
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
@@ -85,9 +85,9 @@ class ConfiguredKey:
     def describe(self) -> dict[str, Json]:
         return {"name": self.name, "type": "key", "source": self._key.shown, "expires_at": None}
 
-    def secrets(self) -> list[credentials.Secret]:
+    def secrets(self) -> list[credentials.SecretText]:
         found = self._key.revealed
-        return [credentials.Secret(found)] if found else []
+        return [credentials.SecretText(found)] if found else []
 
 
 async def _revealed(secret: Secret) -> str:
@@ -121,21 +121,23 @@ class _Later:
 
     async def aclose(self) -> None:
         made = self._made
-        if made is not None and isinstance(made, Settling):
+        if made is not None and isinstance(made, ClosableCredential):
             await made.aclose()
 
     def describe(self) -> dict[str, Json]:
         return self._made.describe() if self._made else {"name": self.name, "type": "login", "state": "not used yet"}
 
-    def secrets(self) -> list[credentials.Secret]:
+    def secrets(self) -> list[credentials.SecretText]:
         return self._made.secrets() if self._made else []
 
 
 async def _kiro_key(key: Secret, base_url: str, fetch: Fetch, name: str) -> Credential:
     from dragoman.upstream.kiro.credential import KiroCredential  # noqa: PLC0415  only who uses it waits for it
-    from dragoman.upstream.kiro.stores import KeyStore  # noqa: PLC0415
+    from dragoman.upstream.kiro.stores import ApiKeyStore  # noqa: PLC0415
 
-    return KiroCredential(KeyStore(credentials.Secret(await _revealed(key))), fetch, name=name, base_url=base_url)
+    return KiroCredential(
+        ApiKeyStore(credentials.SecretText(await _revealed(key))), fetch, name=name, base_url=base_url
+    )
 
 
 async def _login(login: Login, region: str, base_url: str, fetch: Fetch, name: str) -> Credential:
@@ -146,7 +148,7 @@ async def _login(login: Login, region: str, base_url: str, fetch: Fetch, name: s
         region = region or await asyncio.to_thread(find_region, login.detail)
         return AwsCredential(name, base_url, region, login.detail)
     from dragoman.upstream.kiro.credential import KiroCredential  # noqa: PLC0415
-    from dragoman.upstream.kiro.finding import open_store  # noqa: PLC0415
+    from dragoman.upstream.kiro.logins import open_store  # noqa: PLC0415
 
     source = {"auto": "", "store": "own"}.get(login.source, login.source)
     spec = f"{source}:{login.detail}" if source and login.detail else source
@@ -161,11 +163,11 @@ _REFRESH_SECONDS = 15.0  # for a sign-in service to answer
 class Backend:
     """One upstream."""
 
-    def __init__(self, upstream: Upstream, base_url: str, client: Client, breaker: Breaker) -> None:
+    def __init__(self, upstream: Upstream, base_url: str, client: HttpClient, breaker: Breaker) -> None:
         self.upstream = upstream
         self.name, self.dialect = upstream.name, upstream.dialect
         limits = upstream.limits
-        self.gate = Slots(upstream.name, limits.concurrency, limits.queue, limits.queue_wait, 529)
+        self.gate = ConnectionSlots(upstream.name, limits.concurrency, limits.queue, limits.queue_wait, 529)
         self.budget = Budget()  # of retries: those of another upstream are not counted here
         self.plans = PlanCache()
         self.failures = 0  # in a row
@@ -176,7 +178,7 @@ class Backend:
         self._client = client
         self.breaker = breaker
         self._timeouts, self._long_timeouts = _timeouts(upstream.timeouts)
-        self._tls = Tls(ca_file=str(upstream.ca_file)) if upstream.ca_file else None
+        self._tls = TlsSettings(ca_file=str(upstream.ca_file)) if upstream.ca_file else None
         self.all_credentials = credentials_of(upstream, base_url, self._fetch)
         self._turn = itertools.count()
         self._fetched_from: set[str] = set()  # base URLs of sign-in services
@@ -197,14 +199,16 @@ class Backend:
 
     async def settle(self) -> None:
         for credential in self.all_credentials:
-            if isinstance(credential, Settling):
+            if isinstance(credential, ClosableCredential):
                 await credential.aclose()
 
     def rests(self, credential: Credential, model: str) -> bool:
         """Whether nobody shall ask now for what is not worth a probe."""
         return self.upstream.limits.breaker and self.breaker.ready(self.name, credential.name, model) > 0
 
-    async def open(self, request: HttpRequest, credential: Credential, sent: Conversation | None = None) -> Reply:
+    async def open(
+        self, request: HttpRequest, credential: Credential, sent: Conversation | None = None
+    ) -> ClientResponse:
         """Sign and send a request with all other headers; gives a reply that is no refusal. `sent` is what it says.
 
         A credential that can renew itself is given one more chance. Raises Refused, Redirected, CredentialFault,
@@ -213,13 +217,13 @@ class Backend:
         timeouts, patterns = self._timeouts, self.upstream.long_thinking
         if patterns and sent is not None and any(fits(each, sent.model) for each in patterns):
             timeouts = self._long_timeouts
-        once, lane = sent is not None and sent.is_job, f"{self.name} {credential.name}"
+        once, pool = sent is not None and sent.is_job, f"{self.name} {credential.name}"
         proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
         renewed = False
         while True:
             signed = await credential.sign(request)
             reply = await self._client.open(
-                self.base_url, signed, timeouts=timeouts, tls=self._tls, proxy=proxy, fresh=once, lane=lane
+                self.base_url, signed, timeouts=timeouts, tls=self._tls, proxy=proxy, new_connection=once, pool=pool
             )
             if 200 <= reply.status < 300:
                 return reply
@@ -232,7 +236,7 @@ class Backend:
         fault = with_reset(self.dialect.codec.parse_fault(response, sent), response, time.time())
         raise Refused(response, self._blamed(fault))
 
-    async def read(self, reply: Reply) -> HttpResponse:
+    async def read(self, reply: ClientResponse) -> HttpResponse:
         """The whole of a short answer."""
         try:
             body = await reply.read(_REFUSAL_BYTES)
@@ -303,9 +307,9 @@ class Backend:
         """For credentials that ask a sign-in service, which may be behind the same proxy."""
         self._fetched_from.add(base_url)
         proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
-        timeouts = Timeouts(head=_REFRESH_SECONDS, idle=_REFRESH_SECONDS, total=_REFRESH_SECONDS)
+        timeouts = HttpTimeouts(head=_REFRESH_SECONDS, idle=_REFRESH_SECONDS, total=_REFRESH_SECONDS)
         reply = await self._client.open(
-            base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy, lane=f"{self.name} sign-in"
+            base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy, pool=f"{self.name} sign-in"
         )
         try:
             return HttpResponse(reply.status, reply.headers, await reply.read(_REFUSAL_BYTES))
@@ -313,17 +317,17 @@ class Backend:
             reply.close()
 
 
-def _timeouts(told: Seconds) -> tuple[Timeouts, Timeouts]:
+def _timeouts(told: Seconds) -> tuple[HttpTimeouts, HttpTimeouts]:
     """For most models, and for those that think long."""
     same = {name: value for name, value in structs.asdict(told).items() if name not in ("first_byte", "long_idle")}
-    usual = Timeouts(head=told.first_byte, **same)
+    usual = HttpTimeouts(head=told.first_byte, **same)
     return usual, structs.replace(usual, idle=told.long_idle, silent=max(told.silent, told.long_idle))
 
 
 class Fleet:
     """All upstreams of one configuration."""
 
-    def __init__(self, config: Config, client: Client, breaker: Breaker | None = None) -> None:
+    def __init__(self, config: Config, client: HttpClient, breaker: Breaker | None = None) -> None:
         self.config, self.bounds = config, Bounds.of(config.server)
         self._client = client
         self.breaker = breaker or Breaker()

@@ -27,7 +27,7 @@ from dragoman.gateway.memory import AnswerStore
 from dragoman.gateway.response_buffer import ResponseBuffer
 from dragoman.gateway.routing import BUG, ENDING, Matched
 from dragoman.gateway.worker_process import Unavailable
-from dragoman.http.client.client import Reply
+from dragoman.http.client.client import ClientResponse
 from dragoman.model.conversation import without_messages
 from dragoman.model.events import Budget, Failed
 from dragoman.translate import Plan
@@ -88,7 +88,7 @@ class StreamDelivery:
         self._mask = context.services.log.redactor.upstream_fault
         self._flight: InFlight | None = None  # until the answer has begun
         self._sniffs = False  # the first bytes tell whether they are a stream
-        self._reply: Reply | None = None  # until the answer has ended
+        self._reply: ClientResponse | None = None  # until the answer has ended
         self._is_job = question.asked.is_job  # it runs without the client, who gets its id at once
         self._is_named = False
         self._bare = b""  # the bare JSON of an error that ends the stream
@@ -102,7 +102,7 @@ class StreamDelivery:
     async def report(self, error: BaseException) -> bool:
         """End a stream that the client sees with the error of its dialect; False if the error is still to be told."""
         buffer = self._buffer
-        if buffer.flowing and isinstance(error, asyncio.CancelledError) and not self._exchange.gone:
+        if buffer.flowing and isinstance(error, asyncio.CancelledError) and not self._exchange.is_disconnected:
             buffer.end(self._error(ENDING))
         elif buffer.flowing and isinstance(error, Exception):
             self._note_broken(error)
@@ -135,7 +135,7 @@ class StreamDelivery:
         self._budget.close()
         self._buffer.drop()
 
-    async def take(self, reply: Reply, flight: InFlight) -> Fault | None:
+    async def take(self, reply: ClientResponse, flight: InFlight) -> Fault | None:
         buffer, account, made, store = self._buffer, self._context.account, flight.plan, flight.store
         assert made is not None  # the answer has not begun
         self._budget = budget = Budget(account.load.answer_limits, account)
@@ -310,7 +310,7 @@ class WholeDelivery:
         self._account.keep(size)
         self._size += size
 
-    async def take(self, reply: Reply, flight: InFlight) -> Fault | None:
+    async def take(self, reply: ClientResponse, flight: InFlight) -> Fault | None:
         record = self._context.record
         try:
             body = await reply.read(MOST_WHOLE, self._count)

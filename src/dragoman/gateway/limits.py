@@ -228,7 +228,7 @@ class MemoryBudget:
         self.peak = self.most = 0  # the most bytes, and requests, since they were last read
 
     def resize(self, limits: RequestLimits) -> None:
-        self.limits, self._most_of_peer = limits, peer_share(limits.peer_requests, limits.streams)
+        self.limits, self._max_of_peer = limits, peer_share(limits.peer_requests, limits.streams)
         self.answer_limits = AnswerLimits(limits.answer, limits.blocks, limits.choices)
 
     @property
@@ -240,7 +240,7 @@ class MemoryBudget:
         most = self.limits.streams
         if self.requests >= most:
             raise Overloaded(f"{most} requests are running, the limit here ({_SETTING}.streams)")
-        most = self._most_of_peer
+        most = self._max_of_peer
         if self.by_peer.get(peer, 0) >= most:
             raise Overloaded(f"{most} requests of this address are running, the limit here ({_SETTING}.peer_requests)")
         self.requests += 1

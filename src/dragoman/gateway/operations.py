@@ -57,7 +57,7 @@ async def _counted(context: RequestContext, question: Question) -> int | None:
             reply = await backend.open(request, credential, sent)
             return counts.parse_count((await backend.read(reply)).body)
         finally:
-            backend.gate.leave()
+            backend.gate.release()
     except Refused as refused:
         fault = refused.fault
     except (TransportError, UpstreamViolation):

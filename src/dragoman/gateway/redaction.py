@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import structs
 
 from dragoman.errors import OF_THE_REQUEST, Fault, Kind
-from dragoman.upstream.credentials import MASK, masked
+from dragoman.upstream.credentials import MASK, mask_secrets
 from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json
 
@@ -191,7 +191,7 @@ class Redactor:
         return tuple(dict.fromkeys(self._secrets()))
 
     def text(self, text: str) -> str:
-        text = masked(text, dict.fromkeys(self._secrets()))  # one key may serve many upstreams
+        text = mask_secrets(text, dict.fromkeys(self._secrets()))  # one key may serve many upstreams
         return without_shapes(text)
 
     def message(self, text: str) -> str:

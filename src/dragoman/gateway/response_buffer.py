@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from dragoman.http.exchange import HIGH, Exchange, Source
+from dragoman.http.exchange import HIGH_WATER, Exchange, PausableSource
 from dragoman.wire.http import Headers
 
 _BEAT, _BEATS = 0.25, 8  # seconds between two looks at a stream, or a part of its silence or hold if that is shorter
@@ -37,7 +37,7 @@ class ResponseBuffer(Struct, eq=False):
     ended: bool = False
     held: list[bytes] = []
     size: int = 0
-    source: Source | None = None
+    source: PausableSource | None = None
     wrote_at: float = 0.0  # or as much as a beat later
     held_since: float = inf  # when the attempt was answered
 
@@ -52,7 +52,7 @@ class ResponseBuffer(Struct, eq=False):
             return
         self.held.append(data)
         self.size += len(data)
-        if self.size > HIGH and self.source is not None:
+        if self.size > HIGH_WATER and self.source is not None:
             self.source.pause()  # until it is released or dropped
 
     def release(self) -> None:
@@ -63,7 +63,7 @@ class ResponseBuffer(Struct, eq=False):
                 self.exchange.chunk(held)
             else:
                 self.exchange.flush()
-            if self.size > HIGH and self.source is not None and not self.exchange.paused:
+            if self.size > HIGH_WATER and self.source is not None and not self.exchange.paused:
                 self.source.resume()
 
     def end(self, data: bytes = b"") -> None:
@@ -79,12 +79,12 @@ class ResponseBuffer(Struct, eq=False):
     def close(self) -> None:
         """Stop pings. The stream is over, whether it was ended or not."""
         self.keep_alive.buffers.discard(self)
-        self.exchange.sign = None
+        self.exchange.send_keep_alive = None
         self.ping = None  # it refers to its owner, which refers to this buffer: a cycle would wait for the collector
 
     # --- for the attempts
 
-    def feed_from(self, source: Source) -> None:
+    def feed_from(self, source: PausableSource) -> None:
         """An attempt was answered: `source` is paused when the client does not keep up."""
         self.source, self.held_since = source, monotonic()
         self.exchange.source = source
@@ -120,8 +120,8 @@ class ResponseBuffer(Struct, eq=False):
         exchange = self.exchange
         if not self.flowing and now >= self.held_since + self.hold:
             asyncio.get_running_loop().call_soon(self.release)
-        elif exchange.wrote:
-            exchange.wrote, self.wrote_at = False, now
+        elif exchange.has_written:
+            exchange.has_written, self.wrote_at = False, now
         elif now >= self.wrote_at + self.silence:
             self.wrote_at = now
             asyncio.get_running_loop().call_soon(self.break_silence)  # an error in it must not reach the others
@@ -143,7 +143,7 @@ class KeepAlive:
 
     def add(self, buffer: ResponseBuffer) -> None:
         """Watch a buffer, which has been silent since its request began."""
-        buffer.wrote_at, buffer.exchange.sign = buffer.exchange.began, buffer.break_silence
+        buffer.wrote_at, buffer.exchange.send_keep_alive = buffer.exchange.began, buffer.break_silence
         self.buffers.add(buffer)
         gap = min(self._gap, buffer.silence / _BEATS, (buffer.hold or buffer.silence) / _BEATS)
         self._gap = max(gap, _LEAST_BEAT)

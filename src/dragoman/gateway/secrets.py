@@ -99,7 +99,7 @@ def read_private(path: Path) -> bytes:
 def write_private(path: Path, data: bytes, *, replace: bool = True) -> None:
     """Write the file whole or not at all, readable by nobody else at any moment. Its folder must be there."""
     remove_parts(path.parent)
-    part = private_files.write_beside(path, _PART, data)
+    part = private_files.write_temporary(path, _PART, data)
     try:
         if replace:
             part.replace(path)

@@ -32,7 +32,7 @@ from dragoman.gateway.config import Server as Settings
 from dragoman.gateway.limits import Trimmer, peer_share
 from dragoman.gateway.policy import Patience
 from dragoman.http.framing import SWEEP_SECONDS
-from dragoman.http.server.connection import Connection
+from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.proxy_protocol import ProxiedConnection
 from dragoman.http.server.serving import Acceptor, HttpServer
 from dragoman.http.server.sockets import defer_accept
@@ -122,10 +122,10 @@ class Running:
         """Wait for what runs; cut it when its time is up; let go of it when it does not end even so."""
         await self._until(lambda: False, lambda: self._linger_until)
         acceptor.close()
-        server.quiet()
+        server.stop_keep_alive()
 
         def over() -> bool:
-            return self._forced or (not server.roster and not self.gateway.in_flight)
+            return self._forced or (not server.connections and not self.gateway.in_flight)
 
         await self._until(over, lambda: self._cut_at)
         self.gateway.cut()
@@ -144,20 +144,20 @@ class Running:
         proxies = TrustedProxies(settings.trusted_proxies)
         share = peer_share(settings.limits.peer_connections, room)
 
-        def most_of_peer(address: str) -> int:  # a proxy has the connections of many clients
+        def max_of_peer(address: str) -> int:  # a proxy has the connections of many clients
             return room if proxies.trusts(address) else share
 
-        def first(own: Connection) -> asyncio.BaseProtocol:
+        def first(own: ServerConnection) -> asyncio.BaseProtocol:
             if proxies.trusts(own.client):
-                return ProxiedConnection(server.roster, own, most_of_peer)
+                return ProxiedConnection(server.connections, own, max_of_peer)
             return own
 
         return Acceptor(
             self.listening,
             server,
             most=room,
-            most_of_peer=most_of_peer if proxies.networks else lambda _: share,
-            exhausted=self._exhausted,
+            max_of_peer=max_of_peer if proxies.networks else lambda _: share,
+            on_exhausted=self._exhausted,
             first=first if settings.proxy_protocol else None,
         )
 
@@ -169,7 +169,7 @@ async def _sweep(server: HttpServer, acceptor: Acceptor, trimmer: Trimmer) -> No
     while True:
         now = time.monotonic()  # read anew: uvloop's clock stands still during a turn
         server.sweep(now)
-        acceptor.look_again()
+        acceptor.resume_accepting()
         trimmer.look(now)
         await asyncio.sleep(SWEEP_SECONDS)
 

@@ -21,7 +21,7 @@ from dragoman.errors import (
 from dragoman.gateway.backend import Backend
 from dragoman.gateway.context import JSON_BODY, RequestContext
 from dragoman.gateway.policy import Refused
-from dragoman.http.client.client import Reply
+from dragoman.http.client.client import ClientResponse
 from dragoman.http.exchange import Owner
 from dragoman.model.events import Budget, KeptSize
 from dragoman.upstream.credentials import Credential, with_headers
@@ -70,7 +70,7 @@ class StoredAnswer:
         try:
             await self._ask(backend, credentials)
         finally:
-            backend.gate.leave()
+            backend.gate.release()
 
     # --- stored by the gateway
 
@@ -121,7 +121,7 @@ class StoredAnswer:
             return
         raise _not_found(refused.fault.message if refused else _UNKNOWN.format(self._id))
 
-    async def _whole(self, reply: Reply, backend: Backend) -> None:
+    async def _whole(self, reply: ClientResponse, backend: Backend) -> None:
         """Pass the upstream's JSON. Raises BadFrame for another body."""
         try:
             body = await reply.read(_WHOLE_BYTES, self._account.keep)
@@ -134,7 +134,7 @@ class StoredAnswer:
         self._record.first()
         self._send(body)
 
-    async def _stream(self, reply: Reply, backend: Backend) -> None:
+    async def _stream(self, reply: ClientResponse, backend: Backend) -> None:
         """Pass whole frames as they come. A stream without its last frame ends with the dialect's error."""
         exchange, stored, frames = self._exchange, backend.dialect.stored, backend.dialect.binding.frames()
         assert stored is not None  # the upstream is of the client's family

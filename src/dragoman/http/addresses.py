@@ -33,7 +33,7 @@ def is_network(text: str) -> bool:
 
 
 @lru_cache(1024)
-def plain_address(text: str) -> str:
+def normalize_address(text: str) -> str:
     """An address in its one spelling, without a zone or the form of an IPv4 address in IPv6; empty if it is none."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
@@ -67,7 +67,7 @@ _COMPATIBLE = ipaddress.ip_network("::/96")  # IPv4 as old software wrote it
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # IPv4 behind NAT64
 
 
-class Address(Struct, frozen=True):
+class BaseUrl(Struct, frozen=True):
     """A base URL: the origin, and what stands before every path and query."""
 
     scheme: str
@@ -94,7 +94,7 @@ class Proxy(Struct, frozen=True):
     authorization: str = ""
 
 
-def parse_address(url: str) -> Address:
+def parse_base_url(url: str) -> BaseUrl:
     """Take a base URL apart. Raises LocalMisuse; the message never shows the URL, which may hold a password."""
     parts = _split(url)
     if parts.scheme not in _PORTS or not parts.hostname:
@@ -102,7 +102,7 @@ def parse_address(url: str) -> Address:
     if parts.username is not None or parts.fragment:
         raise LocalMisuse(f"the base URL of {parts.hostname} holds a user name or a fragment: neither is sent")
     port = parts.port or _PORTS[parts.scheme]
-    return Address(parts.scheme, ascii_host(parts.hostname), port, parts.path.rstrip("/"), parts.query)
+    return BaseUrl(parts.scheme, ascii_host(parts.hostname), port, parts.path.rstrip("/"), parts.query)
 
 
 def parse_proxy(url: str) -> Proxy:
@@ -128,7 +128,7 @@ def proxy_variable(url: str, environ: Mapping[str, str]) -> str | None:
 
     Loopback never goes through a proxy. In a CGI, HTTP_PROXY in capitals is a client's header, and is not read.
     """
-    address = parse_address(url)
+    address = parse_base_url(url)
     names = [f"{address.scheme}_proxy", f"{address.scheme}_proxy".upper(), "all_proxy", "ALL_PROXY"]
     found = _first(environ, [name for name in names if name != "HTTP_PROXY" or "REQUEST_METHOD" not in environ])
     if not found or _is_loopback(address.host):
@@ -137,7 +137,7 @@ def proxy_variable(url: str, environ: Mapping[str, str]) -> str | None:
     return None if any(_spares(entry, address) for entry in spared) else found
 
 
-def _spares(entry: str, address: Address) -> bool:
+def _spares(entry: str, address: BaseUrl) -> bool:
     if entry in ("*", address.host):
         return True
     if "/" in entry:
@@ -162,7 +162,7 @@ def _is_loopback(host: str) -> bool:
     return is_loopback(host) or host.endswith(".localhost")
 
 
-def objection(host: str, address: str) -> str:
+def address_problem(host: str, address: str) -> str:
     """Say why a connection that was asked for by this name must not go to this address; empty if it may.
 
     Private networks are no reason: services of one's own have names, too, and only the configuration names them.

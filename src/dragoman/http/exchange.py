@@ -4,7 +4,8 @@
     whole                                     or all of it in one
 
 Writing never waits. When the client reads more slowly than we write, `source` is paused, and later resumed; a
-client that leaves, or reads nothing for `STALL` seconds, ends the work wherever it waits. Two servers carry exchanges:
+client that leaves, or reads nothing for `STALL_SECONDS` seconds, ends the work wherever it waits. Two servers carry
+exchanges:
 our own (`HttpExchange`) and any ASGI server (`gateway.asgi`).
 """
 
@@ -22,12 +23,12 @@ from dragoman.http.framing import CHUNK, CONTINUE, LAST_CHUNK, header_lines, sta
 from dragoman.wire.http import Headers, HttpRequest
 
 if TYPE_CHECKING:
-    from dragoman.http.server.connection import Connection
+    from dragoman.http.server.connection import ServerConnection
 
 BODY_SECONDS = 120.0
-STALL = 60.0  # seconds that a client may read nothing at all
-HIGH = 256 * 1024  # bytes that wait for a client before its source is paused
-LOW = 64 * 1024
+STALL_SECONDS = 60.0  # seconds that a client may read nothing at all
+HIGH_WATER = 256 * 1024  # bytes that wait for a client before its source is paused
+LOW_WATER = 64 * 1024
 RATE_SECONDS = 10.0  # over which the rate of a body is measured; the first of them are its grace
 
 _UNASKED = 64 * 1024  # bytes of a body kept before it is asked for
@@ -40,7 +41,7 @@ _IDS = "".join([f"{name}: %s\r\n" for name in ID_HEADERS])
 Owner = NewType("Owner", str)  # who has proven a key
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The client left."""
 
 
@@ -54,22 +55,22 @@ class BodyAccount(Protocol):
 A = TypeVar("A", bound=BodyAccount)
 
 
-class Pace(Struct, frozen=True):
+class BodyTimeout(Struct, frozen=True):
     """How fast a body must come: whole within `seconds`, and at `rate` bytes a second in each RATE_SECONDS."""
 
     seconds: float | None = None  # None: BODY_SECONDS
     rate: int = 0
 
 
-ANY_PACE = Pace()
+DEFAULT_BODY_TIMEOUT = BodyTimeout()
 
 
-class BodyWatch:
+class BodyTimer:
     """Judges whether one body comes fast enough."""
 
     __slots__ = ("_began", "_ends", "_next", "_rate", "_seconds", "_seen", "due")
 
-    def __init__(self, pace: Pace, now: float) -> None:
+    def __init__(self, pace: BodyTimeout, now: float) -> None:
         self._seconds = BODY_SECONDS if pace.seconds is None else pace.seconds
         self._rate, self._seen = pace.rate, 0
         self._began, self._ends = now, now + self._seconds
@@ -95,7 +96,7 @@ class BodyWatch:
         return Fault("timeout", message, 408)
 
 
-class Source(Protocol):
+class PausableSource(Protocol):
     """Where an answer's bytes come from."""
 
     def pause(self) -> None: ...
@@ -119,29 +120,29 @@ class Exchange(Struct, Generic[A], eq=False):
     account: A | None = None  # what is held for it is counted here
     headers: Headers = ()  # of every response to it, beside its id
     last: bool = False  # the connection ends with this answer
-    begun: bool = False
-    finished: bool = False
-    gone: bool = False
-    cut_off: bool = False  # the server ends and waits no longer
+    is_started: bool = False
+    is_finished: bool = False
+    is_disconnected: bool = False
+    is_shut_down: bool = False  # the server ends and waits no longer
     paused: bool = False  # the client reads more slowly than we write
-    wrote: bool = False  # a chunk, since this was last read
-    source: Source | None = None  # where the answer comes from: paused when the client does not keep up
+    has_written: bool = False  # a chunk, since this was last read
+    source: PausableSource | None = None  # where the answer comes from: paused when the client does not keep up
     task: asyncio.Task[Any] | None = None  # that answers it
-    sign: Callable[[], None] | None = None  # writes a sign of life into a stream
-    admitted: Callable[[], None] = _nothing  # to be called when the request has proven that it may ask
+    send_keep_alive: Callable[[], None] | None = None  # writes a sign of life into a stream
+    on_admitted: Callable[[], None] = _nothing  # to be called when the request has proven that it may ask
 
     __repr__ = object.__repr__  # the request holds keys and prompts
 
     # --- in
 
-    async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
+    async def body(self, limit: int, pace: BodyTimeout = DEFAULT_BODY_TIMEOUT) -> bytes:
         """Return the whole body, counted on the account. Raises TooLarge, Gone, Overloaded.
 
         For a body that comes too slowly it raises ClientFault. A client that leaves after this is noticed.
         """
         raise NotImplementedError
 
-    def spoil(self, fault: Fault) -> None:
+    def fail_body(self, fault: Fault) -> None:
         """End the wait for the body with this fault."""
 
     # --- out
@@ -164,22 +165,22 @@ class Exchange(Struct, Generic[A], eq=False):
 
     # --- the end
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """Give the client up: it left, or reads no more."""
-        if not self.finished and not self.gone:
-            self.gone = True
+        if not self.is_finished and not self.is_disconnected:
+            self.is_disconnected = True
             self._interrupt()
 
     def cut(self) -> None:
         """End this exchange because the server ends."""
-        if not self.finished and not self.gone:
-            self.cut_off = True
+        if not self.is_finished and not self.is_disconnected:
+            self.is_shut_down = True
             self._interrupt()
 
     def interrupted(self) -> bool:
         """Whether only `leave` or `cut` cancelled this task: then it may go on, and end well."""
         task, self.task = self.task, None
-        return (self.gone or self.cut_off) and task is not None and task.uncancel() == 0
+        return (self.is_disconnected or self.is_shut_down) and task is not None and task.uncancel() == 0
 
     def _interrupt(self) -> None:
         if self.task is not None:
@@ -187,14 +188,14 @@ class Exchange(Struct, Generic[A], eq=False):
 
     # --- for those who carry it
 
-    def hold(self) -> None:
+    def pause_source(self) -> None:
         """The client does not keep up."""
         if not self.paused:
             self.paused = True
             if self.source is not None:
                 self.source.pause()
 
-    def flow(self) -> None:
+    def resume_source(self) -> None:
         """The client keeps up again."""
         if self.paused:
             self.paused = False
@@ -205,9 +206,9 @@ class Exchange(Struct, Generic[A], eq=False):
 class HttpExchange(Exchange[Any], kw_only=True, eq=False):
     """An exchange of our own server: the body as it comes, the answer written straight to the socket."""
 
-    connection: Connection
+    connection: ServerConnection
     chunked: bool  # the body of the answer
-    arrived: bool = False  # the body of the request, whole
+    is_body_complete: bool = False  # the body of the request, whole
     size: int = 0  # of the body, as far as it has come
     _counts: bool = False  # pieces of the body, on the account, as they come
     _head: bytes = b""  # waits for the first chunk
@@ -218,9 +219,9 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
 
     # --- in
 
-    async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
+    async def body(self, limit: int, pace: BodyTimeout = DEFAULT_BODY_TIMEOUT) -> bytes:
         connection, size = self.connection, self.size
-        if not self.arrived or size > limit:
+        if not self.is_body_complete or size > limit:
             announced = self.request.header("content-length")
             self._counts = not announced.isdecimal()
             if not self._counts:
@@ -229,21 +230,21 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
                 size = int(announced)
         if self.account is not None:
             self.account.reserve(size)
-        if not self.arrived and self._broken is None:
+        if not self.is_body_complete and self._broken is None:
             self._limit = limit
             if self.chunked and self.request.header("expect"):
                 connection.write(CONTINUE)
             self._waiter = connection.server.loop.create_future()
             if self is connection.arriving:
-                connection.body_watch = BodyWatch(pace, connection.server.clock())
-                connection.deadline = connection.body_watch.due
-            if not connection.reading:
-                connection.read_on()
+                connection.body_timer = BodyTimer(pace, connection.server.clock())
+                connection.deadline = connection.body_timer.due
+            if not connection.is_reading:
+                connection.resume_reading()
             if self.size <= limit:
                 await self._waiter
             self._waiter = None
-        if not connection.reading:  # a body that came whole before it was asked for may have stopped it
-            connection.read_on()
+        if not connection.is_reading:  # a body that came whole before it was asked for may have stopped it
+            connection.resume_reading()
         if self._broken is not None:
             raise ClientFault(self._broken.message, fault=self._broken)
         if self.size > limit:
@@ -256,59 +257,59 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
 
     def take(self, chunks: list[bytes], *, last: bool = False) -> None:
         """Take these pieces of the body out of the list; the `last` ones, or none, end it."""
-        self.arrived = last
+        self.is_body_complete = last
         if last and self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
         if not chunks:
             return
         piece = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
-        if self.finished or self._broken is not None:
+        if self.is_finished or self._broken is not None:
             return
         self.size += len(piece)
         if self._counts and self.account is not None:
             try:
                 self.account.reserve(len(piece))
             except ClientFault as error:
-                self.spoil(error.fault)
+                self.fail_body(error.fault)
                 return
         if self._limit is None:
             self._pieces.append(piece)
             if self.size > _UNASKED:
-                self.connection.read_no_more()
+                self.connection.pause_reading()
         elif self.size <= self._limit:
             self._pieces.append(piece)
         else:
             self._pieces.clear()
             self._wake()
 
-    def spoil(self, fault: Fault) -> None:
+    def fail_body(self, fault: Fault) -> None:
         self.last = True
         self._broken = fault
         self._pieces.clear()
         self._wake()
 
-    def drop(self, _: object) -> None:
+    def task_done(self, _: object) -> None:
         """The task that answers is over. Without an answer the client must at least not wait for one."""
-        if not self.finished and not self.gone:
-            self.gone = True
+        if not self.is_finished and not self.is_disconnected:
+            self.is_disconnected = True
             self.connection.abort()
 
     def probe(self) -> None:
         """Write what says nothing: an interim response, or inside of a stream its dialect's sign of life."""
-        if self.begun:
-            if self.sign is not None:
-                self.sign()
+        if self.is_started:
+            if self.send_keep_alive is not None:
+                self.send_keep_alive()
         elif self.chunked:  # HTTP/1.0 has no interim responses
             self.connection.write(CONTINUE)
 
     # --- out
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
-        if self.gone or self.finished:
+        if self.is_disconnected or self.is_finished:
             return
         self.head(status, headers, len(body))
-        self.finished = True
+        self.is_finished = True
         head, self._head = self._head, b""
         if status in _BODILESS or self.request.method == "HEAD":
             self.connection.write(head)
@@ -316,11 +317,11 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
             self.connection.write(head + body)
         else:
             self.connection.write_both(head, body)
-        self.connection.answered(self)
+        self.connection.response_done(self)
 
     def head(self, status: int, headers: Headers, length: int | None = None) -> None:
         """Begin a stream; of a body whose `length` is known, without chunks."""
-        self.begun = True
+        self.is_started = True
         framing = ""
         if length is not None:
             self.chunked = False
@@ -330,7 +331,7 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
             framing = "transfer-encoding: chunked\r\n"
         else:
             self.last = True
-        if not self.arrived:
+        if not self.is_body_complete:
             self.last = True  # what is still to come of the request is not read to its end
         ids = _IDS % (self.id, self.id, self.id) if self.id else ""
         close = "connection: close\r\n" if self.last else ""
@@ -339,14 +340,14 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
         self.headers = ()  # written
 
     def flush(self) -> None:
-        if self._head and not self.gone:
+        if self._head and not self.is_disconnected:
             self.connection.write(self._head)
             self._head = b""
 
     def chunk(self, data: bytes, *, last: bool = False) -> None:
-        if self.gone or self.finished:
+        if self.is_disconnected or self.is_finished:
             return
-        self.wrote, self.finished = True, last
+        self.has_written, self.is_finished = True, last
         if self.chunked:
             data = CHUNK % (len(data), data) if data else b""
             if last:
@@ -356,7 +357,7 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
         if data:
             self.connection.write(data)
         if last:
-            self.connection.answered(self)
+            self.connection.response_done(self)
 
     # --- what only those who test others need
 
@@ -367,20 +368,20 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
 
     def write_raw(self, data: bytes) -> None:
         """Write bytes that are framed already, rightly or not."""
-        self.begun = True
-        if not self.gone:
+        self.is_started = True
+        if not self.is_disconnected:
             self.connection.write(data)
 
     def end_raw(self) -> None:
         """All of the answer was written raw."""
-        if not self.gone and not self.finished:
-            self.finished = True
-            self.connection.answered(self)
+        if not self.is_disconnected and not self.is_finished:
+            self.is_finished = True
+            self.connection.response_done(self)
 
     def break_off(self, *, reset: bool = False) -> None:
         """End the connection here, inside of the answer."""
-        self.finished = True
-        if not self.gone:
+        self.is_finished = True
+        if not self.is_disconnected:
             self.flush()
             self.connection.break_off(reset=reset)
 

@@ -43,14 +43,18 @@ def plain_refusal(status: int) -> bytes:
 HEAD_SECONDS = 10.0
 IDLE_SECONDS = 75.0
 SWEEP_SECONDS = 0.25
-GRACE = 1.0  # seconds that a connection has for its first byte, and a body to come at its rate, when room runs short
-MOST_HEADERS = 100
-LONGEST_HEAD = 32 * 1024
-LONGEST_TARGET = 8 * 1024
-HEAD_BYTES = LONGEST_HEAD + LONGEST_TARGET  # of an unfinished head; a finished one is counted exactly, by the guard
-MOST_PIPELINED = 16  # requests that wait for the answer to the one before them
+GRACE_SECONDS = (
+    1.0  # seconds that a connection has for its first byte, and a body to come at its rate, when room runs short
+)
+MAX_HEADERS = 100
+MAX_HEAD_BYTES = 32 * 1024
+MAX_TARGET_BYTES = 8 * 1024
+MAX_PARTIAL_HEAD_BYTES = (
+    MAX_HEAD_BYTES + MAX_TARGET_BYTES
+)  # of an unfinished head; a finished one is counted exactly, by the guard
+MAX_PIPELINED = 16  # requests that wait for the answer to the one before them
 
 BAD_REQUEST = plain_refusal(400)
-TOO_SLOW = plain_refusal(408)
+REQUEST_TIMEOUT = plain_refusal(408)
 TARGET_TOO_LONG = plain_refusal(414)
 HEAD_TOO_LONG = plain_refusal(431)

@@ -21,8 +21,8 @@ import dragoman.dialects as registry
 from dragoman.dialects.rulebook import Severity
 from dragoman.errors import ClientFault, Fault, LocalMisuse, TooLarge
 from dragoman.http.addresses import is_loopback
-from dragoman.http.exchange import Gone, HttpExchange
-from dragoman.http.server.connection import Connection
+from dragoman.http.exchange import ClientDisconnected, HttpExchange
+from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.serving import HttpServer, Listener
 from dragoman.simulator.face import DialectFace, Face
 from dragoman.simulator.kiro.face import KiroFace
@@ -132,7 +132,7 @@ class Simulator:
         except ClientFault as error:
             exchange.last = True
             exchange.whole(error.fault.status, (), b"")
-        except Gone:
+        except ClientDisconnected:
             return
         else:
             await self._write(exchange, self._face.answer(request), self._received(request))
@@ -149,7 +149,7 @@ class Simulator:
         how: Literal["whole", "cut", "gone"] = "gone"
         try:
             how = await self._write_body(exchange, response, received)
-        except Gone:
+        except ClientDisconnected:
             exchange.break_off()
         except asyncio.CancelledError:
             if not exchange.interrupted():
@@ -205,7 +205,7 @@ async def received_request(exchange: HttpExchange, limit: int) -> HttpRequest:
         body = await exchange.body(limit)
     except asyncio.CancelledError:
         if exchange.interrupted():
-            raise Gone from None
+            raise ClientDisconnected from None
         raise
     return structs.replace(plain_request(exchange), body=body)
 
@@ -222,11 +222,11 @@ async def pause(seconds: float, exchange: HttpExchange) -> None:
     until = asyncio.get_running_loop().time() + seconds
     while (left := until - asyncio.get_running_loop().time()) > 0:
         if exchange.is_half_closed:
-            raise Gone
+            raise ClientDisconnected
         await asyncio.sleep(min(left, _GLANCE))
 
 
-async def break_off(piece: Break, exchange: HttpExchange | Connection) -> None:
+async def break_off(piece: Break, exchange: HttpExchange | ServerConnection) -> None:
     """End the connection inside of an answer, or before it."""
     if piece.how == "reset":
         await asyncio.sleep(_GLANCE)  # a reset overtakes what the client has not read yet

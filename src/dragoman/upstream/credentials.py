@@ -13,7 +13,7 @@ from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from dragoman.errors import Fault, UpstreamFault
 from dragoman.http.addresses import choose_proxy
-from dragoman.http.client.client import Client, Timeouts
+from dragoman.http.client.client import HttpClient, HttpTimeouts
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
@@ -22,7 +22,7 @@ Fetch: TypeAlias = Callable[[str, HttpRequest], Awaitable[HttpResponse]]  # (bas
 T = TypeVar("T")
 
 _LARGEST = 1024 * 1024
-_TIMEOUTS = Timeouts(connect=5.0, tls=5.0, head=15.0, idle=15.0, total=15.0)
+_TIMEOUTS = HttpTimeouts(connect=5.0, tls=5.0, head=15.0, idle=15.0, total=15.0)
 
 
 class Credential(Protocol):
@@ -44,12 +44,12 @@ class Credential(Protocol):
     def describe(self) -> dict[str, Json]:
         """What a status page may show. No secret is in it."""
 
-    def secrets(self) -> list[Secret]:
+    def secrets(self) -> list[SecretText]:
         """All that it holds now and nobody may see, for those who must keep it out of logs."""
 
 
 @runtime_checkable
-class Settling(Protocol):
+class ClosableCredential(Protocol):
     """A credential that must not be dropped while it renews itself: the answer may be the only copy of a new login."""
 
     async def aclose(self) -> None: ...
@@ -58,13 +58,13 @@ class Settling(Protocol):
 class CredentialFault(UpstreamFault):
     """A credential that cannot be used now. `lasting`: no retry helps, a person must do what the message says."""
 
-    def __init__(self, message: str, *, lasting: bool = True) -> None:
-        fault = Fault("auth", message, 401) if lasting else Fault("server", message, 503)
+    def __init__(self, message: str, *, is_permanent: bool = True) -> None:
+        fault = Fault("auth", message, 401) if is_permanent else Fault("server", message, 503)
         super().__init__(message, fault=fault)
-        self.lasting = lasting
+        self.is_permanent = is_permanent
 
 
-class Secret:
+class SecretText:
     """A text that shows itself only when it is asked to: not in logs, in a repr or in an f-string."""
 
     __slots__ = ("_text",)
@@ -79,7 +79,7 @@ class Secret:
         return bool(self._text)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and self._text == other._text
+        return isinstance(other, SecretText) and self._text == other._text
 
     def __hash__(self) -> int:
         return hash(self._text)
@@ -131,22 +131,22 @@ class SingleFlight(Generic[T]):
             task.exception()  # marks it as seen: all who asked may have left
 
 
-def object_in(response: HttpResponse) -> dict[str, Json]:
+def json_object_of(response: HttpResponse) -> dict[str, Json]:
     """The JSON object in an answer; empty if there is none."""
     return jsonio.object_of(response.body) or {}
 
 
 @asynccontextmanager
-async def fetching(environ: Mapping[str, str]) -> AsyncIterator[Fetch]:
+async def open_fetch(environ: Mapping[str, str]) -> AsyncIterator[Fetch]:
     """A `Fetch` with a client of its own, for as long as this lasts."""
-    client = Client()
+    client = HttpClient()
     try:
-        yield fetch_through(client, environ)
+        yield make_fetch(client, environ)
     finally:
         await client.aclose()
 
 
-def fetch_through(client: Client, environ: Mapping[str, str]) -> Fetch:
+def make_fetch(client: HttpClient, environ: Mapping[str, str]) -> Fetch:
     """Make a `Fetch` of a client; proxies are those the environment names."""
 
     async def fetch(base_url: str, request: HttpRequest) -> HttpResponse:
@@ -165,7 +165,7 @@ _SHORTEST = 6  # shorter ones would mask common words
 _SHORTEST_CORE = 8
 
 
-def masked(text: str, secrets: Iterable[str]) -> str:
+def mask_secrets(text: str, secrets: Iterable[str]) -> str:
     """The text without these secrets, however they are spelt."""
     for spelling in _all_spellings(tuple(secrets)):
         if spelling in text:
@@ -175,11 +175,11 @@ def masked(text: str, secrets: Iterable[str]) -> str:
 
 @lru_cache(maxsize=16)
 def _all_spellings(secrets: tuple[str, ...]) -> tuple[str, ...]:
-    found = {spelling for secret in secrets for spelling in spellings(secret)}
+    found = {spelling for secret in secrets for spelling in encoded_forms(secret)}
     return tuple(sorted(found, key=lambda each: (-len(each), each)))
 
 
-def spellings(secret: str) -> set[str]:
+def encoded_forms(secret: str) -> set[str]:
     """All that gives the secret away; nothing for one too short to be told from a word."""
     return {each for part in (secret, *_inside(secret)) if len(part) >= _SHORTEST for each in _spelt(part)}
 

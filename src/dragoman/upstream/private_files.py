@@ -22,7 +22,7 @@ def make_private_folder(path: Path) -> None:
         sync_folder(folder.parent)
 
 
-def write_beside(path: Path, end: str, data: bytes, lineage: str = "") -> Path:
+def write_temporary(path: Path, end: str, data: bytes, lineage: str = "") -> Path:
     """Write a private file in the same folder, under a name that ends with `end`. Raises OSError."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{lineage}", suffix=end)  # 0600
     try:

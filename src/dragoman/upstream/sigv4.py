@@ -13,24 +13,24 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dragoman.errors import LocalMisuse
-from dragoman.upstream.credentials import CredentialFault, Secret, with_headers
+from dragoman.upstream.credentials import CredentialFault, SecretText, with_headers
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
-BEARER = "AWS_BEARER_TOKEN_BEDROCK"
+BEARER_VARIABLE = "AWS_BEARER_TOKEN_BEDROCK"
 SERVICE = "bedrock"
 DEFAULT_REGION = "us-east-1"
 _SIGNED = ("content-type", "accept")  # of the headers we set; others may be changed on the way
 
 
-def endpoint(region: str) -> str:
+def bedrock_endpoint(region: str) -> str:
     """The address of Bedrock's runtime in a region."""
     return f"https://bedrock-runtime.{region}.amazonaws.com"
 
 
-def bearer_token() -> Secret:
+def bearer_token() -> SecretText:
     """The token that wins over keys, if the environment has one."""
-    return Secret(os.environ.get(BEARER, ""))
+    return SecretText(os.environ.get(BEARER_VARIABLE, ""))
 
 
 def sign(request: HttpRequest, url: str, region: str, keys: Any, service: str = SERVICE) -> HttpRequest:
@@ -78,18 +78,18 @@ class AwsCredential:
         self._url = url
         self._region = region
         self._profile = profile
-        self._used: tuple[Secret, ...] = ()  # the keys that last signed something
+        self._used: tuple[SecretText, ...] = ()  # the keys that last signed something
         self._found: Any = None
         self._lock = Lock()
 
-    def sign_now(self, request: HttpRequest) -> HttpRequest:
+    def sign_blocking(self, request: HttpRequest) -> HttpRequest:
         """Sign, waiting for whatever the credential chain has to fetch."""
         if token := bearer_token():
             return with_headers(request, (("authorization", f"Bearer {token.reveal()}"),))
         return sign(request, self._url, self._region, self._keys())
 
     async def sign(self, request: HttpRequest) -> HttpRequest:
-        return await asyncio.to_thread(self.sign_now, request)
+        return await asyncio.to_thread(self.sign_blocking, request)
 
     async def refused(self, status: int) -> bool:
         with self._lock:
@@ -101,7 +101,7 @@ class AwsCredential:
         told: dict[str, Json] = {"name": self.name, "type": kind, "region": self._region}
         return told | {"profile": self._profile, "expires_at": None}
 
-    def secrets(self) -> list[Secret]:
+    def secrets(self) -> list[SecretText]:
         return [*self._used, *([token] if (token := bearer_token()) else [])]
 
     def _keys(self) -> Any:
@@ -115,12 +115,12 @@ class AwsCredential:
                 found = self._found
             if found is not None:
                 keys = found.get_frozen_credentials()
-                self._used = tuple(Secret(each) for each in (keys.access_key, keys.secret_key, keys.token) if each)
+                self._used = tuple(SecretText(each) for each in (keys.access_key, keys.secret_key, keys.token) if each)
                 return keys
         except trouble as error:
             name = type(error).__name__
             advice = ": log in again with `aws sso login`" if "SSO" in name or "Token" in name else ""
             raise CredentialFault(f"AWS credentials cannot be loaded: {error}{advice}") from None
         whose = f"the profile {self._profile!r} has none" if self._profile else "none were found"
-        advice = f"run `aws configure` or `aws sso login`, or set {BEARER}"
+        advice = f"run `aws configure` or `aws sso login`, or set {BEARER_VARIABLE}"
         raise CredentialFault(f"AWS credentials are needed and {whose}: {advice}")

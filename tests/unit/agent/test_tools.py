@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dragoman.agent import Tool, as_tool
-from dragoman.agent.tools import Toolbox, ToolTrouble, function_schema, parameter_texts, summary, type_schema
+from dragoman.agent.tools import Toolbox, ToolError, function_schema, parameter_descriptions, summary, type_schema
 from dragoman.errors import LocalMisuse
 from dragoman.model.blocks import Media, Text
 
@@ -106,7 +106,7 @@ def test_docstrings_in_sphinxs_manner() -> None:
         """
 
     assert summary(search) == "Search."
-    assert parameter_texts(search) == {"query": "what for", "limit": "how many"}
+    assert parameter_descriptions(search) == {"query": "what for", "limit": "how many"}
 
 
 def test_a_function_without_hints_or_words_is_a_tool_too() -> None:
@@ -150,7 +150,7 @@ def test_arguments_come_as_the_functions_own_types() -> None:
     ],
 )
 def test_arguments_that_do_not_fit_are_told(arguments: Any, words: str) -> None:
-    with pytest.raises(ToolTrouble, match=words):
+    with pytest.raises(ToolError, match=words):
         as_tool(weather).call(arguments)
 
 

@@ -11,27 +11,36 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import init, main, run
-from dragoman.cli.found import search
-from dragoman.cli.recipes import CLIENTS, OTHER, SDKS, Prepared, Recipe, prepare, recipe_for, shell_key
-from dragoman.cli.run import answers, child_environment, run_child
+from dragoman.cli.client_setup import (
+    ANY_COMMAND,
+    CLIENTS,
+    SDKS,
+    ChildSetup,
+    ClientSetup,
+    fill_setup,
+    find_setup,
+    shell_key,
+)
+from dragoman.cli.detection import detect_upstreams
+from dragoman.cli.run import child_environment, is_served, run_child
 from dragoman.gateway.config import assemble
 from dragoman.gateway.listing import Listed
 
 URL, KEY, MODEL = "http://127.0.0.1:1", "dgm_the-key", "m-1"
-EVERY = pytest.mark.parametrize("recipe", [*CLIENTS, *SDKS, OTHER], ids=lambda recipe: recipe.name)
+EVERY = pytest.mark.parametrize("recipe", [*CLIENTS, *SDKS, ANY_COMMAND], ids=lambda recipe: recipe.name)
 
 
-def made(recipe: Recipe, **more: object) -> Prepared:
-    return prepare(recipe, url=URL, key=KEY, model=MODEL, **more)  # type: ignore[arg-type]
+def made(recipe: ClientSetup, **more: object) -> ChildSetup:
+    return fill_setup(recipe, url=URL, key=KEY, model=MODEL, **more)  # type: ignore[arg-type]
 
 
 @EVERY
 def test_a_recipe_is_filled_in_whole_gives_the_key_by_variable_only_and_takes_away_nothing_it_gives(
-    recipe: Recipe,
+    recipe: ClientSetup,
 ) -> None:
     for asked in ("", "another"):
         for answered in (True, False):
-            done = made(recipe, asked=asked, answers=lambda name, yes=answered: yes)
+            done = made(recipe, asked=asked, is_served=lambda name, yes=answered: yes)
             text = " ".join([*done.env.values(), *done.args])
             assert not re.search(r"\{(url|key|model|models)\}", text)
             assert KEY in done.env.values()
@@ -41,7 +50,7 @@ def test_a_recipe_is_filled_in_whole_gives_the_key_by_variable_only_and_takes_aw
 
 
 @EVERY
-def test_addresses_end_where_the_family_of_sdks_wants_them_to(recipe: Recipe) -> None:
+def test_addresses_end_where_the_family_of_sdks_wants_them_to(recipe: ClientSetup) -> None:
     for name, value in made(recipe).env.items():
         if name in ("ANTHROPIC_BASE_URL", "ANTHROPIC_HOST", "GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL"):
             assert value == URL
@@ -50,27 +59,27 @@ def test_addresses_end_where_the_family_of_sdks_wants_them_to(recipe: Recipe) ->
 
 
 @pytest.mark.parametrize("recipe", CLIENTS, ids=lambda recipe: recipe.name)
-def test_a_wanted_model_reaches_the_client(recipe: Recipe) -> None:
+def test_a_wanted_model_reaches_the_client(recipe: ClientSetup) -> None:
     done = made(recipe, asked="wanted-model")
     assert "wanted-model" in " ".join([*done.env.values(), *done.args])
 
 
 def test_a_clients_own_names_stay_while_somebody_answers_them() -> None:
-    claude = recipe_for("claude", {})
+    claude = find_setup("claude", {})
     assert "ANTHROPIC_MODEL" not in made(claude).env
-    some = made(claude, answers=lambda name: "haiku" not in name)
+    some = made(claude, is_served=lambda name: "haiku" not in name)
     assert some.env["ANTHROPIC_DEFAULT_HAIKU_MODEL"] == MODEL
     assert "ANTHROPIC_DEFAULT_OPUS_MODEL" not in some.env
 
 
 def test_a_client_is_known_by_the_name_of_its_file() -> None:
-    assert recipe_for("/opt/tools/codex", {}).name == "codex"
-    assert recipe_for("my-codex", {}) == OTHER
+    assert find_setup("/opt/tools/codex", {}).name == "codex"
+    assert find_setup("my-codex", {}) == ANY_COMMAND
 
 
 def test_opencode_is_told_the_models_and_their_limits_where_both_are_known() -> None:
     listed = [Listed("a", "u", "openai", "a", 10, 5), Listed("b", "u", "openai", "b", 10)]
-    text = made(recipe_for("opencode", {}), listed=listed).env["OPENCODE_CONFIG_CONTENT"]
+    text = made(find_setup("opencode", {}), listed=listed).env["OPENCODE_CONFIG_CONTENT"]
     models = json.loads(text)["provider"]["dragoman"]["models"]
     assert models == {
         MODEL: {"name": MODEL},
@@ -82,9 +91,9 @@ def test_opencode_is_told_the_models_and_their_limits_where_both_are_known() -> 
 def test_a_name_that_a_service_with_a_closed_list_does_not_have_is_not_answered() -> None:
     text = '[upstreams.kiro]\npreset = "kiro"\n'
     config = assemble(text, None, {"HOME": "/nowhere"}, {}).config
-    assert answers(config, "claude-sonnet-4-5")
-    assert not answers(config, "claude-opus-5-5")
-    assert not answers(config, "gpt-4o")
+    assert is_served(config, "claude-sonnet-4-5")
+    assert not is_served(config, "claude-opus-5-5")
+    assert not is_served(config, "gpt-4o")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +106,7 @@ def test_a_name_that_a_service_with_a_closed_list_does_not_have_is_not_answered(
     ],
 )
 def test_loopback_is_spared_from_proxies(given: dict[str, str], spared: str | None) -> None:
-    child = child_environment(given, Prepared({}, (), ()), set())
+    child = child_environment(given, ChildSetup({}, (), ()), set())
     assert child.get("NO_PROXY") == child.get("no_proxy") == spared
 
 
@@ -122,7 +131,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_a_variable_of_white_space_is_no_key(tmp_path: Path) -> None:
-    found = search({"HOME": str(tmp_path), "OPENAI_API_KEY": " \n", "ANTHROPIC_API_KEY": "sk-1"})
+    found = detect_upstreams({"HOME": str(tmp_path), "OPENAI_API_KEY": " \n", "ANTHROPIC_API_KEY": "sk-1"})
     assert [find.preset for find in found] == ["anthropic"]
 
 
@@ -153,5 +162,5 @@ def test_a_shell_finds_the_key_in_a_file_at_home_whatever_its_name(tmp_path: Pat
 
 
 def test_what_is_printed_for_a_shell_is_one_comment_whatever_the_model_is_called() -> None:
-    lines = run.then("codex", ("-c", 'model="x\nexit 5"'))
+    lines = run.start_comment("codex", ("-c", 'model="x\nexit 5"'))
     assert all(line.startswith("#") for line in lines.splitlines())

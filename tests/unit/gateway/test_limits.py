@@ -40,7 +40,7 @@ from dragoman.gateway.limits import (
     check_tree,
 )
 from dragoman.gateway.policy import REQUEST, Budget, Patience, next_step, pick_error, with_reset
-from dragoman.http.exchange import ANY_PACE, Exchange, Pace
+from dragoman.http.exchange import DEFAULT_BODY_TIMEOUT, BodyTimeout, Exchange
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.wire import jsonio
@@ -261,7 +261,7 @@ OURS: Headers = (("host", "localhost"), ("x-api-key", KEY), ("content-length", "
 class Asking(Exchange[Account]):
     """An exchange that nobody carries."""
 
-    async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
+    async def body(self, limit: int, pace: BodyTimeout = DEFAULT_BODY_TIMEOUT) -> bytes:
         return b""
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None: ...

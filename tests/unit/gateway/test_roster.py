@@ -29,8 +29,8 @@ from dragoman.gateway.memory import Holder, Holders, Memory
 from dragoman.gateway.stored import StoredAnswer
 from dragoman.http.exchange import Owner
 from dragoman.http.server import serving as roster_module
-from dragoman.http.server.connection import Connection
-from dragoman.http.server.serving import Acceptor, HttpServer, Roster, Shed
+from dragoman.http.server.connection import ServerConnection
+from dragoman.http.server.serving import Acceptor, ConnectionRegistry, HttpServer, ShedResult
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
@@ -48,12 +48,12 @@ class One:
 
 
 def filled(*peers: str) -> tuple[Any, list[One]]:
-    roster: Any = Roster()
+    connections: Any = ConnectionRegistry()
     members = [One(peer) for peer in peers]
     for member in members:
-        roster.add(member)
-        roster.hear(member)
-    return roster, members
+        connections.add(member)
+        connections.mark_received(member)
+    return connections, members
 
 
 @pytest.mark.parametrize("peer", ["", "late"])
@@ -61,26 +61,30 @@ def test_s11_to_shed_one_of_many_takes_no_more_steps_than_one_of_few(peer: str) 
     """S11: for a peer with too many connections, those of all others were looked at, for each new one."""
 
     def work(others: int) -> int:
-        roster, _ = filled(*(["early"] * others), *(["late"] * 100))
-        return instructions(lambda: roster.shed(peer))
+        connections, _ = filled(*(["early"] * others), *(["late"] * 100))
+        return instructions(lambda: connections.shed(peer))
 
     assert work(5000) <= work(10) + 5
 
 
 def test_a_roster_counts_a_renamed_connection_for_the_client_and_keeps_what_it_has_done() -> None:
-    roster, (first, second) = filled("proxy", "proxy")
+    connections, (first, second) = filled("proxy", "proxy")
     silent = One("proxy")
-    roster.add(silent)
+    connections.add(silent)
     for member in (first, second, silent):
-        roster.rename(member, "client")
-    assert (roster.of("proxy"), roster.of("client"), roster.unproven) == (0, 3, 2)
-    assert roster.shed("client") is Shed.CLOSED and first.closed
-    roster.hear(second, let_in=True)
-    assert roster.shed("client") is Shed.CLOSED and silent.closed and not second.closed
-    roster.remove(second)
-    roster.remove(second)
-    roster.rename(second, "other")
-    assert len(roster) == 0 and roster._by_peer == {} and roster.unproven == 0
+        connections.move_to_peer(member, "client")
+    assert (connections.count_of_peer("proxy"), connections.count_of_peer("client"), connections.unadmitted) == (
+        0,
+        3,
+        2,
+    )
+    assert connections.shed("client") is ShedResult.CLOSED and first.closed
+    connections.mark_received(second, is_admitted=True)
+    assert connections.shed("client") is ShedResult.CLOSED and silent.closed and not second.closed
+    connections.remove(second)
+    connections.remove(second)
+    connections.move_to_peer(second, "other")
+    assert len(connections) == 0 and connections._by_peer == {} and connections.unadmitted == 0
 
 
 def test_s11_one_turn_does_not_shed_a_connection_whose_request_was_just_read() -> None:
@@ -92,11 +96,11 @@ def test_s11_one_turn_does_not_shed_a_connection_whose_request_was_just_read() -
         carrier = HttpServer(answer)
         with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
             listening.setblocking(False)
-            acceptor = Acceptor(listening, carrier, most=8, most_of_peer=lambda _: 8, exhausted=lambda _: None)
-            members = [Connection(carrier, peer=f"192.0.2.{number}") for number in range(8)]
+            acceptor = Acceptor(listening, carrier, most=8, max_of_peer=lambda _: 8, on_exhausted=lambda _: None)
+            members = [ServerConnection(carrier, peer=f"192.0.2.{number}") for number in range(8)]
             for member in members:
-                carrier.roster.add(member)
-                carrier.roster.hear(member)
+                carrier.connections.add(member)
+                carrier.connections.mark_received(member)
             for _ in range(32):
                 stack.enter_context(socket.create_connection(listening.getsockname()))
             acceptor._accept()
@@ -135,42 +139,42 @@ def test_in_a_full_pool_the_oldest_of_equals_gives_way_not_the_newcomer() -> Non
 
 def test_grace_counts_from_when_a_connection_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roster_module, "_SHORT_GRACE", 0.0)
-    roster: Any = Roster()
+    connections: Any = ConnectionRegistry()
     fresh = One("peer")
     fresh.since = monotonic()
-    roster.add(fresh)
-    assert roster.shed() is Shed.LATER and roster.shed("peer") is Shed.LATER
-    roster.hurry(fresh)
-    assert roster.shed("peer") is Shed.CLOSED and fresh.closed
-    assert roster.shed("peer") is Shed.NOTHING
+    connections.add(fresh)
+    assert connections.shed() is ShedResult.LATER and connections.shed("peer") is ShedResult.LATER
+    connections.shorten_grace(fresh)
+    assert connections.shed("peer") is ShedResult.CLOSED and fresh.closed
+    assert connections.shed("peer") is ShedResult.NOTHING
 
 
 def test_slow_bodies_give_way_when_all_connections_have_requests_and_others_do_not() -> None:
-    roster, members = filled("a", "a", "b")
+    connections, members = filled("a", "a", "b")
     for member in members:
         member.is_busy = True
-        roster.hear(member, let_in=True)
-    assert roster.shed() is Shed.NOTHING
+        connections.mark_received(member, is_admitted=True)
+    assert connections.shed() is ShedResult.NOTHING
     members[1].is_slow = True
-    assert roster.shed("b") is Shed.NOTHING
-    assert roster.shed() is Shed.CLOSED
+    assert connections.shed("b") is ShedResult.NOTHING
+    assert connections.shed() is ShedResult.CLOSED
     assert [member.closed for member in members] == [False, True, False]
-    assert roster.shed() is Shed.NOTHING
+    assert connections.shed() is ShedResult.NOTHING
 
 
 def test_a_connection_whose_bytes_wait_to_be_read_is_not_closed_as_silent() -> None:
     """A flood of connections makes the system hand over new ones before their bytes have come, or have been read."""
-    roster: Any = Roster()
+    connections: Any = ConnectionRegistry()
     first, second = One("a"), One("a")
     for member in (first, second):
-        roster.add(member)
-    roster.hurry(second)
-    assert roster.shed() is Shed.CLOSED and first.closed  # its grace was over
-    assert roster.shed() is Shed.LATER and not second.closed
+        connections.add(member)
+    connections.shorten_grace(second)
+    assert connections.shed() is ShedResult.CLOSED and first.closed  # its grace was over
+    assert connections.shed() is ShedResult.LATER and not second.closed
     second.since, second.has_unread = 0.0, True
-    assert roster.shed() is Shed.LATER and not second.closed
+    assert connections.shed() is ShedResult.LATER and not second.closed
     second.has_unread = False
-    assert roster.shed() is Shed.CLOSED and second.closed
+    assert connections.shed() is ShedResult.CLOSED and second.closed
 
 
 # --- Who made an answer is remembered within bounds, and only its own client may ask about it

@@ -13,7 +13,7 @@ import pytest
 
 import dragoman
 from dragoman.cli import chat_template, main
-from dragoman.cli.raw_tools import find, looks, rows
+from dragoman.cli.raw_tools import find_calls, list_formats, looks
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import ALIASES, NAMES, TABLES
 from dragoman.filters.raw_tools.filter import _ACTIONS
@@ -172,14 +172,14 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_shipped_format_says_who_writes_it() -> None:
     assert all(table.models for table in TABLES)
-    assert [row.name for row in rows()] == [table.name for table in TABLES]
+    assert [row.name for row in list_formats()] == [table.name for table in TABLES]
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_what_list_shows_of_a_format_is_a_call_of_it(table: Table) -> None:
     value = "x" if table.body in ("markup", "elements", "gemma") else '"x"'
     text = looks(table).replace("VALUE", value).replace("⏎", "\n")
-    calls = [each for each in find(text, table.name) if each.kind != "remark"]
+    calls = [each for each in find_calls(text, table.name) if each.kind != "remark"]
     assert [(call.kind, call.name, json.loads(call.arguments)) for call in calls] == [("call", "NAME", {"KEY": "x"})]
 
 
@@ -310,8 +310,8 @@ def _short_forms() -> dict[str, str]:
 
 
 def _examples() -> list[tuple[str, str]]:
-    rows = re.findall(rf"^\| {_SPAN} \| (call|text) \|", _section("What counts"), re.MULTILINE)
-    return [(_written(answer), result) for _, answer, result in rows]
+    list_formats = re.findall(rf"^\| {_SPAN} \| (call|text) \|", _section("What counts"), re.MULTILINE)
+    return [(_written(answer), result) for _, answer, result in list_formats]
 
 
 def _written(answer: str) -> str:

@@ -16,7 +16,7 @@ import pytest
 import dragoman
 from dragoman.cli import main
 from dragoman.cli.chat_template import Template, TemplateError, read_template, render
-from dragoman.cli.raw_tools_learn import Learnt, learn_from
+from dragoman.cli.raw_tools_learn import LearntTable, learn_from
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import table
 from dragoman.filters.raw_tools.choices import tables_of
@@ -213,7 +213,7 @@ def test_markers_are_compared_by_pieces() -> None:
 
 
 @cache
-def learnt(stem: str) -> Learnt:
+def learnt(stem: str) -> LearntTable:
     return learn_from(template_of(stem), stem)
 
 

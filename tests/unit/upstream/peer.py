@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dragoman.http.client.client import Client
+from dragoman.http.client.client import HttpClient
 
 T = TypeVar("T")
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -119,10 +119,10 @@ async def peer(script: Script, *, tls: ssl.SSLContext | None = None, host: str =
 @contextlib.asynccontextmanager
 async def connected(
     script: Script, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", **settings: Any
-) -> AsyncIterator[tuple[Peer, Client]]:
+) -> AsyncIterator[tuple[Peer, HttpClient]]:
     """Such a server and a client with these settings, which is closed at the end."""
     async with peer(script, tls=tls, host=host) as server:
-        client = Client(**settings)
+        client = HttpClient(**settings)
         try:
             yield server, client
         finally:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from dragoman.errors import BadFrame, ConnectFailed, LocalMisuse, TimedOut, Truncated
-from dragoman.http.addresses import Address, Proxy, choose_proxy, objection, parse_address, parse_proxy
-from dragoman.http.client import dial
+from dragoman.http.addresses import BaseUrl, Proxy, address_problem, choose_proxy, parse_base_url, parse_proxy
+from dragoman.http.client import connecting
 from dragoman.http.client.blocking import send
-from dragoman.http.client.client import Client, Timeouts
+from dragoman.http.client.client import HttpClient, HttpTimeouts
 from dragoman.simulator import Simulator, parse, running_simulator
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
@@ -26,17 +26,17 @@ PROXY = "http://proxy.corp:3128"
 @pytest.mark.parametrize(
     ("url", "address", "authority"),
     [
-        ("https://api.anthropic.com", Address("https", "api.anthropic.com", 443), "api.anthropic.com"),
-        ("http://Host:8000/v1/", Address("http", "host", 8000, "/v1"), "host:8000"),
-        ("https://h:443/a?b=c", Address("https", "h", 443, "/a", "b=c"), "h"),
-        ("http://h:443", Address("http", "h", 443), "h:443"),
-        ("http://[::1]:8080/x", Address("http", "::1", 8080, "/x"), "[::1]:8080"),
-        ("https://[2001:db8::1]", Address("https", "2001:db8::1", 443), "[2001:db8::1]"),
-        ("https://bücher.example", Address("https", "xn--bcher-kva.example", 443), "xn--bcher-kva.example"),
+        ("https://api.anthropic.com", BaseUrl("https", "api.anthropic.com", 443), "api.anthropic.com"),
+        ("http://Host:8000/v1/", BaseUrl("http", "host", 8000, "/v1"), "host:8000"),
+        ("https://h:443/a?b=c", BaseUrl("https", "h", 443, "/a", "b=c"), "h"),
+        ("http://h:443", BaseUrl("http", "h", 443), "h:443"),
+        ("http://[::1]:8080/x", BaseUrl("http", "::1", 8080, "/x"), "[::1]:8080"),
+        ("https://[2001:db8::1]", BaseUrl("https", "2001:db8::1", 443), "[2001:db8::1]"),
+        ("https://bücher.example", BaseUrl("https", "xn--bcher-kva.example", 443), "xn--bcher-kva.example"),
     ],
 )
-def test_a_base_url_is_taken_apart(url: str, address: Address, authority: str) -> None:
-    assert parse_address(url) == address
+def test_a_base_url_is_taken_apart(url: str, address: BaseUrl, authority: str) -> None:
+    assert parse_base_url(url) == address
     assert address.authority == authority
 
 
@@ -55,7 +55,7 @@ def test_a_base_url_is_taken_apart(url: str, address: Address, authority: str) -
 )
 def test_what_is_no_base_url_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(LocalMisuse) as caught:
-        parse_address(url)
+        parse_base_url(url)
     assert "secret" not in str(caught.value)
 
 
@@ -166,7 +166,7 @@ POST = HttpRequest("POST", "/v1/messages", body=b"{}")
     ],
 )
 def test_a_name_does_not_lead_here_nor_to_a_metadata_service(host: str, address: str) -> None:
-    assert address.partition("%")[0].removeprefix("::ffff:") in objection(host, address)
+    assert address.partition("%")[0].removeprefix("::ffff:") in address_problem(host, address)
 
 
 @pytest.mark.parametrize(
@@ -183,19 +183,19 @@ def test_a_name_does_not_lead_here_nor_to_a_metadata_service(host: str, address:
     ],
 )
 def test_what_was_meant_may_be_reached(host: str, address: str) -> None:
-    assert objection(host, address) == ""
+    assert address_problem(host, address) == ""
 
 
 async def test_one_bad_address_of_several_is_enough(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def resolve(host: str, port: int) -> Any:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in ("203.0.113.7", "127.0.0.1")]
 
-    monkeypatch.setattr(dial, "resolve", resolve)
+    monkeypatch.setattr(connecting, "resolve", resolve)
 
-    client = Client()
+    client = HttpClient()
     with pytest.raises(ConnectFailed, match=r"leads to 127\.0\.0\.1"):
         await client.open("https://api.example", POST)
-    assert client.lanes()[0].active == 0
+    assert client.pools()[0].active == 0
     await client.aclose()
 
 
@@ -203,11 +203,11 @@ async def test_a_name_that_is_not_found_in_time_is_a_timeout(run: Run, monkeypat
     async def resolve(host: str, port: int) -> Any:
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(dial, "resolve", resolve)
+    monkeypatch.setattr(connecting, "resolve", resolve)
 
-    client = Client()
+    client = HttpClient()
     with pytest.raises(ConnectFailed, match=r"find the address of api\.example:443 within 0\.1 s") as caught:
-        await client.open("https://api.example", POST, timeouts=Timeouts(dns=0.1))
+        await client.open("https://api.example", POST, timeouts=HttpTimeouts(dns=0.1))
     assert (caught.value.fault.kind, caught.value.fault.status) == ("timeout", 504)
     await client.aclose()
 
@@ -220,10 +220,10 @@ async def test_a_request_that_nobody_takes_is_given_up(run: Run) -> None:
     long = HttpRequest("POST", "/", body=bytes(32 << 20))
     async with connected(deaf, sweep_seconds=0.05) as (server, client):
         with pytest.raises(TimedOut, match=r"did not take the request within 0\.3 s"):
-            await client.open(server.url, long, timeouts=Timeouts(write=0.3))
+            await client.open(server.url, long, timeouts=HttpTimeouts(write=0.3))
         # Once it is taken, only the other deadlines count.
         with pytest.raises(TimedOut, match="gave no answer"):
-            await client.open(server.url, POST, timeouts=Timeouts(write=0.1, head=0.5))
+            await client.open(server.url, POST, timeouts=HttpTimeouts(write=0.1, head=0.5))
 
 
 def gzipped(status: bytes, body: bytes) -> bytes:
@@ -233,7 +233,7 @@ def gzipped(status: bytes, body: bytes) -> bytes:
 async def test_an_answer_in_gzip_is_refused_but_a_refusal_keeps_its_status(run: Run) -> None:
     packed = gzip.compress(b"x" * 1000)
 
-    client = Client()
+    client = HttpClient()
     async with peer(once(gzipped(b"200 OK", packed))) as server:
         with pytest.raises(BadFrame, match=r"compressed \('gzip'\), which was not asked for"):
             await client.open(server.url, POST)
@@ -256,7 +256,7 @@ SLOW = parse('[[turn]]\nparts = [{ text = "Begin." }, { wait = 600.0 }, { text =
 
 def test_the_head_comes_first_and_the_body_as_it_comes() -> None:
     with running_simulator("openai") as service:
-        head, body = send(service.url, ASKED, timeouts=Timeouts())
+        head, body = send(service.url, ASKED, timeouts=HttpTimeouts())
         assert (head.status, head.header("content-type").partition(";")[0]) == (200, "text/event-stream")
         assert b"".join(body).endswith(b"data: [DONE]\n\n")
         assert service.requests[0].wait(60) == "whole"
@@ -264,7 +264,7 @@ def test_the_head_comes_first_and_the_body_as_it_comes() -> None:
 
 def test_a_body_that_is_closed_closes_the_connection() -> None:
     with running_simulator("openai", script=SLOW) as service:
-        _, body = send(service.url, ASKED, timeouts=Timeouts())
+        _, body = send(service.url, ASKED, timeouts=HttpTimeouts())
         assert next(body)
         body.close()
         assert service.requests[0].wait(60) == "gone"
@@ -272,31 +272,31 @@ def test_a_body_that_is_closed_closes_the_connection() -> None:
 
 def test_what_fails_is_raised_where_the_request_was_made() -> None:
     with pytest.raises(ConnectFailed):
-        send("http://127.0.0.1:1", ASKED, timeouts=Timeouts())
+        send("http://127.0.0.1:1", ASKED, timeouts=HttpTimeouts())
     with pytest.raises(LocalMisuse):
-        send("http://127.0.0.1:1", HttpRequest("GET", "no path"), timeouts=Timeouts())
+        send("http://127.0.0.1:1", HttpRequest("GET", "no path"), timeouts=HttpTimeouts())
     cut = parse('[[turn]]\ntext = "Hello, how are you?"\ncut = { byte = 150, how = "close" }')
     with running_simulator("openai", script=cut) as service:
-        head, body = send(service.url, ASKED, timeouts=Timeouts())
+        head, body = send(service.url, ASKED, timeouts=HttpTimeouts())
         with pytest.raises(Truncated):
             list(body)
         assert head.status == 200
     with running_simulator("openai", script=SLOW) as service:
-        _, body = send(service.url, ASKED, timeouts=Timeouts(idle=0.1))
+        _, body = send(service.url, ASKED, timeouts=HttpTimeouts(idle=0.1))
         with pytest.raises(TimedOut):
             list(body)
 
 
 async def test_it_works_inside_of_a_running_loop() -> None:
     with running_simulator("openai") as service:
-        head, body = send(service.url, ASKED, timeouts=Timeouts())
+        head, body = send(service.url, ASKED, timeouts=HttpTimeouts())
         assert (head.status, bool(b"".join(body))) == (200, True)
 
 
 async def test_nothing_is_read_while_a_piece_is_being_used() -> None:
     script = parse(f'[[turn]]\ntext = "{"x" * 2_000_000}"\nchunk = 50000')
     async with Simulator("openai", script=script) as service:
-        client = Client()
+        client = HttpClient()
         reply = await client.open(service.url, ASKED)
         pieces = reply.pieces()
         size = len(await anext(pieces))

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from dragoman.errors import BadFrame, ConnectFailed, LocalMisuse, Reset, TimedOut
-from dragoman.http.client.client import Client, PoolLimits, Reply, Timeouts
+from dragoman.http.client.client import ClientResponse, HttpClient, HttpTimeouts, PoolLimits
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.peer import OK, Script, Talk, connected, once, peer, until
@@ -99,11 +99,11 @@ async def test_eight_megabytes_arrive_whole_through_pauses(run: Run) -> None:
             loop.call_soon(reply.resume)
 
         await reply.pump(sink)
-        assert client.lanes()[0].idle == 1
+        assert client.pools()[0].idle == 1
     assert size == 8 * MIB
 
 
-def _pause_at_the_last(reply: Reply, piece: bytes) -> None:
+def _pause_at_the_last(reply: ClientResponse, piece: bytes) -> None:
     if piece.endswith(b"k"):
         reply.pause()
 
@@ -141,7 +141,7 @@ async def test_a_reply_that_is_not_read_holds_little_memory_and_stops_the_upstre
 
     size = 0
     async with connected(script, sweep_seconds=0.02) as (server, client):
-        reply = await client.open(server.url, POST, timeouts=Timeouts(idle=0.1))
+        reply = await client.open(server.url, POST, timeouts=HttpTimeouts(idle=0.1))
         if pumping:
             reply.pause()
 
@@ -184,7 +184,7 @@ async def test_cancelling_closes_the_connection(run: Run, answer: bytes) -> None
         with pytest.raises(asyncio.CancelledError):
             await task
         await until(lambda: server.open == 0)
-        state = client.lanes()[0]
+        state = client.pools()[0]
         assert (state.active, state.idle) == (0, 0)
 
 
@@ -201,7 +201,7 @@ async def test_what_the_reader_raises_comes_out_of_pump_and_closes(run: Run) -> 
 
         with pytest.raises(BadFrame, match="not a frame"):
             await reply.pump(sink)
-        await until(lambda: (seen, server.open, client.lanes()[0].active) == (3, 0, 0))
+        await until(lambda: (seen, server.open, client.pools()[0].active) == (3, 0, 0))
 
 
 async def test_closing_a_reply_ends_its_pump_but_not_as_if_it_were_whole(run: Run) -> None:
@@ -213,7 +213,7 @@ async def test_closing_a_reply_ends_its_pump_but_not_as_if_it_were_whole(run: Ru
         reply.close()
         reply.pause()
         reply.resume()
-        await until(lambda: (server.open, client.lanes()[0].active) == (0, 0))
+        await until(lambda: (server.open, client.pools()[0].active) == (0, 0))
 
 
 async def test_closing_a_whole_reply_keeps_its_connection(run: Run) -> None:
@@ -221,19 +221,19 @@ async def test_closing_a_whole_reply_keeps_its_connection(run: Run) -> None:
         reply = await client.open(server.url, POST)
         assert await reply.read(10) == b"ok"
         reply.close()
-        assert client.lanes()[0].idle == 1
+        assert client.pools()[0].idle == 1
 
 
 # Deadlines
 
 SILENT = {
-    "no answer": (b"", Timeouts(head=0.1)),
-    "a head that dribbles": (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 1000, Timeouts(head=0.1)),
-    "silence in the body": (CHUNKED + b"2\r\nok\r\n", Timeouts(idle=0.1)),
-    "silence after the head": (CHUNKED, Timeouts(idle=0.1)),
+    "no answer": (b"", HttpTimeouts(head=0.1)),
+    "a head that dribbles": (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 1000, HttpTimeouts(head=0.1)),
+    "silence in the body": (CHUNKED + b"2\r\nok\r\n", HttpTimeouts(idle=0.1)),
+    "silence after the head": (CHUNKED, HttpTimeouts(idle=0.1)),
     # The total includes the time to connect, which may be long on a busy machine.
-    "no answer, in total": (b"", Timeouts(total=2.0)),
-    "a body that never ends": (CHUNKED + b"1\r\nx\r\n" * 4000, Timeouts(total=2.0)),
+    "no answer, in total": (b"", HttpTimeouts(total=2.0)),
+    "a body that never ends": (CHUNKED + b"1\r\nx\r\n" * 4000, HttpTimeouts(total=2.0)),
 }
 
 
@@ -255,13 +255,13 @@ async def test_a_deadline_ends_the_exchange_and_closes_its_connection(run: Run, 
             await (await client.open(server.url, POST, timeouts=timeouts)).pump(lambda _: None)
         took = loop.time() - began
         assert ("2 s" if timeouts.total == 2.0 else "0.1 s") in str(caught.value)
-        await until(lambda: (server.open, client.lanes()[0].active) == (0, 0))
+        await until(lambda: (server.open, client.pools()[0].active) == (0, 0))
         assert took > 0.09
 
 
 async def test_a_stream_that_keeps_talking_is_not_idle(run: Run) -> None:
     async with connected(ticking(12, 0.1), sweep_seconds=0.02) as (server, client):
-        body = await (await client.open(server.url, POST, timeouts=Timeouts(idle=0.8))).read(1000)
+        body = await (await client.open(server.url, POST, timeouts=HttpTimeouts(idle=0.8))).read(1000)
         assert body.count(b"data") == 12
 
 
@@ -270,7 +270,7 @@ async def test_one_sweeper_serves_all_and_stops_when_nothing_is_left(run: Run) -
         server,
         client,
     ):
-        calls = [client.open(server.url, POST, timeouts=Timeouts(idle=0.1)) for _ in range(20)]
+        calls = [client.open(server.url, POST, timeouts=HttpTimeouts(idle=0.1)) for _ in range(20)]
         replies = await asyncio.gather(*calls)
         ends = await asyncio.gather(*(reply.pump(lambda _: None) for reply in replies), return_exceptions=True)
         assert [type(end) for end in ends] == [TimedOut] * 20
@@ -281,10 +281,10 @@ async def test_one_sweeper_serves_all_and_stops_when_nothing_is_left(run: Run) -
 
 
 async def test_a_refused_connection_says_so(run: Run) -> None:
-    client = Client()
+    client = HttpClient()
     with pytest.raises(ConnectFailed) as caught:
         await client.open("http://127.0.0.1:1", POST)
-    assert client.lanes()[0].active == 0
+    assert client.pools()[0].active == 0
     await client.aclose()
     error = caught.value
     assert "127.0.0.1:1" in str(error)
@@ -293,7 +293,7 @@ async def test_a_refused_connection_says_so(run: Run) -> None:
 
 
 async def test_a_name_that_is_none_says_so(run: Run) -> None:
-    client = Client()
+    client = HttpClient()
     with pytest.raises(ConnectFailed, match=r"nobody\.invalid:80"):
         await client.open("http://nobody.invalid", POST)
     await client.aclose()
@@ -314,10 +314,10 @@ async def black_hole() -> tuple[str, list[socket.socket]]:
     return f"http://127.0.0.1:{listener.getsockname()[1]}", [listener, *fillers]
 
 
-@pytest.mark.parametrize("timeouts", [Timeouts(connect=0.2), Timeouts(total=0.2)], ids=["connect", "total"])
-async def test_a_connection_that_never_comes_fails_in_time_and_as_not_sent(run: Run, timeouts: Timeouts) -> None:
+@pytest.mark.parametrize("timeouts", [HttpTimeouts(connect=0.2), HttpTimeouts(total=0.2)], ids=["connect", "total"])
+async def test_a_connection_that_never_comes_fails_in_time_and_as_not_sent(run: Run, timeouts: HttpTimeouts) -> None:
     url, sockets = await black_hole()
-    client = Client()
+    client = HttpClient()
     with pytest.raises(ConnectFailed) as caught:
         await client.open(url, POST, timeouts=timeouts)
     await client.aclose()
@@ -345,10 +345,10 @@ async def test_a_dead_address_costs_a_quarter_of_a_second_not_the_whole_deadline
             async def getaddrinfo(self, *_: object, **__: object) -> object:
                 return answers
 
-        monkeypatch.setattr("dragoman.http.client.dial.asyncio.get_running_loop", Names)
+        monkeypatch.setattr("dragoman.http.client.connecting.asyncio.get_running_loop", Names)
         began = loop.time()
-        client = Client()
-        reply = await client.open("http://localhost", POST, timeouts=Timeouts(connect=50.0))
+        client = HttpClient()
+        reply = await client.open("http://localhost", POST, timeouts=HttpTimeouts(connect=50.0))
         took = loop.time() - began
         monkeypatch.undo()
         await until(

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from dragoman.errors import BadFrame, LocalMisuse, Reset, TooLarge, Truncated
-from dragoman.http.client import reply as replies
-from dragoman.http.client.client import Client
+from dragoman.http.client import response as replies
+from dragoman.http.client.client import HttpClient
 from dragoman.wire.http import HttpRequest, has_dot_segment
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.peer import OK, Script, Talk, answering, connected, looked_at, once, peer, until
@@ -26,11 +26,11 @@ def chunked(*pieces: bytes) -> bytes:
 async def ask(script: Script, request: HttpRequest = POST) -> tuple[int, bytes, int]:
     """Ask once; give status, body and how many connections are kept."""
     async with peer(script) as server:
-        client = Client()
+        client = HttpClient()
         try:
             reply = await client.open(server.url, request)
             body = await reply.read(1 << 24)
-            return reply.status, body, client.lanes()[0].idle
+            return reply.status, body, client.pools()[0].idle
         finally:
             await client.aclose()
 
@@ -127,7 +127,7 @@ def test_a_reset_is_a_reset_even_where_the_end_of_the_connection_would_do(run: R
 
 async def test_what_came_before_a_cut_is_handed_out_first(run: Run) -> None:
     async with peer(once(CHUNKED + b"5\r\nhello\r\n3\r\nhe")) as server:
-        client, got = Client(), bytearray()
+        client, got = HttpClient(), bytearray()
         reply = await client.open(server.url, POST)
         await asyncio.sleep(0.05)  # the cut comes before anybody reads
         with pytest.raises(Truncated):
@@ -243,7 +243,7 @@ async def test_a_body_past_the_limit_is_too_large_and_closes(run: Run, answer: b
         with pytest.raises(TooLarge):
             await (await client.open(server.url, POST)).read(99)
         await until(lambda: server.open == 0)
-        assert client.lanes()[0].active == 0
+        assert client.pools()[0].active == 0
 
 
 def test_a_redirect_is_an_answer_like_any_other(run: Run) -> None:
@@ -256,8 +256,8 @@ def test_a_redirect_is_an_answer_like_any_other(run: Run) -> None:
 FORGED = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged"
 
 
-async def body_of(client: Client, url: str, lane: str = "") -> bytes:
-    reply = await client.open(url, GET, lane=lane)
+async def body_of(client: HttpClient, url: str, pool: str = "") -> bytes:
+    reply = await client.open(url, GET, pool=pool)
     return await reply.read(100)
 
 
@@ -271,10 +271,10 @@ async def test_s14_upstreams_and_credentials_of_one_origin_share_no_connection(r
     """S14: one connection served all upstreams of an origin."""
 
     async with connected(good) as (server, client):
-        for lane in ("one key-1", "two key-1", "one key-2", "one key-1", "two key-1"):
-            await body_of(client, server.url, lane)
+        for pool in ("one key-1", "two key-1", "one key-2", "one key-1", "two key-1"):
+            await body_of(client, server.url, pool)
         assert server.connections == 3
-        assert sorted(state.idle for state in client.lanes()) == [1, 1, 1]
+        assert sorted(state.idle for state in client.pools()) == [1, 1, 1]
 
 
 @pytest.mark.parametrize("late", [FORGED, b"H", b"\r\n", b"0\r\n\r\n", b"data: x\n\n"])
@@ -336,10 +336,10 @@ async def test_s14_bytes_on_an_idle_connection_close_it(run: Run) -> None:
 
     async with connected(script) as (server, client):
         await body_of(client, server.url)
-        assert client.lanes()[0].idle == 1
+        assert client.pools()[0].idle == 1
         may_send.set()
         await asyncio.wait_for(closed.wait(), 10)
-        assert client.lanes()[0].idle == 0
+        assert client.pools()[0].idle == 0
 
 
 @pytest.mark.parametrize(

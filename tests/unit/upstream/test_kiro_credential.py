@@ -17,10 +17,10 @@ from dragoman.errors import ConnectFailed
 from dragoman.gateway.backend import ConfiguredKey
 from dragoman.gateway.secrets import literal, plain
 from dragoman.simulator import running_simulator
-from dragoman.upstream.credentials import CredentialFault, Secret
+from dragoman.upstream.credentials import CredentialFault, SecretText
 from dragoman.upstream.kiro.cli_store import CliStore
 from dragoman.upstream.kiro.credential import KiroCredential
-from dragoman.upstream.kiro.stores import KeyStore, OwnStore, Store
+from dragoman.upstream.kiro.stores import ApiKeyStore, OwnStore, TokenStore
 from dragoman.upstream.kiro.token import Endpoints, Token, render_time
 from dragoman.wire.http import HttpRequest, HttpResponse
 from tests.unit.upstream.kiro_world import (
@@ -133,7 +133,7 @@ async def test_a_caller_that_leaves_does_not_take_the_refresh_along(tmp_path: Pa
     await asyncio.sleep(0.05)
     caller.cancel()
     await subject.aclose()
-    assert store.load().refresh == Secret("refresh-2")
+    assert store.load().refresh == SecretText("refresh-2")
 
 
 # --- nothing is lost
@@ -143,8 +143,8 @@ def test_the_old_refresh_token_is_kept_when_none_is_returned(tmp_path: Path) -> 
     with running_simulator("kiro", script=tokens(refresh=["refresh-1"], rotate=False)) as simulator:
         store = own(tmp_path)
         token = asyncio.run(credential(store, fetch, endpoints=at(simulator)).token())
-    assert token.refresh == Secret("refresh-1")
-    assert (store.load().refresh, store.load().access.reveal()[:10]) == (Secret("refresh-1"), "sim-access")
+    assert token.refresh == SecretText("refresh-1")
+    assert (store.load().refresh, store.load().access.reveal()[:10]) == (SecretText("refresh-1"), "sim-access")
 
 
 async def test_a_token_that_another_program_refreshed_is_picked_up_without_a_call(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ async def test_a_refreshed_token_that_cannot_be_written_is_used_and_written_late
     assert bearer(await subject.sign(CHAT)) == "access-3"
     assert (subject.describe()["unsaved"], subject.describe()["problem"]) == (False, "")
     assert [json.loads(request.body)["refreshToken"] for _, request in service.calls] == ["refresh-1", "refresh-2"]
-    assert (inner.load().access, inner.load().refresh) == (Secret("access-3"), Secret("refresh-3"))
+    assert (inner.load().access, inner.load().refresh) == (SecretText("access-3"), SecretText("refresh-3"))
 
 
 def test_a_login_that_cannot_be_written_is_not_refreshed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_a_good_token_is_used_from_a_place_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = own(tmp_path, expires_at=LIVE)
-    monkeypatch.setattr("dragoman.upstream.kiro.credential.locked", None)
+    monkeypatch.setattr("dragoman.upstream.kiro.credential.file_lock", None)
     assert bearer(asyncio.run(credential(store, Service(grants()).fetch).sign(CHAT))) == "access-1"
 
 
@@ -249,7 +249,7 @@ def test_kiro_clis_own_row_is_renewed(tmp_path: Path) -> None:
     )
     with running_simulator("kiro", script=tokens(refresh=["refresh-1"])) as simulator:
         asyncio.run(credential(CliStore(path), fetch, endpoints=at(simulator)).sign(CHAT))
-    assert CliStore(path).load().refresh == Secret("sim-refresh-1")
+    assert CliStore(path).load().refresh == SecretText("sim-refresh-1")
 
 
 # --- trouble, and what people are told
@@ -319,13 +319,13 @@ def test_what_lasts_says_to_log_in(tmp_path: Path, answer: HttpResponse, words: 
     fault = fault_of(credential(own(tmp_path, **IDC), Service(lambda _: answer).fetch))
     assert words in str(fault)
     assert "dragoman auth login kiro" in str(fault)
-    assert (fault.lasting, fault.fault.kind) == (True, "auth")
+    assert (fault.is_permanent, fault.fault.kind) == (True, "auth")
 
 
 @pytest.mark.parametrize("trouble", [BROKEN, told({}, 429), told({}), ConnectFailed("no route"), told([1])])
 def test_what_passes_is_no_reason_to_log_in(tmp_path: Path, trouble: HttpResponse | Exception) -> None:
     fault = fault_of(credential(own(tmp_path), Service(lambda _: trouble).fetch))
-    assert (fault.lasting, fault.fault.status) == (False, 503)
+    assert (fault.is_permanent, fault.fault.status) == (False, 503)
     assert "login" not in str(fault)
 
 
@@ -339,7 +339,7 @@ def test_a_service_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("dragoman.upstream.kiro.credential._TIMEOUT", 0.05)
     fault = fault_of(credential(own(tmp_path), Service(grants(), delay=5).fetch))
     assert "did not answer" in str(fault)
-    assert not fault.lasting
+    assert not fault.is_permanent
 
 
 def test_a_login_without_a_refresh_token_or_registration_says_what_it_lacks(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ async def test_secrets_are_in_no_log_no_description_and_no_error(
 # --- what goes out
 
 
-def signed(store: Store, using: Service | None = None, request: HttpRequest = CHAT, **more: Any) -> HttpRequest:
+def signed(store: TokenStore, using: Service | None = None, request: HttpRequest = CHAT, **more: Any) -> HttpRequest:
     return asyncio.run(credential(store, (using or Service(grants())).fetch, **more).sign(request))
 
 
@@ -387,7 +387,7 @@ def test_headers_name_us_and_nobody_else(tmp_path: Path) -> None:
 
 
 def test_an_api_key_is_sent_as_one_without_a_profile_and_never_renewed() -> None:
-    subject = credential(KeyStore(Secret("ksk_1")), Service(grants()).fetch, profile="auto")
+    subject = credential(ApiKeyStore(SecretText("ksk_1")), Service(grants()).fetch, profile="auto")
     request = asyncio.run(subject.sign(CHAT))
     assert (bearer(request), request.header("tokentype"), request.body) == ("ksk_1", "API_KEY", CHAT.body)
     assert not asyncio.run(subject.refused(403, request))
@@ -408,7 +408,7 @@ def test_an_external_provider_is_asked_by_form_at_its_own_endpoint(tmp_path: Pat
         "scope": ["a b"],
     }
     assert request.header("tokentype") == "EXTERNAL_IDP"
-    assert store.load().refresh == Secret("sim-refresh-1")
+    assert store.load().refresh == SecretText("sim-refresh-1")
 
 
 @pytest.mark.parametrize("endpoint", ["http://login.example/t", "ftp://x/", "", "https://a@b/"])

@@ -16,8 +16,8 @@ import pytest
 from dragoman.cli import auth
 from dragoman.errors import Reset
 from dragoman.simulator import Simulator, running_simulator
-from dragoman.upstream.credentials import CredentialFault, Secret
-from dragoman.upstream.kiro.finding import Places, open_store
+from dragoman.upstream.credentials import CredentialFault, SecretText
+from dragoman.upstream.kiro.logins import KiroPaths, open_store
 from dragoman.upstream.kiro.sign_in import DeviceLogin
 from dragoman.upstream.kiro.token import Token, render_time
 from dragoman.wire.http import HttpRequest, HttpResponse
@@ -80,7 +80,11 @@ def test_a_device_login_polls_as_it_is_told_and_keeps_what_a_refresh_needs() -> 
     assert (token.kind, token.region, token.start_url, token.provider) == (
         "idc", "eu-west-1", "https://corp.awsapps.com/start", "Enterprise",
     )  # fmt: skip
-    assert (token.client_id, token.client_secret, token.refresh) == ("c", Secret("client-secret-1"), Secret("r"))
+    assert (token.client_id, token.client_secret, token.refresh) == (
+        "c",
+        SecretText("client-secret-1"),
+        SecretText("r"),
+    )
     assert (token.expires_at, token.client_expires_at) == (NOW + 3600, NOW + 86400)
 
 
@@ -175,7 +179,7 @@ def test_login_list_refresh_with_the_simulator(home: Path, capsys: pytest.Captur
         told_to = capsys.readouterr()
         assert told_to.out == "own:default\n"
         assert "SIM-" in told_to.err
-        path = Places().own_file("default")
+        path = KiroPaths().own_file("default")
         assert path.is_relative_to(home)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         before = json.loads(path.read_text())
@@ -210,25 +214,25 @@ def test_import_points_at_the_other_programs_login_and_both_share_it(home: Path)
         kirocli__social__token={"access_token": "a", "refresh_token": "refresh-1", "expires_at": render_time(0)},
     )
     assert run("import", "kiro") == 0
-    own = json.loads(Places().own_file("default").read_text())
+    own = json.loads(KiroPaths().own_file("default").read_text())
     assert own == {"type": "kiro", "use": "cli"}
     with running_simulator("kiro", script=tokens(refresh=["refresh-1"])) as simulator:
         assert run("refresh", "kiro", "--endpoint", simulator.url) == 0
     assert open_store("own").load() == open_store(f"cli:{database}").load()
-    assert open_store("own").load().refresh == Secret("sim-refresh-1")
+    assert open_store("own").load().refresh == SecretText("sim-refresh-1")
 
 
 def test_import_copies_only_when_asked_and_overwrites_only_when_asked(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Places().ide_file.parent.mkdir(parents=True)
-    Places().ide_file.write_text(json.dumps({"accessToken": "a", "refreshToken": "r", "authMethod": "social"}))
+    KiroPaths().ide_file.parent.mkdir(parents=True)
+    KiroPaths().ide_file.write_text(json.dumps({"accessToken": "a", "refreshToken": "r", "authMethod": "social"}))
     assert run("import", "kiro", "--from", "ide", "--copy") == 0
     assert "may end the other's login" in capsys.readouterr().err
-    assert json.loads(Places().own_file("default").read_text())["refresh_token"] == "r"
+    assert json.loads(KiroPaths().own_file("default").read_text())["refresh_token"] == "r"
     assert run("import", "kiro") == 2
     assert run("import", "kiro", "--replace") == 0
-    assert json.loads(Places().own_file("default").read_text()) == {"type": "kiro", "use": "ide"}
+    assert json.loads(KiroPaths().own_file("default").read_text()) == {"type": "kiro", "use": "ide"}
 
 
 def test_an_api_key_comes_from_standard_input_and_not_from_the_command_line(
@@ -241,7 +245,10 @@ def test_an_api_key_comes_from_standard_input_and_not_from_the_command_line(
     assert run("import", "kiro", "--api-key", "--name", "key") == 0
     shown = capsys.readouterr()
     assert "ksk_secret" not in shown.out + shown.err
-    assert (open_store("own:key").load().kind, open_store("own:key").load().access) == ("api_key", Secret("ksk_secret"))
+    assert (open_store("own:key").load().kind, open_store("own:key").load().access) == (
+        "api_key",
+        SecretText("ksk_secret"),
+    )
     assert run("refresh", "kiro", "--from", "own:key") == 0
     assert "needs no refresh" in capsys.readouterr().err
 

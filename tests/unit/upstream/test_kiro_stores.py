@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 import pytest
 from msgspec import structs
 
-from dragoman.upstream.credentials import CredentialFault, Secret
+from dragoman.upstream.credentials import CredentialFault, SecretText
+from dragoman.upstream.kiro.atomic_files import check_replaceable, replace_file
 from dragoman.upstream.kiro.cli_store import CliStore
-from dragoman.upstream.kiro.durable import check_replaceable, replace_file
-from dragoman.upstream.kiro.finding import Places, find, open_store
-from dragoman.upstream.kiro.stores import IdeStore, KeyStore, OwnStore
+from dragoman.upstream.kiro.logins import KiroPaths, find_logins, open_store
+from dragoman.upstream.kiro.stores import ApiKeyStore, IdeStore, OwnStore
 from dragoman.upstream.kiro.token import Token, render_time, render_token
 from tests.unit.upstream.kiro_world import ARN, NOW, cli_database, document, own
 
@@ -50,12 +50,17 @@ def ide(folder: Path, **changed: Any) -> IdeStore:
 
 
 def renewed(token: Token) -> Token:
-    return structs.replace(token, access=Secret("access-2"), refresh=Secret("refresh-2"), expires_at=NOW + 3600)
+    return structs.replace(token, access=SecretText("access-2"), refresh=SecretText("refresh-2"), expires_at=NOW + 3600)
 
 
 def test_the_ide_store_joins_token_registration_and_profile(tmp_path: Path) -> None:
     token = ide(tmp_path).load()
-    assert (token.kind, token.client_id, token.client_secret, token.region) == ("idc", "c", Secret("s"), "eu-west-1")
+    assert (token.kind, token.client_id, token.client_secret, token.region) == (
+        "idc",
+        "c",
+        SecretText("s"),
+        "eu-west-1",
+    )
     assert (token.profile_arn, token.client_expires_at) == (ARN, NOW)
 
 
@@ -85,8 +90,8 @@ def test_a_login_that_another_program_replaced_is_not_overwritten(tmp_path: Path
     store = own(tmp_path)
     was = store.load()
     own(tmp_path, refresh_token="theirs", access_token="theirs-too", expires_at=render_time(NOW + 10))
-    assert store.save(renewed(was), was).refresh == Secret("theirs")
-    assert store.load().access == Secret("theirs-too")
+    assert store.save(renewed(was), was).refresh == SecretText("theirs")
+    assert store.load().access == SecretText("theirs-too")
 
 
 def test_a_file_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
@@ -107,7 +112,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     token = store.load()
     store.save(renewed(token), token)
     assert linked.is_symlink()
-    assert real.load().access == Secret("access-2")
+    assert real.load().access == SecretText("access-2")
     assert store.lock == real.lock  # whoever comes by the other name waits at the same lock
 
 
@@ -154,7 +159,7 @@ def test_a_broken_file_is_a_clear_fault_and_is_not_quoted(tmp_path: Path, conten
 _WRITER = """
 import sys
 from pathlib import Path
-from dragoman.upstream.kiro.durable import replace_file
+from dragoman.upstream.kiro.atomic_files import replace_file
 path, turn = Path(sys.argv[1]), 0
 print("ready", flush=True)
 while True:
@@ -208,8 +213,8 @@ def rows(path: Path) -> dict[str, Any]:
 
 def test_the_cli_store_reads_the_login_that_lives_longest(tmp_path: Path) -> None:
     token = cli(tmp_path).load()
-    assert (token.access, token.kind, token.slot) == (Secret("access-1"), "idc", "kirocli:odic:token")
-    assert (token.client_id, token.client_secret, token.region) == ("c", Secret("s"), "eu-west-1")
+    assert (token.access, token.kind, token.slot) == (SecretText("access-1"), "idc", "kirocli:odic:token")
+    assert (token.client_id, token.client_secret, token.region) == ("c", SecretText("s"), "eu-west-1")
 
 
 def test_the_cli_store_writes_back_to_the_same_key_and_no_other(tmp_path: Path) -> None:
@@ -263,7 +268,7 @@ def test_one_bad_row_does_not_spoil_the_others(tmp_path: Path) -> None:
         kirocli__social__token={"access_token": "cut...off"},
         kirocli__odic__token={"access_token": "good"},
     )
-    assert CliStore(path).load().access == Secret("good")
+    assert CliStore(path).load().access == SecretText("good")
 
 
 def test_a_store_that_another_program_is_writing_is_waited_for_or_refused(
@@ -282,13 +287,13 @@ def test_a_store_that_another_program_is_writing_is_waited_for_or_refused(
 # --- which store is meant
 
 
-def places(home: Path) -> Places:
-    return Places({"HOME": str(home)}, "linux")
+def places(home: Path) -> KiroPaths:
+    return KiroPaths({"HOME": str(home)}, "linux")
 
 
 def test_every_login_of_the_machine_is_found_ours_first(tmp_path: Path) -> None:
     here = places(tmp_path)
-    assert find(here) == []
+    assert find_logins(here) == []
     with pytest.raises(CredentialFault, match="dragoman auth login kiro"):
         open_store("", here)
     for folder in (here.own, here.ide_file.parent):
@@ -297,7 +302,7 @@ def test_every_login_of_the_machine_is_found_ours_first(tmp_path: Path) -> None:
     ide(here.ide_file.parent)
     for name in ("work", "default"):
         OwnStore(here.own_file(name)).write(document())
-    assert [found.spec for found in find(here)] == ["own:default", "own:work", "ide", "cli"]
+    assert [found.spec for found in find_logins(here)] == ["own:default", "own:work", "ide", "cli"]
     assert isinstance(open_store("", here), OwnStore)
     assert isinstance(open_store("ide", here), IdeStore)
     assert isinstance(open_store("cli", here), CliStore)
@@ -322,7 +327,7 @@ def test_an_unknown_spec_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
 def test_places_follow_the_platform(platform: str) -> None:
-    here = Places({"HOME": "/h", "APPDATA": "/roaming", "LOCALAPPDATA": "/local"}, platform)
+    here = KiroPaths({"HOME": "/h", "APPDATA": "/roaming", "LOCALAPPDATA": "/local"}, platform)
     expected = {
         "linux": ("/h/.config/Kiro", "/h/.local/share/kiro-cli"),
         "darwin": ("/h/Library/Application Support/Kiro", "/h/Library/Application Support/kiro-cli"),
@@ -334,5 +339,5 @@ def test_places_follow_the_platform(platform: str) -> None:
 
 
 def test_an_api_key_is_a_token_that_does_not_end() -> None:
-    token = KeyStore(Secret("ksk_1")).load()
-    assert (token.kind, token.expires_at, token.access) == ("api_key", None, Secret("ksk_1"))
+    token = ApiKeyStore(SecretText("ksk_1")).load()
+    assert (token.kind, token.expires_at, token.access) == ("api_key", None, SecretText("ksk_1"))

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from dragoman.errors import ConnectFailed
-from dragoman.upstream.credentials import CredentialFault, Secret
-from dragoman.upstream.kiro.durable import LockHeld
+from dragoman.upstream.credentials import CredentialFault, SecretText
+from dragoman.upstream.kiro.atomic_files import LockTimeout
 from dragoman.upstream.kiro.token import (
     Endpoints,
     Token,
@@ -25,7 +25,7 @@ from dragoman.upstream.kiro.token import (
     region_of_arn,
     render_time,
     render_token,
-    renewed,
+    update_document,
 )
 from tests.unit.upstream.kiro_world import ARN, CHAT, IDC, NOW, SECRETS, Service, credential, document, own, told
 
@@ -94,14 +94,14 @@ def test_a_renewed_document_keeps_its_spelling_and_what_we_do_not_know() -> None
         "expiresAt": "2020-01-01T00:00:00Z",
         "mystery": [1, {"a": None}],
     }
-    token = Token(kind="social", access=Secret("new"), refresh=Secret("r2"), expires_at=NOW)
-    assert renewed(old, token) == {
+    token = Token(kind="social", access=SecretText("new"), refresh=SecretText("r2"), expires_at=NOW)
+    assert update_document(old, token) == {
         "accessToken": "new",
         "refreshToken": "r2",
         "expiresAt": "2027-01-15T08:00:00.000Z",
         "mystery": [1, {"a": None}],
     }
-    assert renewed({"access_token": "old", "expires_at": 1.7e12}, token)["expires_at"] == int(NOW * 1000)
+    assert update_document({"access_token": "old", "expires_at": 1.7e12}, token)["expires_at"] == int(NOW * 1000)
 
 
 @pytest.mark.parametrize("bad", ["abc...xyz", "two words", "line\nbreak", "tab\there", "ünicode"])
@@ -122,9 +122,9 @@ def test_a_document_without_a_token_says_what_to_do(wrong: dict[str, object]) ->
 
 def test_no_secret_shows_itself() -> None:
     token = parse_token(document(**IDC), "x")
-    shown = f"{token!r} {token} {token.access} {token.refresh!r} {[token]} {[Secret('access-1')]}"
+    shown = f"{token!r} {token} {token.access} {token.refresh!r} {[token]} {[SecretText('access-1')]}"
     assert [secret for secret in SECRETS if secret in shown] == []
-    assert token.masked("echo access-1 refresh-1 client-secret-1") == "echo *** *** ***"
+    assert token.mask_secrets("echo access-1 refresh-1 client-secret-1") == "echo *** *** ***"
     with pytest.raises(TypeError):
         pickle.dumps(token.access)
 
@@ -202,7 +202,7 @@ async def test_s5_one_refresh_is_shared_and_its_failure_told_at_once_for_longer_
     service, clock = Service(lambda _: ConnectFailed("nobody listens")), Clock()
     login = credential(own(tmp_path), service.fetch, now=clock)
     failed = await asyncio.gather(*(login.sign(CHAT) for _ in range(5)), return_exceptions=True)
-    assert all(isinstance(each, CredentialFault) and not each.lasting for each in failed)
+    assert all(isinstance(each, CredentialFault) and not each.is_permanent for each in failed)
     assert len(service.calls) == 1
     for pause in (5.0, 10.0, 20.0, 40.0, 80.0, 120.0, 120.0):
         before = len(service.calls)
@@ -221,7 +221,7 @@ async def test_a_redirect_of_the_sign_in_service_does_not_end_the_login(tmp_path
     login = credential(own(tmp_path), service.fetch)
     with pytest.raises(CredentialFault, match="redirect") as failed:
         await login.sign(CHAT)
-    assert not failed.value.lasting
+    assert not failed.value.is_permanent
     assert len(service.calls) == 1
 
 
@@ -235,10 +235,10 @@ async def test_s5_the_lock_of_another_process_is_waited_for_once(
     async def held(lock: object) -> AsyncIterator[None]:
         waited.append(lock)
         if waited:
-            raise LockHeld("another process has the lock", lasting=False)
+            raise LockTimeout("another process has the lock", is_permanent=False)
         yield
 
-    monkeypatch.setattr("dragoman.upstream.kiro.credential.locked", held)
+    monkeypatch.setattr("dragoman.upstream.kiro.credential.file_lock", held)
     clock = Clock()
     login = credential(own(tmp_path), Service(lambda _: told({})).fetch, now=clock)
     for _ in range(3):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import ConnectFailed, DragomanError, LocalMisuse, Reset, Truncated
-from dragoman.http.client import reply
-from dragoman.http.client.client import Client, PoolLimits, Timeouts
+from dragoman.http.client import response
+from dragoman.http.client.client import HttpClient, HttpTimeouts, PoolLimits
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.peer import OK, Script, Talk, answering, connected, fields, looked_at, once, peer, until
@@ -20,7 +20,7 @@ from tests.unit.upstream.peer import OK, Script, Talk, answering, connected, fie
 POST = HttpRequest("POST", "/v1/messages", headers=(("content-type", "application/json"),), body=b"{}")
 
 
-async def body_of(client: Client, url: str, request: HttpRequest = POST) -> bytes:
+async def body_of(client: HttpClient, url: str, request: HttpRequest = POST) -> bytes:
     return await (await client.open(url, request)).read(1 << 20)
 
 
@@ -93,10 +93,10 @@ async def test_a_large_body_arrives_whole(run: Run, size: int) -> None:
     ],
 )
 async def test_nothing_breaks_out_of_a_head(run: Run, request_: HttpRequest) -> None:
-    client = Client()
+    client = HttpClient()
     with pytest.raises(LocalMisuse):
         await client.open("http://127.0.0.1:1", request_)
-    assert client.lanes()[0].active == 0
+    assert client.pools()[0].active == 0
     await client.aclose()
 
 
@@ -124,13 +124,13 @@ async def test_no_more_run_at_once_than_the_cap_and_the_rest_wait_in_order(run: 
 
         tasks = [asyncio.create_task(one(number)) for number in range(10)]
         await until(lambda: (server.connections, len(server.requests)) == (3, 3))
-        state = client.lanes()[0]
+        state = client.pools()[0]
         assert (state.active, state.idle, state.waiting) == (3, 0, 7)
         release.set()
         await asyncio.gather(*tasks)
         assert server.connections == 3
         assert ended[3:] == sorted(ended[3:])
-        state = client.lanes()[0]
+        state = client.pools()[0]
         assert (state.active, state.idle, state.waiting) == (0, 3, 0)
 
 
@@ -152,11 +152,11 @@ async def test_a_full_queue_and_a_long_wait_say_overloaded(run: Run) -> None:
         await asyncio.sleep(0)
         await overloaded(body_of(client, server.url))
         await overloaded(second)
-        assert client.lanes()[0].waiting == 0
+        assert client.pools()[0].waiting == 0
         release.set()
         assert await first == b"ok"
         assert await body_of(client, server.url) == b"ok"
-        assert (server.connections, client.lanes()[0].active) == (1, 0)
+        assert (server.connections, client.pools()[0].active) == (1, 0)
 
 
 async def test_a_waiter_who_leaves_loses_no_slot(run: Run) -> None:
@@ -165,13 +165,13 @@ async def test_a_waiter_who_leaves_loses_no_slot(run: Run) -> None:
     ) as (server, client):
         first = await client.open(server.url, POST)
         early, late, last = (asyncio.create_task(client.open(server.url, POST)) for _ in range(3))
-        await until(lambda: client.lanes()[0].waiting == 3)
+        await until(lambda: client.pools()[0].waiting == 3)
         early.cancel()
         first.close()  # gives the slot to `late`, since `early` is gone
         late.cancel()  # which leaves before it can use it
         (await last).close()
         assert [task.cancelled() for task in (early, late)] == [True, True]
-        state = client.lanes()[0]
+        state = client.pools()[0]
         assert (state.active, state.waiting) == (0, 0)
 
 
@@ -185,8 +185,8 @@ async def test_no_more_are_kept_than_the_cap_and_none_for_longer_than_allowed(ru
         await until(lambda: len(server.requests) == 5)
         release.set()
         await asyncio.gather(*tasks)
-        assert client.lanes()[0].idle == 2
-        await until(lambda: (client.lanes()[0].idle, server.open) == (0, 0))
+        assert client.pools()[0].idle == 2
+        await until(lambda: (client.pools()[0].idle, server.open) == (0, 0))
 
 
 async def test_base_urls_of_one_origin_share_connections_and_others_do_not(run: Run) -> None:
@@ -199,17 +199,17 @@ async def test_base_urls_of_one_origin_share_connections_and_others_do_not(run: 
 # Stale connections
 
 
-async def twice(script: Script, pause: float = 0.05, timeouts: Timeouts | None = None) -> tuple[bytes, int, int]:
+async def twice(script: Script, pause: float = 0.05, timeouts: HttpTimeouts | None = None) -> tuple[bytes, int, int]:
     """Ask twice; give the second answer, the connections made and the requests seen."""
     async with peer(script) as server:
-        client = Client()
+        client = HttpClient()
         try:
             await body_of(client, server.url)
             await asyncio.sleep(pause)
             answer = await (await client.open(server.url, POST, timeouts=timeouts)).read(100)
             return answer, server.connections, len(server.requests)
         finally:
-            assert client.lanes()[0].active == 0
+            assert client.pools()[0].active == 0
             await client.aclose()
 
 
@@ -230,7 +230,7 @@ def test_a_connection_the_server_closed_while_idle_is_not_used(run: Run, how: ob
 async def test_an_end_that_the_loop_has_not_seen_yet_is_seen_before_the_request_is_sent(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reply, "STALE_SECONDS", 0)  # a second try would hide it
+    monkeypatch.setattr(response, "MAX_STALE_SECONDS", 0)  # a second try would hide it
 
     def serve(listener: socket.socket) -> socket.socket:
         peer_side, _ = listener.accept()
@@ -240,7 +240,7 @@ async def test_an_end_that_the_loop_has_not_seen_yet_is_seen_before_the_request_
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(5)
-        client = Client()
+        client = HttpClient()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         first, _ = await asyncio.gather(asyncio.to_thread(serve, listener), body_of(client, url))
         second = asyncio.create_task(asyncio.to_thread(serve, listener))
@@ -281,7 +281,7 @@ async def test_it_is_retried_on_a_new_connection_and_never_again(run: Run) -> No
 
     async with connected(script) as (server, client):
         await asyncio.gather(body_of(client, server.url), body_of(client, server.url))
-        assert client.lanes()[0].idle == 2
+        assert client.pools()[0].idle == 2
         with pytest.raises(Reset):
             await body_of(client, server.url)
         assert (len(server.requests), server.connections) == (4, 3)
@@ -304,11 +304,11 @@ async def test_after_one_byte_of_an_answer_nothing_is_sent_again(run: Run, said:
 
 def test_the_numbers() -> None:
     """A request that was out for longer may have run; a kept connection's end shows within a round trip."""
-    assert reply.STALE_SECONDS == 1.0
+    assert response.MAX_STALE_SECONDS == 1.0
 
 
 async def test_a_request_that_may_have_run_is_not_sent_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reply, "STALE_SECONDS", 0.1)
+    monkeypatch.setattr(response, "MAX_STALE_SECONDS", 0.1)
 
     async def script(talk: Talk) -> None:
         await talk.request()
@@ -340,14 +340,14 @@ async def test_an_answer_before_the_request_is_written_is_given_and_its_connecti
         await asyncio.sleep(1)
 
     async with connected(script) as (server, client):
-        reply = await client.open(server.url, HttpRequest("POST", "/", body=bytes(32 << 20)))
-        assert (reply.status, await reply.read(10)) == (413, b"big")
-        assert client.lanes()[0].idle == 0
+        response = await client.open(server.url, HttpRequest("POST", "/", body=bytes(32 << 20)))
+        assert (response.status, await response.read(10)) == (413, b"big")
+        assert client.pools()[0].idle == 0
 
 
 async def test_closing_the_client_ends_every_call_and_leaves_nothing_open(run: Run) -> None:
     async with peer(once(b"", end=None)) as server:
-        client = Client(caps=PoolLimits(connections=2))
+        client = HttpClient(caps=PoolLimits(connections=2))
         calls = [asyncio.create_task(body_of(client, server.url)) for _ in range(4)]
         await asyncio.sleep(0.05)
         await client.aclose()
@@ -410,7 +410,7 @@ async def test_nothing_stays_behind_and_nobody_gets_the_answer_of_another(run: R
         files = sum(1 for _ in Path("/proc/self/fd").iterdir())
         tasks = len(asyncio.all_tasks())
         caps = PoolLimits(connections=40, idle=10, waiting=CALLS, wait_seconds=20)
-        client = Client(caps=caps, sweep_seconds=0.02)
+        client = HttpClient(caps=caps, sweep_seconds=0.02)
 
         async def call(number: int) -> str:
             name = f"/call-{number}-"
@@ -418,11 +418,11 @@ async def test_nothing_stays_behind_and_nobody_gets_the_answer_of_another(run: R
             await asyncio.sleep(luck.random() / 2)
             got = bytearray()
             try:
-                reply = await client.open(server.url, HttpRequest("POST", name), timeouts=Timeouts(idle=0.2))
+                response = await client.open(server.url, HttpRequest("POST", name), timeouts=HttpTimeouts(idle=0.2))
                 if luck.random() < 0.1:
-                    reply.close()
+                    response.close()
                     return "closed"
-                await reply.pump(got.extend)
+                await response.pump(got.extend)
             except DragomanError as error:
                 return type(error).__name__
             finally:
@@ -438,7 +438,7 @@ async def test_nothing_stays_behind_and_nobody_gets_the_answer_of_another(run: R
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
                 raise result
             outcomes[str(result)] = outcomes.get(str(result), 0) + 1
-        state = client.lanes()[0]
+        state = client.pools()[0]
         assert (state.active, state.waiting) == (0, 0)
         assert state.idle <= 10
         await client.aclose()

@@ -16,7 +16,7 @@ from dragoman.dialects.bedrock import DIALECT
 from dragoman.errors import LocalMisuse
 from dragoman.upstream import sigv4
 from dragoman.upstream.credentials import CredentialFault
-from dragoman.upstream.sigv4 import AwsCredential, endpoint, find_region, sign
+from dragoman.upstream.sigv4 import AwsCredential, bedrock_endpoint, find_region, sign
 from dragoman.wire.http import HttpRequest
 
 URL = "https://bedrock-runtime.eu-central-1.amazonaws.com"
@@ -36,7 +36,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "AWS_DEFAULT_REGION",
     ):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.delenv(sigv4.BEARER, raising=False)
+    monkeypatch.delenv(sigv4.BEARER_VARIABLE, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
@@ -74,8 +74,8 @@ def test_a_bearer_token_wins_over_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     credential = AwsCredential("aws", URL, "eu-central-1")
-    assert credential.sign_now(HttpRequest("POST", "/")).header("authorization").startswith("AWS4")
-    monkeypatch.setenv(sigv4.BEARER, "token")
+    assert credential.sign_blocking(HttpRequest("POST", "/")).header("authorization").startswith("AWS4")
+    monkeypatch.setenv(sigv4.BEARER_VARIABLE, "token")
     signed = asyncio.run(credential.sign(HttpRequest("POST", "/")))
     assert signed.headers == (("authorization", "Bearer token"),)
     assert "token" not in str(credential.describe())
@@ -83,19 +83,19 @@ def test_a_bearer_token_wins_over_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_credentials_a_person_is_told_what_to_do() -> None:
     with pytest.raises(CredentialFault, match="aws sso login"):
-        AwsCredential("aws", URL, "eu-central-1").sign_now(HttpRequest("POST", "/"))
+        AwsCredential("aws", URL, "eu-central-1").sign_blocking(HttpRequest("POST", "/"))
     with pytest.raises(CredentialFault, match="nosuch"):
-        AwsCredential("aws", URL, "eu-central-1", "nosuch").sign_now(HttpRequest("POST", "/"))
+        AwsCredential("aws", URL, "eu-central-1", "nosuch").sign_blocking(HttpRequest("POST", "/"))
 
 
 def test_after_a_refusal_keys_are_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "OLD")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     credential = AwsCredential("aws", URL, "eu-central-1")
-    assert "OLD" in credential.sign_now(HttpRequest("POST", "/")).header("authorization")
+    assert "OLD" in credential.sign_blocking(HttpRequest("POST", "/")).header("authorization")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "NEW")
     assert asyncio.run(credential.refused(403)) is True
-    assert "NEW" in credential.sign_now(HttpRequest("POST", "/")).header("authorization")
+    assert "NEW" in credential.sign_blocking(HttpRequest("POST", "/")).header("authorization")
 
 
 def test_the_region_is_the_environments_else_the_profiles_else_the_first(
@@ -106,7 +106,7 @@ def test_the_region_is_the_environments_else_the_profiles_else_the_first(
     assert find_region() == "eu-west-3"
     monkeypatch.setenv("AWS_REGION", "ap-south-1")
     assert find_region() == "ap-south-1"
-    assert endpoint("ap-south-1") == "https://bedrock-runtime.ap-south-1.amazonaws.com"
+    assert bedrock_endpoint("ap-south-1") == "https://bedrock-runtime.ap-south-1.amazonaws.com"
 
 
 def test_without_botocore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from dragoman.errors import ConnectFailed, LocalMisuse, Truncated
-from dragoman.http.client.client import Client, Timeouts, Tls
+from dragoman.http.client.client import HttpClient, HttpTimeouts, TlsSettings
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.peer import OK, Talk, answering, connected, fields, once, peer, until
@@ -41,8 +41,8 @@ class House:
         return context
 
     @property
-    def tls(self) -> Tls:
-        return Tls(ca_file=self.ca_file)
+    def tls(self) -> TlsSettings:
+        return TlsSettings(ca_file=self.ca_file)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
     return House(tmp_path_factory.mktemp("ca"))
 
 
-async def read(client: Client, url: str, tls: Tls | None, proxy: str | None = None) -> bytes:
+async def read(client: HttpClient, url: str, tls: TlsSettings | None, proxy: str | None = None) -> bytes:
     return await (await client.open(url, POST, tls=tls, proxy=proxy)).read(1 << 24)
 
 
@@ -66,7 +66,7 @@ async def test_tls_verifies_asks_for_the_name_and_keeps_the_connection(run: Run,
 async def test_another_server_name_is_asked_for_and_verified(run: Run, house: House) -> None:
     house.asked.clear()
     async with connected(answering(OK), tls=house.server("inner.example")) as (server, client):
-        tls = Tls(ca_file=house.ca_file, server_name="inner.example")
+        tls = TlsSettings(ca_file=house.ca_file, server_name="inner.example")
         assert await read(client, server.url, tls) == b"ok"
         assert house.asked == ["inner.example"]
         with pytest.raises(ConnectFailed, match="not trusted"):
@@ -90,7 +90,7 @@ async def test_a_certificate_that_cannot_be_verified_is_refused_before_a_byte_is
         with pytest.raises(ConnectFailed, match="not trusted") as caught:
             await read(client, server.url, tls)
         assert "SSL_CERT_FILE" in str(caught.value)
-        assert client.lanes()[0].active == 0
+        assert client.pools()[0].active == 0
         assert server.requests == []
 
 
@@ -111,10 +111,10 @@ async def test_a_missing_or_unreadable_file_of_authorities_is_named(
     elif how == "SSL_CERT_FILE":
         monkeypatch.setenv("SSL_CERT_FILE", str(path))
 
-    client = Client()
+    client = HttpClient()
     with pytest.raises(LocalMisuse, match=r"authorities\.pem"):
-        await read(client, "https://localhost:1", None if how == "SSL_CERT_FILE" else Tls(ca_file=str(path)))
-    assert client.lanes()[0].active == 0
+        await read(client, "https://localhost:1", None if how == "SSL_CERT_FILE" else TlsSettings(ca_file=str(path)))
+    assert client.pools()[0].active == 0
     await client.aclose()
 
 
@@ -134,7 +134,7 @@ async def test_a_handshake_that_stalls_fails_in_time(run: Run, house: House) -> 
 
     async with connected(script) as (server, client):
         with pytest.raises(ConnectFailed) as caught:
-            await client.open(f"https://localhost:{server.port}", POST, tls=house.tls, timeouts=Timeouts(tls=0.2))
+            await client.open(f"https://localhost:{server.port}", POST, tls=house.tls, timeouts=HttpTimeouts(tls=0.2))
         assert caught.value.fault.kind == "timeout"
         await until(lambda: server.open == 0)
 
@@ -149,7 +149,7 @@ async def test_cancelling_a_handshake_closes_the_connection(run: Run, house: Hou
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: (server.open, client.lanes()[0].active) == (0, 0))
+        await until(lambda: (server.open, client.pools()[0].active) == (0, 0))
 
 
 def ragged(talk: Talk) -> None:
@@ -169,7 +169,7 @@ async def test_a_cut_inside_tls_is_no_clean_end(run: Run, house: House, answer: 
 
 
 async def test_a_body_without_length_ends_with_tls_not_with_tcp(run: Run, house: House) -> None:
-    client = Client()
+    client = HttpClient()
     async with peer(once(UNTIL_CLOSE), tls=house.server("localhost")) as server:
         assert await read(client, server.url, house.tls) == b"hello"
     async with peer(_shut_tcp_only, tls=house.server("localhost")) as server:
@@ -253,7 +253,7 @@ async def proxy(
 async def test_a_tunnel_through_a_proxy_verifies_the_upstream_and_is_kept(run: Run, house: House, size: int) -> None:
     house.asked.clear()
     async with peer(answering(OK), tls=house.server("localhost")) as server, proxy(size=size) as between:
-        client = Client()
+        client = HttpClient()
         through = between.url.replace("://", "://me:secret@")
         for _ in range(3):
             assert await read(client, server.url, house.tls, through) == b"ok"
@@ -286,7 +286,7 @@ async def test_a_proxy_that_refuses_is_told_and_no_request_is_sent(run: Run, hou
             await read(client, server.url, house.tls, between.url.replace("://", "://me:secret@"))
         assert "proxy" in str(caught.value)
         assert "secret" not in str(caught.value)
-        assert (server.connections, client.lanes()[0].active) == (0, 0)
+        assert (server.connections, client.pools()[0].active) == (0, 0)
 
 
 async def test_a_proxy_that_stalls_fails_in_time(run: Run, house: House) -> None:
@@ -296,7 +296,7 @@ async def test_a_proxy_that_stalls_fails_in_time(run: Run, house: House) -> None
     async with connected(script) as (between, client):
         with pytest.raises(ConnectFailed) as caught:
             await client.open(
-                "https://api.example", POST, tls=house.tls, proxy=between.url, timeouts=Timeouts(connect=0.2)
+                "https://api.example", POST, tls=house.tls, proxy=between.url, timeouts=HttpTimeouts(connect=0.2)
             )
         assert caught.value.fault.kind == "timeout"
         await until(lambda: between.open == 0)

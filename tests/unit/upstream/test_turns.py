@@ -13,8 +13,8 @@ from contextlib import aclosing
 import pytest
 
 from dragoman.errors import Reset, TimedOut, Truncated
-from dragoman.http.client.client import Client, Timeouts
-from dragoman.http.client.reply import HELD, TURN_BYTES, Reply
+from dragoman.http.client.client import HttpClient, HttpTimeouts
+from dragoman.http.client.response import HELD, TURN_BYTES, ClientResponse
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.peer import Script, Talk, connected, peer
@@ -109,7 +109,7 @@ def test_an_end_of_the_connection_does_not_overtake_kept_bytes(run: Run, then: s
 
     async def main(length: int | None) -> tuple[bytes, str]:
         async with peer(sending(head(length), BODY, then="close")) as server:
-            client = Client()
+            client = HttpClient()
             turns = Turns()
             reply = await client.open(server.url, POST)
             try:
@@ -177,7 +177,7 @@ async def test_giving_an_answer_up_between_two_turns_ends_it(run: Run) -> None:
 
 def test_s3_a_loop_that_stood_still_reads_before_it_judges_silence(run: Run) -> None:
     """Bytes that came while the loop was busy with others are no silence."""
-    limits, busy = Timeouts(idle=0.3), threading.Event()
+    limits, busy = HttpTimeouts(idle=0.3), threading.Event()
     listener = socket.create_server(("127.0.0.1", 0))
 
     def answer() -> None:
@@ -189,13 +189,13 @@ def test_s3_a_loop_that_stood_still_reads_before_it_judges_silence(run: Run) -> 
             spoken.recv(1)  # until the client ends it
 
     async def main() -> bytes:
-        client = Client(sweep_seconds=0.01)
+        client = HttpClient(sweep_seconds=0.01)
         got: list[bytes] = []
         reply = await client.open(f"http://127.0.0.1:{listener.getsockname()[1]}", POST, timeouts=limits)
         pumping = asyncio.ensure_future(reply.pump(got.append))
         while not got:
             await asyncio.sleep(0)
-        while reply.fresh:  # until a sweep has seen the first byte
+        while reply.has_new_bytes:  # until a sweep has seen the first byte
             await asyncio.sleep(0.001)
         near, far = socket.socketpair()
 
@@ -223,7 +223,7 @@ def test_s3_a_loop_that_stood_still_reads_before_it_judges_silence(run: Run) -> 
 async def test_silence_is_still_an_end(run: Run) -> None:
     got: list[bytes] = []
     async with connected(sending(head(2), b"o"), sweep_seconds=0.01) as (server, client):
-        reply = await client.open(server.url, POST, timeouts=Timeouts(idle=0.05))
+        reply = await client.open(server.url, POST, timeouts=HttpTimeouts(idle=0.05))
         with pytest.raises(TimedOut):
             await reply.pump(got.append)
     assert got == [b"o"]
@@ -274,7 +274,7 @@ class Case:
         elif self.end.endswith("close"):
             talk.close()
 
-    async def read(self, reply: Reply) -> tuple[bytes, Exception | None]:
+    async def read(self, reply: ClientResponse) -> tuple[bytes, Exception | None]:
         got, loop = bytearray(), asyncio.get_running_loop()
 
         def take(piece: bytes) -> None:
@@ -316,7 +316,7 @@ def telling(cases: list[Case]) -> Script:
 async def test_s3_a_body_is_whole_or_it_is_an_error(run: Run, house: House, seed: int, tls: bool) -> None:  # noqa: F811
     cases = [Case(1000 * seed + number) for number in range(ROUNDS)]
     context = house.server("localhost") if tls else None
-    async with peer(telling(cases), tls=context) as server, aclosing(Client()) as client:
+    async with peer(telling(cases), tls=context) as server, aclosing(HttpClient()) as client:
         while cases:
             case = cases[0]
             try:
@@ -327,4 +327,4 @@ async def test_s3_a_body_is_whole_or_it_is_an_error(run: Run, house: House, seed
                 case.check(*await case.read(reply))
                 reply.close()
             del cases[0]
-        assert [lane.active for lane in client.lanes()] == [0]
+        assert [lane.active for lane in client.pools()] == [0]

@@ -8,16 +8,17 @@ from collections.abc import Callable, Generator
 from queue import SimpleQueue
 from typing import Any
 
-from dragoman.http.client.client import Client, Timeouts
+from dragoman.http.client.client import HttpClient, HttpTimeouts
 from dragoman.wire.http import HttpRequest, HttpResponse
 
 
 def send(
-    base_url: str, request: HttpRequest, *, timeouts: Timeouts
+    base_url: str, request: HttpRequest, *, timeouts: HttpTimeouts
 ) -> tuple[HttpResponse, Generator[bytes, None, None]]:
     """Send a request over a connection of its own; return the head, and the body as it comes.
 
-    Raises what `Client.open` does, and from the body what `Reply.pump` does. To close the body closes the connection.
+    Raises what `HttpClient.open` does, and from the body what `Reply.pump` does. To close the body closes the
+    connection.
     """
     came: SimpleQueue[HttpResponse | bytes | Exception | None] = SimpleQueue()  # None is the end
     loop = asyncio.new_event_loop()
@@ -45,14 +46,14 @@ def send(
 async def _talk(
     base_url: str,
     request: HttpRequest,
-    timeouts: Timeouts,
+    timeouts: HttpTimeouts,
     put: Callable[[HttpResponse | bytes | Exception | None], None],
 ) -> None:
-    client = Client()
+    client = HttpClient()
     try:
-        reply = await client.open(base_url, request, timeouts=timeouts, fresh=True)
-        put(HttpResponse(reply.status, reply.headers))
-        await reply.pump(put)
+        response = await client.open(base_url, request, timeouts=timeouts, new_connection=True)
+        put(HttpResponse(response.status, response.headers))
+        await response.pump(put)
         put(None)
     except Exception as error:  # noqa: BLE001  it is raised where the exchange was begun
         put(error)

@@ -40,23 +40,34 @@ from typing import cast
 from msgspec import Struct
 
 from dragoman.errors import ConnectFailed, Fault, Reset
-from dragoman.http.addresses import Address, Proxy, parse_address, parse_proxy
-from dragoman.http.client.dial import Tls, dial
-from dragoman.http.client.reply import TURN_BYTES, Reply, Timeouts, request_head
+from dragoman.http.addresses import BaseUrl, Proxy, parse_base_url, parse_proxy
+from dragoman.http.client.connecting import TlsSettings, open_connection
+from dragoman.http.client.response import TURN_BYTES, ClientResponse, HttpTimeouts, request_head
 from dragoman.wire.http import HttpRequest
 
-__all__ = ["Busy", "Client", "Connection", "Lane", "LaneState", "PoolLimits", "Reply", "Slots", "Timeouts", "Tls"]
+__all__ = [
+    "ClientConnection",
+    "ClientResponse",
+    "ConnectionPool",
+    "ConnectionSlots",
+    "HttpClient",
+    "HttpTimeouts",
+    "PoolExhausted",
+    "PoolLimits",
+    "PoolState",
+    "TlsSettings",
+]
 
 _ONE_PIECE = 64 * 1024  # bytes of a body that are copied behind the head rather than passed beside it
 _SWEEP_SECONDS = 0.25
 _CLOSE_SECONDS = 1.0
 
 
-class Busy(ConnectFailed):
+class PoolExhausted(ConnectFailed):
     """We ask an upstream no more than we may: it was not asked, and has done nothing wrong."""
 
 
-class Slots:
+class ConnectionSlots:
     """A FIFO semaphore with a bounded queue. Every `take` or `wait` that succeeded needs its `leave`.
 
     At most `most` exchanges with `name` run at once. `waiting` others may wait, each for `seconds`.
@@ -92,14 +103,14 @@ class Slots:
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled():
-                self.leave()  # it came in the moment we gave up
+                self.release()  # it came in the moment we gave up
             elif turn in self._queue:
                 self._queue.remove(turn)
             if isinstance(error, TimeoutError):
                 raise self._busy(f"and none ended within {seconds:g} s") from None
             raise
 
-    def leave(self) -> None:
+    def release(self) -> None:
         while self._queue:
             turn = self._queue.popleft()
             if not turn.done():
@@ -107,9 +118,9 @@ class Slots:
                 return
         self.active -= 1
 
-    def _busy(self, why: str) -> Busy:
+    def _busy(self, why: str) -> PoolExhausted:
         message = f"{self._name} is busy: {self._most} requests are running, {why}"
-        return Busy(message, fault=Fault("overloaded", message, self._status, retry_after=1.0))
+        return PoolExhausted(message, fault=Fault("overloaded", message, self._status, retry_after=1.0))
 
 
 class PoolLimits(Struct, frozen=True):
@@ -122,7 +133,7 @@ class PoolLimits(Struct, frozen=True):
     wait_seconds: float = 5.0
 
 
-class LaneState(Struct, frozen=True):
+class PoolState(Struct, frozen=True):
     """A look at one lane, for status and metrics."""
 
     origin: str
@@ -131,22 +142,22 @@ class LaneState(Struct, frozen=True):
     waiting: int
 
 
-class Lane:
+class ConnectionPool:
     def __init__(self, name: str, limits: PoolLimits) -> None:
         self.name = name
-        self.connections: set[Connection] = set()
-        self.live: set[Reply] = set()
+        self.connections: set[ClientConnection] = set()
+        self.active_responses: set[ClientResponse] = set()
         self.loop = asyncio.get_running_loop()
         self.limits = limits
-        self.idle: list[Connection] = []
-        self.slots = Slots(name, limits.connections, limits.waiting, limits.wait_seconds, 503)
+        self.idle: list[ClientConnection] = []
+        self.slots = ConnectionSlots(name, limits.connections, limits.waiting, limits.wait_seconds, 503)
         self._poll = select.poll() if hasattr(select, "poll") else None  # one for all: each has a table of its own
 
     @property
-    def state(self) -> LaneState:
-        return LaneState(self.name, self.slots.active, len(self.idle), self.slots.waiting)
+    def state(self) -> PoolState:
+        return PoolState(self.name, self.slots.active, len(self.idle), self.slots.waiting)
 
-    def take(self) -> Connection | None:
+    def take(self) -> ClientConnection | None:
         """Give the connection used last, if one is idle and still good."""
         while self.idle:
             connection = self.idle.pop()
@@ -166,36 +177,36 @@ class Lane:
             connection.abort()
         return None
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ClientConnection) -> None:
         self.connections.discard(connection)
         if connection in self.idle:
             self.idle.remove(connection)
 
     def sweep(self, now: float) -> bool:
         """End what is overdue; False when nothing is left to watch."""
-        for reply in list(self.live):
-            reply.check(now)
+        for response in list(self.active_responses):
+            response.check_deadlines(now)
         oldest = now - self.limits.idle_seconds
         for connection in [each for each in self.idle if each.idle_since <= oldest]:
             self.idle.remove(connection)
             connection.abort()
-        return bool(self.live or self.idle)
+        return bool(self.active_responses or self.idle)
 
-    def shut(self) -> None:
-        for reply in list(self.live):
-            reply.close()
+    def close(self) -> None:
+        for response in list(self.active_responses):
+            response.close()
         for connection in list(self.connections):
             connection.abort()
 
 
-class Connection(Struct, asyncio.Protocol, eq=False):
+class ClientConnection(Struct, asyncio.Protocol, eq=False):
     """One connection to an upstream: its bytes go to the reply that is being read, as many as a turn may have."""
 
-    _lane: Lane
+    _pool: ConnectionPool
     idle_since: float = 0.0
-    paused: bool = False  # by the reader of the body
-    reply: Reply | None = None
-    reused: bool = False
+    is_paused: bool = False  # by the reader of the body
+    response: ClientResponse | None = None
+    is_reused: bool = False
     transport: asyncio.Transport | None = None
     _reading: bool = True
     _kept: bytes = b""  # bytes that were read and wait for the next turn
@@ -207,41 +218,41 @@ class Connection(Struct, asyncio.Protocol, eq=False):
     # --- for the reply and the pool
 
     @property
-    def writing(self) -> bool:
+    def is_writing(self) -> bool:
         """Whether part of the request is still here."""
         return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
     def release(self, *, keep: bool) -> None:
         """The answer is whole: keep the connection for the next exchange if it may be, else close it."""
-        self.reply, transport, lane = None, self.transport, self._lane
-        keep = keep and not self._kept and len(lane.idle) < lane.limits.idle
+        self.response, transport, pool = None, self.transport, self._pool
+        keep = keep and not self._kept and len(pool.idle) < pool.limits.idle
         if not keep or transport is None or transport.is_closing():
             self.abort()
             return
         # With bytes still to write, the answer came before the request was sent: the rest of it would go first.
         # While paused, TLS may hold bytes behind the answer that no look at the socket shows.
-        if transport.get_write_buffer_size() or (self.paused and transport.get_extra_info("ssl_object") is not None):
+        if transport.get_write_buffer_size() or (self.is_paused and transport.get_extra_info("ssl_object") is not None):
             self.abort()
             return
-        if self.paused:
+        if self.is_paused:
             self.resume()
-        self.reused = True
+        self.is_reused = True
         self.idle_since = monotonic()
-        lane.idle.append(self)
+        pool.idle.append(self)
 
     def pause(self) -> None:
-        self.paused = True
+        self.is_paused = True
         self._read_on()
 
     def resume(self) -> None:
-        if self.paused:
-            self.paused = False
+        if self.is_paused:
+            self.is_paused = False
             self._read_on()
             if self._kept or self._last is not None:
                 self._schedule()
 
     def abort(self) -> None:
-        self.reply = self._last = None
+        self.response = self._last = None
         self._kept = b""
         if self.transport is not None:
             self.transport.abort()
@@ -250,30 +261,30 @@ class Connection(Struct, asyncio.Protocol, eq=False):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._lane.connections.add(self)
+        self._pool.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.reply is None:
+        if self.response is None:
             self.abort()  # bytes that no request asked for
         elif self._turning or self._kept or len(data) > TURN_BYTES:
             self._kept += data
             self._schedule()
             self._read_on()
         else:
-            self.reply.feed(data)
+            self.response.feed(data)
 
     def _next_turn(self) -> None:
         """Give on what was kept, as much as one turn may have; after the last of it, the end, or the next read."""
         self._turning = False
-        if self.paused:
+        if self.is_paused:
             return
         if self._kept:
             piece, self._kept = self._kept[:TURN_BYTES], self._kept[TURN_BYTES:]
             self._schedule()
-            if self.reply is None:
+            if self.response is None:
                 self.abort()
             else:
-                self.reply.feed(piece)
+                self.response.feed(piece)
         elif self._last is not None:
             last, self._last = self._last, None
             last()
@@ -283,11 +294,11 @@ class Connection(Struct, asyncio.Protocol, eq=False):
     def _schedule(self) -> None:
         if not self._turning:
             self._turning = True
-            self._lane.loop.call_soon(self._next_turn)
+            self._pool.loop.call_soon(self._next_turn)
 
     def _read_on(self) -> None:
         """Read from the socket exactly while the reader wants more and nothing is kept."""
-        wanted, transport = not self.paused and not self._kept, self.transport
+        wanted, transport = not self.is_paused and not self._kept, self.transport
         if wanted != self._reading and transport is not None and not transport.is_closing():
             self._reading = wanted
             if wanted:
@@ -296,10 +307,10 @@ class Connection(Struct, asyncio.Protocol, eq=False):
                 transport.pause_reading()
 
     def eof_received(self) -> None:
-        self._end_with(partial(self._ended, self.reply is not None and self._closed_in_order()))
+        self._end_with(partial(self._ended, self.response is not None and self._closed_in_order()))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lane.forget(self)
+        self._pool.forget(self)
         self.transport = None
         self._end_with(partial(self._lost, exc))
 
@@ -313,17 +324,17 @@ class Connection(Struct, asyncio.Protocol, eq=False):
             last()
 
     def _ended(self, in_order: bool) -> None:
-        if self.reply is not None:
-            self.reply.connection_ended(in_order=in_order)
+        if self.response is not None:
+            self.response.connection_ended(in_order=in_order)
         self.abort()  # a mere close would first wait until all is written, perhaps to a peer that does not read
 
     def _lost(self, exc: Exception | None) -> None:
-        if self.reply is None:
+        if self.response is None:
             return
         if exc is not None:
-            self.reply.break_off(Reset(f"{self._lane.name} broke the connection: {exc}"))
+            self.response.connection_failed(Reset(f"{self._pool.name} broke the connection: {exc}"))
         else:  # an end that `eof_received` was not told of: uvloop does so when TCP ends and TLS has not
-            self.reply.connection_ended(in_order=False)
+            self.response.connection_ended(in_order=False)
 
     def _closed_in_order(self) -> bool:
         """Whether TLS was ended, too: else anybody on the way could have cut the body."""
@@ -340,15 +351,15 @@ class Connection(Struct, asyncio.Protocol, eq=False):
 class _Way:
     """A base URL, made ready: the lane its connections share and what begins every request."""
 
-    address: Address
-    tls: Tls | None
+    address: BaseUrl
+    tls: TlsSettings | None
     proxy: Proxy | None
-    lane: Lane
+    pool: ConnectionPool
     before: str  # the target's beginning
     fixed: str  # head fields that are always the same
 
 
-class Client:
+class HttpClient:
     """With `unix` all connections go to that socket, whatever host a URL names."""
 
     def __init__(
@@ -357,8 +368,8 @@ class Client:
         self._unix = unix
         self._caps = caps or PoolLimits()
         self._sweep_seconds = sweep_seconds
-        self._ways: dict[tuple[str, Tls | None, str | None, str], _Way] = {}
-        self._lanes: dict[tuple[str, Tls | None, Proxy | None, str], Lane] = {}
+        self._ways: dict[tuple[str, TlsSettings | None, str | None, str], _Way] = {}
+        self._pools: dict[tuple[str, TlsSettings | None, Proxy | None, str], ConnectionPool] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -367,12 +378,12 @@ class Client:
         base_url: str,
         request: HttpRequest,
         *,
-        timeouts: Timeouts | None = None,
-        tls: Tls | None = None,
+        timeouts: HttpTimeouts | None = None,
+        tls: TlsSettings | None = None,
         proxy: str | None = None,
-        fresh: bool = False,
-        lane: str = "",
-    ) -> Reply:
+        new_connection: bool = False,
+        pool: str = "",
+    ) -> ClientResponse:
         """Send a request and give the reply when its head is here; `path` and `query` follow the base URL's own.
 
         With `fresh` it goes over a new connection, so it is never sent twice. Requests of another `lane` (an upstream
@@ -381,9 +392,9 @@ class Client:
         Raises ConnectFailed (nothing was sent; Busy when the queue is full, kind `timeout` when time ran out),
         TimedOut, Reset, Truncated or BadFrame. Whatever ends it early, cancellation included, closes the connection.
         """
-        began, limits = monotonic(), timeouts or Timeouts()
-        way = self._ways.get((base_url, tls, proxy, lane)) or self._find_way(base_url, tls, proxy, lane)
-        shared, body = way.lane, request.body
+        began, limits = monotonic(), timeouts or HttpTimeouts()
+        way = self._ways.get((base_url, tls, proxy, pool)) or self._find_way(base_url, tls, proxy, pool)
+        shared, body = way.pool, request.body
         head = request_head(
             way.before, way.address.query, way.fixed, request.method, request.path, request.query, request.headers
         )
@@ -392,64 +403,66 @@ class Client:
         payload = (b"%b\r\n%b" % (head, body),) if len(body) <= _ONE_PIECE else (head + b"\r\n", body)
         if not shared.slots.take():
             await shared.slots.wait(limits.total)
-        reply = Reply(shared, limits, began + limits.total, request.method == "HEAD")
+        response = ClientResponse(shared, limits, began + limits.total, request.method == "HEAD")
         try:
-            connection = None if fresh else shared.take()
-            while not reply.status:  # a kept connection may turn out to be closed, a new one answers or fails
-                connection = connection or await self._dial(way, limits, began)
-                shared.live.add(reply)
+            connection = None if new_connection else shared.take()
+            while not response.status:  # a kept connection may turn out to be closed, a new one answers or fails
+                connection = connection or await self._connect(way, limits, began)
+                shared.active_responses.add(response)
                 if self._timer is None:
                     self._timer = shared.loop.call_later(self._sweep_seconds, self._sweep)
-                await reply.ask(connection, payload)
+                await response.send_request(connection, payload)
                 connection = None
         except BaseException:
-            reply.close()
+            response.close()
             raise
-        return reply
+        return response
 
-    def lanes(self) -> list[LaneState]:
+    def pools(self) -> list[PoolState]:
         """Say what runs, idles and waits, lane by lane."""
-        return [lane.state for lane in self._lanes.values()]
+        return [pool.state for pool in self._pools.values()]
 
     async def aclose(self) -> None:
         """Close every connection, and with them the replies that are still read."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for lane in self._lanes.values():
-            lane.shut()
+        for pool in self._pools.values():
+            pool.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
-                while any(lane.connections for lane in self._lanes.values()):
+                while any(pool.connections for pool in self._pools.values()):
                     await asyncio.sleep(0)
 
-    def _find_way(self, base_url: str, tls: Tls | None, proxy_url: str | None, name: str) -> _Way:
-        address = parse_address(base_url)
+    def _find_way(self, base_url: str, tls: TlsSettings | None, proxy_url: str | None, name: str) -> _Way:
+        address = parse_base_url(base_url)
         proxy = parse_proxy(proxy_url) if proxy_url else None
         origin = f"{address.scheme}://{address.authority}"
-        lane = self._lanes.setdefault((origin, tls, proxy, name), Lane(origin, self._caps))
+        pool = self._pools.setdefault((origin, tls, proxy, name), ConnectionPool(origin, self._caps))
         before, fixed = address.prefix, f"host: {address.authority}\r\naccept-encoding: identity\r\n"
         if proxy is not None and address.scheme == "http":  # no tunnel: the proxy reads the request
             before = origin + before
             fixed += f"proxy-authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
-        way = _Way(address, tls, proxy, lane, before, fixed)
+        way = _Way(address, tls, proxy, pool, before, fixed)
         self._ways[base_url, tls, proxy_url, name] = way
         return way
 
-    async def _dial(self, way: _Way, timeouts: Timeouts, began: float) -> Connection:
+    async def _connect(self, way: _Way, timeouts: HttpTimeouts, began: float) -> ClientConnection:
         self._must_be_open()
         if self._unix:
             loop = asyncio.get_running_loop()
-            return (await loop.create_unix_connection(lambda: Connection(way.lane), self._unix))[1]
+            return (await loop.create_unix_connection(lambda: ClientConnection(way.pool), self._unix))[1]
         left = max(began + timeouts.total - monotonic(), 0.0)
-        within = Timeouts(dns=min(timeouts.dns, left), connect=min(timeouts.connect, left), tls=min(timeouts.tls, left))
-        connection = await dial(
-            lambda: Connection(way.lane), way.address, timeouts=within, tls=way.tls, proxy=way.proxy
+        within = HttpTimeouts(
+            dns=min(timeouts.dns, left), connect=min(timeouts.connect, left), tls=min(timeouts.tls, left)
+        )
+        connection = await open_connection(
+            lambda: ClientConnection(way.pool), way.address, timeouts=within, tls=way.tls, proxy=way.proxy
         )
         self._must_be_open(connection)
         return connection
 
-    def _must_be_open(self, connection: Connection | None = None) -> None:
+    def _must_be_open(self, connection: ClientConnection | None = None) -> None:
         if self._closed:
             if connection is not None:
                 connection.abort()
@@ -457,6 +470,6 @@ class Client:
 
     def _sweep(self) -> None:
         now = monotonic()
-        busy = [lane.sweep(now) for lane in self._lanes.values()]
+        busy = [pool.sweep(now) for pool in self._pools.values()]
         again = any(busy) and not self._closed
         self._timer = asyncio.get_running_loop().call_later(self._sweep_seconds, self._sweep) if again else None

@@ -27,21 +27,21 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from msgspec import Struct, field
 
 from dragoman.errors import Fault
-from dragoman.http.exchange import STALL, BodyWatch, HttpExchange
+from dragoman.http.exchange import STALL_SECONDS, BodyTimer, HttpExchange
 from dragoman.http.framing import (
     BAD_REQUEST,
-    GRACE,
-    HEAD_BYTES,
+    GRACE_SECONDS,
     HEAD_SECONDS,
     HEAD_TOO_LONG,
     IDLE_SECONDS,
-    LONGEST_TARGET,
-    MOST_HEADERS,
-    MOST_PIPELINED,
+    MAX_HEADERS,
+    MAX_PARTIAL_HEAD_BYTES,
+    MAX_PIPELINED,
+    MAX_TARGET_BYTES,
+    REQUEST_TIMEOUT,
     TARGET_TOO_LONG,
-    TOO_SLOW,
 )
-from dragoman.http.server.sockets import abort_with_reset, is_readable, is_reset, probe, unsent
+from dragoman.http.server.sockets import abort_with_reset, is_readable, is_reset, probe, unsent_bytes
 from dragoman.wire.http import HEADER_FIELDS, HttpRequest
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class _Refused(Exception):
     """Out of a parser's callback: this head is not read on."""
 
 
-class Connection(Struct, asyncio.Protocol, eq=False):
+class ServerConnection(Struct, asyncio.Protocol, eq=False):
     """Parses requests. The first is begun at once; those that come before its answer wait in a queue."""
 
     server: HttpServer
@@ -73,10 +73,10 @@ class Connection(Struct, asyncio.Protocol, eq=False):
     since: float = field(default_factory=monotonic)  # from when on it has its grace
     deadline: float = inf  # read by the sweeper
     half_closed: bool = False  # the client sends nothing more
-    reading: bool = True
+    is_reading: bool = True
     write: Callable[[bytes], None] = _nowhere  # the transport's own: no frame of ours for a chunk
     arriving: HttpExchange | None = None  # its body is still coming
-    body_watch: BodyWatch | None = None  # of the one that arrives, once it is asked for
+    body_timer: BodyTimer | None = None  # of the one that arrives, once it is asked for
     on_body: Callable[[bytes], None] = _nowhere  # the parser calls these two: no Python frame for a chunk
     on_url: Callable[[bytes], None] = _nowhere
     _chunks: list[bytes] = []
@@ -115,7 +115,7 @@ class Connection(Struct, asyncio.Protocol, eq=False):
         """Parse what has come, as far as the queue has room; the rest is held."""
         if self._silent:
             self._silent = False
-            self.server.roster.hear(self)
+            self.server.connections.mark_received(self)
         if self._deaf:
             self._discard(len(data))
             return
@@ -128,13 +128,13 @@ class Connection(Struct, asyncio.Protocol, eq=False):
                     self._barren = 0
                 elif self._in_head or self.arriving is not None:
                     self._barren += min(_PIECE, len(data) - at)
-                if self._barren > LONGEST_TARGET and self._is_endless():
+                if self._barren > MAX_TARGET_BYTES and self._is_endless():
                     self._no_further()
                     return
                 if self._queue and self._is_ahead(self._queue):
                     self._held = data[at + _PIECE :]
                     self.deadline = inf  # it is we who do not read
-                    self.read_no_more()
+                    self.pause_reading()
                     break
         except HttpParserUpgrade:  # offered, not taken: what follows is another protocol's
             self._deaf = True
@@ -153,9 +153,9 @@ class Connection(Struct, asyncio.Protocol, eq=False):
 
     def _is_endless(self) -> bool:
         """Whether a head, or what is around the chunks of a body, is too long; `_refusal` says what of it."""
-        if self._in_head and sum(map(len, self._url)) > LONGEST_TARGET:
+        if self._in_head and sum(map(len, self._url)) > MAX_TARGET_BYTES:
             self._refusal = TARGET_TOO_LONG
-        elif self._barren > HEAD_BYTES + _PIECE:  # a piece may begin with the end of another request
+        elif self._barren > MAX_PARTIAL_HEAD_BYTES + _PIECE:  # a piece may begin with the end of another request
             self._refusal = HEAD_TOO_LONG
         return self._refusal is not BAD_REQUEST
 
@@ -163,7 +163,7 @@ class Connection(Struct, asyncio.Protocol, eq=False):
         """Whether enough requests wait for their turn."""
         if self._chunks and self.arriving is not None:
             self.arriving.take(self._chunks)
-        return len(queue) >= MOST_PIPELINED or sum([each.size for each in queue]) > _MOST_AHEAD
+        return len(queue) >= MAX_PIPELINED or sum([each.size for each in queue]) > _MOST_AHEAD
 
     def eof_received(self) -> bool:
         """Return whether the connection stays open: a client that has sent whole requests may wait for the answers."""
@@ -178,14 +178,14 @@ class Connection(Struct, asyncio.Protocol, eq=False):
             self.arriving = None
         self.half_closed, self._in_head, self._held = True, False, b""
         last = self._queue[-1] if self._queue else current
-        last.last = last.last or not last.begun
-        self.server.roster.half_closed.add(self)
+        last.last = last.last or not last.is_started
+        self.server.connections.half_closed.add(self)
         self.server.loop.call_later(_PROBE_SECONDS, self.probe)
-        self.server.loop.call_later(2 * _PROBE_SECONDS, self.check_left)
+        self.server.loop.call_later(2 * _PROBE_SECONDS, self.check_disconnected)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.server.roster.remove(self)
+        self.server.connections.remove(self)
         if self._current is not None or self._queue:
             self._lost()
         self._transport = self._parser = None
@@ -193,16 +193,16 @@ class Connection(Struct, asyncio.Protocol, eq=False):
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self.server.roster.slow.add(self)
+        self.server.connections.slow_readers.add(self)
         if self._current is not None:
-            self._current.hold()
+            self._current.pause_source()
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self.server.roster.slow.discard(self)
+        self.server.connections.slow_readers.discard(self)
         self._still_since = 0.0
         if self._current is not None:
-            self._current.flow()
+            self._current.resume_source()
         elif not self._deaf:
             self._next()
 
@@ -217,7 +217,7 @@ class Connection(Struct, asyncio.Protocol, eq=False):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields.append((name, value))  # trailers, too, which are not used
-        if len(self._fields) > MOST_HEADERS:
+        if len(self._fields) > MAX_HEADERS:
             self._refusal = HEAD_TOO_LONG
             raise _Refused
 
@@ -225,7 +225,7 @@ class Connection(Struct, asyncio.Protocol, eq=False):
         parser, fields = self._parser, self._fields
         assert parser is not None
         target = b"".join(self._url).decode("latin-1")
-        if len(target) > LONGEST_TARGET:
+        if len(target) > MAX_TARGET_BYTES:
             self._refusal = TARGET_TOO_LONG
             raise _Refused
         self._in_head, self._fields = False, []
@@ -241,7 +241,7 @@ class Connection(Struct, asyncio.Protocol, eq=False):
             self.server.loop.time(),
             client=self.client,
             last=version != "1.1" or parser.should_upgrade() or not parser.should_keep_alive(),
-            admitted=partial(self.server.roster.hear, self, let_in=True),
+            on_admitted=partial(self.server.connections.mark_received, self, is_admitted=True),
             connection=self,
             chunked=version != "1.0",
         )
@@ -258,7 +258,7 @@ class Connection(Struct, asyncio.Protocol, eq=False):
         arriving, self.arriving = self.arriving, None
         if arriving is not None:
             arriving.take(self._chunks, last=True)
-            self.body_watch = None
+            self.body_timer = None
             if self._current is not None:
                 self.deadline = inf
 
@@ -268,7 +268,7 @@ class Connection(Struct, asyncio.Protocol, eq=False):
         if self._transport is not None:
             self._transport.writelines((head, body))
 
-    def read_on(self) -> None:
+    def resume_reading(self) -> None:
         """Read again, unless enough requests wait."""
         if self._queue and self._is_ahead(self._queue):
             return
@@ -277,33 +277,33 @@ class Connection(Struct, asyncio.Protocol, eq=False):
             self.data_received(held)
             if self._held:
                 return
-        if not self.reading and self._transport is not None and not self._transport.is_closing():
-            self.reading = True
+        if not self.is_reading and self._transport is not None and not self._transport.is_closing():
+            self.is_reading = True
             self._transport.resume_reading()
             if self._in_head:
                 self.deadline = self.server.clock() + HEAD_SECONDS
 
-    def read_no_more(self) -> None:
+    def pause_reading(self) -> None:
         """Stop reading from the socket."""
-        if self.reading:
-            self.reading = False
+        if self.is_reading:
+            self.is_reading = False
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.pause_reading()
 
-    def answered(self, exchange: HttpExchange) -> None:
+    def response_done(self, exchange: HttpExchange) -> None:
         """All of the answer is written: it is the next one's turn."""
         if exchange is not self._current:
             return
         self._current = None
         if exchange.last or (self._deaf and not self._queue):
-            self._finish(whole=exchange.arrived and not self._deaf and not self._queue)
+            self._finish(whole=exchange.is_body_complete and not self._deaf and not self._queue)
             return
-        if not self._queue and (self.server.quiet_now or self.half_closed):
+        if not self._queue and (self.server.keeps_no_connections or self.half_closed):
             self._finish(whole=True)
         elif self._write_paused:  # answers must not pile up for a client that does not read them
             self.deadline = inf
-            self.read_no_more()
-        elif self._queue or not self.reading:
+            self.pause_reading()
+        elif self._queue or not self.is_reading:
             self._next()
         elif not self._in_head:
             self.deadline = self.server.clock() + IDLE_SECONDS
@@ -319,31 +319,31 @@ class Connection(Struct, asyncio.Protocol, eq=False):
 
     # --- for the sweeper
 
-    def overdue(self, now: float) -> None:
+    def deadline_passed(self, now: float) -> None:
         """The deadline has passed."""
         self.deadline = inf
         if self._deaf:
             self.abort()
         elif self._in_head:
-            self._refusal = TOO_SLOW
+            self._refusal = REQUEST_TIMEOUT
             self._no_further()
-        elif self.arriving is not None and self.body_watch is not None:
-            fault = self.body_watch.fault(self.arriving.size, now)
+        elif self.arriving is not None and self.body_timer is not None:
+            fault = self.body_timer.fault(self.arriving.size, now)
             if fault is None:
-                self.deadline = self.body_watch.due
+                self.deadline = self.body_timer.due
             else:
                 self._deaf = True
-                self.arriving.spoil(fault)
+                self.arriving.fail_body(fault)
                 self.arriving = None
         elif self.arriving is None and self._current is None:
             self._close()
 
     def check_progress(self, now: float) -> None:
         """Give a client up that has taken nothing for too long."""
-        left = unsent(self._transport) if self._transport is not None else 0
+        left = unsent_bytes(self._transport) if self._transport is not None else 0
         if not self._still_since or left != self._moved:
             self._moved, self._still_since = left, now
-        elif now - self._still_since >= STALL:
+        elif now - self._still_since >= STALL_SECONDS:
             self._leave()
 
     def probe(self) -> None:
@@ -353,15 +353,15 @@ class Connection(Struct, asyncio.Protocol, eq=False):
         if self._current is not None:
             self._current.probe()
 
-    def check_left(self) -> None:
+    def check_disconnected(self) -> None:
         """End the work for a client that turned out to have closed its socket."""
         if self._transport is not None and not self._transport.is_closing() and is_reset(self._transport):
             self._leave()
 
-    def quiet(self) -> None:
+    def stop_keep_alive(self) -> None:
         """Keep the connection for no other request."""
         if self._current is not None:
-            self._current.last = self._current.last or not self._current.begun
+            self._current.last = self._current.last or not self._current.is_started
         elif not self._queue and not self._in_head and self.arriving is None:
             self._close()
 
@@ -382,16 +382,20 @@ class Connection(Struct, asyncio.Protocol, eq=False):
 
     @property
     def is_slow(self) -> bool:
-        """Whether a body is arriving that has come more slowly than it must, for `GRACE` seconds or more."""
-        watch, arriving = self.body_watch, self.arriving
-        return watch is not None and arriving is not None and watch.is_slow(arriving.size, self.server.clock(), GRACE)
+        """Whether a body is arriving that has come more slowly than it must, for `GRACE_SECONDS` seconds or more."""
+        watch, arriving = self.body_timer, self.arriving
+        return (
+            watch is not None
+            and arriving is not None
+            and watch.is_slow(arriving.size, self.server.clock(), GRACE_SECONDS)
+        )
 
     def abort(self) -> None:
         self._aborted = True
         if self._transport is not None:
             self._transport.abort()
         else:  # TLS was not agreed on, or not yet
-            self.server.roster.remove(self)
+            self.server.connections.remove(self)
 
     # --- within
 
@@ -401,25 +405,25 @@ class Connection(Struct, asyncio.Protocol, eq=False):
             self._begin(self._queue.popleft())
         elif not self._in_head:
             self.deadline = self.server.clock() + IDLE_SECONDS
-        if not self.reading:  # the queue was full, or the body was not asked for yet
-            self.read_on()
+        if not self.is_reading:  # the queue was full, or the body was not asked for yet
+            self.resume_reading()
 
     def _begin(self, exchange: HttpExchange) -> None:
         self._current = exchange
         exchange.paused = self._write_paused
         self.deadline = inf
         exchange.task = task = self.server.loop.create_task(self.server.answer(exchange))
-        task.add_done_callback(exchange.drop, context=self.server.context)
+        task.add_done_callback(exchange.task_done, context=self.server.context)
 
     def _no_further(self) -> None:
         """What comes is no HTTP, or more than is taken. What was asked before it is still answered."""
         self._deaf, self._in_head, self._held = True, False, b""
         self._chunks.clear()
         arriving, self.arriving = self.arriving, None
-        if not self.reading:
-            self.read_on()
+        if not self.is_reading:
+            self.resume_reading()
         if arriving is not None:
-            arriving.spoil(_NO_HTTP)
+            arriving.fail_body(_NO_HTTP)
         if self._current is None:
             self.write(self._refusal)
             self._finish(whole=False)
@@ -432,8 +436,8 @@ class Connection(Struct, asyncio.Protocol, eq=False):
         self._deaf, self._queue = True, None
         self._held = b""
         self.deadline = self.server.clock() + _LINGER_SECONDS
-        if not self.reading:
-            self.read_on()
+        if not self.is_reading:
+            self.resume_reading()
         try:
             self._transport.write_eof()
         except OSError:  # the client has reset the connection, which was not read yet
@@ -443,7 +447,7 @@ class Connection(Struct, asyncio.Protocol, eq=False):
         """Once all is written; a client that does not read is given up by the sweeper."""
         if self._transport is not None and not self._transport.is_closing():
             if self._transport.get_write_buffer_size():
-                self.server.roster.slow.add(self)
+                self.server.connections.slow_readers.add(self)
             self._transport.close()
 
     def _leave(self) -> None:
@@ -455,4 +459,4 @@ class Connection(Struct, asyncio.Protocol, eq=False):
         current, self._current, self.arriving = self._current, None, None
         for exchange in (current, *(queue or ())):
             if exchange is not None:
-                exchange.leave()
+                exchange.disconnect()

@@ -13,10 +13,10 @@ from typing import cast
 
 from msgspec import Struct
 
-from dragoman.http.addresses import limit_key, plain_address
+from dragoman.http.addresses import limit_key, normalize_address
 from dragoman.http.framing import BAD_REQUEST
-from dragoman.http.server.connection import Connection
-from dragoman.http.server.serving import Roster
+from dragoman.http.server.connection import ServerConnection
+from dragoman.http.server.serving import ConnectionRegistry
 
 _V1, _V1_LONGEST = b"PROXY ", 107
 _V2, _V2_HEAD = b"\r\n\r\n\x00\r\nQUIT\n", 16
@@ -24,18 +24,18 @@ _LOCAL, _PROXY = 0x20, 0x21  # version and command
 _ADDRESSES = {0x11: (socket.AF_INET, 4), 0x21: (socket.AF_INET6, 16)}  # TCP over IPv4 and IPv6
 
 
-class NotProxied(ValueError):
+class BadProxyHeader(ValueError):
     """The bytes are no header of the PROXY protocol."""
 
 
-class Preface(Struct, frozen=True):
+class ProxyHeader(Struct, frozen=True):
     """A header: the client's address, empty if it names none (a health check of the proxy), and its length."""
 
     client: str
     size: int
 
 
-def parse(data: bytes) -> Preface | None:
+def parse_proxy_header(data: bytes) -> ProxyHeader | None:
     """Read the header at the beginning of a connection. None if more bytes are needed. Raises NotProxied."""
     if data.startswith(_V2):
         return _parse_v2(data)
@@ -43,39 +43,39 @@ def parse(data: bytes) -> Preface | None:
         return _parse_v1(data)
     if _V2.startswith(data) or _V1.startswith(data):
         return None
-    raise NotProxied
+    raise BadProxyHeader
 
 
-def _parse_v1(data: bytes) -> Preface | None:
+def _parse_v1(data: bytes) -> ProxyHeader | None:
     end = data.find(b"\r\n", 0, _V1_LONGEST)
     if end < 0:
         if len(data) >= _V1_LONGEST:
-            raise NotProxied
+            raise BadProxyHeader
         return None
     words = data[:end].decode("latin-1").split(" ")
     if words[1] == "UNKNOWN":
-        return Preface("", end + 2)
-    client = plain_address(words[2]) if len(words) == 6 and words[1] in ("TCP4", "TCP6") else ""
+        return ProxyHeader("", end + 2)
+    client = normalize_address(words[2]) if len(words) == 6 and words[1] in ("TCP4", "TCP6") else ""
     if not client:
-        raise NotProxied
-    return Preface(client, end + 2)
+        raise BadProxyHeader
+    return ProxyHeader(client, end + 2)
 
 
-def _parse_v2(data: bytes) -> Preface | None:
+def _parse_v2(data: bytes) -> ProxyHeader | None:
     if len(data) < _V2_HEAD:
         return None
     command, family = data[12], data[13]
     size = _V2_HEAD + int.from_bytes(data[14:16], "big")
     if command not in (_LOCAL, _PROXY):
-        raise NotProxied
+        raise BadProxyHeader
     if len(data) < size:
         return None
     if command == _LOCAL or family not in _ADDRESSES:
-        return Preface("", size)
+        return ProxyHeader("", size)
     kind, width = _ADDRESSES[family]
     if size < _V2_HEAD + 2 * width + 4:
-        raise NotProxied
-    return Preface(plain_address(socket.inet_ntop(kind, data[_V2_HEAD : _V2_HEAD + width])), size)
+        raise BadProxyHeader
+    return ProxyHeader(normalize_address(socket.inet_ntop(kind, data[_V2_HEAD : _V2_HEAD + width])), size)
 
 
 class ProxiedConnection(asyncio.Protocol):
@@ -85,8 +85,10 @@ class ProxiedConnection(asyncio.Protocol):
     the header has named a client, it counts for the client.
     """
 
-    def __init__(self, roster: Roster, own: Connection, most_of_peer: Callable[[str], int]) -> None:
-        self._roster, self._own, self._most_of_peer = roster, own, most_of_peer
+    def __init__(
+        self, connections: ConnectionRegistry, own: ServerConnection, max_of_peer: Callable[[str], int]
+    ) -> None:
+        self._connections, self._own, self._max_of_peer = connections, own, max_of_peer
         self._data = b""
         self._transport: asyncio.Transport | None = None
 
@@ -95,11 +97,11 @@ class ProxiedConnection(asyncio.Protocol):
         self._own.connection_made(self._transport)
 
     def data_received(self, data: bytes) -> None:
-        self._roster.hear(self._own)
+        self._connections.mark_received(self._own)
         self._data += data
         try:
-            preface = parse(self._data)
-        except NotProxied:
+            preface = parse_proxy_header(self._data)
+        except BadProxyHeader:
             self._refuse()
             return
         if preface is not None:
@@ -113,17 +115,17 @@ class ProxiedConnection(asyncio.Protocol):
             self._transport.write(BAD_REQUEST)
             self._transport.close()
 
-    def _hand_over(self, preface: Preface) -> None:
+    def _hand_over(self, preface: ProxyHeader) -> None:
         transport, own, rest = self._transport, self._own, self._data[preface.size :]
         if transport is None or transport.is_closing():
             return
         client, peer = preface.client, limit_key(preface.client)
-        if client and peer != own.peer and not self._roster.has_room(peer, self._most_of_peer(client)):
+        if client and peer != own.peer and not self._connections.has_room(peer, self._max_of_peer(client)):
             own.abort()
             return
         if client:
             own.client = client
-            self._roster.rename(own, peer)
+            self._connections.move_to_peer(own, peer)
         transport.set_protocol(own)
         if rest:
             own.data_received(rest)

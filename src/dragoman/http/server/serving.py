@@ -1,7 +1,7 @@
 """The server: its connections, one timer that looks after all of them, and two ways to listen.
 
 `Listener` closes connections past its limit. `Acceptor`, which the gateway uses, closes those that are worth least to
-make room for new ones; `Roster` knows which these are.
+make room for new ones; `ConnectionRegistry` knows which these are.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from dragoman.http.addresses import limit_key, plain_address
+from dragoman.http.addresses import limit_key, normalize_address
 from dragoman.http.exchange import HttpExchange
-from dragoman.http.framing import GRACE, HEAD_SECONDS, SWEEP_SECONDS
-from dragoman.http.server.connection import Connection
+from dragoman.http.framing import GRACE_SECONDS, HEAD_SECONDS, SWEEP_SECONDS
+from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.sockets import defers_accept
 
 _SHORT_GRACE = 0.1  # seconds
@@ -35,7 +35,7 @@ _SILENCE = 10.0  # seconds between two complaints about that
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-class Shed(Enum):
+class ShedResult(Enum):
     """What came of an attempt to make room."""
 
     CLOSED = auto()  # a connection, or several
@@ -46,45 +46,45 @@ class Shed(Enum):
 class _Group(Struct):
     """The connections of one peer, or of all."""
 
-    members: set[Connection] = set()
+    members: set[ServerConnection] = set()
     # None of their requests was let in yet; oldest first.
-    silent: dict[Connection, None] = {}  # nothing was read of them
-    unproven: dict[Connection, None] = {}  # something was, and it was no request that is let in
+    silent: dict[ServerConnection, None] = {}  # nothing was read of them
+    unadmitted: dict[ServerConnection, None] = {}  # something was, and it was no request that is let in
 
 
-class Roster:
+class ConnectionRegistry:
     """The open connections of a server: by peer, and in the order in which they are closed when room runs short."""
 
     def __init__(self) -> None:
         self._all = _Group()
         self._by_peer: dict[str, _Group] = {}
         self.members = self._all.members
-        self.slow: set[Connection] = set()  # whose clients do not read as fast as we write
-        self.half_closed: set[Connection] = set()  # whose clients send nothing more, and wait for an answer
+        self.slow_readers: set[ServerConnection] = set()  # whose clients do not read as fast as we write
+        self.half_closed: set[ServerConnection] = set()  # whose clients send nothing more, and wait for an answer
 
     def __len__(self) -> int:
         return len(self.members)
 
     @property
-    def unproven(self) -> int:
+    def unadmitted(self) -> int:
         """How many connections have sent something, but no request that was let in."""
-        return len(self._all.unproven)
+        return len(self._all.unadmitted)
 
-    def of(self, peer: str) -> int:
+    def count_of_peer(self, peer: str) -> int:
         """How many connections this peer has."""
         group = self._by_peer.get(peer)
         return len(group.members) if group is not None else 0
 
     def has_room(self, peer: str, most: int) -> bool:
         """Whether one more connection of this peer may be. If it has `most`, one of them is closed for it."""
-        return self.of(peer) < most or self.shed(peer) is not Shed.NOTHING
+        return self.count_of_peer(peer) < most or self.shed(peer) is not ShedResult.NOTHING
 
-    def add(self, member: Connection) -> None:
+    def add(self, member: ServerConnection) -> None:
         for group in (self._all, self._by_peer.setdefault(member.peer, _Group())):
             group.members.add(member)
             group.silent[member] = None
 
-    def rename(self, member: Connection, peer: str) -> None:
+    def move_to_peer(self, member: ServerConnection, peer: str) -> None:
         """Count a connection for another peer: the client that its proxy has named."""
         if member not in self.members:
             return
@@ -93,62 +93,63 @@ class Roster:
         member.peer = peer
         self.add(member)
         if heard:
-            self.hear(member)
+            self.mark_received(member)
 
-    def hurry(self, member: Connection) -> None:
+    def shorten_grace(self, member: ServerConnection) -> None:
         """Give a connection a short grace: the system has probably waited for its first byte already.
 
         It has not where a flood of connections fills its queue.
         """
         if member in self.members:
-            member.since = monotonic() - GRACE + _SHORT_GRACE
+            member.since = monotonic() - GRACE_SECONDS + _SHORT_GRACE
 
-    def hear(self, member: Connection, *, let_in: bool = False) -> None:
+    def mark_received(self, member: ServerConnection, *, is_admitted: bool = False) -> None:
         """The first bytes of this connection were read, or a request of it was let in."""
         if member in self.members:
             for group in (self._all, self._by_peer[member.peer]):
                 group.silent.pop(member, None)
-                if let_in:
-                    group.unproven.pop(member, None)
+                if is_admitted:
+                    group.unadmitted.pop(member, None)
                 else:
-                    group.unproven[member] = None
+                    group.unadmitted[member] = None
 
-    def remove(self, member: Connection) -> None:
+    def remove(self, member: ServerConnection) -> None:
         if member not in self.members:
             return
         for group in (self._all, of_peer := self._by_peer[member.peer]):
             group.members.discard(member)
             group.silent.pop(member, None)
-            group.unproven.pop(member, None)
+            group.unadmitted.pop(member, None)
         if not of_peer.members:
             del self._by_peer[member.peer]
-        self.slow.discard(member)
+        self.slow_readers.discard(member)
         self.half_closed.discard(member)
 
-    def shed(self, peer: str = "") -> Shed:
+    def shed(self, peer: str = "") -> ShedResult:
         """Close what is worth least, of this peer or of all.
 
         First the oldest connection that sent something which is no request, or not yet; a client that means well sends
-        its whole head at once. Then the oldest that has sent nothing for `GRACE` seconds. While others have that grace,
+        its whole head at once. Then the oldest that has sent nothing for `GRACE_SECONDS` seconds. While others have
+        that grace,
         nothing more is closed. Then come those that have been idle for longest, and last those whose request arrives
         more slowly than `server.min_body_rate`. A request that has arrived, or arrives as it should, is never closed.
         """
         group = self._by_peer.get(peer, _Group()) if peer else self._all
-        for member in group.unproven:
+        for member in group.unadmitted:
             self._close(member)
-            return Shed.CLOSED
+            return ShedResult.CLOSED
         for member in group.silent:
-            if monotonic() < member.since + GRACE or member.has_unread:
-                return Shed.LATER
+            if monotonic() < member.since + GRACE_SECONDS or member.has_unread:
+                return ShedResult.LATER
             self._close(member)
-            return Shed.CLOSED
+            return ShedResult.CLOSED
         idle = sorted((each for each in group.members if not each.is_busy), key=lambda each: each.idle_since)
         weakest = idle or [each for each in group.members if each.is_slow]
         for member in weakest[: _SHED_AT_ONCE if not peer else 1]:
             self._close(member)
-        return Shed.CLOSED if weakest else Shed.NOTHING
+        return ShedResult.CLOSED if weakest else ShedResult.NOTHING
 
-    def _close(self, member: Connection) -> None:
+    def _close(self, member: ServerConnection) -> None:
         self.remove(member)
         member.abort()
 
@@ -159,36 +160,36 @@ class HttpServer:
     def __init__(
         self, answer: Callable[[HttpExchange], Coroutine[Any, Any, None]], *, write_buffer: int | None = None
     ) -> None:
-        self.roster = Roster()
-        self.quiet_now = False
+        self.connections = ConnectionRegistry()
+        self.keeps_no_connections = False
         self.write_buffer = write_buffer  # bytes that a transport holds before it pauses the writer; None: its default
         self.answer = answer
         self.loop = asyncio.get_running_loop()
         self.context = copy_context()  # one for all: what ends an exchange reads nothing of it
         self.clock: Callable[[], float] = time.monotonic  # for deadlines: uvloop's own stands still during a turn
-        self._late: set[Connection] = set()
+        self._late: set[ServerConnection] = set()
 
     def sweep(self, now: float) -> None:
         """End what is overdue; called `SWEEP_SECONDS` apart."""
         # After a slow turn of the loop bytes may wait to be read: only who was late before, too, is judged.
-        late = {each for each in self.roster.members if each.deadline <= now}
+        late = {each for each in self.connections.members if each.deadline <= now}
         for connection in late & self._late:
-            connection.overdue(now)
+            connection.deadline_passed(now)
         self._late = late - self._late
-        for connection in list(self.roster.slow):
+        for connection in list(self.connections.slow_readers):
             connection.check_progress(now)
-        for connection in list(self.roster.half_closed):
-            connection.check_left()
+        for connection in list(self.connections.half_closed):
+            connection.check_disconnected()
 
-    def quiet(self) -> None:
+    def stop_keep_alive(self) -> None:
         """Keep no connection for another request."""
-        self.quiet_now = True
-        for connection in list(self.roster.members):
-            connection.quiet()
+        self.keeps_no_connections = True
+        for connection in list(self.connections.members):
+            connection.stop_keep_alive()
 
     def abort(self) -> None:
         """Close every connection at once."""
-        for connection in list(self.roster.members):
+        for connection in list(self.connections.members):
             connection.abort()
 
 
@@ -206,7 +207,7 @@ class Listener:
         port: int,
         *,
         tls: ssl.SSLContext | None = None,
-        first: Callable[[Connection], asyncio.BaseProtocol] | None = None,
+        first: Callable[[ServerConnection], asyncio.BaseProtocol] | None = None,
     ) -> int:
         """Listen, and return the port. Raises OSError.
 
@@ -235,13 +236,13 @@ class Listener:
         if self._sweeping is not None:
             self._sweeping.cancel()
         self._server.abort()
-        while self._server.roster:
+        while self._server.connections:
             await asyncio.sleep(0)
 
-    def _connection(self) -> Connection:
-        connection = Connection(self._server)
-        self._server.roster.add(connection)
-        if len(self._server.roster) > self._most:
+    def _connection(self) -> ServerConnection:
+        connection = ServerConnection(self._server)
+        self._server.connections.add(connection)
+        if len(self._server.connections) > self._most:
             connection.abort()
         return connection
 
@@ -252,7 +253,7 @@ class Listener:
 
 
 class Acceptor:
-    """Accepts while fewer than `most` connections are open, and of one peer fewer than `most_of_peer`.
+    """Accepts while fewer than `most` connections are open, and of one peer fewer than `max_of_peer`.
 
     Past that, a connection is shed for each new one. Only where all have running requests, the new ones wait in the
     backlog, or are closed if it is their peer that has too many.
@@ -264,12 +265,12 @@ class Acceptor:
         server: HttpServer,
         *,
         most: int,
-        most_of_peer: Callable[[str], int],
-        exhausted: Callable[[OSError], None],
-        first: Callable[[Connection], asyncio.BaseProtocol] | None = None,
+        max_of_peer: Callable[[str], int],
+        on_exhausted: Callable[[OSError], None],
+        first: Callable[[ServerConnection], asyncio.BaseProtocol] | None = None,
     ) -> None:
         self._listening, self._server = listening, server
-        self._most, self._most_of_peer, self._exhausted = most, most_of_peer, exhausted
+        self._most, self._max_of_peer, self._exhausted = most, max_of_peer, on_exhausted
         self._first = first  # what reads the first bytes of a connection, if that is not the server's own
         self._defers = defers_accept(listening)
         self._loop = asyncio.get_running_loop()
@@ -281,7 +282,7 @@ class Acceptor:
         self._pending.register(listening, select.POLLIN)
         self._loop.add_reader(listening, self._accept)
 
-    def look_again(self) -> None:
+    def resume_accepting(self) -> None:
         """Go on if there is room by now, or something to shed."""
         if self._waits and self._rest is None and not self._closed:
             self._waits = False
@@ -294,11 +295,11 @@ class Acceptor:
             self._listening.close()
 
     def _accept(self) -> None:
-        roster, shed_now = self._server.roster, 0
+        connections, shed_now = self._server.connections, 0
         for _ in range(_AT_ONCE):
-            if len(roster.members) >= self._most:
+            if len(connections.members) >= self._most:
                 # Not all in one turn: the newest of them may have sent a request that is let in in the next.
-                if (shed_now and shed_now >= roster.unproven) or not self._makes_room():
+                if (shed_now and shed_now >= connections.unadmitted) or not self._makes_room():
                     return
                 shed_now += 1
             try:
@@ -310,14 +311,14 @@ class Acceptor:
                     raise
                 self._exhausted_by(error)
                 return
-            name = plain_address(address[0])
-            most, peer = self._most_of_peer(name), limit_key(name)
-            if len(roster.members) >= most and not roster.has_room(peer, most):
+            name = normalize_address(address[0])
+            most, peer = self._max_of_peer(name), limit_key(name)
+            if len(connections.members) >= most and not connections.has_room(peer, most):
                 client.close()
                 continue
             client.setblocking(False)
-            connection = Connection(self._server, name, peer)
-            roster.add(connection)
+            connection = ServerConnection(self._server, name, peer)
+            connections.add(connection)
             opening = self._loop.create_task(self._open(client, connection))
             self._opening.add(opening)
             opening.add_done_callback(self._opening.discard)
@@ -326,12 +327,12 @@ class Acceptor:
         """Close a connection for one that waits. Where none can be closed now, wait with accepting."""
         if not self._pending.poll(0):  # no connection waits
             return False
-        shed = self._server.roster.shed()
-        if shed is not Shed.CLOSED:
+        shed = self._server.connections.shed()
+        if shed is not ShedResult.CLOSED:
             self._pause()
-            if shed is Shed.LATER:
+            if shed is ShedResult.LATER:
                 self._rest = self._loop.call_later(_GRACE, self._rested)
-        return shed is Shed.CLOSED
+        return shed is ShedResult.CLOSED
 
     def _exhausted_by(self, error: OSError) -> None:
         """The system gives no more connections. What is shed is closed at the end of this turn of the loop."""
@@ -339,23 +340,23 @@ class Acceptor:
         if now >= self._silent_until:
             self._silent_until = now + _SILENCE
             self._exhausted(error)
-        if self._server.roster.shed() is not Shed.CLOSED:
+        if self._server.connections.shed() is not ShedResult.CLOSED:
             self._pause()
             self._rest = self._loop.call_later(_REST, self._rested)
 
-    async def _open(self, client: socket.socket, protocol: Connection) -> None:
+    async def _open(self, client: socket.socket, protocol: ServerConnection) -> None:
         if self._defers:
             try:
                 client.recv(1, socket.MSG_PEEK)
             except BlockingIOError:
-                self._server.roster.hurry(protocol)  # it had its grace before it was accepted
+                self._server.connections.shorten_grace(protocol)  # it had its grace before it was accepted
             except OSError:
                 pass
         first = protocol if self._first is None else self._first(protocol)
         try:
             await self._loop.connect_accepted_socket(lambda: first, client)
         except OSError:
-            self._server.roster.remove(protocol)
+            self._server.connections.remove(protocol)
             client.close()
 
     def _pause(self) -> None:
@@ -368,4 +369,4 @@ class Acceptor:
 
     def _rested(self) -> None:
         self._rest = None
-        self.look_again()
+        self.resume_accepting()

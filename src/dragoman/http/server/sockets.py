@@ -19,7 +19,7 @@ _DEFER_SECONDS = 10  # as long as a head may take
 _TCP_CLOSE = 7  # the state of a connection that was reset
 
 
-def unsent(transport: asyncio.Transport) -> int:
+def unsent_bytes(transport: asyncio.Transport) -> int:
     """Return how many bytes the client has not taken yet, as far as the system tells."""
     left = transport.get_write_buffer_size()
     if sys.platform != "win32":

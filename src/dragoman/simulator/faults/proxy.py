@@ -13,9 +13,9 @@ from types import TracebackType
 
 from dragoman.dialects.base import Dialect
 from dragoman.errors import ClientFault, DragomanError, LocalMisuse, TransportError, UpstreamViolation
-from dragoman.http.client.client import Client, PoolLimits, Reply
-from dragoman.http.exchange import Gone, HttpExchange
-from dragoman.http.server.connection import Connection
+from dragoman.http.client.client import ClientResponse, HttpClient, PoolLimits
+from dragoman.http.exchange import ClientDisconnected, HttpExchange
+from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.serving import HttpServer, Listener
 from dragoman.simulator.faults.answer import Answer, Fault, Pieces, Stale, rendered
 from dragoman.simulator.pieces import Break, Pause, Piece
@@ -50,8 +50,8 @@ class FaultProxy:
         self._tls = tls
         self._port = port
         self._struck: dict[Fault, int] = {}
-        self._served: dict[Connection, int] = {}
-        self._client: Client | None = None
+        self._served: dict[ServerConnection, int] = {}
+        self._client: HttpClient | None = None
         self._listener: Listener | None = None
 
     @property
@@ -59,7 +59,7 @@ class FaultProxy:
         return f"{'https' if self._tls else 'http'}://{'localhost' if self._tls else '127.0.0.1'}:{self._port}"
 
     async def __aenter__(self) -> FaultProxy:
-        self._client = Client(caps=PoolLimits(idle=0))
+        self._client = HttpClient(caps=PoolLimits(idle=0))
         self._listener = Listener(HttpServer(self._exchange, write_buffer=0), most=_MOST_CONNECTIONS)
         self._port = await self._listener.listen("127.0.0.1", self._port, tls=self._tls, first=self._first)
         return self
@@ -74,7 +74,7 @@ class FaultProxy:
 
     # --- a connection
 
-    def _first(self, own: Connection) -> asyncio.BaseProtocol:
+    def _first(self, own: ServerConnection) -> asyncio.BaseProtocol:
         self.connections += 1
         greeting = [piece for fault in self._striking() if fault.greet() for piece in self._strikes(fault).greet()]
         return Greeting(own, greeting, self.left) if greeting else own
@@ -83,7 +83,7 @@ class FaultProxy:
         try:
             request = await received_request(exchange, _MOST_BODY)
             await self._serve(request, exchange)
-        except Gone:
+        except ClientDisconnected:
             self.left.append(time.monotonic())
             exchange.break_off()
         except (ClientFault, TransportError, UpstreamViolation):
@@ -135,7 +135,7 @@ class FaultProxy:
     async def _ask(self, request: HttpRequest, stack: contextlib.AsyncExitStack) -> Answer:
         self.asked += 1
         assert self._client is not None
-        reply = await self._client.open(self._target, request, fresh=True)
+        reply = await self._client.open(self._target, request, new_connection=True)
         stack.callback(reply.close)
         told = dict(reply.headers)
         body = _body(reply)
@@ -148,13 +148,13 @@ class FaultProxy:
 class Greeting(asyncio.Protocol):
     """A connection of which nothing is read: it waits, and is closed or reset."""
 
-    def __init__(self, own: Connection, pieces: Sequence[Piece], left: list[float]) -> None:
+    def __init__(self, own: ServerConnection, pieces: Sequence[Piece], left: list[float]) -> None:
         self._own, self._pieces, self._left = own, pieces, left
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._own.connection_made(transport)
-        self._own.read_no_more()
+        self._own.pause_reading()
         self._task = asyncio.create_task(self._act())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -182,7 +182,7 @@ def _spoilt(answer: Answer, faults: Sequence[Fault]) -> Pieces:
     return pieces
 
 
-async def _body(reply: Reply) -> AsyncIterator[Piece]:
+async def _body(reply: ClientResponse) -> AsyncIterator[Piece]:
     """The body without its framing; Break if it ends before its end."""
     try:
         async for piece in reply.pieces():

@@ -8,9 +8,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from dragoman.upstream.credentials import CredentialFault
-from dragoman.upstream.kiro.durable import left_ahead, lock_beside, unwritable, write_ahead
-from dragoman.upstream.kiro.stores import outran
-from dragoman.upstream.kiro.token import Document, Kind, Token, parse_token, pick, region_of_arn, renewed
+from dragoman.upstream.kiro.atomic_files import find_pending, lock_path, write_error, write_pending
+from dragoman.upstream.kiro.stores import is_superseded
+from dragoman.upstream.kiro.token import Document, Kind, Token, first_text, parse_token, region_of_arn, update_document
 from dragoman.wire import jsonio
 
 # `odic` is how the program spells it.
@@ -36,7 +36,7 @@ class CliStore:
 
     @property
     def lock(self) -> Path | None:
-        return lock_beside(self.path)
+        return lock_path(self.path)
 
     def load(self) -> Token:
         with self._reading() as database:
@@ -49,7 +49,7 @@ class CliStore:
 
     def prepare(self) -> None:
         try:
-            left = left_ahead(self.path)
+            left = find_pending(self.path)
             with self._writing() as database:
                 for each in left:
                     for key in _KEYS:
@@ -58,7 +58,7 @@ class CliStore:
             for each in left:
                 each.path.unlink(missing_ok=True)
         except OSError as error:
-            raise unwritable(self.path, error) from None
+            raise write_error(self.path, error) from None
 
     def save(self, token: Token, was: Token) -> Token:
         with self._writing() as database:
@@ -66,9 +66,9 @@ class CliStore:
             if not row:
                 raise CredentialFault(f"the login in {self.path} was ended by another program.")
             stored = self._token(database, token.slot, row)
-            if outran(stored, was, token):
+            if is_superseded(stored, was, token):
                 return stored
-            value = jsonio.encode(renewed(row, token))
+            value = jsonio.encode(update_document(row, token))
             ahead = self._write_ahead(self._text(database, token.slot), value)  # a commit waits for the disk, twice
             self._update(database, token.slot, value)
         if ahead is not None:
@@ -77,7 +77,7 @@ class CliStore:
 
     def _write_ahead(self, old: bytes, new: bytes) -> Path | None:
         try:
-            return write_ahead(self.path, old, new)
+            return write_pending(self.path, old, new)
         except OSError:  # the database may still be written
             return None
 
@@ -94,7 +94,7 @@ class CliStore:
 
     def _token(self, database: sqlite3.Connection, key: str, row: Document) -> Token:
         registration = self._row(database, "auth_kv", key.removesuffix("token") + "device-registration")
-        arn = pick(self._row(database, "state", _PROFILE), "arn", "profileArn", "profile_arn")
+        arn = first_text(self._row(database, "state", _PROFILE), "arn", "profileArn", "profile_arn")
         names = ("client_id", "client_secret", "clientId", "clientSecret", "region")
         known: Document = {name: registration[name] for name in names if name in registration}
         known["client_expires_at"] = registration.get("client_secret_expires_at")
@@ -147,7 +147,7 @@ class CliStore:
                     raise
                 database.execute("COMMIT")
         except sqlite3.Error as error:
-            raise unwritable(self.path, str(error)) from None
+            raise write_error(self.path, str(error)) from None
 
     def _open(self) -> sqlite3.Connection:
         try:

@@ -20,11 +20,11 @@ from uuid import uuid4
 from msgspec import Struct, structs
 
 from dragoman.errors import DragomanError
-from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, SingleFlight, with_headers
-from dragoman.upstream.kiro.durable import LockHeld, locked
-from dragoman.upstream.kiro.service import Usage, list_profiles, token_headers, usage_limits, with_profile
+from dragoman.upstream.credentials import CredentialFault, Fetch, SecretText, SingleFlight, with_headers
+from dragoman.upstream.kiro.atomic_files import LockTimeout, file_lock
+from dragoman.upstream.kiro.service import QuotaUsage, fetch_usage, list_profiles, token_headers, with_profile
 from dragoman.upstream.kiro.sign_in import refresh
-from dragoman.upstream.kiro.stores import Store
+from dragoman.upstream.kiro.stores import TokenStore
 from dragoman.upstream.kiro.token import Endpoints, Token
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
@@ -57,7 +57,7 @@ class KiroCredential:
 
     def __init__(
         self,
-        store: Store,
+        store: TokenStore,
         fetch: Fetch,
         *,
         name: str = "kiro",
@@ -76,13 +76,13 @@ class KiroCredential:
         self._token: Token | None = None
         self._base: Token | None = None  # what the store held when a token was refreshed that it could not take
         self._write_at = 0.0  # when to try that again
-        self._bad = Secret()  # the access token that was refused
+        self._bad = SecretText()  # the access token that was refused
         self._check_at = 0.0  # until then the token is good, and the next two are as it needs them
         self._headers: Callable[[], Headers] = tuple  # a function, since the repr of headers would show the token
         self._has_profile = False
         self._renewed_at = -inf
         self._failure: _Failure | None = None
-        self._held: tuple[float, LockHeld] | None = None  # until when its failure is raised at once
+        self._held: tuple[float, LockTimeout] | None = None  # until when its failure is raised at once
         self._problem = ""
         self._arn = ""  # of a profile that had to be looked up
         self._arn_tried = -inf
@@ -128,7 +128,7 @@ class KiroCredential:
             if renewed.access == self._bad:  # a run that had begun before
                 renewed = await self._renewal.join()
         except CredentialFault as fault:
-            if fault.lasting:
+            if fault.is_permanent:
                 raise
             return False
         return renewed.access != self._bad
@@ -142,7 +142,7 @@ class KiroCredential:
             return await self._renewal.join()
         except CredentialFault:
             token = self._token
-            if token is None or token.access == self._bad or not token.access or token.ends_within(0, self._now()):
+            if token is None or token.access == self._bad or not token.access or token.expires_within(0, self._now()):
                 raise
             return token  # it still lives; the trouble is told by describe()
 
@@ -156,16 +156,16 @@ class KiroCredential:
             try:
                 return await self._renewal.join()
             except CredentialFault:
-                self._bad = Secret()  # nobody refused it
+                self._bad = SecretText()  # nobody refused it
                 raise
         return token
 
-    async def usage(self) -> Usage:
+    async def usage(self) -> QuotaUsage:
         """How much of the quota is left. Raises CredentialFault."""
         token = await self.token()
         arn = token.profile_arn or (await self._looked_up() if token.kind != "api_key" else "")
         return await self._call(
-            usage_limits(self._fetch, self._endpoints(token), structs.replace(token, profile_arn=arn))
+            fetch_usage(self._fetch, self._endpoints(token), structs.replace(token, profile_arn=arn))
         )
 
     async def aclose(self) -> None:
@@ -173,7 +173,7 @@ class KiroCredential:
         await self._renewal.settle()
         if self._base is not None:
             with contextlib.suppress(CredentialFault):  # told when it failed first
-                async with locked(self._store.lock):
+                async with file_lock(self._store.lock):
                     await self._stored()
 
     def describe(self) -> dict[str, Json]:
@@ -201,21 +201,21 @@ class KiroCredential:
             "unsaved": self._base is not None,
         }
 
-    def secrets(self) -> list[Secret]:
+    def secrets(self) -> list[SecretText]:
         held = [token for token in (self._token, self._base) if token is not None]
         return [each for token in held for each in (token.access, token.refresh, token.client_secret) if each]
 
     def _state(self, token: Token) -> str:
-        if self._failure is not None and self._failure.fault.lasting:
+        if self._failure is not None and self._failure.fault.is_permanent:
             return "login needed"
-        if not token.access or token.ends_within(0, self._now()):
+        if not token.access or token.expires_within(0, self._now()):
             return "expired"
-        return "expiring" if token.ends_within(EARLY, self._now()) else "ok"
+        return "expiring" if token.expires_within(EARLY, self._now()) else "ok"
 
     # --- renewal
 
     def _stale(self, token: Token) -> bool:
-        return not token.access or token.access == self._bad or token.ends_within(EARLY, self._now())
+        return not token.access or token.access == self._bad or token.expires_within(EARLY, self._now())
 
     def _owes_a_write(self) -> bool:
         return self._base is not None and self._now() >= self._write_at
@@ -230,10 +230,10 @@ class KiroCredential:
             if self._held is not None and self._now() < self._held[0]:
                 raise self._held[1]
             self._held = None
-            async with locked(self._store.lock):
+            async with file_lock(self._store.lock):
                 return await self._renew_locked()
         except CredentialFault as fault:
-            if isinstance(fault, LockHeld) and self._held is None:
+            if isinstance(fault, LockTimeout) and self._held is None:
                 self._held = (self._now() + _HELD, fault)
             self._problem = str(fault)
             self._write_at = self._now() + _OWED
@@ -261,7 +261,7 @@ class KiroCredential:
             return await self._call(refresh(self._fetch, self._endpoints(token), token, self._now())), token
         except CredentialFault as fault:
             self._failure = self._failed(token, fault, failure)
-            if not fault.lasting:
+            if not fault.is_permanent:
                 raise
         # The IDE and kiro-cli do not take our lock: the refresh token may be dead because one of them used it.
         newer = await asyncio.to_thread(self._store.load)
@@ -271,7 +271,7 @@ class KiroCredential:
 
     def _failed(self, token: Token, fault: CredentialFault, before: _Failure | None) -> _Failure:
         """The failure to raise at once until its time is over, without a call of the service."""
-        if fault.lasting:
+        if fault.is_permanent:
             return _Failure(token, inf, fault)
         repeated = before is not None and before.token == token and before.pause > 0
         pause = min(before.pause * 2, _LONGEST_PAUSE) if before is not None and repeated else _PAUSE
@@ -316,11 +316,11 @@ class KiroCredential:
             async with asyncio.timeout(_TIMEOUT):
                 return await work
         except TimeoutError:
-            raise CredentialFault(f"the service did not answer within {_TIMEOUT:.0f} s.", lasting=False) from None
+            raise CredentialFault(f"the service did not answer within {_TIMEOUT:.0f} s.", is_permanent=False) from None
         except CredentialFault:
             raise
         except DragomanError as error:  # of the network, or an answer that is no HTTP
-            raise CredentialFault(f"the service cannot be reached: {error}", lasting=False) from None
+            raise CredentialFault(f"the service cannot be reached: {error}", is_permanent=False) from None
 
     def _endpoints(self, token: Token) -> Endpoints:
         if self._given_endpoints is not None:

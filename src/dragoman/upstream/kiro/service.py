@@ -8,7 +8,7 @@ from uuid import uuid4
 from msgspec import Struct
 
 from dragoman._version import __version__
-from dragoman.upstream.credentials import CredentialFault, Fetch, object_in, with_headers
+from dragoman.upstream.credentials import CredentialFault, Fetch, json_object_of, with_headers
 from dragoman.upstream.kiro.token import API_REGIONS, Document, Endpoints, Token, region_of_arn
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
@@ -77,7 +77,7 @@ def _profile(item: Document) -> Profile | None:
     return Profile(arn, name if isinstance(name, str) else "")
 
 
-class Usage(Struct, frozen=True):
+class QuotaUsage(Struct, frozen=True):
     """What is used of what a period allows, a free trial included."""
 
     used: float
@@ -94,7 +94,7 @@ class Usage(Struct, frozen=True):
         return told | {"plan": self.plan, "resets_at": self.resets_at}
 
 
-async def usage_limits(fetch: Fetch, endpoints: Endpoints, token: Token) -> Usage:
+async def fetch_usage(fetch: Fetch, endpoints: Endpoints, token: Token) -> QuotaUsage:
     """How much of the quota is used. Raises CredentialFault."""
     query = {"origin": "AI_EDITOR", "resourceType": "AGENTIC_REQUEST"}
     if token.profile_arn:
@@ -110,7 +110,7 @@ async def usage_limits(fetch: Fetch, endpoints: Endpoints, token: Token) -> Usag
             limit += _number(part, "usageLimitWithPrecision", "usageLimit")
     plan = answer.get("subscriptionInfo")
     title = plan.get("subscriptionTitle") if isinstance(plan, dict) else None
-    return Usage(used, limit, title if isinstance(title, str) else "", _number(answer, "nextDateReset") or None)
+    return QuotaUsage(used, limit, title if isinstance(title, str) else "", _number(answer, "nextDateReset") or None)
 
 
 def with_profile(request: HttpRequest, arn: str) -> HttpRequest:
@@ -140,12 +140,12 @@ _read_top = jsonio.typed(_Top)
 
 
 def _answer(response: HttpResponse, token: Token) -> Document:
-    known = object_in(response)
+    known = json_object_of(response)
     if response.status == 200 and known:
         return known
     words = known.get("message") or known.get("Message") or f"status {response.status}"
-    said = token.masked(str(words))[:300]
-    raise CredentialFault(f"Kiro refused the login: {said}", lasting=response.status in (400, 401, 403))
+    said = token.mask_secrets(str(words))[:300]
+    raise CredentialFault(f"Kiro refused the login: {said}", is_permanent=response.status in (400, 401, 403))
 
 
 def _list(document: Document, name: str) -> list[Document]:

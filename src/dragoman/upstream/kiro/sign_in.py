@@ -10,7 +10,7 @@ from urllib.parse import urlencode, urlsplit
 from msgspec import Struct, structs
 
 from dragoman.errors import TransportError, UpstreamViolation
-from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, object_in
+from dragoman.upstream.credentials import CredentialFault, Fetch, SecretText, json_object_of
 from dragoman.upstream.kiro.service import USER_AGENT
 from dragoman.upstream.kiro.token import (
     BUILDER_ID,
@@ -18,10 +18,10 @@ from dragoman.upstream.kiro.token import (
     Document,
     Endpoints,
     Token,
+    first_text,
     is_safe_url,
     parse_time,
     parse_token,
-    pick,
     region_of_arn,
 )
 from dragoman.wire import jsonio
@@ -34,7 +34,7 @@ _LOGIN = "Run `dragoman auth login kiro`."
 _USUAL_LIFE = 3600.0
 
 
-class Refusal(Struct, frozen=True):
+class SignInFailure(Struct, frozen=True):
     """An OAuth error in either spelling: a code such as `invalid_grant`, and words that hold no secret."""
 
     status: int
@@ -51,8 +51,8 @@ async def refresh(fetch: Fetch, endpoints: Endpoints, token: Token, now: float) 
     base, request = _request(endpoints, token)
     response = await fetch(base, request)
     if response.status != 200:
-        raise _explained(read_refusal(response, token), token)
-    return granted(response, token, now)
+        raise _explained(parse_failure(response, token), token)
+    return parse_grant(response, token, now)
 
 
 def _request(endpoints: Endpoints, token: Token) -> tuple[str, HttpRequest]:
@@ -83,14 +83,14 @@ def _external(token: Token) -> tuple[str, HttpRequest]:
     return f"{parts.scheme}://{parts.netloc}", request
 
 
-def granted(response: HttpResponse, was: Token, now: float) -> Token:
+def parse_grant(response: HttpResponse, was: Token, now: float) -> Token:
     """Read an answer that grants a token; what it does not say stays as it was, the refresh token above all."""
-    document = object_in(response)
-    if not pick(document, "accessToken", "access_token"):
-        raise CredentialFault("the sign-in service answered without an access token.", lasting=False)
+    document = json_object_of(response)
+    if not first_text(document, "accessToken", "access_token"):
+        raise CredentialFault("the sign-in service answered without an access token.", is_permanent=False)
     new = parse_token(document, "the sign-in service's answer", was.kind)
     lives = seconds(document.get("expiresIn", document.get("expires_in")), _USUAL_LIFE)
-    arn = pick(document, "profileArn", "profile_arn")
+    arn = first_text(document, "profileArn", "profile_arn")
     return structs.replace(
         was,
         access=new.access,
@@ -100,11 +100,13 @@ def granted(response: HttpResponse, was: Token, now: float) -> Token:
     )
 
 
-def read_refusal(response: HttpResponse, token: Token) -> Refusal:
-    document = object_in(response)
-    named = response.header("x-amzn-errortype").partition(":")[0] or pick(document, "__type").rpartition("#")[2]
-    words = pick(document, "error_description", "message", "Message") or f"status {response.status}"
-    return Refusal(response.status, pick(document, "error") or _CODES.get(named, named), token.masked(words)[:300])
+def parse_failure(response: HttpResponse, token: Token) -> SignInFailure:
+    document = json_object_of(response)
+    named = response.header("x-amzn-errortype").partition(":")[0] or first_text(document, "__type").rpartition("#")[2]
+    words = first_text(document, "error_description", "message", "Message") or f"status {response.status}"
+    return SignInFailure(
+        response.status, first_text(document, "error") or _CODES.get(named, named), token.mask_secrets(words)[:300]
+    )
 
 
 _CODES = {
@@ -119,13 +121,13 @@ _CODES = {
 }
 
 
-def _explained(refusal: Refusal, token: Token) -> CredentialFault:
+def _explained(refusal: SignInFailure, token: Token) -> CredentialFault:
     """What a person should know and do. Only trouble of the service itself is worth a retry."""
     if refusal.status in (408, 429) or refusal.status >= 500:
-        return CredentialFault(f"the sign-in service is in trouble: {refusal.words}", lasting=False)
+        return CredentialFault(f"the sign-in service is in trouble: {refusal.words}", is_permanent=False)
     if 300 <= refusal.status < 400:  # it says nothing about the login
         message = f"the sign-in service answered with a redirect (status {refusal.status}), which is not followed"
-        return CredentialFault(message, lasting=False)
+        return CredentialFault(message, is_permanent=False)
     match refusal.code:
         case "invalid_request" if token.kind == "idc":
             return CredentialFault(
@@ -154,13 +156,13 @@ _SLOWER = 5.0  # seconds that `slow_down` adds, as RFC 8628 says
 _LONGEST = 900.0
 
 
-class Prompt(Struct, frozen=True):
+class LoginPrompt(Struct, frozen=True):
     """What to show: open `url` (it holds the code), or `page` and type `code`."""
 
     url: str
     page: str
     code: str
-    device: Secret
+    device: SecretText
     interval: float
     lives: float
 
@@ -185,14 +187,14 @@ class DeviceLogin:
         builder = start_url.rstrip("/#") == BUILDER_ID
         self._login = Token(
             kind="idc",
-            access=Secret(),
+            access=SecretText(),
             region=region,
             start_url=start_url.rstrip("/#"),
             provider="BuilderId" if builder else "Enterprise",
             scopes=SCOPES,
         )
 
-    async def begin(self) -> Prompt:
+    async def begin(self) -> LoginPrompt:
         """Register and ask for a code."""
         client = await self._ask(
             "/client/register",
@@ -206,24 +208,24 @@ class DeviceLogin:
         self._login = structs.replace(
             self._login,
             client_id=_needed(client, "clientId"),
-            client_secret=Secret(_needed(client, "clientSecret")),
+            client_secret=SecretText(_needed(client, "clientSecret")),
             client_expires_at=parse_time(client.get("clientSecretExpiresAt")) or None,
         )
         given = await self._ask("/device_authorization", {**_client(self._login), "startUrl": self._login.start_url})
         page = _needed(given, "verificationUri")
-        url = pick(given, "verificationUriComplete") or page
+        url = first_text(given, "verificationUriComplete") or page
         if not is_safe_url(page) or not is_safe_url(url):
             raise CredentialFault("the sign-in service named a page that is no https address.")
-        return Prompt(
+        return LoginPrompt(
             url,
             page,
             _needed(given, "userCode"),
-            Secret(_needed(given, "deviceCode")),
+            SecretText(_needed(given, "deviceCode")),
             seconds(given.get("interval"), 5.0),
             min(_LONGEST, seconds(given.get("expiresIn"), 600.0)),
         )
 
-    async def wait(self, prompt: Prompt, now: Callable[[], float]) -> Token:
+    async def wait(self, prompt: LoginPrompt, now: Callable[[], float]) -> Token:
         """Poll until the person has decided, or the code has ended."""
         interval, waited = prompt.interval, 0.0
         body: Document = {**_client(self._login), "grantType": _GRANT, "deviceCode": prompt.device.reveal()}
@@ -235,8 +237,8 @@ class DeviceLogin:
             except (TransportError, UpstreamViolation):
                 continue  # the person is still busy in the browser; the next poll may get through
             if response.status == 200:
-                return granted(response, self._login, now())
-            refusal = read_refusal(response, self._login)
+                return parse_grant(response, self._login, now())
+            refusal = parse_failure(response, self._login)
             match refusal.code:
                 case "authorization_pending":
                     continue
@@ -255,12 +257,12 @@ class DeviceLogin:
     async def _ask(self, path: str, body: Document) -> Document:
         response = await self._fetch(self._base, _post(path, body))
         if response.status != 200:
-            refusal = read_refusal(response, self._login)
+            refusal = parse_failure(response, self._login)
             raise CredentialFault(
                 f"the sign-in service of {self._login.region} refused the login: {refusal.words}."
                 " Are --region and --start-url those of your organisation?"
             )
-        return object_in(response)
+        return json_object_of(response)
 
 
 def _client(token: Token) -> Document:
@@ -272,7 +274,7 @@ def _post(path: str, body: Document) -> HttpRequest:
 
 
 def _needed(document: Document, name: str) -> str:
-    value = pick(document, name)
+    value = first_text(document, name)
     if not value:
-        raise CredentialFault(f"the sign-in service answered without {name}.", lasting=False)
+        raise CredentialFault(f"the sign-in service answered without {name}.", is_permanent=False)
     return value

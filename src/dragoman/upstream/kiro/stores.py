@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Protocol
 
-from dragoman.upstream.credentials import CredentialFault, Secret
-from dragoman.upstream.kiro.durable import check_replaceable, lock_beside, replace_file, unwritable
-from dragoman.upstream.kiro.token import Document, Token, parse_token, pick, region_of_arn, renewed
+from dragoman.upstream.credentials import CredentialFault, SecretText
+from dragoman.upstream.kiro.atomic_files import check_replaceable, lock_path, replace_file, write_error
+from dragoman.upstream.kiro.token import Document, Token, first_text, parse_token, region_of_arn, update_document
 from dragoman.upstream.private_files import make_private_folder
 from dragoman.wire import jsonio
 
@@ -17,7 +17,7 @@ _LARGEST = 1024 * 1024
 _HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")  # it becomes a file's name
 
 
-class Store(Protocol):
+class TokenStore(Protocol):
     """A place for one token. All methods may block, and raise CredentialFault."""
 
     @property
@@ -37,13 +37,13 @@ class Store(Protocol):
         """Keep what `was` has become. Gives what the store now holds: another program may have been faster."""
 
 
-class KeyStore:
+class ApiKeyStore:
     """An API key: it neither ends nor changes."""
 
     label = "API key"
     lock: Path | None = None
 
-    def __init__(self, key: Secret) -> None:
+    def __init__(self, key: SecretText) -> None:
         self._token = parse_token({"api_key": key.reveal()}, "the API key", "api_key")
 
     def load(self) -> Token:
@@ -68,7 +68,7 @@ class _FileStore:
 
     @property
     def lock(self) -> Path | None:
-        return lock_beside(self.path)
+        return lock_path(self.path)
 
     def load(self) -> Token:
         return self._parse(self._document())
@@ -77,17 +77,17 @@ class _FileStore:
         try:
             check_replaceable(self.path)
         except OSError as error:
-            raise unwritable(self.path, error) from None
+            raise write_error(self.path, error) from None
 
     def save(self, token: Token, was: Token) -> Token:
         document = self._document()
         stored = self._parse(document)
-        if outran(stored, was, token):
+        if is_superseded(stored, was, token):
             return stored
         try:
-            replace_file(self.path, jsonio.pretty(renewed(document, token)) + b"\n")
+            replace_file(self.path, jsonio.pretty(update_document(document, token)) + b"\n")
         except OSError as error:
-            raise unwritable(self.path, error) from None
+            raise write_error(self.path, error) from None
         return token
 
     def _document(self) -> Document:
@@ -107,7 +107,7 @@ class OwnStore(_FileStore):
             check_replaceable(self.path)
             replace_file(self.path, jsonio.pretty(document) + b"\n")
         except OSError as error:
-            raise unwritable(self.path, error) from None
+            raise write_error(self.path, error) from None
 
     def _document(self) -> Document:
         return read_document(self.path, private=True)
@@ -125,8 +125,8 @@ class IdeStore(_FileStore):
         return f"Kiro IDE ({self.path})"
 
     def _parse(self, document: Document) -> Token:
-        registration = self._registration(pick(document, "clientIdHash"))
-        arn = pick(document, "profileArn") or self._chosen_profile()
+        registration = self._registration(first_text(document, "clientIdHash"))
+        arn = first_text(document, "profileArn") or self._chosen_profile()
         return parse_token({**registration, **document, "profileArn": arn}, str(self.path))
 
     def _registration(self, client: str) -> Document:
@@ -139,14 +139,14 @@ class IdeStore(_FileStore):
         return {name: found[name] for name in names if name in found} | {"client_expires_at": found.get("expiresAt")}
 
     def _chosen_profile(self) -> str:
-        arn = pick(_optional(self._profile), "arn", "profileArn")
+        arn = first_text(_optional(self._profile), "arn", "profileArn")
         return arn if region_of_arn(arn) else ""
 
 
 # --- what stores have in common
 
 
-def outran(stored: Token, was: Token, token: Token) -> bool:
+def is_superseded(stored: Token, was: Token, token: Token) -> bool:
     """Tell whether the login was renewed or replaced by another program while we refreshed it."""
     if stored.refresh != was.refresh:
         return True  # a refresh token of its own, perhaps of another account: not ours to overwrite
@@ -161,14 +161,14 @@ def read_document(path: Path, *, private: bool = False) -> Document:
                 raise CredentialFault(f"{path} can be read by others. Run `chmod 600 {path}`.")
             data = file.read(_LARGEST + 1)
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise read_error(path, error) from None
     document = jsonio.object_of(data) if len(data) <= _LARGEST else None
     if document is None:  # the reason may quote the content
         raise CredentialFault(f"{path} is not a JSON object. Run `dragoman auth login kiro`.")
     return document
 
 
-def unreadable(path: Path, error: OSError) -> CredentialFault:
+def read_error(path: Path, error: OSError) -> CredentialFault:
     if isinstance(error, FileNotFoundError):
         return CredentialFault(f"there is no {path}. Run `dragoman auth login kiro`.")
     return CredentialFault(f"cannot read {path}: {error.strerror or error}.")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from dragoman.upstream.credentials import CredentialFault, Secret, masked
+from dragoman.upstream.credentials import CredentialFault, SecretText, mask_secrets
 from dragoman.wire.jsonio import Json
 
 # --- the hosts of a login. A region from a file becomes part of a host name, so it is checked first
@@ -83,7 +83,7 @@ class Endpoints(Struct, frozen=True):
 Kind: TypeAlias = Literal["social", "idc", "external_idp", "api_key"]
 Document: TypeAlias = dict[str, Json]
 
-_NONE: Final = Secret()
+_NONE: Final = SecretText()
 _PRINTABLE = re.compile(r"[\x21-\x7e]+")  # what a header may carry as one word
 _KINDS: dict[str, Kind] = {
     "social": "social",
@@ -102,15 +102,15 @@ class Token(Struct, frozen=True, kw_only=True):
     """One login. `region` is where it signs in, which is not where the service runs: that is `api_region`."""
 
     kind: Kind
-    access: Secret
-    refresh: Secret = _NONE
+    access: SecretText
+    refresh: SecretText = _NONE
     expires_at: float | None = None
     profile_arn: str = ""
     region: str = DEFAULT_REGION
     provider: str = ""  # Google, Github, BuilderId, Enterprise
     start_url: str = ""
     client_id: str = ""
-    client_secret: Secret = _NONE
+    client_secret: SecretText = _NONE
     client_expires_at: float | None = None
     token_endpoint: str = ""  # of an external identity provider
     scopes: tuple[str, ...] = ()
@@ -125,18 +125,18 @@ class Token(Struct, frozen=True, kw_only=True):
     def is_builder_id(self) -> bool:
         return self.kind == "idc" and (self.provider.lower() == "builderid" or self.start_url == BUILDER_ID)
 
-    def ends_within(self, seconds: float, now: float) -> bool:
+    def expires_within(self, seconds: float, now: float) -> bool:
         return self.expires_at is not None and self.expires_at - now <= seconds
 
-    def masked(self, words: str) -> str:
+    def mask_secrets(self, words: str) -> str:
         """The words without any secret of this token, should a service ever repeat one."""
-        return masked(words, (each.reveal() for each in (self.access, self.refresh, self.client_secret)))
+        return mask_secrets(words, (each.reveal() for each in (self.access, self.refresh, self.client_secret)))
 
 
 # --- reading
 
 
-def pick(document: Mapping[str, Json], *names: str) -> str:
+def first_text(document: Mapping[str, Json], *names: str) -> str:
     """The first of these fields that is a text with something in it; empty if none is."""
     for name in names:
         value = document.get(name)
@@ -151,8 +151,11 @@ def parse_token(document: Mapping[str, Json], where: str, kind: Kind | None = No
     refresh = _secret(document, where, "refreshToken", "refresh_token")
     if not access and not refresh:
         raise CredentialFault(f"{where} holds no token. Run `dragoman auth login kiro`.")
-    arn, region = pick(document, "profileArn", "profile_arn"), pick(document, "region", "ssoRegion", "sso_region")
-    endpoint = pick(document, "endpoint")
+    arn, region = (
+        first_text(document, "profileArn", "profile_arn"),
+        first_text(document, "region", "ssoRegion", "sso_region"),
+    )
+    endpoint = first_text(document, "endpoint")
     return Token(
         kind=kind or _kind(document),
         access=access,
@@ -160,12 +163,12 @@ def parse_token(document: Mapping[str, Json], where: str, kind: Kind | None = No
         expires_at=parse_time(document.get("expiresAt", document.get("expires_at"))),
         profile_arn=arn if region_of_arn(arn) else "",
         region=region or DEFAULT_REGION,
-        provider=pick(document, "provider"),
-        start_url=pick(document, "startUrl", "start_url").rstrip("/#"),
-        client_id=pick(document, "clientId", "client_id"),
+        provider=first_text(document, "provider"),
+        start_url=first_text(document, "startUrl", "start_url").rstrip("/#"),
+        client_id=first_text(document, "clientId", "client_id"),
         client_secret=_secret(document, where, "clientSecret", "client_secret"),
         client_expires_at=parse_time(document.get("client_expires_at")),
-        token_endpoint=pick(document, "tokenEndpoint", "token_endpoint"),
+        token_endpoint=first_text(document, "tokenEndpoint", "token_endpoint"),
         scopes=_words(document.get("scopes")),
         endpoint=endpoint if is_loopback(endpoint) else "",
         slot=slot,
@@ -173,22 +176,22 @@ def parse_token(document: Mapping[str, Json], where: str, kind: Kind | None = No
 
 
 def _kind(document: Mapping[str, Json]) -> Kind:
-    named = pick(document, "authMethod", "auth_method").lower()
+    named = first_text(document, "authMethod", "auth_method").lower()
     if named in _KINDS:
         return _KINDS[named]
-    if pick(document, "tokenEndpoint", "token_endpoint"):
+    if first_text(document, "tokenEndpoint", "token_endpoint"):
         return "external_idp"
-    if pick(document, "apiKey", "api_key"):
+    if first_text(document, "apiKey", "api_key"):
         return "api_key"
-    registered = pick(document, "clientId", "client_id", "clientIdHash")
+    registered = first_text(document, "clientId", "client_id", "clientIdHash")
     return "idc" if registered else "social"
 
 
-def _secret(document: Mapping[str, Json], where: str, *names: str) -> Secret:
-    text = pick(document, *names)
+def _secret(document: Mapping[str, Json], where: str, *names: str) -> SecretText:
+    text = first_text(document, *names)
     if text and (not _PRINTABLE.fullmatch(text) or "..." in text):
         raise CredentialFault(f"{where}: {names[0]} is not whole; it looks cut or pasted with something else.")
-    return Secret(text)
+    return SecretText(text)
 
 
 def _words(value: Json) -> tuple[str, ...]:
@@ -218,7 +221,7 @@ def render_time(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def renewed(document: Document, token: Token) -> Document:
+def update_document(document: Document, token: Token) -> Document:
     """The document with the token's new values in the document's own spelling; all else stays as it is."""
     camel = "accessToken" in document or "refreshToken" in document
     names = ("accessToken", "refreshToken", "expiresAt") if camel else ("access_token", "refresh_token", "expires_at")

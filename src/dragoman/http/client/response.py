@@ -25,13 +25,13 @@ from dragoman.errors import BadFrame, DragomanError, LocalMisuse, Reset, TimedOu
 from dragoman.wire.http import HEADER_FIELDS, Headers, has_dot_segment
 
 if TYPE_CHECKING:
-    from dragoman.http.client.client import Connection, Lane
+    from dragoman.http.client.client import ClientConnection, ConnectionPool
 
 TURN_BYTES = 16 * 1024  # of one body in one turn of the loop; about 2 ms of translation if all deltas are short
 HELD = 64 * 1024  # body bytes kept for a reader who has not come yet; past it the transport is paused
 HEAD_BYTES = 64 * 1024  # of heads, 1xx included; and of anything else that brings no body, such as trailers
-HEAD_FIELDS = 128
-STALE_SECONDS = 1.0  # that a kept connection is closed shows within a round trip; later, the request may have run
+MAX_HEAD_FIELDS = 128
+MAX_STALE_SECONDS = 1.0  # that a kept connection is closed shows within a round trip; later, the request may have run
 
 
 # What the connection is, and so is ours to say. `host` too: a client's own must never reach an upstream.
@@ -53,7 +53,7 @@ _OURS = frozenset(
 )
 
 
-class Timeouts(Struct, frozen=True):
+class HttpTimeouts(Struct, frozen=True):
     """Seconds. `dns`, `connect` and `tls` are for each step of a new connection; `write` is for the upstream to take
     the request, `head` runs from the request to the whole head, `idle` between two reads of the body (not while
     paused), `silent` between two reads that bring content (blanks and pings are none), `total` from the call of `open`
@@ -70,16 +70,16 @@ class Timeouts(Struct, frozen=True):
     total: float = 3600.0
 
 
-class Reply(Struct, eq=False):
+class ClientResponse(Struct, eq=False):
     """An answer whose head is here. Take the body by `pump` or `read`, once; `close` what you do not finish."""
 
-    _lane: Lane
-    _timeouts: Timeouts
+    _pool: ConnectionPool
+    _timeouts: HttpTimeouts
     _end_by: float  # the end of the body, by the monotonic clock
     _bodiless: bool
     status: int = 0
     headers: Headers = ()
-    fresh: bool = False  # bytes came since the last sweep
+    has_new_bytes: bool = False  # bytes came since the last sweep
     on_body: Callable[[bytes], None] | None = None  # the parser calls it: no Python frame for a chunk
     _chunks: list[bytes] = []
     _parser: HttpResponseParser | None = None
@@ -90,7 +90,7 @@ class Reply(Struct, eq=False):
     _keep: bool = False  # the connection may be used again
     _refusal: BadFrame | None = None
     _seen: float = 0.0
-    _connection: Connection | None = None
+    _connection: ClientConnection | None = None
     _waiter: asyncio.Future[None] | None = None
     _sink: Callable[[bytes], None] | None = None
     _held: list[bytes] = []
@@ -122,8 +122,8 @@ class Reply(Struct, eq=False):
                 await self._give_held(on_bytes)
             if not self._ended:
                 self._sink, self._hushed = on_bytes, hushed
-                self._waiter = self._lane.loop.create_future()
-                if not self._paused and self._connection is not None and self._connection.paused:
+                self._waiter = self._pool.loop.create_future()
+                if not self._paused and self._connection is not None and self._connection.is_paused:
                     self._connection.resume()
                 await self._waiter
         except BaseException:
@@ -157,7 +157,7 @@ class Reply(Struct, eq=False):
             size += len(piece)
             blank += piece.isspace()  # some services send these to keep a connection open
             if size > limit:
-                raise TooLarge(f"{self._lane.name} answered more than {limit} bytes")
+                raise TooLarge(f"{self._pool.name} answered more than {limit} bytes")
             if count is not None:
                 count(len(piece))
             pieces.append(piece)
@@ -213,23 +213,23 @@ class Reply(Struct, eq=False):
     def close(self) -> None:
         """Give the exchange up; an unfinished one closes its connection. May be called twice, and from `on_bytes`."""
         if not self._ended:
-            self.fail(Reset(f"the exchange with {self._lane.name} was closed here before its end"))
+            self.fail(Reset(f"the exchange with {self._pool.name} was closed here before its end"))
 
     # --- for the client
 
-    async def ask(self, connection: Connection, payload: tuple[bytes, ...]) -> None:
+    async def send_request(self, connection: ClientConnection, payload: tuple[bytes, ...]) -> None:
         """Send the request and wait for the head. Without one, a kept connection turned out to be closed: ask again.
 
         Raises as `open` does.
         """
         self._connection, transport = connection, connection.transport
-        self._waiter = self._lane.loop.create_future()
+        self._waiter = self._pool.loop.create_future()
         self._seen = monotonic()
         self.on_body = self._chunks.append
         self._parser = HttpResponseParser(self)
-        connection.reply = self
+        connection.response = self
         if transport is None or transport.is_closing():
-            self.break_off(Reset(f"{self._lane.name} closed the connection"))
+            self.connection_failed(Reset(f"{self._pool.name} closed the connection"))
         else:
             transport.writelines(payload)
         await self._waiter
@@ -240,7 +240,7 @@ class Reply(Struct, eq=False):
 
     def feed(self, data: bytes) -> None:
         """Parse what has come, give on what of it is body, and end with the end of the answer."""
-        self.fresh = True
+        self.has_new_bytes = True
         chunks, parser, sink, fault = self._chunks, self._parser, self._sink, None
         assert parser is not None
         try:
@@ -263,13 +263,15 @@ class Reply(Struct, eq=False):
         elif end is None and fault is None:
             self._barren += len(data)
             if self._barren > HEAD_BYTES:
-                self.break_off(BadFrame(f"{self._lane.name} sent more than {HEAD_BYTES} bytes of head or trailers"))
+                self.connection_failed(
+                    BadFrame(f"{self._pool.name} sent more than {HEAD_BYTES} bytes of head or trailers")
+                )
         connection = self._connection  # None: the reader has closed it
         if connection is not None and end is not None:
             connection.release(keep=self._keep and fault is None and count == end)
             self._finish()
         elif connection is not None and fault is not None:
-            self.break_off(self._refusal or BadFrame(f"{self._lane.name} sent what is not HTTP: {fault}"))
+            self.connection_failed(self._refusal or BadFrame(f"{self._pool.name} sent what is not HTTP: {fault}"))
 
     def connection_ended(self, *, in_order: bool) -> None:
         """Nothing more comes: that is the end of a body without a length, if it came in order."""
@@ -277,21 +279,23 @@ class Reply(Struct, eq=False):
         if in_order and self.status and not framed:
             self._finish()
         elif self.status:
-            self.break_off(Truncated(f"{self._lane.name} ended the connection in the middle of its answer"))
+            self.connection_failed(Truncated(f"{self._pool.name} ended the connection in the middle of its answer"))
         elif self._barren:
-            self.break_off(Truncated(f"{self._lane.name} ended the connection in the middle of a head"))
+            self.connection_failed(Truncated(f"{self._pool.name} ended the connection in the middle of a head"))
         else:
-            self.break_off(Reset(f"{self._lane.name} ended the connection without an answer"))
+            self.connection_failed(Reset(f"{self._pool.name} ended the connection without an answer"))
 
-    def break_off(self, error: DragomanError) -> None:
+    def connection_failed(self, error: DragomanError) -> None:
         """The connection cannot be used any more. If it was a kept one, which did not answer a byte, ask again."""
         connection, unanswered = self._connection, not self.status and not self._barren
-        if connection is None or not (connection.reused and unanswered and monotonic() - self._seen < STALE_SECONDS):
+        if connection is None or not (
+            connection.is_reused and unanswered and monotonic() - self._seen < MAX_STALE_SECONDS
+        ):
             self.fail(error)
             return
         self._connection = None  # the slot is kept
         connection.abort()
-        self._lane.live.discard(self)
+        self._pool.active_responses.discard(self)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -321,8 +325,8 @@ class Reply(Struct, eq=False):
         if status < 200:
             self._informal = True
             return
-        if len(fields) > HEAD_FIELDS:
-            self._refuse(f"sent a head of more than {HEAD_FIELDS} fields")
+        if len(fields) > MAX_HEAD_FIELDS:
+            self._refuse(f"sent a head of more than {MAX_HEAD_FIELDS} fields")
         headers = tuple([HEADER_FIELDS[each] for each in fields])
         self._fields = []
         for name, value in headers:
@@ -345,23 +349,23 @@ class Reply(Struct, eq=False):
             self._keep = self._parser.should_keep_alive()  # only in here does the parser know
 
     def _refuse(self, what: str) -> None:
-        self._refusal = BadFrame(f"{self._lane.name} {what}")
+        self._refusal = BadFrame(f"{self._pool.name} {what}")
         raise self._refusal
 
     # --- for the sweeper
 
-    def check(self, now: float) -> None:
+    def check_deadlines(self, now: float) -> None:
         """Fail if a deadline has passed, unless what waits in the socket shows that it was met.
 
         A loop that was busy has not read yet what came meanwhile. Two turns later it has.
         """
         if self._late(now) is not None:
-            loop = self._lane.loop
+            loop = self._pool.loop
             loop.call_soon(loop.call_soon, self._judge)
 
     def _judge(self) -> None:
         if not self._ended and (late := self._late(monotonic())) is not None:
-            self.fail(TimedOut(f"{self._lane.name} {late}"))
+            self.fail(TimedOut(f"{self._pool.name} {late}"))
 
     def _late(self, now: float) -> str | None:
         """Which deadline has passed; None if none has."""
@@ -371,12 +375,12 @@ class Reply(Struct, eq=False):
         if not self.status:
             if now >= self._seen + timeouts.head:
                 return f"gave no answer within {timeouts.head:g} s"
-            if now >= self._seen + timeouts.write and self._connection is not None and self._connection.writing:
+            if now >= self._seen + timeouts.write and self._connection is not None and self._connection.is_writing:
                 return f"did not take the request within {timeouts.write:g} s"
         elif self._is_silent(now):
             return f"sent no content, only signs of life, for {timeouts.silent:g} s"
-        elif self.fresh or self._paused or (self._sink is None and self._held):
-            self.fresh = False
+        elif self.has_new_bytes or self._paused or (self._sink is None and self._held):
+            self.has_new_bytes = False
             self._seen = now
         elif now >= self._seen + timeouts.idle:
             return f"went silent in the middle of its answer for {timeouts.idle:g} s"
@@ -404,8 +408,8 @@ class Reply(Struct, eq=False):
     def _finish(self) -> None:
         self._ended = True
         self._connection = self._parser = None
-        self._lane.live.discard(self)
-        self._lane.slots.leave()
+        self._pool.active_responses.discard(self)
+        self._pool.slots.release()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

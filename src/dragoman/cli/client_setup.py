@@ -23,7 +23,7 @@ from dragoman.wire.jsonio import Json
 KEY_VARIABLE = "DRAGOMAN_KEY"  # for clients that are told the name of a variable, not the key
 
 
-class Recipe(Struct, frozen=True, kw_only=True):
+class ClientSetup(Struct, frozen=True, kw_only=True):
     """One client. `usual`: names of models it asks for by itself, each with the variable that replaces it, if any."""
 
     name: str
@@ -33,7 +33,7 @@ class Recipe(Struct, frozen=True, kw_only=True):
     args: tuple[str, ...] = ()  # before those of the person
     model_env: Mapping[str, str] = {}
     model_args: tuple[str, ...] = ()
-    usual: tuple[tuple[str, str], ...] = ()
+    default_models: tuple[tuple[str, str], ...] = ()
     needs_model: bool = False  # it has no names of its own that could be answered
     unset: tuple[str, ...] = ()  # what would go before `env`
     install: str = ""
@@ -56,14 +56,14 @@ _CODEX_PROVIDER = {
     "wire_api": "responses",
 }
 
-CLIENTS: tuple[Recipe, ...] = (
-    Recipe(
+CLIENTS: tuple[ClientSetup, ...] = (
+    ClientSetup(
         name="claude",
         title="Claude Code",
         dialect="anthropic",
         env={"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_AUTH_TOKEN": "{key}"},
         model_env={"ANTHROPIC_MODEL": "{model}"},
-        usual=(
+        default_models=(
             ("claude-opus-5-5", "ANTHROPIC_DEFAULT_OPUS_MODEL"),
             ("claude-sonnet-4-5", "ANTHROPIC_DEFAULT_SONNET_MODEL"),
             ("claude-haiku-4-5", "ANTHROPIC_DEFAULT_HAIKU_MODEL"),
@@ -72,7 +72,7 @@ CLIENTS: tuple[Recipe, ...] = (
         install="npm install -g @anthropic-ai/claude-code",
         note="a stray ANTHROPIC_API_KEY would go before the token",
     ),
-    Recipe(
+    ClientSetup(
         name="codex",
         title="Codex",
         dialect="responses",
@@ -87,11 +87,11 @@ CLIENTS: tuple[Recipe, ...] = (
             ),
         ),
         model_args=("-c", 'model="{model}"'),
-        usual=(("gpt-6.1-sol", ""),),
+        default_models=(("gpt-6.1-sol", ""),),
         install="npm install -g @openai/codex",
         note="it does not read OPENAI_BASE_URL",
     ),
-    Recipe(
+    ClientSetup(
         name="opencode",
         title="opencode",
         dialect="anthropic",
@@ -113,7 +113,7 @@ CLIENTS: tuple[Recipe, ...] = (
         needs_model=True,
         install="npm install -g opencode-ai",
     ),
-    Recipe(
+    ClientSetup(
         name="gemini",
         title="gemini-cli",
         dialect="gemini",
@@ -129,7 +129,7 @@ CLIENTS: tuple[Recipe, ...] = (
         unset=("GOOGLE_GENAI_USE_GCA",),
         install="npm install -g @google/gemini-cli",
     ),
-    Recipe(
+    ClientSetup(
         name="aider",
         title="aider",
         dialect="openai",
@@ -138,7 +138,7 @@ CLIENTS: tuple[Recipe, ...] = (
         needs_model=True,
         install="python3 -m pip install aider-chat",
     ),
-    Recipe(
+    ClientSetup(
         name="goose",
         title="goose",
         dialect="anthropic",
@@ -147,7 +147,7 @@ CLIENTS: tuple[Recipe, ...] = (
         needs_model=True,
         install="npm install -g @aaif/goose",
     ),
-    Recipe(
+    ClientSetup(
         name="qwen",
         title="qwen-code",
         dialect="openai",
@@ -159,11 +159,11 @@ CLIENTS: tuple[Recipe, ...] = (
     ),
 )
 
-SDKS: tuple[Recipe, ...] = (
-    Recipe(name="anthropic", title="Anthropic SDKs", dialect="anthropic", env=_ANTHROPIC),
-    Recipe(name="openai", title="OpenAI SDKs", dialect="openai", env=_OPENAI),
-    Recipe(name="google-genai", title="Google's SDKs", dialect="gemini", env=_GEMINI),
-    Recipe(
+SDKS: tuple[ClientSetup, ...] = (
+    ClientSetup(name="anthropic", title="Anthropic SDKs", dialect="anthropic", env=_ANTHROPIC),
+    ClientSetup(name="openai", title="OpenAI SDKs", dialect="openai", env=_OPENAI),
+    ClientSetup(name="google-genai", title="Google's SDKs", dialect="gemini", env=_GEMINI),
+    ClientSetup(
         name="boto3",
         title="boto3",
         dialect="bedrock",
@@ -173,7 +173,7 @@ SDKS: tuple[Recipe, ...] = (
 )
 
 # Any other command: whatever SDK it is built on finds its own. One that has AWS credentials keeps them.
-OTHER = Recipe(
+ANY_COMMAND = ClientSetup(
     name="any other command",
     title="any other command",
     env={**_ANTHROPIC, **_OPENAI, "OPENAI_API_BASE": "{url}/v1", **_GEMINI, **_BEDROCK},
@@ -183,19 +183,19 @@ _AWS_LOGINS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_WEB
 _PLACE = re.compile(r"\{(url|key|model)\}")
 
 
-def recipe_for(command: str, environ: Mapping[str, str]) -> Recipe:
+def find_setup(command: str, environ: Mapping[str, str]) -> ClientSetup:
     """The row of a command, by the name of its file."""
     name = PurePath(command).name
-    known = next((recipe for recipe in CLIENTS if recipe.name == name), None)
+    known = next((setup for setup in CLIENTS if setup.name == name), None)
     if known is not None:
         return known
     if not any(environ.get(variable) for variable in _AWS_LOGINS):
-        return OTHER
-    env = {name: value for name, value in OTHER.env.items() if name not in _BEDROCK}
-    return Recipe(name=OTHER.name, title=OTHER.title, env=env, unset=OTHER.unset)
+        return ANY_COMMAND
+    env = {name: value for name, value in ANY_COMMAND.env.items() if name not in _BEDROCK}
+    return ClientSetup(name=ANY_COMMAND.name, title=ANY_COMMAND.title, env=env, unset=ANY_COMMAND.unset)
 
 
-class Prepared(Struct, frozen=True):
+class ChildSetup(Struct, frozen=True):
     """A recipe for one gateway: what a child is given, and what is taken from it."""
 
     env: dict[str, str]
@@ -203,29 +203,29 @@ class Prepared(Struct, frozen=True):
     unset: tuple[str, ...]
 
 
-def prepare(
-    recipe: Recipe,
+def fill_setup(
+    setup: ClientSetup,
     *,
     url: str,
     key: str,
     model: str,
     asked: str = "",
-    answers: Callable[[str], bool] = lambda name: True,
+    is_served: Callable[[str], bool] = lambda name: True,
     listed: Sequence[Listed] = (),
-) -> Prepared:
+) -> ChildSetup:
     """Fill in a recipe. `asked` is the model a person wants; `model` the one for names that nobody `answers`."""
-    unanswered = [(name, variable) for name, variable in recipe.usual if not answers(name)]
-    chosen = asked or (model if unanswered or recipe.needs_model else "")
+    unanswered = [(name, variable) for name, variable in setup.default_models if not is_served(name)]
+    chosen = asked or (model if unanswered or setup.needs_model else "")
     values = {"url": url, "key": key, "model": chosen}
     table = _models(listed, chosen)
-    env = {name: _text(value, values, table) for name, value in recipe.env.items()}
-    args = recipe.args
+    env = {name: _text(value, values, table) for name, value in setup.env.items()}
+    args = setup.args
     if chosen:
-        env |= {name: _filled(value, values) for name, value in recipe.model_env.items()}
+        env |= {name: _filled(value, values) for name, value in setup.model_env.items()}
         env |= {variable: chosen for _, variable in unanswered if variable}
-        args = (*args, *recipe.model_args)
-    unset = tuple(name for name in recipe.unset if name not in env)
-    return Prepared(env, tuple(_filled(word, values) for word in args), unset)
+        args = (*args, *setup.model_args)
+    unset = tuple(name for name in setup.unset if name not in env)
+    return ChildSetup(env, tuple(_filled(word, values) for word in args), unset)
 
 
 def _text(value: Json, values: Mapping[str, str], table: Json) -> str:
@@ -260,11 +260,11 @@ def _models(listed: Sequence[Listed], chosen: str) -> Json:
 # --- the line that each client needs to use a gateway. No key is printed: the lines say where the shell finds it
 
 
-KEY = "\x00the-key\x00"  # stands for it until the line is quoted
+KEY_PLACEHOLDER = "\x00the-key\x00"  # stands for it until the line is quoted
 _SHOWN = ("claude", "codex")
 
 
-class Client(Struct, frozen=True):
+class SetupLine(Struct, frozen=True):
     """How one client is pointed at a gateway: a line for a shell, or for a program."""
 
     name: str
@@ -293,26 +293,26 @@ def shell_key(config: Config, environ: Mapping[str, str]) -> str:
             return ""
 
 
-def clients(url: str, config: Config, environ: Mapping[str, str]) -> list[Client]:
+def setup_lines(url: str, config: Config, environ: Mapping[str, str]) -> list[SetupLine]:
     """The lines, for a gateway at this address."""
     key = shell_key(config, environ) or "YOUR_SERVER_KEY"
     served = registry.names()
-    shown = [recipe for recipe in CLIENTS if recipe.name in _SHOWN]
-    return [_client(recipe, url, key) for recipe in (*shown, *(sdk for sdk in SDKS if sdk.dialect in served))]
+    shown = [setup for setup in CLIENTS if setup.name in _SHOWN]
+    return [_client(setup, url, key) for setup in (*shown, *(sdk for sdk in SDKS if sdk.dialect in served))]
 
 
-def _client(recipe: Recipe, url: str, key: str) -> Client:
+def _client(setup: ClientSetup, url: str, key: str) -> SetupLine:
     """A client is started by its line; an SDK finds what the line exports."""
-    made = prepare(recipe, url=url, key=KEY, model="")
+    made = fill_setup(setup, url=url, key=KEY_PLACEHOLDER, model="")
     words = assignments(made, key)
-    if recipe in SDKS:
+    if setup in SDKS:
         words = ["export", *words]
     else:
         unset = ["env", "-u", made.unset[0]] if made.unset else []
-        words = [*unset, *words, recipe.name, *map(shlex.quote, made.args)]
-    return Client(recipe.title, " ".join(words), recipe.note.replace("{url}", url))
+        words = [*unset, *words, setup.name, *map(shlex.quote, made.args)]
+    return SetupLine(setup.title, " ".join(words), setup.note.replace("{url}", url))
 
 
-def assignments(made: Prepared, key: str) -> list[str]:
+def assignments(made: ChildSetup, key: str) -> list[str]:
     """NAME=VALUE for a shell, each value quoted; where KEY stands, the words that make the key."""
-    return [f"{name}={key if value == KEY else shlex.quote(value)}" for name, value in made.env.items()]
+    return [f"{name}={key if value == KEY_PLACEHOLDER else shlex.quote(value)}" for name, value in made.env.items()]

@@ -14,15 +14,15 @@ from pathlib import Path
 from msgspec import Struct
 
 from dragoman.upstream.credentials import CredentialFault
-from dragoman.upstream.kiro.stores import IdeStore, OwnStore, Store, read_document
-from dragoman.upstream.kiro.token import Document, pick
+from dragoman.upstream.kiro.stores import IdeStore, OwnStore, TokenStore, read_document
+from dragoman.upstream.kiro.token import Document, first_text
 
-DEFAULT = "default"
+DEFAULT_LOGIN = "default"
 _LINKS = ("ide", "cli")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class Places:
+class KiroPaths:
     """Paths for one user. None of them need exist."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> None:
@@ -74,66 +74,66 @@ class Places:
         return Path(value) if value else None
 
 
-class Found(Struct, frozen=True):
+class FoundLogin(Struct, frozen=True):
     """A login that exists: `spec` is what `open_store` and the configuration call it."""
 
     spec: str
-    store: Store
+    store: TokenStore
 
 
-def open_store(spec: str = "", places: Places | None = None) -> Store:
+def open_store(spec: str = "", places: KiroPaths | None = None) -> TokenStore:
     """The store that `spec` means. Raises CredentialFault.
 
     `own` or `own:NAME` is Dragoman's, `ide` or `ide:PATH` the Kiro IDE's, `cli` or `cli:PATH` kiro-cli's. Empty: the
     first of these that exists.
     """
-    places = places or Places()
+    places = places or KiroPaths()
     if not spec:
-        found = find(places)
+        found = find_logins(places)
         if not found:
             raise CredentialFault("no Kiro login was found on this machine. Run `dragoman auth login kiro`.")
         return found[0].store
     kind, _, rest = spec.partition(":")
     match kind:
         case "own":
-            return _own(places.own_file(rest or DEFAULT), places)
+            return _own(places.own_file(rest or DEFAULT_LOGIN), places)
         case "ide":
             return IdeStore(Path(rest).expanduser() if rest else places.ide_file, places.ide_profile)
         case "cli":
             return _cli(Path(rest).expanduser() if rest else _present(places.cli_files))
         case _:
-            raise CredentialFault(f"{spec!r} names no login: use own, ide or cli, such as own:{DEFAULT}.")
+            raise CredentialFault(f"{spec!r} names no login: use own, ide or cli, such as own:{DEFAULT_LOGIN}.")
 
 
-def find(places: Places | None = None) -> list[Found]:
+def find_logins(places: KiroPaths | None = None) -> list[FoundLogin]:
     """Every login on this machine, in the order of preference: our own, the IDE's, kiro-cli's."""
-    places = places or Places()
-    own = sorted(places.own.glob("*.json"), key=lambda path: (path.stem != DEFAULT, path.stem))
-    found = [Found(f"own:{path.stem}", _own(path, places)) for path in own]
+    places = places or KiroPaths()
+    own = sorted(places.own.glob("*.json"), key=lambda path: (path.stem != DEFAULT_LOGIN, path.stem))
+    found = [FoundLogin(f"own:{path.stem}", _own(path, places)) for path in own]
     if places.ide_file.is_file():
-        found.append(Found("ide", open_store("ide", places)))
+        found.append(FoundLogin("ide", open_store("ide", places)))
     if any(path.is_file() for path in places.cli_files):
-        found.append(Found("cli", open_store("cli", places)))
+        found.append(FoundLogin("cli", open_store("cli", places)))
     return found
 
 
-def link(spec: str) -> Document:
+def link_document(spec: str) -> Document:
     """What our own file holds when it only points at another program's login."""
     return {"type": "kiro", "use": spec}
 
 
-def _own(path: Path, places: Places) -> Store:
+def _own(path: Path, places: KiroPaths) -> TokenStore:
     store = OwnStore(path)
     if not path.is_file():
         return store  # whoever loads it is told what to do
     try:
-        spec = pick(read_document(path), "use")
+        spec = first_text(read_document(path), "use")
     except CredentialFault:
         return store
     return open_store(spec, places) if spec.partition(":")[0] in _LINKS else store
 
 
-def _cli(path: Path) -> Store:
+def _cli(path: Path) -> TokenStore:
     from dragoman.upstream.kiro.cli_store import CliStore  # noqa: PLC0415 - sqlite3 is slow to load and seldom needed
 
     return CliStore(path)

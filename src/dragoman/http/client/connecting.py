@@ -23,8 +23,8 @@ from httptools import HttpParserError, HttpResponseParser
 from msgspec import Struct
 
 from dragoman.errors import ConnectFailed, Fault, LocalMisuse
-from dragoman.http.addresses import Address, Proxy, ascii_host, objection
-from dragoman.http.client.reply import HEAD_BYTES, Timeouts
+from dragoman.http.addresses import BaseUrl, Proxy, address_problem, ascii_host
+from dragoman.http.client.response import HEAD_BYTES, HttpTimeouts
 
 _HEAD_START = 0.25  # seconds one address has before the next is tried beside it
 # Long thinking is silent, and balancers forget silent connections after some minutes.
@@ -34,14 +34,14 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 _Found: TypeAlias = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
 
 
-class Tls(Struct, frozen=True):
+class TlsSettings(Struct, frozen=True):
     """What one upstream needs beside the default. There is no way to turn verification off."""
 
     ca_file: str = ""
     server_name: str = ""  # asked for and verified instead of the URL's host
 
 
-def context_for(tls: Tls) -> ssl.SSLContext:
+def ssl_context(tls: TlsSettings) -> ssl.SSLContext:
     """Give the context of these settings, made once. Raises LocalMisuse naming a file that cannot be read."""
     return _context(tls.ca_file, "" if tls.ca_file else os.environ.get("SSL_CERT_FILE", ""))
 
@@ -61,19 +61,19 @@ def _context(ca_file: str, from_environment: str) -> ssl.SSLContext:
     return context
 
 
-async def dial(
+async def open_connection(
     make: Callable[[], P],
-    address: Address,
+    address: BaseUrl,
     *,
-    timeouts: Timeouts,
-    tls: Tls | None,
+    timeouts: HttpTimeouts,
+    tls: TlsSettings | None,
     proxy: Proxy | None,
 ) -> P:
     """Open a connection and return its protocol, which `make` makes.
 
     Raises ConnectFailed, of kind `timeout` when that is why: no request was sent.
     """
-    context = context_for(tls or Tls()) if address.scheme == "https" else None
+    context = ssl_context(tls or TlsSettings()) if address.scheme == "https" else None
     name = ascii_host((tls.server_name if tls else "") or address.host)
     peer = f"the proxy {proxy.host}:{proxy.port}" if proxy else address.host_and_port
     host, port = (proxy.host, proxy.port) if proxy else (address.host, address.port)
@@ -128,7 +128,7 @@ async def resolve(host: str, port: int) -> Sequence[_Found]:
 
 def _check(host: str, found: Sequence[_Found]) -> None:
     for each in found:
-        why = objection(host, str(each[4][0]))
+        why = address_problem(host, str(each[4][0]))
         if why:
             raise ConnectFailed(f"could not connect to {host}: {why}")
 
@@ -189,7 +189,7 @@ def _discard(task: asyncio.Task[socket.socket]) -> None:
         task.result().close()
 
 
-async def _tunnel(sock: socket.socket, address: Address, proxy: Proxy) -> None:
+async def _tunnel(sock: socket.socket, address: BaseUrl, proxy: Proxy) -> None:
     loop = asyncio.get_running_loop()
     authorization = f"proxy-authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
     target = address.host_and_port

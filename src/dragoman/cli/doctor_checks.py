@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 import dragoman
-from dragoman.cli.ports import holder
-from dragoman.cli.status import duration, status_of, store_name
+from dragoman.cli.ports import find_listener
+from dragoman.cli.status import fetch_status, render_duration, store_name
 from dragoman.errors import DragomanError, UnknownModel
 from dragoman.gateway.config import Config, Loaded, examine
 from dragoman.gateway.layers import ConfigError
@@ -42,7 +42,7 @@ class Check(Struct, frozen=True):
     remedy: str = ""
 
 
-class Scene:
+class CheckContext:
     """What the checks look at, and the secrets they came across, so that those can be masked."""
 
     def __init__(self, environ: Mapping[str, str], file: Path | None, *, offline: bool = False) -> None:
@@ -56,7 +56,7 @@ class Scene:
             self.loaded = examine(file, environ)
         except ConfigError as error:
             self.error = error
-        self.running = status_of(self.admin_socket)
+        self.running = fetch_status(self.admin_socket)
 
     @property
     def admin_socket(self) -> Path:
@@ -76,16 +76,16 @@ class Scene:
 # --- what may keep clients on this machine from the gateway: their environment, and what they have saved
 
 
-def look_at_clients(scene: Scene) -> Iterator[Check]:
-    found = [check for look in _CLIENT_LOOKS for check in look(scene)]
+def check_clients(context: CheckContext) -> Iterator[Check]:
+    found = [check for look in _CLIENT_LOOKS for check in look(context)]
     yield from found or [Check("clients", "pass", "nothing in this environment stands in a client's way")]
 
 
-def _anthropic(scene: Scene) -> Iterator[Check]:
-    environ = scene.environ
-    if environ.get("ANTHROPIC_API_KEY") and not _is_key(scene, environ["ANTHROPIC_API_KEY"]):
+def _anthropic(context: CheckContext) -> Iterator[Check]:
+    environ = context.environ
+    if environ.get("ANTHROPIC_API_KEY") and not _is_key(context, environ["ANTHROPIC_API_KEY"]):
         what = "ANTHROPIC_API_KEY is set: Claude Code may send it in place of ANTHROPIC_AUTH_TOKEN"
-        needed = any(key.shown == "env:ANTHROPIC_API_KEY" for each in scene.upstreams for key in each.keys)
+        needed = any(key.shown == "env:ANTHROPIC_API_KEY" for each in context.upstreams for key in each.keys)
         remedy = "env -u ANTHROPIC_API_KEY … claude" if needed else "unset ANTHROPIC_API_KEY"
         yield Check("clients", "warn", what, remedy)
     base = environ.get("ANTHROPIC_BASE_URL", "")
@@ -94,9 +94,9 @@ def _anthropic(scene: Scene) -> Iterator[Check]:
             what = "ANTHROPIC_BASE_URL ends in /v1, which clients append themselves"
             yield Check("clients", "warn", what, "leave the path out: http://HOST:PORT")
         token = environ.get("ANTHROPIC_AUTH_TOKEN", "")
-        if token and not _is_key(scene, token):
+        if token and not _is_key(context, token):
             what = "ANTHROPIC_AUTH_TOKEN is not this gateway's key"
-            yield Check("clients", "warn", what, f'ANTHROPIC_AUTH_TOKEN="$(cat {scene.places.key_file})"')
+            yield Check("clients", "warn", what, f'ANTHROPIC_AUTH_TOKEN="$(cat {context.places.key_file})"')
     for name in ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"):
         if environ.get(name, "0").lower() not in ("", "0", "false"):
             yield Check(
@@ -104,13 +104,13 @@ def _anthropic(scene: Scene) -> Iterator[Check]:
             )
 
 
-def _saved(scene: Scene) -> Iterator[Check]:
-    config = scene.loaded.config if scene.loaded else None
+def _saved(context: CheckContext) -> Iterator[Check]:
+    config = context.loaded.config if context.loaded else None
     for client in _SAVED:
-        yield from saved_settings(client, scene.places.home, config)
+        yield from check_saved_settings(client, context.places.home, config)
 
 
-def saved_settings(client: str, home: Path, config: Config | None) -> Iterator[Check]:
+def check_saved_settings(client: str, home: Path, config: Config | None) -> Iterator[Check]:
     """What a client has saved that goes before its environment. Its files are only read."""
     place, look = _SAVED.get(client, ("", None))
     file = home / place
@@ -152,15 +152,15 @@ def _gemini(saved: dict[str, Json], file: Path, _: Config | None) -> Iterator[Ch
         yield Check("clients", "warn", what, "choose the API key with /auth")
 
 
-def _openai(scene: Scene) -> Iterator[Check]:
-    base = scene.environ.get("OPENAI_BASE_URL", "")
+def _openai(context: CheckContext) -> Iterator[Check]:
+    base = context.environ.get("OPENAI_BASE_URL", "")
     if base and _is_here(base) and not urlsplit(base).path.rstrip("/").endswith("/v1"):
         yield Check("clients", "warn", "OPENAI_BASE_URL does not end in /v1, which OpenAI's SDKs expect", "append /v1")
 
 
-def _proxies(scene: Scene) -> Iterator[Check]:
+def _proxies(context: CheckContext) -> Iterator[Check]:
     """Clients on this machine would ask the proxy for loopback."""
-    environ = {name.lower(): value for name, value in scene.environ.items() if value}
+    environ = {name.lower(): value for name, value in context.environ.items() if value}
     named = next((name for name in ("http_proxy", "all_proxy") if name in environ), None)
     spared = environ.get("no_proxy", "")
     if named and not any(each in spared for each in ("127.0.0.1", "localhost", "*")):
@@ -175,9 +175,9 @@ def _is_here(url: str) -> bool:
         return False
 
 
-def _is_key(scene: Scene, value: str) -> bool:
+def _is_key(context: CheckContext, value: str) -> bool:
     try:
-        return value == read_private(scene.places.key_file).decode().strip()
+        return value == read_private(context.places.key_file).decode().strip()
     except (OSError, ConfigError, UnicodeDecodeError):
         return False
 
@@ -187,7 +187,7 @@ _SAVED: dict[str, tuple[str, _Saved]] = {
     "claude": (".claude/settings.json", _claude),
     "gemini": (".gemini/settings.json", _gemini),
 }
-_CLIENT_LOOKS: tuple[Callable[[Scene], Iterator[Check]], ...] = (_anthropic, _saved, _openai, _proxies)
+_CLIENT_LOOKS: tuple[Callable[[CheckContext], Iterator[Check]], ...] = (_anthropic, _saved, _openai, _proxies)
 
 
 _SOON = 600.0
@@ -197,37 +197,37 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _LOGIN = "dragoman auth login kiro"
 
 
-def examine_all(scene: Scene) -> list[Check]:
-    return [check for subject in _SUBJECTS for check in subject(scene)]
+def run_checks(context: CheckContext) -> list[Check]:
+    return [check for subject in _SUBJECTS for check in subject(context)]
 
 
 # --- the configuration
 
 
-def _configuration(scene: Scene) -> Iterator[Check]:
-    if scene.error is not None:
-        for problem in scene.error.problems:
+def _configuration(context: CheckContext) -> Iterator[Check]:
+    if context.error is not None:
+        for problem in context.error.problems:
             origin = f"{problem.origin}: " if problem.origin.layer != "default" else ""
             at = f"{problem.at}: " if problem.at else ""
             remedy = problem.hint or "docs/configuration.md shows every key; `dragoman config check` tells of all"
             yield Check("config", "fail", f"{origin}{at}{problem.message}", remedy)
         return
-    assert scene.loaded is not None
-    config = scene.loaded.config
-    where = str(scene.loaded.config.file) if scene.loaded.config.file else "none, the simulator answers"
+    assert context.loaded is not None
+    config = context.loaded.config
+    where = str(context.loaded.config.file) if context.loaded.config.file else "none, the simulator answers"
     yield Check("config", "pass", f"{where}; upstreams: {', '.join(config.upstreams)}")
     for warning in config.warnings:
         yield Check("config", "warn", warning, "unset it, or spell it as `dragoman config show` does")
 
 
-def _key(scene: Scene) -> Iterator[Check]:
-    configured = scene.loaded.config.server.key if scene.loaded else None
-    file = scene.places.key_file
+def _key(context: CheckContext) -> Iterator[Check]:
+    configured = context.loaded.config.server.key if context.loaded else None
+    file = context.places.key_file
     if configured is None and not os.path.lexists(file):
         yield Check("key", "pass", "none yet: the first `dragoman serve` makes one")
         return
     try:
-        scene.reveal(gateway_key(configured, file))
+        context.reveal(gateway_key(configured, file))
     except ConfigError as error:
         yield Check("key", "fail", str(error), error.hint or "leave server.key out, and one is made")
     else:
@@ -237,27 +237,27 @@ def _key(scene: Scene) -> Iterator[Check]:
 # --- credentials
 
 
-def _credentials(scene: Scene) -> Iterator[Check]:
-    for upstream in scene.upstreams:
+def _credentials(context: CheckContext) -> Iterator[Check]:
+    for upstream in context.upstreams:
         name = f"credentials.{upstream.name}"
         if upstream.kind == "simulator":
             continue
         if not upstream.keys and not upstream.logins:
             yield Check(name, "pass", "none are configured: requests go unsigned")
         for secret in upstream.secrets():
-            yield _secret(name, secret, scene)
+            yield _secret(name, secret, context)
         for login in upstream.logins:
             if login.source == "aws":
                 yield _aws(name)
             else:
-                yield _kiro(name, store_name(login), scene)
+                yield _kiro(name, store_name(login), context)
 
 
-def _secret(name: str, secret: Secret, scene: Scene) -> Check:
+def _secret(name: str, secret: Secret, context: CheckContext) -> Check:
     if secret.shown.startswith(("cmd:", "keyring:")):  # it may ask the user something
         return Check(name, "pass", f"{secret.shown} (not tried: it is asked when it is needed)")
     try:
-        scene.reveal(secret)
+        context.reveal(secret)
     except ConfigError as error:
         return Check(name, "fail", str(error), "set it in the environment of `dragoman serve`, or name another place")
     return Check(name, "pass", f"{secret.shown} is there")
@@ -273,23 +273,22 @@ def _aws(name: str) -> Check:
     return Check(name, "pass", "those of the AWS tools (not tried: they may ask AWS)")
 
 
-def _kiro(name: str, spec: str, scene: Scene) -> Check:
-    from dragoman.upstream.kiro.finding import Places as KiroPlaces
-    from dragoman.upstream.kiro.finding import open_store
+def _kiro(name: str, spec: str, context: CheckContext) -> Check:
+    from dragoman.upstream.kiro.logins import KiroPaths, open_store
 
     try:
-        store = open_store(spec, KiroPlaces(scene.environ))
+        store = open_store(spec, KiroPaths(context.environ))
         token = store.load()
     except CredentialFault as fault:
         return Check(name, "fail", str(fault), f"{_LOGIN}, or log in with the Kiro IDE")
-    scene.secrets += [each.reveal() for each in (token.access, token.refresh, token.client_secret) if each]
+    context.secrets += [each.reveal() for each in (token.access, token.refresh, token.client_secret) if each]
     if token.expires_at is None:
         return Check(name, "pass", f"{store.label} ({token.kind}) has no end")
     left = token.expires_at - time.time()
     if left > _SOON:
-        return Check(name, "pass", f"{store.label} ({token.kind}) is good for {duration(left)}")
+        return Check(name, "pass", f"{store.label} ({token.kind}) is good for {render_duration(left)}")
     if token.refresh:
-        when = f"ends in {duration(left)}" if left > 0 else f"ended {duration(-left)} ago"
+        when = f"ends in {render_duration(left)}" if left > 0 else f"ended {render_duration(-left)} ago"
         return Check(name, "pass", f"{store.label} ({token.kind}) {when}; it is renewed when it is needed")
     return Check(name, "fail", f"{store.label} ({token.kind}) has ended and cannot be renewed", _LOGIN)
 
@@ -297,9 +296,9 @@ def _kiro(name: str, spec: str, scene: Scene) -> Check:
 # --- the network
 
 
-def _reach(scene: Scene) -> Iterator[Check]:
-    wanted = [each for each in scene.upstreams if each.kind == "http"]
-    if scene.offline or not wanted:
+def _reach(context: CheckContext) -> Iterator[Check]:
+    wanted = [each for each in context.upstreams if each.kind == "http"]
+    if context.offline or not wanted:
         return
     answers = asyncio.run(_connect_all(wanted))
     for upstream, answer in zip(wanted, answers, strict=True):
@@ -318,19 +317,19 @@ async def _connect_all(upstreams: Sequence[Upstream]) -> list[str | None]:
 
 async def _connect(upstream: Upstream) -> str | None:
     """Connect and hang up; what went wrong, if anything. No request is sent."""
-    from dragoman.http.addresses import parse_address, parse_proxy
-    from dragoman.http.client.client import Connection, Lane, PoolLimits, Timeouts, Tls
-    from dragoman.http.client.dial import dial
+    from dragoman.http.addresses import parse_base_url, parse_proxy
+    from dragoman.http.client.client import ClientConnection, ConnectionPool, HttpTimeouts, PoolLimits, TlsSettings
+    from dragoman.http.client.connecting import open_connection
 
     try:
-        address = parse_address(upstream.base_url)
+        address = parse_base_url(upstream.base_url)
         proxy = parse_proxy(upstream.proxy.reveal()) if upstream.proxy else None
-        lane = Lane(address.host_and_port, PoolLimits())
-        connection = await dial(
-            lambda: Connection(lane),
+        pool = ConnectionPool(address.host_and_port, PoolLimits())
+        connection = await open_connection(
+            lambda: ClientConnection(pool),
             address,
-            timeouts=Timeouts(connect=_ANSWER, tls=_ANSWER),
-            tls=Tls(ca_file=str(upstream.ca_file)) if upstream.ca_file else None,
+            timeouts=HttpTimeouts(connect=_ANSWER, tls=_ANSWER),
+            tls=TlsSettings(ca_file=str(upstream.ca_file)) if upstream.ca_file else None,
             proxy=proxy,
         )
     except DragomanError as error:
@@ -350,18 +349,18 @@ def _remedy(answer: str) -> str:
     return "is the service up, and base_url right? HTTPS_PROXY or `proxy` names a proxy, if there must be one"
 
 
-def _clock(scene: Scene) -> Iterator[Check]:
+def _clock(context: CheckContext) -> Iterator[Check]:
     """Nobody is asked for the time: but it cannot be before what this machine has written already."""
     now = time.time()
     known = [
         Path(dragoman.__file__),
-        scene.places.key_file,
-        *([scene.loaded.config.file] if scene.loaded and scene.loaded.config.file else []),
+        context.places.key_file,
+        *([context.loaded.config.file] if context.loaded and context.loaded.config.file else []),
     ]
     newest = max((path.stat().st_mtime for path in known if path.is_file()), default=0.0)
     told = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if newest > now + 60:
-        what = f"it is {told}, and files of this machine are {duration(newest - now)} newer"
+        what = f"it is {told}, and files of this machine are {render_duration(newest - now)} newer"
         yield Check(
             "clock", "fail", what, "set the clock (timedatectl set-ntp true): tokens and signatures depend on it"
         )
@@ -372,36 +371,36 @@ def _clock(scene: Scene) -> Iterator[Check]:
 # --- this machine
 
 
-def _port(scene: Scene) -> Iterator[Check]:
-    if scene.running is not None:
-        yield Check("gateway", "pass", f"runs as pid {scene.running.get('pid')}, {scene.running.get('state')}")
+def _port(context: CheckContext) -> Iterator[Check]:
+    if context.running is not None:
+        yield Check("gateway", "pass", f"runs as pid {context.running.get('pid')}, {context.running.get('state')}")
         return
     yield Check("gateway", "pass", "does not run")
-    if scene.loaded is None:
+    if context.loaded is None:
         return
     from dragoman.gateway.serve import listen
 
-    server = scene.loaded.config.server
+    server = context.loaded.config.server
     place = f"{server.host}:{server.port}"
     try:
         listen(server.host, server.port).close()
     except OSError as error:
-        who = holder(server.port)
+        who = find_listener(server.port)
         what = f"{place} cannot be used: {(error.strerror or str(error)).lower()}" + (f", by {who}" if who else "")
         yield Check("port", "fail", what, "end that process, or set server.port (--port 0 picks a free one)")
     else:
         yield Check("port", "pass", f"{place} is free")
 
 
-def _modes(scene: Scene) -> Iterator[Check]:
+def _modes(context: CheckContext) -> Iterator[Check]:
     if not hasattr(os, "geteuid"):
         return
-    from dragoman.upstream.kiro.finding import Places as KiroPlaces
+    from dragoman.upstream.kiro.logins import KiroPaths
 
-    private = [scene.places.state, scene.places.key_file, scene.admin_socket.parent, scene.admin_socket]
-    private += sorted(KiroPlaces(scene.environ).own.glob("*.json"))
+    private = [context.places.state, context.places.key_file, context.admin_socket.parent, context.admin_socket]
+    private += sorted(KiroPaths(context.environ).own.glob("*.json"))
     wrong = [check for path in private if (check := _private(path))]
-    file = scene.loaded.config.file if scene.loaded else None
+    file = context.loaded.config.file if context.loaded else None
     if file is not None and file.stat().st_mode & _OTHERS_WRITE:
         remedy = f"chmod go-w {file}"
         wrong.append(Check("modes", "fail", f"{file}: others may change where your prompts go", remedy))
@@ -422,14 +421,14 @@ def _private(path: Path) -> Check | None:
     return None
 
 
-def _user(scene: Scene) -> Iterator[Check]:
+def _user(context: CheckContext) -> Iterator[Check]:
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         yield Check("user", "warn", "this is root: nothing here needs it", "run it as a user of its own")
     python = ".".join(map(str, sys.version_info[:3]))
     yield Check("python", "pass", f"{python} at {sys.executable}")
 
 
-_SUBJECTS: tuple[Callable[[Scene], Iterator[Check]], ...] = (
+_SUBJECTS: tuple[Callable[[CheckContext], Iterator[Check]], ...] = (
     _user,
     _configuration,
     _key,
@@ -438,5 +437,5 @@ _SUBJECTS: tuple[Callable[[Scene], Iterator[Check]], ...] = (
     _clock,
     _port,
     _modes,
-    look_at_clients,
+    check_clients,
 )

@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dragoman.upstream.credentials import CredentialFault
-from dragoman.upstream.private_files import sync_folder, write_beside
+from dragoman.upstream.private_files import sync_folder, write_temporary
 
 _PATIENCE = 30.0  # seconds to wait for another process; it holds the lock for one refresh, which takes 15 at most
 _GLANCE = 0.05
@@ -29,7 +29,7 @@ _ROOM = 16 * 1024  # bytes that a file may grow by
 def replace_file(path: Path, data: bytes) -> None:
     """Put `data` in the file's place, 0600. A kill at any moment leaves the old content or the new. Raises OSError."""
     path = path.resolve()  # a link stays a link
-    ahead = write_ahead(path, _content(path), data)
+    ahead = write_pending(path, _content(path), data)
     try:
         ahead.replace(path)
     except BaseException:
@@ -41,15 +41,15 @@ def replace_file(path: Path, data: bytes) -> None:
 def check_replaceable(path: Path) -> None:
     """Finish what was left, and do all of `replace_file` that can fail for want of leave or room. Raises OSError."""
     path = path.resolve()
-    for left in left_ahead(path):
+    for left in find_pending(path):
         if left.replaces(_content(path)):
             left.path.replace(path)
             sync_folder(path.parent)
         left.path.unlink(missing_ok=True)
-    write_beside(path, _LEFTOVER, bytes(len(_content(path)) + _ROOM)).unlink()
+    write_temporary(path, _LEFTOVER, bytes(len(_content(path)) + _ROOM)).unlink()
 
 
-class Left(Struct, frozen=True):
+class PendingReplacement(Struct, frozen=True):
     """A replacement that was written whole, and not put in its place."""
 
     path: Path
@@ -60,12 +60,12 @@ class Left(Struct, frozen=True):
         return self.old == _digest(content)
 
 
-def write_ahead(path: Path, old: bytes, new: bytes) -> Path:
+def write_pending(path: Path, old: bytes, new: bytes) -> Path:
     """Write down beside `path` that something in it is about to be replaced. Raises OSError."""
-    return write_beside(path.resolve(), _LEFTOVER, new, f"{_digest(old)}-{_digest(new)}.")
+    return write_temporary(path.resolve(), _LEFTOVER, new, f"{_digest(old)}-{_digest(new)}.")
 
 
-def left_ahead(path: Path) -> list[Left]:
+def find_pending(path: Path) -> list[PendingReplacement]:
     """What killed processes wrote down beside `path`; what they did not finish to write is removed. Raises OSError."""
     path = path.resolve()
     found = []
@@ -73,7 +73,7 @@ def left_ahead(path: Path) -> list[Left]:
         old, _, new = each.name.removeprefix(f".{path.name}.").partition(".")[0].partition("-")
         data = _content(each)
         if new == _digest(data):
-            found.append(Left(each, old, data))
+            found.append(PendingReplacement(each, old, data))
         else:
             each.unlink(missing_ok=True)
     return found
@@ -90,7 +90,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def unwritable(path: Path, error: OSError | str) -> CredentialFault:
+def write_error(path: Path, error: OSError | str) -> CredentialFault:
     why = error if isinstance(error, str) else error.strerror or str(error)
     return CredentialFault(
         f"cannot write {path} ({why}), so its token is not refreshed: the new one would be lost."
@@ -98,18 +98,18 @@ def unwritable(path: Path, error: OSError | str) -> CredentialFault:
     )
 
 
-def lock_beside(path: Path) -> Path:
+def lock_path(path: Path) -> Path:
     """The lock's place: beside what it guards, so that all who share the file share the lock."""
     path = path.resolve()
     return path.with_name(f".{path.name}.dragoman-lock")
 
 
-class LockHeld(CredentialFault):
+class LockTimeout(CredentialFault):
     """Another process does not let go of the lock."""
 
 
 @contextlib.asynccontextmanager
-async def locked(lock: Path | None) -> AsyncIterator[None]:
+async def file_lock(lock: Path | None) -> AsyncIterator[None]:
     """Hold the lock, across processes; the kernel lets go of it when its holder dies. None: there is nothing to guard.
 
     Raises CredentialFault: the lock file cannot be opened, or another process does not let go.
@@ -121,12 +121,12 @@ async def locked(lock: Path | None) -> AsyncIterator[None]:
     try:
         handle = os.open(lock, flags, 0o600)
     except OSError as error:
-        raise unwritable(lock, error) from None
+        raise write_error(lock, error) from None
     try:
         waited = 0.0
         while not _taken(handle):
             if waited >= _PATIENCE:
-                raise LockHeld(f"another process has held {lock} for {_PATIENCE:.0f} s.", lasting=False)
+                raise LockTimeout(f"another process has held {lock} for {_PATIENCE:.0f} s.", is_permanent=False)
             await asyncio.sleep(_GLANCE)
             waited += _GLANCE
         yield

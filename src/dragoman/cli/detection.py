@@ -19,7 +19,7 @@ from dragoman.gateway.upstreams import Upstream
 NOTHING_FOUND = "no key and no login was found on this machine"
 
 # A model to begin with: what names that nobody configured become. Presets without one keep the client's name.
-FIRST_MODEL = {
+DEFAULT_MODELS = {
     "kiro": "claude-sonnet-4.5",
     "bedrock": "global.anthropic.claude-sonnet-4-5-20250929-v1:0",
     "moonshot": "kimi-k2.5",
@@ -35,7 +35,7 @@ _AWS_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _USUAL_REGION = "us-east-1"
 
 
-class Find(Struct, frozen=True):
+class DetectedUpstream(Struct, frozen=True):
     """One way to a service: the preset for it, a sentence about it, and what its table says beside the preset."""
 
     preset: str
@@ -49,69 +49,71 @@ def key_variable(preset: str) -> str:
     return name if scheme == "env" else ""
 
 
-def variables(secrets: Iterable[Secret]) -> list[str]:
+def secret_variables(secrets: Iterable[Secret]) -> list[str]:
     """The variables that these secrets stand in."""
     return [secret.shown.removeprefix("env:") for secret in secrets if secret.shown.startswith("env:")]
 
 
-def search(environ: Mapping[str, str]) -> list[Find]:
+def detect_upstreams(environ: Mapping[str, str]) -> list[DetectedUpstream]:
     """Everything that is found, in the order in which it is asked. What stands in files is not read, only seen."""
     return [*_kiro(environ), *_keys(environ), *_aws(environ)]
 
 
-def _kiro(environ: Mapping[str, str]) -> Iterator[Find]:
-    from dragoman.upstream.kiro.finding import Places, find
+def _kiro(environ: Mapping[str, str]) -> Iterator[DetectedUpstream]:
+    from dragoman.upstream.kiro.logins import KiroPaths, find_logins
 
-    logins = find(Places(environ))
+    logins = find_logins(KiroPaths(environ))
     if logins:
         names = ", ".join(login.spec for login in logins)
-        yield Find("kiro", f"a Kiro login ({names})")
+        yield DetectedUpstream("kiro", f"a Kiro login ({names})")
 
 
-def _keys(environ: Mapping[str, str]) -> Iterator[Find]:
+def _keys(environ: Mapping[str, str]) -> Iterator[DetectedUpstream]:
     for preset in PRESETS:
         variable = key_variable(preset)
         value = environ.get(variable, "").strip()
         if value and not value.startswith(KEY_PREFIX):  # a key of ours leads back to a gateway
-            yield Find(preset, f"{variable} is set", {"key": f"env:{variable}"})
+            yield DetectedUpstream(preset, f"{variable} is set", {"key": f"env:{variable}"})
 
 
-def _aws(environ: Mapping[str, str]) -> Iterator[Find]:
+def _aws(environ: Mapping[str, str]) -> Iterator[DetectedUpstream]:
     file = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or places(environ).home / ".aws" / "credentials")
     named = next((name for name in (_BEARER, *_AWS_KEYS) if environ.get(name)), "")
     if named or file.is_file():
         region = next((environ[name] for name in _AWS_REGIONS if environ.get(name)), _USUAL_REGION)
         login = {"key": f"env:{_BEARER}"} if named == _BEARER else {"credentials": "aws"}
-        yield Find("bedrock", f"{named} is set" if named else f"{file} is there", {"region": region, **login})
+        yield DetectedUpstream(
+            "bedrock", f"{named} is set" if named else f"{file} is there", {"region": region, **login}
+        )
 
 
 # --- the configuration
 
 
-def as_toml(finds: Sequence[Find]) -> str:
+def render_toml(detected: Sequence[DetectedUpstream]) -> str:
     """The tables for what was found. The first answers every name that no other takes."""
     lines: list[str] = []
-    for find in finds:
-        lines += [f"# {find.what[:1].upper()}{find.what[1:]}.", f"[upstreams.{find.preset}]"]
-        lines += [f"{name} = {toml(value)}" for name, value in {"preset": find.preset, **find.table}.items()]
-        if takes := PRESETS[find.preset].get("models"):
+    for each in detected:
+        lines += [f"# {each.what[:1].upper()}{each.what[1:]}.", f"[upstreams.{each.preset}]"]
+        lines += [f"{name} = {toml(value)}" for name, value in {"preset": each.preset, **each.table}.items()]
+        if takes := PRESETS[each.preset].get("models"):
             lines.append(f"# models = {toml(takes)}")
         lines.append("")
-    if finds:
-        first = finds[0].preset
+    if detected:
+        first = detected[0].preset
         lines += ["# Every other name: what clients ask for on their own, such as a small model in the background."]
         lines += ["[default]", f"upstream = {toml(first)}"]
-        lines += [f"model = {toml(FIRST_MODEL[first])}"] if first in FIRST_MODEL else []
+        lines += [f"model = {toml(DEFAULT_MODELS[first])}"] if first in DEFAULT_MODELS else []
     return "\n".join(lines) + "\n"
 
 
-def configuration(
+def load_or_detect(
     file: Path | None,
     environ: Mapping[str, str],
     *,
     flags: Mapping[str, Any] | None = None,
     upstream: str | None = None,
-) -> tuple[Config, list[Find] | None]:
+) -> tuple[Config, list[DetectedUpstream] | None]:
     """The configuration, and None; where it names no upstream, one made of what is found, and the finds.
 
     Nothing found is an empty list: then the simulator answers. `upstream` answers everything.
@@ -126,27 +128,27 @@ def configuration(
             raise LocalMisuse(f"there is no upstream {upstream!r}; known: {', '.join(loaded.config.upstreams)}")
         given["routes"] = [{"match": "*", "upstream": upstream}]
         return examine(file, environ, flags=given).config, None
-    finds = search(environ) if upstream is None else [_named(upstream, environ)]
-    if not finds:
+    detected = detect_upstreams(environ) if upstream is None else [_named(upstream, environ)]
+    if not detected:
         return loaded.config, []
     text = loaded.config.file.read_text(encoding="utf-8-sig") if loaded.config.file else ""
-    return assemble(f"{text}\n{as_toml(finds)}", loaded.config.file, environ, given).config, finds
+    return assemble(f"{text}\n{render_toml(detected)}", loaded.config.file, environ, given).config, detected
 
 
 def _is_built_in(loaded: Loaded) -> bool:
     return any(key[0] == "upstreams" and leaf.origin.layer == "built-in" for key, leaf in loaded.leaves.items())
 
 
-def _named(preset: str, environ: Mapping[str, str]) -> Find:
+def _named(preset: str, environ: Mapping[str, str]) -> DetectedUpstream:
     if preset not in PRESETS:
         raise LocalMisuse(f"there is no upstream {preset!r}, nor a preset; presets: {', '.join(PRESETS)}")
-    found = (find for find in search(environ) if find.preset == preset)
-    return next(found, Find(preset, f"the preset {preset} was asked for"))
+    found = (each for each in detect_upstreams(environ) if each.preset == preset)
+    return next(found, DetectedUpstream(preset, f"the preset {preset} was asked for"))
 
 
-def missing(upstream: Upstream, environ: Mapping[str, str]) -> str:
+def missing_credential(upstream: Upstream, environ: Mapping[str, str]) -> str:
     """What this upstream lacks to be asked; empty if nothing is known to be missing."""
-    wanted = variables(upstream.keys)
+    wanted = secret_variables(upstream.keys)
     if wanted and len(wanted) == len(upstream.keys) and not any(environ.get(name) for name in wanted):
         return f"{upstream.name} needs {' or '.join(wanted)}"
     if any(login.source != "aws" for login in upstream.logins) and not list(_kiro(environ)):
@@ -154,7 +156,7 @@ def missing(upstream: Upstream, environ: Mapping[str, str]) -> str:
     return ""
 
 
-def what_to_set() -> list[str]:
+def setup_hints() -> list[str]:
     """For a person who has nothing yet."""
     named = [name for name in map(key_variable, PRESETS) if name]
     return [
@@ -167,6 +169,6 @@ def what_to_set() -> list[str]:
 
 def upstream_variables(config: Config) -> set[str]:
     """The variables that hold keys of upstreams, or settings of ours: no child needs them. HTTPS_PROXY it may need."""
-    named = {name for name in variables(config.secrets()) if not name.lower().endswith("_proxy")}
+    named = {name for name in secret_variables(config.secrets()) if not name.lower().endswith("_proxy")}
     known = {name for name in map(key_variable, PRESETS) if name}
     return named | known | {_BEARER} | {name for name in os.environ if name.startswith("DRAGOMAN_")}
