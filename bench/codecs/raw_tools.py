@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from dragoman.filters.raw_tools import TABLES, Engine, Ids, RawTools, Tools
+from dragoman.filters.raw_tools import TABLES, CallIds, DeclaredTools, Engine, RawTools
 from dragoman.filters.raw_tools.outputs import Arguments, CallStarted
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
@@ -117,7 +117,7 @@ class Stream(Struct, frozen=True):
     choice: str = "auto"
 
     def engine(self) -> Engine:
-        started = Engine(self.choice, Tools(TOOLS), Ids())
+        started = Engine(self.choice, DeclaredTools(TOOLS), CallIds())
         started.feed(self.before)
         return started
 

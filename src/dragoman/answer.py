@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from dragoman.dialects.base import REAL_WORLD, Content, Encoder, Reader, World
 from dragoman.errors import ClientFault, DragomanError, Fault
-from dragoman.filters.calls import settle_reply
+from dragoman.filters.calls import wrap_reply_arguments
 from dragoman.model import events as ev
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.conversation import Reply, Stop, Usage
@@ -401,7 +401,7 @@ def folded(plan: Plan, events: ev.Events, notes: Notes) -> Reply:
     """What the client is told by these events, as a whole reply that its dialect can say."""
     reply = fold(events, notes)
     takes_objects = plan.client.codec.capabilities(plan.asked.model).arguments == "object"
-    return settle_reply(reply, notes) if takes_objects else reply
+    return wrap_reply_arguments(reply, notes) if takes_objects else reply
 
 
 def _told(plan: Plan, body: bytes, world: World, ways: ResponseFilters) -> ev.Events:

@@ -18,19 +18,19 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 
 from dragoman.filters.raw_tools.chunks import (
-    REASONING,
-    Event,
+    REASONING_FIELDS,
+    FrameInput,
     JsonObject,
     choices_of,
-    parts_of,
-    rest_of,
-    spec_of,
-    spoken,
-    texts_of,
+    delta_texts,
+    other_fields,
+    parse_tool,
+    split_frames,
+    text_delta,
 )
 from dragoman.filters.raw_tools.engine import Engine
-from dragoman.filters.raw_tools.names import Ids, Tools
-from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Carrier, Mode, Output, Remark, Said
+from dragoman.filters.raw_tools.names import CallIds, DeclaredTools
+from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Channel, Mode, Output, Remark, TextOutput
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire import jsonio
 from dragoman.wire.sse import encode_sse
@@ -66,7 +66,7 @@ class Writer(Protocol):
 class SSETransformer(Protocol):
     """Takes the frames of one stream, one by one, and then its end."""
 
-    def transform(self, event: Event) -> None: ...
+    def transform(self, event: FrameInput) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -134,7 +134,7 @@ class ToolCallEventBuilder:
     def build_content_delta(
         self, meta: StreamMetadata, content: str, choice: int = 0, fields: tuple[str, ...] = ("content",)
     ) -> bytes:
-        return self.build(meta, spoken(content, fields), choice)
+        return self.build(meta, text_delta(content, fields), choice)
 
     def build_finish_event(self, meta: StreamMetadata, reason: str, choice: int = 0, usage: Any = None) -> bytes:
         return self.build(meta, {}, choice, reason, usage)
@@ -168,7 +168,10 @@ class _Voice:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.fields: dict[Carrier, tuple[str, ...]] = {Carrier.TEXT: ("content",), Carrier.REASONING: REASONING[:1]}
+        self.fields: dict[Channel, tuple[str, ...]] = {
+            Channel.TEXT: ("content",),
+            Channel.REASONING: REASONING_FIELDS[:1],
+        }
         self.calls = 0  # indices given away, ours and the upstream's
         self.natives: dict[int, int] = {}  # the upstream's indices -> those that go out
         self.finished = False
@@ -186,7 +189,7 @@ class ToolCallParser:
         mode: Mode = "live",
         used_ids: Iterable[str] = (),
     ) -> None:
-        self._tools = Tools(map(spec_of, tools or ()), keeps_prefix=True)
+        self._tools = DeclaredTools(map(parse_tool, tools or ()), keeps_prefix=True)
         self._choice = choice
         self._mode: Mode = mode
         self._used = frozenset(used_ids)
@@ -194,9 +197,9 @@ class ToolCallParser:
         self._meta = StreamMetadata()
         self._voice(0)  # so that a wrong setting is an error now
 
-    def process(self, event: Event) -> list[TransformedEvent]:
+    def process(self, event: FrameInput) -> list[TransformedEvent]:
         """Take a frame, its text or its data. What is no JSON is logged and passed on."""
-        return [made for raw, data in parts_of(event) for made in self._part(raw, data)]
+        return [made for raw, data in split_frames(event) for made in self._part(raw, data)]
 
     def _part(self, raw: bytes, data: bytes | None) -> list[TransformedEvent]:
         if data is None:
@@ -252,18 +255,18 @@ class ToolCallParser:
         voice = self._voice(number)
         delta = choice["delta"] if isinstance(choice.get("delta"), dict) else {}
         natives, changed, outputs = _natives(voice, delta.get("tool_calls"), self._tools)
-        rest = rest_of(delta) | ({"tool_calls": natives} if natives else {})
+        rest = other_fields(delta) | ({"tool_calls": natives} if natives else {})
         events = self._made(voice, number, outputs)
-        for carrier, fields, text in texts_of(delta):
-            voice.fields[carrier] = fields
-            outputs = voice.engine.feed(text, carrier)
-            changed |= outputs != [Said(text, carrier)]
+        for channel, fields, text in delta_texts(delta):
+            voice.fields[channel] = fields
+            outputs = voice.engine.feed(text, channel)
+            changed |= outputs != [TextOutput(text, channel)]
             events += self._made(voice, number, outputs)
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason:
             outputs = [] if voice.closed else voice.engine.close()
             voice.closed = voice.finished = True
-            ours = "tool_calls" if reason == "stop" and voice.engine.completed else reason
+            ours = "tool_calls" if reason == "stop" and voice.engine.completed_calls else reason
             changed |= bool(outputs) or ours != reason
             events += self._made(voice, number, outputs)
             about = {name: value for name, value in choice.items() if name not in _OF_THE_TOKENS}
@@ -277,8 +280,8 @@ class ToolCallParser:
         for output in outputs:
             last = events[-1].tool_call if events else None
             match output:
-                case Said(text, carrier):
-                    events.append(self._event(EventContent, choice, content=text, fields=voice.fields[carrier]))
+                case TextOutput(text, channel):
+                    events.append(self._event(EventContent, choice, content=text, fields=voice.fields[channel]))
                 case CallStarted(id_, name):
                     call = ToolCall(voice.calls, id_, name)
                     voice.calls += 1
@@ -299,7 +302,7 @@ class ToolCallParser:
             if not voice.closed:
                 voice.closed = True
                 events += self._made(voice, number, voice.engine.close())
-            if done and not voice.finished and voice.engine.completed:
+            if done and not voice.finished and voice.engine.completed_calls:
                 voice.finished = True
                 events.append(self._event(EventFinish, number, finish_reason="tool_calls"))
         return events
@@ -307,7 +310,7 @@ class ToolCallParser:
     def _voice(self, choice: int) -> _Voice:
         voice = self._voices.get(choice)
         if voice is None:
-            ids = Ids(self._used, len(self._used), seed=str(choice))
+            ids = CallIds(self._used, len(self._used), seed=str(choice))
             voice = self._voices[choice] = _Voice(Engine(self._choice, self._tools, ids, mode=self._mode))
         return voice
 
@@ -334,7 +337,7 @@ class ToolCallTransformer:
         self._parser = ToolCallParser(tools, choice=choice, mode=mode, used_ids=used_ids)
         self._builder = ToolCallEventBuilder()
 
-    def transform(self, event: Event) -> None:
+    def transform(self, event: FrameInput) -> None:
         for made in self._parser.process(event):
             self._write(made)
 
@@ -346,7 +349,7 @@ class ToolCallTransformer:
         self._output.write(event.raw or encode_sse(b"", self._built(event)))
 
     def _built(self, event: TransformedEvent) -> bytes:
-        delta = {**event.rest, **spoken(event.content, event.fields)}
+        delta = {**event.rest, **text_delta(event.content, event.fields)}
         if event.tool_call is not None:
             delta |= call_delta(event.tool_call)
         return self._builder.build(event.metadata, delta, event.choice, event.finish_reason, event.usage, event.about)
@@ -359,8 +362,8 @@ class LoggingTransformer:
         self._log = log
         self._output = output
 
-    def transform(self, event: Event) -> None:
-        for raw, _ in parts_of(event):
+    def transform(self, event: FrameInput) -> None:
+        for raw, _ in split_frames(event):
             self.write(raw)
 
     def write(self, data: bytes) -> None:
@@ -385,7 +388,7 @@ def _metadata(chunk: JsonObject) -> StreamMetadata:
     )
 
 
-def _natives(voice: _Voice, calls: Any, tools: Tools) -> tuple[list[Any], bool, list[Output]]:
+def _natives(voice: _Voice, calls: Any, tools: DeclaredTools) -> tuple[list[Any], bool, list[Output]]:
     """The upstream's own calls under indices that are free, whether that changed any, and what they let go out."""
     told: list[Any] = []
     outputs: list[Output] = []
@@ -397,11 +400,11 @@ def _natives(voice: _Voice, calls: Any, tools: Tools) -> tuple[list[Any], bool, 
         if index not in voice.natives:
             voice.natives[index] = voice.calls
             voice.calls += 1
-            outputs += voice.engine.native(str(call.get("id") or ""))
+            outputs += voice.engine.add_native_call(str(call.get("id") or ""))
         told.append({**call, "index": voice.natives[index]})
         function = call.get("function")
         written = function.get("name") if isinstance(function, dict) else None
-        if isinstance(written, str) and (name := tools.native(written)):
+        if isinstance(written, str) and (name := tools.native_name(written)):
             _log.warning("the native call of %s is one of %s", written, name)
             told[-1]["function"] = {**function, "name": name}
     return told, bool(outputs) or (told != calls and bool(told)), outputs

@@ -62,28 +62,30 @@ _Maker: TypeAlias = Callable[[Pair], Filter | None]
 _NO_QUESTION = "there is nothing in it to be answered"
 
 ORDER: tuple[_Maker, ...] = (
-    lambda pair: filters.RefuseHeld(pair.upstream.holds if pair.client_family == pair.upstream_family else frozenset()),
+    lambda pair: filters.RefuseServerState(
+        pair.upstream.holds if pair.client_family == pair.upstream_family else frozenset()
+    ),
     lambda pair: (
         filters.SerializeBlocks(calls_end="open_calls" not in pair.upstream.traits)
         if "one_block" in pair.client.traits
         else None
     ),
-    lambda pair: filters.SettleStop(
+    lambda pair: filters.FixStopReason(
         pauses="pauses" in pair.client.traits or pair.client_family == pair.upstream_family
     ),
-    lambda _: filters.TellShapes(),
+    lambda _: filters.NoteAcceptedShapes(),
     lambda pair: filters.StripAttribution() if pair.strips_attribution else None,
-    lambda pair: filters.CarrySeals(pair.client, pair.client_family, pair.upstream),
+    lambda pair: filters.CarrySignatures(pair.client, pair.client_family, pair.upstream),
     lambda pair: (
         None
         if pair.client_family == pair.upstream_family
-        else filters.ToolsInHistory(pair.upstream, pair.upstream_family)
+        else filters.FlattenToolHistory(pair.upstream, pair.upstream_family)
     ),
     lambda pair: filters.DropForeign(pair.client, pair.client_family, pair.upstream, pair.upstream_family),
     lambda pair: filters.WrapTextTools(native="text_tools" in pair.upstream.traits),
-    lambda pair: None if "bare_tools" in pair.upstream.traits else filters.GiveSchemas(),
+    lambda pair: None if "bare_tools" in pair.upstream.traits else filters.AddEmptySchemas(),
     lambda pair: filters.PairTools(in_order="results_in_call_order" in pair.upstream.traits),
-    lambda pair: filters.PlainResults(pair.upstream),
+    lambda pair: filters.SimplifyResults(pair.upstream),
     lambda pair: filters.RenameTools(pair.upstream, pair.upstream_family),
     lambda pair: None if pair.upstream.system == "native" else filters.FoldSystem(pair.upstream),
     lambda pair: filters.FillEmpty() if "no_blank_text" in pair.upstream.traits else None,
@@ -94,10 +96,10 @@ ORDER: tuple[_Maker, ...] = (
         else None
     ),
     lambda pair: filters.FitLimits(pair.upstream),
-    lambda pair: filters.ObjectArguments(pair.client, pair.upstream),
+    lambda pair: filters.WrapArguments(pair.client, pair.upstream),
 )
 LAST: tuple[_Maker, ...] = (  # after the upstream dialect's own quirks: these read the answer first
-    lambda pair: filters.SettleThinking(pair.upstream) if pair.upstream.least_budget else None,
+    lambda pair: filters.FitThinkingBudget(pair.upstream) if pair.upstream.least_budget else None,
     lambda pair: _raw_tools(pair),  # noqa: PLW0108  # defined below
 )
 

@@ -19,8 +19,8 @@ from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import running_gateway
 from dragoman.simulator import parse, running_simulator
 from tests.gateway.house import KEY, QUICK, House, behind, chat, house, messages, upstream
+from tests.unit.raw_tools.client_view import client_request, read_stream, tool
 from tests.unit.raw_tools.test_leaks import RECOVERED
-from tests.unit.raw_tools.through import asked, seen, tool
 
 KIMI = RECOVERED["text before and after"][0][0]["content"]
 PATHS = {
@@ -58,7 +58,7 @@ def turns(*texts: str) -> str:
 
 
 def body_of(client: str, stream: bool) -> dict[str, Any]:
-    body = asked("openai").body if client == "openai" else _own(client)
+    body = client_request("openai").body if client == "openai" else _own(client)
     return {**body, "stream": stream} if client in ("anthropic", "openai", "responses") else body
 
 
@@ -75,7 +75,7 @@ def test_every_client_gets_the_call(client: str, tmp_path: Path) -> None:
         house(upstream("one", "openai", simulator.url), tmp_path) as home,
     ):
         status, _, out = home.ask(PATHS[client][0], body_of(client, True))
-        told = seen(client, out, set())
+        told = read_stream(client, out, set())
         assert (status, told.calls, told.finish) == (200, [("bash", {"command": "ls"})], "tool_use")
         assert told.said() == "I look.\n\nDone."
         status, _, out = home.ask(PATHS[client][1], body_of(client, False))

@@ -21,8 +21,8 @@ import dragoman.dialects as registry
 from dragoman.answer import Answer
 from dragoman.dialects.kiro.quirks import raw_calls
 from dragoman.dialects.openai import choice
-from dragoman.filters import answers as filter_answers
 from dragoman.filters import calls as filter_calls
+from dragoman.filters import response as filter_answers
 from dragoman.filters.raw_tools import readers as raw_readers
 from dragoman.gateway import admin, backend, serve
 from dragoman.gateway.access_log import AccessLog

@@ -14,7 +14,7 @@ from dragoman.answer import Answer, ResponseFilters
 from dragoman.conformance import laws
 from dragoman.conformance.laws import NOBODY, still_world
 from dragoman.dialects.base import Reader
-from dragoman.filters.raw_tools.choices import NAMES as TABLES
+from dragoman.filters.raw_tools.choices import FORMAT_NAMES as TABLES
 from dragoman.model.assemble import Grammar
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, Stop, Thinking, ToolSpec, Why

@@ -22,7 +22,7 @@ from msgspec import structs
 import dragoman.dialects as registry
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError
-from dragoman.filters.limits import unopened_loop
+from dragoman.filters.limits import has_unopened_loop
 from dragoman.model.blocks import Block, Cache, Media, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Thinking, ToolChoice, ToolSpec, canonical
 from dragoman.translate import Plan, configured, plan
@@ -174,7 +174,7 @@ def _new_calls(short: Plan, long: Plan) -> set[str]:
 
 def _tells_that_thinking_does_not_return(short: Plan, long: Plan) -> bool:
     """Whether the new turn is the first that calls tools without the thinking that led to it."""
-    return unopened_loop(long.sent) and not unopened_loop(short.sent)
+    return has_unopened_loop(long.sent) and not has_unopened_loop(short.sent)
 
 
 # --- conversations as agents have them

@@ -10,7 +10,7 @@ import pytest
 import dragoman
 import dragoman.dialects as registry
 from dragoman.errors import DragomanError, Unrepresentable
-from dragoman.filters.results import MOVED, NO_OUTPUT, NO_RESULT
+from dragoman.filters.results import MOVED_RESULT, NO_OUTPUT, NO_RESULT
 from dragoman.filters.turns import FILLER
 from dragoman.model.filter import Note
 from tests.laws.bodies import BODIES, MODEL, MORE, strings
@@ -123,7 +123,7 @@ FILLING = frozenset(
     | {"bedrock.document.text", "tools.moved_result", "anthropic.reasoning.encrypted"}
 )
 FILLERS = frozenset(
-    {FILLER, NO_RESULT, NO_OUTPUT, MOVED, "Continue", "I understand.", "Tool results provided.", "(image)"}
+    {FILLER, NO_RESULT, NO_OUTPUT, MOVED_RESULT, "Continue", "I understand.", "Tool results provided.", "(image)"}
 )
 
 

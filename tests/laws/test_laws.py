@@ -16,7 +16,7 @@ from dragoman.conformance import laws, run
 from dragoman.conformance.laws import NOBODY, still_world
 from dragoman.dialects.base import Dialect
 from dragoman.errors import Unrepresentable
-from dragoman.filters.calls import rename
+from dragoman.filters.calls import fit_alphabet
 from dragoman.model.conversation import Conversation, ToolSpec
 from dragoman.model.events import BlockKeys, Events
 from dragoman.translate import plan
@@ -242,7 +242,7 @@ def holds(case: Case, target: str) -> None:
     names = registry.get(target).codec.capabilities("m").names
     sent = sent_names(case, target)
     for each, wanted in zip(sent, case.wanted, strict=True):
-        assert {rename(name, names) for name in wanted} <= set(each)
+        assert {fit_alphabet(name, names) for name in wanted} <= set(each)
         assert len(each) == len(set(each))
     for earlier, later in pairwise(sent):
         assert later[: len(earlier)] == earlier, "a longer conversation moved a tool"

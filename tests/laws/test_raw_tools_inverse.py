@@ -15,7 +15,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from dragoman.filters.raw_tools import TABLES
-from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Output, Said
+from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Output, TextOutput
 from tests.budget import LONG
 from tests.unit.raw_tools.generated import after_calls, before_calls, calls
 from tests.unit.raw_tools.render_json import as_json
@@ -61,7 +61,7 @@ def canonical_value(value: object) -> str:
 
 
 def text_of(told: Sequence[Output]) -> str:
-    return "".join(output.text for output in told if isinstance(output, Said))
+    return "".join(output.text for output in told if isinstance(output, TextOutput))
 
 
 def check(choice: str, text: str, written: Sequence[CallToWrite], shown: str, rng: random.Random) -> None:

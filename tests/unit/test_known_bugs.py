@@ -426,7 +426,7 @@ def test_case_20_empty_result_and_empty_text_beside_a_call() -> None:
 
 
 def test_a_held_block_over_the_limit_ends_with_the_dialects_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.filters.answers.HELD_LIMIT", 100)
+    monkeypatch.setattr("dragoman.filters.response.HELD_LIMIT", 100)
     stream = chat(tool(0, '{"a', id="a", name="f"), tool(1, '{"a":"' + "x" * 101, id="b", name="g"), ({}, "tool_calls"))
     frames = translated(stream)
     assert kinds(frames)[-1] == "error"

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 import dragoman.dialects as registry
 from dragoman.errors import Fault, UpstreamViolation
-from dragoman.filters.calls import rename
+from dragoman.filters.calls import fit_alphabet
 from dragoman.model.conversation import Conversation, Usage
 
 # --- what is wrong with a raw response
@@ -159,7 +159,7 @@ def with_valid_ids(calls: Sequence[ToolUseBlock]) -> list[ToolUseBlock]:
     given: set[str] = set()
     mended: list[ToolUseBlock] = []
     for position, call in enumerate(calls):
-        id_ = rename(call["id"], alphabet)
+        id_ = fit_alphabet(call["id"], alphabet)
         if id_ in given:
             id_ = "call_" + sha256(f"{position}\0{call['id']}".encode(errors="surrogatepass")).hexdigest()[:24]
         given.add(id_)

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct
 
-from dragoman.filters.raw_tools.learning.pieces import Job
+from dragoman.filters.raw_tools.learning.pieces import RenderJob
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -87,7 +87,7 @@ def _template_in(config: Mapping[str, Json], name: str) -> str:
     return found
 
 
-def render(template: Template, jobs: Mapping[str, Job], seconds: float = SECONDS) -> Rendered:
+def render(template: Template, jobs: Mapping[str, RenderJob], seconds: float = SECONDS) -> Rendered:
     """Render all jobs in a child process. Raises TemplateError if it gives no answer."""
     order = jsonio.encode({"template": template, "jobs": dict(jobs), "seconds": seconds})
     environ = {name: os.environ[name] for name in _KEPT if name in os.environ}
@@ -118,7 +118,7 @@ def _last_line(data: bytes) -> str:
 
 class _Order(Struct, frozen=True):
     template: Template
-    jobs: dict[str, Job]
+    jobs: dict[str, RenderJob]
     seconds: float
 
 

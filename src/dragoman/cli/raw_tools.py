@@ -10,8 +10,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from dragoman.cli.terminal import CommandError, Paint, one_line, plain, read_input, replace_unencodable
-from dragoman.filters.raw_tools import ALIASES, TABLES, Table
-from dragoman.filters.raw_tools.outputs import Found, joined
+from dragoman.filters.raw_tools import FORMAT_ALIASES, TABLES, Table
+from dragoman.filters.raw_tools.outputs import ParsedItem, merge_outputs
 from dragoman.filters.raw_tools.table import Markup
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -101,18 +101,18 @@ def _tools(name: str | None) -> list[Json]:
     return tools
 
 
-def find_calls(text: str, choice: str, tools: Iterable[Json] = (), cut: int = 0) -> Iterator[Found]:
+def find_calls(text: str, choice: str, tools: Iterable[Json] = (), cut: int = 0) -> Iterator[ParsedItem]:
     """Return what the engine finds in a text, joined over the pieces. Raises LocalMisuse for an unknown table."""
-    from dragoman.filters.raw_tools import Engine, Ids, Tools
-    from dragoman.filters.raw_tools.chunks import spec_of
+    from dragoman.filters.raw_tools import CallIds, DeclaredTools, Engine
+    from dragoman.filters.raw_tools.chunks import parse_tool
 
-    engine = Engine(choice, Tools(spec_of(tool) for tool in tools if isinstance(tool, dict)), Ids())
+    engine = Engine(choice, DeclaredTools(parse_tool(tool) for tool in tools if isinstance(tool, dict)), CallIds())
     size = cut if cut > 0 else max(len(text), 1)
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
-    return joined((*(each for piece in pieces for each in engine.feed(piece)), *engine.close()))
+    return merge_outputs((*(each for piece in pieces for each in engine.feed(piece)), *engine.close()))
 
 
-def _lines(found: Iterable[Found], paint: Paint) -> Iterator[str]:
+def _lines(found: Iterable[ParsedItem], paint: Paint) -> Iterator[str]:
     for each in found:
         match each.kind:
             case "call":
@@ -154,7 +154,7 @@ def list_formats() -> list[FormatRow]:
             table.family,
             table.models + (" (only by name)" if table.by_name_only else ""),
             looks(table),
-            [alias for alias, names in ALIASES.items() if table.name in names and alias != table.name],
+            [alias for alias, names in FORMAT_ALIASES.items() if table.name in names and alias != table.name],
         )
         for table in TABLES
     ]

@@ -18,10 +18,15 @@ from dragoman.cli.chat_template import Template, TemplateError, read_template, r
 from dragoman.cli.terminal import Paint, named_values, one_line, print_error, read_input
 from dragoman.filters.raw_tools.learning import CannotLearn
 from dragoman.filters.raw_tools.learning import learn as learn_table
-from dragoman.filters.raw_tools.learning.pieces import check_jobs, checked_text, probe_jobs, shots_of
-from dragoman.filters.raw_tools.learning.probes import VARIANTS, ProbeCall, Variant, generated
-from dragoman.filters.raw_tools.learning.verify import Verdict, shipped_equal, verify
-from dragoman.filters.raw_tools.table import Table, TableFileError, keep, parse, write
+from dragoman.filters.raw_tools.learning.pieces import (
+    extract_probe_texts,
+    probe_jobs,
+    verification_jobs,
+    verification_text,
+)
+from dragoman.filters.raw_tools.learning.probes import VARIANTS, ProbeCall, Variant, generate_calls
+from dragoman.filters.raw_tools.learning.verify import VerificationReport, find_shipped_equal, verify
+from dragoman.filters.raw_tools.table import Table, TableFileError, parse_tables, register_tables, render_tables
 
 _CHECKS = 60
 _NOT_ALL_READ = 3
@@ -32,7 +37,7 @@ class LearntTable(Struct, frozen=True):
     """A table and how well it reads what the template writes."""
 
     table: Table
-    verdict: Verdict
+    verdict: VerificationReport
     shipped: str  # the shipped table that reads all of it, too
     sample: str
 
@@ -46,7 +51,9 @@ def learn(arguments: Namespace) -> int:
         found = learn_from(template, arguments.name or file_name or "learnt")
     except (TemplateError, CannotLearn, TableFileError) as error:
         return print_error(error, 1)
-    written = f"# Learnt from {Path(arguments.template).name} by dragoman raw-tools learn.\n{write([found.table])}"
+    written = (
+        f"# Learnt from {Path(arguments.template).name} by dragoman raw-tools learn.\n{render_tables([found.table])}"
+    )
     if arguments.output is None:
         print(written, end="")
     else:
@@ -55,7 +62,7 @@ def learn(arguments: Namespace) -> int:
         except OSError as error:
             return print_error(f"{arguments.output}: {error.strerror or error}", 1)
     _report(found, arguments.output)
-    return 0 if found.verdict.all_read else _NOT_ALL_READ
+    return 0 if found.verdict.all_match else _NOT_ALL_READ
 
 
 def learn_from(template: Template, name: str) -> LearntTable:
@@ -66,11 +73,11 @@ def learn_from(template: Template, name: str) -> LearntTable:
         if "" in rendered.errors:
             raise TemplateError(rendered.errors[""])
         try:
-            table = learn_table(shots_of(rendered.texts), name)
+            table = learn_table(extract_probe_texts(rendered.texts), name)
         except CannotLearn as error:
             reasons.append(_why(error, rendered.errors))
             continue
-        parse(write([table]))  # a name that no table may have is said here
+        parse_tables(render_tables([table]))  # a name that no table may have is said here
         return _verified(template, table, variant)
     raise CannotLearn("; ".join(dict.fromkeys(reasons)))
 
@@ -84,16 +91,16 @@ def _why(error: CannotLearn, errors: Mapping[str, str]) -> str:
 
 
 def _verified(template: Template, table: Table, variant: Variant) -> LearntTable:
-    sets = generated(_CHECKS)
-    texts = render(template, check_jobs(sets, variant)).texts
+    sets = generate_calls(_CHECKS)
+    texts = render(template, verification_jobs(sets, variant)).texts
     probes: list[tuple[Sequence[ProbeCall], str]] = []
     for number, calls in enumerate(sets):
-        text = checked_text(texts, number)
+        text = verification_text(texts, number)
         if text is not None:
             probes.append((calls, text))
-    verdict = verify(keep((table,), f"learnt:{table.name}"), probes)
+    verdict = verify(register_tables((table,), f"learnt:{table.name}"), probes)
     sample = next((text for calls, text in probes if calls[0].arguments), "")
-    return LearntTable(table, verdict, shipped_equal(table, probes), sample)
+    return LearntTable(table, verdict, find_shipped_equal(table, probes), sample)
 
 
 def _report(found: LearntTable, output: Path | None) -> None:
@@ -108,9 +115,11 @@ def _report(found: LearntTable, output: Path | None) -> None:
     ]
     for line in lines:
         print(paint(line[:9], "dim") + line[9:], file=sys.stderr)
-    for miss in verdict.misses[:3]:
+    for miss in verdict.mismatches[:3]:
         print(f"{paint('missed', 'yellow')}   {one_line(miss.text.strip(), 400)}", file=sys.stderr)
-        print(f"         meant {one_line(miss.meant, 300)}\n         read  {one_line(miss.read, 300)}", file=sys.stderr)
+        print(
+            f"         meant {one_line(miss.expected, 300)}\n         read  {one_line(miss.read, 300)}", file=sys.stderr
+        )
     if found.shipped:
         print(f'This is {found.shipped}, which ships: raw_tools = "{found.shipped}" reads it.', file=sys.stderr)
     elif output is not None:

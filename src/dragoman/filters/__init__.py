@@ -9,37 +9,37 @@ that a model wrote as text (`raw_tools`).
 
 from __future__ import annotations
 
-from dragoman.filters.answers import SerializeBlocks, SettleStop
-from dragoman.filters.calls import ObjectArguments, RenameTools
+from dragoman.filters.calls import RenameTools, WrapArguments
 from dragoman.filters.foreign import DropForeign
-from dragoman.filters.limits import FitLimits, SettleThinking
-from dragoman.filters.offers import GiveSchemas, ToolsInHistory, WrapTextTools
+from dragoman.filters.limits import FitLimits, FitThinkingBudget
 from dragoman.filters.raw_tools import RawTools
-from dragoman.filters.request import HashUser, RefuseHeld, TellShapes
-from dragoman.filters.results import PairTools, PlainResults
-from dragoman.filters.seals import CarrySeals
+from dragoman.filters.request import HashUser, NoteAcceptedShapes, RefuseServerState
+from dragoman.filters.response import FixStopReason, SerializeBlocks
+from dragoman.filters.results import PairTools, SimplifyResults
+from dragoman.filters.signatures import CarrySignatures
+from dragoman.filters.tools import AddEmptySchemas, FlattenToolHistory, WrapTextTools
 from dragoman.filters.turns import AlternateTurns, FillEmpty, FoldSystem, StripAttribution
 
 __all__ = [
+    "AddEmptySchemas",
     "AlternateTurns",
-    "CarrySeals",
+    "CarrySignatures",
     "DropForeign",
     "FillEmpty",
     "FitLimits",
+    "FitThinkingBudget",
+    "FixStopReason",
+    "FlattenToolHistory",
     "FoldSystem",
-    "GiveSchemas",
     "HashUser",
-    "ObjectArguments",
+    "NoteAcceptedShapes",
     "PairTools",
-    "PlainResults",
     "RawTools",
-    "RefuseHeld",
+    "RefuseServerState",
     "RenameTools",
     "SerializeBlocks",
-    "SettleStop",
-    "SettleThinking",
+    "SimplifyResults",
     "StripAttribution",
-    "TellShapes",
-    "ToolsInHistory",
+    "WrapArguments",
     "WrapTextTools",
 ]

@@ -26,7 +26,7 @@ _HASH = 8
 _NO_NAMES: Mapping[str, str] = {}
 
 
-def rename(text: str, alphabet: Alphabet) -> str:
+def fit_alphabet(text: str, alphabet: Alphabet) -> str:
     """The text itself if the alphabet allows it, else a cleaned prefix and eight characters of its hash.
 
     A function of the text alone: the same on a call and its result, in every request, whatever stands around it.
@@ -102,7 +102,7 @@ class _Aliases:
         alias = self.aliases.get(text)
         if alias is None:
             fits = self._legal(text) or self._has_another(extra)
-            alias = self.aliases[text] = text if fits else rename(text, self._alphabet)
+            alias = self.aliases[text] = text if fits else fit_alphabet(text, self._alphabet)
             if alias != text:
                 self.originals[alias] = text
                 self._notes.renamed(self._rule, at.path, f"{text!r} is sent as {alias!r}")
@@ -180,7 +180,7 @@ class _Back(Struct, Back, eq=False):
         return (structs.replace(event, block=structs.replace(call, id=id_, name=name)),)
 
 
-# --- object_arguments: where a dialect needs an object, tool arguments are one (docs/decisions/content.md#d3).
+# --- wrap_arguments: where a dialect needs an object, tool arguments are one (docs/decisions/content.md#d3).
 #
 # Empty stays empty (every codec spells it `{}`); a JSON string that holds an object is unwrapped; anything else, such
 # as free text that was not asked for, becomes `{"raw_arguments": "<text>"}`. In a stream, arguments that begin with
@@ -213,8 +213,8 @@ _IN_CALL: Reads = _IDLE | {ev.ArgumentsDelta, ev.BlockEnded}
 _WHOLE: Reads = _IN_CALL | {ev.Sealed, ev.Stopped}
 
 
-class ObjectArguments(EachMessage):
-    name = "object_arguments"
+class WrapArguments(EachMessage):
+    name = "wrap_arguments"
 
     def __init__(self, client: Capabilities, upstream: Capabilities) -> None:
         self._must = upstream.arguments == "object"
@@ -252,7 +252,7 @@ def _as_json(call: ToolCall) -> ToolCall:
     return call if call.form == "json" else structs.replace(call, form="json")
 
 
-def settle_reply(reply: Reply, notes: Notes) -> Reply:
+def wrap_reply_arguments(reply: Reply, notes: Notes) -> Reply:
     """What a stream had to let pass (it began as an object but is none) a whole reply can still put right."""
     choices = tuple(
         Choice(tuple(_settle(block, notes) for block in choice.blocks), choice.stop) for choice in reply.choices

@@ -31,10 +31,10 @@ from dragoman.model.filter import (
 from dragoman.model.parts import UNREADABLE, missing_media_line, opaque_as_parts, part_text, server_tool_text
 from dragoman.wire.jsonio import Json
 
-NOTHING: Mapping[str, str] = {}
+NO_FIELDS: Mapping[str, str] = {}
 
 
-class Carried(Struct, frozen=True):
+class SharedFields(Struct, frozen=True):
     """Fields of a family that the other side has too: its own name by the family's."""
 
     family: str
@@ -44,18 +44,18 @@ class Carried(Struct, frozen=True):
     answers: Mapping[str, str]
 
     def of(self, extra: Extra, fields: Mapping[str, str]) -> Mapping[str, str]:
-        return fields if extra.family == self.family else NOTHING
+        return fields if extra.family == self.family else NO_FIELDS
 
 
-def carried(family: str, giver: Capabilities, taker: Capabilities) -> Carried:
+def find_shared_fields(family: str, giver: Capabilities, taker: Capabilities) -> SharedFields:
     def both(place: Place) -> dict[str, str]:
-        taken = taker.shared_fields.get(place, NOTHING)
-        return {own: taken[name] for name, own in giver.shared_fields.get(place, NOTHING).items() if name in taken}
+        taken = taker.shared_fields.get(place, NO_FIELDS)
+        return {own: taken[name] for name, own in giver.shared_fields.get(place, NO_FIELDS).items() if name in taken}
 
-    return Carried(family, both("request"), both("media"), both("tool"), both("answer"))
+    return SharedFields(family, both("request"), both("media"), both("tool"), both("answer"))
 
 
-def place_of(name: str, at: str) -> str:
+def field_path(name: str, at: str) -> str:
     """Where a field stands, of a node that stands there."""
     if name.startswith(OUTER):
         at = at.rpartition(".")[0]
@@ -63,7 +63,7 @@ def place_of(name: str, at: str) -> str:
     return f"{at}.{name}" if at else name
 
 
-def told_lost(name: str, family: str) -> str:
+def lost_field_text(name: str, family: str) -> str:
     return f"the other side has no {wire_name(name)} as {family} has it"
 
 
@@ -85,11 +85,11 @@ class DropForeign(Filter):
     )
 
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities, upstream_family: str) -> None:
-        self._carried = carried(client_family, client, upstream)
+        self._carried = find_shared_fields(client_family, client, upstream)
         self._client = client
         self._upstream = upstream
         self._family = upstream_family
-        self.answers = partial(_Answer, client, client_family, carried(upstream_family, upstream, client))
+        self.answers = partial(_Answer, client, client_family, find_shared_fields(upstream_family, upstream, client))
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         fitted = _Request(self._upstream, self._family, self._carried, notes, self._client).fit(conversation, facts)
@@ -123,7 +123,9 @@ def _is_plain_text(block: Block) -> bool:
 
 
 class _Request:
-    def __init__(self, target: Capabilities, family: str, fields: Carried, notes: Notes, client: Capabilities) -> None:
+    def __init__(
+        self, target: Capabilities, family: str, fields: SharedFields, notes: Notes, client: Capabilities
+    ) -> None:
         self._client = client
         self._target = target
         self._family = family
@@ -157,7 +159,7 @@ class _Request:
             if one.blocks or not was.blocks or one.role != "system"  # between turns nobody misses an empty one
         )
 
-    def _extra(self, extra: Extra | None, at: str, names: Mapping[str, str] = NOTHING) -> Extra | None:
+    def _extra(self, extra: Extra | None, at: str, names: Mapping[str, str] = NO_FIELDS) -> Extra | None:
         """Keep the family's own fields, and those that it has by another name; note every other, except those that only
         say how something was spelt."""
         if extra is None or extra.family == self._family:
@@ -170,7 +172,7 @@ class _Request:
             if own and (not need or extra.fields.get(need) is True):
                 kept |= {own: value, need: True} if need else {own: value}
             elif name not in extra.spelling:
-                self._lost(extra.family, name, place_of(name, at))
+                self._lost(extra.family, name, field_path(name, at))
         return Extra(self._family, kept) if kept else None
 
     def _lost(self, family: str, name: str, place: str) -> None:
@@ -178,9 +180,9 @@ class _Request:
             if place in self._shared:
                 return
             self._shared.add(place)
-        self._notes.dropped("foreign.field", place, told_lost(name, family))
+        self._notes.dropped("foreign.field", place, lost_field_text(name, family))
 
-    def _bare(self, node: S, at: str, names: Mapping[str, str] = NOTHING) -> S:
+    def _bare(self, node: S, at: str, names: Mapping[str, str] = NO_FIELDS) -> S:
         """The node without another family's fields."""
         extra: Extra | None = getattr(node, "extra", None)
         kept = self._extra(extra, at, names)
@@ -210,7 +212,7 @@ class _Request:
                 return (self._bare(self._unsealed(block), block.at.path),)
 
     def _part(self, part: Text | Media | Opaque) -> Iterable[Text | Media | Opaque]:
-        """A part of a tool result. Media that cannot be read is left to plain_results."""
+        """A part of a tool result. Media that cannot be read is left to simplify_results."""
         match part:
             case Text():
                 return (self._text(part),)
@@ -366,7 +368,7 @@ class _Answer(Struct, Back, eq=False):
 
     _client: Capabilities
     _family: str
-    _carried: Carried
+    _carried: SharedFields
     _notes: Notes
     _keys: ev.BlockKeys
     reads: Reads | None = _KEEPING
@@ -431,15 +433,15 @@ class _Answer(Struct, Back, eq=False):
         bare = self._bare(block)
         return (event if bare is block else structs.replace(event, block=bare),)
 
-    def _bare(self, node: S, names: Mapping[str, str] = NOTHING) -> S:
+    def _bare(self, node: S, names: Mapping[str, str] = NO_FIELDS) -> S:
         extra: Extra | None = getattr(node, "extra", None)
         if extra is None or extra.family == self._family:
             return node
-        names = names if extra.family == self._carried.family else NOTHING
+        names = names if extra.family == self._carried.family else NO_FIELDS
         kept = {names[name]: value for name, value in extra.fields.items() if name in names}
         for name in extra.fields:
             if name not in names and name not in extra.spelling:
-                self._say("foreign.field", name, told_lost(name, extra.family))
+                self._say("foreign.field", name, lost_field_text(name, extra.family))
         return structs.replace(node, extra=Extra(self._family, kept) if kept else None)
 
     def _say(self, rule: str, what: str, detail: str, action: Action = "dropped") -> None:

@@ -296,10 +296,10 @@ _USUAL_BUDGET = 4096
 _LEAST_TOP_P = 0.95
 
 
-class SettleThinking(Filter):
+class FitThinkingBudget(Filter):
     """For targets whose thinking has a least budget; what it was told in the client's words is already fitted."""
 
-    name = "settle_thinking"
+    name = "fit_thinking_budget"
     concerns: Features = frozenset({"thinking"})
 
     def __init__(self, upstream: Capabilities) -> None:
@@ -324,7 +324,7 @@ class SettleThinking(Filter):
             return ""
         if conversation.max_tokens is not None and conversation.max_tokens <= self._least:
             return f"the limit of tokens leaves no room for {self._least} of it"
-        if unopened_loop(conversation):
+        if has_unopened_loop(conversation):
             return "an answer in the history calls a tool and does not open with any"
         return ""
 
@@ -359,7 +359,7 @@ def _with_fitting_words(asked: Thinking, notes: Notes) -> Thinking:
     return thinking
 
 
-def unopened_loop(conversation: Conversation) -> bool:
+def has_unopened_loop(conversation: Conversation) -> bool:
     """Whether a tool loop of this history does not open with thinking. A loop is one turn of Claude's: the answers from
     one question to the next, with the results between them; only its first answer need open with thinking.
 

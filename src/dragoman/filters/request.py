@@ -1,4 +1,4 @@
-"""refuse_held: a request that names what only the client's service holds is refused before anything is sent.
+"""refuse_server_state: a request that names what only the client's service holds is refused before anything is sent.
 
 It runs first. A service of the same dialect takes it as it is; a gateway that keeps answers of its own resolves what it
 knows before this runs.
@@ -18,8 +18,8 @@ from dragoman.model.conversation import SHAPES, Conversation, Held
 from dragoman.model.filter import Action, Facts, Features, Filter, MakeBack, Notes
 
 
-class RefuseHeld(Filter):
-    name = "refuse_held"
+class RefuseServerState(Filter):
+    name = "refuse_server_state"
     concerns: Features = frozenset({"held"})
 
     def __init__(self, takes: frozenset[str]) -> None:
@@ -29,11 +29,11 @@ class RefuseHeld(Filter):
         """Raises Unrepresentable."""
         for held in conversation.held:
             if held.name not in self._takes:
-                raise refusal_of(held)
+                raise server_state_error(held)
         return conversation, None
 
 
-def refusal_of(held: Held) -> Unrepresentable:
+def server_state_error(held: Held) -> Unrepresentable:
     """The error for a request whose target does not hold what the request names."""
     message = f"{held.at}: {held.why}"
     fault = Fault("invalid", message, 400, at=held.at, code=held.code, details=held.details)
@@ -46,10 +46,10 @@ def refusal_of(held: Held) -> Unrepresentable:
 _ACTIONS: dict[str, Action] = {action: action for action in get_args(Action)}
 
 
-class TellShapes(Filter):
+class NoteAcceptedShapes(Filter):
     """Readers write no notes: they leave a list of rule, action, place and sentence, which ends here."""
 
-    name = "tell_shapes"
+    name = "note_accepted_shapes"
     concerns: Features = frozenset({"shapes"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:

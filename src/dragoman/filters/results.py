@@ -23,7 +23,7 @@ from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, o
 
 NO_RESULT = "(no result)"
 NO_OUTPUT = "(no output)"
-MOVED = "(tool result above)"
+MOVED_RESULT = "(tool result above)"
 
 
 class PairTools(Filter):
@@ -202,7 +202,9 @@ class _Pairing:
                 if turn.message.blocks and not blocks:
                     if speaker == "user":
                         continue
-                    blocks = (Text(MOVED),)  # without it the answer before would become the end, or join the next one
+                    blocks = (
+                        Text(MOVED_RESULT),
+                    )  # without it the answer before would become the end, or join the next one
                 yield turn.rebuilt(blocks)
             else:
                 if results:
@@ -241,8 +243,8 @@ ERROR = "Error"
 _RICH: Features = frozenset({"media", "opaque"})
 
 
-class PlainResults(EachMessage):
-    name = "plain_results"
+class SimplifyResults(EachMessage):
+    name = "simplify_results"
 
     def __init__(self, upstream: Capabilities) -> None:
         self._media = upstream.result_media

@@ -19,7 +19,7 @@ from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Role, canonical, spaced
 from dragoman.model.filter import Action, Facts, Features, Filter, MakeBack, Notes
 
-PREFIX = "x-anthropic-billing-header:"  # Claude Code itself recognises the block by exactly this
+ATTRIBUTION_PREFIX = "x-anthropic-billing-header:"  # Claude Code itself recognises the block by exactly this
 
 
 class StripAttribution(Filter):
@@ -29,10 +29,10 @@ class StripAttribution(Filter):
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         system = conversation.system
-        if not system or not system[0].text.startswith(PREFIX):
+        if not system or not system[0].text.startswith(ATTRIBUTION_PREFIX):
             return conversation, None
         at = system[0].at.path
-        while system and system[0].text.startswith(PREFIX):
+        while system and system[0].text.startswith(ATTRIBUTION_PREFIX):
             system = _without_line(system)
         notes.changed("system.attribution", at, "Claude Code's accounting line is not for this target")
         return structs.replace(conversation, system=system), None

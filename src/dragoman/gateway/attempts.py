@@ -24,7 +24,7 @@ from dragoman.errors import (
     MalformedRequest,
     UpstreamFault,
 )
-from dragoman.filters.request import refusal_of
+from dragoman.filters.request import server_state_error
 from dragoman.gateway.backend import Backend
 from dragoman.gateway.breaker import Ticket
 from dragoman.gateway.context import Prepared, RequestContext
@@ -370,7 +370,7 @@ def _check_holder(context: RequestContext, backend: Backend, sent: Conversation)
         if holder is None:
             continue
         if holder.address != backend.base_url or holder.owner != context.exchange.owner:
-            raise refusal_of(held)
+            raise server_state_error(held)
 
 
 def _holders_first(

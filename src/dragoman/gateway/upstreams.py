@@ -13,8 +13,8 @@ from msgspec import Meta, Struct, structs
 import dragoman.dialects as registry
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import LocalMisuse
-from dragoman.filters.raw_tools import ALIASES, NAMES
-from dragoman.filters.raw_tools.table import PREFIX, TableFileError, is_file_choice, load
+from dragoman.filters.raw_tools import FORMAT_ALIASES, FORMAT_NAMES
+from dragoman.filters.raw_tools.table import FILE_PREFIX, TableFileError, is_file_choice, load_table_file
 from dragoman.gateway.layers import DEFAULT, ConfigError, Key, Leaves, Problem, dotted, near
 from dragoman.gateway.presets import PRESETS, SIMULATOR
 from dragoman.gateway.schema import Look, Wrong, fields_of
@@ -300,11 +300,11 @@ class _Making:
 
     def translation(self) -> Settings:
         settings = self._table.translation
-        known = ("auto", "off", *NAMES, *ALIASES)
+        known = ("auto", "off", *FORMAT_NAMES, *FORMAT_ALIASES)
         if settings.raw_tools is not None and is_file_choice(settings.raw_tools):
             around = self._look.around
-            path = expanded(settings.raw_tools.removeprefix(PREFIX), around.folder, around.home)
-            return structs.replace(settings, raw_tools=f"{PREFIX}{path}")
+            path = expanded(settings.raw_tools.removeprefix(FILE_PREFIX), around.folder, around.home)
+            return structs.replace(settings, raw_tools=f"{FILE_PREFIX}{path}")
         if settings.raw_tools is not None and settings.raw_tools not in known:
             hint = near(settings.raw_tools, known) or f"known: {', '.join(known)}, and file:NAME.toml"
             self._look.problem((*self._at, "translation", "raw_tools"), f"there is no {settings.raw_tools!r}", hint)
@@ -389,7 +389,7 @@ def with_table_files(upstreams: Mapping[str, Upstream], leaves: Leaves) -> dict[
         if choice is None or not is_file_choice(choice):
             continue
         try:
-            choice = load(Path(choice.removeprefix(PREFIX)))
+            choice = load_table_file(Path(choice.removeprefix(FILE_PREFIX)))
         except TableFileError as error:
             key: Key = ("upstreams", name, "translation", "raw_tools")
             leaf = leaves.get(key)

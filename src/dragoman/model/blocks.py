@@ -131,7 +131,7 @@ class Opaque(Node, frozen=True):
 
     `kind` is for people; `model.parts` gives its text for families that cannot read it. An `echo` says what the rest of
     the conversation says too: nothing is lost without it. `means` is what it does to the conversation, in terms that
-    hold for every family; the filter `tools_in_history` reads it.
+    hold for every family; the filter `flatten_tool_history` reads it.
     """
 
     family: str

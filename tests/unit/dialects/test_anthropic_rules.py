@@ -10,7 +10,7 @@ import pytest
 from dragoman.dialects.anthropic import DIALECT
 from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning
 from dragoman.dialects.base import Call
-from dragoman.filters import SettleThinking
+from dragoman.filters import FitThinkingBudget
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Thinking, ToolChoice, ToolSpec
@@ -305,7 +305,7 @@ def run(each: Filter, conversation: Conversation) -> tuple[Conversation, list[st
 )
 def test_a_budget_is_brought_within_its_bounds(budget: int | None, limit: int, expected: int) -> None:
     settled, rules = run(
-        SettleThinking(Capabilities(least_budget=1024)),
+        FitThinkingBudget(Capabilities(least_budget=1024)),
         Conversation("m", (USER,), thinking=Thinking("on", "", budget), max_tokens=limit),
     )
     assert settled.thinking == Thinking("on", "", expected)
@@ -332,7 +332,7 @@ def test_a_budget_is_brought_within_its_bounds(budget: int | None, limit: int, e
     ],
 )
 def test_thinking_that_the_service_would_refuse_is_turned_off(conversation: Conversation) -> None:
-    settled, rules = run(SettleThinking(Capabilities(least_budget=1024)), conversation)
+    settled, rules = run(FitThinkingBudget(Capabilities(least_budget=1024)), conversation)
     assert settled.thinking == Thinking("off")
     assert rules == ["thinking.off"]
 
@@ -355,7 +355,7 @@ def test_thinking_that_the_service_would_refuse_is_turned_off(conversation: Conv
     ],
 )
 def test_what_the_service_takes_is_left_alone(conversation: Conversation) -> None:
-    assert run(SettleThinking(Capabilities(least_budget=1024)), conversation) == (conversation, [])
+    assert run(FitThinkingBudget(Capabilities(least_budget=1024)), conversation) == (conversation, [])
 
 
 RESULT = Message("user", (ToolResult("a", (Text("ok"),)),))
@@ -364,7 +364,7 @@ LOOP = (Message("assistant", (THOUGHT, CALL)), RESULT, Message("assistant", (CAL
 
 def thinking_of(*messages: Message) -> Thinking:
     asked = Conversation("m", (USER, *messages), thinking=Thinking("on", "", 1024), max_tokens=9000)
-    return run(SettleThinking(Capabilities(least_budget=1024)), asked)[0].thinking
+    return run(FitThinkingBudget(Capabilities(least_budget=1024)), asked)[0].thinking
 
 
 def test_only_the_first_answer_of_a_tool_loop_need_open_with_thinking() -> None:
@@ -387,7 +387,7 @@ def test_knobs_that_exclude_thinking_are_dropped() -> None:
     asked = Conversation(
         "m", (USER,), thinking=Thinking("adaptive"), knobs={"temperature": 0.5, "top_k": 4, "top_p": 0.5}
     )
-    settled, rules = run(SettleThinking(Capabilities(least_budget=1024)), asked)
+    settled, rules = run(FitThinkingBudget(Capabilities(least_budget=1024)), asked)
     assert settled.knobs == {}
     assert set(rules) == {"thinking.knob"}
 
@@ -425,7 +425,7 @@ def test_a_conversation_of_nothing_gets_a_question() -> None:
 )
 def test_thinking_is_told_in_words_that_go_together(asked: Thinking, told: Thinking) -> None:
     settled, rules = run(
-        SettleThinking(Capabilities(least_budget=1024)), Conversation("m", (USER,), thinking=asked, max_tokens=9000)
+        FitThinkingBudget(Capabilities(least_budget=1024)), Conversation("m", (USER,), thinking=asked, max_tokens=9000)
     )
     assert settled.thinking == told
     assert rules == ["thinking.words"]

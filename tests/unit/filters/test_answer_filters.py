@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.filters import (
-    CarrySeals,
+    CarrySignatures,
     DropForeign,
-    ObjectArguments,
+    FixStopReason,
     RawTools,
     SerializeBlocks,
-    SettleStop,
+    WrapArguments,
     WrapTextTools,
 )
-from dragoman.filters.seals import Mark, mark, unmark
+from dragoman.filters.signatures import MarkedSignature, mark_signature, unmark_signature
 from dragoman.model import assemble
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
@@ -129,7 +129,7 @@ def test_a_call_that_goes_on_after_its_json_was_whole_fails_the_stream() -> None
 
 
 def test_what_is_held_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.filters.answers.HELD_LIMIT", 10)
+    monkeypatch.setattr("dragoman.filters.response.HELD_LIMIT", 10)
     back, _ = back_of(SerializeBlocks())
     back.feed((Started("r", "m"), BlockStarted(0, Text("")), BlockStarted(1, ToolCall("b", "g"))))
     assert back.feed((ArgumentsDelta(1, "x" * 10),)) == ()
@@ -137,7 +137,7 @@ def test_what_is_held_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytes
     assert isinstance(failed, Failed)
 
 
-# --- settle_stop
+# --- fix_stop_reason
 
 
 @pytest.mark.parametrize(
@@ -156,14 +156,14 @@ def test_what_is_held_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytes
 )
 def test_the_stop_reason_follows_the_content(blocks: list[Event], said: Why, right: Why) -> None:
     """The stop reason follows from the calls (docs/decisions/answers.md#d6)."""
-    back, notes = back_of(SettleStop(pauses=True))
+    back, notes = back_of(FixStopReason(pauses=True))
     out = back.feed(stream(*blocks, why=said))
     (stopped,) = [event for event in out if isinstance(event, Stopped)]
     assert stopped.stop.why is right
     assert rules(notes) == ([] if said is right else ["stop.settled"])
 
 
-# --- object_arguments
+# --- wrap_arguments
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_the_stop_reason_follows_the_content(blocks: list[Event], said: Why, rig
 )
 def test_streamed_arguments_are_an_object(pieces: list[str], told: str, rule: list[str]) -> None:
     """Arguments that are no JSON object are wrapped (docs/decisions/content.md#d3)."""
-    back, notes = back_of(ObjectArguments(OBJECT, OBJECT))
+    back, notes = back_of(WrapArguments(OBJECT, OBJECT))
     out = [each for event in stream(*call(0, "f", *pieces)) for each in back.feed((event,))]
     assemble.check(out)
     assert "".join(event.text for event in out if isinstance(event, ArgumentsDelta)).strip() == told
@@ -192,7 +192,7 @@ def test_streamed_arguments_are_an_object(pieces: list[str], told: str, rule: li
 
 
 def test_arguments_that_begin_as_an_object_stream_live() -> None:
-    back, _ = back_of(ObjectArguments(OBJECT, OBJECT))
+    back, _ = back_of(WrapArguments(OBJECT, OBJECT))
     back.feed((Started("r", "m"), *call(0, "f", " ", end=False)))
     for piece in ('{"a', '": "b'):
         batch = (ArgumentsDelta(0, piece),)
@@ -201,7 +201,7 @@ def test_arguments_that_begin_as_an_object_stream_live() -> None:
 
 def test_arguments_that_are_no_object_are_held_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.filters.calls.HELD_LIMIT", 5)
-    back, _ = back_of(ObjectArguments(OBJECT, OBJECT))
+    back, _ = back_of(WrapArguments(OBJECT, OBJECT))
     out = back.feed((Started("r", "m"), *call(0, "f", "abcdef", end=False)))
     assert isinstance(out[-1], Failed)
     assert back.feed((FINISHED,)) == ()
@@ -211,7 +211,7 @@ def test_arguments_that_are_no_object_are_held_to_a_limit(monkeypatch: pytest.Mo
 def test_arguments_of_history_are_wrapped_and_noted_with_their_place(bad: str) -> None:
     asked = Conversation("m", (Message("assistant", (ToolCall("a", "f", bad), ToolCall("b", "f"))),))
     notes = Notes()
-    sent, _ = ObjectArguments(OBJECT, OBJECT).forward(asked, notes, Facts())
+    sent, _ = WrapArguments(OBJECT, OBJECT).forward(asked, notes, Facts())
     first, second = sent.messages[0].blocks
     assert isinstance(first, ToolCall)
     assert first.arguments == '{"raw_arguments":%s}' % ('"' + bad.replace('"', '\\"') + '"')
@@ -278,22 +278,22 @@ def test_thinking_at_the_head_of_a_text_is_reasoning_under_every_cut(text: str, 
         assert rules(notes) == (["think.tags"] if text.strip().startswith(("<think", "◁think▷")) else [])
 
 
-# --- carry_seals
+# --- carry_signatures
 
 SLOT = Capabilities(traits=traits("reasoning", "seal_slot"), seals=frozenset({"anthropic"}))
 
 
 @given(strategies.seals)
 def test_a_marked_seal_comes_home(seal: Seal) -> None:
-    assert unmark(mark(seal)) == Mark(seal)
-    assert unmark(seal.data) is None
+    assert unmark_signature(mark_signature(seal)) == MarkedSignature(seal)
+    assert unmark_signature(seal.data) is None
 
 
 @pytest.mark.parametrize(
     "text", ["", "dragoman1.", "dragoman1.x.odd.aGk", "dragoman1.x.signature.%%%", "dragoman2.x.signature.aGk"]
 )
 def test_what_we_did_not_mark_is_not_unmarked(text: str) -> None:
-    assert unmark(text) is None
+    assert unmark_signature(text) is None
 
 
 def thought(family: str, seal: Seal | None) -> list[Event]:
@@ -313,7 +313,7 @@ def thought(family: str, seal: Seal | None) -> list[Event]:
 )
 def test_a_foreign_seal_travels_marked_and_is_told_again(family: str, seal: Seal | None, told: Seal | None) -> None:
     """Reasoning goes back to the family that thought it (docs/decisions/seals.md#d50)."""
-    filter_ = CarrySeals(SLOT, "anthropic", Capabilities())
+    filter_ = CarrySignatures(SLOT, "anthropic", Capabilities())
     back, _ = back_of(filter_)
     (block,) = fold(back.feed(stream(*thought(family, seal)))).choices[0].blocks
     assert isinstance(block, Reasoning)
@@ -324,7 +324,7 @@ def test_a_foreign_seal_travels_marked_and_is_told_again(family: str, seal: Seal
 
 
 def test_a_seal_without_a_place_is_dropped_with_a_note() -> None:
-    back, notes = back_of(CarrySeals(SLOT, "anthropic", Capabilities()))
+    back, notes = back_of(CarrySignatures(SLOT, "anthropic", Capabilities()))
     text: list[Event] = [BlockStarted(1, Text("")), Sealed(1, Seal("gemini", "x")), BlockEnded(1)]
     assert not any(isinstance(event, Sealed) for event in back.feed(stream(*text)))
     assert rules(notes) == ["seal.no_place"]

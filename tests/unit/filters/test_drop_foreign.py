@@ -18,8 +18,8 @@ import dragoman.dialects as registry
 from dragoman.answer import ResponseFilters
 from dragoman.conformance.laws import NOBODY, encoded, read_back, still_world
 from dragoman.errors import Unrepresentable
-from dragoman.filters import CarrySeals, DropForeign
-from dragoman.filters.seals import Mark, mark, unmark
+from dragoman.filters import CarrySignatures, DropForeign
+from dragoman.filters.signatures import MarkedSignature, mark_signature, unmark_signature
 from dragoman.gateway.config import assemble
 from dragoman.model.assemble import check, fold, unfold
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
@@ -227,7 +227,7 @@ def test_a_calls_signature_rides_on_an_empty_thought_right_before_it() -> None:
     begun = [event.block for event in events if isinstance(event, BlockStarted)]
     kinds = [type(block).__name__ for block in begun]
     assert kinds == ["Reasoning", "Text", "Reasoning", "ToolCall", "ToolCall", "Reasoning", "ToolCall"]
-    rider = next(event.seal for event in events if isinstance(event, Sealed) and unmark(event.seal.data))
+    rider = next(event.seal for event in events if isinstance(event, Sealed) and unmark_signature(event.seal.data))
     assert rider.family == "anthropic"
 
 
@@ -242,9 +242,9 @@ def test_a_texts_signature_rides_before_what_comes_next_and_no_answer_ends_with_
 
 
 def test_a_signature_without_its_call_is_dropped_with_a_note() -> None:
-    rider = Reasoning("", "anthropic", Seal("anthropic", mark(Seal("gemini", "MQ=="), "gone")))
+    rider = Reasoning("", "anthropic", Seal("anthropic", mark_signature(Seal("gemini", "MQ=="), "gone")))
     notes = Notes()
-    filter_ = CarrySeals(Capabilities(), "anthropic", Capabilities(traits=traits("sealed_words")))
+    filter_ = CarrySignatures(Capabilities(), "anthropic", Capabilities(traits=traits("sealed_words")))
     sent, _ = filter_.forward(Conversation("m", (USER, Message("assistant", (rider, Text("x"))))), notes, Facts())
     assert sent.messages[1].blocks == (Text("x"),)
     assert [note.rule for note in notes] == ["seal.no_call"]
@@ -252,10 +252,10 @@ def test_a_signature_without_its_call_is_dropped_with_a_note() -> None:
 
 @pytest.mark.parametrize("owner", [None, "", "call_1", "naïve id.with dots"])
 def test_a_mark_is_read_as_it_was_written_also_as_bytes(owner: str | None) -> None:
-    text = mark(Seal("gemini", "ü/=", "redacted"), owner)
-    assert unmark(text) == Mark(Seal("gemini", "ü/=", "redacted"), owner)
-    assert unmark(base64.b64encode(text.encode()).decode()) == unmark(text)
-    assert unmark(base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")) == unmark(text)
+    text = mark_signature(Seal("gemini", "ü/=", "redacted"), owner)
+    assert unmark_signature(text) == MarkedSignature(Seal("gemini", "ü/=", "redacted"), owner)
+    assert unmark_signature(base64.b64encode(text.encode()).decode()) == unmark_signature(text)
+    assert unmark_signature(base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")) == unmark_signature(text)
 
 
 # --- Claude Code's accounting line reaches Anthropic's own hosts and no other target

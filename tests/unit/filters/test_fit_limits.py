@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import dragoman
 from dragoman.errors import Unrepresentable
-from dragoman.filters.calls import RenameTools, rename
+from dragoman.filters.calls import RenameTools, fit_alphabet
 from dragoman.filters.limits import FitLimits
 from dragoman.model import assemble
 from dragoman.model.blocks import Cache, Opaque, Text, ToolCall, ToolResult, Where
@@ -209,25 +209,25 @@ def answer(back: Back, *calls: tuple[str, str], id_: str = "msg_1") -> list[tupl
     ],
 )
 def test_only_an_illegal_text_changes(text: str, alphabet: Alphabet, same: bool) -> None:
-    alias = rename(text, alphabet)
+    alias = fit_alphabet(text, alphabet)
     assert (alias == text) == same
     assert re.fullmatch(f"[{alphabet.pattern}]{{1,{alphabet.limit}}}", alias)
 
 
 def test_an_alias_can_be_recognised_by_people() -> None:
-    assert re.fullmatch("mcp_a_b_[0-9a-f]{8}", rename("mcp.a.b", NARROW))
+    assert re.fullmatch("mcp_a_b_[0-9a-f]{8}", fit_alphabet("mcp.a.b", NARROW))
 
 
 @given(st.text(), st.text(), strategies.alphabets)
 def test_aliases_are_legal_and_distinct_and_settle(one: str, other: str, alphabet: Alphabet) -> None:
-    alias = rename(one, alphabet)
+    alias = fit_alphabet(one, alphabet)
     assert re.fullmatch(f"[{alphabet.pattern}]{{1,{alphabet.limit}}}", alias)
-    assert rename(alias, alphabet) == alias
-    assert (one == other) == (alias == rename(other, alphabet))
+    assert fit_alphabet(alias, alphabet) == alias
+    assert (one == other) == (alias == fit_alphabet(other, alphabet))
 
 
 def test_ids_alike_in_their_first_characters_stay_distinct() -> None:
-    assert rename("x" * 80 + "1", NARROW) != rename("x" * 80 + "2", NARROW)
+    assert fit_alphabet("x" * 80 + "1", NARROW) != fit_alphabet("x" * 80 + "2", NARROW)
 
 
 def test_a_name_is_the_same_everywhere_and_comes_back_in_the_answer() -> None:
@@ -242,7 +242,7 @@ def test_a_name_is_the_same_everywhere_and_comes_back_in_the_answer() -> None:
         tool_choice=ToolChoice("one", ("mcp.a.b",)),
     )
     fitted, notes, back = forward(asked)
-    name, id_ = rename("mcp.a.b", NARROW), rename("a|b", NARROW)
+    name, id_ = fit_alphabet("mcp.a.b", NARROW), fit_alphabet("a|b", NARROW)
     assert fitted.tools == (ToolSpec(name), ToolSpec("mcp_a_b"), asked.tools[2])
     assert fitted.tool_choice == ToolChoice("one", (name,))
     assert fitted.messages[1].blocks == (ToolCall(id_, name),)
@@ -332,7 +332,7 @@ def test_the_choice_of_a_tool_that_is_not_ours_to_rename_keeps_its_name() -> Non
     asked = Conversation("m", (), tools=tools, tool_choice=ToolChoice("any", ("odd name", "a.b")))
     fitted, _, _ = forward(asked)
     assert fitted.tools[0] is tools[0]
-    assert fitted.tool_choice.names == ("odd name", rename("a.b", NARROW))
+    assert fitted.tool_choice.names == ("odd name", fit_alphabet("a.b", NARROW))
 
 
 # --- user ids fit every target that takes one, and tell no device to another family

@@ -11,7 +11,7 @@ from msgspec import structs
 import dragoman
 import dragoman.dialects as registry
 from dragoman.errors import Unrepresentable
-from dragoman.filters.results import PairTools, PlainResults
+from dragoman.filters.results import PairTools, SimplifyResults
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Capabilities, reads_results_by_order, traits
 from dragoman.model.conversation import Conversation, Message, canonical
@@ -20,7 +20,7 @@ from dragoman.translate import Settings, plan
 from dragoman.wire.jsonio import Json
 from tests import strategies
 from tests.growth import Work, grows_linearly
-from tests.unit.filters.talk import applied, assistant, user
+from tests.unit.filters.messages import apply_filter, assistant, user
 
 
 def call(id_: str) -> ToolCall:
@@ -36,7 +36,7 @@ def no_result(id_: str) -> ToolResult:
 
 
 def pair(*messages: Message) -> tuple[tuple[Message, ...], list[Note]]:
-    fitted, notes = applied(PairTools(), canonical(Conversation("m", messages)))
+    fitted, notes = apply_filter(PairTools(), canonical(Conversation("m", messages)))
     return fitted.messages, notes
 
 
@@ -297,7 +297,7 @@ UNREADABLE = Opaque("anthropic", {"type": "image"}, "unreadable media", at=Where
 
 
 def plain(target: Capabilities, *blocks: Block) -> tuple[tuple[Block, ...], list[Note]]:
-    fitted, notes = applied(PlainResults(target), Conversation("m", (Message("user", blocks),)))
+    fitted, notes = apply_filter(SimplifyResults(target), Conversation("m", (Message("user", blocks),)))
     return fitted.messages[0].blocks, notes
 
 
@@ -385,7 +385,7 @@ def test_l1_a_result_of_unreadable_media_alone_says_so() -> None:
 def test_unreadable_media_is_refused_where_losses_are() -> None:
     asked = Conversation("m", (Message("user", (ToolResult("a", (UNREADABLE,)),)),))
     with pytest.raises(Unrepresentable, match="the blur"):
-        PlainResults(RICH).forward(asked, Notes(refuse=True), Facts())
+        SimplifyResults(RICH).forward(asked, Notes(refuse=True), Facts())
 
 
 def test_other_unknown_parts_stay() -> None:

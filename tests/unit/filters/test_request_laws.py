@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, note
 
 from dragoman.filters.calls import RenameTools
-from dragoman.filters.results import PairTools, PlainResults
+from dragoman.filters.results import PairTools, SimplifyResults
 from dragoman.filters.turns import AlternateTurns, FillEmpty, FoldSystem
 from dragoman.model.blocks import Block, Cache, Extra, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message, canonical
 from dragoman.model.filter import Facts, Filter, Note, Notes
 from tests import strategies
-from tests.unit.filters.talk import applied, assistant, system, user
+from tests.unit.filters.messages import apply_filter, assistant, system, user
 
 Fitting = Callable[[Capabilities], Sequence[Filter]]
 
 # In the order of translate.py; FoldSystem and FillEmpty stand there only for the targets that need them.
 ALL: Fitting = lambda target: [  # noqa: E731
     PairTools(),
-    PlainResults(target),
+    SimplifyResults(target),
     RenameTools(target),
     *([] if target.system == "native" else [FoldSystem(target)]),
     *([FillEmpty()] if "no_blank_text" in target.traits else []),
@@ -31,7 +31,7 @@ ALL: Fitting = lambda target: [  # noqa: E731
 ]
 EACH: dict[str, Fitting] = {
     "pair_tools": lambda _: [PairTools()],
-    "plain_results": lambda target: [PlainResults(target)],
+    "simplify_results": lambda target: [SimplifyResults(target)],
     "rename_tools": lambda target: [RenameTools(target)],
     "fold_system": lambda target: [FoldSystem(target)],
     "fill_empty": lambda _: [FillEmpty()],
@@ -86,7 +86,7 @@ PAIR = Capabilities(turns="pair", traits=traits("user_last"))
 
 
 def alternate(target: Capabilities, *messages: Message) -> tuple[tuple[Message, ...], list[Note]]:
-    fitted, notes = applied(AlternateTurns(target), Conversation("m", messages))
+    fitted, notes = apply_filter(AlternateTurns(target), Conversation("m", messages))
     return fitted.messages, notes
 
 
@@ -176,7 +176,7 @@ NONE = Capabilities(system="none", fillers=("Understood", "Go on"))
 
 
 def fold(target: Capabilities, *messages: Message, leading: tuple[Text, ...] = ()) -> tuple[Conversation, list[Note]]:
-    return applied(FoldSystem(target), canonical(Conversation("m", messages, leading)))
+    return apply_filter(FoldSystem(target), canonical(Conversation("m", messages, leading)))
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_no_system_message_is_left(asked: Conversation) -> None:
 
 
 def fill(*messages: Message, leading: tuple[Text, ...] = ()) -> tuple[Conversation, list[Note]]:
-    return applied(FillEmpty(), Conversation("m", messages, leading))
+    return apply_filter(FillEmpty(), Conversation("m", messages, leading))
 
 
 CALL, RESULT = ToolCall("1", "f"), ToolResult("1")

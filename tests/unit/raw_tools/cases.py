@@ -8,7 +8,21 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from dragoman.model.conversation import ToolSpec, Why
-from tests.unit.raw_tools.samples import AB, CB, CE, REASONING, SB, SE, TEXT, TOOLS, Call, Said_, call, section, tool
+from tests.unit.raw_tools.samples import (
+    AB,
+    CB,
+    CE,
+    REASONING,
+    SB,
+    SE,
+    TEXT,
+    TOOLS,
+    Call,
+    ChannelText,
+    call,
+    section,
+    tool,
+)
 
 _LOG_1 = (
     '{"description": "Explore core C headers", "prompt": "Recursively explore and analyze all core C standard library '
@@ -27,7 +41,7 @@ LS = '{"command":"ls"}'
 
 class Case(Struct, frozen=True):
     number: str
-    said: Sequence[Said_]
+    said: Sequence[ChannelText]
     text: str = ""
     reasoning: str = ""
     calls: tuple[Call, ...] = ()

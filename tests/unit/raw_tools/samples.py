@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.filters.raw_tools import Engine, Ids, RawTools, Tools
-from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Carrier, Mode, Output, Said
+from dragoman.filters.raw_tools import CallIds, DeclaredTools, Engine, RawTools
+from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Channel, Mode, Output, TextOutput
 from dragoman.model import assemble
 from dragoman.model.blocks import Reasoning, Text
 from dragoman.model.blocks import ToolCall as CallBlock
@@ -34,8 +34,8 @@ from tests.budget import LONG
 
 SB, SE = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 CB, AB, CE = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
-TEXT, REASONING = Carrier.TEXT, Carrier.REASONING
-Said_: TypeAlias = tuple[Carrier, str]
+TEXT, REASONING = Channel.TEXT, Channel.REASONING
+ChannelText: TypeAlias = tuple[Channel, str]
 
 
 def end(tag: str) -> str:
@@ -71,10 +71,10 @@ ONE = section(call("functions.bash:0", LS))
 BASH = Call("functions.bash:0", "bash", LS)
 
 
-class Told(Struct, frozen=True):
+class FilteredResponse(Struct, frozen=True):
     """All that an answer says, in the order in which it says it."""
 
-    said: tuple[Said_ | Call, ...]
+    said: tuple[ChannelText | Call, ...]
     why: Why = Why.END
     rules: frozenset[str] = frozenset()
 
@@ -82,8 +82,8 @@ class Told(Struct, frozen=True):
     def calls(self) -> list[Call]:
         return [each for each in self.said if isinstance(each, Call)]
 
-    def text(self, carrier: Carrier = TEXT) -> str:
-        return "".join(each[1] for each in self.said if not isinstance(each, Call) and each[0] is carrier)
+    def text(self, channel: Channel = TEXT) -> str:
+        return "".join(each[1] for each in self.said if not isinstance(each, Call) and each[0] is channel)
 
 
 # --- cuts
@@ -109,18 +109,18 @@ def random_cut(text: str, rng: random.Random) -> list[str]:
     return [text[start:stop] for start, stop in zip([0, *places], [*places, len(text)], strict=True)]
 
 
-def carrier_cuts(said: Sequence[Said_], seed: int = 0) -> Iterator[list[Said_]]:
+def channel_cuts(said: Sequence[ChannelText], seed: int = 0) -> Iterator[list[ChannelText]]:
     """The same for a text that changes its carrier: a cut never joins two carriers."""
     whole = "".join(text for _, text in said)
     for pieces in all_cuts(whole, seed):
-        cut: list[Said_] = []
-        rest = [[carrier, text] for carrier, text in said]
+        cut: list[ChannelText] = []
+        rest = [[channel, text] for channel, text in said]
         for piece in pieces:
             left = piece
             while left:
-                carrier, text = rest[0]
+                channel, text = rest[0]
                 taken = str(text)[: len(left)]
-                cut.append((Carrier(carrier), taken))
+                cut.append((Channel(channel), taken))
                 left = left[len(taken) :]
                 rest[0][1] = str(text)[len(taken) :]
                 if not rest[0][1]:
@@ -132,7 +132,7 @@ def carrier_cuts(said: Sequence[Said_], seed: int = 0) -> Iterator[list[Said_]]:
 
 
 def outputs(
-    pieces: Iterable[str | Said_],
+    pieces: Iterable[str | ChannelText],
     choice: str = "auto",
     tools: Iterable[ToolSpec] = TOOLS,
     mode: Mode = "live",
@@ -144,21 +144,31 @@ def outputs(
 ) -> list[Output]:
     """What the engine says, neighbouring pieces of one kind joined. `native`: the id of a native call that came first."""
     engine = Engine(
-        choice, Tools(tools), Ids(), mode=mode, muted=muted, trailing_text=trailing_text, think_tags=think_tags
+        choice,
+        DeclaredTools(tools),
+        CallIds(),
+        mode=mode,
+        muted=muted,
+        trailing_text=trailing_text,
+        think_tags=think_tags,
     )
     if native:
-        engine.native(native)
+        engine.add_native_call(native)
     told: list[Output] = []
     for piece in pieces:
         told += engine.feed(piece) if isinstance(piece, str) else engine.feed(piece[1], piece[0])
-    return merged([*told, *engine.close()])
+    return merge_adjacent([*told, *engine.close()])
 
 
-def merged(told: Iterable[Output]) -> list[Output]:
+def merge_adjacent(told: Iterable[Output]) -> list[Output]:
     joined: list[Output] = []
     for output in told:
         last = joined[-1] if joined else None
-        if isinstance(output, Said) and isinstance(last, Said) and structs.replace(output, text=last.text) == last:
+        if (
+            isinstance(output, TextOutput)
+            and isinstance(last, TextOutput)
+            and structs.replace(output, text=last.text) == last
+        ):
             joined[-1] = structs.replace(last, text=last.text + output.text)
         elif isinstance(output, Arguments) and isinstance(last, Arguments):
             joined[-1] = Arguments(last.text + output.text)
@@ -177,7 +187,7 @@ def conversation(
     return Conversation(model, (*messages, asked), tools=tuple(tools))
 
 
-def stream(pieces: Iterable[Said_], why: Why = Why.END, choice: int = 0, first_key: int = 0) -> Iterator[Events]:
+def stream(pieces: Iterable[ChannelText], why: Why = Why.END, choice: int = 0, first_key: int = 0) -> Iterator[Events]:
     """An answer as a decoder tells it: one frame a piece, a block as long as its carrier lasts."""
     yield (Started("r", "m"),)
     yield from blocks(pieces, choice, first_key)
@@ -185,22 +195,24 @@ def stream(pieces: Iterable[Said_], why: Why = Why.END, choice: int = 0, first_k
     yield (FINISHED,)
 
 
-def blocks(pieces: Iterable[Said_], choice: int = 0, first_key: int = 0) -> Iterator[Events]:
-    key, open_carrier = first_key - 1, None
-    for carrier, text in pieces:
+def blocks(pieces: Iterable[ChannelText], choice: int = 0, first_key: int = 0) -> Iterator[Events]:
+    key, open_channel = first_key - 1, None
+    for channel, text in pieces:
         frame: list[Event] = []
-        if carrier is not open_carrier:
-            if open_carrier is not None:
+        if channel is not open_channel:
+            if open_channel is not None:
                 frame.append(BlockEnded(key))
-            key, open_carrier = key + 1, carrier
-            frame.append(BlockStarted(key, Text("") if carrier is TEXT else Reasoning(""), choice))
-        frame.append(TextDelta(key, text) if carrier is TEXT else ReasoningDelta(key, text))
+            key, open_channel = key + 1, channel
+            frame.append(BlockStarted(key, Text("") if channel is TEXT else Reasoning(""), choice))
+        frame.append(TextDelta(key, text) if channel is TEXT else ReasoningDelta(key, text))
         yield tuple(frame)
-    if open_carrier is not None:
+    if open_channel is not None:
         yield (BlockEnded(key),)
 
 
-def answered(frames: Iterable[Events], filter_: RawTools | None = None, asked: Conversation | None = None) -> Told:
+def run_filter(
+    frames: Iterable[Events], filter_: RawTools | None = None, asked: Conversation | None = None
+) -> FilteredResponse:
     """Send an answer through the filter's way back; its grammar is checked on the way."""
     _, make_back = (filter_ or RawTools()).forward(asked or conversation(), Notes(), Facts())
     assert make_back is not None
@@ -208,11 +220,11 @@ def answered(frames: Iterable[Events], filter_: RawTools | None = None, asked: C
     back = make_back(notes, BlockKeys(1 << 20))  # samples choose the keys of their own blocks
     events = [event for frame in frames for event in back.feed(frame)]
     assemble.check(events)
-    return told_by(events, frozenset(note.rule for note in notes))
+    return collect_response(events, frozenset(note.rule for note in notes))
 
 
-def told_by(events: Iterable[Event], rules: frozenset[str] = frozenset(), choice: int = 0) -> Told:
-    said: dict[int, Said_ | Call] = {}
+def collect_response(events: Iterable[Event], rules: frozenset[str] = frozenset(), choice: int = 0) -> FilteredResponse:
+    said: dict[int, ChannelText | Call] = {}
     why = Why.END
     for event in events:
         match event:
@@ -234,7 +246,7 @@ def told_by(events: Iterable[Event], rules: frozenset[str] = frozenset(), choice
                 why = stop.why
             case _:
                 pass
-    return Told(tuple(said.values()), why, rules)
+    return FilteredResponse(tuple(said.values()), why, rules)
 
 
 def calls_of(told: Sequence[Output]) -> list[tuple[str, object, bool | None]]:

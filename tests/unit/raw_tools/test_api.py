@@ -15,13 +15,13 @@ import dragoman
 from dragoman.cli import chat_template, main
 from dragoman.cli.raw_tools import find_calls, list_formats, looks
 from dragoman.errors import LocalMisuse
-from dragoman.filters.raw_tools import ALIASES, NAMES, TABLES
+from dragoman.filters.raw_tools import FORMAT_ALIASES, FORMAT_NAMES, TABLES
 from dragoman.filters.raw_tools.filter import _ACTIONS
-from dragoman.filters.raw_tools.outputs import CallStarted, Said
-from dragoman.filters.raw_tools.table import Table, parse
+from dragoman.filters.raw_tools.outputs import CallStarted, TextOutput
+from dragoman.filters.raw_tools.table import Table, parse_tables
 from tests.anthropic_client import sse as data_of
+from tests.unit.raw_tools.client_view import cut, sse
 from tests.unit.raw_tools.samples import all_cuts, outputs, tool
-from tests.unit.raw_tools.through import cut, sse
 
 STORY = Path(__file__).parents[2] / "stories" / "kimi-tokens-in-reasoning"
 SECTION = (
@@ -243,7 +243,7 @@ def test_try_lets_no_escape_sequence_of_the_text_through(tmp_path: Path, capsys:
 def test_learn_writes_a_table_and_reports(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["raw-tools", "learn", str(FOLDER / "qwen_coder.jinja"), "--name", "mine"]) == 0
     said = capsys.readouterr()
-    (table,) = parse(said.out)
+    (table,) = parse_tables(said.out)
     assert (table.name, table.body, table.call_begin) == ("mine", "markup", ("<function=",))
     assert "60 of 60 renderings read back" in said.err
     assert 'raw_tools = "qwen_coder" reads it' in said.err
@@ -254,7 +254,7 @@ def test_learn_says_how_to_use_the_file(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "new-model.v2.jinja").write_text(template)
     file = tmp_path / "t.toml"
     assert main(["raw-tools", "learn", str(tmp_path / "new-model.v2.jinja"), "--output", str(file)]) == 0
-    (table,) = parse(file.read_text())
+    (table,) = parse_tables(file.read_text())
     assert (table.name, table.call_begin) == ("new-model", ("<act>",))
     said = capsys.readouterr()
     assert f'raw_tools = "file:{file}"' in said.err
@@ -336,7 +336,7 @@ def test_what_counts(answer: str, result: str) -> None:
         calls = [each.name for each in told if isinstance(each, CallStarted)]
         assert calls == (["bash"] if result == "call" else []), pieces
         if result == "text":
-            assert "".join(each.text for each in told if isinstance(each, Said)) == answer
+            assert "".join(each.text for each in told if isinstance(each, TextOutput)) == answer
 
 
 def test_the_example_runs() -> None:
@@ -347,7 +347,7 @@ def test_the_example_runs() -> None:
 
 
 def test_every_format_has_its_place() -> None:
-    assert [name for name in (*NAMES, *ALIASES) if f"`{name}`" not in PAGE] == []
+    assert [name for name in (*FORMAT_NAMES, *FORMAT_ALIASES) if f"`{name}`" not in PAGE] == []
 
 
 def test_every_note_has_its_row() -> None:

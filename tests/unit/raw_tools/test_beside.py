@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec import structs
 
-from dragoman.filters.raw_tools import Engine, RawTools, Tools
+from dragoman.filters.raw_tools import DeclaredTools, Engine, RawTools
 from dragoman.filters.raw_tools.outputs import Remark
 from dragoman.filters.raw_tools.readers import HELD_LIMIT
 from dragoman.model.blocks import Text, ToolCall
@@ -37,13 +37,13 @@ from tests.unit.raw_tools.samples import (
     TEXT,
     TOOLS,
     Call,
-    Said_,
-    Told,
+    ChannelText,
+    FilteredResponse,
     all_cuts,
-    answered,
     call,
-    carrier_cuts,
+    channel_cuts,
     conversation,
+    run_filter,
     section,
     stream,
 )
@@ -86,11 +86,11 @@ def _around(before: list[str], after: list[str] | None = None) -> Iterator[Event
     yield (FINISHED,)
 
 
-def _before_and_after(text: str) -> Iterator[Told]:
+def _before_and_after(text: str) -> Iterator[FilteredResponse]:
     """The text before a native call, and after it, under every cut."""
     for cut in all_cuts(text):
-        yield answered(_around(cut))
-        yield answered(_around([], cut))
+        yield run_filter(_around(cut))
+        yield run_filter(_around([], cut))
 
 
 @pytest.mark.parametrize("marker", MARKERS)
@@ -111,7 +111,7 @@ def test_a_text_that_is_nothing_but_residue_is_no_text(marker: str) -> None:
 def test_half_a_marker_before_a_native_call_is_removed(marker: str) -> None:
     for size in range(4, len(marker)):
         for cut in all_cuts(f"Done.{marker[:size]}"):
-            told = answered(_around(cut))
+            told = run_filter(_around(cut))
             assert (told.calls, told.text()) == ([NATIVE], "Done."), cut
             assert told.rules == {"raw_tools.residue"}
 
@@ -125,7 +125,7 @@ def test_what_is_too_short_to_be_half_a_marker_stays(text: str) -> None:
 @pytest.mark.parametrize("marker", MARKERS)
 def test_without_a_native_call_the_same_marker_is_text(marker: str) -> None:
     for cut in all_cuts(f"Done. {marker}"):
-        told = answered(stream([(TEXT, piece) for piece in cut]))
+        told = run_filter(stream([(TEXT, piece) for piece in cut]))
         assert (told.text(), told.rules) == (f"Done. {marker}", frozenset())
 
 
@@ -139,14 +139,14 @@ def test_a_quoted_marker_beside_a_native_call_stays(marker: str) -> None:
 def test_tags_beside_a_native_call_are_text() -> None:
     for text in (TAG, "Use <tool_call> and </tool_call>.", "<function_calls>"):
         for cut in all_cuts(text):
-            told = answered(_around([], cut))
+            told = run_filter(_around([], cut))
             assert (told.calls, told.text(), told.rules) == ([NATIVE], text, frozenset())
 
 
 def test_a_whole_section_beside_a_native_call_is_a_call() -> None:
     for cut in all_cuts(ONE):
-        assert answered(_around(cut)).calls == [BASH, NATIVE]
-        assert answered(_around([], cut)).calls == [NATIVE, BASH]
+        assert run_filter(_around(cut)).calls == [BASH, NATIVE]
+        assert run_filter(_around([], cut)).calls == [NATIVE, BASH]
 
 
 def test_residue_in_the_frame_of_the_native_call() -> None:
@@ -156,7 +156,7 @@ def test_residue_in_the_frame_of_the_native_call() -> None:
         (ArgumentsDelta(1, "{}"), BlockEnded(1)),
         (Stopped(Stop(Why.TOOL)), FINISHED),
     ]  # fmt: skip
-    told = answered(frames)
+    told = run_filter(frames)
     assert (told.calls, told.text(), told.rules) == ([NATIVE], "Done.", frozenset({"raw_tools.residue"}))
 
 
@@ -168,7 +168,7 @@ def test_residue_of_another_choice_is_text() -> None:
         (BlockEnded(0),),
         (Stopped(Stop(Why.END), 0), Stopped(Stop(Why.TOOL), 1), FINISHED),
     ]
-    told = answered(frames)
+    told = run_filter(frames)
     assert (told.text(), told.rules) == (f"Done.{SB}", frozenset())
 
 
@@ -182,7 +182,7 @@ def test_with_tool_choice_none_no_call_of_any_format_comes_out(table: str) -> No
     choices = [table] if table in BY_NAME_ONLY else ["auto", table]
     for choice in choices:
         for cut in all_cuts(example(table)):
-            told = answered(stream([(TEXT, piece) for piece in cut]), RawTools(choice), asked)
+            told = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools(choice), asked)
             assert (told.calls, told.text().strip(), told.why) == ([], "", Why.END), (choice, cut)
             assert told.rules == {"raw_tools.suppressed"}, (choice, cut)
 
@@ -192,16 +192,16 @@ def test_with_tool_choice_none_a_call_that_has_to_wait_is_read_too() -> None:
     asked = structs.replace(conversation(), tool_choice=ToolChoice("none"))
     for before, text in (("I look.\n", call("functions.bash:0", LS)), ("```\n", ONE), ("> ", ONE)):
         for cut in all_cuts(before + text):
-            told = answered(stream([(TEXT, piece) for piece in cut]), None, asked)
+            told = run_filter(stream([(TEXT, piece) for piece in cut]), None, asked)
             assert (told.calls, told.text(), told.rules) == ([], before, frozenset({"raw_tools.suppressed"})), cut
     for text in (call("functions.bash:0", "{}"), "```\n" + section(call("functions.bash:0", "{}"))):
         for cut in all_cuts(text):
-            told = answered(stream([(TEXT, piece) for piece in cut]), None, asked)
+            told = run_filter(stream([(TEXT, piece) for piece in cut]), None, asked)
             assert (told.text(), told.rules) == (text, frozenset()), cut
 
 
 def test_with_tool_choice_none_long_arguments_are_not_kept() -> None:
-    engine = Engine("auto", Tools(TOOLS), muted=True)
+    engine = Engine("auto", DeclaredTools(TOOLS), muted=True)
     engine.feed(f'{SB}{CB}functions.bash:0{AB}{{"command":"')
     for _ in range(100):
         assert engine.feed("x" * HELD_LIMIT) == []
@@ -213,7 +213,7 @@ def test_with_tool_choice_none_long_arguments_are_not_kept() -> None:
 def test_with_tool_choice_none_the_text_around_a_call_stays(text: str) -> None:
     asked = structs.replace(conversation(), tool_choice=ToolChoice("none"))
     for cut in all_cuts(f"a\n{text} b"):
-        told = answered(stream([(TEXT, piece) for piece in cut]), None, asked)
+        told = run_filter(stream([(TEXT, piece) for piece in cut]), None, asked)
         assert (told.calls, told.text(), told.why) == ([], "a\n b", Why.END)
         assert told.rules == {"raw_tools.suppressed"}
 
@@ -243,7 +243,7 @@ def test_thinking_in_tags_beside_calls(choice: str, text: str, reasoning: str, c
     if choice == "kimi" and (TAG in text or "`" in text):
         pytest.skip("a named table reads its own format alone, in quotations too")
     for cut in all_cuts(text):
-        told = answered(stream([(TEXT, piece) for piece in cut]), RawTools(choice, think_tags=True))
+        told = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools(choice, think_tags=True))
         found = [structs.replace(each, id="", arguments=each.arguments.replace(" ", "")) for each in told.calls]
         assert found == [structs.replace(each, id="") for each in calls], cut
         assert (told.text(REASONING), told.text()) == (reasoning, rest), cut
@@ -254,22 +254,22 @@ def test_thinking_in_tags_beside_calls(choice: str, text: str, reasoning: str, c
 @pytest.mark.parametrize("space", ["", "\n", "\n\n"])
 def test_reasoning_that_closes_late_closes_before_the_call(space: str) -> None:
     """Without an opening tag: a template wrote it. The end of thinking goes, whatever carries it."""
-    for carrier in (TEXT, REASONING):
-        for pieces in carrier_cuts([(carrier, f"plan</think>{space}{ONE}")]):
-            told = answered(stream(pieces), RawTools())
-            assert (told.calls, told.text(carrier)) == ([BASH], "plan"), pieces
+    for channel in (TEXT, REASONING):
+        for pieces in channel_cuts([(channel, f"plan</think>{space}{ONE}")]):
+            told = run_filter(stream(pieces), RawTools())
+            assert (told.calls, told.text(channel)) == ([BASH], "plan"), pieces
 
 
 def test_reasoning_that_closes_late_in_another_carrier() -> None:
-    said: list[Said_] = [(REASONING, f"plan{SB}{call('functions.bash:0', LS)}"), (TEXT, f"{SE}</think>\n\nDone.")]
-    for pieces in carrier_cuts(said):
-        told = answered(stream(pieces), RawTools())
+    said: list[ChannelText] = [(REASONING, f"plan{SB}{call('functions.bash:0', LS)}"), (TEXT, f"{SE}</think>\n\nDone.")]
+    for pieces in channel_cuts(said):
+        told = run_filter(stream(pieces), RawTools())
         assert (told.calls, told.text(REASONING), told.text().strip()) == ([BASH], "plan", "Done."), pieces
 
 
 def test_an_end_of_thinking_without_a_call_is_text() -> None:
     for cut in all_cuts("The tag </think> ends it."):
-        told = answered(stream([(TEXT, piece) for piece in cut]), RawTools())
+        told = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools())
         assert (told.text(), told.rules) == ("The tag </think> ends it.", frozenset())
 
 
@@ -277,14 +277,14 @@ def test_each_text_block_may_begin_with_thinking() -> None:
     frames: list[Event] = [Started("r", "m")]
     for key, text in enumerate(("<think>one</think>a", "<think>two</think>b")):
         frames += [BlockStarted(key, Text("")), *(TextDelta(key, char) for char in text), BlockEnded(key)]
-    told = answered([(event,) for event in (*frames, Stopped(Stop(Why.END)), FINISHED)], RawTools(think_tags=True))
+    told = run_filter([(event,) for event in (*frames, Stopped(Stop(Why.END)), FINISHED)], RawTools(think_tags=True))
     assert told.said == ((REASONING, "one"), (TEXT, "a"), (REASONING, "two"), (TEXT, "b"))
     assert told.rules == {"think.tags"}
 
 
 def test_off_with_thinking_tags_reads_no_calls() -> None:
     for cut in all_cuts(f"<think>plan</think>{ONE}"):
-        told = answered(stream([(TEXT, piece) for piece in cut]), RawTools("off", think_tags=True))
+        told = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools("off", think_tags=True))
         assert told.said == ((REASONING, "plan"), (TEXT, ONE))
 
 
@@ -310,7 +310,7 @@ def test_channels_say_what_is_reasoning_and_what_is_text(
     choice: str, text: str, reasoning: str, shown: str, calls: int
 ) -> None:
     for cut in all_cuts(text):
-        told = answered(stream([(TEXT, piece) for piece in cut]), RawTools(choice))
+        told = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools(choice))
         assert (told.text(REASONING), told.text()) == (reasoning, shown), cut
         assert [each.name for each in told.calls] == ["bash"] * calls, cut
         assert "raw_tools.wrapper" in told.rules, cut
@@ -320,7 +320,7 @@ def test_channels_say_what_is_reasoning_and_what_is_text(
 def test_l29_wrappers_of_kimi_k3_are_removed(choice: str) -> None:
     response = "<|open|>response<|sep|>Hi.<|close|>response<|sep|>"
     for cut in all_cuts(response):
-        told = answered(stream([(TEXT, piece) for piece in cut]), RawTools(choice))
+        told = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools(choice))
         assert (told.text(), told.text(REASONING)) == ("Hi.", ""), cut
         assert told.rules == {"raw_tools.wrapper"}, cut
 
@@ -328,7 +328,7 @@ def test_l29_wrappers_of_kimi_k3_are_removed(choice: str) -> None:
 @pytest.mark.parametrize("text", ["The marker <|open|>response<|sep|> opens it.", "`<|channel|>final<|message|>`"])
 def test_a_wrapper_in_the_middle_of_a_text_is_text(text: str) -> None:
     for cut in all_cuts(text):
-        told = answered(stream([(TEXT, piece) for piece in cut]))
+        told = run_filter(stream([(TEXT, piece) for piece in cut]))
         assert (told.text(), told.rules) == (text, frozenset()), cut
 
 
@@ -338,7 +338,7 @@ def test_a_wrapper_in_the_middle_of_a_text_is_text(text: str) -> None:
 @pytest.mark.parametrize("text", [f"<think>plan</think>{ONE}", "<think>plan</think>hello", ONE])
 def test_an_empty_delta_does_not_open_the_text_before_what_comes_first(text: str) -> None:
     """Many services begin with an empty text. Blocks come in the order in which they are written."""
-    whole = answered(stream([(TEXT, text)]), RawTools(think_tags=True))
-    told = answered(stream([(TEXT, ""), (TEXT, ""), (TEXT, text)]), RawTools(think_tags=True))
+    whole = run_filter(stream([(TEXT, text)]), RawTools(think_tags=True))
+    told = run_filter(stream([(TEXT, ""), (TEXT, ""), (TEXT, text)]), RawTools(think_tags=True))
     assert told == whole
     assert (TEXT, "") not in told.said

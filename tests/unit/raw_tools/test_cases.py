@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.filters.raw_tools import TABLES, RawTools
-from dragoman.filters.raw_tools.outputs import CallEnded, CallStarted, Carrier, Remark, Said
+from dragoman.filters.raw_tools.outputs import CallEnded, CallStarted, Channel, Remark, TextOutput
 from dragoman.filters.raw_tools.readers import HELD_LIMIT
 from dragoman.model.conversation import Why
 from dragoman.model.filter import Facts, Notes
@@ -25,17 +25,17 @@ from tests.unit.raw_tools.samples import (
     TEXT,
     TOOLS,
     Call,
-    Told,
+    FilteredResponse,
     all_cuts,
-    answered,
     call,
-    carrier_cuts,
+    channel_cuts,
     conversation,
     outputs,
+    run_filter,
     section,
     stream,
 )
-from tests.unit.raw_tools.test_components import Heard, chunk, transformed
+from tests.unit.raw_tools.test_components import ClientStream, chunk, transformed
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
@@ -43,8 +43,8 @@ from tests.unit.raw_tools.test_components import Heard, chunk, transformed
 def test_a_tricky_case_is_told_right_under_every_cut(case: Case, choice: str, interleaves: bool) -> None:
     filter_ = RawTools(choice, interleaves=interleaves)
     asked = conversation(case.tools)
-    for pieces in carrier_cuts(case.said):
-        told = answered(stream(pieces, case.finish), filter_, asked)
+    for pieces in channel_cuts(case.said):
+        told = run_filter(stream(pieces, case.finish), filter_, asked)
         assert told.calls == list(case.calls), pieces
         assert told.text() == _text_of(case, choice), pieces
         assert told.text(REASONING) == case.reasoning, pieces
@@ -65,8 +65,8 @@ NO_TOOLS = [
 def test_without_declared_tools_only_a_named_table_parses(text: str, expected: Call) -> None:
     """The name comes without `functions.`; where the request declares no tools `auto` parses nothing."""
     asked = conversation(())
-    for pieces in carrier_cuts([(TEXT, text)]):
-        told = answered(stream(pieces), RawTools("kimi"), asked)
+    for pieces in channel_cuts([(TEXT, text)]):
+        told = run_filter(stream(pieces), RawTools("kimi"), asked)
         assert (told.calls, told.text(), told.why) == ([expected], "", Why.TOOL)
     assert RawTools("auto").forward(asked, Notes(), Facts()) == (asked, None)
 
@@ -74,23 +74,23 @@ def test_without_declared_tools_only_a_named_table_parses(text: str, expected: C
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
 def test_a_tricky_case_is_noted_the_same_under_every_cut(case: Case) -> None:
     rules = {
-        answered(stream(pieces, case.finish), None, conversation(case.tools)).rules
-        for pieces in carrier_cuts(case.said)
+        run_filter(stream(pieces, case.finish), None, conversation(case.tools)).rules
+        for pieces in channel_cuts(case.said)
     }
     assert len(rules) == 1
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
 def test_buffered_tells_the_same_but_for_calls_that_were_cut_off(case: Case) -> None:
-    for pieces in carrier_cuts(case.said):
-        told = answered(stream(pieces, case.finish), RawTools(mode="buffered"), conversation(case.tools))
+    for pieces in channel_cuts(case.said):
+        told = run_filter(stream(pieces, case.finish), RawTools(mode="buffered"), conversation(case.tools))
         assert told.calls == [call for call in case.calls if call.complete or case.finish is not Why.LENGTH]
         assert (told.text(), told.text(REASONING)) == (_text_of(case, "auto"), case.reasoning)
 
 
 def test_calls_stand_where_they_were_written() -> None:
     text = f"a {section(call('functions.bash:0', '{}'))} b"
-    told = answered(stream([(TEXT, text)]), RawTools(interleaves=False))
+    told = run_filter(stream([(TEXT, text)]), RawTools(interleaves=False))
     assert told.said == ((TEXT, "a "), Call("functions.bash:0", "bash", "{}"), (TEXT, " b"))
 
 
@@ -107,15 +107,15 @@ def test_long_arguments_come_whole_and_nothing_of_them_is_kept(size: int) -> Non
         outputs = engine.feed(piece)
         assert outputs == [Arguments(piece)]
         sent += len(piece)
-    assert engine.feed('"}<|tool_call_end|>') and engine.completed == 1
+    assert engine.feed('"}<|tool_call_end|>') and engine.completed_calls == 1
     assert engine.peak < 64
 
 
 @pytest.mark.parametrize("choice", ["auto", "kimi"])
 def test_thinking_that_holds_a_section_and_is_closed_after_it(choice: str) -> None:  # case 36
     text = f"<think>plan{section(call('functions.bash:0', '{}'))}</think>done"
-    for pieces in carrier_cuts([(TEXT, text)]):
-        told = answered(stream(pieces), RawTools(choice, think_tags=True))
+    for pieces in channel_cuts([(TEXT, text)]):
+        told = run_filter(stream(pieces), RawTools(choice, think_tags=True))
         assert (told.text(REASONING), told.calls, told.text()) == (
             "plan",
             [Call("functions.bash:0", "bash", "{}")],
@@ -125,9 +125,9 @@ def test_thinking_that_holds_a_section_and_is_closed_after_it(choice: str) -> No
 
 
 def test_text_stays_in_the_field_it_came_in() -> None:
-    said: list[tuple[Carrier, str]] = [(REASONING, "a <|tool"), (TEXT, "b <|tool"), (REASONING, "c"), (TEXT, "d")]
-    for pieces in carrier_cuts(said):
-        told: Told = answered(stream(pieces))
+    said: list[tuple[Channel, str]] = [(REASONING, "a <|tool"), (TEXT, "b <|tool"), (REASONING, "c"), (TEXT, "d")]
+    for pieces in channel_cuts(said):
+        told: FilteredResponse = run_filter(stream(pieces))
         assert (told.text(REASONING), told.text()) == ("a <|toolc", "b <|toold")
 
 
@@ -137,8 +137,10 @@ ARGUMENTS = '{"description": "Explore core C headers", "n": 1.50, "s": "\\u00e9 
 CALL = f"{CB} functions.task:45 {AB} {ARGUMENTS} {CE}"
 
 
-def heard(*pieces: str, field: str = "reasoning", tools: Any = None, **options: Any) -> Heard:
-    return Heard(transformed([*(chunk({field: piece}) for piece in pieces), chunk({}, "stop")], tools, **options))
+def heard(*pieces: str, field: str = "reasoning", tools: Any = None, **options: Any) -> ClientStream:
+    return ClientStream(
+        transformed([*(chunk({field: piece}) for piece in pieces), chunk({}, "stop")], tools, **options)
+    )
 
 
 def written(chunks: Iterable[dict[str, Any]]) -> list[bytes]:
@@ -256,14 +258,14 @@ def is_call(document: str, shown: str, name: str = "bash") -> None:
         told = outputs(cut)
         assert [each.name for each in told if isinstance(each, CallStarted)] == [name], cut
         assert [each.complete for each in told if isinstance(each, CallEnded)] == [True], cut
-        assert "".join(each.text for each in told if isinstance(each, Said)) == shown, cut
+        assert "".join(each.text for each in told if isinstance(each, TextOutput)) == shown, cut
 
 
 def is_text(document: str) -> None:
     for cut in all_cuts(document):
         told = outputs(cut)
         assert not any(isinstance(each, CallStarted) for each in told), cut
-        assert "".join(each.text for each in told if isinstance(each, Said)) == document, cut
+        assert "".join(each.text for each in told if isinstance(each, TextOutput)) == document, cut
 
 
 @every_special
@@ -380,15 +382,15 @@ def test_residue_of_a_marker_beside_a_native_call_is_removed(table: str) -> None
         document = f"Done. {marker}"
         for cut in all_cuts(document):
             told = outputs(cut, native="call_1")
-            assert "".join(each.text for each in told if isinstance(each, Said)).rstrip() == "Done.", cut
+            assert "".join(each.text for each in told if isinstance(each, TextOutput)).rstrip() == "Done.", cut
             assert [each.rule for each in told if isinstance(each, Remark)] == ["residue"], cut
         fenced = f"```\n{marker}\n```\n"
-        assert outputs([fenced], native="call_1") == [Said(fenced, TEXT)]
+        assert outputs([fenced], native="call_1") == [TextOutput(fenced, TEXT)]
 
 
 @pytest.mark.parametrize("table", RENDER)
 def test_a_named_table_reads_a_request_without_tools(table: str) -> None:
-    told = answered(stream([(TEXT, example(table))]), RawTools(table), conversation(tools=()))
+    told = run_filter(stream([(TEXT, example(table))]), RawTools(table), conversation(tools=()))
     assert [each.name for each in told.calls] == ["bash"]
 
 

@@ -38,9 +38,9 @@ from tests.unit.raw_tools.samples import (
     SE,
     TEXT,
     Call,
-    Said_,
+    ChannelText,
     call,
-    carrier_cuts,
+    channel_cuts,
     random_cut,
     section,
 )
@@ -85,7 +85,7 @@ def transformed(chunks: Iterable[str], tools: Any = TOOLS, **options: Any) -> li
     ]
 
 
-class Heard:
+class ClientStream:
     """What a client makes of a stream."""
 
     def __init__(self, chunks: Iterable[Any], choice: int = 0) -> None:
@@ -123,11 +123,11 @@ def told_calls(calls: Iterable[Call]) -> list[dict[str, str]]:
     return [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
 
 
-def as_chunks(said: Iterable[Said_], finish: str | None = "stop") -> list[str]:
+def as_chunks(said: Iterable[ChannelText], finish: str | None = "stop") -> list[str]:
     names = {TEXT: "content", REASONING: "reasoning_content"}
     return [
         chunk({"role": "assistant", "content": ""}),
-        *(chunk({names[carrier]: text}) for carrier, text in said),
+        *(chunk({names[channel]: text}) for channel, text in said),
         *([chunk({}, finish)] if finish else []),
         DONE,
     ]
@@ -136,8 +136,8 @@ def as_chunks(said: Iterable[Said_], finish: str | None = "stop") -> list[str]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
 def test_a_tricky_case_is_told_right_in_chunks(case: Case) -> None:
     tools = list(case.tools)
-    for pieces in list(carrier_cuts(case.said))[::7]:
-        heard = Heard(transformed(as_chunks(pieces, FINISH[case.finish]), tools))
+    for pieces in list(channel_cuts(case.said))[::7]:
+        heard = ClientStream(transformed(as_chunks(pieces, FINISH[case.finish]), tools))
         assert heard.calls == told_calls(case.calls)
         assert heard.texts.get("content", "") == (case.text if case.auto_text is None else case.auto_text)
         assert heard.texts.get("reasoning_content", "") == case.reasoning
@@ -148,7 +148,7 @@ def test_a_tricky_case_is_told_right_in_chunks(case: Case) -> None:
 @pytest.mark.parametrize(("tools", "name"), [(TOOLS, "task"), (None, "functions.task")])
 def test_the_log_of_appendix_a_gives_two_calls(tools: Any, name: str) -> None:
     out = transformed([*(chunk({"reasoning": piece}) for piece in LOG), chunk({}, "stop"), DONE], tools)
-    heard = Heard(out)
+    heard = ClientStream(out)
     assert heard.calls == [
         {"id": f"functions.task:{number}", "name": name, "arguments": arguments}
         for number, arguments in zip((45, 46), LOG_ARGUMENTS, strict=True)
@@ -167,7 +167,7 @@ def test_the_fixture_of_document_001() -> None:
         DONE,
     ]
     out = transformed(chunks, TOOLS)
-    assert Heard(out).calls == [{"id": "call_1", "name": "bash", "arguments": arguments}]
+    assert ClientStream(out).calls == [{"id": "call_1", "name": "bash", "arguments": arguments}]
     assert out[-1] == DONE
 
 
@@ -217,7 +217,7 @@ def test_the_last_frame_may_carry_text_and_the_finish() -> None:  # case 37
     out = transformed(
         [chunk({"content": ONE[:-30]}), chunk({"content": ONE[-30:] + " bye"}, "stop", usage={"total_tokens": 9}), DONE]
     )
-    heard = Heard(out)
+    heard = ClientStream(out)
     assert (heard.calls, heard.texts, heard.finish) == (
         [{"id": "functions.bash:0", "name": "bash", "arguments": LS}],
         {"content": " bye"},
@@ -234,7 +234,7 @@ def test_the_finish_frame_keeps_what_else_the_choice_says() -> None:
 
 
 def test_a_role_in_a_frame_of_markers_is_not_lost() -> None:
-    heard = Heard(transformed([chunk({"role": "assistant", "content": ONE}), chunk({}, "stop")]))
+    heard = ClientStream(transformed([chunk({"role": "assistant", "content": ONE}), chunk({}, "stop")]))
     assert (heard.roles, len(heard.calls)) == (["assistant"], 1)
 
 
@@ -252,7 +252,7 @@ def test_copies_of_reasoning_are_one_stream_and_all_are_scrubbed(fields: tuple[s
             for piece in pieces
         ]
         out = transformed([*chunks, chunk({}, "stop")])
-        heard = Heard(out)
+        heard = ClientStream(out)
         assert len(heard.calls) == 1
         assert heard.texts["reasoning"] == "hm  so"
         copies = [each["choices"][0]["delta"].get(fields[1]) for each in out]
@@ -262,12 +262,12 @@ def test_copies_of_reasoning_are_one_stream_and_all_are_scrubbed(fields: tuple[s
 
 def test_native_calls_are_kept_and_ours_are_numbered_after_them() -> None:  # case 39
     native = {"index": 0, "id": "n", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
-    heard = Heard(
+    heard = ClientStream(
         transformed([chunk({"tool_calls": [native]}), chunk({"content": f"{SE}x{ONE}"}), chunk({}, "tool_calls")])
     )
     assert [each["id"] for each in heard.calls] == ["n", "functions.bash:0"]
     assert heard.texts == {"content": "x"}
-    later = Heard(transformed([chunk({"content": ONE}), chunk({"tool_calls": [native]}), chunk({}, "stop")]))
+    later = ClientStream(transformed([chunk({"content": ONE}), chunk({"tool_calls": [native]}), chunk({}, "stop")]))
     assert [each["id"] for each in later.calls] == ["functions.bash:0", "n"]
 
 
@@ -282,8 +282,8 @@ def test_choices_in_one_chunk_are_independent() -> None:  # case 40
         chunks.append(json.dumps({**ENVELOPE, "choices": choices}))
     ends = [{"index": 0, "delta": {}, "finish_reason": "stop"}, {"index": 1, "delta": {}, "finish_reason": "length"}]
     out = transformed([*chunks, json.dumps({**ENVELOPE, "choices": ends})])
-    assert ([each["name"] for each in Heard(out).calls], Heard(out).finish) == (["bash"], ["tool_calls"])
-    second = Heard(out, 1)
+    assert ([each["name"] for each in ClientStream(out).calls], ClientStream(out).finish) == (["bash"], ["tool_calls"])
+    second = ClientStream(out, 1)
     assert ([each["name"] for each in second.calls], second.finish, second.texts) == (
         ["task"],
         ["length"],
@@ -292,13 +292,13 @@ def test_choices_in_one_chunk_are_independent() -> None:  # case 40
 
 
 def test_a_missing_finish_after_calls_is_told_at_done_and_never_at_a_broken_end() -> None:
-    assert Heard(transformed([chunk({"content": ONE}), DONE])).finish == ["tool_calls"]
-    assert Heard(transformed([chunk({"content": ONE})])).finish == []
-    assert Heard(transformed([chunk({"content": "text"}), DONE])).finish == []
+    assert ClientStream(transformed([chunk({"content": ONE}), DONE])).finish == ["tool_calls"]
+    assert ClientStream(transformed([chunk({"content": ONE})])).finish == []
+    assert ClientStream(transformed([chunk({"content": "text"}), DONE])).finish == []
 
 
 def test_flush_lets_go_of_half_a_marker() -> None:
-    assert Heard(transformed([chunk({"content": "a <|tool_call"})])).texts == {"content": "a <|tool_call"}
+    assert ClientStream(transformed([chunk({"content": "a <|tool_call"})])).texts == {"content": "a <|tool_call"}
 
 
 def test_text_around_a_call_keeps_its_order() -> None:
@@ -387,7 +387,7 @@ def test_odd_chunks_pass(data: str) -> None:
 
 def test_unknown_tokens_are_text() -> None:
     text = "<|unknown|> <|tool_call|> <|tool_calls_section|>"
-    assert Heard(transformed([chunk({"content": char}) for char in text])).texts == {"content": text}
+    assert ClientStream(transformed([chunk({"content": char}) for char in text])).texts == {"content": text}
 
 
 def test_an_error_of_the_writer_goes_up_the_stack() -> None:
@@ -432,7 +432,7 @@ def test_a_log_is_sse_that_can_be_read_back() -> None:
     assert log.getvalue() == client.getvalue()
     frames = frames_of(log.getvalue())
     assert frames[-1].data == b"[DONE]"
-    assert Heard(json.loads(frame.data) for frame in frames[:-1]).finish == ["tool_calls"]
+    assert ClientStream(json.loads(frame.data) for frame in frames[:-1]).finish == ["tool_calls"]
 
 
 def test_a_logger_can_stand_alone() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dragoman.filters.raw_tools.readers import HELD_LIMIT
 from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools.reader_harness import read, read_pieces
-from tests.unit.raw_tools.reading import Read
+from tests.unit.raw_tools.run_reader import ReaderResult
 from tests.unit.raw_tools.samples import random_cut
 
 P = "]<]minimax[>["
@@ -42,7 +42,7 @@ def marked(text: str) -> str:
     return text.replace("<", f"{P}<")
 
 
-def arguments(found: Read) -> object:
+def arguments(found: ReaderResult) -> object:
     assert found.over and found.closed and found.valid and not found.failed, found
     return json.loads(found.text)
 

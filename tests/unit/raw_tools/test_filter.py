@@ -47,14 +47,14 @@ from tests.unit.raw_tools.samples import (
     TEXT,
     Call,
     all_cuts,
-    answered,
     blocks,
     call,
+    collect_response,
     conversation,
     random_cut,
+    run_filter,
     section,
     stream,
-    told_by,
 )
 
 WITHOUT_REQUEST = Conversation("m", ())  # the translation of an answer alone
@@ -84,7 +84,7 @@ def test_an_answer_without_calls_keeps_every_frame_as_the_same_object() -> None:
 
 @given(events())
 def test_other_answers_come_back_unchanged(told: tuple[Event, ...]) -> None:
-    may_begin = grammar_of("auto").first
+    may_begin = grammar_of("auto").search_marker
     texts = [event.text for event in told if isinstance(event, TextDelta | ReasoningDelta)]
     assume(not any(may_begin(text) or text[:1].isspace() or text[:1] in "{[" for text in texts))
     back = back_of(None, WITHOUT_REQUEST)
@@ -149,7 +149,7 @@ def test_for_a_client_that_takes_one_block_at_a_time_the_text_is_closed_before_t
     for event in out:
         open_blocks += isinstance(event, BlockStarted) - isinstance(event, BlockEnded)
         assert open_blocks <= 1
-    assert [each if isinstance(each, Call) else each[1] for each in told_by(out).said] == [
+    assert [each if isinstance(each, Call) else each[1] for each in collect_response(out).said] == [
         "a",
         Call("functions.bash:0", "bash", '{"command":1}'),
         " b",
@@ -168,7 +168,11 @@ def test_reasoning_is_closed_before_a_call_so_that_the_call_streams_live() -> No
     out = [event for frame in stream(pieces) for event in back.feed(frame)]
     kinds = [type(event) for event in out if isinstance(event, BlockStarted | BlockEnded)]
     assert kinds == [BlockStarted, BlockEnded] * 3
-    assert told_by(out).said == ((REASONING, "plan"), Call("functions.bash:0", "bash", "{}"), (REASONING, "more!"))
+    assert collect_response(out).said == (
+        (REASONING, "plan"),
+        Call("functions.bash:0", "bash", "{}"),
+        (REASONING, "more!"),
+    )
 
 
 def test_a_seal_that_comes_after_a_call_has_a_block_to_stand_on() -> None:
@@ -192,20 +196,20 @@ def test_a_seal_that_comes_after_a_call_has_a_block_to_stand_on() -> None:
 
 @pytest.mark.parametrize("why", list(Why))
 def test_only_stop_becomes_tool_calls(why: Why) -> None:
-    assert answered(stream([(TEXT, ONE)], why)).why is (Why.TOOL if why is Why.END else why)
-    assert answered(stream([(TEXT, "text")], why)).why is why
-    assert answered(stream([(TEXT, SB + SE)], why)).why is why
+    assert run_filter(stream([(TEXT, ONE)], why)).why is (Why.TOOL if why is Why.END else why)
+    assert run_filter(stream([(TEXT, "text")], why)).why is why
+    assert run_filter(stream([(TEXT, SB + SE)], why)).why is why
 
 
 def test_a_call_that_was_cut_off_is_no_reason_to_call_tools() -> None:
-    told = answered(stream([(TEXT, f'{SB}{CB}functions.bash:0{AB}{{"comm')]))
+    told = run_filter(stream([(TEXT, f'{SB}{CB}functions.bash:0{AB}{{"comm')]))
     assert told.calls == [Call("functions.bash:0", "bash", '{"comm', complete=False)]
     assert told.why is Why.END
     assert "raw_tools.cut_off" in told.rules
 
 
 def test_a_call_whose_json_is_complete_is_complete_without_any_end_marker() -> None:
-    told = answered(stream([(TEXT, f"{SB}{CB}functions.bash:0{AB}{LS}")]))
+    told = run_filter(stream([(TEXT, f"{SB}{CB}functions.bash:0{AB}{LS}")]))
     assert told.calls == [BASH]
     assert told.why is Why.TOOL
 
@@ -216,7 +220,7 @@ def test_a_broken_stream_lets_go_of_what_is_held_and_then_fails() -> None:
     frames: list[Events] = [(Started("r", "m"),), (BlockStarted(0, Text("")), TextDelta(0, "a <|tool_call")), (fault,)]
     out = [event for frame in frames for event in back.feed(frame)]
     assemble.check(out)
-    assert told_by(out).text() == "a <|tool_call"
+    assert collect_response(out).text() == "a <|tool_call"
     assert out[-1] == fault
     assert not any(isinstance(event, Stopped) for event in out)
 
@@ -245,12 +249,12 @@ def test_choices_are_independent() -> None:  # case 40
             out += back.feed(frames[at]) if at < len(frames) else ()
     out += back.feed((Stopped(Stop(Why.END), 0), Stopped(Stop(Why.LENGTH), 1), FINISHED))
     assemble.check(out)
-    assert (told_by(out, choice=0).calls, told_by(out, choice=0).why) == ([BASH], Why.TOOL)
-    assert (told_by(out, choice=1).calls, told_by(out, choice=1).why) == (
+    assert (collect_response(out, choice=0).calls, collect_response(out, choice=0).why) == ([BASH], Why.TOOL)
+    assert (collect_response(out, choice=1).calls, collect_response(out, choice=1).why) == (
         [Call("functions.task:3", "task", "{}")],
         Why.LENGTH,
     )
-    assert told_by(out, choice=1).text() == "b "
+    assert collect_response(out, choice=1).text() == "b "
 
 
 def _with_native(text: str) -> list[Events]:
@@ -265,14 +269,14 @@ def _with_native(text: str) -> list[Events]:
 
 
 def test_a_native_call_is_kept_and_residue_of_markers_goes() -> None:  # case 39
-    told = answered(_with_native(f"done{SE}"))
+    told = run_filter(_with_native(f"done{SE}"))
     assert told.calls == [Call("functions.bash:0", "bash", "{}")]
     assert told.text() == "done"
     assert told.rules == {"raw_tools.residue"}
 
 
 def test_a_recovered_call_beside_a_native_one_has_an_id_of_its_own() -> None:
-    told = answered(_with_native(ONE))
+    told = run_filter(_with_native(ONE))
     assert [call.id for call in told.calls] == ["functions.bash:0", "functions.bash:1"]
 
 
@@ -283,7 +287,7 @@ def test_tags_do_not_count_if_a_whole_reply_holds_a_native_call_anywhere() -> No
 
 
 def test_trailing_text_can_be_left_out() -> None:
-    told = answered(stream([(TEXT, f"a{ONE}b")]), RawTools(trailing_text=False))
+    told = run_filter(stream([(TEXT, f"a{ONE}b")]), RawTools(trailing_text=False))
     assert told.text() == "a"
     assert "raw_tools.trailing_text" in told.rules
 
@@ -300,7 +304,7 @@ def test_a_whole_reply_is_told_as_a_streamed_one() -> None:
         back = back_of()
         pieces = [(TEXT, piece) for piece in random_cut(text, rng) if piece]
         streamed = [event for frame in stream(pieces) for event in back.feed(frame)]
-        assert told_by(whole) == told_by(streamed)
+        assert collect_response(whole) == collect_response(streamed)
 
 
 # --- ids
@@ -316,7 +320,7 @@ def history(*calls: tuple[str, str]) -> tuple[Message, ...]:
 
 def test_an_id_the_conversation_has_is_not_given_again() -> None:  # case 41
     asked = conversation(messages=history(("functions.read_file:0", "read_file")))
-    answer = answered(stream([(TEXT, section(call("functions.read_file:0", '{"path":"b"}')))]), None, asked)
+    answer = run_filter(stream([(TEXT, section(call("functions.read_file:0", '{"path":"b"}')))]), None, asked)
     (told,) = answer.calls
     assert told.id == "functions.read_file:1"
     later = conversation(messages=history(("functions.read_file:0", "read_file"), (told.id, "read_file")))
@@ -395,17 +399,17 @@ def test_numbering_keeps_what_was_sent_before_as_a_prefix(both: tuple[Conversati
 def test_ids_keep_to_the_clients_alphabet() -> None:
     filter_ = RawTools(ids=Alphabet("a-zA-Z0-9_-", 64))
     text = section(call("functions.bash:0", LS), call("functions.bash:0", LS))
-    ids = [each.id for each in answered(stream([(TEXT, text)]), filter_).calls]
+    ids = [each.id for each in run_filter(stream([(TEXT, text)]), filter_).calls]
     assert len(set(ids)) == 2
     assert all(id_.replace("_", "").isalnum() for id_ in ids)
     asked = conversation(messages=history((ids[0], "bash")))
-    (again,) = answered(stream([(TEXT, ONE)]), filter_, asked).calls
+    (again,) = run_filter(stream([(TEXT, ONE)]), filter_, asked).calls
     assert again.id not in ids[:1]
 
 
 def test_equal_answers_get_equal_ids() -> None:
     text = '<tool_call>{"name": "bash", "arguments": {}}</tool_call>' * 2
-    ids = [[each.id for each in answered(stream([(TEXT, text)])).calls] for _ in range(2)]
+    ids = [[each.id for each in run_filter(stream([(TEXT, text)])).calls] for _ in range(2)]
     assert ids[0] == ids[1]
     assert len(set(ids[0])) == 2
 
@@ -437,7 +441,7 @@ def test_equal_answers_get_equal_ids() -> None:
     ],
 )
 def test_every_change_has_its_note_and_no_note_is_without_a_change(choice: str, text: str, rules: set[str]) -> None:
-    found = {answered(stream([(TEXT, piece) for piece in cut]), RawTools(choice)).rules for cut in all_cuts(text)}
+    found = {run_filter(stream([(TEXT, piece) for piece in cut]), RawTools(choice)).rules for cut in all_cuts(text)}
     assert found == {frozenset(f"raw_tools.{rule}" for rule in rules)}
 
 
@@ -446,17 +450,17 @@ def test_a_request_without_tools_is_parsed_by_a_named_table_alone() -> None:
     asked = structs.replace(conversation(), tools=())
     task = section(call("functions.task:45", "{}"))
     assert RawTools().forward(asked, Notes(), Facts()) == (asked, None)
-    assert [each.name for each in answered(stream([(TEXT, task)]), RawTools("kimi"), asked).calls] == ["task"]
-    assert [each.name for each in answered(stream([(TEXT, task)])).calls] == ["task"]
+    assert [each.name for each in run_filter(stream([(TEXT, task)]), RawTools("kimi"), asked).calls] == ["task"]
+    assert [each.name for each in run_filter(stream([(TEXT, task)])).calls] == ["task"]
 
 
 def test_an_answer_without_its_request_is_parsed() -> None:
     task = section(call("functions.task:45", "{}"))
-    assert [each.name for each in answered(stream([(TEXT, task)]), None, WITHOUT_REQUEST).calls] == ["task"]
+    assert [each.name for each in run_filter(stream([(TEXT, task)]), None, WITHOUT_REQUEST).calls] == ["task"]
 
 
 def test_thinking_in_tags_is_read_though_a_request_without_tools_is_not_parsed() -> None:
     asked = structs.replace(conversation(), tools=())
-    told = answered(stream([(TEXT, f"<think>plan</think>{ONE}")]), RawTools(think_tags=True), asked)
+    told = run_filter(stream([(TEXT, f"<think>plan</think>{ONE}")]), RawTools(think_tags=True), asked)
     assert told.said == ((REASONING, "plan"), (TEXT, ONE))
     assert told.rules == {"think.tags"}

@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 import pytest
 
 import dragoman
-from tests.unit.raw_tools.samples import AB, CB, CE, SB, SE
-from tests.unit.raw_tools.through import (
+from tests.unit.raw_tools.client_view import (
     CLIENTS,
     Delta,
-    asked,
+    client_request,
     cut,
     native,
-    replied,
     sse,
-    streamed,
-    whole,
+    view_reply,
+    view_stream,
+    whole_reply,
 )
+from tests.unit.raw_tools.samples import AB, CB, CE, SB, SE
 
 KIMI = f'{SB}{CB}functions.bash:0{AB}{{"command": "ls"}}{CE}{SE}'
 ARGUMENT = '<|open|>argument key="command" type="string"<|sep|>'
@@ -146,8 +146,8 @@ every_client = pytest.mark.parametrize("client", CLIENTS)
 @every_client
 def test_the_call_arrives_and_no_marker_leaks(leak: str, client: str) -> None:
     deltas, reasoning, said = RECOVERED[leak]
-    views = [streamed(client, sse(cut(deltas, size))) for size in (1, 7, 10_000)]
-    views.append(replied(client, whole(deltas)))
+    views = [view_stream(client, sse(cut(deltas, size))) for size in (1, 7, 10_000)]
+    views.append(view_reply(client, whole_reply(deltas)))
     for seen in views:
         assert (seen.calls, seen.said("reasoning"), seen.said()) == ([LS], reasoning, said)
         assert seen.finish == "tool_use"
@@ -158,8 +158,8 @@ def test_the_call_arrives_and_no_marker_leaks(leak: str, client: str) -> None:
 @every_client
 def test_what_a_parser_left_beside_a_native_call_is_removed(residue: str, client: str) -> None:
     deltas, reasoning, said = RESIDUE[residue]
-    views = [streamed(client, sse(cut(deltas, size), "tool_calls")) for size in (1, 7, 10_000)]
-    views.append(replied(client, whole(deltas, "tool_calls")))
+    views = [view_stream(client, sse(cut(deltas, size), "tool_calls")) for size in (1, 7, 10_000)]
+    views.append(view_reply(client, whole_reply(deltas, "tool_calls")))
     for seen in views:
         assert (seen.calls, seen.said("reasoning"), seen.said()) == ([LS], reasoning, said)
         assert "raw_tools.residue" in seen.rules
@@ -173,8 +173,8 @@ def test_what_a_parser_left_beside_a_native_call_is_removed(residue: str, client
 def test_the_name_of_a_native_call_has_no_tokens_in_it(client: str, name: str) -> None:
     """vllm 32587, 35906: gpt-oss leaves tokens in names, so the client finds no such tool."""
     for seen in (
-        streamed(client, sse([native(name)], "tool_calls")),
-        replied(client, whole([native(name)], "tool_calls")),
+        view_stream(client, sse([native(name)], "tool_calls")),
+        view_reply(client, whole_reply([native(name)], "tool_calls")),
     ):
         assert seen.calls == [LS]
         assert "raw_tools.native_name" in seen.rules
@@ -182,7 +182,7 @@ def test_the_name_of_a_native_call_has_no_tokens_in_it(client: str, name: str) -
 
 def test_a_native_name_that_is_declared_or_unknown_stays() -> None:
     for name in ("bash", "other", "a<|b", "functions.other"):
-        seen = streamed("openai", sse([native(name)], "tool_calls"))
+        seen = view_stream("openai", sse([native(name)], "tool_calls"))
         assert [called for called, _ in seen.calls] == [name]
         assert not seen.rules
 
@@ -196,14 +196,14 @@ def test_copies_of_the_reasoning_are_one(client: str) -> None:
         {"reasoning": piece, "reasoning_content": piece, "reasoning_details": detail}
         for piece, detail in zip(pieces, details, strict=True)
     ]
-    seen = streamed(client, sse(deltas))
+    seen = view_stream(client, sse(deltas))
     assert (seen.calls, seen.said("reasoning"), seen.finish) == ([LS], "hm ", "tool_use")
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
 def test_only_stop_becomes_tool_calls(finish: str) -> None:
     """vllm 53269, 46303."""
-    for seen in (streamed("openai", sse(text(KIMI), finish)), replied("openai", whole(text(KIMI), finish))):
+    for seen in (view_stream("openai", sse(text(KIMI), finish)), view_reply("openai", whole_reply(text(KIMI), finish))):
         assert seen.calls == [LS]
         assert seen.finish == {"length": "max_tokens", "content_filter": "refusal"}[finish]
 
@@ -222,9 +222,9 @@ def test_ids_are_new_to_the_conversation(client: str) -> None:
         },
         {"role": "tool", "tool_call_id": "functions.bash:0", "content": "a"},
     ]
-    request = asked(client, messages=turn)
+    request = client_request(client, messages=turn)
     used = {call["id"] for message in request.body["messages"] for call in message.get("tool_calls") or ()}
-    seen = streamed(client, sse(text(KIMI + KIMI)), request)
+    seen = view_stream(client, sse(text(KIMI + KIMI)), request)
     assert len({*seen.ids, *used}) == len(seen.ids) + len(used) == 3
 
 
@@ -233,19 +233,19 @@ def test_no_call_where_tool_choice_is_none(client: str) -> None:
     """sglang 35736: neither the call nor its markup."""
     if client == "bedrock":
         pytest.skip("Converse has no such choice")
-    request = asked(client, tool_choice="none")
+    request = client_request(client, tool_choice="none")
     for seen in (
-        streamed(client, sse(text("Hello. " + dsml("｜"))), request),
-        replied(client, whole(text("Hello. " + dsml("｜"))), request),
+        view_stream(client, sse(text("Hello. " + dsml("｜"))), request),
+        view_reply(client, whole_reply(text("Hello. " + dsml("｜"))), request),
     ):
         assert (seen.calls, seen.said(), seen.finish) == ([], "Hello. ", "end_turn")
         assert "raw_tools.suppressed" in seen.rules
 
 
 def test_choices_have_their_own_calls() -> None:
-    body: dict[str, Any] = whole(text(KIMI))
-    body["choices"].append({**whole(text("plain <|tool_call_begin|> text"))["choices"][0], "index": 1})
-    request = asked("openai", n=2)
+    body: dict[str, Any] = whole_reply(text(KIMI))
+    body["choices"].append({**whole_reply(text("plain <|tool_call_begin|> text"))["choices"][0], "index": 1})
+    request = client_request("openai", n=2)
     told = dragoman.translate_reply(body, source="openai", target="openai", request=request).body
     first, second = told["choices"]
     assert (first["finish_reason"], second["finish_reason"]) == ("tool_calls", "stop")

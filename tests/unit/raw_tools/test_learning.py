@@ -22,18 +22,18 @@ from dragoman.filters.raw_tools import table
 from dragoman.filters.raw_tools.choices import tables_of
 from dragoman.filters.raw_tools.learning import CannotLearn, learn
 from dragoman.filters.raw_tools.learning.pieces import (
-    Shots,
-    check_jobs,
-    checked_text,
-    end_in_common,
-    pieces,
+    ProbeTexts,
+    common_end_length,
+    common_start_length,
+    extract_probe_texts,
     probe_jobs,
-    shots_of,
-    start_in_common,
+    split_text,
+    verification_jobs,
+    verification_text,
 )
-from dragoman.filters.raw_tools.learning.probes import VARIANTS, generated
+from dragoman.filters.raw_tools.learning.probes import VARIANTS, generate_calls
 from dragoman.filters.raw_tools.learning.verify import verify
-from dragoman.filters.raw_tools.table import Keys, Markup, Table, TableFileError, parse, write
+from dragoman.filters.raw_tools.table import Keys, Markup, Table, TableFileError, parse_tables, render_tables
 from dragoman.filters.raw_tools.tables import TABLES
 from dragoman.gateway.config import examine
 from dragoman.gateway.layers import ConfigError
@@ -73,7 +73,7 @@ def markers_of(stem: str) -> Table:
     """Learn without the engine: the first way to give calls that the template shows."""
     for variant in VARIANTS:
         try:
-            return learn(shots_of(render(template_of(stem), probe_jobs(variant)).texts), stem)
+            return learn(extract_probe_texts(render(template_of(stem), probe_jobs(variant)).texts), stem)
         except CannotLearn:
             continue
     raise AssertionError(f"{stem}: nothing learnt")
@@ -142,7 +142,7 @@ def test_the_markers_of_a_template_are_found(stem: str) -> None:
 @pytest.mark.parametrize("stem", SHIPPED)
 def test_a_learnt_table_survives_its_file(stem: str) -> None:
     table = markers_of(stem)
-    assert parse(write([table])) == (table,)
+    assert parse_tables(render_tables([table])) == (table,)
 
 
 def test_what_else_a_template_shows() -> None:
@@ -180,33 +180,33 @@ def test_a_header_with_an_id_matches_from_its_first_character_on(header: str) ->
 
 def test_an_answer_of_json_alone_begins_a_call_at_the_start() -> None:
     text = '{"name": "probe_alpha", "parameters": {"key_aa": "text_aa", "key_ab": "text_ab"}}'
-    table = learn(Shots({"one": text}), "bare")
+    table = learn(ProbeTexts({"one": text}), "bare")
     assert (table.body, table.at_start, table.self_closing, table.header_stop) == ("wrapped", True, True, ("{",))
 
 
 def test_a_list_of_python_calls_without_markers_is_read_only_by_name() -> None:
     text = '[probe_alpha(key_aa="text_aa", key_ab="text_ab")]'
-    table = learn(Shots({"one": text}), "bare")
+    table = learn(ProbeTexts({"one": text}), "bare")
     assert (table.body, table.at_start, table.by_name_only) == ("pythonic", True, True)
 
 
 def test_separators_between_calls_are_learnt() -> None:
     one = '<|c|>{"name": "probe_alpha", "arguments": {"key_aa": "text_aa", "key_ab": "text_ab"}}'
     two = one + '; {"name": "probe_beta", "arguments": {"key_ba": "text_ba", "key_bb": "text_bb"}}'
-    table = learn(Shots({"one": one, "two": two}), "parted")
+    table = learn(ProbeTexts({"one": one, "two": two}), "parted")
     assert (table.call_begin, ";" in table.separators) == (("<|c|>",), True)
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "nothing", "idprobe00 {}", "probe_alpha with key_aa and text_aa"])
 def test_renderings_without_a_readable_call_are_refused(text: str) -> None:
     with pytest.raises(CannotLearn):
-        learn(Shots({"one": text}), "none")
+        learn(ProbeTexts({"one": text}), "none")
 
 
 def test_markers_are_compared_by_pieces() -> None:
-    assert pieces('<a b="c">x[TOOL_CALLS]\n<d') == ['<a b="c">', "x", "[TOOL_CALLS]", "\n", "<d"]
-    assert start_in_common("x<|START_A|>", "x<|START_B|>") == 1
-    assert end_in_common("<|A_END|><|EOT|>", "<|B_END|><|EOT|>") == len("<|EOT|>")
+    assert split_text('<a b="c">x[TOOL_CALLS]\n<d') == ['<a b="c">', "x", "[TOOL_CALLS]", "\n", "<d"]
+    assert common_start_length("x<|START_A|>", "x<|START_B|>") == 1
+    assert common_end_length("<|A_END|><|EOT|>", "<|B_END|><|EOT|>") == len("<|EOT|>")
 
 
 # --- end to end
@@ -222,13 +222,15 @@ def test_a_learnt_table_reads_what_the_shipped_one_reads(stem: str) -> None:
     """Issue 16, item 4: generated calls, rendered with the template, are the same calls with either table."""
     found = learnt(stem)
     assert found.verdict.total >= 20
-    assert found.verdict.misses == ()
+    assert found.verdict.mismatches == ()
     variant = next(each for each in VARIANTS if _shows(stem, each.form, each.ids))
-    sets = generated(30, seed=4)
-    texts = render(template_of(stem), check_jobs(sets, variant)).texts
-    probes = [(calls, text) for number, calls in enumerate(sets) if (text := checked_text(texts, number)) is not None]
+    sets = generate_calls(30, seed=4)
+    texts = render(template_of(stem), verification_jobs(sets, variant)).texts
+    probes = [
+        (calls, text) for number, calls in enumerate(sets) if (text := verification_text(texts, number)) is not None
+    ]
     assert len(probes) >= 10
-    assert verify(SHIPPED[stem], probes).misses == ()
+    assert verify(SHIPPED[stem], probes).mismatches == ()
 
 
 def _shows(stem: str, form: str, ids: str) -> bool:
@@ -309,20 +311,20 @@ ODD = Table(
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_a_shipped_table_survives_a_table_file(table: Table) -> None:
-    assert parse(write([table])) == (table,)
+    assert parse_tables(render_tables([table])) == (table,)
 
 
 def test_all_shipped_tables_fit_into_one_file() -> None:
-    assert parse(write(TABLES)) == TABLES
+    assert parse_tables(render_tables(TABLES)) == TABLES
 
 
 def test_odd_characters_and_flags_survive_a_table_file() -> None:
     odd = Table(**{**{name: getattr(ODD, name) for name in ODD.__struct_fields__}, "call_begin": ODD.call_begin[:4]})
-    assert parse(write([odd])) == (odd,)
+    assert parse_tables(render_tables([odd])) == (odd,)
 
 
 def test_a_family_defaults_to_the_name() -> None:
-    (table,) = parse(SMALL)
+    (table,) = parse_tables(SMALL)
     assert (table.name, table.family) == ("mine", "mine")
 
 
@@ -359,7 +361,7 @@ WRONG = {
 @pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG)
 def test_what_is_wrong_is_said_with_its_place(text: str, said: str) -> None:
     with pytest.raises(TableFileError) as error:
-        parse(text, "mine.toml")
+        parse_tables(text, "mine.toml")
     assert str(error.value).startswith("mine.toml: ")
     assert said in str(error.value)
 
@@ -382,10 +384,10 @@ def test_a_file_that_cannot_be_read_is_an_error_of_the_caller(tmp_path: Path, co
 def test_loading_again_gives_another_choice_only_if_the_content_is_another(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(SMALL)
-    first = table.load(file)
-    assert table.load(file) == first
+    first = table.load_table_file(file)
+    assert table.load_table_file(file) == first
     file.write_text(SMALL.replace("<|c|>", "<|d|>"))
-    second = table.load(file)
+    second = table.load_table_file(file)
     assert first != second
     assert [table.call_begin for choice in (first, second) for table in tables_of(choice)] == [("<|c|>",), ("<|d|>",)]
 

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.filters.raw_tools import Engine, Tools
-from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Remark, Said
-from dragoman.filters.raw_tools.readers import AHEAD_LIMIT, HELD_LIMIT, LIMIT
+from dragoman.filters.raw_tools import DeclaredTools, Engine
+from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Remark, TextOutput
+from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT, LOOKAHEAD_LIMIT
 from dragoman.model.conversation import ToolSpec
 from tests.budget import LONG
 from tests.growth import Work, grows_linearly
-from tests.unit.raw_tools.figure import figure
+from tests.unit.raw_tools.client_view import chunk, client_request
 from tests.unit.raw_tools.renderers import BY_NAME_ONLY, RENDER, CallToWrite
 from tests.unit.raw_tools.samples import AB, CB, CE, SB, SE, TEXT, TOOLS, call, outputs, section, tool
 from tests.unit.raw_tools.schemas import HEADERS
-from tests.unit.raw_tools.through import asked, chunk
+from tests.unit.raw_tools.validity import measure_validity
 
 MARKERS = [SB, SE, CB, AB, CE, "<|tool_call_section_begin|>", "<|im_end|>"]
 
@@ -33,17 +33,17 @@ def test_in_prose_no_more_is_held_than_may_still_become_a_marker() -> None:
         for size in range(1, len(marker)):
             assert engine.feed(marker[size - 1]) == []
             assert len(engine._held) == size
-        assert engine.feed("?") == [Said(marker[:-1] + "?", TEXT)] or marker[-1] == "?"
+        assert engine.feed("?") == [TextOutput(marker[:-1] + "?", TEXT)] or marker[-1] == "?"
 
 
 def test_text_goes_out_in_the_delta_it_came_in() -> None:
-    engine = Engine("auto", Tools(TOOLS))
+    engine = Engine("auto", DeclaredTools(TOOLS))
     for piece in ("So ", "I think ", "a < ", "b and ", "that ", "is `it` ", "all\n\n", "of it"):
-        assert engine.feed(piece) == [Said(piece, TEXT)]
+        assert engine.feed(piece) == [TextOutput(piece, TEXT)]
 
 
 def test_the_name_goes_out_with_the_marker_and_arguments_in_the_delta_they_come_in() -> None:
-    engine = Engine("auto", Tools(TOOLS))
+    engine = Engine("auto", DeclaredTools(TOOLS))
     assert engine.feed(f"{SB}{CB}functions.bash:0") == []
     assert engine.feed(AB) == [CallStarted("functions.bash:0", "bash", "kimi_k2", TEXT)]
     assert engine.feed(' {"') == [Arguments('{"')]
@@ -59,7 +59,7 @@ def test_a_header_that_never_ends_is_text() -> None:
         header = "x" * size
         told = outputs([f"{SB}{CB}{header}{AB}{{}}{CE}"], tools=())
         calls = [output for output in told if isinstance(output, CallStarted)]
-        text = "".join(output.text for output in told if isinstance(output, Said))
+        text = "".join(output.text for output in told if isinstance(output, TextOutput))
         if size < LIMIT:
             assert [call.name for call in calls] == [] or not text
         else:
@@ -72,7 +72,7 @@ def test_a_section_without_calls_gives_its_text_back() -> None:
     prose = "This is prose. " * 200
     for choice, shown in (("auto", SB + prose), ("kimi", prose)):
         told = outputs([SB + prose], choice)
-        assert "".join(output.text for output in told if isinstance(output, Said)) == shown
+        assert "".join(output.text for output in told if isinstance(output, TextOutput)) == shown
 
 
 @pytest.mark.parametrize("size", [HELD_LIMIT - 100, HELD_LIMIT + 100, 3 * HELD_LIMIT])
@@ -84,7 +84,7 @@ def test_a_call_that_waits_for_its_name_may_wait_for_a_megabyte(size: int) -> No
         assert [output.text for output in told if isinstance(output, Arguments)] == [arguments]
     else:
         assert not any(isinstance(output, CallStarted) for output in told)
-        assert "".join(output.text for output in told if isinstance(output, Said)) == document
+        assert "".join(output.text for output in told if isinstance(output, TextOutput)) == document
         assert any(isinstance(output, Remark) and output.rule == "over_limit" for output in told)
 
 
@@ -115,7 +115,7 @@ def _grown(engine: Engine, pieces: list[str]) -> int:
 
 
 def test_memory_stays_flat_over_megabytes_of_arguments() -> None:
-    engine = Engine("auto", Tools(TOOLS))
+    engine = Engine("auto", DeclaredTools(TOOLS))
     engine.feed(f'{SB}{CB}functions.bash:0{AB}{{"command":"')
     assert (
         _grown(engine, ['text with \\"quotes\\" and <|tool_call> and \\n', '", "b": [1, {"c": null}], "d": "']) < 20_000
@@ -125,17 +125,17 @@ def test_memory_stays_flat_over_megabytes_of_arguments() -> None:
 
 def test_an_end_marker_in_a_string_waits_for_a_bounded_look_ahead() -> None:
     """If the arguments go on well for AHEAD_LIMIT characters after the marker, it is part of the string."""
-    engine = Engine("auto", Tools(TOOLS))
+    engine = Engine("auto", DeclaredTools(TOOLS))
     engine.feed(f'{SB}{CB}functions.bash:0{AB}{{"command":"')
     pieces = ['text with \\"quotes\\" and <|tool_call_end|> and \\n', '", "b": [1, {"c": null}], "d": "']
     longest = max(map(len, pieces))
-    assert _grown(engine, pieces) < 4 * AHEAD_LIMIT
-    assert AHEAD_LIMIT == 64 * 1024
-    assert AHEAD_LIMIT - longest <= engine.peak <= AHEAD_LIMIT + longest
+    assert _grown(engine, pieces) < 4 * LOOKAHEAD_LIMIT
+    assert LOOKAHEAD_LIMIT == 64 * 1024
+    assert LOOKAHEAD_LIMIT - longest <= engine.peak <= LOOKAHEAD_LIMIT + longest
     assert engine.feed(f'"}}{CE}{SE}')[-1] == CallEnded(complete=True)
 
 
-@pytest.mark.parametrize("size", [4, 100, AHEAD_LIMIT // 2, AHEAD_LIMIT - len(CE + SE) - 1])
+@pytest.mark.parametrize("size", [4, 100, LOOKAHEAD_LIMIT // 2, LOOKAHEAD_LIMIT - len(CE + SE) - 1])
 def test_an_unterminated_string_ends_at_the_end_marker(size: int) -> None:
     """It does not swallow the end markers, and what follows them is text."""
     said = (" and so on." * (size // 11 + 1))[:size]
@@ -144,13 +144,13 @@ def test_an_unterminated_string_ends_at_the_end_marker(size: int) -> None:
         told = outputs(pieces)
         assert "".join(output.text for output in told if isinstance(output, Arguments)) == '{"command":"ls'
         assert [output.complete for output in told if isinstance(output, CallEnded)] == [False]
-        assert "".join(output.text for output in told if isinstance(output, Said)) == said
+        assert "".join(output.text for output in told if isinstance(output, TextOutput)) == said
         assert [output.rule for output in told if isinstance(output, Remark)] == ["broken_arguments"]
 
 
 def test_a_string_that_goes_on_for_the_whole_look_ahead_is_believed() -> None:
     """The other side of the bound: the same end marker is part of the string, and the text after it too."""
-    begin, said = f'{SB}{CB}functions.bash:0{AB}{{"command":"ls', "x" * (AHEAD_LIMIT - len(CE + SE))
+    begin, said = f'{SB}{CB}functions.bash:0{AB}{{"command":"ls', "x" * (LOOKAHEAD_LIMIT - len(CE + SE))
     for pieces in ([f"{begin}{CE}{SE}{said}"], [*begin, *CE, *SE, said[:3], said[3:]]):
         told = outputs(pieces)
         assert [output.text for output in told if isinstance(output, Arguments)] == [f'{{"command":"ls{CE}{SE}{said}']
@@ -164,7 +164,7 @@ def test_deep_nesting_costs_no_stack() -> None:
 
 
 def test_white_space_without_end_is_not_held_without_end() -> None:
-    engine = Engine("auto", Tools(TOOLS))
+    engine = Engine("auto", DeclaredTools(TOOLS))
     engine.feed(f"{SB}{CB}functions.bash:0{AB}{{")
     for _ in range(5000):
         engine.feed("   \n")
@@ -178,13 +178,13 @@ def test_two_hundred_engines_fed_in_turn_say_what_each_says_alone() -> None:
     documents = [
         f"{at} {section(call(f'functions.bash:{at}', f'{{{chr(34)}command{chr(34)}:{at}}}'))} {at}" for at in range(200)
     ]
-    engines = [Engine("auto", Tools(TOOLS)) for _ in documents]
+    engines = [Engine("auto", DeclaredTools(TOOLS)) for _ in documents]
     told: list[list[object]] = [[] for _ in documents]
     for at in range(max(map(len, documents))):
         for engine, document, said in zip(engines, documents, told, strict=True):
             said.extend(engine.feed(document[at : at + 1]))
     for engine, document, said in zip(engines, documents, told, strict=True):
-        alone = Engine("auto", Tools(TOOLS))
+        alone = Engine("auto", DeclaredTools(TOOLS))
         assert [*said, *engine.close()] == [*(each for char in document for each in alone.feed(char)), *alone.close()]
 
 
@@ -201,18 +201,18 @@ VALUE = "word " * 400
 
 def test_ordinary_text_goes_out_at_once() -> None:
     """Character by character: what waits may begin a marker or a header, and is soon decided."""
-    engine = Engine("auto", Tools(DECLARED))
+    engine = Engine("auto", DeclaredTools(DECLARED))
     sent = 0
     waits: list[int] = []
     for came, char in enumerate(PROSE * 5, 1):
-        sent += sum(len(each.text) for each in engine.feed(char, TEXT) if isinstance(each, Said))
+        sent += sum(len(each.text) for each in engine.feed(char, TEXT) if isinstance(each, TextOutput))
         waits.append(came - sent)
     assert max(waits) <= LONGEST
     assert sum(1 for wait in waits if wait) < len(waits) / 4, "most deltas go out as they come"
 
 
 def test_words_go_out_with_their_delta() -> None:
-    engine = Engine("auto", Tools(DECLARED))
+    engine = Engine("auto", DeclaredTools(DECLARED))
     engine.feed("Hello", TEXT)
     for word in (
         " I",
@@ -228,7 +228,7 @@ def test_words_go_out_with_their_delta() -> None:
         " all",
         " assistant",
     ):
-        assert engine.feed(word, TEXT) == [Said(word, TEXT)], word
+        assert engine.feed(word, TEXT) == [TextOutput(word, TEXT)], word
 
 
 # What has to be whole before it can go out: values whose type is known only by their end.
@@ -242,7 +242,7 @@ def test_arguments_go_out_while_they_come(table: str, auto: bool) -> None:
         pytest.skip("auto does not look for it")
     choice = "auto" if auto else table
     document = RENDER[table]((CallToWrite("bash", {"command": VALUE}, dict(DECLARED[0].schema or {})),))
-    engine = Engine(choice, Tools(DECLARED))
+    engine = Engine(choice, DeclaredTools(DECLARED))
     begin = document.index(VALUE)
     engine.feed(document[:begin], TEXT)
     sent = 0
@@ -256,7 +256,7 @@ def test_a_client_gets_the_arguments_in_as_many_deltas() -> None:
     head = "<|tool_calls_section_begin|><|tool_call_begin|>functions.bash:0<|tool_call_argument_begin|>"
     document = head + json.dumps({"command": value}) + "<|tool_call_end|><|tool_calls_section_end|>"
     for client, key in (("anthropic", b"partial_json"), ("responses", b"arguments.delta"), ("openai", b'"arguments"')):
-        made: Any = dragoman.stream_translator(source="openai", target=client, request=asked(client))
+        made: Any = dragoman.stream_translator(source="openai", target=client, request=client_request(client))
         made.feed(chunk({"role": "assistant"}))
         frames = [made.feed(chunk({"content": document[at : at + 10]})) for at in range(0, len(document), 10)]
         live = [frame for frame in frames if key in frame]
@@ -278,7 +278,7 @@ ENDS = {"qwen": "</function>", "invoke": "</invoke>"}
 def test_s3_strays_after_a_parameter_take_no_square_time(form: str, stray: str) -> None:
     def work(count: int) -> Work:
         text = CALLS[form] + stray * count + ENDS[form]
-        return lambda: Engine("auto", Tools(TYPED)).feed(text)
+        return lambda: Engine("auto", DeclaredTools(TYPED)).feed(text)
 
     grows_linearly(work, 500)
 
@@ -289,7 +289,7 @@ def test_s3_strays_after_a_parameter_take_no_square_time(form: str, stray: str) 
 @pytest.mark.parametrize("table", RENDER)
 def test_all_arguments_are_valid_for_their_schema(table: str) -> None:
     by_reader = table in HEADERS
-    valid, equal = figure(table, 300 if by_reader else 30)
+    valid, equal = measure_validity(table, 300 if by_reader else 30)
     assert valid == 1.0
     # A string that looks like another allowed type is read as that type.
     assert equal > (0.9 if by_reader else 0.8)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.filters.raw_tools.bodies import reader_of
-from dragoman.filters.raw_tools.markup import MarkupBody
+from dragoman.filters.raw_tools.bodies import make_reader
+from dragoman.filters.raw_tools.markup import MarkupReader
 from dragoman.filters.raw_tools.readers import HELD_LIMIT, Piece
 from dragoman.filters.raw_tools.tables import TABLES
-from dragoman.filters.raw_tools.values import shape_of
+from dragoman.filters.raw_tools.values import find_parameter
 from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools.reader_harness import read, read_pieces
-from tests.unit.raw_tools.reading import Read
+from tests.unit.raw_tools.run_reader import ReaderResult
 from tests.unit.raw_tools.samples import end, random_cut
 
 DSML, KIMI_K3, QWEN_CODER = (
@@ -62,7 +62,7 @@ def parameter(table: str, key: str, value: str, kind: str = "") -> str:
             return f'<{prefix}parameter name="{key}">{value}{end(prefix + "parameter")}'
 
 
-def arguments(found: Read) -> object:
+def arguments(found: ReaderResult) -> object:
     assert found.over and found.closed and found.valid and not found.failed, found
     return json.loads(found.text)
 
@@ -156,7 +156,7 @@ def test_l28_a_body_that_nearly_is_json(table: str, body: str, value: object) ->
 
 def test_l28_json_goes_out_while_it_comes() -> None:
     out: list[Piece] = []
-    reader = reader_of(QWEN_CODER, lambda tool, key: shape_of(SCHEMA, key))
+    reader = make_reader(QWEN_CODER, lambda tool, key: find_parameter(SCHEMA, key))
     for char in '{"path": "abc':
         reader.read(char, 0, out)
     assert out == ["{", *'"path": "abc']
@@ -205,12 +205,12 @@ def test_words_beside_parameters_are_left_out_and_reported() -> None:
     ):
         for pieces in ([body], list(body)):
             out: list[Piece] = []
-            reader = reader_of(QWEN_CODER, lambda tool, key: shape_of(SCHEMA, key))
+            reader = make_reader(QWEN_CODER, lambda tool, key: find_parameter(SCHEMA, key))
             unread = ""
             for piece in pieces:
                 unread += piece
                 unread = unread[reader.read(unread, 0, out) :]
-            assert isinstance(reader, MarkupBody)
+            assert isinstance(reader, MarkupReader)
             assert "".join(map(str, out)) == '{"count":1}'
             assert reader.junk is junk, pieces
 

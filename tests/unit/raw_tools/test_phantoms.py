@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from dragoman.filters.raw_tools.outputs import Carrier, Said
+from dragoman.filters.raw_tools.outputs import Channel, TextOutput
 from dragoman.model.conversation import ToolSpec
+from tests.unit.raw_tools.client_view import CLIENTS, cut, sse, view_reply, view_stream, whole_reply
 from tests.unit.raw_tools.samples import outputs, random_cut, tool
-from tests.unit.raw_tools.through import CLIENTS, cut, replied, sse, streamed, whole
 
 _NAMES = ("bash", "read", "search", "now", "f", "get_weather", "print")
 LOOSE = tuple(ToolSpec(name, schema={"type": "object", "properties": {}}) for name in _NAMES)
@@ -122,9 +122,9 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_it_stays_as_it_is(name: str, tools: tuple[ToolSpec, ...]) -> None:
     text = TEXTS[name]
-    for carrier in Carrier:
+    for channel in Channel:
         for pieces in ([text], list(text), random_cut(text, random.Random(1))):
-            assert outputs([(carrier, piece) for piece in pieces], tools=tools) == [Said(text, carrier)]
+            assert outputs([(channel, piece) for piece in pieces], tools=tools) == [TextOutput(text, channel)]
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "harmony"])
@@ -132,8 +132,8 @@ def test_an_explanation_and_then_a_call(name: str) -> None:
     sample = FORMATS[name]
     text = f"A call looks so:\n\n```\n{sample}\n```\n\nNow I make it.\n\n"
     for pieces in ([text + sample], list(text + sample)):
-        made = outputs([(Carrier.TEXT, piece) for piece in pieces], tools=STRICT)
-        assert made[0] == Said(text, Carrier.TEXT)
+        made = outputs([(Channel.TEXT, piece) for piece in pieces], tools=STRICT)
+        assert made[0] == TextOutput(text, Channel.TEXT)
         assert len([each for each in made if type(each).__name__ == "CallStarted"]) == 1
 
 
@@ -142,12 +142,12 @@ def test_an_explanation_and_then_a_call(name: str) -> None:
 )
 def test_a_tag_with_only_a_name_is_no_call_of_a_tool_that_needs_arguments(text: str) -> None:
     for pieces in ([text], list(text)):
-        assert outputs([(Carrier.TEXT, piece) for piece in pieces], tools=STRICT) == [Said(text, Carrier.TEXT)]
+        assert outputs([(Channel.TEXT, piece) for piece in pieces], tools=STRICT) == [TextOutput(text, Channel.TEXT)]
 
 
 def test_a_line_of_grep_is_no_call() -> None:
     text = f"tests/x.py:12:{FORMATS['hermes']}\ntests/x.py:13:pass\n"
-    assert outputs([(Carrier.TEXT, text)], tools=STRICT) == [Said(text, Carrier.TEXT)]
+    assert outputs([(Channel.TEXT, text)], tools=STRICT) == [TextOutput(text, Channel.TEXT)]
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -155,7 +155,7 @@ def test_a_line_of_grep_is_no_call() -> None:
 def test_a_client_sees_the_text_and_no_note(name: str, client: str) -> None:
     for field in ("content", "reasoning_content"):
         deltas = [{field: TEXTS[name]}, {"content": "."}]
-        for seen in (streamed(client, sse(cut(deltas, 5))), replied(client, whole(deltas))):
+        for seen in (view_stream(client, sse(cut(deltas, 5))), view_reply(client, whole_reply(deltas))):
             assert not seen.calls
             assert seen.finish == "end_turn"
             assert not {rule for rule in seen.rules if rule.startswith("raw_tools")}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.filters.raw_tools import TABLES, RawTools
-from dragoman.filters.raw_tools.outputs import Carrier, Said
+from dragoman.filters.raw_tools.outputs import Channel, TextOutput
 from dragoman.model.conversation import ToolSpec
 from dragoman.model.filter import Facts, Notes
 from tests.unit.raw_tools.renderers import RENDER, CallToWrite
@@ -17,9 +17,9 @@ from tests.unit.raw_tools.samples import (
     TEXT,
     TOOLS,
     all_cuts,
-    answered,
     conversation,
     outputs,
+    run_filter,
     stream,
     tool,
 )
@@ -59,10 +59,10 @@ def pieces_of(text: str, rng: random.Random) -> list[str]:
 
 def stays(text: str, tools: tuple[ToolSpec, ...] = DECLARED) -> None:
     rng = random.Random(len(text))
-    for carrier in Carrier:
-        assert outputs([(carrier, text)], tools=tools) == [Said(text, carrier)]
-        cut = [(carrier, piece) for piece in pieces_of(text, rng)]
-        assert outputs(cut, tools=tools) == [Said(text, carrier)]
+    for channel in Channel:
+        assert outputs([(channel, text)], tools=tools) == [TextOutput(text, channel)]
+        cut = [(channel, piece) for piece in pieces_of(text, rng)]
+        assert outputs(cut, tools=tools) == [TextOutput(text, channel)]
 
 
 @every_page
@@ -76,11 +76,11 @@ def test_an_answer_that_quotes_a_page_has_no_note(page: Path) -> None:
     """The whole filter: text and reasoning, no rule noted, the stop reason as it was."""
     text = page.read_text(encoding="utf-8")
     rng = random.Random(1)
-    for carrier in (TEXT, REASONING):
-        told = answered(
-            stream([(carrier, piece) for piece in pieces_of(text, rng)]), asked=conversation(tools=DECLARED)
+    for channel in (TEXT, REASONING):
+        told = run_filter(
+            stream([(channel, piece) for piece in pieces_of(text, rng)]), asked=conversation(tools=DECLARED)
         )
-        assert told.text(carrier) == text
+        assert told.text(channel) == text
         assert told.calls == []
         assert told.rules == frozenset()
 
@@ -109,7 +109,7 @@ def lines(prefix: str, text: str) -> str:
 def quiet(document: str) -> None:
     """Not one call, not one character changed, however it is cut."""
     for cut in all_cuts(document):
-        assert outputs(cut, tools=STRICT) == [Said(document, TEXT)], cut
+        assert outputs(cut, tools=STRICT) == [TextOutput(document, TEXT)], cut
 
 
 @every_table
@@ -207,7 +207,7 @@ def test_a_tag_for_a_tool_that_is_not_declared(table: str) -> None:
 def test_a_tag_beside_a_native_call(table: str) -> None:
     document = f"So.\n{example(table)}\n"
     for cut in all_cuts(document):
-        assert outputs(cut, tools=STRICT, native="call_1") == [Said(document, TEXT)], cut
+        assert outputs(cut, tools=STRICT, native="call_1") == [TextOutput(document, TEXT)], cut
 
 
 @every_table
@@ -217,5 +217,5 @@ def test_where_the_request_declares_no_tools_auto_reads_nothing(table: str) -> N
     _, make_back = RawTools("auto").forward(asked, Notes(), Facts())
     if make_back is None:  # the answer does not even pass through the filter
         return
-    told = answered(stream([(TEXT, document)]), asked=asked)
+    told = run_filter(stream([(TEXT, document)]), asked=asked)
     assert (told.text(), told.calls, told.rules) == (document, [], frozenset())

@@ -9,8 +9,8 @@ import random
 
 import pytest
 
-from dragoman.filters.raw_tools import Engine, Tools
-from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Remark, Said
+from dragoman.filters.raw_tools import DeclaredTools, Engine
+from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Remark, TextOutput
 from dragoman.filters.raw_tools.readers import LIMIT
 from tests.unit.raw_tools.renderers import RENDER, CallToWrite
 from tests.unit.raw_tools.samples import AB, CB, CE, SB, SE, TEXT, TOOLS, all_cuts, call, outputs, section
@@ -29,7 +29,7 @@ every_special = pytest.mark.parametrize("example", SPECIALS.values(), ids=SPECIA
 def stays(document: str) -> None:
     """Not one call, not one character changed, however it is cut."""
     for cut in all_cuts(document):
-        assert outputs(cut) == [Said(document, TEXT)], cut
+        assert outputs(cut) == [TextOutput(document, TEXT)], cut
 
 
 def becomes_a_call(document: str, shown: str | None = None) -> None:
@@ -38,7 +38,7 @@ def becomes_a_call(document: str, shown: str | None = None) -> None:
         told = outputs(cut)
         assert sum(isinstance(output, CallStarted) for output in told) == 1, cut
         if shown is not None:
-            assert "".join(output.text for output in told if isinstance(output, Said)) == shown, cut
+            assert "".join(output.text for output in told if isinstance(output, TextOutput)) == shown, cut
 
 
 @pytest.mark.parametrize("example", [KIMI, DEEPSEEK], ids=["kimi", "deepseek"])
@@ -158,7 +158,7 @@ def test_with_a_named_table_a_marker_without_a_call_is_removed(document: str, te
     markers = document.count("<")
     for cut in all_cuts(document):
         told = outputs(cut, choice)
-        assert "".join(output.text for output in told if isinstance(output, Said)) == text, cut
+        assert "".join(output.text for output in told if isinstance(output, TextOutput)) == text, cut
         assert [output.rule for output in told if isinstance(output, Remark)] == ["stray_marker"] * markers, cut
 
 
@@ -171,9 +171,9 @@ def test_a_call_after_prose_about_the_markers_is_still_one() -> None:
 def test_what_waits_for_a_sections_first_call_is_bounded() -> None:
     document = f"{SB}{'word ' * 300}" * 10
     for choice, shown in (("auto", document), ("kimi", "word " * 3000)):
-        engine = Engine(choice, Tools(TOOLS))
+        engine = Engine(choice, DeclaredTools(TOOLS))
         told = [output for char in document for output in engine.feed(char)] + engine.close()
-        assert "".join(output.text for output in told if isinstance(output, Said)) == shown
+        assert "".join(output.text for output in told if isinstance(output, TextOutput)) == shown
         noted = any(isinstance(output, Remark) and output.rule == "over_limit" for output in told)
         assert noted is (choice == "kimi")  # in `auto` nothing changed
         assert engine.peak <= LIMIT + 64  # and the longest marker
@@ -207,17 +207,17 @@ def test_these_pages_hold_no_call() -> None:
         source = f"Here it is:\n\n````python\n{inspect.getsource(module)}\n````\n"
         cuts = sorted(rng.sample(range(len(source)), 400))
         pieces = [source[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(source)], strict=True)]
-        assert outputs(pieces) == [Said(source, TEXT)], module.__name__
+        assert outputs(pieces) == [TextOutput(source, TEXT)], module.__name__
 
 
 def test_a_long_line_or_text_is_remembered_in_bounded_space() -> None:
-    engine = Engine("auto", Tools(TOOLS))
+    engine = Engine("auto", DeclaredTools(TOOLS))
     for _ in range(20_000):
-        assert engine.feed("a word and ") == [Said("a word and ", TEXT)]
+        assert engine.feed("a word and ") == [TextOutput("a word and ", TEXT)]
     assert len(engine._said.pieces) < 1000
     long = "x" * 200_000 + "`"
-    assert outputs([long[:-1], "`", KIMI, "`"]) == [Said(f"{long}{KIMI}`", TEXT)]
+    assert outputs([long[:-1], "`", KIMI, "`"]) == [TextOutput(f"{long}{KIMI}`", TEXT)]
     assert outputs([long[:-1], "`", KIMI])[:2] == [
-        Said(long, TEXT),
+        TextOutput(long, TEXT),
         CallStarted("functions.bash:0", "bash", "kimi_k2", TEXT),
     ]

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dragoman.filters.raw_tools.bodies import reader_of
-from dragoman.filters.raw_tools.readers import AHEAD_LIMIT, HELD_LIMIT, LIMIT, Piece
+from dragoman.filters.raw_tools.bodies import make_reader
+from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT, LOOKAHEAD_LIMIT, Piece
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.tables import TABLES
 from tests.unit.raw_tools.formats import FORMATS
-from tests.unit.raw_tools.reading import no_shapes, read, run
+from tests.unit.raw_tools.run_reader import no_schemas, read, run
 from tests.unit.raw_tools.samples import AB, CB, CE, SE
 from tests.unit.raw_tools.test_readers_literal import values
 
@@ -119,7 +119,7 @@ def test_json_that_is_cut_off(text: str, arguments: str, closed: bool) -> None:
 
 
 def test_a_marker_is_believed_to_be_text_when_the_look_ahead_is_over() -> None:
-    long = "x" * (AHEAD_LIMIT + 100)
+    long = "x" * (LOOKAHEAD_LIMIT + 100)
     text = f'{{"a": "{CE}{long}{CE}'
     result = run(KIMI, [text])
     assert result == run(KIMI, [text[at : at + 7919] for at in range(0, len(text), 7919)])
@@ -348,7 +348,7 @@ _LONG_GEMMA = f'call:f{{a:<|"|>{"x < y " * 2000}<|"|>,b:[{"1," * 2000}2]}}'
 )
 def test_a_reader_holds_little(table: Table, text: str, bound: int) -> None:
     """What a reader leaves is seen again, so it must stay short however long the arguments are."""
-    reader, out, held, most = reader_of(table, no_shapes), list[Piece](), "", 0
+    reader, out, held, most = make_reader(table, no_schemas), list[Piece](), "", 0
     for char in text:
         held += char
         held = held[reader.read(held, 0, out) :]

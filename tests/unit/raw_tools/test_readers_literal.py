@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.filters.raw_tools.scan import JsonScanner
+from dragoman.filters.raw_tools.json_scanner import JsonScanner
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.tables import TABLES
-from tests.unit.raw_tools.reading import read, run
 from tests.unit.raw_tools.render_json import gemma
+from tests.unit.raw_tools.run_reader import read, run
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -29,7 +29,7 @@ def scanned(pieces: list[str]) -> tuple[int, bool, bool]:
         done += end
         if end < len(piece):
             break
-    return done, scanner.complete, scanner.quoted
+    return done, scanner.complete, scanner.in_string
 
 
 @given(structures, st.sampled_from([None, 1]), st.booleans(), st.text(" x}]<", max_size=3))
@@ -92,9 +92,9 @@ def test_within_takes_what_scan_takes(pieces: list[str]) -> None:
     scanner.scan('["', 0)
     for piece in pieces:
         other = scanner.copy()
-        taken = scanner.within(piece)
+        taken = scanner.take_string(piece)
         end = other.scan(piece, 0)
-        assert taken == (piece if piece and end == len(piece) and other.quoted else None)
+        assert taken == (piece if piece and end == len(piece) and other.in_string else None)
         if taken is None:
             break
         assert scanner._escaped == other._escaped

@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 
 from dragoman.errors import LocalMisuse
-from dragoman.filters.raw_tools import ALIASES, NAMES, TABLES, Engine, RawTools
+from dragoman.filters.raw_tools import FORMAT_ALIASES, FORMAT_NAMES, TABLES, Engine, RawTools
 from dragoman.filters.raw_tools.choices import tables_of
-from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Output, Said
+from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Output, TextOutput
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools import formats, formats_known, formats_more
@@ -69,7 +69,7 @@ def told(text: str, choice: str = "auto") -> tuple[str, list[tuple[str, object, 
     whole = outputs([text], choice, TOOLS)
     for cut in all_cuts(text):
         assert outputs(cut, choice, TOOLS) == whole, cut
-    return "".join(each.text for each in whole if isinstance(each, Said)), calls_of(whole)
+    return "".join(each.text for each in whole if isinstance(each, TextOutput)), calls_of(whole)
 
 
 def test_every_table_is_tried_here_or_elsewhere() -> None:
@@ -135,7 +135,7 @@ def test_a_call_that_is_cut_anywhere_leaks_no_markup_and_invents_nothing(table: 
             assert name == "write"
             assert complete is False or arguments == whole
         if any(isinstance(output, CallStarted) for output in cut):
-            assert not any(isinstance(output, Said) for output in cut)
+            assert not any(isinstance(output, TextOutput) for output in cut)
 
 
 @all_formats
@@ -191,7 +191,7 @@ def test_only_the_named_format_is_looked_for() -> None:
 
 
 def test_every_name_of_a_format_is_accepted_and_no_other() -> None:
-    for name in (*NAMES, *ALIASES, "auto", "off"):
+    for name in (*FORMAT_NAMES, *FORMAT_ALIASES, "auto", "off"):
         RawTools(name)
     with pytest.raises(LocalMisuse, match="'kimmi' is none of auto, off, kimi"):
         RawTools("kimmi")
@@ -228,8 +228,8 @@ def test_the_engines_parser_names_are_accepted(name: str) -> None:
 
 
 def test_every_alias_stands_for_tables_that_exist() -> None:
-    for alias, names in ALIASES.items():
-        assert set(names) <= set(NAMES), alias
+    for alias, names in FORMAT_ALIASES.items():
+        assert set(names) <= set(FORMAT_NAMES), alias
 
 
 def test_some_aliases() -> None:
@@ -307,9 +307,9 @@ def _check(sample: Sample, whole: Sequence[Output]) -> None:
     assert [(name, arguments) for name, arguments, _ in found] == [
         (name, value_of(arguments)) for name, arguments in sample.calls
     ]
-    for carrier, text in ((TEXT, sample.said), (REASONING, sample.reasoning)):
-        shown = "".join(each.text for each in whole if isinstance(each, Said) and each.carrier is carrier)
-        assert shown == text, carrier
+    for channel, text in ((TEXT, sample.said), (REASONING, sample.reasoning)):
+        shown = "".join(each.text for each in whole if isinstance(each, TextOutput) and each.channel is channel)
+        assert shown == text, channel
     for at, (_, arguments, complete) in enumerate(found):
         assert complete is not None, "a call that began has an end"
         if sample.last_complete is not None and at == len(found) - 1:

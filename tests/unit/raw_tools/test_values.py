@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.filters.raw_tools.schemas import Document
-from dragoman.filters.raw_tools.values import fits, object_text, shape_of
+from dragoman.filters.raw_tools.schemas import SchemaDocument
+from dragoman.filters.raw_tools.values import find_parameter, fits_schema, object_text
 from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools.reader_harness import read_pieces
 from tests.unit.raw_tools.samples import random_cut
@@ -29,7 +29,7 @@ DEFS: dict[str, Json] = {
 
 def written(schema: Json, raw: str, told: str = "") -> str:
     """The JSON text of a parameter with this schema."""
-    return shape_of({"type": "object", "properties": {"key": schema}, "$defs": DEFS}, "key").as_json(raw, told)
+    return find_parameter({"type": "object", "properties": {"key": schema}, "$defs": DEFS}, "key").as_json(raw, told)
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,8 @@ def test_l30_what_the_markup_says_is_weaker_than_the_schema(schema: Json, raw: s
 def test_without_a_schema_the_markup_decides_else_only_objects_and_arrays_are_json(
     raw: str, told: str, expected: str
 ) -> None:
-    assert shape_of(None, "key").as_json(raw, told) == expected
-    assert shape_of({"properties": {"other": {}}}, "key").as_json(raw, told) == expected
+    assert find_parameter(None, "key").as_json(raw, told) == expected
+    assert find_parameter({"properties": {"other": {}}}, "key").as_json(raw, told) == expected
 
 
 def test_which_values_stream() -> None:
@@ -210,7 +210,7 @@ def test_which_values_stream() -> None:
         "listed": {"enum": ["a"]},
         "n": {"type": "integer"},
     }
-    shapes = partial(shape_of, {"properties": properties})
+    shapes = partial(find_parameter, {"properties": properties})
     assert shapes("text").streams() and not shapes("text").streams("false")
     assert not shapes("mixed").streams() and shapes("mixed").streams("true")
     assert not shapes("listed").streams()
@@ -221,10 +221,10 @@ def test_which_values_stream() -> None:
 
 def test_l30_which_parameters_may_wrap_the_arguments() -> None:
     known: dict[str, Json] = {"properties": {"path": {"type": "string"}, "input": {"type": "object"}}}
-    assert shape_of(known, "arguments").wrapper and shape_of(known, "args").wrapper
-    assert not shape_of(known, "input").wrapper and not shape_of(known, "other").wrapper
-    assert not shape_of(None, "arguments").wrapper and not shape_of({"type": "object"}, "arguments").wrapper
-    assert not shape_of({**known, "additionalProperties": {"type": "object"}}, "arguments").wrapper
+    assert find_parameter(known, "arguments").wrapper and find_parameter(known, "args").wrapper
+    assert not find_parameter(known, "input").wrapper and not find_parameter(known, "other").wrapper
+    assert not find_parameter(None, "arguments").wrapper and not find_parameter({"type": "object"}, "arguments").wrapper
+    assert not find_parameter({**known, "additionalProperties": {"type": "object"}}, "arguments").wrapper
 
 
 def test_members_and_items_have_shapes_of_their_own() -> None:
@@ -237,19 +237,19 @@ def test_members_and_items_have_shapes_of_their_own() -> None:
         },
         "$defs": DEFS,
     }
-    shapes = partial(shape_of, schema)
+    shapes = partial(find_parameter, schema)
     assert shapes("deep").member("next").member("next").member("n").as_json("007") == "7"
     assert shapes("map").member("any").as_json("5") == "5" and not shapes("map").member("any").declared
     assert [shapes("pair").item(index).as_json("1") for index in range(3)] == ['"1"', "true", "1"]
     assert [shapes("old").item(index).as_json("1") for index in range(2)] == ['"1"', "1"]
-    assert {"deep", "rows", "map", "pair", "old"} == set(Document(schema).names())
+    assert {"deep", "rows", "map", "pair", "old"} == set(SchemaDocument(schema).names())
 
 
 def test_fits_asks_for_an_object_with_all_that_is_required() -> None:
     schema: dict[str, Json] = {"required": ["a"], "allOf": [{"required": ["b"]}]}
-    assert fits(schema, '{"a": 1, "b": 2}') and not fits(schema, '{"a": 1}')
-    assert not fits(schema, "[]") and not fits(schema, '{"a": 1, "b"')
-    assert fits(None, "{}") and not fits(None, "5")
+    assert fits_schema(schema, '{"a": 1, "b": 2}') and not fits_schema(schema, '{"a": 1}')
+    assert not fits_schema(schema, "[]") and not fits_schema(schema, '{"a": 1, "b"')
+    assert fits_schema(None, "{}") and not fits_schema(None, "5")
 
 
 def test_schemas_that_are_none_are_harmless() -> None:
@@ -260,23 +260,23 @@ def test_schemas_that_are_none_are_harmless() -> None:
         {"$ref": "#"},
         {"allOf": 1},
     ):
-        shape = shape_of(schema, "key")  # type: ignore[arg-type]
+        shape = find_parameter(schema, "key")  # type: ignore[arg-type]
         assert shape.as_json("5") == '"5"'
         assert shape.member("x").item(3).as_json("5") == '"5"'
-        assert fits(schema, "{}")  # type: ignore[arg-type]
+        assert fits_schema(schema, "{}")  # type: ignore[arg-type]
 
 
 def test_references_that_form_a_lattice_cost_no_more_than_their_number() -> None:
     defs: dict[str, Json] = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(50)}
     defs["d50"] = {"type": "integer"}
-    assert shape_of({"properties": {"key": {"$ref": "#/$defs/d0"}}, "$defs": defs}, "key").as_json("007") == "7"
+    assert find_parameter({"properties": {"key": {"$ref": "#/$defs/d0"}}, "$defs": defs}, "key").as_json("007") == "7"
 
 
 def test_a_schema_that_nests_without_end_is_harmless() -> None:
     schema: Json = {"type": "integer"}
     for _ in range(5000):
         schema = {"anyOf": [schema]}
-    assert shape_of({"properties": {"key": schema}}, "key").as_json("5") == '"5"'
+    assert find_parameter({"properties": {"key": schema}}, "key").as_json("5") == '"5"'
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ tables = pytest.mark.parametrize("table", HEADERS)
 def test_whatever_is_written_becomes_json_and_is_not_lost(raw: str, rng: random.Random, told: str) -> None:
     schema = tool_schema(rng)
     for key in (*schema["properties"], "unheard of"):
-        text = shape_of(schema, key).as_json(raw, told)
+        text = find_parameter(schema, key).as_json(raw, told)
         value = json.loads(text)
         assert not isinstance(value, str) or value.strip() in (raw.strip(), raw.strip().strip('"')) or '"' in raw
 

@@ -16,11 +16,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.filters import raw_tools
-from dragoman.filters.raw_tools import Engine, Tools
-from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Output, Remark, Said
+from dragoman.filters.raw_tools import DeclaredTools, Engine
+from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Output, Remark, TextOutput
 from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT
 from dragoman.wire.jsonio import Json
 from tests.budget import LONG
+from tests.unit.raw_tools.client_view import (
+    CLIENTS,
+    ClientView,
+    Delta,
+    client_request,
+    cut,
+    native,
+    sse,
+    view_reply,
+    view_stream,
+    whole_reply,
+)
 from tests.unit.raw_tools.documents import broken, document_of, kimi_document, prose_and_calls
 from tests.unit.raw_tools.renderers import AT_START, BY_NAME_ONLY, RENDER, CallToWrite
 from tests.unit.raw_tools.samples import (
@@ -32,13 +44,12 @@ from tests.unit.raw_tools.samples import (
     SE,
     TEXT,
     TOOLS,
-    Said_,
-    merged,
+    ChannelText,
+    merge_adjacent,
     outputs,
     random_cut,
     tool,
 )
-from tests.unit.raw_tools.through import CLIENTS, Delta, Seen, asked, cut, native, replied, sse, streamed, whole
 
 _FRAGMENTS = (
     "<|tool_call_begin|>",
@@ -100,7 +111,7 @@ def answer(rng: random.Random) -> list[Delta]:
     return deltas
 
 
-def said(seen: Seen) -> tuple[list[tuple[str, str]], str, str, str]:
+def said(seen: ClientView) -> tuple[list[tuple[str, str]], str, str, str]:
     calls = [(block[1], _settled(block[2])) for block in seen.blocks if block[0] == "call"]
     return calls, seen.said(), seen.said("reasoning"), seen.finish
 
@@ -118,16 +129,16 @@ def test_the_cut_and_the_form_of_an_answer_do_not_matter(seed: int, client: str,
     deltas = answer(rng)
     finish = rng.choice(("stop", "length"))
     options = {"raw_tools_mode": mode, "think_tags": think_tags}
-    request = asked(client)
+    request = client_request(client)
     first, *others = (
-        streamed(client, sse(cut(deltas, size), finish), request, **options)
+        view_stream(client, sse(cut(deltas, size), finish), request, **options)
         for size in (1, rng.randint(2, 30), 100_000)
     )
     for other in others:
         assert (said(other), other.rules) == (said(first), first.rules)
     if any("tool_calls" in delta for delta in deltas) or first.rules & _DIFFERS:
         return  # a whole reply shows a native call before its text is read
-    assert said(replied(client, whole(deltas, finish), request, **options)) == said(first)
+    assert said(view_reply(client, whole_reply(deltas, finish), request, **options)) == said(first)
 
 
 # --- The answer never depends on the cut: documents of every format, good and broken, cut at random
@@ -143,9 +154,9 @@ every_table = pytest.mark.parametrize("table", RENDER)
 
 
 def _same_under_every_cut(document: str, rng: random.Random, **options: Any) -> None:
-    whole = outputs([document], **options)
+    whole_reply = outputs([document], **options)
     for pieces in (list(document), *(random_cut(document, rng) for _ in range(5))):
-        assert outputs(pieces, **options) == whole, (options, pieces)
+        assert outputs(pieces, **options) == whole_reply, (options, pieces)
 
 
 @every_round
@@ -173,7 +184,7 @@ def test_documents_of_mixed_formats(seed: int) -> None:
         _same_under_every_cut(
             rng.choice((kimi_document, broken, broken))(rng),
             rng,
-            choice=rng.choice(["auto", "auto", "auto", *raw_tools.NAMES]),
+            choice=rng.choice(["auto", "auto", "auto", *raw_tools.FORMAT_NAMES]),
             tools=rng.choice([TOOLS, TOOLS, TOOLS[:1], ()]),
             mode=rng.choice(["live", "live", "buffered"]),
         )
@@ -210,11 +221,11 @@ def test_nor_a_change_of_carrier_in_mid_section(table: str, seed: int) -> None:
     for _ in range(DOCUMENTS // ROUNDS // 3):
         document = document_of(table, rng)
         at = rng.randint(0, len(document))
-        halves: list[Said_] = [(REASONING, document[:at]), (TEXT, document[at:])]
-        whole = outputs(halves)
+        halves: list[ChannelText] = [(REASONING, document[:at]), (TEXT, document[at:])]
+        whole_reply = outputs(halves)
         for _ in range(4):
-            pieces = [(carrier, piece) for carrier, half in halves for piece in random_cut(half, rng)]
-            assert outputs(pieces) == whole, pieces
+            pieces = [(channel, piece) for channel, half in halves for piece in random_cut(half, rng)]
+            assert outputs(pieces) == whole_reply, pieces
 
 
 @pytest.mark.parametrize(
@@ -240,20 +251,20 @@ WRITE = tool("write", "content")
 
 
 def spoken(told: Sequence[Output]) -> str:
-    return "".join(output.text for output in told if isinstance(output, Said))
+    return "".join(output.text for output in told if isinstance(output, TextOutput))
 
 
-def begins(whole: Sequence[Output], part: Sequence[Output]) -> bool:
+def begins(whole_reply: Sequence[Output], part: Sequence[Output]) -> bool:
     """Whether the outputs begin with these, the last of which may have grown."""
     if not part:
         return True
     *sure, last = part
-    if list(whole[: len(sure)]) != sure or len(whole) < len(part):
+    if list(whole_reply[: len(sure)]) != sure or len(whole_reply) < len(part):
         return False
-    grown = whole[len(sure)]
+    grown = whole_reply[len(sure)]
     match last, grown:
-        case Said(text, carrier), Said(more, same):
-            return carrier is same and more.startswith(text)
+        case TextOutput(text, channel), TextOutput(more, same):
+            return channel is same and more.startswith(text)
         case Arguments(text), Arguments(more):
             return more.startswith(text)
         case _:
@@ -267,11 +278,11 @@ def test_what_came_out_is_never_taken_back(table: str, seed: int) -> None:
     for _ in range(DOCUMENTS // ROUNDS // 3):
         document = document_of(table, rng)
         choice = rng.choice(["auto", table])
-        whole = outputs([document], choice)
-        engine, so_far = Engine(choice, Tools(TOOLS)), []
+        whole_reply = outputs([document], choice)
+        engine, so_far = Engine(choice, DeclaredTools(TOOLS)), []
         for piece in random_cut(document, rng):
             so_far += engine.feed(piece)
-            assert begins(whole, merged(so_far)), (choice, document, piece)
+            assert begins(whole_reply, merge_adjacent(so_far)), (choice, document, piece)
 
 
 @every_round
@@ -311,24 +322,24 @@ def test_prose_comes_back_byte_for_byte(table: str, seed: int) -> None:
 def test_a_long_argument_is_not_held(table: str) -> None:
     """A string streams: no format needs to see its end first."""
     opening, _, _ = RENDER[table]([CallToWrite("write", {"content": "HERE"}, {})]).partition("HERE")
-    engine = Engine(table, Tools([WRITE]))
+    engine = Engine(table, DeclaredTools([WRITE]))
     engine.feed(opening)
-    streamed = 0
+    view_stream = 0
     for _ in range(20_000):
-        streamed += sum(len(each.text) for each in engine.feed("some words ") if isinstance(each, Arguments))
-    assert streamed > 200_000
+        view_stream += sum(len(each.text) for each in engine.feed("some words ") if isinstance(each, Arguments))
+    assert view_stream > 200_000
     assert engine.peak < 2 * LIMIT
 
 
 @every_table_of_auto
 def test_text_with_half_markers_is_not_held(table: str) -> None:
     example = RENDER[table]([CallToWrite("bash", {"command": "ls"}, {})])
-    engine = Engine("auto", Tools(TOOLS))
+    engine = Engine("auto", DeclaredTools(TOOLS))
     text = "Some words " + example[: len(example) // 4]
     for _ in range(2_000 if LONG else 500):
         engine.feed(text + " and others, ")
     assert engine.peak <= HELD_LIMIT + 4 * LIMIT
-    engine = Engine("auto", Tools(TOOLS))
+    engine = Engine("auto", DeclaredTools(TOOLS))
     for _ in range(20_000 if LONG else 2_000):
         engine.feed("a < b [c] `d` and ")
     assert engine.peak < LIMIT
@@ -343,7 +354,7 @@ _SOME_QUOTED = [(table, _OPEN[at % len(_OPEN)]) for at, table in enumerate(_IN_A
 @pytest.mark.parametrize(("table", "before"), _QUOTED if LONG else _SOME_QUOTED)
 def test_a_quotation_that_never_closes_is_held_up_to_the_limit(table: str, before: str) -> None:
     example = RENDER[table]([CallToWrite("bash", {"command": "ls"}, {})])
-    engine = Engine("auto", Tools(TOOLS))
+    engine = Engine("auto", DeclaredTools(TOOLS))
     engine.feed(before + example)
     for _ in range(HELD_LIMIT // 10_000 * 3 // 2):
         engine.feed("some words " * 1_000)
@@ -399,7 +410,7 @@ def test_streaming_says_what_accumulating_and_parsing_says(seed: int, mode: str)
             names = [(output.id, output.name) for output in told if isinstance(output, CallStarted)]
             arguments = [output.text for output in told if isinstance(output, Arguments)]
             assert [(*name, argument) for name, argument in zip(names, arguments, strict=True)] == calls
-            assert "".join(output.text for output in told if isinstance(output, Said)) == text
+            assert "".join(output.text for output in told if isinstance(output, TextOutput)) == text
 
 
 def test_the_oracle_itself_knows_a_call() -> None:

@@ -8,13 +8,21 @@ from functools import cache
 
 from msgspec import Struct
 
-from dragoman.filters.raw_tools.elements import ElementsBody, ElementsMarks
-from dragoman.filters.raw_tools.literals import PYTHON, LiteralMachine, Style, gemma_style
-from dragoman.filters.raw_tools.markup import MarkupBody, MarkupMarks
-from dragoman.filters.raw_tools.readers import LIMIT, CallsReader, Guard, JsonBody, Piece, Reader, skip_blank
+from dragoman.filters.raw_tools.elements import ElementsMarkers, ElementsReader
+from dragoman.filters.raw_tools.literals import PYTHON_SYNTAX, LiteralScanner, LiteralSyntax, gemma_syntax
+from dragoman.filters.raw_tools.markup import MarkupMarkers, MarkupReader
+from dragoman.filters.raw_tools.readers import (
+    LIMIT,
+    BodyReader,
+    CallsReader,
+    EndMarkerGuard,
+    JsonReader,
+    Piece,
+    skip_white_space,
+)
 from dragoman.filters.raw_tools.table import Table
-from dragoman.filters.raw_tools.values import ShapeOf
-from dragoman.filters.raw_tools.wrapped import WrappedJson
+from dragoman.filters.raw_tools.values import FindParameter
+from dragoman.filters.raw_tools.wrapped_json import WrappedJsonReader
 from dragoman.wire.markers import Markers
 
 # --- LiteralCalls: the reader of calls whose arguments are literals, `f(a=1, b="x")` or Gemma's `call:f{a:1}`
@@ -26,7 +34,7 @@ _LOST = 256  # characters after the place where text turned out to be no call th
 class Notation(Struct, frozen=True):
     """How a language writes calls: its literals, and what stands before the arguments."""
 
-    style: Style
+    style: LiteralSyntax
     header: re.Pattern[str]  # from the call's beginning to the bracket before its arguments
     half_header: re.Pattern[str]  # text that may become one
 
@@ -36,27 +44,27 @@ _PYTHON_HALF = re.compile(r"(?<![\w.-])[^\W\d][\w.-]*+\s*+\Z")
 _GEMMA_HEADER = re.compile(r"call:\s*(?P<name>[^\s{}:<]+)\s*\{")
 _GEMMA_HALF = re.compile(r"(?:call:\s*(?:[^\s{}:<]+\s*)?|call|cal|ca|c)\Z")
 
-_PYTHON = Notation(PYTHON, _PYTHON_HEADER, _PYTHON_HALF)
+_PYTHON = Notation(PYTHON_SYNTAX, _PYTHON_HEADER, _PYTHON_HALF)
 
 
 @cache
 def _gemma(string_mark: str) -> Notation:
     """Return Gemma's notation: `call:NAME{key:<|"|>text<|"|>,number:42}`."""
-    return Notation(gemma_style(string_mark), _GEMMA_HEADER, _GEMMA_HALF)
+    return Notation(gemma_syntax(string_mark), _GEMMA_HEADER, _GEMMA_HALF)
 
 
-class LiteralCalls(CallsReader):
+class LiteralCallsReader(CallsReader):
     """Calls one after another, with or without commas and square brackets around them.
 
     A call is named when its first argument has a key, or it has no argument. An argument without a key belongs to the
     parameter that stands at the same place in the tool's schema; without a schema it is not read.
     """
 
-    def __init__(self, ends: Markers, closes: frozenset[str], notation: Notation, shapes: ShapeOf) -> None:
+    def __init__(self, ends: Markers, closes: frozenset[str], notation: Notation, shapes: FindParameter) -> None:
         self._shapes = shapes
         self._notation = notation
         super().__init__(
-            ends, closes, self._open, self._between, lambda: LiteralMachine(notation.style, self._parameters)
+            ends, closes, self._open, self._between, lambda: LiteralScanner(notation.style, self._parameters)
         )
 
     def _forget(self) -> None:
@@ -68,10 +76,10 @@ class LiteralCalls(CallsReader):
 
     def _unsaid(self) -> list[str]:
         machine = self._guard.machine
-        return [machine.rest] if isinstance(machine, LiteralMachine) and machine.rest else []
+        return [machine.rest] if isinstance(machine, LiteralScanner) and machine.rest else []
 
     def _open(self, text: str, at: int, out: list[Piece]) -> int:
-        at = skip_blank(text, at)
+        at = skip_white_space(text, at)
         if at == len(text):
             return at
         self._step = self._at_name
@@ -96,7 +104,7 @@ class LiteralCalls(CallsReader):
         return at
 
     def _at_name(self, text: str, at: int, out: list[Piece]) -> int:
-        at = skip_blank(text, at)
+        at = skip_white_space(text, at)
         notation = self._notation
         found = notation.header.match(text, at, at + LIMIT)
         if found is not None:
@@ -120,10 +128,10 @@ class LiteralCalls(CallsReader):
             out.extend(written)
         else:
             self._held += written
-            if machine.begun or machine.complete:
+            if machine.has_begun or machine.complete:
                 self._name(self._tool, "", out)
                 out.extend(self._held)
-        self._flows = self._named and not (machine.complete or machine.broken or self._guard.marker)
+        self._flows = self._named and not (machine.complete or machine.is_broken or self._guard.marker)
         if machine.complete:
             self._settled = True
             self._end(out)
@@ -132,7 +140,7 @@ class LiteralCalls(CallsReader):
         if self._guard.marker:
             out.extend(self._unsaid() if self._named else [])
             return self._cut(end, self._guard.marker, out)
-        if machine.broken:
+        if machine.is_broken:
             if not self._named:
                 return self._lose(end)
             self._broke, self._step = True, self._broken
@@ -142,7 +150,7 @@ class LiteralCalls(CallsReader):
     def _lose(self, end: int) -> int:
         """What follows is no call. Some of the text after the break goes with it, always as much, however it is cut."""
         machine = self._guard.machine
-        read = machine.broken_size if isinstance(machine, LiteralMachine) else 0
+        read = machine.broken_size if isinstance(machine, LiteralScanner) else 0
         self._lost, self._step = _LOST - read, self._skip
         return self._fail(end + self._lost) if self._lost <= 0 else end
 
@@ -156,14 +164,14 @@ class LiteralCalls(CallsReader):
 
     def _broken(self, text: str, at: int, out: list[Piece]) -> int:
         """Arguments that cannot be read: all up to the end marker, as it is."""
-        self._guard = Guard(LiteralMachine(self._notation.style), self._ends)
+        self._guard = EndMarkerGuard(LiteralScanner(self._notation.style), self._ends)
         start, marker = self._ends.find(text, at, self._final)
         if start > at:
             out.append(text[at:start])
         return self._cut(start, marker, out) if marker else start
 
 
-def reader_of(table: Table, shapes: ShapeOf, accepts: Callable[[str], bool] = bool) -> Reader:
+def make_reader(table: Table, shapes: FindParameter, accepts: Callable[[str], bool] = bool) -> BodyReader:
     """Make the reader of one call, or of one section where the body names its calls itself.
 
     `accepts` says whether a name that the body gives may be a tool's. Raises LocalMisuse for a table without markup.
@@ -176,22 +184,22 @@ def reader_of(table: Table, shapes: ShapeOf, accepts: Callable[[str], bool] = bo
             drops = frozenset(table.drops)
             ends = _markers(tuple(marker for marker in table.ends() if marker not in drops))
             markers = _markers((*table.ends(), *table.drops))
-            return JsonBody(ends, markers, frozenset(table.call_end), drops, table.self_closing)
+            return JsonReader(ends, markers, frozenset(table.call_end), drops, table.self_closing)
         case "markup":
-            return MarkupBody(_markup_marks(table), shapes)
+            return MarkupReader(_markup_marks(table), shapes)
         case "elements":
-            return ElementsBody(_elements_marks(table), shapes)
+            return ElementsReader(_elements_marks(table), shapes)
         case "pythonic":
-            reader = LiteralCalls(ends, closes, _PYTHON, shapes)
+            reader = LiteralCallsReader(ends, closes, _PYTHON, shapes)
         case "gemma":
-            reader = LiteralCalls(ends, closes, _gemma(table.string_mark), shapes)
+            reader = LiteralCallsReader(ends, closes, _gemma(table.string_mark), shapes)
         case _:
             bare = table.at_start and not table.header_end
-            reader = WrappedJson(ends, closes, table.keys, table.separators, bare=bare)
+            reader = WrappedJsonReader(ends, closes, table.keys, table.separators, bare=bare)
     reader.accepts = accepts
     return reader
 
 
 _markers = cache(Markers)
-_markup_marks = cache(MarkupMarks.of)
-_elements_marks = cache(ElementsMarks.of)
+_markup_marks = cache(MarkupMarkers.of)
+_elements_marks = cache(ElementsMarkers.of)

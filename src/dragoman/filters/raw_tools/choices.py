@@ -16,7 +16,7 @@ _DSML = ("dsml",)
 _LLAMA4 = ("llama4_pythonic", "pythonic")  # Llama 4 also writes the list without its markers
 
 # An alias stands for the tables or families it names.
-ALIASES: dict[str, tuple[str, ...]] = {
+FORMAT_ALIASES: dict[str, tuple[str, ...]] = {
     # vLLM
     "cohere_command3": ("cohere",),
     "cohere_command4": ("cohere",),
@@ -68,12 +68,16 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "qwen": ("hermes", "qwen_coder"),
 }
 
-NAMES: tuple[str, ...] = tuple(dict.fromkeys((*(table.family for table in TABLES), *(table.name for table in TABLES))))
+FORMAT_NAMES: tuple[str, ...] = tuple(
+    dict.fromkeys((*(table.family for table in TABLES), *(table.name for table in TABLES)))
+)
 
-Choice: TypeAlias = str  # "auto", "off", one of NAMES or of ALIASES, or "file:" and the path of a table file
+FormatChoice: TypeAlias = (
+    str  # "auto", "off", one of FORMAT_NAMES or of FORMAT_ALIASES, or "file:" and the path of a table file
+)
 
 
-def tables_of(choice: Choice) -> tuple[Table, ...]:
+def tables_of(choice: FormatChoice) -> tuple[Table, ...]:
     """Return the tables that a setting names: a family, a table, an alias, a file's, or all that are safe to find.
 
     Raises LocalMisuse for a name that is none.
@@ -82,8 +86,8 @@ def tables_of(choice: Choice) -> tuple[Table, ...]:
         return tuple(table for table in TABLES if not table.by_name_only)
     if is_file_choice(choice):
         return tables_in(choice)
-    names = ALIASES.get(choice, (choice,))
+    names = FORMAT_ALIASES.get(choice, (choice,))
     chosen = tuple(table for table in TABLES if table.name in names or table.family in names)
     if not chosen and choice != "off":
-        raise LocalMisuse(f"raw_tools: {choice!r} is none of auto, off, {', '.join((*NAMES, *ALIASES))}")
+        raise LocalMisuse(f"raw_tools: {choice!r} is none of auto, off, {', '.join((*FORMAT_NAMES, *FORMAT_ALIASES))}")
     return chosen

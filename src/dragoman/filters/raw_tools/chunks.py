@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from dragoman.filters.raw_tools.outputs import Carrier
+from dragoman.filters.raw_tools.outputs import Channel
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire.frame import Frame
 from dragoman.wire.sse import SseDecoder, encode_sse
 
 JsonObject: TypeAlias = dict[str, Any]
 
-REASONING = ("reasoning_content", "reasoning")
+REASONING_FIELDS = ("reasoning_content", "reasoning")
 DETAILS = "reasoning_details"
-CARRIERS = frozenset({"content", DETAILS, *REASONING})
+CARRIERS = frozenset({"content", DETAILS, *REASONING_FIELDS})
 
 
 def choices_of(chunk: JsonObject) -> list[JsonObject]:
@@ -26,22 +26,22 @@ def choices_of(chunk: JsonObject) -> list[JsonObject]:
     return [{"index": 0, "delta": chunk["delta"]}] if isinstance(chunk.get("delta"), dict) else []
 
 
-def texts_of(delta: JsonObject) -> list[tuple[Carrier, tuple[str, ...], str]]:
+def delta_texts(delta: JsonObject) -> list[tuple[Channel, tuple[str, ...], str]]:
     """The texts of a delta with the fields they stand in. Providers tell reasoning in up to three fields: it is one."""
     told: dict[str, tuple[str, ...]] = {}
-    for name in REASONING:
+    for name in REASONING_FIELDS:
         text = delta.get(name)
         if isinstance(text, str) and text:
             told[text] = (*told.get(text, ()), name)
     detailed = "".join(entry["text"] for entry in _entries(delta) if _tells(entry))
     if detailed and (detailed in told or not told):
         told[detailed] = (*told.get(detailed, ()), DETAILS)
-    texts = [(Carrier.REASONING, fields, text) for text, fields in told.items()]
+    texts = [(Channel.REASONING, fields, text) for text, fields in told.items()]
     content = delta.get("content")
-    return [*texts, (Carrier.TEXT, ("content",), content)] if isinstance(content, str) and content else texts
+    return [*texts, (Channel.TEXT, ("content",), content)] if isinstance(content, str) and content else texts
 
 
-def rest_of(delta: JsonObject) -> JsonObject:
+def other_fields(delta: JsonObject) -> JsonObject:
     """What a delta says beside its texts."""
     rest = {name: value for name, value in delta.items() if name not in CARRIERS and value is not None}
     sealed = [entry for entry in _entries(delta) if not _tells(entry)]
@@ -51,7 +51,7 @@ def rest_of(delta: JsonObject) -> JsonObject:
     return {**rest, DETAILS: sealed} if sealed else rest
 
 
-def spoken(text: str, fields: tuple[str, ...]) -> JsonObject:
+def text_delta(text: str, fields: tuple[str, ...]) -> JsonObject:
     """A delta that says the text in these fields."""
     detail = [{"type": "reasoning.text", "text": text}]
     return {name: detail if name == DETAILS else text for name in fields} if text else {}
@@ -66,7 +66,7 @@ def _tells(entry: JsonObject) -> bool:
     return isinstance(entry.get("text"), str)
 
 
-def spec_of(tool: ToolSpec | Mapping[str, Any] | str) -> ToolSpec:
+def parse_tool(tool: ToolSpec | Mapping[str, Any] | str) -> ToolSpec:
     """A tool as OpenAI or Anthropic declares it, or only its name."""
     if isinstance(tool, ToolSpec):
         return tool
@@ -81,13 +81,13 @@ def spec_of(tool: ToolSpec | Mapping[str, Any] | str) -> ToolSpec:
 # --- What the components take as an event: a frame, the text of one or more frames, or only a frame's data
 
 
-Event: TypeAlias = Frame | bytes | str  # an SSE frame, as such or as its text, or its data
+FrameInput: TypeAlias = Frame | bytes | str  # an SSE frame, as such or as its text, or its data
 
 _SSE = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*(?:data|event|id|retry)?:")  # no JSON begins so
 _BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
 
 
-def parts_of(event: Event) -> Iterator[tuple[bytes, bytes | None]]:
+def split_frames(event: FrameInput) -> Iterator[tuple[bytes, bytes | None]]:
     """The bytes of each frame and its data; None for what has none, such as comments. The bytes are all that came."""
     if isinstance(event, Frame):
         yield event.raw, event.data

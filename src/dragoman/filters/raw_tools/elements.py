@@ -13,9 +13,16 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dragoman.filters.raw_tools.markup import TagReader
-from dragoman.filters.raw_tools.readers import BLANK, HELD_LIMIT, LIMIT, Piece, skip_blank
+from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT, WHITE_SPACE, Piece, skip_white_space
 from dragoman.filters.raw_tools.table import Table
-from dragoman.filters.raw_tools.values import UNKNOWN, Shape, ShapeOf, escaped, object_text, quoted
+from dragoman.filters.raw_tools.values import (
+    UNKNOWN_PARAMETER,
+    FindParameter,
+    ParameterSchema,
+    escape_json,
+    object_text,
+    quote_json,
+)
 from dragoman.wire.markers import Markers
 
 _DEEPEST = 64  # elements within elements; deeper ones are text
@@ -25,7 +32,7 @@ _MAY_BE_TAG = re.compile(r"\s*(?:<[^<>]*)?")
 Value: TypeAlias = str | list[str]  # JSON text, or those of an array's items
 
 
-class ElementsMarks(Struct, frozen=True):
+class ElementsMarkers(Struct, frozen=True):
     """What the reader looks for."""
 
     prefix: str
@@ -34,7 +41,7 @@ class ElementsMarks(Struct, frozen=True):
     stops: frozenset[tuple[bool, str]]  # tags (end tag or not, name) at which the call is over, too
 
     @classmethod
-    def of(cls, table: Table) -> ElementsMarks:
+    def of(cls, table: Table) -> ElementsMarkers:
         """Make them from a table's literals."""
         found = [re.search(r"<(/?)([^<>\s]+)[^<>]*>?$", literal) for literal in table.ends()]
         stops = frozenset((bool(tag[1]), tag[2]) for tag in found if tag is not None)
@@ -47,14 +54,14 @@ class _Element:
 
     __slots__ = ("children", "key", "shape", "tag", "texts")
 
-    def __init__(self, tag: str, key: str, shape: Shape) -> None:
+    def __init__(self, tag: str, key: str, shape: ParameterSchema) -> None:
         self.tag = tag
         self.key = key
         self.shape = shape
         self.texts: list[str] = []
         self.children: list[tuple[str, Value]] = []
 
-    def child(self, key: str) -> Shape:
+    def child(self, key: str) -> ParameterSchema:
         """Return the shape of an element in this one."""
         if self.shape.allows("array") and (key == "item" or not self.shape.allows("object")):
             item = self.shape.item(len(self.children))
@@ -66,7 +73,7 @@ class _Element:
         """Whether the text ends with a tag and blanks. Looks at no more of it than it must."""
         tail = ""
         for text in reversed(self.texts):
-            tail = (text[-LIMIT:] + tail).rstrip(BLANK)
+            tail = (text[-LIMIT:] + tail).rstrip(WHITE_SPACE)
             if len(tail) >= len(tag):
                 break
         return tail.endswith(tag)
@@ -81,7 +88,7 @@ class _Element:
             if any(key != "item" and item.member(key).declared for key, _ in self.children):
                 return [_object(self.children, item, text)]
             items = [_text(value) for _, value in self.children]
-            return [*items, quoted(text)] if text.strip(BLANK) else items
+            return [*items, quote_json(text)] if text.strip(WHITE_SPACE) else items
         return _object(self.children, self.shape, text)
 
     def _is_array(self) -> bool:
@@ -91,31 +98,31 @@ class _Element:
         return only_items and not self.shape.allows("object")
 
     def _leaf(self, text: str) -> Value:
-        if not text.strip(BLANK) and not self.shape.allows("string") and not self.shape.allows("null"):
+        if not text.strip(WHITE_SPACE) and not self.shape.allows("string") and not self.shape.allows("null"):
             if self.shape.allows("array"):
                 return []
             if self.shape.allows("object"):
                 return "{}"
         if text == "None" and self.shape.allows("string"):
-            return quoted(text)  # in this format only null, Null and NULL are null
+            return quote_json(text)  # in this format only null, Null and NULL are null
         written = self.shape.as_json(text)
         if not self.shape.allows("array") or self.shape.allows("string") or written[0] == "[":
             return written
         return [self.shape.item(0).as_json(text)]  # an array that was written as repeated elements, of which it is one
 
 
-class ElementsBody(TagReader):
+class ElementsReader(TagReader):
     """Reads the arguments of one call. `junk`: text that stood between the parameters was left out."""
 
     valid = True
 
-    def __init__(self, marks: ElementsMarks, shapes: ShapeOf) -> None:
+    def __init__(self, marks: ElementsMarkers, shapes: FindParameter) -> None:
         super().__init__(shapes)
         self._marks = marks
         self._open: list[_Element] = []
         self._live: Markers | None = None  # what may end the string that streams
         self._raw: list[str] = []  # the parameter that is being read, should it be too long to be held
-        self._waiting: tuple[str, Shape, list[Value]] | None = None  # a parameter that may be repeated
+        self._waiting: tuple[str, ParameterSchema, list[Value]] | None = None  # a parameter that may be repeated
 
     @property
     def closed(self) -> bool:
@@ -186,8 +193,8 @@ class ElementsBody(TagReader):
             self._open[-1].texts.append(text)
             if not counted:
                 self._held(text, out)
-        elif self._stray or text.strip(BLANK):
-            self._skip(text if self._stray else text.lstrip(BLANK), self._any or self._waiting is not None)
+        elif self._stray or text.strip(WHITE_SPACE):
+            self._skip(text if self._stray else text.lstrip(WHITE_SPACE), self._any or self._waiting is not None)
 
     # --- elements
 
@@ -215,7 +222,7 @@ class ElementsBody(TagReader):
             out.append('"')
             self._live = self._live_marks(tag["tag"])
 
-    def _beside(self, key: str) -> Shape:
+    def _beside(self, key: str) -> ParameterSchema:
         """Return the shape of an element that stands beside the innermost one."""
         return self._shapes("", key) if len(self._open) == 1 else self._open[-2].child(key)
 
@@ -240,7 +247,7 @@ class ElementsBody(TagReader):
         element = self._open[-1]
         tag = f"</{element.tag}>"
         if element.ends_with(tag) and not element.children:
-            element.texts = ["".join(element.texts).rstrip(BLANK).removesuffix(tag)]
+            element.texts = ["".join(element.texts).rstrip(WHITE_SPACE).removesuffix(tag)]
             self._close(element.tag, out)
 
     def _stop(self, tag: re.Match[str], at: int, out: list[Piece]) -> int:
@@ -285,7 +292,7 @@ class ElementsBody(TagReader):
             del self._open[1:]
             self._write_waiting(out)
             self._write_key(first.key, out)
-            out.append(quoted("".join(self._raw))[:-1])
+            out.append(quote_json("".join(self._raw))[:-1])
             self._raw = []
             self._live = self._live_marks(first.tag)
 
@@ -298,7 +305,7 @@ class ElementsBody(TagReader):
             return at
         end, mark = self._live.find(text, at, False)
         if end > at:
-            out.append(escaped(text[at:end]))
+            out.append(escape_json(text[at:end]))
         if not mark:
             return end
         if mark != self._marks.prefix:
@@ -306,7 +313,7 @@ class ElementsBody(TagReader):
         tag, after = self._tag(text, end)
         if tag is None:
             if after > end:
-                out.append(escaped(text[end:after]))
+                out.append(escape_json(text[end:after]))
             return after
         if tag["end"] and tag["tag"] == self._open[0].tag:
             self._end_string(out)
@@ -315,12 +322,12 @@ class ElementsBody(TagReader):
         if (bool(tag["end"]), tag["tag"]) in self._marks.stops or is_parameter:
             self._end_string(out)  # its end tag is missing
             return end
-        out.append(escaped(text[end:after]))
+        out.append(escape_json(text[end:after]))
         return after
 
     def _unprefixed_end(self, text: str, at: int, size: int, out: list[Piece]) -> int:
         """Read `</tag>` without the prefix: the end of the string if another tag with the prefix follows."""
-        after = skip_blank(text, at + size)
+        after = skip_white_space(text, at + size)
         if after == len(text) and after - at <= LIMIT:
             return at
         prefix = self._marks.prefixes.match(text, after, False)
@@ -333,7 +340,7 @@ class ElementsBody(TagReader):
             if tag is not None and not (tag["end"] and tag["tag"] == self._open[0].tag):
                 self._end_string(out)
                 return at + size
-        out.append(escaped(text[at : at + size]))
+        out.append(escape_json(text[at : at + size]))
         return at + size
 
     def _end_string(self, out: list[Piece]) -> None:
@@ -346,21 +353,21 @@ def _text(value: Value) -> str:
     return value if isinstance(value, str) else f"[{','.join(value)}]"
 
 
-def _object(children: list[tuple[str, Value]], shape: Shape, text: str) -> str:
+def _object(children: list[tuple[str, Value]], shape: ParameterSchema, text: str) -> str:
     """Return the object that elements make; text beside them becomes its member `$text`."""
     members: dict[str, list[Value]] = {}
     for key, value in children:
         members.setdefault(key, []).append(value)
-    if text.strip(BLANK):
-        members.setdefault("$text", []).append(quoted(text))
+    if text.strip(WHITE_SPACE):
+        members.setdefault("$text", []).append(quote_json(text))
     written = [
-        f"{quoted(key)}:{_text(_repeated(values, shape.member(key) if key != '$text' else UNKNOWN))}"
+        f"{quote_json(key)}:{_text(_repeated(values, shape.member(key) if key != '$text' else UNKNOWN_PARAMETER))}"
         for key, values in members.items()
     ]
     return f"{{{','.join(written)}}}"
 
 
-def _repeated(values: list[Value], shape: Shape) -> Value:
+def _repeated(values: list[Value], shape: ParameterSchema) -> Value:
     """Return the value of elements of one name: an array if there are several."""
     if len(values) == 1:
         return values[0]

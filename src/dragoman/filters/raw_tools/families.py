@@ -8,20 +8,22 @@ from typing import Any
 
 from dragoman.filters.raw_tools.table import Body, Markup, Table
 
-NOTHING = re.compile(r"\s*(?P<name>)")  # the header of a format that names the tool inside its body
+EMPTY_HEADER = re.compile(r"\s*(?P<name>)")  # the header of a format that names the tool inside its body
 _NAME = r"[^\s<>{}\"']*"
-ATTRIBUTE = re.compile(rf"""\s*["']?(?P<name>{_NAME})["']?\s*""")
+NAME_HEADER = re.compile(rf"""\s*["']?(?P<name>{_NAME})["']?\s*""")
 THINK_END = ("</think>",)  # reasoning that ends right after a call
 
 
-def inside(name: str, body: Body, begin: str = "", end: str = "", first: Iterable[str] = "[{", **more: Any) -> Table:
+def table_named_in_body(
+    name: str, body: Body, begin: str = "", end: str = "", first: Iterable[str] = "[{", **more: Any
+) -> Table:
     """Return the table of a format whose body names its tools. `first`: what the body may begin with."""
     fields: dict[str, Any] = {
         "special": False,
         "call_begin": (begin,) if begin else (),
         "call_end": (end,) if end else (),
         "header_stop": tuple(first),
-        "header": NOTHING,
+        "header": EMPTY_HEADER,
         **more,
     }
     return Table(name=name, body=body, **fields)
@@ -35,7 +37,7 @@ def _sections(names: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def attributes(
+def attribute_table(
     name: str,
     call: str,
     parameter: str,
@@ -63,7 +65,7 @@ def attributes(
         **_sections(sections),
         "call_begin": (f"<{call}{joint}",),
         "header_end": (">",),
-        "header": ATTRIBUTE,
+        "header": NAME_HEADER,
         "call_end": (f"</{call}>",),
         "trailing": THINK_END,
         "markup": markup,
@@ -72,7 +74,9 @@ def attributes(
     return Table(name=name, body="markup", **fields)
 
 
-def pairs(name: str, prefix: str = "", sections: Iterable[str] = (), *, gap: str = r"\s*", **more: Any) -> Table:
+def key_value_table(
+    name: str, prefix: str = "", sections: Iterable[str] = (), *, gap: str = r"\s*", **more: Any
+) -> Table:
     """Return the table of a format with a tag for each key and one for each value; `gap` is a pattern."""
     call, key, value = f"{prefix}tool_call", f"{prefix}arg_key", f"{prefix}arg_value"
     markup = Markup(
@@ -95,7 +99,7 @@ def pairs(name: str, prefix: str = "", sections: Iterable[str] = (), *, gap: str
     return Table(name=name, body="markup", **fields)
 
 
-def prefixed(literal: str, rest: str) -> str:
+def prefix_pattern(literal: str, rest: str) -> str:
     """Return a pattern for the literal and what follows, for every beginning of that, and for the empty text."""
     for char in reversed(literal):
         rest = f"(?:{re.escape(char)}{rest})?"

@@ -13,8 +13,17 @@ from msgspec import Struct, structs
 from dragoman.filters.raw_tools.choices import tables_of
 from dragoman.filters.raw_tools.engine import Engine
 from dragoman.filters.raw_tools.grammar import grammar_of
-from dragoman.filters.raw_tools.names import Ids, Tools, number_calls
-from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Carrier, Mode, Output, Remark, Said
+from dragoman.filters.raw_tools.names import CallIds, DeclaredTools, number_calls
+from dragoman.filters.raw_tools.outputs import (
+    Arguments,
+    CallEnded,
+    CallStarted,
+    Channel,
+    Mode,
+    Output,
+    Remark,
+    TextOutput,
+)
 from dragoman.model import events as ev
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.capabilities import Alphabet
@@ -70,7 +79,7 @@ class RawTools(Filter):
         settings = structs.replace(
             self._settings,
             choice=choice,
-            tools=Tools(tools),
+            tools=DeclaredTools(tools),
             used=frozenset(ids) if ids else _NO_IDS,
             calls=len(held.calls),
             muted=asked.tool_choice.mode == "none",
@@ -96,7 +105,7 @@ class _Settings(Struct, frozen=True):
     trailing_text: bool
     think_tags: bool
     family: str
-    tools: Tools = Tools()
+    tools: DeclaredTools = DeclaredTools()
     used: frozenset[str] = _NO_IDS
     calls: int = 0
     muted: bool = False
@@ -105,12 +114,12 @@ class _Settings(Struct, frozen=True):
 class _Lane:
     """A text or reasoning block of the upstream, and the block it goes out as."""
 
-    __slots__ = ("carrier", "ended", "engine", "key", "opened", "started", "told")
+    __slots__ = ("channel", "ended", "engine", "key", "opened", "started", "told")
 
     def __init__(self, started: ev.BlockStarted, engine: Engine) -> None:
         self.started = started
         self.engine = engine  # not the choice, which refers to this: a cycle would live until the next collection
-        self.carrier = Carrier.TEXT if isinstance(started.block, Text) else Carrier.REASONING
+        self.channel = Channel.TEXT if isinstance(started.block, Text) else Channel.REASONING
         self.key: int | None = None  # of the block that is open for it now
         self.opened = False  # it went out under its own key
         self.told = False  # text came
@@ -125,7 +134,7 @@ class _Voice:
     def __init__(self, settings: _Settings, choice: int, budget: ev.Budget) -> None:
         self._budget = budget
         self._counted = 0  # bytes of text that the engine may keep
-        ids = Ids(settings.used, settings.calls, settings.alphabet, str(choice))
+        ids = CallIds(settings.used, settings.calls, settings.alphabet, str(choice))
         self.choice = choice
         self.engine = Engine(
             settings.choice,
@@ -136,7 +145,7 @@ class _Voice:
             trailing_text=settings.trailing_text,
             think_tags=settings.think_tags,
         )
-        self.lanes: dict[Carrier, _Lane] = {}
+        self.lanes: dict[Channel, _Lane] = {}
         self.thoughts: _Lane | None = None  # reasoning that is written into the text
         self.call = 0  # the open call's key
         self.remarks: dict[str, tuple[int, str]] = {}
@@ -145,9 +154,9 @@ class _Voice:
     def count(self, text: str) -> None:
         """Count what the engine may keep: all text since a marker, or a part of the arguments that it reads."""
         engine = self.engine
-        if engine.keeps or engine.reads:
+        if engine.is_holding or engine.is_reading_arguments:
             size = _PIECE + _CHARACTER * len(text)
-            if not engine.keeps:
+            if not engine.is_holding:
                 size = max(0, min(size, _MOST_READ - self._counted))
             self._budget.keep(size)
             self._counted += size
@@ -176,9 +185,9 @@ class _Back(Back):
         for index, event in enumerate(events):
             if type(event) is ev.TextDelta or type(event) is ev.ReasoningDelta:
                 lane = self._lanes.get(event.key)
-                if lane is None or (lane.key == event.key and lane.engine.passes(event.text, lane.carrier)):
+                if lane is None or (lane.key == event.key and lane.engine.try_pass(event.text, lane.channel)):
                     continue
-                if len(events) == 1 and event.text and self._speaker(lane).lanes.get(lane.carrier) is lane:
+                if len(events) == 1 and event.text and self._speaker(lane).lanes.get(lane.channel) is lane:
                     return self._delta(events, lane, event.text)
             elif type(event) not in _CONCERNED:
                 continue
@@ -191,16 +200,16 @@ class _Back(Back):
             return None
         if lane is None:
             return UNSEEN
-        search = lane.engine.marker_search(lane.carrier) if lane.key == key else None
-        return None if search is None else LaneWatch(search, lane.engine.heard)
+        search = lane.engine.marker_search(lane.channel) if lane.key == key else None
+        return None if search is None else LaneWatch(search, lane.engine.record_text)
 
     def _delta(self, events: ev.Events, lane: _Lane, text: str) -> ev.Events:
         """One delta, as most frames are: what comes out may still be what went in."""
-        outputs = lane.engine.feed(text, lane.carrier)
+        outputs = lane.engine.feed(text, lane.channel)
         self._speaker(lane).count(text)
         if len(outputs) == 1 and lane.key == lane.started.key:
             said = outputs[0]
-            if type(said) is Said and said.text == text and said.carrier is lane.carrier and not said.written:
+            if type(said) is TextOutput and said.text == text and said.channel is lane.channel and not said.written:
                 return events
         out: list[ev.Event] = []
         self._tell(self._speaker(lane), outputs, out)
@@ -211,7 +220,7 @@ class _Back(Back):
         for event in events[index:]:
             if type(event) is ev.BlockStarted and isinstance(event.block, ToolCall):
                 voice = self._voice(event.choice)
-                self._tell(voice, voice.engine.native(event.block.id), out)
+                self._tell(voice, voice.engine.add_native_call(event.block.id), out)
         for event in events[index:]:
             self._take(event, out)
         changed = tuple(out)
@@ -229,13 +238,13 @@ class _Back(Back):
                 self._text(self._lanes[key], text, out)
             case ev.BlockStarted(key, Text() | Reasoning()):
                 self._lanes[key] = self._pending = _Lane(event, self._voice(event.choice).engine)
-            case ev.BlockStarted(_, ToolCall() as call) if name := self._settings.tools.native(call.name):
+            case ev.BlockStarted(_, ToolCall() as call) if name := self._settings.tools.native_name(call.name):
                 where = f"choices[{event.choice}]"
                 self._notes.renamed("raw_tools.native_name", where, f"the native call of {call.name} is one of {name}")
                 out.append(structs.replace(event, block=structs.replace(call, name=name)))
             case ev.BlockEnded(key) if key in self._lanes:
                 lane = self._lanes.pop(key)
-                if lane.engine.waits:
+                if lane.engine.has_pending_text:
                     self._waiting = lane, event
                 else:
                     self._end_lane(lane, event, out)
@@ -248,7 +257,7 @@ class _Back(Back):
             case ev.Stopped(stop, choice):
                 voice = self._voice(choice)
                 self._close(voice, out)
-                out.append(ev.Stopped(_settled(stop, voice.engine.completed), choice))
+                out.append(ev.Stopped(_settled(stop, voice.engine.completed_calls), choice))
             case ev.Finished() | ev.Failed():
                 for voice in self._voices.values():
                     self._close(voice, out)
@@ -267,19 +276,19 @@ class _Back(Back):
 
     def _text(self, lane: _Lane, text: str, out: list[ev.Event]) -> None:
         voice = self._speaker(lane)
-        before = voice.lanes.get(lane.carrier)
+        before = voice.lanes.get(lane.channel)
         if before is not None and before is not lane:
-            self._tell(voice, voice.engine.pause(), out)
-        voice.lanes[lane.carrier] = lane
+            self._tell(voice, voice.engine.end_block(), out)
+        voice.lanes[lane.channel] = lane
         lane.told = True
-        outputs = voice.engine.feed(text, lane.carrier)
+        outputs = voice.engine.feed(text, lane.channel)
         voice.count(text)
         self._tell(voice, outputs, out)
 
     def _end_lane(self, lane: _Lane, event: ev.BlockEnded, out: list[ev.Event]) -> None:
         voice = self._speaker(lane)
-        if voice.lanes.get(lane.carrier) is lane:
-            self._tell(voice, lane.engine.pause(), out)
+        if voice.lanes.get(lane.channel) is lane:
+            self._tell(voice, lane.engine.end_block(), out)
             self._end_thoughts(voice, out)
         if not lane.told and not lane.opened:  # the upstream's own empty block
             self._open(lane, out)
@@ -302,11 +311,11 @@ class _Back(Back):
             match output:
                 case Arguments(text):
                     out.append(ev.ArgumentsDelta(voice.call, text))
-                case Said(text, _, written=True):
+                case TextOutput(text, _, written=True):
                     self._say(self._thoughts(voice), text, out)
-                case Said(text, carrier):
+                case TextOutput(text, channel):
                     self._end_thoughts(voice, out)
-                    self._say(voice.lanes[carrier], text, out)
+                    self._say(voice.lanes[channel], text, out)
                 case CallStarted():
                     self._start_call(voice, output, out)
                 case CallEnded(complete):
@@ -331,19 +340,19 @@ class _Back(Back):
         self._end_thoughts(voice, out)
         for lane in voice.lanes.values():
             # Reasoning is always closed: what may still be sealed holds up all that begins after it.
-            if lane.key is not None and (lane.carrier is Carrier.REASONING or not self._settings.interleaves):
+            if lane.key is not None and (lane.channel is Channel.REASONING or not self._settings.interleaves):
                 out.append(ev.BlockEnded(lane.key))
                 lane.key = None
         block = ToolCall(call.id, call.name)
         voice.call = self._keys.fresh(block)
         out.append(ev.BlockStarted(voice.call, block, voice.choice))
-        where = f"the call {call.id} of {call.name} was written into the {call.carrier.value} ({call.table})"
+        where = f"the call {call.id} of {call.name} was written into the {call.channel.value} ({call.table})"
         self._notes.changed("raw_tools.recovered", f"choices[{voice.choice}]", where)
 
     def _say(self, lane: _Lane, text: str, out: list[ev.Event]) -> None:
         self._open(lane, out)
         key = lane.key or 0
-        out.append(ev.TextDelta(key, text) if lane.carrier is Carrier.TEXT else ev.ReasoningDelta(key, text))
+        out.append(ev.TextDelta(key, text) if lane.channel is Channel.TEXT else ev.ReasoningDelta(key, text))
         if lane.ended:
             out.append(ev.BlockEnded(key))
             lane.key = None
@@ -360,8 +369,8 @@ class _Back(Back):
             out.append(lane.started)
 
 
-def _settled(stop: Stop, completed: int) -> Stop:
-    return structs.replace(stop, why=Why.TOOL) if completed and stop.why is Why.END else stop
+def _settled(stop: Stop, completed_calls: int) -> Stop:
+    return structs.replace(stop, why=Why.TOOL) if completed_calls and stop.why is Why.END else stop
 
 
 _CONCERNED: frozenset[type[ev.Event]] = frozenset(

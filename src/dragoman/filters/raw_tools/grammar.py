@@ -10,10 +10,10 @@ from functools import cache
 from msgspec import Struct
 
 from dragoman.filters.raw_tools.choices import tables_of
-from dragoman.filters.raw_tools.names import Tools
-from dragoman.filters.raw_tools.outputs import Carrier
-from dragoman.filters.raw_tools.prose import ENDS
-from dragoman.filters.raw_tools.readers import skip_blank
+from dragoman.filters.raw_tools.names import DeclaredTools
+from dragoman.filters.raw_tools.outputs import Channel
+from dragoman.filters.raw_tools.prose import CLAUSE_ENDS
+from dragoman.filters.raw_tools.readers import skip_white_space
 from dragoman.filters.raw_tools.table import Table
 from dragoman.model.filter import Search
 from dragoman.wire.markers import Markers
@@ -23,7 +23,7 @@ _MOST_TAGS = 6  # that stand before a header: more are no call, and reading them
 _WORDS = re.compile(r"[^\s:]\s+[^\s:]")  # a Kimi header is one word; blanks around its colon do not count
 
 
-class Role(Enum):
+class MarkerRole(Enum):
     """What a marker means in ordinary text and in sections."""
 
     SECTION = "section"  # of a special table
@@ -36,7 +36,7 @@ class Role(Enum):
     THINKING_END = "thinking end"
 
 
-class Opening(Struct, frozen=True):
+class HeaderMatch(Struct, frozen=True):
     """A header that was read."""
 
     table: Table
@@ -44,25 +44,25 @@ class Opening(Struct, frozen=True):
     size: int  # how much of the text it took
     id: str = ""
     in_section: bool = False  # the marker of its section stood before it
-    bodiless: bool = False  # the call's end stood where its arguments should begin
+    has_no_body: bool = False  # the call's end stood where its arguments should begin
     empty: bool = False  # a tag that holds nothing but a name
 
-    def is_meant(self, auto: bool, tools: Tools) -> bool:
+    def is_plausible(self, auto: bool, tools: DeclaredTools) -> bool:
         """Whether a tag's call names a tool, and in `auto` a declared one. Some bodies name their tools later."""
         if self.table.special or not self.table.names_tool:
             return True
         return bool(self.written) and not (auto and tools.resolve(self.written) is None)
 
 
-class Cut(Struct, frozen=True):
+class InterruptedHeader(Struct, frozen=True):
     """A header that another marker, at `size`, ends in the middle."""
 
     size: int
 
 
-class Verdict(Enum):
-    MORE = "more text is needed"
-    NO = "it is no call"
+class HeaderStatus(Enum):
+    INCOMPLETE = "more text is needed"
+    NO_HEADER = "it is no call"
 
 
 class _Marks(Struct, frozen=True):
@@ -81,79 +81,86 @@ class Grammar:
 
     def __init__(self, tables: tuple[Table, ...], *, think_tags: bool = False) -> None:
         self._tables = tables
-        self.roles: dict[str, Role] = {}
-        self.claims: dict[str, list[Table]] = {}  # which tables an opener may belong to, in their order
+        self.roles: dict[str, MarkerRole] = {}
+        self.tables_by_opener: dict[str, list[Table]] = {}  # which tables an opener may belong to, in their order
         self.sections: set[str] = set()
-        self.bodies: dict[str, Table] = {}  # whose arguments begin after a marker that stands alone
-        self.wrappers: dict[str, Carrier] = {}
-        self.thinking: dict[str, str] = {}  # what opens reasoning: what closes it
-        self.starts: tuple[Table, ...] = tuple(table for table in tables if table.at_start)
+        self.tables_by_header_end: dict[str, Table] = {}  # whose arguments begin after a marker that stands alone
+        self.wrappers: dict[str, Channel] = {}
+        self.reasoning_tags: dict[str, str] = {}  # what opens reasoning: what closes it
+        self.start_tables: tuple[Table, ...] = tuple(table for table in tables if table.at_start)
         for table in tables:
             self._learn(table)
         pairs = [pair for table in tables for pair in table.reasoning] + [*(THINK_TAGS if think_tags else ())]
         self.wrapping = frozenset(pair[0] for table in tables if table.wrappers for pair in table.reasoning)
         for opening, closing in pairs:
-            self.thinking[opening] = closing
-            self.roles.setdefault(opening, Role.THINKING)
-            self.roles.setdefault(closing, Role.THINKING_END)
+            self.reasoning_tags[opening] = closing
+            self.roles.setdefault(opening, MarkerRole.THINKING)
+            self.roles.setdefault(closing, MarkerRole.THINKING_END)
         if tables:
-            self.roles.setdefault("</think>", Role.THINKING_END)  # may stand before a call
-            self.roles.setdefault("<think>", Role.THINKING)  # text, if think tags are not asked for
-        starts = (mark for table in self.starts for mark in (*table.header_stop, *table.header_end))
+            self.roles.setdefault("</think>", MarkerRole.THINKING_END)  # may stand before a call
+            self.roles.setdefault("<think>", MarkerRole.THINKING)  # text, if think tags are not asked for
+        starts = (mark for table in self.start_tables for mark in (*table.header_stop, *table.header_end))
         self.start_chars = "".join({mark[0] for mark in starts})
-        self.prose = Markers(self.roles)
-        self.specials = Markers(literal for literal in self.roles if not self.is_tag(literal))
+        self.text_markers = Markers(self.roles)
+        self.special_markers = Markers(literal for literal in self.roles if not self.is_tag(literal))
         special = _any_of(filter(self.is_special, self.roles), self._rest_of_header) or "(?!)"
-        self.special_marker = re.compile(special)
-        closers = (literal for literal, role in self.roles.items() if role is Role.THINKING_END)
-        self.residue = re.compile("|".join((special, *map(re.escape, closers))))
+        self.special_pattern = re.compile(special)
+        closers = (literal for literal, role in self.roles.items() if role is MarkerRole.THINKING_END)
+        self.residue_pattern = re.compile("|".join((special, *map(re.escape, closers))))
         near = _search_pattern(self.roles)
-        self.first: Search = re.compile(near).search
-        self.first_or_end: Search = re.compile(f"{near}|[{re.escape(ENDS)}\n]").search
+        self.search_marker: Search = re.compile(near).search
+        self.search_marker_or_end: Search = re.compile(f"{near}|[{re.escape(CLAUSE_ENDS)}\n]").search
         self._marks: dict[str, _Marks] = {}
 
     def markers_in(self, text: str) -> Iterator[tuple[int, bool]]:
         """Yield where special markers stand, and whether they are such that end something."""
-        start, literal = self.specials.find(text, 0, True)
+        start, literal = self.special_markers.find(text, 0, True)
         while literal:
-            yield start, self.roles[literal] in (Role.STRAY, Role.SECTION_END, Role.HEADER_END)
-            start, literal = self.specials.find(text, start + len(literal), True)
+            yield start, self.roles[literal] in (MarkerRole.STRAY, MarkerRole.SECTION_END, MarkerRole.HEADER_END)
+            start, literal = self.special_markers.find(text, start + len(literal), True)
 
     def is_tag(self, literal: str) -> bool:
-        return literal in self.claims and not self.claims[literal][0].special
+        return literal in self.tables_by_opener and not self.tables_by_opener[literal][0].special
 
     def is_special(self, literal: str) -> bool:
         """Whether a marker is a token that ordinary text does not contain."""
-        if self.roles[literal] in (Role.THINKING, Role.THINKING_END):
+        if self.roles[literal] in (MarkerRole.THINKING, MarkerRole.THINKING_END):
             return False
         return not self.is_tag(literal)
 
     def _rest_of_header(self, literal: str) -> str:
         """A pattern for what belongs to a marker that begins a call in markup: `<invoke` and ` name="…">`."""
-        ends = [end for table in self.claims.get(literal, ()) if table.markup is not None for end in table.header_end]
+        ends = [
+            end
+            for table in self.tables_by_opener.get(literal, ())
+            if table.markup is not None
+            for end in table.header_end
+        ]
         return f"(?:[^<>\n]{{0,200}}(?:{_any_of(ends)}))?" if ends and literal not in self.sections else ""
 
     def _learn(self, table: Table) -> None:
         self.sections.update(table.section_begin)
         for literal in (*table.section_begin, *table.call_begin):
-            self.claims.setdefault(literal, []).append(table)
-            self.roles[literal] = Role.SECTION if table.special and literal in table.section_begin else Role.CALL
-        self.roles.update(dict.fromkeys((literal for literal, _ in table.wrappers), Role.WRAPPER))
-        self.wrappers.update({literal: Carrier(name) for literal, name in table.wrappers})
+            self.tables_by_opener.setdefault(literal, []).append(table)
+            self.roles[literal] = (
+                MarkerRole.SECTION if table.special and literal in table.section_begin else MarkerRole.CALL
+            )
+        self.roles.update(dict.fromkeys((literal for literal, _ in table.wrappers), MarkerRole.WRAPPER))
+        self.wrappers.update({literal: Channel(name) for literal, name in table.wrappers})
         if table.special:
             for literal in (*table.call_end, *table.stray):
-                self.roles.setdefault(literal, Role.STRAY)
+                self.roles.setdefault(literal, MarkerRole.STRAY)
             for literal in table.section_end:
-                self.roles.setdefault(literal, Role.SECTION_END)
+                self.roles.setdefault(literal, MarkerRole.SECTION_END)
             values = table.markup.value_ends if table.markup is not None else ()
             for literal in (*table.header_end, *values):
                 if literal[0] == "<" and len(literal) > 1:  # hosted services leave these behind, too
-                    self.roles.setdefault(literal, Role.STRAY)
+                    self.roles.setdefault(literal, MarkerRole.STRAY)
             if table.header is None:
-                self.roles.update(dict.fromkeys(table.header_end, Role.HEADER_END))
-                self.bodies.update(dict.fromkeys(table.header_end, table))
+                self.roles.update(dict.fromkeys(table.header_end, MarkerRole.HEADER_END))
+                self.tables_by_header_end.update(dict.fromkeys(table.header_end, table))
 
-    def marks(self, table: Table) -> _Marks:
+    def table_markers(self, table: Table) -> _Marks:
         """Return a table's markers. Made when the first call of its kind is seen: most answers hold none at all."""
         found = self._marks.get(table.name)
         if found is None:
@@ -173,47 +180,47 @@ class Grammar:
             leftovers if table.special else frozenset(table.trailing),
         )
 
-    def open(self, text: str, opener: str, table: Table) -> Opening | Cut | Verdict:
+    def parse_header(self, text: str, opener: str, table: Table) -> HeaderMatch | InterruptedHeader | HeaderStatus:
         """Read the header that follows the opener at the text's beginning, as this table writes it."""
         at = len(opener)
         in_section = False
         if not table.special and opener:
             found = self._tag(text, opener, table)
-            if isinstance(found, Verdict):
+            if isinstance(found, HeaderStatus):
                 return found
             at, in_section = found
         at = 0 if table.opener_is_body else at
-        end, mark = self.marks(table).header.find(text, at, False)
+        end, mark = self.table_markers(table).header.find(text, at, False)
         written = text[at:end]
         if _WORDS.search(written) if table.header is None else not table.header.fullmatch(written):
-            return Verdict.NO
+            return HeaderStatus.NO_HEADER
         if not mark:
-            return Verdict.MORE
+            return HeaderStatus.INCOMPLETE
         if mark not in (*table.header_end, *table.header_stop, *table.call_end):
-            return Cut(end)
+            return InterruptedHeader(end)
         name, id_ = _named(written, table)
         if name is None:
-            return Verdict.NO
+            return HeaderStatus.NO_HEADER
         size = end + (len(mark) if mark not in table.header_stop else 0)
-        bodiless = mark in table.call_end and mark not in table.header_stop
+        has_no_body = mark in table.call_end and mark not in table.header_stop
         empty = not table.special and mark in table.header_stop and mark in table.call_end
-        return Opening(table, name, size, id_, in_section, bodiless, empty)
+        return HeaderMatch(table, name, size, id_, in_section, has_no_body, empty)
 
-    def _tag(self, text: str, opener: str, table: Table) -> tuple[int, bool] | Verdict:
+    def _tag(self, text: str, opener: str, table: Table) -> tuple[int, bool] | HeaderStatus:
         """Go past what may stand between a tag and its header: the same tag again, or a section's call tag."""
-        marks = self.marks(table).tag
+        marks = self.table_markers(table).tag
         at = len(opener)
         in_section = opener in table.section_begin
         for _ in range(_MOST_TAGS):
-            here = skip_blank(text, at)
+            here = skip_white_space(text, at)
             literal = marks.match(text, here, False)
             if literal == "":
-                return Verdict.MORE
+                return HeaderStatus.INCOMPLETE
             if literal is None:
-                return (at, in_section) if opener in table.call_begin else Verdict.NO
+                return (at, in_section) if opener in table.call_begin else HeaderStatus.NO_HEADER
             at, opener = here + len(literal), literal
             in_section = in_section or literal in table.section_begin
-        return Verdict.NO
+        return HeaderStatus.NO_HEADER
 
 
 def _named(written: str, table: Table) -> tuple[str | None, str]:

@@ -14,7 +14,7 @@ from copy import copy
 
 from msgspec import Struct
 
-from dragoman.filters.raw_tools.values import escaped, quoted
+from dragoman.filters.raw_tools.values import escape_json, quote_json
 
 WORD_LIMIT = 1024  # characters of a number, a word or a key
 _DEEPEST = 200
@@ -35,7 +35,7 @@ _VALUE_STARTS = "[({-+.0123456789"  # begin a value, and no key
 _AFTER_WORD = re.compile(r"\s*(?P<next>.?)", re.DOTALL)
 
 
-class Style(Struct, frozen=True):
+class LiteralSyntax(Struct, frozen=True):
     """How a language writes literals."""
 
     closer: str  # closes the list of members
@@ -46,28 +46,28 @@ class Style(Struct, frozen=True):
     mark: str = ""  # stands before and after a string without escapes
 
 
-PYTHON = Style(")", "=", re.compile(r"[^\W\d]\w*"), re.compile(r"[\w.+-]+"), "\"'")
+PYTHON_SYNTAX = LiteralSyntax(")", "=", re.compile(r"[^\W\d]\w*"), re.compile(r"[\w.+-]+"), "\"'")
 
 
-def gemma_style(mark: str) -> Style:
+def gemma_syntax(mark: str) -> LiteralSyntax:
     """Return the style of Gemma, with its string mark. A bare value may be any text without brackets and commas."""
-    return Style(
+    return LiteralSyntax(
         "}", ":", re.compile(r'[^\s,{}\[\]:<"][^,{}\[\]:<"]*'), re.compile(r'[^\s,{}\[\]<"][^,{}\[\]<]*'), '"', mark
     )
 
 
-class LiteralMachine:
+class LiteralScanner:
     """Reads members up to the closing bracket (see guard.Machine). What it cannot decide on yet stays in `rest`."""
 
-    def __init__(self, style: Style, parameters: Callable[[], tuple[str, ...]] = tuple) -> None:
+    def __init__(self, style: LiteralSyntax, parameters: Callable[[], tuple[str, ...]] = tuple) -> None:
         self._parameters = parameters  # the names that arguments without a key belong to, by their places
         self._place = 0  # how many of these came
         self._keyed = False  # an argument with a key came; those after it have one, too
-        self.quoted = False
+        self.in_string = False
         self.complete = False
-        self.broken = False
+        self.is_broken = False
         self.broken_size = 0  # characters since the place where the value broke
-        self.begun = False  # a key and what stands between it and its value have come
+        self.has_begun = False  # a key and what stands between it and its value have come
         self.rest = ""  # read, but not yet written
         self._style = style
         self._stack = [style.closer]
@@ -80,13 +80,13 @@ class LiteralMachine:
     def whole(self) -> bool:
         return self.complete
 
-    def copy(self) -> LiteralMachine:
+    def copy(self) -> LiteralScanner:
         """Return a machine in the same state."""
         twin = copy(self)
         twin._stack = [*self._stack]
         return twin
 
-    def within(self, text: str) -> str | None:
+    def take_string(self, text: str) -> str | None:
         """Take the text if all of it is part of the string we are in, and return it as JSON; None: use `read`."""
         quote, rest = self._quote, self.rest
         if not quote or (rest and rest != "\\"):
@@ -104,25 +104,25 @@ class LiteralMachine:
             return None
         if rest or quote[0] in text or ("\\" in text and quote != self._style.mark):
             return None
-        return escaped(text)
+        return escape_json(text)
 
     def read(self, text: str, at: int, stop: int, out: list[str]) -> int:
         """Read text[at:stop]. Where the value breaks, `rest` is all that was not written."""
         begin = at - len(self.rest)
         text = self.rest + text[at:stop]
         at = 0
-        self.quoted = bool(self._quote)
-        while at < len(text) and not self.complete and not self.broken:
-            moved = self._string(text, at, out) if self.quoted else self._structure(text, at, out)
+        self.in_string = bool(self._quote)
+        while at < len(text) and not self.complete and not self.is_broken:
+            moved = self._string(text, at, out) if self.in_string else self._structure(text, at, out)
             if moved == at:
                 break
             at = moved
         self.rest = "" if self.complete else text[at:]
         self.broken_size = len(self.rest)
-        if self.broken and self._comma:
+        if self.is_broken and self._comma:
             self.rest = "," + self.rest
         elif _OPENING.fullmatch(self.rest):
-            self.quoted = True  # one quote or the first of three: what follows is in a string
+            self.in_string = True  # one quote or the first of three: what follows is in a string
         return begin + at if self.complete else stop
 
     # --- outside strings; a method that returns the position it was given needs more text, or the value is broken
@@ -163,7 +163,7 @@ class LiteralMachine:
     @property
     def _at_argument(self) -> bool:
         """Whether an argument of a Python call begins, with its key or without."""
-        return self._expects == _KEY and self._style is PYTHON and len(self._stack) == 1
+        return self._expects == _KEY and self._style is PYTHON_SYNTAX and len(self._stack) == 1
 
     def _positional(self, out: list[str]) -> bool:
         """Write the key of an argument that has none; False if it belongs to no parameter."""
@@ -171,14 +171,14 @@ class LiteralMachine:
         if self._keyed or self._place >= len(names):
             return False
         self._separate(out)
-        out.append(f"{quoted(names[self._place])}:")
+        out.append(f"{quote_json(names[self._place])}:")
         self._place += 1
-        self._expects, self.begun = _VALUE, True
+        self._expects, self.has_begun = _VALUE, True
         return True
 
     def _open(self, quote: str, at: int, out: list[str]) -> int:
         self._separate(out)
-        self.quoted, self._quote = True, quote
+        self.in_string, self._quote = True, quote
         out.append('"')
         return at
 
@@ -203,7 +203,7 @@ class LiteralMachine:
                     return self._break(at)
         self._keyed = self._keyed or self._at_argument
         self._separate(out)
-        out.append(quoted(found[0].rstrip()) if is_key else literal(found[0].rstrip()))
+        out.append(quote_json(found[0].rstrip()) if is_key else literal(found[0].rstrip()))
         self._expects = _COLON if is_key else _NEXT
         return found.end()
 
@@ -214,7 +214,7 @@ class LiteralMachine:
                 return self._break(at)
             self._close(out)
         elif self._expects == _COLON and char == (self._style.equals if outermost else ":"):
-            self._expects, self.begun = _VALUE, True
+            self._expects, self.has_begun = _VALUE, True
             out.append(":")
         elif self._expects == _NEXT and char == ",":
             self._comma = True
@@ -246,7 +246,7 @@ class LiteralMachine:
             self._comma = False
 
     def _break(self, at: int) -> int:
-        self.broken = True
+        self.is_broken = True
         return at
 
     # --- inside a string
@@ -254,21 +254,21 @@ class LiteralMachine:
     def _string(self, text: str, at: int, out: list[str]) -> int:
         end = _find(text, at, self._quote, "\\" if self._quote != self._style.mark else "")
         if end > at:
-            out.append(escaped(text[at:end]))
+            out.append(escape_json(text[at:end]))
             return end
         if text[at] == "\\" and self._quote != self._style.mark:
             return self._escape(text, at, out)
         if text.startswith(self._quote, at):
             at += len(self._quote)
-            if self._style is PYTHON and (joined := self._joined(text, at)) is not None:
+            if self._style is PYTHON_SYNTAX and (joined := self._joined(text, at)) is not None:
                 return joined
-            self.quoted, self._quote, self._raw = False, "", False
+            self.in_string, self._quote, self._raw = False, "", False
             out.append('"')
             self._expects = _COLON if self._expects == _KEY else _NEXT
             return at
         if len(text) - at < len(self._quote) and self._quote.startswith(text[at:]):
             return at
-        out.append(escaped(text[at]))
+        out.append(escape_json(text[at]))
         return at + 1
 
     def _joined(self, text: str, at: int) -> int | None:
@@ -293,7 +293,7 @@ class LiteralMachine:
         found = _ESCAPE.match(text, at)
         if found is None:
             return self._break(at)
-        out.append(escaped(found[0] if self._raw else _unescaped(found[0])))
+        out.append(escape_json(found[0] if self._raw else _unescaped(found[0])))
         return found.end()
 
 
@@ -330,5 +330,5 @@ def literal(word: str) -> str:
     try:
         number = float(word)
     except ValueError:
-        return quoted(word)
-    return repr(number) if math.isfinite(number) and any(char.isdigit() for char in word) else quoted(word)
+        return quote_json(word)
+    return repr(number) if math.isfinite(number) and any(char.isdigit() for char in word) else quote_json(word)

@@ -11,17 +11,17 @@ import re
 from msgspec import Struct
 
 from dragoman.errors import LocalMisuse
-from dragoman.filters.raw_tools.readers import BLANK, HELD_LIMIT, LIMIT, Piece, skip_blank
-from dragoman.filters.raw_tools.scan import JsonScanner
+from dragoman.filters.raw_tools.json_scanner import JsonScanner
+from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT, WHITE_SPACE, Piece, skip_white_space
 from dragoman.filters.raw_tools.table import Markup, Table
-from dragoman.filters.raw_tools.values import Shape, ShapeOf, escaped, object_text, quoted
+from dragoman.filters.raw_tools.values import FindParameter, ParameterSchema, escape_json, object_text, quote_json
 from dragoman.wire.markers import Markers
 
 _LINE_ENDS = ("\n", "\r\n")
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 
-class MarkupMarks(Struct, frozen=True):
+class MarkupMarkers(Struct, frozen=True):
     """The markers that a markup reader looks for, by where it looks for them."""
 
     markup: Markup
@@ -35,7 +35,7 @@ class MarkupMarks(Struct, frozen=True):
     cdata: Markers  # what ends a value that began as a CDATA section
 
     @classmethod
-    def of(cls, table: Table) -> MarkupMarks:
+    def of(cls, table: Table) -> MarkupMarkers:
         """Make the markers of a format. Raises LocalMisuse for a table without markup."""
         markup, ends = table.markup, table.ends()
         if markup is None:
@@ -57,7 +57,7 @@ class MarkupMarks(Struct, frozen=True):
 class TagReader:
     """What readers of tags share: the JSON object that they write, and text that is no tag."""
 
-    def __init__(self, shapes: ShapeOf) -> None:
+    def __init__(self, shapes: FindParameter) -> None:
         self.over = False
         self.failed = False
         self.junk = False
@@ -67,13 +67,13 @@ class TagReader:
         self._size = 0  # of what is held
 
     def _write_key(self, key: str, out: list[Piece]) -> None:
-        out.append(f"{',' if self._any else '{'}{quoted(key)}:")
+        out.append(f"{',' if self._any else '{'}{quote_json(key)}:")
         self._any = True
 
-    def _skip(self, text: str, begun: bool) -> None:
+    def _skip(self, text: str, has_begun: bool) -> None:
         """Leave out text that is no tag. It is kept while it may be all there is."""
-        if begun:
-            self.junk = self.junk or bool(text.strip(BLANK))
+        if has_begun:
+            self.junk = self.junk or bool(text.strip(WHITE_SPACE))
             return
         self._stray.append(text)
         self._size += len(text)
@@ -89,14 +89,14 @@ class TagReader:
         return True
 
 
-class MarkupBody(TagReader):
+class MarkupReader(TagReader):
     """Reads the arguments of one call.
 
     `junk`: text that is neither tag nor value stood between the tags and was left out. A call that has nothing but such
     text has `failed`.
     """
 
-    def __init__(self, marks: MarkupMarks, shapes: ShapeOf) -> None:
+    def __init__(self, marks: MarkupMarkers, shapes: FindParameter) -> None:
         super().__init__(shapes)
         self._markup = marks.markup
         self._marks = marks
@@ -105,7 +105,7 @@ class MarkupBody(TagReader):
         # the parameter that is being read
         self._key = ""
         self._told = ""
-        self._shape: Shape | None = None
+        self._shape: ParameterSchema | None = None
         self._held: list[str] | None = None  # a value that waits; None: it streams
         self._streams = False  # within a value that streams
         self._stops = marks.stops
@@ -124,7 +124,7 @@ class MarkupBody(TagReader):
         return not self._broken
 
     def finish(self, text: str, at: int, out: list[Piece]) -> int:
-        if self._step == self._between and self._any and not self._scanner.begun:
+        if self._step == self._between and self._any and not self._scanner.has_begun:
             out.append("}")  # all parameters that came are whole, so that the arguments can be read
         return len(text)
 
@@ -135,7 +135,7 @@ class MarkupBody(TagReader):
             if not literal and end == len(text):
                 self._put(text[at:] if at else text, out)
                 return end
-        elif self._scanner.within(text[at:]) is not None:
+        elif self._scanner.take_string(text[at:]) is not None:
             out.append(text[at:])
             return len(text)
         while not (self.over or self.failed) and at < len(text):
@@ -150,7 +150,7 @@ class MarkupBody(TagReader):
 
     def _between(self, text: str, at: int, out: list[Piece]) -> int:
         """Look for the next parameter, a JSON body or the end."""
-        at = skip_blank(text, at) if not self._stray else at
+        at = skip_white_space(text, at) if not self._stray else at
         if at == len(text):
             return at
         if not (self._stray or self._any) and self._wrapper is None:
@@ -186,7 +186,7 @@ class MarkupBody(TagReader):
 
     def _end(self, at: int, literal: str, out: list[Piece]) -> int:
         if self._stray:
-            body = "".join(self._stray).rstrip(BLANK)
+            body = "".join(self._stray).rstrip(WHITE_SPACE)
             for tag in self._markup.json_tags:
                 body = body.removesuffix(tag)
             if not self._write_stray(body, out):
@@ -255,7 +255,7 @@ class MarkupBody(TagReader):
 
     def _put(self, piece: str, out: list[Piece]) -> None:
         if self._held is None:
-            out.append(escaped(piece))
+            out.append(escape_json(piece))
             return
         self._held.append(piece)
         self._size += len(piece)
@@ -263,7 +263,7 @@ class MarkupBody(TagReader):
             if self._wrapper is not None:
                 self._wrapper = None
                 self._write_key(self._key, out)
-            out.append(quoted("".join(self._held))[:-1])
+            out.append(quote_json("".join(self._held))[:-1])
             self._held = None
 
     def _finish(self, out: list[Piece]) -> None:
@@ -287,7 +287,7 @@ class MarkupBody(TagReader):
 
     def _opened(self, text: str, at: int, out: list[Piece]) -> int:
         """After an opening brace: a JSON object goes on with a quote, or ends; anything else is no JSON."""
-        at = skip_blank(text, at)
+        at = skip_white_space(text, at)
         if at == len(text):
             return at
         if text[at] in '"}':
@@ -315,7 +315,7 @@ class MarkupBody(TagReader):
     def _after(self, text: str, at: int, out: list[Piece]) -> int:
         """After a JSON body: find the end of the call."""
         end, literal = self._marks.after.find(text, at, False)
-        self.junk = self.junk or bool(text[at:end].strip(BLANK))
+        self.junk = self.junk or bool(text[at:end].strip(WHITE_SPACE))
         return self._stop(end, literal) if literal in self._marks.ends.markers else end + len(literal)
 
     def _to_end(self, text: str, at: int, out: list[Piece]) -> int:

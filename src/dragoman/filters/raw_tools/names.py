@@ -12,9 +12,9 @@ from hashlib import sha256
 
 from msgspec import Struct, structs
 
-from dragoman.filters.calls import rename
-from dragoman.filters.raw_tools.schemas import Document
-from dragoman.filters.raw_tools.values import Shape, fits, shape_of
+from dragoman.filters.calls import fit_alphabet
+from dragoman.filters.raw_tools.schemas import SchemaDocument
+from dragoman.filters.raw_tools.values import ParameterSchema, find_parameter, fits_schema
 from dragoman.model.blocks import Block, ToolCall, ToolResult
 from dragoman.model.capabilities import Alphabet
 from dragoman.model.conversation import Conversation, Message, ToolSpec
@@ -22,12 +22,12 @@ from dragoman.model.filter import Notes
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-PREFIX = "functions."
+FUNCTIONS_PREFIX = "functions."
 _WORD = re.compile(r"""[^\s<>{}\[\]"'`,;]{1,256}""")  # what can be a name or an id at all
 _KEYS = re.compile(r'"((?:[^"\\]|\\.)+)"\s*:')
 
 
-class Header(Struct, frozen=True):
+class CallHeader(Struct, frozen=True):
     """What a header says. An empty name is to be inferred from the arguments."""
 
     name: str
@@ -35,7 +35,7 @@ class Header(Struct, frozen=True):
     id: str = ""  # where the header is nothing but an id
 
 
-class Tools:
+class DeclaredTools:
     """The declared tools. Immutable; shared by the choices of an answer.
 
     `keeps_prefix`: where no tools are declared a name keeps its `functions.`, as mission document 001 says.
@@ -49,21 +49,21 @@ class Tools:
     def names(self) -> tuple[str, ...]:
         return tuple(self._schemas)
 
-    def name(self, written: str) -> str:
+    def canonical_name(self, written: str) -> str:
         """The name to use for a tool: the declared one, else what was written, without `functions.`."""
         known = self.resolve(written)
         if known is not None or (self._keeps_prefix and not self._schemas):
             return known or written
-        return written.removeprefix(PREFIX)
+        return written.removeprefix(FUNCTIONS_PREFIX)
 
     def resolve(self, written: str) -> str | None:
         """The declared name that is meant: as written, then without `functions.`, then the last segment."""
-        for name in (written, written.removeprefix(PREFIX), written.rpartition(".")[2]):
+        for name in (written, written.removeprefix(FUNCTIONS_PREFIX), written.rpartition(".")[2]):
             if name in self._schemas:
                 return name
         return None
 
-    def native(self, written: str) -> str | None:
+    def native_name(self, written: str) -> str | None:
         """The declared name in the name of a native call with tokens or `functions.` left in it; None if it has none.
 
         Servers of gpt-oss give names like `read<|channel|>commentary`.
@@ -72,26 +72,26 @@ class Tools:
             return None
         return self.resolve(written.partition("<|")[0].strip())
 
-    def header(self, written: str) -> Header:
+    def parse_header(self, written: str) -> CallHeader:
         """Read a Kimi header: `[functions.]NAME[:COUNT]`, or only a count, or only an id, or nothing."""
         name, _, index = "".join(written.split()).rpartition(":")
         if not (_WORD.fullmatch(name) and index.isascii() and index.isdigit()):
             return self._bare("".join(written.split()))
-        return Header(self.name(name), index)
+        return CallHeader(self.canonical_name(name), index)
 
     def declares(self, written: str) -> bool:
         """Whether a header names a declared tool outright."""
         name, _, index = "".join(written.split()).rpartition(":")
         return self.resolve(name if name and index.isdigit() else "".join(written.split())) is not None
 
-    def _bare(self, written: str) -> Header:
+    def _bare(self, written: str) -> CallHeader:
         written = written if _WORD.fullmatch(written) else ""
         if self.resolve(written) is not None or not self._schemas:
-            return Header(self.name(written))
+            return CallHeader(self.canonical_name(written))
         only = self.names[0] if len(self._schemas) == 1 else ""
         if written.isascii() and written.isdigit():
-            return Header(only, written)
-        return Header(only, "", written)
+            return CallHeader(only, written)
+        return CallHeader(only, "", written)
 
     def infer(self, arguments: str) -> str | None:
         """The tool that these arguments fit: most shared keys less foreign ones, at least one shared."""
@@ -99,20 +99,20 @@ class Tools:
         best: tuple[int, bool] | None = None
         chosen = None
         for name, schema in self._schemas.items():
-            known = set(Document(schema or {}).names())
+            known = set(SchemaDocument(schema or {}).names())
             shared = len(keys & known)
-            score = (shared - len(keys - known), fits(schema, arguments))
+            score = (shared - len(keys - known), fits_schema(schema, arguments))
             if shared and (best is None or score > best):
                 best, chosen = score, name
         return chosen
 
-    def shape(self, tool: str, key: str) -> Shape:
+    def find_parameter(self, tool: str, key: str) -> ParameterSchema:
         """What the tool's schema says about a parameter."""
-        return shape_of(self._schemas.get(tool), key)
+        return find_parameter(self._schemas.get(tool), key)
 
     def fits(self, tool: str, arguments: str) -> bool:
         """Whether the arguments are a JSON object with all that the tool requires."""
-        return fits(self._schemas.get(tool), arguments)
+        return fits_schema(self._schemas.get(tool), arguments)
 
 
 def _keys(arguments: str) -> set[str]:
@@ -125,10 +125,10 @@ def _keys(arguments: str) -> set[str]:
 
 def canonical_id(name: str, index: int | str) -> str:
     """`functions.NAME:N`, the only form of id that Kimi's templates teach its models."""
-    return f"{name if name.startswith(PREFIX) else PREFIX + name}:{index}"
+    return f"{name if name.startswith(FUNCTIONS_PREFIX) else FUNCTIONS_PREFIX + name}:{index}"
 
 
-class Ids:
+class CallIds:
     """Ids for the calls of one choice, each unique in the conversation, all a function of what has been said."""
 
     __slots__ = ("_alphabet", "_calls", "_seed", "_used")
@@ -141,16 +141,16 @@ class Ids:
         self._alphabet = alphabet
         self._seed = seed
 
-    def copy(self) -> Ids:
+    def copy(self) -> CallIds:
         """Ids that go on from here by themselves: of calls that may turn out to be none."""
-        return Ids(self._used, self._calls, self._alphabet, self._seed)
+        return CallIds(self._used, self._calls, self._alphabet, self._seed)
 
-    def taken(self, id_: str) -> None:
+    def add_used(self, id_: str) -> None:
         """A native call has this id."""
         self._use(id_)
         self._calls += 1
 
-    def of(self, header: Header, name: str, canonical: bool) -> tuple[str, bool]:
+    def assign(self, header: CallHeader, name: str, canonical: bool) -> tuple[str, bool]:
         """The call's id, and whether it is the model's own."""
         own = header.id or (canonical_id(name, header.index) if header.index else "")
         id_ = own
@@ -173,7 +173,7 @@ class Ids:
         self._used.add(id_)
 
     def _legal(self, id_: str) -> str:
-        return id_ if self._alphabet is None else rename(id_, self._alphabet)
+        return id_ if self._alphabet is None else fit_alphabet(id_, self._alphabet)
 
 
 # --- Kimi's ids in a request: every call and its result, in order, as `functions.NAME:N`

@@ -8,23 +8,23 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.filters.raw_tools.names import Header, Ids, Tools
+from dragoman.filters.raw_tools.names import CallHeader, CallIds, DeclaredTools
 from dragoman.filters.raw_tools.prose import Quotation
 from dragoman.filters.raw_tools.table import Table
 
 
-class Carrier(Enum):
+class Channel(Enum):
     """Whether a model gave something as text or as reasoning."""
 
     TEXT = "text"
     REASONING = "reasoning"
 
 
-class Said(Struct, frozen=True, gc=False):
+class TextOutput(Struct, frozen=True, gc=False):
     """Text or reasoning. `written`: the model wrote this reasoning into its text."""
 
     text: str
-    carrier: Carrier
+    channel: Channel
     written: bool = False
 
 
@@ -32,7 +32,7 @@ class CallStarted(Struct, frozen=True, gc=False):
     id: str
     name: str
     table: str
-    carrier: Carrier
+    channel: Channel
 
 
 class Arguments(Struct, frozen=True, gc=False):
@@ -50,10 +50,10 @@ class Remark(Struct, frozen=True, gc=False):
     detail: str
 
 
-Output: TypeAlias = Said | CallStarted | Arguments | CallEnded | Remark
+Output: TypeAlias = TextOutput | CallStarted | Arguments | CallEnded | Remark
 
 
-class Found(Struct, frozen=True, omit_defaults=True):
+class ParsedItem(Struct, frozen=True, omit_defaults=True):
     """One thing that the engine found, in reading order."""
 
     kind: str  # text, reasoning, call, remark
@@ -66,27 +66,27 @@ class Found(Struct, frozen=True, omit_defaults=True):
     rule: str = ""
 
 
-def joined(outputs: Iterable[Output]) -> Iterator[Found]:
+def merge_outputs(outputs: Iterable[Output]) -> Iterator[ParsedItem]:
     """Yield what was found, each text and each call as one, however they came."""
-    said, carrier = "", ""
-    call, written = Found("call"), ""
+    said, channel = "", ""
+    call, written = ParsedItem("call"), ""
     for output in outputs:
-        if said and not (isinstance(output, Said) and output.carrier.value == carrier):
-            yield Found(carrier, text=said)
+        if said and not (isinstance(output, TextOutput) and output.channel.value == channel):
+            yield ParsedItem(channel, text=said)
             said = ""
         match output:
-            case Said():
-                said, carrier = said + output.text, output.carrier.value
+            case TextOutput():
+                said, channel = said + output.text, output.channel.value
             case CallStarted():
-                call, written = Found("call", id=output.id, name=output.name, table=output.table), ""
+                call, written = ParsedItem("call", id=output.id, name=output.name, table=output.table), ""
             case Arguments():
                 written += output.text
             case CallEnded(complete=complete):
                 yield structs.replace(call, arguments=written, complete=complete)
             case Remark():
-                yield Found("remark", text=output.detail, rule=output.rule)
+                yield ParsedItem("remark", text=output.detail, rule=output.rule)
     if said:
-        yield Found(carrier, text=said)
+        yield ParsedItem(channel, text=said)
 
 
 # --- One call while it is read: it streams, or it waits for its name or its end
@@ -95,17 +95,19 @@ def joined(outputs: Iterable[Output]) -> Iterator[Found]:
 Mode: TypeAlias = Literal["live", "buffered"]
 
 
-class Call:
+class PendingCall:
     """A call that is being read. Before it has started its arguments are kept; after that they go out at once."""
 
-    __slots__ = ("_header", "_muted", "_pieces", "_tools", "carrier", "drops", "name", "streams", "table")
+    __slots__ = ("_header", "_muted", "_pieces", "_tools", "channel", "is_dropped", "is_streaming", "name", "table")
 
-    def __init__(self, table: Table, header: Header, carrier: Carrier, tools: Tools, *, muted: bool) -> None:
+    def __init__(
+        self, table: Table, header: CallHeader, channel: Channel, tools: DeclaredTools, *, muted: bool
+    ) -> None:
         self.table = table
         self.name = header.name
-        self.carrier = carrier
-        self.streams = False  # what is read goes out at once
-        self.drops = False  # nothing of it goes out: it is certainly a call, and tool_choice is none
+        self.channel = channel
+        self.is_streaming = False  # what is read goes out at once
+        self.is_dropped = False  # nothing of it goes out: it is certainly a call, and tool_choice is none
         self._header = header
         self._tools = tools
         self._muted = muted
@@ -116,21 +118,21 @@ class Call:
         """What was read so far of a call that waits."""
         return "".join(self._pieces)
 
-    def start(self, ids: Ids, out: list[Output]) -> None:
+    def start(self, ids: CallIds, out: list[Output]) -> None:
         """Tell that it begins, and what was read of it so far."""
-        id_, own = ids.of(self._header, self.name, self.table.numbered)
-        out.append(CallStarted(id_, self.name, self.table.name, self.carrier))
+        id_, own = ids.assign(self._header, self.name, self.table.numbered)
+        out.append(CallStarted(id_, self.name, self.table.name, self.channel))
         if not own and self.table.numbered:
             out.append(Remark("id_minted", f"the call of {self.name} had no id of its own that is free; it is {id_}"))
-        self.streams = True
+        self.is_streaming = True
         if self._pieces:
             out.append(Arguments("".join(self._pieces)))
             self._pieces = []
 
     def write(self, piece: str, out: list[Output]) -> None:
-        if self.streams:
+        if self.is_streaming:
             out.append(Arguments(piece))
-        elif not self.drops:
+        elif not self.is_dropped:
             self._pieces.append(piece)
 
     def infer(self, out: list[Output]) -> bool:
@@ -157,7 +159,7 @@ class Call:
 # --- Hold: text from a marker on, as long as it is not certain whether it is a call
 
 
-class Hold:
+class HeldText:
     """All that was read since a marker. In the end `raw` goes out as text, or `out` instead of it.
 
     `quotation`: something was open before the marker; if it is closed after the calls, they are text.
@@ -174,7 +176,7 @@ class Hold:
         self.line = ""  # since the last line end or call, where a quotation may be closed
         self.calls = 0
         self.fits = True  # every call so far may count though it is quoted or bare
-        self.before: tuple[Ids, int, int] | None = None  # what a call changes, to go back to if it is text
+        self.saved_state: tuple[CallIds, int, int] | None = None  # what a call changes, to go back to if it is text
         self._raw: list[str] = []  # of texts before this one
         self._size = 0
         self._begin = begin  # where it begins in the text that is read now
@@ -186,7 +188,7 @@ class Hold:
         return self._body >= 0
 
     @property
-    def counts(self) -> bool:
+    def is_certain(self) -> bool:
         """Whether what was read are calls beyond doubt."""
         return self.calls > 0 and self.fits
 
@@ -214,17 +216,17 @@ class Hold:
         return self._size
 
     @property
-    def at_once(self) -> int | None:
+    def start_in_text(self) -> int | None:
         """Where all that is held begins in the text that is read now; None if it began in a text before."""
         return None if self._raw else self._begin
 
-    def settled(self) -> list[Output]:
+    def all_outputs(self) -> list[Output]:
         """What goes out if it is a call: the outputs, and a remark for everything that does not."""
-        remarks: list[Output] = [stray(literal) for literal in self.strays]
+        remarks: list[Output] = [stray_remark(literal) for literal in self.strays]
         if self.noise:
             remarks.append(Remark("noise", "text between the markers of a section was left out"))
         return [*remarks, *self.out]
 
 
-def stray(literal: str) -> Remark:
+def stray_remark(literal: str) -> Remark:
     return Remark("stray_marker", f"{literal} stood on its own and was removed")

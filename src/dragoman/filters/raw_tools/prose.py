@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 SENTENCE_ENDS = ".!?…。！？"
-ENDS = SENTENCE_ENDS + ":："  # after these a tag may follow at once
+CLAUSE_ENDS = SENTENCE_ENDS + ":："  # after these a tag may follow at once
 _BLANK = " \t\r\n"
 _FENCE = re.compile(r"[ \t>]*(?:[-*+]|\d+[.)])?[ \t]*(`{3,}|~{3,})([^\n]*)")
 _CLOSING = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t\r]*")
@@ -30,7 +30,7 @@ _BLOCKQUOTE = re.compile(r" {0,3}>")
 _ROW = re.compile(r" {0,3}\||[^|`]*[^|`\s] \| ")
 _CLOSING_MARKS = {"|": r"(?<=[\s\]})>])\|(?=\s|\Z)"}  # bars are part of many markers, too
 _HEAD, _TAIL = 80, 24
-MANY = 64  # pieces: each takes more than its text, and every open stream has some
+MOST_PIECES = 64  # pieces: each takes more than its text, and every open stream has some
 
 
 class Quotation(Struct, frozen=True):
@@ -97,19 +97,19 @@ class Prose:
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
-        self.fresh()
+        self.reset()
 
     def add(self, text: str) -> None:
         self.pieces.append(text)
         body = text.rstrip(_BLANK)
         if body:
-            self.begins, self.line_ends = body[-1] in ENDS, 0
+            self.begins, self.line_ends = body[-1] in CLAUSE_ENDS, 0
         self.line_ends += text.count("\n", len(body))
         self.begins = self.begins or self.line_ends > 1
-        if len(self.pieces) > MANY:
-            self.settle()
+        if len(self.pieces) > MOST_PIECES:
+            self.parse_pieces()
 
-    def fresh(self) -> None:
+    def reset(self) -> None:
         """Forget everything: a call has ended here, and what follows begins anew."""
         self.pieces.clear()
         self.begins = True  # a header without its marker may begin here: after a sentence or an empty line
@@ -118,7 +118,7 @@ class Prose:
         self._paragraph_quotes = False
         self._line("")
 
-    def settle(self) -> None:
+    def parse_pieces(self) -> None:
         """Read the pieces."""
         first, *more = "".join(self.pieces).split("\n")
         self.pieces.clear()
@@ -130,7 +130,7 @@ class Prose:
 
     def quotation(self) -> Quotation | None:
         """Return what is open around a special token that comes next, if anything."""
-        self.settle()
+        self.parse_pieces()
         if self._fence:
             return None if self._closes() else Quotation("fence", self._fence)
         if self._plain or not self._size:
@@ -141,7 +141,7 @@ class Prose:
             return Quotation("inline", f"</{tag[1]}>")
         if _ROW.match(self._head):
             return Quotation("inline", "|")
-        if (_BLOCKQUOTE.match(self._head) and self._tail.rstrip()[-1:] not in ENDS) or (
+        if (_BLOCKQUOTE.match(self._head) and self._tail.rstrip()[-1:] not in CLAUSE_ENDS) or (
             self._size < _HEAD and _INDENTED.fullmatch(self._head)
         ):
             return Quotation("block")
@@ -152,7 +152,7 @@ class Prose:
 
         It counts first in its line and not indented like code, or after a sentence.
         """
-        self.settle()
+        self.parse_pieces()
         if self._fence:
             return self._closes()
         if self._quote() or self._paragraph_quotes:
@@ -162,7 +162,7 @@ class Prose:
         before = self._tail.rstrip(" \t")
         if re.search(r"\d:\Z", before):  # a line of a log or of grep
             return False
-        if before[-1:] and (before[-1] in SENTENCE_ENDS or (before[-1] in ENDS and before == self._tail)):
+        if before[-1:] and (before[-1] in SENTENCE_ENDS or (before[-1] in CLAUSE_ENDS and before == self._tail)):
             return _BLOCKQUOTE.match(self._head) is None and _ROW.match(self._head) is None
         if before.endswith("</think>"):
             return True
@@ -174,7 +174,7 @@ class Prose:
         self._fence = ""
         self._plain = True
 
-    def quotes_a_tag(self) -> None:
+    def record_quoted_tag(self) -> None:
         """Note that a tag was taken for a quotation: so are the others of its paragraph."""
         if not self._fence and not self._open:  # those end by themselves
             self._paragraph_quotes = True
@@ -262,7 +262,7 @@ class Prose:
         return found is not None and self._size <= _HEAD and found[1].startswith(self._fence)
 
 
-class Headless:
+class HeadlessFinder:
     """Finds `[functions.]NAME[:COUNT]` of a declared tool at the end of a text, or what may still become one.
 
     Some providers remove the markers before it, so that only the marker after it says that it was a header.
@@ -280,7 +280,7 @@ class Headless:
         if run is None:
             return end
         first = begin + run.start()
-        places = [first, *(place for place in range(first + 1, end) if text[place - 1] in ENDS)]
+        places = [first, *(place for place in range(first + 1, end) if text[place - 1] in CLAUSE_ENDS)]
         for place in places:
             if self._may_be(text[place:end]) and _begins(text, at, place, before):
                 return place
@@ -304,9 +304,9 @@ class Headless:
 
 
 @lru_cache(64)
-def headless_of(names: tuple[str, ...]) -> Headless:
+def headless_finder(names: tuple[str, ...]) -> HeadlessFinder:
     """The tools of a conversation are the same in every turn."""
-    return Headless(names)
+    return HeadlessFinder(names)
 
 
 def _begins(text: str, at: int, place: int, before: Prose) -> bool:
@@ -315,5 +315,5 @@ def _begins(text: str, at: int, place: int, before: Prose) -> bool:
         place -= 1
         line_ends += text[place] == "\n"
     if place > at:
-        return line_ends > 1 or text[place - 1] in ENDS
+        return line_ends > 1 or text[place - 1] in CLAUSE_ENDS
     return before.begins or before.line_ends + line_ends > 1

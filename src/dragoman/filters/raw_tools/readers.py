@@ -13,7 +13,7 @@ from typing import Protocol, Self, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.filters.raw_tools.scan import JsonScanner
+from dragoman.filters.raw_tools.json_scanner import JsonScanner
 from dragoman.wire.markers import Markers
 
 # --- Guard: decide whether an end marker inside a string is part of the string or ends the call.
@@ -23,16 +23,16 @@ from dragoman.wire.markers import Markers
 # completes, the marker was text; if the value breaks, or the answer ends, the marker ended the call.
 
 
-AHEAD_LIMIT = 64 * 1024  # characters of look-ahead; a value that is good for longer is believed, markers and all
+LOOKAHEAD_LIMIT = 64 * 1024  # characters of look-ahead; a value that is good for longer is believed, markers and all
 
 
-class Machine(Protocol):
+class ValueScanner(Protocol):
     """Follows one value in text that is cut anywhere and writes it as JSON."""
 
-    quoted: bool  # inside a string
+    in_string: bool  # inside a string
     complete: bool  # the value has ended
-    begun: bool  # more has come than white space and an opening bracket
-    broken: bool  # the text where `read` stopped cannot belong to the value
+    has_begun: bool  # more has come than white space and an opening bracket
+    is_broken: bool  # the text where `read` stopped cannot belong to the value
 
     @property
     def whole(self) -> bool:
@@ -43,7 +43,7 @@ class Machine(Protocol):
         """Read text[at:stop]. Return `stop`, or less where the value is complete or broken."""
         ...
 
-    def within(self, text: str) -> str | None:
+    def take_string(self, text: str) -> str | None:
         """Take the text if all of it is part of the string that the machine is in, and return it as JSON.
 
         None: nothing was taken, `read` has to.
@@ -53,7 +53,7 @@ class Machine(Protocol):
     def copy(self) -> Self: ...
 
 
-class Guard:
+class EndMarkerGuard:
     """Lets a machine read up to the marker that ends its value. `marker` is that marker; it stands where `read` ended.
 
     While `read` looks ahead it returns the position of the marker; it remembers how far it has looked.
@@ -61,11 +61,11 @@ class Guard:
 
     __slots__ = ("_ahead", "_doubtful", "_ends", "_looked", "_written", "machine", "marker")
 
-    def __init__(self, machine: Machine, ends: Markers) -> None:
+    def __init__(self, machine: ValueScanner, ends: Markers) -> None:
         self.machine = machine
         self.marker = ""
         self._ends = ends
-        self._ahead: Machine | None = None  # a copy of the machine that looks ahead
+        self._ahead: ValueScanner | None = None  # a copy of the machine that looks ahead
         self._doubtful = ""  # the marker that may have ended the value
         self._looked = 0  # how far it has looked
         self._written: list[str] = []  # what it wrote
@@ -74,14 +74,14 @@ class Guard:
         """Whether no marker begins in the text from `at`, and none is in doubt: the machine may read it by itself."""
         return self._ahead is None and self._ends.are_absent(text, at)
 
-    def within(self, text: str, at: int) -> str | None:
+    def take_string(self, text: str, at: int) -> str | None:
         """Take the text from `at` if all of it is part of a string, and return it as JSON; None: `read` has to.
 
         The short way for most of a long string.
         """
         if self._ahead is not None or self._ends.find(text, at, False) != (len(text), ""):
             return None
-        return self.machine.within(text[at:] if at else text)
+        return self.machine.take_string(text[at:] if at else text)
 
     def read(self, text: str, at: int, out: list[str], final: bool) -> int:
         """Return how far the text certainly belongs to the value. With `final` no more text comes."""
@@ -92,29 +92,29 @@ class Guard:
                     return at
             start, marker = self._ends.find(text, at, final)
             at = self.machine.read(text, at, start, out)
-            if self.machine.complete or self.machine.broken or not marker:
+            if self.machine.complete or self.machine.is_broken or not marker:
                 return at
-            if not self.machine.quoted:
+            if not self.machine.in_string:
                 self.marker = marker
                 return at
             self._ahead, self._doubtful, self._looked, self._written = self.machine.copy(), marker, 0, []
 
-    def _look(self, ahead: Machine, text: str, at: int, out: list[str], final: bool) -> tuple[int, bool]:
+    def _look(self, ahead: ValueScanner, text: str, at: int, out: list[str], final: bool) -> tuple[int, bool]:
         """Look ahead from the doubtful marker at the position; return how far the value goes, and if it goes on."""
-        limit = at + AHEAD_LIMIT
+        limit = at + LOOKAHEAD_LIMIT
         stop = min(len(text), limit)
         end = ahead.read(text, at + self._looked, stop, self._written)
         self._looked = end - at
-        if ahead.complete or (end == limit and not ahead.broken):
+        if ahead.complete or (end == limit and not ahead.is_broken):
             self.machine, self._ahead = ahead, None
             out.extend(self._written)
             return end, not ahead.complete
-        if ahead.broken or final:
+        if ahead.is_broken or final:
             self.marker, self._ahead = self._doubtful, None
         return at, False
 
 
-BLANK = " \t\r\n"
+WHITE_SPACE = " \t\r\n"
 LIMIT = 1024  # characters of a header, a tag or a run of white space that may be held
 # characters of a call, or of a value that has to be whole, that may be held (docs/decisions/raw_tools.md#d22)
 HELD_LIMIT = 1024 * 1024
@@ -136,7 +136,7 @@ class EndOfCall(Struct, frozen=True, gc=False):
 Piece: TypeAlias = str | NamedCall | EndOfCall
 
 
-class Reader(Protocol):
+class BodyReader(Protocol):
     """Reads one call, or all calls of a section where the body names them (`CallsReader`)."""
 
     over: bool  # the end marker was read, or what ends the call stands at the position that was returned
@@ -165,7 +165,7 @@ class Reader(Protocol):
         ...
 
 
-class Blanks:
+class TrailingSpace:
     """Passes text on but for white space at its end, which may turn out to be the white space before a marker."""
 
     __slots__ = ("_held", "said")
@@ -174,11 +174,11 @@ class Blanks:
         self._held = ""
         self.said = False
 
-    def write(self, piece: str, quoted: bool, out: list[Piece]) -> None:
+    def write(self, piece: str, in_string: bool, out: list[Piece]) -> None:
         if self._held:
             piece, self._held = self._held + piece, ""
-        if not quoted and piece and piece[-1] in BLANK:
-            body = piece.rstrip(BLANK)
+        if not in_string and piece and piece[-1] in WHITE_SPACE:
+            body = piece.rstrip(WHITE_SPACE)
             self._held = piece[len(body) :]
             while len(self._held) > LIMIT:
                 body, self._held = body + self._held[:LIMIT], self._held[LIMIT:]
@@ -191,7 +191,7 @@ class Blanks:
 _STARTS = '{["-0123456789tfn'  # what a JSON value can begin with
 
 
-class JsonBody:
+class JsonReader:
     """JSON between markers, passed on byte for byte.
 
     The text is followed as JSON as long as it is well-formed; guard.py says what a marker inside a string means. As
@@ -207,10 +207,10 @@ class JsonBody:
         self._closes = closes  # those that are part of it
         self._drops = drops  # those that say nothing
         self._self_closing = self_closing  # the call ends where its JSON ends
-        self._guard = Guard(JsonScanner(), ends)
+        self._guard = EndMarkerGuard(JsonScanner(), ends)
         self._trusted: bool | None = None  # None: nothing but white space has come
         self._json = False  # it began as JSON; other arguments are a text, which is no broken JSON
-        self._blanks = Blanks()
+        self._blanks = TrailingSpace()
 
     @property
     def closed(self) -> bool:
@@ -225,14 +225,14 @@ class JsonBody:
     def read(self, text: str, at: int, out: list[Piece]) -> int:
         if not self._trusted:
             return self._read(text, at, out, False)
-        piece = self._guard.within(text, at)
+        piece = self._guard.take_string(text, at)
         if piece is not None:
             self._blanks.write(piece, True, out)
             return len(text)
         if not self.closed and self._guard.is_clear(text, at):
             machine = self._guard.machine
             end = machine.read(text, at, len(text), [])
-            self._blanks.write(text[at:end], machine.quoted, out)
+            self._blanks.write(text[at:end], machine.in_string, out)
             if end == len(text) and not machine.complete:
                 return end
             self.over = machine.complete and self._self_closing
@@ -242,7 +242,7 @@ class JsonBody:
         return self._read(text, at, out, False)
 
     def finish(self, text: str, at: int, out: list[Piece]) -> int:
-        if not self.over and self.closed and self._markers.match(text, skip_blank(text, at), False) == "":
+        if not self.over and self.closed and self._markers.match(text, skip_white_space(text, at), False) == "":
             return len(text)  # nothing, or half of the end marker
         return self._read(text, at, out, True)
 
@@ -263,7 +263,7 @@ class JsonBody:
     def _next(self, text: str, at: int, out: list[Piece], final: bool) -> tuple[int, str]:
         """Pass the text on up to the next marker; return where it stands, and the marker, if it is all there."""
         if self._trusted is None:
-            at = skip_blank(text, at)
+            at = skip_white_space(text, at)
             if at == len(text):
                 return at, ""
             marker = self._markers.match(text, at, final)
@@ -286,14 +286,14 @@ class JsonBody:
             value: list[str] = []
             at = guard.read(text, at, value, final)
             machine = guard.machine
-            self._blanks.write("".join(value), machine.quoted, out)
-            if guard.marker or not (machine.complete or machine.broken):
+            self._blanks.write("".join(value), machine.in_string, out)
+            if guard.marker or not (machine.complete or machine.is_broken):
                 return at, guard.marker
             self.over = machine.complete and self._self_closing
             if self.over:
                 return at, ""
         if self.closed:
-            start = skip_blank(text, at)
+            start = skip_white_space(text, at)
             self._blanks.write(text[at:start], False, out)
             at = start
         return at, "" if at == len(text) else self._markers.match(text, at, final)
@@ -302,7 +302,7 @@ class JsonBody:
 _SKIP = re.compile(r"[ \t\r\n]*+").match
 
 
-def skip_blank(text: str, at: int) -> int:
+def skip_white_space(text: str, at: int) -> int:
     """Where the white space that begins at the position ends."""
     return _SKIP(text, at).end()  # type: ignore[union-attr]  # it matches the empty text, too
 
@@ -321,7 +321,7 @@ class CallsReader:
     """
 
     def __init__(
-        self, ends: Markers, closes: frozenset[str], first: Step, after: Step, machine: Callable[[], Machine]
+        self, ends: Markers, closes: frozenset[str], first: Step, after: Step, machine: Callable[[], ValueScanner]
     ) -> None:
         self.over = False
         self.failed = self.junk = False
@@ -339,9 +339,9 @@ class CallsReader:
 
     def _next_call(self, text: str, at: int, separators: str) -> int | None:
         """Return where text after a call and a separator begins; None if it has not come, or is too far away."""
-        here = skip_blank(text, at)
+        here = skip_white_space(text, at)
         if here < len(text) and text[here] in separators:
-            here = skip_blank(text, here + 1)
+            here = skip_white_space(text, here + 1)
         if here - at > LIMIT:
             self.over = True
             return None
@@ -356,7 +356,7 @@ class CallsReader:
         self._tool = ""
         self._held: list[str] = []  # arguments that wait for the name, or for their end
         self._flows = False  # the arguments go out as they come
-        self._guard = Guard(self._machine(), self._ends)
+        self._guard = EndMarkerGuard(self._machine(), self._ends)
 
     @property
     def closed(self) -> bool:
@@ -367,7 +367,7 @@ class CallsReader:
         return not self._broke
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
-        piece = self._guard.within(text, at) if self._flows else None
+        piece = self._guard.take_string(text, at) if self._flows else None
         if piece is not None:
             out.append(piece)
             return len(text)
@@ -398,7 +398,7 @@ class CallsReader:
         return moved
 
     def finish(self, text: str, at: int, out: list[Piece]) -> int:
-        here = skip_blank(text, at)
+        here = skip_white_space(text, at)
         if self.closed and here < len(text) and self._ends.match(text, here, False) == "":
             self.over = True
             return len(text)  # half of the end marker
@@ -447,7 +447,7 @@ class CallsReader:
 
     def _at_end(self, text: str, at: int, out: list[Piece]) -> int:
         """After all calls: the end marker, which may be missing."""
-        here = skip_blank(text, at)
+        here = skip_white_space(text, at)
         if here - at > LIMIT or not self._ends.markers:
             self.over = True
         elif here < len(text):

@@ -38,7 +38,7 @@ def type_named(word: str) -> str:
     return word if word in _TYPES else ""
 
 
-def type_of(value: Json) -> str:
+def json_type(value: Json) -> str:
     """Return the JSON type of a value; a float without a fraction is an integer."""
     match value:
         case bool():
@@ -57,7 +57,7 @@ def type_of(value: Json) -> str:
             return "null"
 
 
-class Document:
+class SchemaDocument:
     """A schema with its definitions.
 
     It keeps what it has worked out, by the identity of the parts of the schema. They, and the schemas that are made
@@ -140,7 +140,7 @@ class Document:
         allowed = _typed(schema.get("type"))
         values = _enumerated(schema)
         if values is not None:
-            allowed = _both(allowed, frozenset(type_of(value) for value in values))
+            allowed = _both(allowed, frozenset(json_type(value) for value in values))
         for word in ("anyOf", "oneOf"):
             if isinstance(parts := schema.get(word), list):
                 allowed = _both(allowed, _either(self.kinds(part, depth) for part in parts))

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dragoman.filters.raw_tools.base import AFTER, BODY, HEADER, PROSE, SECTION, STRAY, EngineBase
-from dragoman.filters.raw_tools.bodies import reader_of
-from dragoman.filters.raw_tools.grammar import Cut, Opening, Role, Verdict
-from dragoman.filters.raw_tools.names import Header
-from dragoman.filters.raw_tools.outputs import Call, Hold, stray
-from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT, EndOfCall, NamedCall, Piece, skip_blank
+from dragoman.filters.raw_tools.bodies import make_reader
+from dragoman.filters.raw_tools.engine_base import AFTER, BODY, HEADER, PROSE, SECTION, STRAY, EngineBase
+from dragoman.filters.raw_tools.grammar import HeaderMatch, HeaderStatus, InterruptedHeader, MarkerRole
+from dragoman.filters.raw_tools.names import CallHeader
+from dragoman.filters.raw_tools.outputs import HeldText, PendingCall, stray_remark
+from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT, EndOfCall, NamedCall, Piece, skip_white_space
 from dragoman.filters.raw_tools.table import Table
-from dragoman.filters.raw_tools.values import Shape
+from dragoman.filters.raw_tools.values import ParameterSchema
 
 _WINDOW = LIMIT + 64  # a header and the longest marker after it
 _LONG_SECTION = f"more than {LIMIT} characters in a section, and no call"
 
 
-class Sections(EngineBase):
+class SectionStates(EngineBase):
     """SECTION, HEADER and BODY."""
 
     def _section(self, text: str, at: int, final: bool) -> int:
         table = self._table
         assert table is not None
-        start, literal = self._grammar.marks(table).section.find(text, at, False)
+        start, literal = self._grammar.table_markers(table).section.find(text, at, False)
         noise = text[at:start].strip()
         hold = self._hold
         if hold is not None and hold.quotation is not None and noise:
@@ -50,13 +50,13 @@ class Sections(EngineBase):
 
     def _in_section_at(self, text: str, at: int, start: int, literal: str) -> int:
         noise, end = text[at:start], start + len(literal)
-        body = self._grammar.bodies.get(literal)
+        body = self._grammar.tables_by_header_end.get(literal)
         hold = self._hold
         if body is not None and self._tools.declares(noise):
             if hold is None:
                 self._start_hold(at)
             self._begin_body(body, end)
-            self._begin_call(body, self._tools.header(noise), in_section=True)
+            self._begin_call(body, self._tools.parse_header(noise), in_section=True)
             return end
         if noise.strip():
             if hold is not None:
@@ -66,12 +66,12 @@ class Sections(EngineBase):
             else:
                 self._remark("noise", "text between the calls of a section was left out")
         role = self._grammar.roles[literal]
-        if role is Role.CALL:
+        if role is MarkerRole.CALL:
             if hold is None:
                 self._start_hold(start)
             self._opener, self._state, self._in_section = literal, HEADER, True
             return start
-        if role is Role.SECTION_END:
+        if role is MarkerRole.SECTION_END:
             self._in_section = False
             if hold is None or hold.calls:
                 self._leave()
@@ -80,34 +80,34 @@ class Sections(EngineBase):
             else:
                 self._state = STRAY
             return end
-        if role is Role.SECTION and hold is not None and hold.noise:  # text about sections, and then one
+        if role is MarkerRole.SECTION and hold is not None and hold.noise:  # text about sections, and then one
             self._in_section = False
             self._give_back(start)
             return start
-        if role is Role.SECTION:
+        if role is MarkerRole.SECTION:
             self._in_section = True
         elif hold is None:
-            self._out.append(stray(literal))
+            self._out.append(stray_remark(literal))
         else:
             hold.strays.append(literal)
         return end
 
     def _header(self, text: str, at: int, final: bool) -> int:
         view = text[at : at + _WINDOW]
-        verdict: Opening | Cut | Verdict = Verdict.NO
+        match: HeaderMatch | InterruptedHeader | HeaderStatus = HeaderStatus.NO_HEADER
         for table in self._tables_of_opener():
-            verdict = self._grammar.open(view, self._opener, table)
-            if isinstance(verdict, Opening) and not verdict.is_meant(self._auto, self._tools):
-                verdict = Verdict.NO
-            if verdict is not Verdict.NO:
+            match = self._grammar.parse_header(view, self._opener, table)
+            if isinstance(match, HeaderMatch) and not match.is_plausible(self._auto, self._tools):
+                match = HeaderStatus.NO_HEADER
+            if match is not HeaderStatus.NO_HEADER:
                 break
-        if verdict is Verdict.MORE and not final and len(view) < _WINDOW:
+        if match is HeaderStatus.INCOMPLETE and not final and len(view) < _WINDOW:
             return at
-        if isinstance(verdict, Opening):
-            return self._open(verdict, text, at)
-        if isinstance(verdict, Cut):
-            return self._cut_header(at + verdict.size)
-        if verdict is Verdict.MORE and self._opener and not self._grammar.is_tag(self._opener):
+        if isinstance(match, HeaderMatch):
+            return self._open(match, text, at)
+        if isinstance(match, InterruptedHeader):
+            return self._cut_header(at + match.size)
+        if match is HeaderStatus.INCOMPLETE and self._opener and not self._grammar.is_tag(self._opener):
             if len(view) < _WINDOW:  # and it is final
                 return self._unfinished_header(len(text))
             end = at + len(self._opener) + LIMIT
@@ -119,7 +119,7 @@ class Sections(EngineBase):
 
     def _tables_of_opener(self) -> Iterable[Table]:
         """The tables that the opener may belong to; first that of the section we are in."""
-        tables = self._grammar.claims[self._opener] if self._opener else self._grammar.starts
+        tables = self._grammar.tables_by_opener[self._opener] if self._opener else self._grammar.start_tables
         section = self._tag_section
         if section is None or section not in tables:
             return tables
@@ -143,25 +143,25 @@ class Sections(EngineBase):
             self._leave()
         return end
 
-    def _open(self, opening: Opening, text: str, at: int) -> int:
-        table, end = opening.table, at + opening.size
+    def _open(self, match: HeaderMatch, text: str, at: int) -> int:
+        table, end = match.table, at + match.size
         if table.numbered:
-            header = self._tools.header(opening.written)
+            header = self._tools.parse_header(match.written)
         else:
-            header = Header(self._tools.name(opening.written) if opening.written else "", id=opening.id)
-        if opening.bodiless and not header.name:
+            header = CallHeader(self._tools.canonical_name(match.written) if match.written else "", id=match.id)
+        if match.has_no_body and not header.name:
             return self._cut_header(end)
-        if opening.in_section:
+        if match.in_section:
             self._tag_section = table
-        in_section = self._in_section or opening.in_section or self._tag_section is table
+        in_section = self._in_section or match.in_section or self._tag_section is table
         self._begin_body(table, end)
-        if opening.empty and self._auto and self._hold is not None:
+        if match.empty and self._auto and self._hold is not None:
             self._hold.strict = True
         if table.names_tool:
             self._begin_call(table, header, in_section=in_section)
         elif self._auto and table.at_start and self._hold is not None:
             self._hold.strict = True
-        if opening.bodiless and self._call is not None:
+        if match.has_no_body and self._call is not None:
             self._call.write("{}", self._out)
             self._end_call(True, True)
             self._end_body(end)
@@ -171,7 +171,7 @@ class Sections(EngineBase):
         self._table, self._state = table, BODY
         if self._hold is not None:
             self._hold.begin_body(at)
-        self._reader = reader_of(table, self._shape, self._accepts)
+        self._reader = make_reader(table, self._shape, self._accepts)
 
     def _accepts(self, name: str) -> bool:
         """Whether a name that a body gives may be a tool's."""
@@ -179,31 +179,31 @@ class Sections(EngineBase):
         doubtful = table is not None and not table.special and (self._auto or (table.unmarked and self._tools.names))
         return bool(name) and (not doubtful or self._tools.resolve(name) is not None)
 
-    def _shape(self, tool: str, key: str) -> Shape:
+    def _shape(self, tool: str, key: str) -> ParameterSchema:
         name = tool or (self._call.name if self._call is not None else "")
-        return self._tools.shape(self._tools.resolve(name) or name, key)
+        return self._tools.find_parameter(self._tools.resolve(name) or name, key)
 
-    def _begin_call(self, table: Table, header: Header, *, in_section: bool) -> None:
+    def _begin_call(self, table: Table, header: CallHeader, *, in_section: bool) -> None:
         hold = self._hold
         if hold is not None and self._auto and table.section_begin and not in_section:
             hold.strict = True
-        self._call = Call(table, header, self._speaks, self._tools, muted=self._muted)
+        self._call = PendingCall(table, header, self._speaks, self._tools, muted=self._muted)
         if hold is not None and (hold.strict or hold.quotation is not None):
-            if hold.before is None:
-                hold.before = self._ids, self._calls, self.completed
+            if hold.saved_state is None:
+                hold.saved_state = self._ids, self._calls, self.completed_calls
                 self._ids = self._ids.copy()
             return
         if table.body == "json":  # others may turn out to be no call by what their body begins with
             self._stream(self._call)
 
-    def _stream(self, call: Call) -> None:
+    def _stream(self, call: PendingCall) -> None:
         """From here on the call goes out as it comes, unless it has to wait for its name or its end."""
         hold = self._hold
         if not call.name or self._buffered or (hold is not None and (hold.strict or hold.quotation is not None)):
             return
         self._commit()
         if self._muted:
-            call.drops = True
+            call.is_dropped = True
         else:
             call.start(self._ids, self._out)
 
@@ -236,7 +236,7 @@ class Sections(EngineBase):
             if type(piece) is str:
                 if call is None:
                     continue
-                if not call.streams:
+                if not call.is_streaming:
                     self._stream(call)
                 call.write(piece, self._out)
             elif isinstance(piece, NamedCall):
@@ -249,7 +249,7 @@ class Sections(EngineBase):
         assert table is not None
         if self._hold is None and self._buffered:
             self._start_hold(at)
-        self._begin_call(table, Header(self._tools.name(named.name), id=named.id), in_section=True)
+        self._begin_call(table, CallHeader(self._tools.canonical_name(named.name), id=named.id), in_section=True)
 
     def _end_call(self, closed: bool, valid: bool) -> None:
         call, self._call = self._call, None
@@ -259,7 +259,7 @@ class Sections(EngineBase):
         if hold is not None:
             hold.calls += 1
             hold.fits = hold.fits and closed and valid and self._fits(call)
-        if not call.streams and not self._muted:
+        if not call.is_streaming and not self._muted:
             if not call.name and not call.infer(self._out):
                 self._nameless(hold)
                 return
@@ -273,16 +273,16 @@ class Sections(EngineBase):
         self._calls += 1
         if self._tools.names and self._tools.resolve(call.name) is None:
             self._remark("undeclared", f"the request declares no tool named {call.name}")
-        self.completed += call.end(closed, valid, self._out)
+        self.completed_calls += call.end(closed, valid, self._out)
 
-    def _nameless(self, hold: Hold | None) -> None:
+    def _nameless(self, hold: HeldText | None) -> None:
         if self._auto and hold is not None:  # it is text
             hold.fits, hold.strict = False, True
         else:
             self._remark("nameless", "a call without a name fits no declared tool and was left out")
 
-    def _fits(self, call: Call) -> bool:
-        if call.streams:
+    def _fits(self, call: PendingCall) -> bool:
+        if call.is_streaming:
             return True
         name = call.name or self._tools.infer(call.arguments) or ""
         known = self._tools.resolve(name)
@@ -297,7 +297,7 @@ class Sections(EngineBase):
             self._remark("noise", "text between the parameters of a call was left out")
         hold = self._hold
         if hold is not None and hold.quotation is None:
-            if hold.strict and not hold.counts:
+            if hold.strict and not hold.is_certain:
                 self._in_section = False
                 self._give_back(end, at_end=at_end)
                 return
@@ -330,7 +330,7 @@ _LONGEST_LINE = 256  # characters of a line that are kept
 _LONGEST_QUOTE = 4096  # characters in which a quotation within a line has to be closed
 
 
-class Quotations(Sections):
+class QuotationStates(SectionStates):
     """QUOTE and QUOTED."""
 
     def _quote(self, text: str, at: int, final: bool) -> int:
@@ -378,8 +378,8 @@ class Quotations(Sections):
         """Calls in a block quotation have ended. They are text if other text follows; further calls may follow, too."""
         hold, table = self._hold, self._table
         assert hold is not None and table is not None
-        marks = self._grammar.marks(table)
-        here = skip_blank(text, at)
+        marks = self._grammar.table_markers(table)
+        here = skip_white_space(text, at)
         if here == len(text):
             if final:
                 return self._unquoted(here)
@@ -397,7 +397,7 @@ class Quotations(Sections):
 
     def _may_open(self, literal: str) -> bool:
         """Whether a marker after quoted calls opens another: a special one, or a tag after tags."""
-        if self._grammar.roles.get(literal) not in (Role.CALL, Role.SECTION):
+        if self._grammar.roles.get(literal) not in (MarkerRole.CALL, MarkerRole.SECTION):
             return False
         return self._table is not None and self._grammar.is_tag(literal) is not self._table.special
 
@@ -405,7 +405,7 @@ class Quotations(Sections):
         """Nothing follows the calls of a block quotation: they count if there is no doubt about them."""
         hold = self._hold
         assert hold is not None
-        if not hold.counts:
+        if not hold.is_certain:
             self._give_back(end, at_end=True)
             return end
         hold.quotation = None

@@ -110,7 +110,7 @@ class Table(Struct, frozen=True, kw_only=True):
 # puts a digest of their content into the setting, so that a changed file is another setting and no cache is stale.
 
 
-PREFIX = "file:"
+FILE_PREFIX = "file:"
 _MOST_BYTES = 256 * 1024
 _MOST_TABLES = 64
 _MOST_MARKERS = 64
@@ -136,25 +136,25 @@ class TableFileError(LocalMisuse):
 
 def is_file_choice(choice: str) -> bool:
     """Whether a `raw_tools` setting names a table file."""
-    return choice.startswith(PREFIX)
+    return choice.startswith(FILE_PREFIX)
 
 
 def tables_in(choice: str) -> tuple[Table, ...]:
     """Return the tables of a `file:` setting; a file that was not loaded before is read now. Raises TableFileError."""
     found = _loaded.get(choice)
     if found is None:
-        found = _loaded[choice] = read(Path(choice.removeprefix(PREFIX)).expanduser())
+        found = _loaded[choice] = read(Path(choice.removeprefix(FILE_PREFIX)).expanduser())
     return found
 
 
-def load(path: Path) -> str:
+def load_table_file(path: Path) -> str:
     """Read a table file again and return the setting that stands for this content. Raises TableFileError."""
-    return keep(read(path), str(path))
+    return register_tables(read(path), str(path))
 
 
-def keep(tables: tuple[Table, ...], place: str) -> str:
+def register_tables(tables: tuple[Table, ...], place: str) -> str:
     """Keep tables for `tables_in` and return the setting that names them."""
-    choice = f"{PREFIX}{place}#{sha256(write(tables).encode()).hexdigest()[:12]}"
+    choice = f"{FILE_PREFIX}{place}#{sha256(render_tables(tables).encode()).hexdigest()[:12]}"
     _loaded[choice] = tables
     return choice
 
@@ -169,7 +169,7 @@ def read(path: Path) -> tuple[Table, ...]:
     if len(data) > _MOST_BYTES:
         raise TableFileError(f"{path}: larger than {_MOST_BYTES} bytes; a table file holds a few tables")
     try:
-        return parse(data.decode("utf-8-sig"), str(path))
+        return parse_tables(data.decode("utf-8-sig"), str(path))
     except UnicodeDecodeError:
         raise TableFileError(f"{path}: not UTF-8 text") from None
 
@@ -177,7 +177,7 @@ def read(path: Path) -> tuple[Table, ...]:
 # --- reading
 
 
-def parse(text: str, place: str = "table file") -> tuple[Table, ...]:
+def parse_tables(text: str, place: str = "table file") -> tuple[Table, ...]:
     """Parse the text of a table file. `place` is its name in messages. Raises TableFileError."""
     try:
         tree = tomllib.loads(text)
@@ -290,7 +290,7 @@ def _markers(table: Table) -> Iterable[tuple[str, tuple[str, ...]]]:
 # --- writing
 
 
-def write(tables: Iterable[Table]) -> str:
+def render_tables(tables: Iterable[Table]) -> str:
     """Write tables as a table file. Fields that have their default are left out."""
     return "\n".join(_entry(table) for table in tables)
 

@@ -11,7 +11,14 @@ import re
 import string
 from typing import Any, Literal
 
-from dragoman.filters.raw_tools.families import ATTRIBUTE, THINK_END, attributes, inside, pairs, prefixed
+from dragoman.filters.raw_tools.families import (
+    NAME_HEADER,
+    THINK_END,
+    attribute_table,
+    key_value_table,
+    prefix_pattern,
+    table_named_in_body,
+)
 from dragoman.filters.raw_tools.table import Keys, Markup, Table
 
 # --- Spellings and fields that several rows, or several fields of one row, have in common
@@ -113,7 +120,7 @@ TABLES: tuple[Table, ...] = (
         drops=("<|tool_call_argument_begin|>", "<|tool_arguments_begin|>"),
         numbered=True,
     ),
-    inside(
+    table_named_in_body(
         "hermes",
         "wrapped",
         "<tool_call>",
@@ -123,7 +130,7 @@ TABLES: tuple[Table, ...] = (
         trailing=THINK_END,
         separators=",",
     ),
-    attributes(
+    attribute_table(
         "qwen_coder",
         "function",
         "parameter",
@@ -133,8 +140,10 @@ TABLES: tuple[Table, ...] = (
         models="Qwen3-Coder, Seed-OSS, Step 3.5, MiMo, Nemotron 3",
         trims=True,
     ),
-    inside("granite_tag", "array", "<tool_call>", "</tool_call>", family="granite", models="Granite 3, with a tag"),
-    pairs(
+    table_named_in_body(
+        "granite_tag", "array", "<tool_call>", "</tool_call>", family="granite", models="Granite 3, with a tag"
+    ),
+    key_value_table(
         "glm",
         gap=r"(?:\s|\\n)*",
         models="GLM-4.5 and later",
@@ -142,7 +151,7 @@ TABLES: tuple[Table, ...] = (
         # Models write line ends as a backslash and an n, too.
         header=re.compile(r"\s*(?P<name>[^\s<>{}\"'\\]*)(?:\s|\\n?)*"),
     ),
-    pairs("hy_v3", sections=("tool_calls",), header_end=("<tool_sep>",), models="Hunyuan V3"),
+    key_value_table("hy_v3", sections=("tool_calls",), header_end=("<tool_sep>",), models="Hunyuan V3"),
     Table(
         name="deepseek_v3",
         models="DeepSeek V3, R1",
@@ -185,7 +194,7 @@ TABLES: tuple[Table, ...] = (
             value_stops=_dsml("<", "parameter ", ""),
         ),
     ),
-    attributes(
+    attribute_table(
         "invoke",
         "invoke",
         "parameter",
@@ -193,7 +202,7 @@ TABLES: tuple[Table, ...] = (
         models="MiniMax M2",
         **_INVOKE,
     ),
-    attributes(
+    attribute_table(
         "invoke_prefixed",
         "antml:invoke",
         "antml:parameter",
@@ -201,9 +210,9 @@ TABLES: tuple[Table, ...] = (
         models="models that imitate Claude's own markup",
         **_INVOKE,
     ),
-    attributes("dots", "invoke", "parameter", sections=("dots_function_call",), models="dots.llm", **_INVOKE),
+    attribute_table("dots", "invoke", "parameter", sections=("dots_function_call",), models="dots.llm", **_INVOKE),
     # One call a line, no brackets. Anthropic-style calls begin with the same tag; there a tag follows it.
-    inside("olmo3", "pythonic", "<function_calls>", "</function_calls>", _PYTHON, models="Olmo 3"),
+    table_named_in_body("olmo3", "pythonic", "<function_calls>", "</function_calls>", _PYTHON, models="Olmo 3"),
     Table(
         name="kimi_k3",
         family="kimi",
@@ -251,16 +260,16 @@ TABLES: tuple[Table, ...] = (
         # The last two: a model that forgets one of the prefixes.
         call_begin=(*_m3("<invoke name="), f"<tool_call>\n{_M3}<invoke name=", f"{_M3}<tool_call>\n<invoke name="),
         header_end=(">",),
-        header=ATTRIBUTE,
+        header=NAME_HEADER,
         call_end=_m3("</invoke>"),
         trailing=THINK_END,
         reasoning=(("<mm:think>", "</mm:think>"),),
         tag_prefix=_M3,
     ),
     # Mistral 7B v0.3, Nemo, Large 2407 and others before tokenizer v11
-    inside("mistral_array", "array", "[TOOL_CALLS]", "", "[", models="Mistral before v11", **_MISTRAL),
+    table_named_in_body("mistral_array", "array", "[TOOL_CALLS]", "", "[", models="Mistral before v11", **_MISTRAL),
     # the same models, when they forget the brackets around a single call
-    inside(
+    table_named_in_body(
         "mistral_object",
         "wrapped",
         "[TOOL_CALLS]",
@@ -277,7 +286,7 @@ TABLES: tuple[Table, ...] = (
         call_begin=("[TOOL_CALLS]",),
         header_end=("[ARGS]",),
         header_stop=("{",),
-        header=re.compile(r"\s*(?P<name>[\w.:/-]*)\s*" + prefixed("[CALL_ID]", r"(?P<id>[\w-]*)\s*")),
+        header=re.compile(r"\s*(?P<name>[\w.:/-]*)\s*" + prefix_pattern("[CALL_ID]", r"(?P<id>[\w-]*)\s*")),
         self_closing=True,
         **_MISTRAL,
     ),
@@ -301,7 +310,7 @@ TABLES: tuple[Table, ...] = (
             ("<|return|>", "text"),
         ),
     ),
-    inside(
+    table_named_in_body(
         "llama3_json",
         "wrapped",
         "<|python_tag|>",
@@ -309,8 +318,10 @@ TABLES: tuple[Table, ...] = (
         models="Llama 3.1 and later, with its token",
         **_LLAMA3,
     ),
-    inside("llama3_bare", "wrapped", models="Llama 3.1 and later, without its token", at_start=True, **_LLAMA3),
-    inside(
+    table_named_in_body(
+        "llama3_bare", "wrapped", models="Llama 3.1 and later, without its token", at_start=True, **_LLAMA3
+    ),
+    table_named_in_body(
         "llama3_text",
         "wrapped",
         models="Llama 3.1 and later, without its token, within a text",
@@ -321,7 +332,7 @@ TABLES: tuple[Table, ...] = (
         by_name_only=True,
         **_LLAMA3,
     ),
-    inside(
+    table_named_in_body(
         "llama4_pythonic",
         "pythonic",
         "<|python_start|>",
@@ -331,7 +342,7 @@ TABLES: tuple[Table, ...] = (
         models="Llama 4",
         trailing=("<|eom|>", "<|eot|>"),
     ),
-    inside(
+    table_named_in_body(
         "lfm2_json",
         "array",
         "<|tool_call_start|>",
@@ -342,9 +353,11 @@ TABLES: tuple[Table, ...] = (
         separators=",",
         **_LFM2,
     ),
-    inside("lfm2", "pythonic", "<|tool_call_start|>", "<|tool_call_end|>", _PYTHON, models="LFM2", **_LFM2),
+    table_named_in_body(
+        "lfm2", "pythonic", "<|tool_call_start|>", "<|tool_call_end|>", _PYTHON, models="LFM2", **_LFM2
+    ),
     # Llama 3.2, ToolACE: nothing marks the list, so it is looked for only if it is named, and where an answer begins
-    inside(
+    table_named_in_body(
         "pythonic",
         "pythonic",
         first="[",
@@ -352,7 +365,7 @@ TABLES: tuple[Table, ...] = (
         at_start=True,
         by_name_only=True,
     ),
-    inside(
+    table_named_in_body(
         "gemma4",
         "gemma",
         "<|tool_call>",
@@ -364,7 +377,7 @@ TABLES: tuple[Table, ...] = (
         reasoning=(("<|channel>thought\n", "<channel|>"),),
         string_mark='<|"|>',
     ),
-    inside(
+    table_named_in_body(
         "functiongemma",
         "gemma",
         "<start_function_call>",
@@ -376,10 +389,10 @@ TABLES: tuple[Table, ...] = (
         string_mark="<escape>",
     ),
     # Granite 3.0 (no end marker), Phi-4-mini (with one)
-    inside("granite", "array", "<|tool_call|>", "<|/tool_call|>", special=True, models="Granite 3"),
+    table_named_in_body("granite", "array", "<|tool_call|>", "<|/tool_call|>", special=True, models="Granite 3"),
     # Its opener is an ordinary word, so `auto` does not look for it within a text, only where an answer begins.
-    inside("phi4", "array", "functools", "", "[", models="Phi-4-mini", by_name_only=True),
-    inside(
+    table_named_in_body("phi4", "array", "functools", "", "[", models="Phi-4-mini", by_name_only=True),
+    table_named_in_body(
         "phi4_start",
         "array",
         first=(),
@@ -389,9 +402,11 @@ TABLES: tuple[Table, ...] = (
         at_start=True,
     ),
     # MiniMax M1 writes objects, one a line
-    inside("jamba", "array", "<tool_calls>", "</tool_calls>", models="Jamba, Hunyuan A13B", separators=","),
-    inside("nemotron_deci", "array", "<TOOLCALL>", "</TOOLCALL>", models="Llama-Nemotron"),
-    inside(
+    table_named_in_body(
+        "jamba", "array", "<tool_calls>", "</tool_calls>", models="Jamba, Hunyuan A13B", separators=","
+    ),
+    table_named_in_body("nemotron_deci", "array", "<TOOLCALL>", "</TOOLCALL>", models="Llama-Nemotron"),
+    table_named_in_body(
         "cohere",
         "array",
         "<|START_ACTION|>",
@@ -404,7 +419,7 @@ TABLES: tuple[Table, ...] = (
         keys=Keys(name=("tool_name", "name"), arguments=("parameters", "arguments"), id=("tool_call_id",)),
     ),
     # every object has one member, {"NAME": {arguments}}
-    inside(
+    table_named_in_body(
         "apertus",
         "array",
         "<|tools_prefix|>",
@@ -414,7 +429,7 @@ TABLES: tuple[Table, ...] = (
         reasoning=(("<|inner_prefix|>", "<|inner_suffix|>"),),
         keys=Keys(is_name=True),
     ),
-    inside(
+    table_named_in_body(
         "longcat",
         "wrapped",
         "<longcat_tool_call>",
@@ -425,9 +440,11 @@ TABLES: tuple[Table, ...] = (
         reasoning=(("<longcat_think>", "</longcat_think>"),),
         separators=",",
     ),
-    pairs("longcat_tags", "longcat_", family="longcat", models="LongCat-Flash from 2601 on", trailing=_LONGCAT_END),
+    key_value_table(
+        "longcat_tags", "longcat_", family="longcat", models="LongCat-Flash from 2601 on", trailing=_LONGCAT_END
+    ),
     # An answer that begins with the calls, where the opening marker is missing. Aliases add it to other tables.
-    inside(
+    table_named_in_body(
         "json_start",
         "array",
         models="models that forget the marker before their JSON",
@@ -435,7 +452,7 @@ TABLES: tuple[Table, ...] = (
         at_start=True,
         by_name_only=True,
     ),
-    attributes(  # its bars are DeepSeek's, its underscores are not
+    attribute_table(  # its bars are DeepSeek's, its underscores are not
         "step3",
         "steptml:invoke",
         "steptml:parameter",
@@ -448,5 +465,5 @@ TABLES: tuple[Table, ...] = (
         call_end=("</steptml:invoke><｜tool_call_end｜>", "</steptml:invoke>"),
         stray=("<｜tool_call_end｜>",),
     ),
-    attributes("minicpm5", "function", "param", rf"{_KEY}\s*", models="MiniCPM 5", cdata=True),
+    attribute_table("minicpm5", "function", "param", rf"{_KEY}\s*", models="MiniCPM 5", cdata=True),
 )

@@ -13,11 +13,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
-from dragoman.filters.raw_tools.schemas import Document, type_named, type_of
+from dragoman.filters.raw_tools.schemas import SchemaDocument, json_type, type_named
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-BLANK = " \t\r\n"
+WHITE_SPACE = " \t\r\n"
 # A single parameter of this name that the schema does not have is the arguments as a whole.
 _WRAPPERS = frozenset({"arguments", "input", "parameters", "args"})
 _PYTHON_LIMIT = 128 * 1024  # characters of a Python literal; its syntax tree takes a hundred times as much memory
@@ -36,12 +36,12 @@ _CONTROL = re.compile(r"[\x00-\x1f]")
 _NAMES = {"true": True, "false": False, "null": None}
 
 
-class Shape:
+class ParameterSchema:
     """What a tool's schema says about one value: a parameter, a member of one, an item of one."""
 
     __slots__ = ("_document", "_kinds", "_schema", "_values", "declared", "wrapper")
 
-    def __init__(self, document: Document | None, schema: Json, declared: bool, wrapper: bool = False) -> None:
+    def __init__(self, document: SchemaDocument | None, schema: Json, declared: bool, wrapper: bool = False) -> None:
         self.declared = declared  # whether the schema has this property
         self.wrapper = wrapper  # whether the value, if it is an object and the only one, is the arguments as a whole
         self._document = document
@@ -78,21 +78,21 @@ class Shape:
         """Whether the schema says that the value is neither an object nor an array."""
         return bool(self._kinds) and not self._kinds & {"object", "array"}
 
-    def member(self, key: str) -> Shape:
+    def member(self, key: str) -> ParameterSchema:
         """Return the shape of a member of this object."""
         if self._document is None or self._schema is None:
-            return UNKNOWN
+            return UNKNOWN_PARAMETER
         found = self._document.member(self._schema, key)
         if found is not None:
-            return Shape(self._document, found, True)
-        return Shape(self._document, self._document.other_member(self._schema, key), False)
+            return ParameterSchema(self._document, found, True)
+        return ParameterSchema(self._document, self._document.other_member(self._schema, key), False)
 
-    def item(self, index: int) -> Shape:
+    def item(self, index: int) -> ParameterSchema:
         """Return the shape of an item of this array."""
         if self._document is None or self._schema is None:
-            return UNKNOWN
+            return UNKNOWN_PARAMETER
         found = self._document.item(self._schema, index)
-        return Shape(self._document, found, found is not None)
+        return ParameterSchema(self._document, found, found is not None)
 
     def as_json(self, raw: str, told: str = "") -> str:
         """Return the value as JSON text. `told` is the type that the markup itself names, in its own word."""
@@ -103,16 +103,16 @@ class Shape:
             found = self._listed(raw, hint)
             if found is not None:
                 return found
-        text = raw.strip(BLANK)
+        text = raw.strip(WHITE_SPACE)
         may_be_text = "string" in self._kinds
         if may_be_text and hint == "string":
-            return quoted(raw)
+            return quote_json(raw)
         found = self._found(text, not may_be_text or hint in self._kinds)
         if found is not None:
             return found
         if may_be_text:  # markup that says that its values are JSON may quote a string
-            return text if hint and isinstance(_decoded(text), str) else quoted(raw)
-        return quoted(raw) if _decoded(text) is _NOT_JSON else text
+            return text if hint and isinstance(_decoded(text), str) else quote_json(raw)
+        return quote_json(raw) if _decoded(text) is _NOT_JSON else text
 
     def _found(self, text: str, loose: bool) -> str | None:
         """Return the first reading of the text that is JSON of an allowed type other than string."""
@@ -124,60 +124,62 @@ class Shape:
         return None
 
     def _fits(self, value: Json) -> bool:
-        if type_of(value) not in self._kinds:
+        if json_type(value) not in self._kinds:
             return False
         return self._values is None or any(_same(value, each) for each in self._values)
 
     def _listed(self, raw: str, hint: str) -> str | None:
         """Return the value of the enumeration that is meant, None if it is none of them."""
-        text = raw.strip(BLANK)
+        text = raw.strip(WHITE_SPACE)
         if hint != "string" and (found := self._found(text, loose=True)) is not None:
             return found
         inner = _decoded(text)
         for each in (raw, text, inner):
             if isinstance(each, str) and each in (self._values or ()):
-                return quoted(each)
+                return quote_json(each)
         return self._found(text, loose=True)
 
 
-ShapeOf: TypeAlias = Callable[[str, str], Shape]  # the tool's name as written ("" for the header's), the parameter
+FindParameter: TypeAlias = Callable[
+    [str, str], ParameterSchema
+]  # the tool's name as written ("" for the header's), the parameter
 
-UNKNOWN = Shape(None, None, False)
-_OBJECT = Shape(Document({}), {"type": "object"}, True)
+UNKNOWN_PARAMETER = ParameterSchema(None, None, False)
+_OBJECT = ParameterSchema(SchemaDocument({}), {"type": "object"}, True)
 
 
-def shape_of(schema: Mapping[str, Json] | None, key: str) -> Shape:
+def find_parameter(schema: Mapping[str, Json] | None, key: str) -> ParameterSchema:
     """Return what a tool's schema says about a parameter. None: no schema is known."""
     if schema is None:
-        return UNKNOWN
-    document = Document(schema)
+        return UNKNOWN_PARAMETER
+    document = SchemaDocument(schema)
     found = document.member(document.root, key)
     if found is not None:
-        return Shape(document, found, True)
+        return ParameterSchema(document, found, True)
     other = document.other_member(document.root, key)
-    return Shape(document, other, False, key in _WRAPPERS and other is None and bool(document.names()))
+    return ParameterSchema(document, other, False, key in _WRAPPERS and other is None and bool(document.names()))
 
 
-def fits(schema: Mapping[str, Json] | None, arguments: str) -> bool:
+def fits_schema(schema: Mapping[str, Json] | None, arguments: str) -> bool:
     """Whether a text is a JSON object that has all properties that the schema requires."""
     value = jsonio.object_of(arguments)
-    return value is not None and Document(schema or {}).required() <= value.keys()
+    return value is not None and SchemaDocument(schema or {}).required() <= value.keys()
 
 
 def object_text(raw: str) -> str | None:
     """Return the text of the JSON object that a text is, or holds as a string or Python literal; else None."""
-    return _OBJECT._found(raw.strip(BLANK), True)
+    return _OBJECT._found(raw.strip(WHITE_SPACE), True)
 
 
-def quoted(text: str) -> str:
+def quote_json(text: str) -> str:
     """Return a text as a JSON string."""
     return jsonio.quote(text).decode()
 
 
-def escaped(text: str) -> str:
+def escape_json(text: str) -> str:
     """Return a text as it stands within the quotes of a JSON string."""
     plain = text.isprintable() and '"' not in text and "\\" not in text
-    return text if plain else quoted(text)[1:-1]
+    return text if plain else quote_json(text)[1:-1]
 
 
 # --- readings of a text
@@ -207,13 +209,13 @@ def _hint(told: str) -> str:
 def _untyped(raw: str, hint: str) -> str:
     """Return a value of which no schema is known: the markup decides, else only objects and arrays are JSON."""
     if hint == "string":
-        return quoted(raw)
-    text = raw.strip(BLANK)
+        return quote_json(raw)
+    text = raw.strip(WHITE_SPACE)
     if hint in ("", "json"):
         text = _WORDS.get(text, text) if hint else text
         value = _decoded(text)
-        return text if value is not _NOT_JSON and (hint or isinstance(value, dict | list)) else quoted(raw)
-    return Shape(_OBJECT._document, {"type": hint}, True).as_json(raw)
+        return text if value is not _NOT_JSON and (hint or isinstance(value, dict | list)) else quote_json(raw)
+    return ParameterSchema(_OBJECT._document, {"type": hint}, True).as_json(raw)
 
 
 def _readings(text: str, loose: bool, kinds: frozenset[str]) -> Iterator[str]:
@@ -240,7 +242,7 @@ def _unquoted(text: str, kinds: frozenset[str]) -> Iterator[str]:
         inner = _decoded(_with_escapes(text))
         if not isinstance(inner, str):
             return
-        text = inner.strip(BLANK)
+        text = inner.strip(WHITE_SPACE)
         if text[:1] != '"':
             yield from _readings(text, bool(text), kinds)
             return

@@ -44,7 +44,7 @@ def _result(result: ToolResult, notes: Notes) -> ToolResult:
             case Media():
                 _log(
                     "kiro.result.not_text", part.at.path, result
-                )  # plain_results lifts it out of the result, and says so
+                )  # simplify_results lifts it out of the result, and says so
                 content.append(part)
             case _:
                 content.append(part)

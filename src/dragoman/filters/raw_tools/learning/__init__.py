@@ -9,6 +9,6 @@ verify.py     whether the Table reads the renderings back
 
 from __future__ import annotations
 
-from dragoman.filters.raw_tools.learning.find import CannotLearn, learn
+from dragoman.filters.raw_tools.learning.find_table import CannotLearn, learn
 
 __all__ = ["CannotLearn", "learn"]

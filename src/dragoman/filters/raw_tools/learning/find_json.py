@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from dragoman.filters.raw_tools.families import NOTHING, prefixed
-from dragoman.filters.raw_tools.learning.pieces import Frame, frame_of
+from dragoman.filters.raw_tools.families import EMPTY_HEADER, prefix_pattern
+from dragoman.filters.raw_tools.learning.pieces import CallMarkers, find_markers
 from dragoman.filters.raw_tools.learning.probes import FIRST, SECOND, ProbeCall, call_id
 from dragoman.filters.raw_tools.table import Keys
 from dragoman.wire import jsonio
@@ -21,7 +21,7 @@ QUOTES = "\"'"
 _FENCE = re.compile(r"(?<!\s)\s*+(```\w*+)\s*+\Z")
 
 
-class Value(Struct, frozen=True):
+class JsonSpan(Struct, frozen=True):
     """A JSON value in a text."""
 
     start: int
@@ -29,7 +29,7 @@ class Value(Struct, frozen=True):
     value: Json
 
 
-def values_in(text: str) -> Iterator[Value]:
+def values_in(text: str) -> Iterator[JsonSpan]:
     """Yield the objects and arrays of a text, outer ones only."""
     at = 0
     while at < len(text):
@@ -39,13 +39,13 @@ def values_in(text: str) -> Iterator[Value]:
             except jsonio.JsonError:
                 pass
             else:
-                yield Value(at, end, value)
+                yield JsonSpan(at, end, value)
                 at = end
                 continue
         at += 1
 
 
-def marked(frame: Frame) -> dict[str, Any]:
+def marker_fields(frame: CallMarkers) -> dict[str, Any]:
     """Return the markers of a frame as fields of a table."""
     found = structs.asdict(frame).items()
     return {field: (marker,) for field, marker in found if marker and field != "between"}
@@ -54,16 +54,16 @@ def marked(frame: Frame) -> dict[str, Any]:
 # --- a header, then the arguments
 
 
-def json_after_header(shots: Mapping[str, str]) -> dict[str, Any] | None:
+def json_after_header(probes: Mapping[str, str]) -> dict[str, Any] | None:
     """Kimi K2, DeepSeek V3, Mistral: the name stands before the JSON of the arguments."""
-    text = shots["one"]
+    text = probes["one"]
     first = _arguments(text, FIRST)
     if first is None or FIRST.name not in text[: first.start]:
         return None
     written = _header(text[: first.start], 0, FIRST)
     between = None
-    if "two" in shots:
-        two = shots["two"]
+    if "two" in probes:
+        two = probes["two"]
         left, right = _arguments(two, FIRST), _arguments(two, SECOND)
         if left is None or right is None or right.start < left.end:
             return None
@@ -71,8 +71,8 @@ def json_after_header(shots: Mapping[str, str]) -> dict[str, Any] | None:
     after, drops = _unfenced(text[first.end :], written.after)
     if drops and between is not None:
         between = between.lstrip().removeprefix("```")
-    frame = frame_of(written.before, after, between)
-    fields = marked(structs.replace(frame, call_begin=frame.call_begin.rstrip(QUOTES)))  # they are the header's
+    frame = find_markers(written.before, after, between)
+    fields = marker_fields(structs.replace(frame, call_begin=frame.call_begin.rstrip(QUOTES)))  # they are the header's
     fields.update(_header_fields(written, drops))
     fields.update(body="json")
     if not frame.call_end and not frame.section_end:
@@ -89,7 +89,7 @@ class _Header(Struct, frozen=True):
     has_id: bool = False
 
 
-def _arguments(text: str, call: ProbeCall) -> Value | None:
+def _arguments(text: str, call: ProbeCall) -> JsonSpan | None:
     return next((found for found in values_in(text) if found.value == call.arguments), None)
 
 
@@ -109,7 +109,7 @@ def _header(text: str, number: int, call: ProbeCall) -> _Header:
 def _header_fields(written: _Header, drops: tuple[str, ...]) -> dict[str, Any]:
     fields: dict[str, Any] = {"numbered": True} if written.numbered else {"header": HEADER}
     if written.has_id:
-        rest = prefixed(written.inner.strip(), f"(?P<id>{NAME})")
+        rest = prefix_pattern(written.inner.strip(), f"(?P<id>{NAME})")
         fields["header"] = re.compile(rf"\s*(?P<name>{NAME}){rest}\s*")
     if drops:
         fields.update(header_end=("\n",), drops=drops)
@@ -135,9 +135,9 @@ def _unfenced(after: str, header: str) -> tuple[str, tuple[str, ...]]:
 # --- objects that are calls
 
 
-def call_objects(shots: Mapping[str, str]) -> dict[str, Any] | None:
+def call_objects(probes: Mapping[str, str]) -> dict[str, Any] | None:
     """Hermes, Llama 3, Granite: an object with the name and the arguments, alone or in an array."""
-    text = shots["one"]
+    text = probes["one"]
     found = _holder(text, FIRST)
     if found is None:
         return None
@@ -145,11 +145,11 @@ def call_objects(shots: Mapping[str, str]) -> dict[str, Any] | None:
     if keys is None:
         return None
     array = isinstance(found.value, list)
-    second = _holder(shots.get("two", ""), SECOND)
-    first = _holder(shots.get("two", ""), FIRST)
-    between = shots["two"][first.end : second.start] if first and second and first.end <= second.start else None
-    frame = frame_of(text[: found.start], text[found.end :], between)
-    fields = named_inside(frame, "[" if array else "{")
+    second = _holder(probes.get("two", ""), SECOND)
+    first = _holder(probes.get("two", ""), FIRST)
+    between = probes["two"][first.end : second.start] if first and second and first.end <= second.start else None
+    frame = find_markers(text[: found.start], text[found.end :], between)
+    fields = body_name_fields(frame, "[" if array else "{")
     fields.update(body="array" if array else "wrapped")
     if keys != Keys():
         fields["keys"] = keys
@@ -160,18 +160,18 @@ def call_objects(shots: Mapping[str, str]) -> dict[str, Any] | None:
     return fields
 
 
-def named_inside(frame: Frame, first: str) -> dict[str, Any]:
+def body_name_fields(frame: CallMarkers, first: str) -> dict[str, Any]:
     """Return the fields of a table whose body names its calls and begins with this text."""
     if not frame.call_begin:  # all calls stand between one pair of markers
-        frame = Frame(call_begin=frame.section_begin, call_end=frame.call_end or frame.section_end)
-    fields = marked(frame)
-    fields.update(header=NOTHING, header_stop=(first,))
+        frame = CallMarkers(call_begin=frame.section_begin, call_end=frame.call_end or frame.section_end)
+    fields = marker_fields(frame)
+    fields.update(header=EMPTY_HEADER, header_stop=(first,))
     if not frame.call_begin:
         fields["at_start"] = True
     return fields
 
 
-def _holder(text: str, call: ProbeCall) -> Value | None:
+def _holder(text: str, call: ProbeCall) -> JsonSpan | None:
     """Return the outer JSON value that holds a call."""
     return next((found for found in values_in(text) if _holds(found.value, call.name)), None)
 

@@ -12,13 +12,13 @@ from typing import Any
 from msgspec import Struct
 
 from dragoman.filters.raw_tools.learning.probes import (
-    CONTENT,
+    PROBE_REASONING,
+    PROBE_TEXT,
     PROBES,
-    REASONING,
     ProbeCall,
     Variant,
-    declared,
-    messages,
+    declare_tools,
+    probe_messages,
 )
 
 # A tag, a tag that the text cuts off, a word in square brackets, white space, other characters.
@@ -27,15 +27,15 @@ END_OF_TURN = re.compile(
     r"<[|｜]?(?:eo[mst]\w*|im_end|end|endoftext|end[_▁]of[_▁]\w+)[|｜]?>|</s>|\[EO[ST]\]", re.IGNORECASE
 )
 # A special token, which ordinary text does not contain.
-TOKEN = re.compile(r"<(?=[^<>|｜]*+[|｜])[^<>]*+>|\[/?[A-Z_]++\]")
+SPECIAL_TOKEN = re.compile(r"<(?=[^<>|｜]*+[|｜])[^<>]*+>|\[/?[A-Z_]++\]")
 
 
-def pieces(text: str) -> list[str]:
+def split_text(text: str) -> list[str]:
     """Split a text; the pieces joined are the text."""
     return _PIECE.findall(text)
 
 
-def shared_start(one: Sequence[str], other: Sequence[str]) -> int:
+def count_common_start(one: Sequence[str], other: Sequence[str]) -> int:
     """Return how many pieces two lists have in common at their beginning. White space equals white space."""
     count = 0
     for left, right in zip(one, other, strict=False):
@@ -45,12 +45,12 @@ def shared_start(one: Sequence[str], other: Sequence[str]) -> int:
     return count
 
 
-def shared_end(one: Sequence[str], other: Sequence[str]) -> int:
+def count_common_end(one: Sequence[str], other: Sequence[str]) -> int:
     """Return how many pieces two lists have in common at their end."""
-    return shared_start(one[::-1], other[::-1])
+    return count_common_start(one[::-1], other[::-1])
 
 
-def joined(parts: Sequence[str]) -> str:
+def join_marker(parts: Sequence[str]) -> str:
     """Join pieces to a marker, without the white space around it."""
     return "".join(parts).strip()
 
@@ -60,7 +60,7 @@ def _in_common(one: str, other: str) -> int:
     return next((place for place, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
-def start_in_common(one: str, other: str) -> int:
+def common_start_length(one: str, other: str) -> int:
     """Return the length of the text both begin with; it ends before a tag that only one of them completes."""
     size = _in_common(one, other)
     opened = max(one.rfind("<", 0, size), one.rfind("[", 0, size))
@@ -68,7 +68,7 @@ def start_in_common(one: str, other: str) -> int:
     return opened if opened > closed and _PIECE.match(one, opened) and len(_PIECE.match(one, opened)[0]) > 1 else size  # type: ignore[index]
 
 
-def end_in_common(one: str, other: str) -> int:
+def common_end_length(one: str, other: str) -> int:
     """Return the length of the text both end with; it begins after a tag of which only the end is common."""
     if other and one.endswith(other):
         return len(other)
@@ -86,7 +86,7 @@ def end_in_common(one: str, other: str) -> int:
 _PREFIX = "functions."  # belongs to the name; names are read with and without it
 
 
-class Frame(Struct, frozen=True):
+class CallMarkers(Struct, frozen=True):
     """The markers; "" for one that the format does not have."""
 
     section_begin: str = ""
@@ -96,24 +96,24 @@ class Frame(Struct, frozen=True):
     between: str = ""  # what parts two calls, other than markers
 
 
-def frame_of(before: str, after: str, between: str | None) -> Frame:
+def find_markers(before: str, after: str, between: str | None) -> CallMarkers:
     """Return the markers of a call.
 
     `before` and `after` is what stands before and after the name and the arguments of an only call, `between` what
     stands between those of two calls; None if the template takes only one call an answer.
     """
-    begin, end = _named(pieces(before)), pieces(after)
+    begin, end = _named(split_text(before)), split_text(after)
     if between is None:
-        return _split(Frame(call_begin=joined(begin), call_end=joined(end)), begin, end)
-    middle = _named(pieces(between))
-    ends = shared_start(end, middle)
-    begins = shared_end(begin, middle[ends:])
-    found = Frame(
-        joined(begin[: len(begin) - begins]),
-        joined(begin[len(begin) - begins :]),
-        joined(end[:ends]),
-        joined(end[ends:]),
-        joined(middle[ends : len(middle) - begins]),
+        return _split(CallMarkers(call_begin=join_marker(begin), call_end=join_marker(end)), begin, end)
+    middle = _named(split_text(between))
+    ends = count_common_start(end, middle)
+    begins = count_common_end(begin, middle[ends:])
+    found = CallMarkers(
+        join_marker(begin[: len(begin) - begins]),
+        join_marker(begin[len(begin) - begins :]),
+        join_marker(end[:ends]),
+        join_marker(end[ends:]),
+        join_marker(middle[ends : len(middle) - begins]),
     )
     if found.section_begin or found.section_end:
         return found
@@ -124,11 +124,11 @@ def _named(parts: list[str]) -> list[str]:
     return parts[:-1] if parts and parts[-1] == _PREFIX else parts
 
 
-def _split(found: Frame, begin: list[str], end: list[str]) -> Frame:
+def _split(found: CallMarkers, begin: list[str], end: list[str]) -> CallMarkers:
     """Take the outer pair of tags for a section, where two pairs stand around each call."""
     begin, end = [part for part in begin if not part.isspace()], [part for part in end if not part.isspace()]
     if len(begin) > 1 and len(end) > 1 and end[-1] == f"</{begin[0][1:]}":
-        return Frame(begin[0], joined(begin[1:]), joined(end[:-1]), end[-1], found.between)
+        return CallMarkers(begin[0], join_marker(begin[1:]), join_marker(end[:-1]), end[-1], found.between)
     return found
 
 
@@ -143,7 +143,7 @@ _REASONED = "reasoned"
 _LONGEST = 100_000
 
 
-class Job(Struct, frozen=True):
+class RenderJob(Struct, frozen=True):
     """One conversation to render."""
 
     messages: list[Any]
@@ -151,7 +151,7 @@ class Job(Struct, frozen=True):
     generation_prompt: bool = False
 
 
-class Shots(Struct, frozen=True):
+class ProbeTexts(Struct, frozen=True):
     """The text of the calls of each probe that the template rendered, and the text that ends an answer."""
 
     calls: Mapping[str, str]
@@ -159,28 +159,35 @@ class Shots(Struct, frozen=True):
     reasoning: tuple[str, str] | None = None  # what stands around reasoning
 
 
-def probe_jobs(variant: Variant) -> dict[str, Job]:
-    """Return the conversations that `shots_of` needs, by name."""
-    tools = declared(call for calls in PROBES.values() for call in calls)
-    jobs = {_TEXT_ONLY: Job(messages((), variant, content=CONTENT), tools)}
-    jobs[_REASONED] = Job(messages((), variant, content=CONTENT, reasoning=REASONING), tools)
+def probe_jobs(variant: Variant) -> dict[str, RenderJob]:
+    """Return the conversations that `extract_probe_texts` needs, by name."""
+    tools = declare_tools(call for calls in PROBES.values() for call in calls)
+    jobs = {_TEXT_ONLY: RenderJob(probe_messages((), variant, content=PROBE_TEXT), tools)}
+    jobs[_REASONED] = RenderJob(probe_messages((), variant, content=PROBE_TEXT, reasoning=PROBE_REASONING), tools)
     for name, calls in PROBES.items():
-        jobs[name] = Job(messages(calls, variant), tools)
-        jobs[f"{name} with text"] = Job(messages(calls, variant, content=CONTENT), tools)
-        jobs[f"{name} with results"] = Job(messages(calls, variant, results=True), tools, generation_prompt=True)
+        jobs[name] = RenderJob(probe_messages(calls, variant), tools)
+        jobs[f"{name} with text"] = RenderJob(probe_messages(calls, variant, content=PROBE_TEXT), tools)
+        jobs[f"{name} with results"] = RenderJob(
+            probe_messages(calls, variant, results=True), tools, generation_prompt=True
+        )
     return jobs
 
 
-def check_jobs(sets: Sequence[Sequence[ProbeCall]], variant: Variant) -> dict[str, Job]:
+def verification_jobs(sets: Sequence[Sequence[ProbeCall]], variant: Variant) -> dict[str, RenderJob]:
     """Return the conversations that verify a table: an answer that is only text, and each set of calls."""
-    jobs = {str(number): Job(messages(calls, variant), declared(calls)) for number, calls in enumerate(sets)}
+    jobs = {
+        str(number): RenderJob(probe_messages(calls, variant), declare_tools(calls))
+        for number, calls in enumerate(sets)
+    }
     for number, calls in enumerate(sets):
-        jobs[f"{number} {_TEXT_ONLY}"] = Job(messages((), variant, content=CONTENT), declared(calls))
+        jobs[f"{number} {_TEXT_ONLY}"] = RenderJob(
+            probe_messages((), variant, content=PROBE_TEXT), declare_tools(calls)
+        )
     return jobs
 
 
-def checked_text(renderings: Mapping[str, str], number: int) -> str | None:
-    """Return the text of one set of `check_jobs`; None if the template did not render it."""
+def verification_text(renderings: Mapping[str, str], number: int) -> str | None:
+    """Return the text of one set of `verification_jobs`; None if the template did not render it."""
     text, plain = renderings.get(str(number)), renderings.get(f"{number} {_TEXT_ONLY}")
     if text is None or plain is None:
         return None
@@ -188,7 +195,7 @@ def checked_text(renderings: Mapping[str, str], number: int) -> str | None:
     return _cut(text, before, after)
 
 
-def shots_of(renderings: Mapping[str, str]) -> Shots:
+def extract_probe_texts(renderings: Mapping[str, str]) -> ProbeTexts:
     """Cut the calls out of the renderings of `probe_jobs`; those that failed are not in it."""
     plain = renderings.get(_TEXT_ONLY, "")
     before, after = _around(plain)
@@ -197,34 +204,34 @@ def shots_of(renderings: Mapping[str, str]) -> Shots:
         found = _call_text(name, renderings, before, after)
         if found is not None and len(found) <= _LONGEST:
             calls[name] = found
-    return Shots(calls, after, _reasoning(renderings.get(_REASONED, ""), before))
+    return ProbeTexts(calls, after, _reasoning(renderings.get(_REASONED, ""), before))
 
 
 def _around(plain: str) -> tuple[str, str]:
-    at = plain.rfind(CONTENT)
-    return (plain, "") if at == -1 else (plain[:at], plain[at + len(CONTENT) :])
+    at = plain.rfind(PROBE_TEXT)
+    return (plain, "") if at == -1 else (plain[:at], plain[at + len(PROBE_TEXT) :])
 
 
 def _call_text(name: str, renderings: Mapping[str, str], before: str, after: str) -> str | None:
     """Prefer the answer that has text, too: what follows the text are the calls."""
     text = renderings.get(f"{name} with text")
-    at = text.rfind(CONTENT) if text is not None else -1
+    at = text.rfind(PROBE_TEXT) if text is not None else -1
     if text is not None and at != -1 and any(call.name in text[at:] for call in PROBES[name]):
-        rest = text[at + len(CONTENT) :]
-        return rest[: len(rest) - end_in_common(rest, after)]
+        rest = text[at + len(PROBE_TEXT) :]
+        return rest[: len(rest) - common_end_length(rest, after)]
     text = renderings.get(name)
     return None if text is None else _cut(text, before, after)
 
 
 def _cut(text: str, before: str, after: str) -> str:
-    rest = text[start_in_common(text, before) :]
-    return rest[: len(rest) - end_in_common(rest, after)]
+    rest = text[common_start_length(text, before) :]
+    return rest[: len(rest) - common_end_length(rest, after)]
 
 
 def _reasoning(text: str, before: str) -> tuple[str, str] | None:
-    at, content = text.rfind(REASONING), text.rfind(CONTENT)
+    at, content = text.rfind(PROBE_REASONING), text.rfind(PROBE_TEXT)
     if at == -1 or content < at:
         return None
-    start = start_in_common(text, before)
-    begin, end = text[start:at].strip(), text[at + len(REASONING) : content].strip()
+    start = common_start_length(text, before)
+    begin, end = text[start:at].strip(), text[at + len(PROBE_REASONING) : content].strip()
     return (begin, end) if begin and end and not any(char.isspace() for char in begin + end) else None

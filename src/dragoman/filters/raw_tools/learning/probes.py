@@ -8,12 +8,12 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.filters.raw_tools.schemas import type_of
+from dragoman.filters.raw_tools.schemas import json_type
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-CONTENT = "Contentprobe"
-REASONING = "Reasoningprobe"
+PROBE_TEXT = "Contentprobe"
+PROBE_REASONING = "Reasoningprobe"
 USER = "Userprobe"
 
 Form: TypeAlias = Literal["object", "string"]  # templates differ in how they want the arguments
@@ -72,7 +72,7 @@ def call_id(number: int, call: ProbeCall, style: IdStyle) -> str:
     return f"functions.{call.name}:{number}" if style == "kimi" else f"idprobe{number:02d}"
 
 
-def messages(
+def probe_messages(
     calls: Sequence[ProbeCall], variant: Variant, *, content: str = "", reasoning: str = "", results: bool = False
 ) -> list[Json]:
     """Return a conversation of a question and an answer with these calls; with `results`, also what they returned."""
@@ -96,7 +96,7 @@ def _written(number: int, call: ProbeCall, variant: Variant) -> Json:
     return {"id": call_id(number, call, variant.ids), "type": "function", "function": function}
 
 
-def declared(calls: Iterable[ProbeCall]) -> list[Json]:
+def declare_tools(calls: Iterable[ProbeCall]) -> list[Json]:
     """Return OpenAI declarations of the tools that these calls need."""
     by_name = {call.name: call for call in calls}
     return [
@@ -123,7 +123,7 @@ def _schema(value: Json) -> dict[str, Json]:
         return {"type": "object", "properties": {key: _schema(each) for key, each in value.items()}}
     if isinstance(value, list) and value:
         return {"type": "array", "items": _schema(value[0])}
-    return {"type": type_of(value)}
+    return {"type": json_type(value)}
 
 
 # --- calls to verify a table with
@@ -154,7 +154,7 @@ _VALUES: tuple[Json, ...] = (
 )
 
 
-def generated(count: int, seed: int = 16) -> list[tuple[ProbeCall, ...]]:
+def generate_calls(count: int, seed: int = 16) -> list[tuple[ProbeCall, ...]]:
     """Return sets of calls, one to three in each, the same for the same seed."""
     rng = random.Random(seed)
     return [

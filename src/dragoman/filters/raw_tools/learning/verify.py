@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from dragoman.filters.raw_tools.engine import Engine
 from dragoman.filters.raw_tools.learning.probes import ProbeCall, schema_of
-from dragoman.filters.raw_tools.names import Ids, Tools
-from dragoman.filters.raw_tools.outputs import joined
+from dragoman.filters.raw_tools.names import CallIds, DeclaredTools
+from dragoman.filters.raw_tools.outputs import merge_outputs
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.tables import TABLES
 from dragoman.model.conversation import ToolSpec
@@ -17,46 +17,46 @@ from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 
-class Miss(Struct, frozen=True):
+class Mismatch(Struct, frozen=True):
     """A text that was not read as it was meant."""
 
     text: str
-    meant: str
+    expected: str
     read: str
 
 
-class Verdict(Struct, frozen=True):
+class VerificationReport(Struct, frozen=True):
     """How many texts were read, and the first that were not."""
 
     total: int
-    misses: tuple[Miss, ...]
+    mismatches: tuple[Mismatch, ...]
 
     @property
     def read(self) -> int:
-        return self.total - len(self.misses)
+        return self.total - len(self.mismatches)
 
     @property
-    def all_read(self) -> bool:
-        return self.total > 0 and not self.misses
+    def all_match(self) -> bool:
+        return self.total > 0 and not self.mismatches
 
 
-def verify(choice: str, probes: Iterable[tuple[Sequence[ProbeCall], str]]) -> Verdict:
+def verify(choice: str, probes: Iterable[tuple[Sequence[ProbeCall], str]]) -> VerificationReport:
     """Read each text with the tables of a `raw_tools` setting; the result must be exactly its calls and no text."""
-    total, misses = 0, []
+    total, mismatches = 0, []
     for calls, text in probes:
         total += 1
-        meant, read = _meant(calls), _read(choice, calls, text)
-        if meant != read:
-            misses.append(Miss(text, meant, read))
-    return Verdict(total, tuple(misses))
+        expected, read = _meant(calls), _read(choice, calls, text)
+        if expected != read:
+            mismatches.append(Mismatch(text, expected, read))
+    return VerificationReport(total, tuple(mismatches))
 
 
-def shipped_equal(table: Table, probes: Sequence[tuple[Sequence[ProbeCall], str]]) -> str:
+def find_shipped_equal(table: Table, probes: Sequence[tuple[Sequence[ProbeCall], str]]) -> str:
     """Return the name of the shipped table that begins its calls in the same way and reads all probes; "" if none."""
     openers = {*table.section_begin, *table.call_begin}
     for each in TABLES:
         same = each.body == table.body and (openers & {*each.section_begin, *each.call_begin} or not openers)
-        if same and verify(each.name, probes).all_read:
+        if same and verify(each.name, probes).all_match:
             return each.name
     return ""
 
@@ -70,10 +70,10 @@ def _line(name: str, arguments: Json) -> str:
 
 
 def _read(choice: str, calls: Sequence[ProbeCall], text: str) -> str:
-    tools = Tools(ToolSpec(call.name, schema=schema_of(call.arguments)) for call in calls)
-    engine = Engine(choice, tools, Ids())
+    tools = DeclaredTools(ToolSpec(call.name, schema=schema_of(call.arguments)) for call in calls)
+    engine = Engine(choice, tools, CallIds())
     lines: list[str] = []
-    for found in joined((*engine.feed(text), *engine.close())):
+    for found in merge_outputs((*engine.feed(text), *engine.close())):
         if found.kind == "call":
             lines.append(_line(found.name, _value(found.arguments)) + ("" if found.complete else " (not complete)"))
         elif found.kind != "remark" and found.text.strip():

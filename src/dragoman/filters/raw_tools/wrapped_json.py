@@ -5,15 +5,23 @@ One object (Hermes), several parted by a separator (Llama 3), or an array of the
 
 from __future__ import annotations
 
-from dragoman.filters.raw_tools.readers import BLANK, HELD_LIMIT, LIMIT, CallsReader, Guard, Piece, skip_blank
-from dragoman.filters.raw_tools.scan import JsonScanner
+from dragoman.filters.raw_tools.json_scanner import JsonScanner
+from dragoman.filters.raw_tools.readers import (
+    HELD_LIMIT,
+    LIMIT,
+    WHITE_SPACE,
+    CallsReader,
+    EndMarkerGuard,
+    Piece,
+    skip_white_space,
+)
 from dragoman.filters.raw_tools.table import Keys
 from dragoman.filters.raw_tools.values import JSON_STRING
 from dragoman.wire import jsonio
 from dragoman.wire.markers import Markers
 
 
-class WrappedJson(CallsReader):
+class WrappedJsonReader(CallsReader):
     """`{"name": …, "arguments": {…}}`, one or many; the arguments are passed on byte for byte.
 
     A call is named as soon as its name is known and its arguments begin well. `bare`: no marker says that this is a
@@ -53,7 +61,7 @@ class WrappedJson(CallsReader):
     # --- around the objects
 
     def _open(self, text: str, at: int, out: list[Piece]) -> int:
-        at = skip_blank(text, at)
+        at = skip_white_space(text, at)
         if at == len(text):
             return at
         if text[at] == "[" and not self._in_list:
@@ -83,7 +91,7 @@ class WrappedJson(CallsReader):
     # --- inside an object
 
     def _at_key(self, text: str, at: int, out: list[Piece]) -> int:
-        at = skip_blank(text, at)
+        at = skip_white_space(text, at)
         if at < len(text) and text[at] == "}":
             return self._close(at, out)
         key, at = self._token(text, at)
@@ -92,7 +100,7 @@ class WrappedJson(CallsReader):
         return at
 
     def _at_colon(self, text: str, at: int, out: list[Piece]) -> int:
-        at = skip_blank(text, at)
+        at = skip_white_space(text, at)
         if at == len(text):
             return at
         if text[at] != ":":
@@ -101,7 +109,7 @@ class WrappedJson(CallsReader):
         return at + 1
 
     def _at_value(self, text: str, at: int, out: list[Piece]) -> int:
-        at = skip_blank(text, at)
+        at = skip_white_space(text, at)
         if at == len(text):
             return at
         if self._keys.is_name and text[at] not in "{n":
@@ -121,7 +129,7 @@ class WrappedJson(CallsReader):
                 self._tool, self._step = name, self._at_comma
                 self._say(out)
             return at
-        self._guard = Guard(JsonScanner(), self._ends)
+        self._guard = EndMarkerGuard(JsonScanner(), self._ends)
         self._step = self._member
         if self._key in self._keys.arguments and not self._given:
             self._given = True
@@ -153,7 +161,7 @@ class WrappedJson(CallsReader):
             return self._cut(end, self._guard.marker, out)
         if self._guard.machine.complete:
             self._step = self._at_comma
-        elif self._guard.machine.broken:
+        elif self._guard.machine.is_broken:
             return self._fail(end)
         return end
 
@@ -176,22 +184,22 @@ class WrappedJson(CallsReader):
             if self._whole:
                 self._held, self._whole = [_unwrapped("".join(self._held))], False
         self._say(out)
-        ended = machine.complete or machine.broken or self._guard.marker
+        ended = machine.complete or machine.is_broken or self._guard.marker
         self._flows = self._named and not self._whole and not ended
         if self._guard.marker:
             return self._cut(end, self._guard.marker, out)
-        return self._fail(end) if machine.broken else end
+        return self._fail(end) if machine.is_broken else end
 
     def _say(self, out: list[Piece]) -> None:
         """Name the call, if its name is known and its arguments begin well."""
-        begins = self._settled or self._guard.machine.begun or self._size > HELD_LIMIT
+        begins = self._settled or self._guard.machine.has_begun or self._size > HELD_LIMIT
         if self._tool and self._held and begins and not self._whole:
             self._name(self._tool, self._id, out)
             out.extend(self._held)
             self._held, self._size = [], 0
 
     def _at_comma(self, text: str, at: int, out: list[Piece]) -> int:
-        at = skip_blank(text, at)
+        at = skip_white_space(text, at)
         if at == len(text):
             return at
         if text[at] == "}":
@@ -236,14 +244,14 @@ class WrappedJson(CallsReader):
         """Arguments that are no JSON: all up to the end marker, but for the brackets around them."""
         start, marker = self._ends.find(text, at, self._final)
         text = self._tail + text[at:start]
-        split = len(text.rstrip("}]" + BLANK))
+        split = len(text.rstrip("}]" + WHITE_SPACE))
         while len(text) - split > LIMIT:
             split += LIMIT
         body, self._tail = text[:split], text[split:]
         if marker:
-            tail = self._tail.rstrip(BLANK)
-            tail = tail.removesuffix("]").rstrip(BLANK) if self._in_list else tail
-            body += tail.removesuffix("}").rstrip(BLANK)
+            tail = self._tail.rstrip(WHITE_SPACE)
+            tail = tail.removesuffix("]").rstrip(WHITE_SPACE) if self._in_list else tail
+            body += tail.removesuffix("}").rstrip(WHITE_SPACE)
             self._tail = ""
         if body:
             out.append(body)
@@ -273,7 +281,7 @@ def _unwrapped(text: str) -> str:
     """Arguments that are no object: an object in a string is unwrapped, null is none, anything else stays as it is."""
     if text in ("null", '""'):
         return "{}"
-    if text.startswith('"') and (inner := _decoded(text).strip(BLANK)).startswith("{"):
+    if text.startswith('"') and (inner := _decoded(text).strip(WHITE_SPACE)).startswith("{"):
         scanner = JsonScanner()
         if scanner.scan(inner, 0) == len(inner) and scanner.complete:
             return inner

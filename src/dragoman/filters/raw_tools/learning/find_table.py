@@ -10,17 +10,17 @@ from msgspec import Struct, structs
 
 from dragoman.filters.raw_tools.families import THINK_END
 from dragoman.filters.raw_tools.learning import find_json
-from dragoman.filters.raw_tools.learning.find_json import HEADER, QUOTES, marked, named_inside
+from dragoman.filters.raw_tools.learning.find_json import HEADER, QUOTES, body_name_fields, marker_fields
 from dragoman.filters.raw_tools.learning.pieces import (
     END_OF_TURN,
-    TOKEN,
-    Frame,
-    Shots,
-    frame_of,
-    joined,
-    pieces,
-    shared_end,
-    shared_start,
+    SPECIAL_TOKEN,
+    CallMarkers,
+    ProbeTexts,
+    count_common_end,
+    count_common_start,
+    find_markers,
+    join_marker,
+    split_text,
 )
 from dragoman.filters.raw_tools.learning.probes import FIRST, SECOND, TYPES, ProbeCall, call_id
 from dragoman.filters.raw_tools.table import Markup, Table
@@ -34,7 +34,7 @@ _SPACE = re.compile(r"(?:\\\s)+")  # as re.escape writes it
 _PYTHON_NAME = re.compile(r"=\s*[\"']\Z")
 
 
-class Layout(Struct, frozen=True):
+class CallLayout(Struct, frozen=True):
     """A call of two string arguments, taken apart."""
 
     before: str  # the name
@@ -44,7 +44,7 @@ class Layout(Struct, frozen=True):
     after: str  # the last value
 
 
-def layout_of(text: str, call: ProbeCall) -> Layout | None:
+def layout_of(text: str, call: ProbeCall) -> CallLayout | None:
     """Find the name, the keys and the values of a call in this order; None if they are not there."""
     (key, value), (next_key, next_value) = call.arguments.items()
     key_at = text.find(key)
@@ -54,7 +54,7 @@ def layout_of(text: str, call: ProbeCall) -> Layout | None:
     last_at = text.find(str(next_value), next_at)
     if -1 in (key_at, name_at, value_at, next_at, last_at):
         return None
-    return Layout(
+    return CallLayout(
         text[:name_at],
         text[name_at + len(call.name) : key_at],
         text[key_at + len(key) : value_at],
@@ -63,12 +63,12 @@ def layout_of(text: str, call: ProbeCall) -> Layout | None:
     )
 
 
-def _between(shots: Mapping[str, str], end: str) -> str | None:
+def _between(probes: Mapping[str, str], end: str) -> str | None:
     """Return what stands between two calls, from the end of the first one's last value; None if there is no second.
 
     `end` is the text that closes a value, or a call; it is left out.
     """
-    two = shots.get("two", "")
+    two = probes.get("two", "")
     *_, value = FIRST.arguments.values()
     start = two.find(str(value))
     name = two.find(SECOND.name, start)
@@ -80,16 +80,18 @@ def _between(shots: Mapping[str, str], end: str) -> str | None:
 # --- Python calls and Gemma's notation
 
 
-def pythonic(shots: Mapping[str, str]) -> dict[str, Any] | None:
+def pythonic(probes: Mapping[str, str]) -> dict[str, Any] | None:
     """Llama 4, Olmo 3, LFM2: `[name(key="value", …), …]`."""
-    layout = layout_of(shots["one"], FIRST)
+    layout = layout_of(probes["one"], FIRST)
     if layout is None or layout.header.strip() != "(" or not _PYTHON_NAME.fullmatch(layout.middle):
         return None
     end = f"{layout.middle[-1]})"
     if not layout.after.startswith(end):
         return None
     before, after = layout.before.rstrip(), layout.after[len(end) :].lstrip()
-    fields = named_inside(Frame(joined([before.removesuffix("[")]), "", "", after.removeprefix("]").strip()), "[")
+    fields = body_name_fields(
+        CallMarkers(join_marker([before.removesuffix("[")]), "", "", after.removeprefix("]").strip()), "["
+    )
     if not before.endswith("["):
         del fields["header_stop"]
     if fields.get("at_start"):
@@ -97,9 +99,9 @@ def pythonic(shots: Mapping[str, str]) -> dict[str, Any] | None:
     return {**fields, "body": "pythonic"}
 
 
-def gemma(shots: Mapping[str, str]) -> dict[str, Any] | None:
+def gemma(probes: Mapping[str, str]) -> dict[str, Any] | None:
     """Gemma 4, FunctionGemma: `call:name{key:MARKvalueMARK,…}`."""
-    layout = layout_of(shots["one"], FIRST)
+    layout = layout_of(probes["one"], FIRST)
     if layout is None or layout.header.strip() != "{" or not layout.middle.startswith(":"):
         return None
     mark = layout.middle[1:].strip()
@@ -107,61 +109,61 @@ def gemma(shots: Mapping[str, str]) -> dict[str, Any] | None:
         return None
     if not layout.before.endswith(_GEMMA_CALL):
         return None
-    before, between = layout.before, _between(shots, mark + "}")
+    before, between = layout.before, _between(probes, mark + "}")
     if between is not None:
         between = between.removesuffix(_GEMMA_CALL)
-    frame = frame_of(before.removesuffix(_GEMMA_CALL), layout.after[len(mark) + 1 :], between)
-    return {**named_inside(frame, _GEMMA_CALL), "body": "gemma", "string_mark": mark}
+    frame = find_markers(before.removesuffix(_GEMMA_CALL), layout.after[len(mark) + 1 :], between)
+    return {**body_name_fields(frame, _GEMMA_CALL), "body": "gemma", "string_mark": mark}
 
 
 # --- tags
 
 
-def elements(shots: Mapping[str, str]) -> dict[str, Any] | None:
+def elements(probes: Mapping[str, str]) -> dict[str, Any] | None:
     """MiniMax M3: the key is the name of an element, its end tag repeats it."""
-    layout = layout_of(shots["one"], FIRST)
+    layout = layout_of(probes["one"], FIRST)
     key, last = FIRST.arguments
     if layout is None or f"</{key}>" not in layout.gap or f"</{last}>" not in layout.after:
         return None
     prefix = layout.gap.partition(f"</{key}>")[0].strip()
     end = layout.after[: layout.after.index(f"</{last}>") + len(last) + 3]
-    frame = _prefixed_frame(layout.before, layout.after[len(end) :], _between(shots, end), prefix)
+    frame = _prefixed_frame(layout.before, layout.after[len(end) :], _between(probes, end), prefix)
     header = layout.header.rpartition("<")[0].strip().removesuffix(prefix).strip().lstrip(QUOTES)
-    fields = {**marked(frame), "header": HEADER, "body": "elements", "tag_prefix": prefix}
+    fields = {**marker_fields(frame), "header": HEADER, "body": "elements", "tag_prefix": prefix}
     return {**fields, "header_end": (header or ">",)}
 
 
-def _prefixed_frame(before: str, after: str, between: str | None, prefix: str) -> Frame:
+def _prefixed_frame(before: str, after: str, between: str | None, prefix: str) -> CallMarkers:
     """Return the frame of a format in which a prefix belongs to each tag: it is moved into the tags meanwhile."""
     mark = "\x00"
     given = [text.replace(f"{prefix}<", f"<{mark}") if prefix and text else text for text in (before, after, between)]
-    found = frame_of(given[0] or "", given[1] or "", given[2])
+    found = find_markers(given[0] or "", given[1] or "", given[2])
     markers = (found.section_begin, found.call_begin.rstrip(QUOTES), found.call_end, found.section_end)
-    return Frame(*(marker.replace(f"<{mark}", f"{prefix}<") for marker in markers))
+    return CallMarkers(*(marker.replace(f"<{mark}", f"{prefix}<") for marker in markers))
 
 
-def markup(shots: Mapping[str, str]) -> dict[str, Any] | None:
+def markup(probes: Mapping[str, str]) -> dict[str, Any] | None:
     """Qwen3-Coder, GLM, DSML, MiniMax M2: a tag with the key, the value, an end tag."""
-    layout = layout_of(shots["one"], FIRST)
+    layout = layout_of(probes["one"], FIRST)
     if layout is None or not layout.middle.strip() or not layout.gap.strip():
         return None
-    gap, after, header = pieces(layout.gap), pieces(layout.after), pieces(layout.header)
-    ends = _without_blank(gap, shared_start(gap, after))
-    opens = shared_end(header, gap[ends:])
-    value_end, opening = joined(gap[:ends]), joined(header[len(header) - opens :])
+    gap, after, header = split_text(layout.gap), split_text(layout.after), split_text(layout.header)
+    ends = _without_blank(gap, count_common_start(gap, after))
+    opens = count_common_end(header, gap[ends:])
+    value_end, opening = join_marker(gap[:ends]), join_marker(header[len(header) - opens :])
     if not value_end or not opening:
         return None
     end = "".join(gap[:ends])
-    frame = frame_of(layout.before, layout.after.removeprefix(end), _between(shots, end))
+    frame = find_markers(layout.before, layout.after.removeprefix(end), _between(probes, end))
     frame = structs.replace(frame, call_begin=frame.call_begin.rstrip(QUOTES))
-    fields = {**marked(frame), "header": HEADER, "body": "markup"}
-    header_end = joined(header[: len(header) - opens]).lstrip(QUOTES)
+    fields = {**marker_fields(frame), "header": HEADER, "body": "markup"}
+    header_end = join_marker(header[: len(header) - opens]).lstrip(QUOTES)
     if header_end:
         fields["header_end"] = (header_end,)
     else:
         fields["header_stop"] = (opening.rstrip(QUOTES), *fields.get("call_end", ()))
     fields["markup"] = Markup(
-        opens=_opens(opening, layout.middle, _other_middle(shots.get("types", ""))),
+        opens=_opens(opening, layout.middle, _other_middle(probes.get("types", ""))),
         open_end=_open_end(layout.middle),
         value_ends=(value_end,),
         value_stops=(opening.rstrip(QUOTES),),
@@ -178,7 +180,7 @@ def _without_blank(parts: list[str], count: int) -> int:
 
 
 def _open_end(middle: str) -> str:
-    last = [part for part in pieces(middle) if not part.isspace()][-1]
+    last = [part for part in split_text(middle) if not part.isspace()][-1]
     return last if last.startswith("<") else last.lstrip(QUOTES)[-1:]
 
 
@@ -208,7 +210,7 @@ def _opens(opening: str, middle: str, other: str) -> re.Pattern[str]:
 
 def _loose(text: str) -> str:
     """Return a pattern of this text in which white space may have any length."""
-    return "".join(r"\s*" if part.isspace() else _SPACE.sub(r"\\s+", re.escape(part)) for part in pieces(text))
+    return "".join(r"\s*" if part.isspace() else _SPACE.sub(r"\\s+", re.escape(part)) for part in split_text(text))
 
 
 _COMMON_REASONING = ("<think>", "</think>")  # the engine reads these in any format
@@ -227,9 +229,9 @@ class CannotLearn(Exception):
     """The renderings show no tool calls that a table could read. The text says what they show."""
 
 
-def learn(shots: Shots, name: str) -> Table:
+def learn(probes: ProbeTexts, name: str) -> Table:
     """Return the table of what the renderings show. Raises CannotLearn."""
-    text = shots.calls.get("one", "")
+    text = probes.calls.get("one", "")
     if not text.strip():
         raise CannotLearn("the template renders no tool calls: an answer with calls looks like one without")
     if FIRST.name not in text:
@@ -240,9 +242,9 @@ def learn(shots: Shots, name: str) -> Table:
             else f"the name of the tool is not in what the template renders for a call: {text[:200]!r}"
         )
     for find in _FINDERS:
-        fields = find(shots.calls)
+        fields = find(probes.calls)
         if fields is not None:
-            return _table(name, _without_end_of_turn(fields), shots)
+            return _table(name, _without_end_of_turn(fields), probes)
     raise CannotLearn(f"the arguments are written in a form that no reader knows: {text[:300]!r}")
 
 
@@ -255,18 +257,18 @@ def _without_end_of_turn(fields: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "stray": end, "self_closing": True}
 
 
-def _table(name: str, fields: dict[str, Any], shots: Shots) -> Table:
+def _table(name: str, fields: dict[str, Any], probes: ProbeTexts) -> Table:
     openers = (*fields.get("section_begin", ()), *fields.get("call_begin", ()))
     markers = {marker for field in fields.values() if isinstance(field, tuple) for marker in field}
-    ends = tuple(token for token in dict.fromkeys(TOKEN.findall(shots.end)) if token not in markers)
+    ends = tuple(token for token in dict.fromkeys(SPECIAL_TOKEN.findall(probes.end)) if token not in markers)
     stray = (*fields.pop("stray", ()), *ends)
-    pair = shots.reasoning
-    single = pair is not None and all(len(pieces(marker)) == 1 for marker in pair)
+    pair = probes.reasoning
+    single = pair is not None and all(len(split_text(marker)) == 1 for marker in pair)
     reasoning = (pair,) if pair is not None and pair != _COMMON_REASONING and single else ()
     return Table(
         name=name,
         family=name,
-        special=bool(fields.get("tag_prefix")) or any(map(TOKEN.match, openers[:1])),
+        special=bool(fields.get("tag_prefix")) or any(map(SPECIAL_TOKEN.match, openers[:1])),
         stray=stray,
         trailing=THINK_END,
         reasoning=reasoning,

@@ -26,7 +26,7 @@ TOOLS = [tool("bash", "command"), tool("read", "path"), tool("now")]
 Delta = dict[str, Any]
 
 
-class Seen(Struct):
+class ClientView(Struct):
     """What a client sees: its blocks in order, the reason to stop, and the rules of the notes."""
 
     blocks: list[tuple[str, ...]]  # ("text", TEXT), ("reasoning", TEXT), ("call", NAME, ARGUMENTS)
@@ -46,7 +46,7 @@ class Seen(Struct):
         return "".join(block[1] for block in self.blocks if block[0] == kind)
 
 
-def asked(client: str, tools: Sequence[dict[str, Any]] = TOOLS, **more: Any) -> Translated:
+def client_request(client: str, tools: Sequence[dict[str, Any]] = TOOLS, **more: Any) -> Translated:
     """A request of a client, as it is known when the answer comes."""
     body = {"model": "m", "messages": [{"role": "user", "content": "go"}], **more}
     if tools:
@@ -92,14 +92,16 @@ def native(name: str = "bash", arguments: str = '{"command": "ls"}', id_: str = 
     return {"tool_calls": [call]}
 
 
-def streamed(client: str, data: bytes, request: Translated | None = None, **options: Any) -> Seen:
+def view_stream(client: str, data: bytes, request: Translated | None = None, **options: Any) -> ClientView:
     """What a client sees of a stream."""
-    translator = dragoman.stream_translator(source="openai", target=client, request=request or asked(client), **options)
+    translator = dragoman.stream_translator(
+        source="openai", target=client, request=request or client_request(client), **options
+    )
     out = translator.feed(data) + translator.close()
-    return seen(client, out, {note.rule for note in translator.notes})
+    return read_stream(client, out, {note.rule for note in translator.notes})
 
 
-def seen(client: str, out: bytes, rules: set[str]) -> Seen:
+def read_stream(client: str, out: bytes, rules: set[str]) -> ClientView:
     """Read a stream of a client as an anthropic client would be told it."""
     if client != "anthropic":
         back = dragoman.stream_translator(source=client, target="anthropic", raw_tools="off")
@@ -108,9 +110,9 @@ def seen(client: str, out: bytes, rules: set[str]) -> Seen:
     return _anthropic(out, rules)
 
 
-def _anthropic(out: bytes, rules: set[str]) -> Seen:
+def _anthropic(out: bytes, rules: set[str]) -> ClientView:
     told = message(out)
-    found = Seen([], "error" if told["error"] else told["stop_reason"] or "", rules, [])
+    found = ClientView([], "error" if told["error"] else told["stop_reason"] or "", rules, [])
     for block in told["content"]:
         if block["type"] == "tool_use":
             found.ids.append(block["id"])
@@ -124,7 +126,7 @@ def _anthropic(out: bytes, rules: set[str]) -> Seen:
     return found
 
 
-def whole(deltas: Iterable[Delta], finish: str = "stop") -> dict[str, Any]:
+def whole_reply(deltas: Iterable[Delta], finish: str = "stop") -> dict[str, Any]:
     """The same answer as a whole reply."""
     message: dict[str, Any] = {"role": "assistant", "content": None}
     calls: list[Any] = []
@@ -140,14 +142,16 @@ def whole(deltas: Iterable[Delta], finish: str = "stop") -> dict[str, Any]:
     return {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
 
 
-def replied(client: str, body: dict[str, Any], request: Translated | None = None, **options: Any) -> Seen:
+def view_reply(client: str, body: dict[str, Any], request: Translated | None = None, **options: Any) -> ClientView:
     """What a client sees of a whole reply."""
-    made = dragoman.translate_reply(body, source="openai", target=client, request=request or asked(client), **options)
+    made = dragoman.translate_reply(
+        body, source="openai", target=client, request=request or client_request(client), **options
+    )
     rules = {note.rule for note in made.notes}
     told = made.body
     if client != "anthropic":
         told = dragoman.translate_reply(told, source=client, target="anthropic", raw_tools="off").body
-    found = Seen([], str(told["stop_reason"]), rules, [])
+    found = ClientView([], str(told["stop_reason"]), rules, [])
     for block in told["content"]:
         match block["type"]:
             case "text":

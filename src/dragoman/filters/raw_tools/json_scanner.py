@@ -62,21 +62,21 @@ class JsonScanner:
     `begun`: more of an object or array has come than white space and its opening bracket.
     """
 
-    __slots__ = ("_escaped", "_stack", "_state", "_value_string", "begun", "broken", "complete", "quoted")
+    __slots__ = ("_escaped", "_stack", "_state", "_value_string", "complete", "has_begun", "in_string", "is_broken")
 
     def __init__(self) -> None:
-        self.quoted = False
+        self.in_string = False
         self.complete = False
-        self.begun = False
-        self.broken = False  # `read` met a character that is no JSON
+        self.has_begun = False
+        self.is_broken = False  # `read` met a character that is no JSON
         self._escaped = False
         self._value_string = False  # the string is a value, not a key
         self._state = _VALUE
         self._stack: list[_Row] = []  # what follows the values of the brackets that are open
 
-    def within(self, text: str) -> str | None:
+    def take_string(self, text: str) -> str | None:
         """Take the text if all of it is part of the string we are in, and return it; None: use `read`."""
-        if not self.quoted or not text:
+        if not self.in_string or not text:
             return None
         if not self._escaped and '"' not in text and "\\" not in text:
             return text
@@ -105,14 +105,14 @@ class JsonScanner:
         end = self.scan(text, at, stop)
         if end > at:
             out.append(text[at:end])
-        self.broken = end < stop and not self.complete
+        self.is_broken = end < stop and not self.complete
         return end
 
     def scan(self, text: str, at: int, stop: int | None = None) -> int:
         """Go on from `at`; return where the value ended, or where it is no JSON any more, or `stop`."""
         size = len(text) if stop is None else stop
         while at < size and not self.complete:
-            if self.quoted:
+            if self.in_string:
                 at = self._string(text, at, size)
             elif self._state is _IN_NUMBER:
                 at = _NUMBER(text, at, size).end()  # type: ignore[union-attr]  # it matches the empty text, too
@@ -134,7 +134,7 @@ class JsonScanner:
                 self._state = row
                 if not self._take(after, effect):
                     return at
-                if self.quoted or self.complete:
+                if self.in_string or self.complete:
                     return at + 1
                 after = self._state
             row = after
@@ -152,14 +152,14 @@ class JsonScanner:
         if text[at] == "\\":
             self._escaped = True
             return size
-        self.quoted = False
+        self.in_string = False
         if self._value_string:
             self._value_ended()
         return at + 1
 
     def _take(self, row: _Row, effect: int) -> bool:
         """Do what a move brings with it; False if that is too much."""
-        self.begun = bool(self._stack)
+        self.has_begun = bool(self._stack)
         if effect > _LIST:
             if effect == _POP:
                 self._stack.pop()
@@ -170,7 +170,7 @@ class JsonScanner:
                 return False
             self._stack.append(_IN_OBJECT if effect == _OBJECT else _IN_LIST)
         else:
-            self.quoted = True
+            self.in_string = True
             self._value_string = effect == _TEXT
         self._state = row
         return True

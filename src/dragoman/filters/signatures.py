@@ -1,4 +1,4 @@
-"""carry_seals: a seal travels through a client of another family, marked, and comes home unmarked.
+"""carry_signatures: a seal travels through a client of another family, marked, and comes home unmarked.
 The mark is `dragoman1.<family>.<kind>.<base64url>` in the client's own slot. Reasoning that has no seal gets an empty
 one, so that an upstream which wants its reasoning back can have it. Where only reasoning has a slot, the seal of a call
 rides on an empty thought before it, and that of a text on one between it and what comes next; the mark then ends with
@@ -34,20 +34,20 @@ _UNSEALED: Reads = _IDLE | {ev.BlockEnded}
 _OF_WORDS: Reads = _UNSEALED | BLOCKS | {ev.TextDelta, ev.ArgumentsDelta, ev.Cited, ev.Stopped}
 
 
-class Mark(Struct, frozen=True):
+class MarkedSignature(Struct, frozen=True):
     """A foreign seal; `owner` is None for that of the reasoning it stands on, "" for a text's, else a call's id."""
 
     seal: Seal
     owner: str | None = None
 
 
-def mark(seal: Seal, owner: str | None = None) -> str:
+def mark_signature(seal: Seal, owner: str | None = None) -> str:
     """Write a foreign seal so that its own family can be told again."""
     text = f"{_PREFIX}{seal.family}.{seal.kind}.{_coded(seal.data)}"
     return text if owner is None else f"{text}.{_coded(owner)}"
 
 
-def unmark(text: str) -> Mark | None:
+def unmark_signature(text: str) -> MarkedSignature | None:
     """Read a marked seal, in base64 or not; None if it is not marked by us."""
     if text.startswith(_CODED_PREFIX):
         text = _decoded(text) or ""
@@ -58,7 +58,7 @@ def unmark(text: str) -> Mark | None:
     if not family or kind not in _KINDS or plain[0] is None or plain[-1] is None:
         return None
     seal = Seal(family, plain[0], kind)  # type: ignore[arg-type]
-    return Mark(seal, plain[1] if len(plain) > 1 else None)
+    return MarkedSignature(seal, plain[1] if len(plain) > 1 else None)
 
 
 def _coded(text: str) -> str:
@@ -73,8 +73,8 @@ def _decoded(text: str) -> str | None:
         return None
 
 
-class CarrySeals(Filter):
-    name = "carry_seals"
+class CarrySignatures(Filter):
+    name = "carry_signatures"
     concerns: Features = frozenset({"seals"})
 
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities) -> None:
@@ -118,7 +118,7 @@ class _Home:
 
     def _block(self, block: Block, blocks: list[Block]) -> None:
         seal: Seal | None = getattr(block, "seal", None)
-        found = unmark(seal.data) if seal is not None else None
+        found = unmark_signature(seal.data) if seal is not None else None
         if isinstance(block, ToolCall) and block.id in self._riding:
             blocks.append(structs.replace(block, seal=self._riding.pop(block.id)[0]))
         elif found is None:
@@ -183,7 +183,7 @@ class _Marks(Struct, Back, eq=False):
         return key in self._thoughts or "sealed_words" in self._client.traits
 
     def _marked(self, key: int, seal: Seal, owner: str | None = None) -> ev.Sealed:
-        text = mark(seal, owner)
+        text = mark_signature(seal, owner)
         if "seal_bytes" in self._client.traits:
             text = base64.b64encode(text.encode()).decode()
         return ev.Sealed(key, Seal(self._family, text))

@@ -1,6 +1,6 @@
 """The share of calls whose arguments are valid for their tool's schema, for every format.
 
-Run it: `python -m tests.unit.raw_tools.figure [CALLS]`. Calls are generated from generated schemas, written as a model
+Run it: `python -m tests.unit.raw_tools.measure_validity [CALLS]`. Calls are generated from generated schemas, written as a model
 writes them in the format, and read by the engine with that format's table.
 """
 
@@ -17,7 +17,7 @@ from tests.unit.raw_tools.samples import outputs
 from tests.unit.raw_tools.schemas import arguments_of, is_valid, tool_schema
 
 
-def figure(table: str, calls: int, seed: int = 16) -> tuple[float, float]:
+def measure_validity(table: str, calls: int, seed: int = 16) -> tuple[float, float]:
     """Return the shares of generated calls that come out valid, and equal to what was written."""
     rng = random.Random(f"{table} {seed}")
     valid = equal = 0
@@ -47,7 +47,7 @@ def _has_plain_keys(value: Json) -> bool:
 
 def main() -> None:
     calls = int(sys.argv[1]) if sys.argv[1:] else 1000
-    shares = {table: figure(table, calls) for table in RENDER}
+    shares = {table: measure_validity(table, calls) for table in RENDER}
     print(f"{'format':16} {'valid':>8} {'equal':>8}   of {calls} calls each")
     for table, (valid, equal) in shares.items():
         print(f"{table:16} {valid:8.2%} {equal:8.2%}")

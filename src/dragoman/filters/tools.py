@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from dragoman.errors import Unrepresentable
-from dragoman.filters.calls import rename
+from dragoman.filters.calls import fit_alphabet
 from dragoman.model.blocks import (
     Block,
     ClientTool,
@@ -43,7 +43,7 @@ _SEARCH = frozenset({"search", "find", "discover"})
 _TOOL = frozenset({"tool", "tools"})
 
 
-class Mentions:
+class ToolMentions:
     """Where the history first names a tool (`named`), defines it (`defined`), and which tools it shows (`shown`)."""
 
     def __init__(self, messages: Iterable[Message]) -> None:
@@ -91,7 +91,7 @@ def offered_tools(conversation: Conversation, notes: Notes) -> tuple[ToolSpec | 
     held_back = [tool for tool in tools if isinstance(tool, ToolSpec) and tool.waits_for]
     if not held_back:
         return tools
-    mentions = Mentions(conversation.messages)
+    mentions = ToolMentions(conversation.messages)
     chosen = frozenset(conversation.tool_choice.names)
     search = _search(tools)
     known = mentions.named.keys() | chosen | {PLACEHOLDER}
@@ -281,7 +281,7 @@ class _Unwrap(Struct, Back, eq=False):
         return arguments
 
 
-# --- tools_in_history: say to another family what blocks of the history do to the tools and to the past.
+# --- flatten_tool_history: say to another family what blocks of the history do to the tools and to the past.
 #
 # Some families declare, show and withdraw tools in the middle of a conversation, hold tools back until a search has
 # found them, and replace the past by a summary. No other family has a form for that. Every declared tool goes into
@@ -291,10 +291,10 @@ class _Unwrap(Struct, Back, eq=False):
 SUMMARY = "Summary of the conversation so far:"
 
 
-class ToolsInHistory(Filter):
+class FlattenToolHistory(Filter):
     """Runs only where client and upstream are of different families. Raises Unrepresentable for what has no form."""
 
-    name = "tools_in_history"
+    name = "flatten_tool_history"
     concerns: Features = frozenset({"opaque", "opaque_tools", "waiting_tools"})
 
     def __init__(self, upstream: Capabilities, family: str) -> None:
@@ -412,16 +412,16 @@ class _History:
 
     def _alias(self, name: str) -> str:
         """The name under which `rename_tools` sends the tool."""
-        return rename(name, self._target.names) if name else name
+        return fit_alphabet(name, self._target.names) if name else name
 
 
 # --- GiveSchemas: a tool whose client gave no schema is sent with an empty one, where the target wants one
 
 
-class GiveSchemas(EachTool):
+class AddEmptySchemas(EachTool):
     """Readers give such a tool the schema of no parameters and mark its place as bare."""
 
-    name = "give_schemas"
+    name = "add_empty_schemas"
     concerns: Features = frozenset({"bare_tools"})
 
     def tool(self, tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:

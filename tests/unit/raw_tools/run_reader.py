@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from dragoman.filters.raw_tools.bodies import reader_of
-from dragoman.filters.raw_tools.readers import CallsReader, EndOfCall, NamedCall, Piece, Reader
+from dragoman.filters.raw_tools.bodies import make_reader
+from dragoman.filters.raw_tools.readers import BodyReader, CallsReader, EndOfCall, NamedCall, Piece
 from dragoman.filters.raw_tools.table import Table
-from dragoman.filters.raw_tools.values import UNKNOWN, Shape
+from dragoman.filters.raw_tools.values import UNKNOWN_PARAMETER, ParameterSchema
 from tests.unit.raw_tools.samples import all_cuts
 
 
-class Read(Struct, frozen=True):
+class ReaderResult(Struct, frozen=True):
     """What a reader made of a text."""
 
     calls: tuple[tuple[str, str, bool | None], ...]  # name, arguments, valid; None: it was cut off
@@ -32,11 +32,11 @@ class Read(Struct, frozen=True):
         return [(name, arguments) for name, arguments, _ in self.calls]
 
 
-def no_shapes(tool: str, parameter: str) -> Shape:
-    return UNKNOWN
+def no_schemas(tool: str, parameter: str) -> ParameterSchema:
+    return UNKNOWN_PARAMETER
 
 
-def feed(reader: Reader, pieces: Iterable[str], out: list[Piece]) -> str:
+def feed(reader: BodyReader, pieces: Iterable[str], out: list[Piece]) -> str:
     """Feed the pieces as the engine does: what the reader leaves it sees again. Gives what it left at last."""
     held = ""
     for piece in pieces:
@@ -47,19 +47,23 @@ def feed(reader: Reader, pieces: Iterable[str], out: list[Piece]) -> str:
 
 
 def run(
-    table: Table, pieces: Iterable[str], shapes: Callable[[str, str], Shape] = no_shapes, *, ends: bool = True
-) -> Read:
+    table: Table,
+    pieces: Iterable[str],
+    shapes: Callable[[str, str], ParameterSchema] = no_schemas,
+    *,
+    ends: bool = True,
+) -> ReaderResult:
     """Feed the pieces, and tell the reader that no more come, if it `ends`."""
-    reader = reader_of(table, shapes)
+    reader = make_reader(table, shapes)
     out: list[Piece] = []
     held = feed(reader, pieces, out)
     if ends and not (reader.over or reader.failed):
         held = held[reader.finish(held, 0, out) :]
     left = "" if reader.failed else held
-    return Read(_calls(reader, out), left, reader.over, reader.failed, reader.closed, reader.valid)
+    return ReaderResult(_calls(reader, out), left, reader.over, reader.failed, reader.closed, reader.valid)
 
 
-def _calls(reader: Reader, out: list[Piece]) -> tuple[tuple[str, str, bool | None], ...]:
+def _calls(reader: BodyReader, out: list[Piece]) -> tuple[tuple[str, str, bool | None], ...]:
     if not isinstance(reader, CallsReader):
         return (("", "".join(piece for piece in out if isinstance(piece, str)), reader.valid),)
     calls: list[tuple[str, str, bool | None]] = []
@@ -77,7 +81,7 @@ def _calls(reader: Reader, out: list[Piece]) -> tuple[tuple[str, str, bool | Non
     return tuple(calls)
 
 
-def read(table: Table, text: str) -> Read:
+def read(table: Table, text: str) -> ReaderResult:
     """Read the text whole and cut in many ways; the result is always the same, or this fails."""
     whole = run(table, [text])
     for cut in all_cuts(text):

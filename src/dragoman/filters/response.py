@@ -167,7 +167,8 @@ class _Queue(Struct, Back, eq=False):
             self._stops.clear()
 
 
-# --- settle_stop: the stop reason follows the content (docs/decisions/answers.md#d6): a completed tool call means TOOL,
+# --- fix_stop_reason: the stop reason follows the content (docs/decisions/answers.md#d6): a completed tool call means
+# TOOL,
 # none means it cannot be.
 #
 # A call whose end never came means that the answer was cut, whatever it says of itself (docs/decisions/answers.md#d7).
@@ -180,8 +181,8 @@ _IDLE: Reads = frozenset({ToolCall, ev.Stopped})
 _IN_CALL: Reads = _IDLE | {ev.BlockEnded}
 
 
-class SettleStop(Filter):
-    name = "settle_stop"
+class FixStopReason(Filter):
+    name = "fix_stop_reason"
     concerns = NEVER
 
     def __init__(self, *, pauses: bool) -> None:
