@@ -11,7 +11,7 @@ from bench.gateways import PATHS
 from bench.questions import question
 from bench.scenarios import BY_NAME
 from dragoman.answer import Answer, reply_whole
-from dragoman.dialects.base import REAL_WORLD, Dialect
+from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Dialect
 from dragoman.gateway.answers import PassThrough, passes_frames
 from dragoman.translate import Plan, Settings, plan
 from dragoman.wire.http import HttpRequest
@@ -44,7 +44,7 @@ def exchange(name: str) -> Exchange:
     def tell(made: Plan) -> list[bytes]:
         if not scenario.stream:
             told, _ = reply_whole(made, whole)
-            return [made.client.codec.render_reply(told, made.asked, REAL_WORLD)]
+            return [made.client.codec.render_reply(told, made.asked, SYSTEM_ENVIRONMENT)]
         way = PassThrough(made) if passes_frames(made) else Answer(made)
         pieces = [way.feed(read) for read in reads]
         return pieces if way.over else [*pieces, way.close()]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.dialects.base import REAL_WORLD, Content, Encoder, Reader, World
+from dragoman.dialects.base import SYSTEM_ENVIRONMENT, ContentDetector, Encoder, Environment, StreamReader
 from dragoman.errors import ClientFault, DragomanError, Fault
 from dragoman.filters.calls import wrap_reply_arguments
 from dragoman.model import events as ev
@@ -194,7 +194,7 @@ class Answer:
     def __init__(
         self,
         plan: Plan,
-        world: World = REAL_WORLD,
+        environment: Environment = SYSTEM_ENVIRONMENT,
         mask: Mask | None = None,
         budget: ev.Budget | None = None,
         encoder: Encoder | None = None,
@@ -202,16 +202,16 @@ class Answer:
         upstream, client = plan.upstream, plan.client
         self._mask = mask
         keys, self._keeps_frames = ev.BlockKeys(budget=budget or ev.Budget()), plan.keeps_frames
-        self._decoder = upstream.codec.decoder(plan.sent, world, keys)
+        self._decoder = upstream.codec.decoder(plan.sent, environment, keys)
         keeps_unread = plan.same_wire and not plan.settings.repair
-        self._splitter = upstream.binding.frames()
-        self._reader = Reader(self._splitter, self._decoder, keeps_unread=keeps_unread, budget=keys.budget)
+        self._splitter = upstream.binding.frame_decoder()
+        self._reader = StreamReader(self._splitter, self._decoder, keeps_unread=keeps_unread, budget=keys.budget)
         self._filters = ResponseFilters(plan, keys)
         self.notes = self._filters.notes
-        self._encoder = encoder or client.codec.encoder(plan.asked, world, keys.budget)
-        self._frame = client.binding.frame
+        self._encoder = encoder or client.codec.encoder(plan.asked, environment, keys.budget)
+        self._frame = client.binding.encode_frame
         self._lane: _Lane | None = None  # of the block whose delta came last
-        self._content = Content()
+        self._content = ContentDetector()
         self.progress = Progress()
         self.over = False
         self.hushed = 0  # chunks that brought no content
@@ -219,7 +219,7 @@ class Answer:
 
     def feed(self, chunk: bytes) -> bytes:
         """Take bytes of the upstream, cut anywhere; return what the client gets for them."""
-        if self.over or self._reader.over:
+        if self.over or self._reader.is_over:
             return b""
         frames, lane = self._splitter.feed(chunk), self._lane
         # One delta alone in its chunk, as most come.
@@ -235,8 +235,8 @@ class Answer:
         reader, has_content, failure = self._reader, False, None
         try:
             frames += came  # those before a bad one, and then it raises
-            if self._splitter.held != reader.held.size:
-                reader.held.set(self._splitter.held)
+            if self._splitter.held != reader.buffered.size:
+                reader.buffered.set(self._splitter.held)
         except DragomanError as error:
             failure = error
         at, count = 0, len(frames)
@@ -247,12 +247,12 @@ class Answer:
                     continue
                 step = reader.step(frames[at])
                 if step is not None:
-                    has_content = self._content.is_in(step.events) or has_content
+                    has_content = self._content.has_content(step.events) or has_content
                     self._add(step, out)
                 elif self._passes:
                     out.append(frames[at].raw)
-                at = count if reader.over else at + 1
-            if failure is not None and not reader.over:
+                at = count if reader.is_over else at + 1
+            if failure is not None and not reader.is_over:
                 has_content = True
                 self._add(reader.fail(failure), out)
         except DragomanError as error:
@@ -374,21 +374,21 @@ def note_unread(notes: Notes, step: ev.Step) -> None:
         notes.dropped("stream.unread_frame", "", f"a frame that cannot be read was left out: {step.unread}")
 
 
-def answer_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[bytes, list[Note]]:
+def answer_whole(plan: Plan, body: bytes, environment: Environment = SYSTEM_ENVIRONMENT) -> tuple[bytes, list[Note]]:
     """A whole reply in the client's dialect: the streamed path, so that streamed equals whole by construction."""
-    reply, notes = reply_whole(plan, body, world)
-    return plan.client.codec.render_reply(reply, plan.asked, world), notes
+    reply, notes = reply_whole(plan, body, environment)
+    return plan.client.codec.render_reply(reply, plan.asked, environment), notes
 
 
 def reply_whole(
-    plan: Plan, body: bytes, world: World = REAL_WORLD, budget: ev.Budget | None = None
+    plan: Plan, body: bytes, environment: Environment = SYSTEM_ENVIRONMENT, budget: ev.Budget | None = None
 ) -> tuple[Reply, list[Note]]:
     """Read a whole reply into the client's canonical reply, before it is rendered.
 
     A body that is a stream, though none was asked for, is gathered, with a note.
     """
     ways = ResponseFilters(plan, ev.BlockKeys(budget=budget or ev.Budget()))
-    reply = folded(plan, ways.feed(_told(plan, body, world, ways)), ways.notes)
+    reply = folded(plan, ways.feed(_told(plan, body, environment, ways)), ways.notes)
     return reply, list(ways.notes)
 
 
@@ -404,14 +404,14 @@ def folded(plan: Plan, events: ev.Events, notes: Notes) -> Reply:
     return wrap_reply_arguments(reply, notes) if takes_objects else reply
 
 
-def _told(plan: Plan, body: bytes, world: World, ways: ResponseFilters) -> ev.Events:
+def _told(plan: Plan, body: bytes, environment: Environment, ways: ResponseFilters) -> ev.Events:
     """What a whole answer says, as events. One that only ever streams is read as the stream it is."""
     upstream, events = plan.upstream, list[ev.Event]()
     if "streams_only" not in plan.traits:
         if not is_event_stream(body):
             return unfold(upstream.codec.parse_reply(body, plan.sent), ways.keys)
         ways.notes.changed("stream.gathered", "", "a stream came where a whole answer was asked for")
-    reader = Reader(upstream.binding.frames(), upstream.codec.decoder(plan.sent, world, ways.keys))
+    reader = StreamReader(upstream.binding.frame_decoder(), upstream.codec.decoder(plan.sent, environment, ways.keys))
     for step in (*reader.feed(body), *reader.close()):
         if step.unread:
             note_unread(ways.notes, step)

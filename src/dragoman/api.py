@@ -12,7 +12,7 @@ from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman.answer import Answer, answer_whole
-from dragoman.dialects.base import Call, Dialect
+from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import DragomanError, LocalMisuse, MalformedRequest, UpstreamViolation
 from dragoman.model.conversation import Conversation
 from dragoman.model.filter import Note
@@ -114,7 +114,7 @@ def translate_request(
     return Translated(request.body, list(made.notes), made, request.path, dict(request.headers))
 
 
-def _call_in(client: Dialect, body: jsonio.Json, model: str | None) -> Call:
+def _call_in(client: Dialect, body: jsonio.Json, model: str | None) -> ApiRequest:
     """The call in a body; `model` stands for one that the body should name and does not."""
     try:
         return client.binding.unwrap(body)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from dragoman import filters
-from dragoman.dialects.base import Call, Dialect
+from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import LocalMisuse, Unrepresentable
 from dragoman.model.capabilities import Capabilities, Trait
 from dragoman.model.conversation import Conversation, canonical
@@ -136,19 +136,19 @@ class Plan(Struct, frozen=True):
     keeps_frames: bool = False  # frames in which nothing changes go out as they came
     traits: frozenset[Trait] = frozenset()  # of the upstream's model
 
-    def call(self) -> Call:
+    def call(self) -> ApiRequest:
         return self.upstream.codec.render_request(self.sent)
 
     def request(self) -> HttpRequest:
         """The HTTP request that is sent."""
         return self.upstream.binding.wrap(self.upstream.codec.render_request(self.sent))
 
-    def head(self) -> Call:
+    def head(self) -> ApiRequest:
         """The same without a body, for one that is already written in the upstream's own words."""
         sent, told = self.sent, self.sent.hints
         fields = {name: value for name, value in told.fields.items() if name not in told.spelling} if told else {}
         hints = {name: value for name, value in fields.items() if isinstance(value, str)}
-        return Call("generate", sent.model, sent.stream, {}, hints)
+        return ApiRequest("generate", sent.model, sent.stream, {}, hints)
 
 
 def plan(

@@ -9,13 +9,13 @@ from typing import Any
 from msgspec import Struct, structs
 
 from dragoman.dialects import get
-from dragoman.dialects.base import Call, Dialect, World
+from dragoman.dialects.base import ApiRequest, Dialect, Environment
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.translate import Settings
 
 FOLDER = Path(__file__).parent
-WORLD = World(new_id=lambda prefix: f"{prefix}1", now=lambda: 1_780_000_000)
+ENVIRONMENT = Environment(new_id=lambda prefix: f"{prefix}1", now=lambda: 1_780_000_000)
 CLIENTS = ("anthropic", "openai", "responses", "bedrock", "gemini", "kiro")
 UPSTREAM = get("openai")
 
@@ -39,7 +39,7 @@ class Exchange(Struct, frozen=True):
         """The question as a client of this dialect has it: fields of Chat's own stay with Chat's clients."""
         body = {name: value for name, value in self.request.items() if name not in ("model", "stream")}
         conversation = UPSTREAM.codec.parse_request(
-            Call("generate", self.request["model"], self.request["stream"], body)
+            ApiRequest("generate", self.request["model"], self.request["stream"], body)
         )
         return conversation if client == "openai" else structs.replace(conversation, extra=None)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.answer import Answer, ResponseFilters, reply_whole
-from dragoman.dialects.base import Reader
+from dragoman.dialects.base import StreamReader
 from dragoman.errors import UpstreamFault, UpstreamViolation
 from dragoman.gateway.answers import PassThrough
 from dragoman.model.assemble import check, fold
@@ -18,7 +18,7 @@ from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys, Event, Failed
 from dragoman.translate import plan
 from dragoman.wire.http import HttpResponse
-from tests.corpus.exchange import CLIENTS, UPSTREAM, WORLD, Exchange, dialect_of, exchanges, outcome, wanted
+from tests.corpus.exchange import CLIENTS, ENVIRONMENT, UPSTREAM, Exchange, dialect_of, exchanges, outcome, wanted
 
 ALL = exchanges()
 VENDORS = (
@@ -73,7 +73,7 @@ def pieces(data: bytes, seed: int) -> list[bytes]:
 def told(exchange: Exchange, client: str, seed: int = 0) -> bytes:
     """What a client gets for the answer, as bytes of a stream."""
     made = plan(dialect_of(client), UPSTREAM, exchange.asked(client), settings=exchange.settings)
-    answer = Answer(made, WORLD)
+    answer = Answer(made, ENVIRONMENT)
     assert exchange.stream is not None
     return b"".join([*map(answer.feed, pieces(exchange.stream, seed)), answer.close()])
 
@@ -81,7 +81,7 @@ def told(exchange: Exchange, client: str, seed: int = 0) -> bytes:
 def heard(client: str, data: bytes, asked: Conversation) -> Reply:
     """What the client's own dialect reads in the bytes it got. Raises the fault of a stream that failed."""
     spoken = dialect_of(client)
-    reader = Reader(spoken.binding.frames(), spoken.codec.decoder(asked, WORLD))
+    reader = StreamReader(spoken.binding.frame_decoder(), spoken.codec.decoder(asked, ENVIRONMENT))
     events = [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
     check(events)
     return fold(events)
@@ -114,7 +114,7 @@ def test_an_answer_is_read_as_expected(exchange: Exchange) -> None:
     asked, right = exchange.asked(), wanted(exchange.expected)
     if exchange.reply is not None:
         made = plan(UPSTREAM, UPSTREAM, asked, settings=exchange.settings)
-        found = outcome(reply_whole(made, exchange.reply, WORLD)[0])
+        found = outcome(reply_whole(made, exchange.reply, ENVIRONMENT)[0])
         assert found == right, exchange.vendor
         return
     for seed in (0, 1, 2):
@@ -122,7 +122,7 @@ def test_an_answer_is_read_as_expected(exchange: Exchange) -> None:
         events: list[Event] = []
         assert exchange.stream is not None
         keys = BlockKeys()
-        reader = Reader(UPSTREAM.binding.frames(), UPSTREAM.codec.decoder(made.sent, WORLD, keys))
+        reader = StreamReader(UPSTREAM.binding.frame_decoder(), UPSTREAM.codec.decoder(made.sent, ENVIRONMENT, keys))
         for piece in pieces(exchange.stream, seed):
             events += [event for step in reader.feed(piece) for event in step.events]
         events += [event for step in reader.close() for event in step.events]
@@ -153,7 +153,7 @@ def test_a_stream_that_passes_says_the_same(exchange: Exchange) -> None:
     asked = exchange.asked()
     assert exchange.stream is not None
     for seed in (0, 1, 5):
-        passing = PassThrough(plan(UPSTREAM, UPSTREAM, asked, settings=exchange.settings), WORLD)
+        passing = PassThrough(plan(UPSTREAM, UPSTREAM, asked, settings=exchange.settings), ENVIRONMENT)
         data = b"".join([*map(passing.feed, pieces(exchange.stream, seed)), passing.close()])
         if "error" in exchange.expected:
             assert passing.fault is not None and passing.fault.kind == exchange.expected["error"]["kind"]
@@ -169,8 +169,8 @@ def test_a_whole_reply_reaches_every_client(exchange: Exchange, client: str) -> 
     spoken, asked = dialect_of(client), exchange.asked(client)
     made = plan(spoken, UPSTREAM, asked, settings=exchange.settings)
     assert exchange.reply is not None
-    reply, _ = reply_whole(made, exchange.reply, WORLD)
-    data = spoken.codec.render_reply(reply, asked, WORLD)
+    reply, _ = reply_whole(made, exchange.reply, ENVIRONMENT)
+    data = spoken.codec.render_reply(reply, asked, ENVIRONMENT)
     if "streams_only" in spoken.codec.capabilities("m").traits:
         compare(exchange, client, heard(client, data, asked))
     else:
@@ -185,17 +185,17 @@ def test_a_failure_reaches_every_client(exchange: Exchange) -> None:
         made = plan(dialect_of(client), UPSTREAM, asked, settings=exchange.settings)
         if exchange.reply is not None:
             with pytest.raises((UpstreamFault, UpstreamViolation), match=error["message"]) as caught:
-                reply_whole(made, exchange.reply, WORLD)
+                reply_whole(made, exchange.reply, ENVIRONMENT)
             assert caught.value.fault.kind == error["kind"], exchange.vendor
             continue
         assert exchange.stream is not None
         for seed in (0, 1, 6):
-            answer = Answer(made, WORLD)
+            answer = Answer(made, ENVIRONMENT)
             data = b"".join([*map(answer.feed, pieces(exchange.stream, seed)), answer.close()])
             assert answer.fault is not None and answer.fault.kind == error["kind"], exchange.vendor
             assert error["message"] in answer.fault.message, exchange.vendor
             spoken = dialect_of(client)
-            reader = Reader(spoken.binding.frames(), spoken.codec.decoder(asked, WORLD))
+            reader = StreamReader(spoken.binding.frame_decoder(), spoken.codec.decoder(asked, ENVIRONMENT))
             events = [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
             assert isinstance(events[-1], Failed), f"{exchange.vendor} to {client}"
 

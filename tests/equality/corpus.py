@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 import dragoman.dialects as registry
-from dragoman.dialects.base import REAL_WORLD
+from dragoman.dialects.base import SYSTEM_ENVIRONMENT
 from dragoman.errors import DragomanError
 from dragoman.model.conversation import Conversation
 from dragoman.translate import plan
@@ -35,9 +35,9 @@ def corpus(documents: int, drawn: int) -> Iterator[Item]:
     for stream in _drawn(events(), drawn):
         for name in names:
             dialect = registry.get(name)
-            encoder = dialect.codec.encoder(Conversation("m", ()), REAL_WORLD)
+            encoder = dialect.codec.encoder(Conversation("m", ()), SYSTEM_ENVIRONMENT)
             try:
-                yield "answer", name, b"".join(map(dialect.binding.frame, encoder.feed(stream)))
+                yield "answer", name, b"".join(map(dialect.binding.encode_frame, encoder.feed(stream)))
             except DragomanError:
                 continue
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, Decoder, Dialect, Encoder, World
-from dragoman.dialects.rulebook import Breach, Rule
+from dragoman.dialects.base import ApiRequest, Decoder, Dialect, Encoder, Environment
+from dragoman.dialects.rulebook import Breach, DialectRule
 from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, OutOfOrder, Truncated, Unrepresentable
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.blocks import Block, Text, ToolCall, ToolResult, Where
@@ -108,7 +108,7 @@ class PigeonCodec(Struct, frozen=True):
     def quirks(self, model: str) -> Sequence[Filter]:
         return (OneText(),)
 
-    def parse_request(self, call: Call) -> Conversation:
+    def parse_request(self, call: ApiRequest) -> Conversation:
         body = Fields(call.body)
         messages = tuple(
             Message(
@@ -126,7 +126,7 @@ class PigeonCodec(Struct, frozen=True):
         limit = body.integer("max_tokens") if body.has("max_tokens") else None
         return canonical(Conversation(call.model, messages, system, tools, max_tokens=limit, stream=call.stream))
 
-    def render_request(self, conversation: Conversation) -> Call:
+    def render_request(self, conversation: Conversation) -> ApiRequest:
         body: dict[str, Json] = {
             "system": [text.text for text in conversation.system],
             "turns": [
@@ -141,20 +141,20 @@ class PigeonCodec(Struct, frozen=True):
         }
         if conversation.max_tokens is not None:
             body["max_tokens"] = conversation.max_tokens
-        return Call("generate", conversation.model, conversation.stream, body)
+        return ApiRequest("generate", conversation.model, conversation.stream, body)
 
     def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
         decoder, frames = PigeonDecoder(), Lines()
         events = [event for frame in (*frames.feed(body), *frames.close()) for event in decoder.feed(frame)]
         return fold([*events, *decoder.close(None)])
 
-    def render_reply(self, reply: Reply, asked: Conversation, world: World) -> bytes:
+    def render_reply(self, reply: Reply, asked: Conversation, environment: Environment) -> bytes:
         return b"".join(payload.data + b"\n" for payload in PigeonEncoder().feed(unfold(reply)))
 
-    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> PigeonDecoder:
+    def decoder(self, asked: Conversation, environment: Environment, keys: BlockKeys | None = None) -> PigeonDecoder:
         return PigeonDecoder(keys)
 
-    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> PigeonEncoder:
+    def encoder(self, asked: Conversation, environment: Environment, budget: Budget | None = None) -> PigeonEncoder:
         return PigeonEncoder()
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
@@ -163,14 +163,14 @@ class PigeonCodec(Struct, frozen=True):
     def render_fault(self, fault: Fault) -> bytes:
         return jsonio.encode({"oops": fault.message})
 
-    def breaches(self, call: Call) -> Sequence[Breach]:
+    def breaches(self, call: ApiRequest) -> Sequence[Breach]:
         return () if isinstance(call.body, dict) else (Breach("pigeon.object", "", "a letter is an object"),)
 
     def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
         return ()
 
-    def rules(self) -> Sequence[Rule]:
-        return (Rule("pigeon.object", "documented", "error", "a letter is an object"),)
+    def rules(self) -> Sequence[DialectRule]:
+        return (DialectRule("pigeon.object", "documented", "error", "a letter is an object"),)
 
 
 class PigeonDecoder(Decoder):
@@ -287,7 +287,7 @@ class Lines:
 
 
 class PigeonBinding(Struct, frozen=True):
-    def match(self, request: HttpRequest) -> Call | None:
+    def match(self, request: HttpRequest) -> ApiRequest | None:
         if (request.method, request.path) != ("POST", "/fly"):
             return None
         try:
@@ -295,22 +295,22 @@ class PigeonBinding(Struct, frozen=True):
         except jsonio.JsonError as error:
             raise MalformedRequest(f"no JSON: {error}") from None
 
-    def unwrap(self, body: Json) -> Call:
+    def unwrap(self, body: Json) -> ApiRequest:
         fields = Fields(body)
-        return Call("generate", fields.text("model", ""), fields.flag("stream", False), fields.rest())
+        return ApiRequest("generate", fields.text("model", ""), fields.flag("stream", False), fields.rest())
 
-    def wrap(self, call: Call) -> HttpRequest:
+    def wrap(self, call: ApiRequest) -> HttpRequest:
         assert isinstance(call.body, dict)
         body = jsonio.encode({"model": call.model, "stream": call.stream, **call.body})
         return HttpRequest("POST", "/fly", headers=(("content-type", "application/json"),), body=body)
 
-    def frames(self) -> Lines:
+    def frame_decoder(self) -> Lines:
         return Lines()
 
-    def frame(self, payload: Payload) -> bytes:
+    def encode_frame(self, payload: Payload) -> bytes:
         return payload.data + b"\n"
 
-    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
+    def error_response(self, fault: Fault, body: bytes) -> HttpResponse:
         return HttpResponse(fault.status, body=body)
 
 

@@ -59,7 +59,7 @@ def hear(client: str, told: Told, *, stream: bool) -> Heard:
     if stream:
         dialect = registry.get(client)
         try:
-            decoder = dialect.binding.frames()
+            decoder = dialect.binding.frame_decoder()
             breaches = dialect.codec.stream_breaches([*decoder.feed(told.body), *decoder.close()])
         except DragomanError as error:
             if not isinstance(error, FrameTooLong):  # a reader's limit, which is for upstreams

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 
 import dragoman.dialects as registry
-from dragoman.dialects.base import REAL_WORLD
+from dragoman.dialects.base import SYSTEM_ENVIRONMENT
 from dragoman.simulator import Script, script
 from dragoman.simulator.faults.answer import Slicer
 from dragoman.simulator.faults.frames import (
@@ -29,7 +29,7 @@ def _silences(_: Pair) -> Iterable[Probe]:
         def check(shown: Shown) -> None:
             heard = shown.heard
             codec = registry.get(shown.case.pair.client).codec
-            if heard is None or codec.encoder(ASKED, REAL_WORLD).ping() is None:  # a dialect without pings
+            if heard is None or codec.encoder(ASKED, SYSTEM_ENVIRONMENT).ping() is None:  # a dialect without pings
                 return
             if not least <= heard.pings <= most:
                 raise Wrong(f"{heard.pings} pings instead of {least} to {most}")

@@ -9,7 +9,7 @@ from typing import Any
 import dragoman.dialects as registry
 from dragoman.answer import Answer as Translated
 from dragoman.conformance.samples import STREAMS
-from dragoman.dialects.base import REAL_WORLD
+from dragoman.dialects.base import SYSTEM_ENVIRONMENT
 from dragoman.errors import Fault as Trouble
 from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
@@ -72,8 +72,8 @@ class Say(Fault, frozen=True, kw_only=True):
 def spoken(upstream: str, events: Events) -> Say:
     """These events as the upstream would say them."""
     dialect = registry.get(upstream)
-    encoder = dialect.codec.encoder(ASKED, REAL_WORLD)
-    body = b"".join(dialect.binding.frame(payload) for event in events for payload in encoder.feed((event,)))
+    encoder = dialect.codec.encoder(ASKED, SYSTEM_ENVIRONMENT)
+    body = b"".join(dialect.binding.encode_frame(payload) for event in events for payload in encoder.feed((event,)))
     return Say(body=body, kind="text/event-stream" if upstream in SSE else "application/vnd.amazon.eventstream")
 
 
@@ -141,10 +141,10 @@ def _long(events: Events) -> Events:
 
 
 def _translated(made: Any, pieces: list[bytes]) -> bytes:
-    from dragoman.dialects.base import World
+    from dragoman.dialects.base import Environment
 
     numbers = iter(range(10_000))
-    answer = Translated(made, World(lambda prefix: f"{prefix}{next(numbers)}", lambda: 0))
+    answer = Translated(made, Environment(lambda prefix: f"{prefix}{next(numbers)}", lambda: 0))
     return b"".join([*(answer.feed(piece) for piece in pieces), answer.close(None)])
 
 

@@ -132,11 +132,11 @@ class StreamBender:
             return self._bytes(data, limit, seed)
         for _ in range(rng.randint(1, 3)):
             self._bend(frames, rng)
-        bent = b"".join(map(self._binding.frame, frames))
+        bent = b"".join(map(self._binding.encode_frame, frames))
         return bent if len(bent) <= limit else data
 
     def _frames(self, data: bytes) -> list[Payload]:
-        decoder, found = self._binding.frames(), list[Frame]()
+        decoder, found = self._binding.frame_decoder(), list[Frame]()
         with suppress(DragomanError):  # what came before a bad frame is good
             found.extend(decoder.feed(data))
         return [Payload(frame.kind.encode(errors="replace"), frame.data, frame.error) for frame in found]

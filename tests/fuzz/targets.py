@@ -148,7 +148,7 @@ def answer(dialect: Dialect, data: bytes) -> None:
     laws.cuts_do_not_matter(made, data, (1, len(data) // 2, len(data) - 1))
     if client.codec.family == dialect.codec.family:
         return  # as it came
-    answer, frames = Answer(made, laws.still_world()), client.binding.frames()
+    answer, frames = Answer(made, laws.fixed_environment()), client.binding.frame_decoder()
     told = [*frames.feed(answer.feed(data) + answer.close()), *frames.close()]
     broken = [each for each in client.codec.stream_breaches(told) if not each.rule.endswith(_UNSAID)]
     if broken:

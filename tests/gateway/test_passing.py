@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import dragoman.dialects as registry
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.errors import Fault
 from dragoman.gateway.answers import PassThrough
 from dragoman.model.blocks import Extra, Text
@@ -31,7 +31,7 @@ HELLO: Any = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 def verbatim(dialect: str = "anthropic") -> Plan:
     spoken = registry.get(dialect)
     body = HELLO if dialect == "anthropic" else {"messages": HELLO["messages"]}
-    made = plan(spoken, spoken, spoken.codec.parse_request(Call("generate", "m", True, body)))
+    made = plan(spoken, spoken, spoken.codec.parse_request(ApiRequest("generate", "m", True, body)))
     assert made.verbatim or dialect != "anthropic"
     return made
 
@@ -193,7 +193,7 @@ USAGE = CHAT[-2]
 def asking(**options: Any) -> Plan:
     chat = registry.get("openai")
     body = {"messages": HELLO["messages"], **options}
-    return plan(chat, chat, chat.codec.parse_request(Call("generate", "m", True, body)))
+    return plan(chat, chat, chat.codec.parse_request(ApiRequest("generate", "m", True, body)))
 
 
 @given(st.lists(st.integers(0, sum(map(len, CHAT))), max_size=8))
@@ -260,8 +260,8 @@ def test_a_chat_that_ends_without_its_end_mark_gets_one() -> None:
 def test_bytes_that_are_no_frames_end_the_stream_with_the_dialects_error() -> None:
     bedrock = registry.get("bedrock")
     body: Any = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
-    made = plan(bedrock, bedrock, bedrock.codec.parse_request(Call("generate", "m", True, body)))
-    frame = bedrock.binding.frame(Payload(b"messageStart", b'{"role":"assistant"}'))
+    made = plan(bedrock, bedrock, bedrock.codec.parse_request(ApiRequest("generate", "m", True, body)))
+    frame = bedrock.binding.encode_frame(Payload(b"messageStart", b'{"role":"assistant"}'))
     answer = PassThrough(made)
     out = answer.feed(frame + b"<html>" * 20)
     assert out.startswith(frame) and b"<html>" not in out and b"exception" in out

@@ -14,7 +14,7 @@ import pytest
 import dragoman.dialects as registry
 from dragoman.answer import ResponseFilters
 from dragoman.conformance import laws
-from dragoman.conformance.laws import NOBODY, still_world
+from dragoman.conformance.laws import NOBODY, fixed_environment
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Choice, Reply, Stop, Usage, Why
@@ -117,7 +117,7 @@ def test_l22_a_redirect_is_a_502_once(status: int, client: str, stream: bool, tm
 @pytest.mark.parametrize("client", ["anthropic", "openai"])
 @pytest.mark.parametrize("name", ["anthropic", "openai", "gemini", "bedrock", "responses"])
 def test_l22_a_whole_answer_is_told_as_the_stream_it_stands_for(name: str, client: str, tmp_path: Path) -> None:
-    body = registry.get(name).codec.render_reply(SAID, NOBODY, still_world())
+    body = registry.get(name).codec.render_reply(SAID, NOBODY, fixed_environment())
     path, asks = asked_by(client, stream=True)
     with answering(200, "application/json", body) as (url, asked), house(upstream("one", name, url), tmp_path) as home:
         status, headers, answer = home.ask(path, asks)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import dragoman.dialects as registry
 from dragoman.answer import Answer, ResponseFilters
 from dragoman.conformance import laws
-from dragoman.conformance.laws import NOBODY, still_world
-from dragoman.dialects.base import Reader
+from dragoman.conformance.laws import NOBODY, fixed_environment
+from dragoman.dialects.base import StreamReader
 from dragoman.filters.raw_tools.choices import FORMAT_NAMES as TABLES
 from dragoman.model.assemble import Grammar
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall
@@ -116,7 +116,9 @@ def spoken(name: str, events: Events) -> bytes:
 def grammar_holds_everywhere(made: Plan, pieces: list[bytes]) -> None:
     """Check the grammar after the decoder and after each filter, and what the client reads."""
     keys, notes, upstream = BlockKeys(), Notes(refuse=False), made.upstream
-    reader = Reader(upstream.binding.frames(), upstream.codec.decoder(made.sent, still_world(), keys))
+    reader = StreamReader(
+        upstream.binding.frame_decoder(), upstream.codec.decoder(made.sent, fixed_environment(), keys)
+    )
     backs = [make(notes, keys) for make in reversed(made.makers)]
     grammars = [Grammar() for _ in range(len(backs) + 1)]
     for steps in (*(reader.feed(piece) for piece in pieces), reader.close()):
@@ -131,9 +133,9 @@ def grammar_holds_everywhere(made: Plan, pieces: list[bytes]) -> None:
 
 
 def client_reads_it(made: Plan, pieces: list[bytes]) -> None:
-    answer, client = Answer(made, still_world()), made.client
+    answer, client = Answer(made, fixed_environment()), made.client
     out = b"".join([*map(answer.feed, pieces), answer.close()])
-    frames = client.binding.frames()
+    frames = client.binding.frame_decoder()
     breaches = client.codec.stream_breaches([*frames.feed(out), *frames.close()])
     # Arguments stay what the model wrote, cut or not; not every stream has figures (docs/decisions/content.md#d3).
     beside = ("json", "input_cut", "no_usage")

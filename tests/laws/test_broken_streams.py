@@ -16,7 +16,7 @@ import pytest
 import dragoman.dialects as registry
 from dragoman.answer import Answer
 from dragoman.conformance import laws
-from dragoman.conformance.laws import still_world
+from dragoman.conformance.laws import fixed_environment
 from dragoman.dialects.base import Dialect
 from dragoman.gateway.answers import PassThrough, passes_frames
 from dragoman.model.assemble import fold
@@ -374,7 +374,7 @@ def planned(client: str, upstream: str, **settings: Any) -> Plan:
 
 
 def said(made: Plan, data: bytes, *, bytewise: bool = False, passing: bool = False) -> tuple[bytes, Answer]:
-    answer = PassThrough(made, still_world()) if passing else Answer(made, still_world())
+    answer = PassThrough(made, fixed_environment()) if passing else Answer(made, fixed_environment())
     pieces = [data[at : at + 1] for at in range(len(data))] if bytewise else [data]
     return b"".join([*map(answer.feed, pieces), answer.close()]), answer
 
@@ -501,8 +501,8 @@ def test_l21_a_frame_that_cannot_be_read_is_left_out_unless_a_block_is_open(dial
     verdicts = set[bool]()
     for at in range(1, len(frames)):
         data = b"".join([*frames[:at], bad_frame(dialect, kind), *frames[at:]])
-        decoder = registry.get(dialect).codec.decoder(Conversation("m", ()), still_world())
-        frame_decoder = registry.get(dialect).binding.frames()
+        decoder = registry.get(dialect).codec.decoder(Conversation("m", ()), fixed_environment())
+        frame_decoder = registry.get(dialect).binding.frame_decoder()
         for frame in frame_decoder.feed(b"".join(frames[:at])):
             decoder.feed(frame)
         for client in DIALECTS:

@@ -22,8 +22,8 @@ import dragoman.answer
 import dragoman.dialects as registry
 from dragoman.answer import Answer
 from dragoman.conformance import laws
-from dragoman.conformance.laws import NOBODY, still_world
-from dragoman.dialects.base import Dialect, World
+from dragoman.conformance.laws import NOBODY, fixed_environment
+from dragoman.dialects.base import Dialect, Environment
 from dragoman.errors import AnswerTooLarge
 from dragoman.filters.raw_tools.grammar import Grammar
 from dragoman.filters.raw_tools.table import Table
@@ -330,8 +330,8 @@ def shapes_of(upstream: str) -> dict[str, Callable[[str], Told]]:
 
 def stream(upstream: Dialect, shape: Callable[[str], Told]) -> Iterator[bytes]:
     """The frames of an answer that repeats something without end."""
-    encoder = upstream.codec.encoder(NOBODY, still_world(), Budget(ENDLESS))
-    frame = upstream.binding.frame
+    encoder = upstream.codec.encoder(NOBODY, fixed_environment(), Budget(ENDLESS))
+    frame = upstream.binding.encode_frame
     if shape.__qualname__ != OF_ONE["openai"]["early fields"].__qualname__ or upstream.codec.family != "openai":
         yield b"".join([frame(payload) for payload in encoder.feed((Started("msg_1", "model-1"),))])
     for told in shape(upstream.codec.family):
@@ -393,7 +393,7 @@ def few_notes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def bounded(made: Plan, make: Callable[..., Answer], name: str, shape: Callable[[str], Told]) -> Answer:
     """Check one answer, and give it."""
-    answer = make(made, still_world(), budget=Budget(LIMITS))
+    answer = make(made, fixed_environment(), budget=Budget(LIMITS))
     before = held(answer)
     out = fed(answer, stream(made.upstream, shape))
     grown = held(answer) - before
@@ -430,8 +430,8 @@ def test_s2_what_is_stored_of_an_answer_is_counted(upstream: str) -> None:
         made, store = memory.plan(owner, client, given, asked(), model="model-1", settings=Settings())
         assert store is not None
 
-        def keeping(made: Plan, world: World, budget: Budget, store: AnswerStore = store) -> Answer:
-            return Answer(made, world, budget=budget, encoder=store.encoder(made, world, budget))
+        def keeping(made: Plan, environment: Environment, budget: Budget, store: AnswerStore = store) -> Answer:
+            return Answer(made, environment, budget=budget, encoder=store.encoder(made, environment, budget))
 
         bounded(made, keeping, name, shape)
     assert len(memory) == 0

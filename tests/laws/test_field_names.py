@@ -23,7 +23,7 @@ from dragoman.model.events import Failed
 from dragoman.model.filter import Note
 from dragoman.translate import plan
 from dragoman.wire import jsonio
-from tests.stories.telling import Story, steps, still_world, stories, wire_bytes
+from tests.stories.telling import Story, fixed_environment, steps, stories, wire_bytes
 
 Told: TypeAlias = tuple[Any, Iterable[Note]]
 
@@ -270,12 +270,12 @@ def test_nor_is_one_of_a_stream(story: Story, name: str) -> None:
     )
 
     def written_anew(field: str) -> Told:
-        encoder = dialect.codec.encoder(asked, still_world())
+        encoder = dialect.codec.encoder(asked, fixed_environment())
         told = steps(dialect, asked, with_planted(dialect, text, field))
         return [_json(payload.data) for step in told for payload in encoder.feed(step.events)], ()
 
     def told_elsewhere(field: str) -> Told:
-        answer = Answer(plan(elsewhere, dialect, asked_elsewhere), still_world())
+        answer = Answer(plan(elsewhere, dialect, asked_elsewhere), fixed_environment())
         raw = answer.feed(with_planted(dialect, text, field)) + answer.close()
         return raw.decode(errors="replace"), answer.notes
 
@@ -297,12 +297,12 @@ def test_nor_is_one_of_a_whole_reply(story: Story, name: str) -> None:
         isinstance(event, Failed) for event in events
     ):
         return  # there is no such reply
-    body = jsonio.decode(dialect.codec.render_reply(fold(events), asked, still_world()))
+    body = jsonio.decode(dialect.codec.render_reply(fold(events), asked, fixed_environment()))
     for client, question in ((dialect, asked), (elsewhere, asked_elsewhere)):
 
         def told(field: str, client: Dialect = client, question: Conversation = question) -> Told:
             raw, notes = answer_whole(
-                plan(client, dialect, question), jsonio.encode(planted(body, field)), still_world()
+                plan(client, dialect, question), jsonio.encode(planted(body, field)), fixed_environment()
             )
             return jsonio.decode(raw), notes
 

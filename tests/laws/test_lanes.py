@@ -19,7 +19,7 @@ from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman.answer import Answer
-from dragoman.conformance.laws import still_world
+from dragoman.conformance.laws import fixed_environment
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.events import Event
@@ -89,7 +89,7 @@ class _Counting(Answer):
     """Counts the frames that went by a lane; `carefully`: it opens none."""
 
     def __init__(self, made: Plan, *, carefully: bool) -> None:
-        super().__init__(made, still_world())
+        super().__init__(made, fixed_environment())
         self.carefully = carefully
         self.in_lanes = 0
 
@@ -442,6 +442,6 @@ def test_a_read_of_many_frames_is_linear(upstream: str, word: str) -> None:
         script = [("text", word if at % 2 else "x") for at in range(count)]
         frames = [framed(upstream, *frame, 0) for frame in DIALECTS[upstream](script, SPELLINGS[0])]
         data = b"".join(frames)
-        return lambda: Answer(made, still_world()).feed(data)
+        return lambda: Answer(made, fixed_environment()).feed(data)
 
     grows_linearly(work, 150)

@@ -13,7 +13,7 @@ from hypothesis.strategies import DrawFn
 import dragoman.dialects as registry
 from dragoman.answer import Answer, ResponseFilters
 from dragoman.conformance import laws, run
-from dragoman.conformance.laws import NOBODY, still_world
+from dragoman.conformance.laws import NOBODY, fixed_environment
 from dragoman.dialects.base import Dialect
 from dragoman.errors import Unrepresentable
 from dragoman.filters.calls import fit_alphabet
@@ -109,10 +109,10 @@ def test_every_single_cut_of_every_story_gives_the_same_answer(story: Story) -> 
     """The two stories that are longer than 3,000 bytes are cut at every ninth one; `make laws-long` tries all."""
     made = plan(registry.get(story.asked), registry.get(story.answered), NOBODY)
     stream = story.stream
-    whole = Answer(made, still_world())
+    whole = Answer(made, fixed_environment())
     expected = whole.feed(stream) + whole.close()
     for at in range(1, len(stream), 1 if len(stream) < 3000 or LONG else 9):
-        answer = Answer(made, still_world())
+        answer = Answer(made, fixed_environment())
         assert answer.feed(stream[:at]) + answer.feed(stream[at:]) + answer.close() == expected, at
     laws.cuts_do_not_matter(made, stream, range(len(stream)))
 

@@ -13,8 +13,8 @@ from msgspec import structs
 
 import dragoman.dialects as registry
 from bench.answers import answer
-from dragoman.conformance.laws import still_world
-from dragoman.dialects.base import Dialect, PlainRequest
+from dragoman.conformance.laws import fixed_environment
+from dragoman.dialects.base import Dialect, RequestSummary
 from dragoman.errors import DragomanError
 from dragoman.gateway.answers import PassThrough
 from dragoman.gateway.preparing import PlanCache
@@ -85,12 +85,12 @@ def _planned(upstream: Dialect, request: HttpRequest, settings: Settings) -> tup
     return made, structs.replace(wrapped, body=request.body) if made.verbatim else wrapped
 
 
-def _read(body: bytes) -> PlainRequest | None:
-    assert OPENAI.plain is not None
-    return OPENAI.plain.request(HttpRequest("POST", "/v1/chat/completions", body=body))
+def _read(body: bytes) -> RequestSummary | None:
+    assert OPENAI.summary_reader is not None
+    return OPENAI.summary_reader.read_request(HttpRequest("POST", "/v1/chat/completions", body=body))
 
 
-def _plain(request: HttpRequest) -> PlainRequest:
+def _plain(request: HttpRequest) -> RequestSummary:
     plain = _read(request.body)
     assert plain is not None
     return plain
@@ -121,14 +121,14 @@ def test_a_cached_plan_sends_and_answers_as_a_plan_of_its_own(
 
 
 def _told(made: Plan) -> tuple[bytes, Any, Any]:
-    way = PassThrough(made, still_world())
+    way = PassThrough(made, fixed_environment())
     told = way.feed(STREAM)
     return told + (b"" if way.over else way.close()), way.progress.usage, way.progress.stop
 
 
 def test_a_plain_request_is_read() -> None:
     plain = _plain(_request({"model": "m", "messages": [{"role": "user", "content": "Hi: you"}], "stream": True}))
-    assert (plain.asked.model, plain.asked.stream, plain.messages) == ("m", True, 1)
+    assert (plain.asked.model, plain.asked.stream, plain.message_count) == ("m", True, 1)
 
 
 _SAID = {"role": "user", "content": "Hi"}
@@ -192,7 +192,7 @@ def test_a_plain_request_says_what_the_codec_reads(bodies: tuple[dict[str, Any],
             read = OPENAI.codec.parse_request(call)
         except DragomanError as error:
             raise AssertionError(f"plain, but the codec refuses it: {error}") from error
-        told = (plain.asked.model, plain.asked.stream, plain.asked.user, plain.messages)
+        told = (plain.asked.model, plain.asked.stream, plain.asked.user, plain.message_count)
         assert told == (read.model, read.stream, read.user, len(read.messages) + len(read.system))
 
 

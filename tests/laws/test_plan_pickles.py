@@ -12,7 +12,7 @@ from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman.answer import Answer, reply_whole
-from dragoman.dialects.base import World
+from dragoman.dialects.base import Environment
 from dragoman.errors import DragomanError
 from dragoman.gateway.answers import read_whole
 from dragoman.gateway.jobs import AnswerJob, PlanJob, PlanResult, Read, ReadJob, plan, planned
@@ -29,7 +29,7 @@ from tests.load.payload import answer
 from tests.load.upstream import DIALECTS
 
 NAME = "0" * 16
-WORLD = World(new_id=lambda prefix: f"{prefix}1", now=lambda: 1)
+ENVIRONMENT = Environment(new_id=lambda prefix: f"{prefix}1", now=lambda: 1)
 BOUNDS = Bounds(RequestLimits(), 32 * 1024 * 1024, "web")
 SETTINGS = {
     "usual": Settings(),
@@ -60,12 +60,12 @@ def outcome(made: Plan, upstream: str) -> list[Any]:
     """What the client is told of one answer, streamed and whole."""
     body = b"".join(DIALECTS[upstream](NAME, answer(NAME)))
     told: list[Any] = []
-    streamed = Answer(made, WORLD)
+    streamed = Answer(made, ENVIRONMENT)
     told.append(b"".join(streamed.feed(body[at : at + 777]) for at in range(0, len(body), 777)) + streamed.close())
     told.append(streamed.notes)
     try:
-        reply, notes = reply_whole(made, body, WORLD)
-        told += [made.client.codec.render_reply(reply, made.asked, WORLD), notes]
+        reply, notes = reply_whole(made, body, ENVIRONMENT)
+        told += [made.client.codec.render_reply(reply, made.asked, ENVIRONMENT), notes]
     except DragomanError as error:
         told.append(error.fault)
     return told
@@ -107,8 +107,8 @@ def test_s7_a_plan_from_the_worker_reads_answers_as_one_made_here(client: str, u
 def test_s7_a_whole_answer_from_the_worker_is_the_one_made_here(
     client: str, upstream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.gateway.answers.REAL_WORLD", WORLD)
-    monkeypatch.setattr("dragoman.gateway.answers.reply_whole", partial(reply_whole, world=WORLD))
+    monkeypatch.setattr("dragoman.gateway.answers.SYSTEM_ENVIRONMENT", ENVIRONMENT)
+    monkeypatch.setattr("dragoman.gateway.answers.reply_whole", partial(reply_whole, environment=ENVIRONMENT))
     request, speaks, target = request_of(client, stream=False), registry.get(client), registry.get(upstream)
     call = speaks.binding.match(request)
     assert call is not None

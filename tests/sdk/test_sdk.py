@@ -16,7 +16,7 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.answer import Answer, ResponseFilters, answer_whole
-from dragoman.conformance.laws import NOBODY, encoded, read_back, still_world
+from dragoman.conformance.laws import NOBODY, encoded, fixed_environment, read_back
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import Fault
 from dragoman.model.assemble import fold
@@ -49,7 +49,7 @@ def streamed() -> dict[str, tuple[Task, Reply | None]]:
             tasks[f"{sdk} sample {title}"] = (Task(sdk, "stream", encoded(client, told)), expected)
         for story in stories():
             upstream = registry.get(story.answered)
-            answer = Answer(plan(client, upstream, NOBODY), still_world())
+            answer = Answer(plan(client, upstream, NOBODY), fixed_environment())
             body = answer.feed(story.stream) + answer.close()
             events = read_back(client, body)
             expected = None if isinstance(events[-1], Failed) else fold(events)
@@ -66,7 +66,7 @@ def whole() -> dict[str, tuple[Task, Reply]]:
             told = ResponseFilters(plan(client, registry.get("openai"), NOBODY)).feed(events)
             if not isinstance(told[-1], Failed):
                 reply = fold(told)
-                body = client.codec.render_reply(reply, NOBODY, still_world())
+                body = client.codec.render_reply(reply, NOBODY, fixed_environment())
                 tasks[f"{sdk} {title}"] = (Task(sdk, "whole", body), reply)
     return tasks
 
@@ -145,7 +145,7 @@ def refusals() -> dict[str, tuple[Task, Fault]]:
     for sdk in SDKS:
         dialect = registry.get(sdk)
         for fault in FAULTS:
-            answer = dialect.binding.refuse(fault, dialect.codec.render_fault(fault))
+            answer = dialect.binding.error_response(fault, dialect.codec.render_fault(fault))
             tasks[f"{sdk} {fault.kind}"] = (Task(sdk, "whole", answer.body, answer.status, dict(answer.headers)), fault)
     return tasks
 
@@ -211,7 +211,7 @@ UPSTREAMS = ("gemini", "anthropic", "openai")
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, dict[str, Simulator]]]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, dict[str, Simulator]]]:
     with ExitStack() as stack:
         simulators = {dialect: stack.enter_context(running_simulator(dialect)) for dialect in UPSTREAMS}
         text = "".join(
@@ -239,9 +239,9 @@ def signatures(dialect: str, body: Any) -> list[str]:
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("dialect", UPSTREAMS)
 def test_a_tool_loop_runs_and_gives_signatures_back(
-    world: tuple[House, dict[str, Simulator]], dialect: str, streamed: bool
+    environment: tuple[House, dict[str, Simulator]], dialect: str, streamed: bool
 ) -> None:
-    home, simulators = world
+    home, simulators = environment
     seen = simulators[dialect].requests
     before = len(seen)
     ran: list[str] = []
@@ -270,8 +270,8 @@ def test_a_tool_loop_runs_and_gives_signatures_back(
     assert given_back and all(len(each) == 64 for each in given_back), "the simulator's signatures are 64 characters"
 
 
-def test_counting_listing_and_refusing_are_understood(world: tuple[House, dict[str, Simulator]]) -> None:
-    home, _ = world
+def test_counting_listing_and_refusing_are_understood(environment: tuple[House, dict[str, Simulator]]) -> None:
+    home, _ = environment
     asking = client(home)
     assert asking.models.count_tokens(model="gemini-3-openai", contents="hello there").total_tokens > 0
     assert "models/gemini-3-anthropic" in [model.name for model in asking.models.list()]

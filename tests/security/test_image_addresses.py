@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.errors import ClientFault, MalformedRequest
 from dragoman.gateway.media_urls import objection
 from dragoman.simulator import running_simulator
@@ -270,7 +270,7 @@ def test_s10_no_binding_writes_such_a_path(dialect: str, stream: bool, name: str
     binding = registry.get(dialect).binding
     for operation in ("generate", "count"):
         with pytest.raises(MalformedRequest) as refused:
-            binding.wrap(Call(operation, name, stream, {}))
+            binding.wrap(ApiRequest(operation, name, stream, {}))
         assert refused.value.at == "model"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import dragoman.dialects as registry
 from dragoman.answer import Answer
-from dragoman.dialects.base import Dialect, Reader, World
+from dragoman.dialects.base import Dialect, Environment, StreamReader
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import Event
 from dragoman.translate import Plan, plan
@@ -23,10 +23,10 @@ from dragoman.wire.frame import Payload
 STORIES = Path(__file__).parent
 
 
-def still_world() -> World:
+def fixed_environment() -> Environment:
     """A world in which nothing is random: ids count, and it is always the same moment."""
     counter = itertools.count(1)
-    return World(new_id=lambda prefix: f"{prefix}{next(counter):04d}", now=lambda: 1_780_000_000)
+    return Environment(new_id=lambda prefix: f"{prefix}{next(counter):04d}", now=lambda: 1_780_000_000)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def tell(story: Story) -> dict[str, bytes]:
         target = registry.get(name)
         if name == story.answered:
             continue
-        answer = Answer(_plan_for(story, target, upstream, asked), still_world())
+        answer = Answer(_plan_for(story, target, upstream, asked), fixed_environment())
         raw = answer.feed(story.stream) + answer.close()
         files[f"{name}.stream"] = story_text(target, raw)
         notes += [f"answer {story.answered} -> {name}: {note}" for note in answer.notes]
@@ -96,7 +96,7 @@ def _plan_for(story: Story, client: Dialect, upstream: Dialect, asked: Conversat
 
 
 def steps(dialect: Dialect, asked: Conversation, data: bytes):  # type: ignore[no-untyped-def]
-    reader = Reader(dialect.binding.frames(), dialect.codec.decoder(asked, still_world()))
+    reader = StreamReader(dialect.binding.frame_decoder(), dialect.codec.decoder(asked, fixed_environment()))
     return [*reader.feed(data), *reader.close()]
 
 
@@ -124,7 +124,7 @@ def story_text(dialect: Dialect, raw: bytes) -> bytes:
     """Wire bytes as a text file: themselves for text framings, one `kind: data` line a frame for binary ones."""
     if not _binary(dialect):
         return raw
-    decoder = dialect.binding.frames()
+    decoder = dialect.binding.frame_decoder()
     frames = [*decoder.feed(raw), *decoder.close()]
     return b"".join(b"%s%s: %s\n" % (b"!" if frame.error else b"", frame.kind.encode(), frame.data) for frame in frames)
 
@@ -135,9 +135,9 @@ def wire_bytes(dialect: Dialect, text: bytes) -> bytes:
     out = b""
     for line in text.splitlines():
         kind, _, data = line.partition(b": ")
-        out += dialect.binding.frame(Payload(kind.removeprefix(b"!"), data, kind.startswith(b"!")))
+        out += dialect.binding.encode_frame(Payload(kind.removeprefix(b"!"), data, kind.startswith(b"!")))
     return out
 
 
 def _binary(dialect: Dialect) -> bool:
-    return b"\x00" in dialect.binding.frame(Payload(b"x", b"{}"))
+    return b"\x00" in dialect.binding.encode_frame(Payload(b"x", b"{}"))

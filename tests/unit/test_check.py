@@ -9,7 +9,7 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.cli import main
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.openai import DIALECT as OPENAI
 from dragoman.dialects.responses import DIALECT as RESPONSES
 from dragoman.dialects.rulebook import Breach
@@ -24,7 +24,7 @@ def errors(found: Any) -> list[Breach]:
 def request(dialect: str, body: Any, model: str = "") -> list[Breach]:
     found = registry.get(dialect)
     call = found.binding.unwrap(body)
-    return errors(found.codec.breaches(Call("generate", model or call.model, call.stream, call.body)))
+    return errors(found.codec.breaches(ApiRequest("generate", model or call.model, call.stream, call.body)))
 
 
 # --- requests that services answered
@@ -249,7 +249,7 @@ CHAT: dict[str, bytes] = {
 
 
 def stream(dialect: Any, data: bytes) -> list[Breach]:
-    decoder = dialect.binding.frames()
+    decoder = dialect.binding.frame_decoder()
     return errors(dialect.codec.stream_breaches([*decoder.feed(data), *decoder.close()]))
 
 
@@ -450,7 +450,7 @@ DOCUMENT_002 = kiro(
 
 def test_l32_the_stream_of_document_002_is_clean() -> None:
     found = registry.get("kiro")
-    assert list(found.codec.stream_breaches(found.binding.frames().feed(DOCUMENT_002))) == []
+    assert list(found.codec.stream_breaches(found.binding.frame_decoder().feed(DOCUMENT_002))) == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 import dragoman
 import dragoman.dialects as registry
-from dragoman.dialects.base import REAL_WORLD
+from dragoman.dialects.base import SYSTEM_ENVIRONMENT
 from dragoman.errors import MalformedRequest, Unrepresentable, UpstreamFault
 from dragoman.model.blocks import ToolResult
 from dragoman.model.conversation import Conversation
@@ -177,7 +177,7 @@ def test_l15_an_unfinished_response_is_an_answer_only_where_a_job_was_asked_for(
     body = {"id": "resp_1", "object": "response", "status": status, "model": "m", "output": [], "background": True}
     job, other = (read("responses", {"model": "m", "input": "x", **more}) for more in ({"background": True}, {}))
     reply = codec.parse_reply(json.dumps(body).encode(), job)
-    told = json.loads(codec.render_reply(reply, job, REAL_WORLD))
+    told = json.loads(codec.render_reply(reply, job, SYSTEM_ENVIRONMENT))
     assert (told["id"], told["status"], told["background"], told["usage"]) == ("resp_1", status, True, None)
     with pytest.raises(UpstreamFault, match=status):
         codec.parse_reply(json.dumps(body).encode(), other)

@@ -15,7 +15,7 @@ from msgspec import structs
 import dragoman.dialects as registry
 from bench.questions import question
 from dragoman.dialects.anthropic import request as anthropic_request
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kiro.quirks import request as kiro_surrogates
 from dragoman.dialects.kiro.request import estimate_input_tokens, estimate_message_tokens, estimate_tokens
 from dragoman.dialects.openai import messages as openai_messages
@@ -63,7 +63,7 @@ messages = st.lists(objects(role=roles, content=words | st.none() | st.lists(blo
 def read(dialect: str, body: Any) -> str:
     """What is read, places included, or how it is refused."""
     try:
-        return repr(registry.get(dialect).codec.parse_request(Call("generate", "m", False, {"messages": body})))
+        return repr(registry.get(dialect).codec.parse_request(ApiRequest("generate", "m", False, {"messages": body})))
     except DragomanError as error:
         return repr((type(error), str(error), error.fault))
 
@@ -71,7 +71,7 @@ def read(dialect: str, body: Any) -> str:
 @given(messages)
 def test_messages_of_the_documented_shape_are_read_as_all_others(body: Any) -> None:
     short = read("anthropic", body)
-    with patch.object(anthropic_request, "exact_message", lambda *_: None):
+    with patch.object(anthropic_request, "read_typed_message", lambda *_: None):
         assert short == read("anthropic", body)
 
 
@@ -90,8 +90,8 @@ request_fields = st.dictionaries(
 def test_an_exact_request_says_what_is_read_of_a_matched_one(used: Any, body: Any, fields: dict[str, Any]) -> None:
     data = json.dumps({"model": "m", "messages": [*used, *body], **fields}).encode()
     request, dialect = HttpRequest("POST", "/v1/messages", body=data), registry.get("anthropic")
-    assert dialect.exact is not None
-    exact = dialect.exact(request)
+    assert dialect.typed_reader is not None
+    exact = dialect.typed_reader(request)
     if exact is None:
         return
     call = dialect.binding.match(request)
@@ -105,7 +105,7 @@ def test_an_exact_request_says_what_is_read_of_a_matched_one(used: Any, body: An
 def test_the_bench_asks_in_the_documented_shape() -> None:
     """Lest the law hold of nothing."""
     asked = HttpRequest("POST", "/v1/messages", body=question("anthropic", "pairs", "m", stream=True))
-    exact = registry.get("anthropic").exact
+    exact = registry.get("anthropic").typed_reader
     assert exact is not None and exact(asked) is not None
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import dragoman.dialects as registry
 from dragoman.agent.types import BedrockResponseError, ToolUseBlock
 from dragoman.answer import ResponseFilters
-from dragoman.dialects.base import REAL_WORLD, Dialect, Reader
+from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Dialect, StreamReader
 from dragoman.errors import Fault, LocalMisuse, Reset, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.filters.calls import as_object
 from dragoman.http.addresses import parse_base_url
@@ -93,19 +93,21 @@ class DialectClient:
         if not (made.sent.stream or "streams_only" in dialect.codec.capabilities(model).traits):
             yield ways.feed(unfold(dialect.codec.parse_reply(b"".join(body), made.sent), keys))
             return
-        reader = Reader(dialect.binding.frames(), dialect.codec.decoder(made.sent, REAL_WORLD, keys))
+        reader = StreamReader(
+            dialect.binding.frame_decoder(), dialect.codec.decoder(made.sent, SYSTEM_ENVIRONMENT, keys)
+        )
         with _closing(body):
             for step in _steps(reader, body):
                 yield ways.feed(step.events)
 
 
-def _steps(reader: Reader, body: Body) -> Iterator[Step]:
+def _steps(reader: StreamReader, body: Body) -> Iterator[Step]:
     """What a body says, up to its end, or up to where the network broke it."""
     broken: Fault | None = None
     try:
         for chunk in body:
             yield from reader.feed(chunk)
-            if reader.over:
+            if reader.is_over:
                 return
     except TransportError as error:
         broken = error.fault

@@ -90,7 +90,7 @@ def _reply(dialect: Dialect, data: bytes, _: str) -> Sequence[Breach]:
 
 
 def _stream(dialect: Dialect, data: bytes, _: str) -> Sequence[Breach]:
-    decoder = dialect.binding.frames()
+    decoder = dialect.binding.frame_decoder()
     frames: list[Frame] = []
     broken: list[Breach] = []
     try:

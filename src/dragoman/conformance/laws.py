@@ -15,7 +15,7 @@ from msgspec import structs
 import dragoman.dialects as registry
 from dragoman.answer import Answer, ResponseFilters, folded
 from dragoman.conformance.samples import CONVERSATIONS, STREAMS
-from dragoman.dialects.base import Dialect, Reader, World
+from dragoman.dialects.base import Dialect, Environment, StreamReader
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.assemble import check, fold
 from dragoman.model.blocks import Block, Reasoning, Text, ToolCall
@@ -72,10 +72,10 @@ class Broken(AssertionError):
     """A law that does not hold, with what it was tried on."""
 
 
-def still_world() -> World:
+def fixed_environment() -> Environment:
     """A world in which nothing is random: ids count, and it is always the same moment."""
     counter = itertools.count(1)
-    return World(new_id=lambda prefix: f"{prefix}{next(counter):04d}", now=lambda: 1_780_000_000)
+    return Environment(new_id=lambda prefix: f"{prefix}{next(counter):04d}", now=lambda: 1_780_000_000)
 
 
 def _hold(truth: bool, law: str, *evidence: object) -> None:
@@ -166,9 +166,9 @@ def own_body_returns(dialect: Dialect, body: jsonio.Json) -> None:
 
 def cuts_do_not_matter(made: Plan, data: bytes, cuts: Iterable[int]) -> None:
     """7. Output bytes do not depend on how the input was cut, violations included."""
-    whole = Answer(made, still_world())
+    whole = Answer(made, fixed_environment())
     expected = whole.feed(data) + whole.close()
-    answer = Answer(made, still_world())
+    answer = Answer(made, fixed_environment())
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(data)}), len(data)]
     pieces = [data[start:end] for start, end in itertools.pairwise(edges)]
     got = b"".join(map(answer.feed, pieces)) + answer.close()
@@ -194,7 +194,7 @@ def nothing_is_lost_in_a_stream(client: Dialect, upstream: Dialect, events: Even
     seen = summary(fold(streamed))
     _hold(seen in (summary(said), summary(shown)), f"{client.name} lost something in a stream", shown, fold(streamed))
     wanted = folded(made, told, Notes())
-    whole = client.codec.parse_reply(client.codec.render_reply(wanted, NOBODY, still_world()), NOBODY)
+    whole = client.codec.parse_reply(client.codec.render_reply(wanted, NOBODY, fixed_environment()), NOBODY)
     _hold(summary(whole) == summary(wanted), f"{client.name} lost something in a whole reply", wanted, whole)
 
 
@@ -209,7 +209,7 @@ def _as_shown(events: Events) -> Events:
 def equal_steps_pass_as_they_came(dialect: Dialect, events: Events) -> None:
     """10. At home, a stream in which nothing changes goes out as it came."""
     data = encoded(dialect, ResponseFilters(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
-    answer = Answer(plan(dialect, dialect, NOBODY), still_world())
+    answer = Answer(plan(dialect, dialect, NOBODY), fixed_environment())
     got = answer.feed(data) + answer.close()
     _hold(got == data, f"{dialect.name} to itself changed a stream", data, got)
 
@@ -226,12 +226,12 @@ def only_our_errors(dialect: Dialect, data: bytes) -> None:
 
 
 def encoded(dialect: Dialect, events: Events) -> bytes:
-    encoder = dialect.codec.encoder(NOBODY, still_world())
-    return b"".join(dialect.binding.frame(payload) for payload in encoder.feed(events))
+    encoder = dialect.codec.encoder(NOBODY, fixed_environment())
+    return b"".join(dialect.binding.encode_frame(payload) for payload in encoder.feed(events))
 
 
 def read_back(dialect: Dialect, data: bytes) -> Events:
-    reader = Reader(dialect.binding.frames(), dialect.codec.decoder(NOBODY, still_world()))
+    reader = StreamReader(dialect.binding.frame_decoder(), dialect.codec.decoder(NOBODY, fixed_environment()))
     steps = [*reader.feed(data), *reader.close()]
     return tuple(event for step in steps for event in step.events)
 

@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.dialects.rulebook import Breach, Rule
+from dragoman.dialects.rulebook import Breach, DialectRule
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block
@@ -27,11 +27,11 @@ from dragoman.wire.jsonio import Json
 Operation: TypeAlias = Literal["generate", "count", "models", "stored"]
 
 
-class Call(Struct, frozen=True):
+class ApiRequest(Struct, frozen=True):
     """A request out of its envelope. `body` holds neither model nor stream; `hints` are headers that matter.
 
     A `stored` call is about an answer that the service keeps: the `hints` are its `id`, the `action` (read, delete,
-    cancel, input_items) and the `query`. Only dialects with a `Stored` have such calls.
+    cancel, input_items) and the `query`. Only dialects with a `StoredResponses` have such calls.
     """
 
     operation: Operation
@@ -51,14 +51,14 @@ def in_cache_order(body: Mapping[str, Json], first: Iterable[str], history: str)
     return {**head, **{name: value for name, value in body.items() if name not in head and name != history}, **tail}
 
 
-class World(Struct, frozen=True):
+class Environment(Struct, frozen=True):
     """Where decoders and encoders get ids and the time from; nothing else takes them."""
 
     new_id: Callable[[str], str]
     now: Callable[[], int]
 
 
-REAL_WORLD = World(new_id=lambda prefix: prefix + secrets.token_hex(12), now=lambda: int(time.time()))
+SYSTEM_ENVIRONMENT = Environment(new_id=lambda prefix: prefix + secrets.token_hex(12), now=lambda: int(time.time()))
 
 
 class Decoder(Protocol):
@@ -106,53 +106,53 @@ class Encoder(Protocol):
         """Return how the next such delta of this block is written; None: by `feed`."""
         return None
 
-    def renumber(self, number: int) -> None:
+    def set_next_number(self, number: int) -> None:
         """Count so many frames as sent, where frames are numbered and others went out before."""
         return
 
-    def is_unasked(self, events: ev.Events) -> bool:
+    def is_unrequested(self, events: ev.Events) -> bool:
         """Whether the frame of these events says only what a quirk asked for and the client did not."""
         return False
 
 
-class ExactRequest(Struct, frozen=True):
+class TypedRequest(Struct, frozen=True):
     """A request of the documented shape, read from its bytes into Structs and not into a tree of JSON values.
 
-    The body of the call holds what is free-form in it, as deeply nested as it was, for those who set limits; `beside`
-    is about how many JSON values it had beside those.
+    The body of the call holds what is free-form in it, as deeply nested as it was, for those who set limits;
+    `other_values` is about how many JSON values it had beside those.
     """
 
-    call: Call
+    call: ApiRequest
     asked: Conversation
-    beside: int
+    other_values: int
 
 
-class PlainRequest(Struct, frozen=True):
+class RequestSummary(Struct, frozen=True):
     """A small request of the documented shape, without its texts. Those of one `shape` differ only in texts and figures
     that no filter reads: where one passes unchanged, the others do.
     """
 
     asked: Conversation  # without messages
-    messages: int
+    message_count: int
     shape: Hashable
 
 
-class PlainReply(Struct, frozen=True):
+class ReplyOutcome(Struct, frozen=True):
     """What a whole reply of the documented shape says about itself."""
 
     usage: Usage
     stop: Stop
 
 
-class PlainForms(Protocol):
+class SummaryReader(Protocol):
     """Reads what a gateway passes on unchanged, for less than the codec does. None: the codec must read it."""
 
     @property
     def path(self) -> str:
         """How the path of such a request ends."""
 
-    def request(self, request: HttpRequest) -> PlainRequest | None: ...
-    def reply(self, body: bytes) -> PlainReply | None: ...
+    def read_request(self, request: HttpRequest) -> RequestSummary | None: ...
+    def read_reply(self, body: bytes) -> ReplyOutcome | None: ...
 
 
 class Codec(Protocol):
@@ -164,101 +164,101 @@ class Codec(Protocol):
     def quirks(self, model: str) -> Sequence[Filter]:
         """Filters only this dialect needs."""
 
-    def parse_request(self, call: Call) -> Conversation: ...
-    def render_request(self, conversation: Conversation) -> Call: ...
+    def parse_request(self, call: ApiRequest) -> Conversation: ...
+    def render_request(self, conversation: Conversation) -> ApiRequest: ...
     def parse_reply(self, body: bytes, asked: Conversation) -> Reply: ...
-    def render_reply(self, reply: Reply, asked: Conversation, world: World) -> bytes: ...
-    def decoder(self, asked: Conversation, world: World, keys: ev.BlockKeys | None = None) -> Decoder:
+    def render_reply(self, reply: Reply, asked: Conversation, environment: Environment) -> bytes: ...
+    def decoder(self, asked: Conversation, environment: Environment, keys: ev.BlockKeys | None = None) -> Decoder:
         """A decoder for one answer. It takes the key of every block from `keys`; without it, it counts its own.
 
         What it keeps of the answer for later it counts in `keys.budget` first.
         """
 
-    def encoder(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> Encoder:
+    def encoder(self, asked: Conversation, environment: Environment, budget: ev.Budget | None = None) -> Encoder:
         """An encoder for one answer. What it keeps of the answer for later it counts in `budget` first."""
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         """What a refusal says; `sent`, if known, is what was refused, for services that give no figures."""
 
     def render_fault(self, fault: Fault) -> bytes: ...
-    def breaches(self, call: Call) -> Sequence[Breach]:
+    def breaches(self, call: ApiRequest) -> Sequence[Breach]:
         """What a request breaks of the dialect's own rules."""
 
     def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
         """What a captured stream breaks of the dialect's own rules."""
 
-    def rules(self) -> Sequence[Rule]:
+    def rules(self) -> Sequence[DialectRule]:
         """The rules that `breaches` and `stream_breaches` check."""
 
 
 class Binding(Protocol):
     """Path, headers and framing."""
 
-    def match(self, request: HttpRequest) -> Call | None:
+    def match(self, request: HttpRequest) -> ApiRequest | None:
         """The call in this request, or None if it is not for this dialect. Raises MalformedRequest."""
 
-    def unwrap(self, body: Json) -> Call:
+    def unwrap(self, body: Json) -> ApiRequest:
         """The call in a body whose path and headers are not known."""
 
-    def wrap(self, call: Call) -> HttpRequest: ...
-    def frames(self) -> FrameDecoder: ...
-    def frame(self, payload: Payload) -> bytes: ...
-    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
+    def wrap(self, call: ApiRequest) -> HttpRequest: ...
+    def frame_decoder(self) -> FrameDecoder: ...
+    def encode_frame(self, payload: Payload) -> bytes: ...
+    def error_response(self, fault: Fault, body: bytes) -> HttpResponse:
         """The HTTP answer for a fault whose rendered body is `body`."""
 
 
-class Counts(Protocol):
+class TokenCounting(Protocol):
     """Token counting, for dialects that have it."""
 
     def parse_count(self, body: bytes) -> int: ...
     def render_count(self, tokens: int, estimated: bool) -> bytes: ...
 
 
-class Model(Struct, frozen=True):
+class ListedModel(Struct, frozen=True):
     """A model that can be asked for, with its figures as far as anybody has told them."""
 
     name: str
     window: int | None = None
     longest_answer: int | None = None
-    since: int = 0
+    created: int = 0
 
 
-class Listing(Protocol):
+class ModelListing(Protocol):
     """How a family tells which models there are. What is None in an entry is left out of it: no figure is made up."""
 
-    def entry(self, model: Model) -> dict[str, Json]: ...
-    def list_of(self, entries: list[Json]) -> Json: ...
+    def entry(self, model: ListedModel) -> dict[str, Json]: ...
+    def render_list(self, entries: list[Json]) -> Json: ...
 
 
-class Stored(Protocol):
+class StoredResponses(Protocol):
     """Answers that the service keeps and gives again by their id, for dialects that have it."""
 
     def render_deleted(self, answer_id: str) -> bytes:
         """Render the confirmation that an answer was deleted."""
 
-    def is_end(self, frame: Frame) -> bool:
+    def is_last_frame(self, frame: Frame) -> bool:
         """Whether this frame of a kept answer's stream is its last."""
 
-    def render_cut(self, fault: Fault) -> Payload:
+    def render_interrupted(self, fault: Fault) -> Payload:
         """The last frame of a stream that broke off: the answer itself has not failed, and can be read again."""
 
 
 class Continuation(Protocol):
     """How requests go on from an earlier answer by its id, for dialects that have it."""
 
-    def keeps(self, asked: Conversation) -> bool:
+    def may_store(self, asked: Conversation) -> bool:
         """Whether the client lets its answer be kept."""
 
-    def continued(self, earlier: Conversation, now: Conversation) -> Conversation:
+    def continue_conversation(self, earlier: Conversation, now: Conversation) -> Conversation:
         """What is asked now, after what was said before, as one conversation."""
 
-    def resolved(self, asked: Conversation, find: Callable[[str], Sequence[Block] | None]) -> Conversation:
+    def resolve_references(self, asked: Conversation, find: Callable[[str], Sequence[Block] | None]) -> Conversation:
         """The same with the items that `find` knows in place of the references to them."""
 
-    def response_in(self, data: bytes) -> bytes:
+    def parse_final_response(self, data: bytes) -> bytes:
         """The whole response that the last frame of a stream holds."""
 
-    def items_of(self, response: bytes) -> Mapping[str, Sequence[Block]]:
+    def parse_items(self, response: bytes) -> Mapping[str, Sequence[Block]]:
         """What each output item of a response says, by the item's id."""
 
 
@@ -266,25 +266,25 @@ class Dialect(Struct, frozen=True):
     name: str
     codec: Codec
     binding: Binding
-    counts: Counts | None = None
-    listing: Listing | None = None  # None: as OpenAI lists, which most clients can read
+    counts: TokenCounting | None = None
+    listing: ModelListing | None = None  # None: as OpenAI lists, which most clients can read
     key_header: str = "authorization"  # where its service wants a key: there as a bearer token, elsewhere alone
-    stored: Stored | None = None
+    stored: StoredResponses | None = None
     continuation: Continuation | None = None
     models: tuple[str, ...] = ()  # names that the service is known to have
-    exact: Callable[[HttpRequest], ExactRequest | None] | None = None  # reads requests faster; None: match it
-    plain: PlainForms | None = None  # reads small requests for the plan cache of a gateway
+    typed_reader: Callable[[HttpRequest], TypedRequest | None] | None = None  # reads requests faster; None: match it
+    summary_reader: SummaryReader | None = None  # reads small requests for the plan cache of a gateway
     attribution: bool = False  # its service reads Claude Code's accounting line in the system prompt
     json_lines: bool = False  # its streams begin with a JSON object, as whole answers of all dialects do
 
 
-class Content(Struct):
+class ContentDetector(Struct):
     """Tells content from signs of life: pings, empty deltas, and counts or unknown frames that repeat the last one."""
 
     _usage: Usage | None = None
     _frame: Json = None
 
-    def is_in(self, events: ev.Events) -> bool:
+    def has_content(self, events: ev.Events) -> bool:
         """Whether one of the events is content."""
         for event in events:
             if isinstance(event, ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta):
@@ -306,7 +306,7 @@ class Content(Struct):
         return False
 
 
-class Reader:
+class StreamReader:
     """Bytes to steps, cut anywhere. A violation becomes Failed, so the frames before a bad one are not lost.
 
     A single frame whose content cannot be read does not end the stream (docs/decisions/answers.md#d7): it is a step of
@@ -320,46 +320,46 @@ class Reader:
     or by its lane.
     """
 
-    __slots__ = ("_decoder", "_frames", "_keeps_unread", "error", "held", "over")
+    __slots__ = ("_decoder", "_frames", "_keeps_unread", "buffered", "error", "is_over")
 
     def __init__(
         self, frames: FrameDecoder, decoder: Decoder, *, keeps_unread: bool = False, budget: ev.Budget | None = None
     ) -> None:
         self._frames = frames
-        self.held = ev.KeptSize(budget or ev.Budget())  # bytes that wait for the rest of their frame
+        self.buffered = ev.KeptSize(budget or ev.Budget())  # bytes that wait for the rest of their frame
         self._keeps_unread = keeps_unread
         self._decoder = decoder
-        self.over = False
+        self.is_over = False
         self.error: DragomanError | None = None  # what the decoders raised, if that ended the stream
 
     def feed(self, chunk: bytes) -> list[ev.Step]:
         """Take more bytes and give the steps they complete."""
         steps: list[ev.Step] = []
         try:
-            for frame in () if self.over else self._frames.feed(chunk):
-                if not self.over and (step := self.step(frame)) is not None:
+            for frame in () if self.is_over else self._frames.feed(chunk):
+                if not self.is_over and (step := self.step(frame)) is not None:
                     steps.append(step)
-            self.held.set(0 if self.over else self._frames.held)
+            self.buffered.set(0 if self.is_over else self._frames.held)
         except DragomanError as error:
-            if not self.over:
+            if not self.is_over:
                 steps.append(self.fail(error))
         return steps
 
     def close(self, broken: Fault | None = None) -> list[ev.Step]:
         """The end of the bytes; `broken` says why if it was not their own end."""
         steps: list[ev.Step] = []
-        has_more = broken is None and not self.over
+        has_more = broken is None and not self.is_over
         if has_more:
             try:
                 for frame in self._frames.close():
                     if (step := self.step(frame, closing=True)) is not None:
                         steps.append(step)
-                    if self.over:
+                    if self.is_over:
                         break
             except DragomanError as error:
                 steps.append(self.fail(error))
-        if not self.over:
-            self.over = True
+        if not self.is_over:
+            self.is_over = True
             steps.append(ev.Step(self._decoder.close(broken)))
         return steps
 
@@ -376,8 +376,8 @@ class Reader:
         if events is None:
             return None
         if events and type(events[-1]) in _LAST:
-            self.over = True
-            self.held.set(0)
+            self.is_over = True
+            self.buffered.set(0)
         return ev.Step(events, frame.raw)
 
     def fail(self, error: DragomanError) -> ev.Step:
@@ -385,8 +385,8 @@ class Reader:
         if isinstance(error, ClientFault):
             raise error
         self.error = error.with_traceback(None)  # its frames would keep what was being read
-        self.over = True
-        self.held.set(0)
+        self.is_over = True
+        self.buffered.set(0)
         return ev.Step((ev.Failed(error.fault),))
 
 

@@ -19,7 +19,7 @@ Severity: TypeAlias = Literal["error", "advice"]
 _Row: TypeAlias = tuple[Evidence, Severity, str]
 
 
-class Rule(Struct, frozen=True):
+class DialectRule(Struct, frozen=True):
     """One rule of a dialect."""
 
     name: str
@@ -42,7 +42,7 @@ class Rulebook:
     """The declared rules of one dialect. Names in the table are short; outside they begin with the dialect's name."""
 
     def __init__(self, dialect: str, table: Mapping[str, _Row]) -> None:
-        self._rules = {name: Rule(f"{dialect}.{name}", *row) for name, row in table.items()}
+        self._rules = {name: DialectRule(f"{dialect}.{name}", *row) for name, row in table.items()}
 
     @classmethod
     def parse(cls, dialect: str, table: str) -> Rulebook:
@@ -50,7 +50,7 @@ class Rulebook:
         rows = (line.split(" | ", 3) for line in table.strip().splitlines())
         return cls(dialect, {name: convert(row, _Row) for name, *row in rows})
 
-    def declared(self) -> Sequence[Rule]:
+    def all_rules(self) -> Sequence[DialectRule]:
         """Return all rules, in the order of the table."""
         return tuple(self._rules.values())
 

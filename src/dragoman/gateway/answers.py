@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct, structs
 
 from dragoman.answer import MOST_WHOLE, Answer, Mask, is_event_stream, note_unread, reply_whole
-from dragoman.dialects.base import REAL_WORLD, Encoder, World
+from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Encoder, Environment
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault, UpstreamFault, UpstreamViolation
 from dragoman.gateway.limits import json_memory
 from dragoman.gateway.memory import Answered, answered
@@ -46,9 +46,13 @@ class PassThrough(Answer):
     _passes = True
 
     def __init__(
-        self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None, budget: Budget | None = None
+        self,
+        plan: Plan,
+        environment: Environment = SYSTEM_ENVIRONMENT,
+        mask: Mask | None = None,
+        budget: Budget | None = None,
     ) -> None:
-        super().__init__(structs.replace(plan, makers=()) if plan.makers else plan, world, mask, budget)
+        super().__init__(structs.replace(plan, makers=()) if plan.makers else plan, environment, mask, budget)
         self._pieces: list[bytes] = []  # the bytes that are read now, after those of a frame that is not complete
         self._size = 0  # of them
         self._ours = b""  # written by the encoder, after the frames that pass
@@ -105,7 +109,7 @@ class PassThrough(Answer):
         self._uncounted.append(events)
         if len(self._uncounted) > _MOST_UNCOUNTED:
             self._catch_up()
-        if self._asks_more and self._encoder.is_unasked(events):
+        if self._asks_more and self._encoder.is_unrequested(events):
             self._unasked.append(step.raw)
         out.append(step.raw)
         if len(events) == 1 and isinstance(last, Delta):
@@ -158,7 +162,7 @@ class PassThrough(Answer):
     def _written(self, events: Events, passed: int = 0) -> bytes:
         """Write events after so many frames that passed in this turn: an end or error must have the right number."""
         self._catch_up()
-        self._encoder.renumber(self._count + passed)
+        self._encoder.set_next_number(self._count + passed)
         return b"".join(map(self._frame, self._encoder.feed(events)))
 
     def _catch_up(self) -> None:
@@ -183,13 +187,13 @@ class WholeAsStream(Answer):
     def __init__(
         self,
         plan: Plan,
-        world: World = REAL_WORLD,
+        environment: Environment = SYSTEM_ENVIRONMENT,
         mask: Mask | None = None,
         budget: Budget | None = None,
         encoder: Encoder | None = None,
     ) -> None:
         self._plan, self._budget = plan, budget or Budget()
-        super().__init__(plan, world, mask, self._budget, encoder)
+        super().__init__(plan, environment, mask, self._budget, encoder)
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -259,7 +263,7 @@ def read_whole(plan: Plan, body: bytes, budget: Budget | None = None, *, keeps: 
         reply, notes = reply_whole(plan, body, budget=budget)
     except RecursionError:
         raise BadFrame("the answer is nested too deeply") from None
-    raw = plan.client.codec.render_reply(reply, plan.asked, REAL_WORLD)
+    raw = plan.client.codec.render_reply(reply, plan.asked, SYSTEM_ENVIRONMENT)
     continuation = plan.client.continuation
     kept = answered(continuation, reply, raw) if keeps and continuation is not None else None
     return _written(raw, reply, notes, kept)
@@ -274,8 +278,8 @@ def _tapped(plan: Plan, body: bytes) -> Written:
 
     Raises UpstreamViolation for what breaks the dialect: half an answer, a web page, a call without a name.
     """
-    forms = plan.upstream.plain
-    if forms is not None and (seen := forms.reply(body)) is not None:
+    forms = plan.upstream.summary_reader
+    if forms is not None and (seen := forms.read_reply(body)) is not None:
         return Written(body, usage=seen.usage, stop=seen.stop)
     try:
         return _written(body, plan.upstream.codec.parse_reply(body, plan.sent))

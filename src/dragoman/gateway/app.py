@@ -22,7 +22,7 @@ from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman._version import __version__
-from dragoman.dialects.base import Call, Dialect
+from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import ClientFault, DragomanError, Fault
 from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.admission import Admission, upgrade_refusal
@@ -372,7 +372,7 @@ class Gateway:
         listed = structs.replace(request, path=_ONE_MODEL.rstrip("/"))
         matched = self._router.match(listed)
         wanted = request.path.removeprefix(_ONE_MODEL)
-        return matched and structs.replace(matched, call=Call("models", wanted, False, None))
+        return matched and structs.replace(matched, call=ApiRequest("models", wanted, False, None))
 
     def _refuse(
         self, exchange: Exchange[Account], record: Record, dialect: Dialect | None, fault: Fault, headers: Headers = ()

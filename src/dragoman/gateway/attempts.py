@@ -16,7 +16,7 @@ from typing import Protocol
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Call, ExactRequest, PlainRequest
+from dragoman.dialects.base import ApiRequest, RequestSummary, TypedRequest
 from dragoman.errors import (
     ClientFault,
     DragomanError,
@@ -62,14 +62,14 @@ class Question:
     def __init__(self, context: RequestContext, matched: Matched) -> None:
         """Raises MalformedRequest, TooLarge."""
         self.context = context
-        self._call: Call | None = matched.call  # with the body, until that is read
-        self._exact: ExactRequest | None = matched.exact
+        self._call: ApiRequest | None = matched.call  # with the body, until that is read
+        self._exact: TypedRequest | None = matched.exact
         self._conversation: Conversation | None = None  # with its messages, until it is sent
         self.prepared: Prepared | None = None  # for the target that is asked, until it is sent
         self.large = matched.large if isinstance(matched, LargeMatched) else None
         plain, limits = matched.plain, context.fleet.config.server.limits
-        fits = plain is not None and plain.messages <= min(limits.messages, limits.nodes // _PLAIN_NODES)
-        self._plain: PlainRequest | None = plain if fits else None
+        fits = plain is not None and plain.message_count <= min(limits.messages, limits.nodes // _PLAIN_NODES)
+        self._plain: RequestSummary | None = plain if fits else None
         if self.large is not None:
             self.asked = self.large.asked()
         elif self._plain is not None:

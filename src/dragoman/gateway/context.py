@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from dragoman.dialects.base import Call, Dialect
+from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import DragomanError
 from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.backend import Fleet
@@ -52,7 +52,7 @@ class RequestContext(Struct, frozen=True):
     exchange: Exchange[Account]
     account: Account  # of the exchange: what is held for the request
     client: Dialect
-    call: Call  # without its body
+    call: ApiRequest  # without its body
     record: Record
 
     def send(self, headers: Headers, body: bytes) -> None:

@@ -16,7 +16,7 @@ from typing import cast
 from msgspec import structs
 
 from dragoman.answer import MOST_WHOLE, Answer
-from dragoman.dialects.base import REAL_WORLD, Binding, Call
+from dragoman.dialects.base import SYSTEM_ENVIRONMENT, ApiRequest, Binding
 from dragoman.errors import BadFrame, DragomanError, Fault, TooLarge, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.gateway.answers import PassThrough, WholeAsStream, Written, passes_frames, read_whole
 from dragoman.gateway.attempts import InFlight, Question, ask
@@ -170,7 +170,9 @@ class StreamDelivery:
             raise failure
         self._note_broken(failure)
         if not ended and self._is_job and (stored := self._client.stored) is not None:
-            last = self._client.binding.frame(stored.render_cut(self._mask(fault)))  # the job itself goes on
+            last = self._client.binding.encode_frame(
+                stored.render_interrupted(self._mask(fault))
+            )  # the job itself goes on
         if not ended or self._bare:
             await self._end(last)
 
@@ -230,16 +232,16 @@ class StreamDelivery:
     def _ping(self) -> bytes:
         if self._answer is not None:
             return self._answer.ping()
-        payload = self._client.codec.encoder(self._question.asked, REAL_WORLD).ping()
-        return b"" if payload is None else self._client.binding.frame(payload)
+        payload = self._client.codec.encoder(self._question.asked, SYSTEM_ENVIRONMENT).ping()
+        return b"" if payload is None else self._client.binding.encode_frame(payload)
 
     def _error(self, fault: Fault) -> bytes:
         """The dialect's error for a stream that the client sees; nothing if it has its end."""
         answer, fault = self._answer, self._mask(fault)
         if answer is not None:
             return b"" if answer.over else answer.close(fault)
-        payloads = self._client.codec.encoder(self._question.asked, REAL_WORLD).feed((Failed(fault),))
-        return b"".join([self._client.binding.frame(payload) for payload in payloads])
+        payloads = self._client.codec.encoder(self._question.asked, SYSTEM_ENVIRONMENT).feed((Failed(fault),))
+        return b"".join([self._client.binding.encode_frame(payload) for payload in payloads])
 
     def _without_bare(self, data: bytes) -> bytes:
         """The last of it, without the bare JSON of an error, which is sent a little later and so read by itself: by
@@ -275,7 +277,7 @@ def _failure(fault: Fault) -> DragomanError:
 def _kind(binding: Binding, hints: Mapping[str, Json]) -> str:
     """The content type of a stream, as a client of this binding asks for it; some choose among framings."""
     texts = {name: value for name, value in hints.items() if isinstance(value, str)}
-    return binding.wrap(Call("generate", "model", True, {}, texts)).header("accept") or "application/octet-stream"
+    return binding.wrap(ApiRequest("generate", "model", True, {}, texts)).header("accept") or "application/octet-stream"
 
 
 @lru_cache(64)

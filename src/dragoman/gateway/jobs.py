@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Call, Dialect
+from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import DragomanError, MalformedRequest
 from dragoman.gateway import listing
 from dragoman.gateway.answers import Written, read_whole
@@ -85,7 +85,7 @@ class ReadResult(Struct, frozen=True):
     """
 
     dialect: str | None = None
-    call: Call | None = None  # without its body
+    call: ApiRequest | None = None  # without its body
     asked: Conversation | None = None
     unreadable: DragomanError | None = None
     refusal: DragomanError | None = None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 import dragoman.dialects as registry
-from dragoman.dialects.base import Dialect, Listing, Model
+from dragoman.dialects.base import Dialect, ListedModel, ModelListing
 from dragoman.errors import UnknownModel
 from dragoman.gateway.config import Config, ModelTable
 from dragoman.gateway.routing import fits
@@ -79,7 +79,7 @@ def models(dialect: Dialect, listed: Sequence[Listed], wanted: str, since: int =
     shape = dialect.listing or registry.get("openai").listing
     assert shape is not None
     if not wanted:
-        return jsonio.encode(shape.list_of([_entry(shape, model, since) for model in listed]))
+        return jsonio.encode(shape.render_list([_entry(shape, model, since) for model in listed]))
     for model in listed:
         if model.name == wanted:
             return jsonio.encode(_entry(shape, model, since))
@@ -87,8 +87,8 @@ def models(dialect: Dialect, listed: Sequence[Listed], wanted: str, since: int =
     raise UnknownModel(f"the model {wanted!r} is not listed here; known: {known}")
 
 
-def _entry(shape: Listing, model: Listed, since: int) -> Json:
-    entry = shape.entry(Model(model.name, model.window, model.longest_answer, since))
+def _entry(shape: ModelListing, model: Listed, since: int) -> Json:
+    entry = shape.entry(ListedModel(model.name, model.window, model.longest_answer, since))
     return {name: value for name, value in entry.items() if value is not None}
 
 

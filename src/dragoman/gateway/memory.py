@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import REAL_WORLD, Continuation, Dialect, Encoder, World
+from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Continuation, Dialect, Encoder, Environment
 from dragoman.errors import AnswerTooLarge, DragomanError
 from dragoman.gateway.limits import Overloaded, count_values, is_large
 from dragoman.http.exchange import Owner
@@ -81,7 +81,7 @@ def references(client: Dialect, asked: Conversation) -> tuple[str, ...]:
     def find(item_id: str) -> None:
         found[item_id] = None
 
-    client.continuation.resolved(asked, find)
+    client.continuation.resolve_references(asked, find)
     return tuple(found)
 
 
@@ -106,16 +106,16 @@ def continued_plan(
         return plan(client, upstream, asked, model=model, settings=settings), None
     at_home = client.codec.family == upstream.codec.family
     previous, given = asked.previous, asked
-    asked = continuation.resolved(asked, find)
+    asked = continuation.resolve_references(asked, find)
     if earlier is not None:
-        asked = continuation.continued(earlier.read() if isinstance(earlier, Pickled) else earlier, asked)
+        asked = continuation.continue_conversation(earlier.read() if isinstance(earlier, Pickled) else earlier, asked)
     if asked is not given:
         settings = structs.replace(settings, repair=True)  # the client's own bytes say less
     made = plan(client, upstream, asked, model=model, settings=settings)
     if previous is not None:  # an answer tells it again
         made = structs.replace(made, asked=structs.replace(asked, previous=previous))
     # What a service holds of this conversation is not known here, so an answer to it is not kept here either.
-    if (at_home and not settings.repair) or asked.held or not continuation.keeps(asked):
+    if (at_home and not settings.repair) or asked.held or not continuation.may_store(asked):
         return made, None
     return made, asked
 
@@ -276,7 +276,7 @@ _identified = jsonio.typed(_Identified)
 def answered(continuation: Continuation, reply: Reply, response: bytes) -> Answered:
     """What is kept of an answer, from the reply and the response as the client gets it."""
     try:
-        items = continuation.items_of(response)
+        items = continuation.parse_items(response)
     except DragomanError:  # an item that only its own service can read
         items = _NO_ITEMS
     answer_id = _identified(response).id if response else ""
@@ -296,9 +296,11 @@ class AnswerStore(Struct, frozen=True):
         said = Pickled(asked, blocks) if isinstance(asked, bytes) else all_said(asked, blocks)
         self.memory.keep(self.owner, answer.id, said, response, answer.items)
 
-    def encoder(self, made: Plan, world: World = REAL_WORLD, budget: Budget | None = None) -> Encoder:
+    def encoder(
+        self, made: Plan, environment: Environment = SYSTEM_ENVIRONMENT, budget: Budget | None = None
+    ) -> Encoder:
         """An encoder of the client's dialect that keeps what it writes."""
-        return _KeepingEncoder(made.client.codec.encoder(made.asked, world, budget), self, budget)
+        return _KeepingEncoder(made.client.codec.encoder(made.asked, environment, budget), self, budget)
 
 
 class _KeepingEncoder(Encoder):
@@ -326,7 +328,7 @@ class _KeepingEncoder(Encoder):
             except DragomanError:
                 return payloads
             continuation = self._store.continuation
-            response = continuation.response_in(payloads[-1].data) if payloads else b""
+            response = continuation.parse_final_response(payloads[-1].data) if payloads else b""
             self._store.keep(answered(continuation, reply, response), response)
         return payloads
 

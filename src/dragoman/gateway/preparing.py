@@ -10,7 +10,7 @@ from collections.abc import Hashable
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Call, Dialect, ExactRequest, PlainRequest
+from dragoman.dialects.base import ApiRequest, Dialect, RequestSummary, TypedRequest
 from dragoman.errors import MalformedRequest, TooLarge, Unrepresentable
 from dragoman.gateway.config import Server
 from dragoman.gateway.limits import RequestLimits, Shape, check_conversation, check_tree
@@ -36,10 +36,10 @@ class Bounds(Struct, frozen=True):
 
 
 def parse(
-    dialect: Dialect, call: Call, size: int, bounds: Bounds, exact: ExactRequest | None = None
+    dialect: Dialect, call: ApiRequest, size: int, bounds: Bounds, exact: TypedRequest | None = None
 ) -> tuple[Conversation, Shape]:
     """What a call asks, within the limits, and the shape of its body. Raises MalformedRequest, TooLarge."""
-    shape = check_tree(call.body, size, bounds.limits, 0 if exact is None else exact.beside)
+    shape = check_tree(call.body, size, bounds.limits, 0 if exact is None else exact.other_values)
     try:
         asked = dialect.codec.parse_request(call) if exact is None else exact.asked
     except RecursionError:
@@ -85,7 +85,7 @@ def counting(made: Plan) -> tuple[HttpRequest, None]:
 
 # --- PlanCache: a plain request that passes unchanged follows the plan of the first request of its shape.
 #
-# Plain requests (`Dialect.plain`) of one shape differ only in texts and figures that no filter reads. So the first one
+# Requests of one shape (`Dialect.summary_reader`) differ only in texts and figures that no filter reads. The first one
 # is read, planned and rendered by the codec, and the others take its plan and its head. A law demands that they are
 # sent and answered as if they were planned themselves (`tests/laws/test_plan_cache.py`). `dragoman_plan_cache_hits`
 # counts them.
@@ -103,7 +103,7 @@ class CachedPlan(Struct, frozen=True):
     made: Plan
     added: bytes
 
-    def plan(self, plain: PlainRequest) -> Plan:
+    def plan(self, plain: RequestSummary) -> Plan:
         """The plan of another request of this shape."""
         made, asked = self.made, plain.asked
         sent = structs.replace(asked, extra=made.sent.extra) if self.added else asked
@@ -125,11 +125,11 @@ class PlanCache:
     def __len__(self) -> int:
         return len(self._plans)
 
-    def find(self, client: Dialect, plain: PlainRequest, model: str) -> CachedPlan | None:
+    def find(self, client: Dialect, plain: RequestSummary, model: str) -> CachedPlan | None:
         """The plan for this shape; None if there is none, or if the upstream calls the model by another name."""
         return self._plans.get((client.name, model, plain.shape)) if model == plain.asked.model else None
 
-    def keep(self, plain: PlainRequest, made: Plan, given: HttpRequest, sent: HttpRequest) -> None:
+    def keep(self, plain: RequestSummary, made: Plan, given: HttpRequest, sent: HttpRequest) -> None:
         """Keep a plan that leaves the body as it was given, but for fields that it adds."""
         model = made.sent.model
         if not made.passes or model != plain.asked.model or len(model) > _LONGEST:

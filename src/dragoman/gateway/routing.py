@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Call, Dialect, ExactRequest, PlainRequest
+from dragoman.dialects.base import ApiRequest, Dialect, RequestSummary, TypedRequest
 from dragoman.errors import DragomanError, Fault, Kind, MalformedRequest, UnknownModel
 from dragoman.gateway.upstreams import Upstream
 from dragoman.wire.http import HttpRequest, HttpResponse
@@ -25,9 +25,9 @@ class Matched(Struct, frozen=True):
     """A request that a dialect knows."""
 
     dialect: Dialect
-    call: Call
-    plain: PlainRequest | None = None  # in place of the call's body
-    exact: ExactRequest | None = None
+    call: ApiRequest
+    plain: RequestSummary | None = None  # in place of the call's body
+    exact: TypedRequest | None = None
 
 
 class Unreadable(Exception):
@@ -42,8 +42,8 @@ class Unreadable(Exception):
 class Router:
     def __init__(self, dialects: Sequence[Dialect]) -> None:
         self._dialects = tuple(dialects)
-        self._plain = [(dialect, dialect.plain) for dialect in dialects if dialect.plain is not None]
-        self._exact = [(dialect, dialect.exact) for dialect in dialects if dialect.exact is not None]
+        self._plain = [(dialect, dialect.summary_reader) for dialect in dialects if dialect.summary_reader is not None]
+        self._exact = [(dialect, dialect.typed_reader) for dialect in dialects if dialect.typed_reader is not None]
 
     def match(self, request: HttpRequest, *, decoded: bool = False) -> Matched | None:
         """The call in this request: a plain or exact one, or one with its decoded body; `decoded`: only that.
@@ -51,8 +51,8 @@ class Router:
         Raises Unreadable.
         """
         for dialect, forms in () if decoded else self._plain:
-            if request.path.rstrip("/").endswith(forms.path) and (plain := forms.request(request)) is not None:
-                return Matched(dialect, Call("generate", plain.asked.model, plain.asked.stream, None), plain)
+            if request.path.rstrip("/").endswith(forms.path) and (plain := forms.read_request(request)) is not None:
+                return Matched(dialect, ApiRequest("generate", plain.asked.model, plain.asked.stream, None), plain)
         for dialect, read in () if decoded else self._exact:
             if (exact := read(request)) is not None:
                 return Matched(dialect, exact.call, exact=exact)
@@ -251,7 +251,7 @@ _OF_HTTP = frozenset({405, 408, 414, 415, 417, 421, 426, 431, 505})
 
 def refusal_of(dialect: Dialect, fault: Fault) -> HttpResponse:
     """A fault as an HTTP answer in a client's dialect. A 429 always says when to come back: clients retry by it."""
-    response = dialect.binding.refuse(fault, dialect.codec.render_fault(fault))
+    response = dialect.binding.error_response(fault, dialect.codec.render_fault(fault))
     bad_gateway = fault.violation and fault.status == 502  # whatever statuses the dialect knows
     if fault.status in _OF_HTTP or bad_gateway:
         return structs.replace(response, status=fault.status)

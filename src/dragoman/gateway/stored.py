@@ -136,7 +136,7 @@ class StoredAnswer:
 
     async def _stream(self, reply: ClientResponse, backend: Backend) -> None:
         """Pass whole frames as they come. A stream without its last frame ends with the dialect's error."""
-        exchange, stored, frames = self._exchange, backend.dialect.stored, backend.dialect.binding.frames()
+        exchange, stored, frames = self._exchange, backend.dialect.stored, backend.dialect.binding.frame_decoder()
         assert stored is not None  # the upstream is of the client's family
         held = KeptSize(Budget(self._account.load.answer_limits, self._account))
         ended, hushed = False, 0
@@ -145,7 +145,7 @@ class StoredAnswer:
             nonlocal ended, hushed
             complete = list(frames.feed(chunk))
             held.set(frames.held)
-            ended = ended or any(stored.is_end(frame) for frame in complete)
+            ended = ended or any(stored.is_last_frame(frame) for frame in complete)
             hushed += all(frame.kind in _SIGNS_OF_LIFE for frame in complete)
             if complete:
                 exchange.chunk(b"".join([frame.raw for frame in complete]))
@@ -167,8 +167,8 @@ class StoredAnswer:
 
     def _error(self, fault: Fault) -> bytes:
         assert self._client.stored is not None
-        return self._client.binding.frame(
-            self._client.stored.render_cut(self._services.log.redactor.upstream_fault(fault))
+        return self._client.binding.encode_frame(
+            self._client.stored.render_interrupted(self._services.log.redactor.upstream_fault(fault))
         )
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct, structs
 
 import dragoman.dialects as registry
-from dragoman.dialects.base import Call, Dialect
+from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import FORMAT_ALIASES, FORMAT_NAMES
 from dragoman.filters.raw_tools.table import FILE_PREFIX, TableFileError, is_file_choice, load_table_file
@@ -161,7 +161,7 @@ def _fitted(dialect: Dialect, base_url: str) -> tuple[Dialect, str]:
 
     Another path is taken as it is, as OpenAI's own SDKs do it: some services have /v4, or nothing.
     """
-    own = dialect.binding.wrap(Call("generate", "model", False, {})).path
+    own = dialect.binding.wrap(ApiRequest("generate", "model", False, {})).path
     first = "/" + own.lstrip("/").partition("/")[0]
     if first != own and base_url.endswith(first):
         return dialect, base_url.removesuffix(first)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from msgspec import structs
 
-from dragoman.dialects.base import Call, Dialect, World
+from dragoman.dialects.base import ApiRequest, Dialect, Environment
 from dragoman.dialects.kiro.request import estimate_input_tokens
 from dragoman.dialects.rulebook import Severity
 from dragoman.errors import DragomanError, Fault
@@ -110,14 +110,14 @@ class DialectFace:
         taken = self._script.tokens.access
         return any(taken is None or key in taken or key.partition(" ")[2] in taken for key in keys)
 
-    def _count(self, call: Call) -> Response:
+    def _count(self, call: ApiRequest) -> Response:
         counts = self._dialect.counts
         if counts is None:
             return self._refuse(Fault("not_found", "This service counts no tokens.", 404))
         asked = self._dialect.codec.parse_request(call)
         return whole(200, _JSON, counts.render_count(read_prompt(asked).input_tokens, False))
 
-    def _generate(self, call: Call, body: bytes) -> Response:
+    def _generate(self, call: ApiRequest, body: bytes) -> Response:
         codec = self._dialect.codec
         first = next((breach for breach in codec.breaches(call) if breach.severity in self._refuses), None)
         if first is not None:
@@ -129,11 +129,11 @@ class DialectFace:
             return self._scripted_refusal(turn)
         return self._perform(asked, turn, _world(body))
 
-    def _perform(self, asked: Conversation, turn: Turn, world: World) -> Response:
-        told = _tell(asked, turn, world, self._dialect)
+    def _perform(self, asked: Conversation, turn: Turn, environment: Environment) -> Response:
+        told = _tell(asked, turn, environment, self._dialect)
         if asked.stream:
-            frames = _frames(told, self._dialect, asked, world)
-            kind = _STREAM_TYPES.get(type(self._dialect.binding.frames()), "text/event-stream; charset=utf-8")
+            frames = _frames(told, self._dialect, asked, environment)
+            kind = _STREAM_TYPES.get(type(self._dialect.binding.frame_decoder()), "text/event-stream; charset=utf-8")
             headers = (("content-type", kind), ("cache-control", "no-cache"))
             return Response(200, headers, shaped(frames, turn, turn.cut))
         waits, events = [], []
@@ -146,11 +146,11 @@ class DialectFace:
             reply = fold(events)
         except DragomanError as error:  # the script let it fail: a whole reply fails as a whole
             return self._refuse(error.fault)
-        rendered = self._dialect.codec.render_reply(reply, asked, world)
+        rendered = self._dialect.codec.render_reply(reply, asked, environment)
         return Response(200, _JSON, shaped([*waits, rendered], turn, turn.cut), len(rendered))
 
     def _refuse(self, fault_: Fault, rule: str = "") -> Response:
-        refused = self._dialect.binding.refuse(fault_, self._dialect.codec.render_fault(fault_))
+        refused = self._dialect.binding.error_response(fault_, self._dialect.codec.render_fault(fault_))
         headers = (*refused.headers, ("x-dragoman-rule", header_text(rule))) if rule else refused.headers
         return whole(refused.status, headers, refused.body, f"{rule} {fault_.message}".strip())
 
@@ -178,10 +178,10 @@ def _models() -> Response:
     return whole(200, _JSON, jsonio.encode(listed))
 
 
-def _world(body: bytes) -> World:
+def _world(body: bytes) -> Environment:
     """Ids that are the same for the same request, and differ from one turn of a conversation to the next."""
     seed, number = hashlib.sha256(body).hexdigest()[:16], itertools.count()
-    return World(new_id=lambda prefix: f"{prefix}{seed}{next(number):08x}", now=lambda: _NOW)
+    return Environment(new_id=lambda prefix: f"{prefix}{seed}{next(number):08x}", now=lambda: _NOW)
 
 
 # --- what the model sees
@@ -216,7 +216,9 @@ def read_prompt(asked: Conversation) -> Prompt:
 # --- what it answers
 
 
-def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> Iterator[ev.Event | Wait | Emit]:
+def _tell(
+    asked: Conversation, turn: Turn, environment: Environment, dialect: Dialect
+) -> Iterator[ev.Event | Wait | Emit]:
     """A turn as events, one whole stream, with waits and raw frames where the script put them."""
     capabilities = dialect.codec.capabilities(asked.model)
     prompt = read_prompt(asked)
@@ -230,7 +232,7 @@ def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> It
     used = prompt.input_tokens if turn.input_tokens is None else turn.input_tokens
     said = output_tokens(parts) if turn.output_tokens is None else turn.output_tokens
     reply_prefix, call_prefix = _PREFIXES.get(dialect.codec.family, ("sim-", "call_"))
-    yield ev.Started(world.new_id(reply_prefix), asked.model, Usage(input=used))
+    yield ev.Started(environment.new_id(reply_prefix), asked.model, Usage(input=used))
     keys = itertools.count()
     free = {tool.name for tool in asked.tools if isinstance(tool, ToolSpec) and tool.schema is None}
     for choice in range(max(asked.choices, 1)):
@@ -243,7 +245,9 @@ def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> It
             unsigned = unsigned and not isinstance(part, Use)
             if isinstance(part, Use) and part.name in free:
                 part = structs.replace(part, arguments=_only_text(part.arguments), form="text")  # noqa: PLW2901
-            yield from _part_events(part, next(keys), choice, turn.chunk, signer, lambda: world.new_id(call_prefix))
+            yield from _part_events(
+                part, next(keys), choice, turn.chunk, signer, lambda: environment.new_id(call_prefix)
+            )
         yield ev.Stopped(Stop(turn.stop or spoken.stop, turn.sequence or spoken.sequence), choice)
     yield ev.UsageReported(Usage(input=used, output=said * max(asked.choices, 1)))
     yield ev.FINISHED
@@ -285,9 +289,9 @@ def _signed(key: int, family: str, text: str) -> Iterator[ev.Event]:
 
 
 def _frames(
-    told: Iterable[ev.Event | Wait | Emit], dialect: Dialect, asked: Conversation, world: World
+    told: Iterable[ev.Event | Wait | Emit], dialect: Dialect, asked: Conversation, environment: Environment
 ) -> Iterator[Piece]:
-    encoder, frame = dialect.codec.encoder(asked, world), dialect.binding.frame
+    encoder, frame = dialect.codec.encoder(asked, environment), dialect.binding.encode_frame
     for each in told:
         match each:
             case Wait(seconds):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from dragoman.dialects.kit.flat import References
+from dragoman.dialects.kit.filters import SchemaReferences
 from dragoman.model.conversation import Why
 from dragoman.simulator.script import Part, Reason, Say, Use
 from dragoman.wire import jsonio
@@ -219,7 +219,7 @@ def example(schema: Mapping[str, Json] | None) -> dict[str, Json]:
 
 def example_value(schema: Mapping[str, Json]) -> Json:
     """Any value that fits the schema."""
-    return _value(References().inlined(schema), "value", 0)
+    return _value(SchemaReferences().inline(schema), "value", 0)
 
 
 def _value(schema: Json, name: str, depth: int) -> Json:

@@ -7,13 +7,13 @@ from typing import Any
 
 from dragoman.answer import Answer, answer_whole
 from dragoman.dialects import get as dialect
-from dragoman.dialects.base import Reader, World
+from dragoman.dialects.base import Environment, StreamReader
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, Reply
 from dragoman.translate import plan
 
-WORLD = World(new_id=lambda prefix: f"{prefix}1", now=lambda: 1_780_000_000)
+ENVIRONMENT = Environment(new_id=lambda prefix: f"{prefix}1", now=lambda: 1_780_000_000)
 CLIENTS = ("anthropic", "openai", "responses", "bedrock", "gemini", "kiro")
 
 
@@ -23,14 +23,14 @@ def asked(stream: bool = False) -> Conversation:
 
 def whole(upstream: str, client: str, body: Any) -> tuple[Any, list[str]]:
     """Translate a whole reply; give the client's JSON and the rules of the notes."""
-    raw, notes = answer_whole(plan(dialect(client), dialect(upstream), asked()), json.dumps(body).encode(), WORLD)
+    raw, notes = answer_whole(plan(dialect(client), dialect(upstream), asked()), json.dumps(body).encode(), ENVIRONMENT)
     told = json.loads(raw) if client != "kiro" else raw  # its answers are frames
     return told, [note.rule for note in notes]
 
 
 def streamed(upstream: str, client: str, data: bytes) -> bytes:
     """Translate a stream; give the client's bytes."""
-    answer = Answer(plan(dialect(client), dialect(upstream), asked(stream=True)), WORLD)
+    answer = Answer(plan(dialect(client), dialect(upstream), asked(stream=True)), ENVIRONMENT)
     return answer.feed(data) + answer.close()
 
 
@@ -42,6 +42,6 @@ def sse(*frames: Any, done: bool = True) -> bytes:
 def heard(upstream: str, data: bytes) -> Reply:
     """What the decoder of a dialect makes of a stream. Raises the fault of one that failed."""
     spoken = dialect(upstream)
-    reader = Reader(spoken.binding.frames(), spoken.codec.decoder(asked(stream=True), WORLD))
+    reader = StreamReader(spoken.binding.frame_decoder(), spoken.codec.decoder(asked(stream=True), ENVIRONMENT))
     steps = [*reader.feed(data), *reader.close()]
     return fold([event for step in steps for event in step.events])

@@ -14,7 +14,7 @@ from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.conversation import Why
 from dragoman.translate import configured, plan
 from dragoman.wire.http import HttpRequest
-from tests.unit.answers.reading import CLIENTS, WORLD, asked, heard, sse, streamed, whole
+from tests.unit.answers.reading import CLIENTS, ENVIRONMENT, asked, heard, sse, streamed, whole
 
 # --- empty legacy fields are nothing
 
@@ -272,7 +272,7 @@ def test_l36_every_client_is_told_what_failed(client: str) -> None:
 
 def test_l36_a_stream_that_passes_ends_with_an_error_that_clients_read() -> None:
     made = plan(get("openai"), get("openai"), asked(stream=True))
-    passing = PassThrough(made, WORLD)
+    passing = PassThrough(made, ENVIRONMENT)
     told = passing.feed(sse(chunk({"content": "hi"}), ERRORS[0][0])) + passing.close()
     assert passing.fault is not None and passing.fault.kind == "quota"
     assert b'"error":{"message":"insufficient balance"' in told and b"base_resp" not in told

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from dragoman.dialects.base import REAL_WORLD, Reader
+from dragoman.dialects.base import SYSTEM_ENVIRONMENT, StreamReader
 from dragoman.dialects.bedrock import DIALECT
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import BlockStarted, Event
@@ -71,7 +71,7 @@ def _bytes(item: Any) -> bytes:
 
 def read(data: bytes, asked: Conversation = ASKED) -> list[Event]:
     """The events of a stream, without the places of blocks."""
-    reader = Reader(DIALECT.binding.frames(), DIALECT.codec.decoder(asked, REAL_WORLD))
+    reader = StreamReader(DIALECT.binding.frame_decoder(), DIALECT.codec.decoder(asked, SYSTEM_ENVIRONMENT))
     events = [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
     return [structs.replace(event, place=None) if isinstance(event, BlockStarted) else event for event in events]
 

@@ -9,7 +9,7 @@ from typing import Any
 import dragoman
 from dragoman.answer import Answer
 from dragoman.api import Translated
-from dragoman.conformance.laws import still_world
+from dragoman.conformance.laws import fixed_environment
 from dragoman.dialects.kiro import DIALECT
 from dragoman.dialects.kiro.codec import KiroCodec
 from dragoman.model.conversation import Conversation
@@ -124,7 +124,7 @@ def exception(kind: str, **body: Any) -> bytes:
 def decoded(data: bytes, asked: Conversation | None = None, **settings: Any) -> Events:
     """The events of a stream. Raises what its last one failed with."""
     codec = KiroCodec(**settings)
-    decoder = codec.decoder(asked or Conversation(MODEL, ()), still_world())
+    decoder = codec.decoder(asked or Conversation(MODEL, ()), fixed_environment())
     cutter = EventStreamDecoder()
     events: list[Event] = []
     for frame in cutter.feed(data):
@@ -139,7 +139,7 @@ def answered(data: bytes, made: Plan | None = None, target: str = "anthropic") -
     from dragoman.translate import plan
 
     made = made or plan(dialects.get(target), DIALECT, Conversation(MODEL, ()))  # type: ignore[attr-defined]
-    answer = Answer(made, still_world())
+    answer = Answer(made, fixed_environment())
     return answer.feed(data) + answer.close()
 
 

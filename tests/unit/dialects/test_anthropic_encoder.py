@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from dragoman.dialects.anthropic import DIALECT
-from dragoman.dialects.base import Reader, World
+from dragoman.dialects.base import Environment, StreamReader
 from dragoman.errors import Fault, LocalMisuse
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Extra, Opaque, Reasoning, Seal, Text, ToolCall
@@ -37,7 +37,7 @@ from dragoman.wire.frame import Frame
 
 CODEC, BINDING = DIALECT.codec, DIALECT.binding
 ASKED = Conversation("asked-model", ())
-STILL = World(new_id=lambda prefix: prefix + "new", now=lambda: 0)
+STILL = Environment(new_id=lambda prefix: prefix + "new", now=lambda: 0)
 STARTED = Started("msg_1", "claude", Usage(10, 1))
 SERVER_TOOL: dict[str, Any] = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"query": "x"}}
 CITATION = Opaque("anthropic", {"type": "web_search_result_location", "url": "u"}, "web_search_result_location")
@@ -71,11 +71,11 @@ RICH: Events = (
 
 def encode(*events: Event) -> bytes:
     encoder = CODEC.encoder(ASKED, STILL)
-    return b"".join(BINDING.frame(payload) for event in events for payload in encoder.feed((event,)))
+    return b"".join(BINDING.encode_frame(payload) for event in events for payload in encoder.feed((event,)))
 
 
 def frames(data: bytes) -> list[Frame]:
-    decoder = BINDING.frames()
+    decoder = BINDING.frame_decoder()
     return [*decoder.feed(data), *decoder.close()]
 
 
@@ -84,7 +84,7 @@ def told(*events: Event) -> list[dict[str, Any]]:
 
 
 def decoded(data: bytes) -> Events:
-    reader = Reader(BINDING.frames(), CODEC.decoder(ASKED, STILL))
+    reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(ASKED, STILL))
     return tuple(event for step in [*reader.feed(data), *reader.close()] for event in step.events)
 
 
@@ -220,7 +220,7 @@ def test_a_ping_says_nothing() -> None:
     encoder = CODEC.encoder(ASKED, STILL)
     ping = encoder.ping()
     assert ping is not None
-    assert BINDING.frame(ping) == b'event: ping\ndata: {"type": "ping"}\n\n'
+    assert BINDING.encode_frame(ping) == b'event: ping\ndata: {"type": "ping"}\n\n'
 
 
 def test_an_event_of_its_own_family_goes_out_under_the_new_number() -> None:
@@ -260,7 +260,7 @@ def test_a_seal_without_a_place_is_a_misuse(seal: Seal) -> None:
 
 def forwarded(data: bytes, drop: int | None = None, change: bool = False) -> bytes:
     """What a relay at home does, with a filter that drops one block or changes the reason to stop."""
-    reader, encoder = Reader(BINDING.frames(), CODEC.decoder(ASKED, STILL)), CODEC.encoder(ASKED, STILL)
+    reader, encoder = StreamReader(BINDING.frame_decoder(), CODEC.decoder(ASKED, STILL)), CODEC.encoder(ASKED, STILL)
     out = b""
     for step in [*reader.feed(data), *reader.close()]:
         events = tuple(event for event in step.events if drop is None or getattr(event, "key", None) != drop)
@@ -269,7 +269,7 @@ def forwarded(data: bytes, drop: int | None = None, change: bool = False) -> byt
         if step.raw and events == step.events and encoder.passes(events):
             out += step.raw
         else:
-            out += b"".join(BINDING.frame(payload) for payload in encoder.feed(events))
+            out += b"".join(BINDING.encode_frame(payload) for payload in encoder.feed(events))
     return out
 
 

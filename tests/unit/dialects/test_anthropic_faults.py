@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import translate_request
 from dragoman.dialects.anthropic import DIALECT
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.errors import DragomanError, Fault, Kind, MalformedRequest
 from dragoman.wire.frame import Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
@@ -52,7 +52,7 @@ def post(path: str = "/v1/messages", body: Any = None, **headers: str) -> HttpRe
 def test_an_error_comes_back_as_it_was(status: int, name: str, kind: Kind) -> None:
     fault = refused(status, {"type": name, "message": "why"})
     assert fault == Fault(kind, "why", status, code=name)
-    response = BINDING.refuse(fault, CODEC.render_fault(fault))
+    response = BINDING.error_response(fault, CODEC.render_fault(fault))
     assert response.status == status
     assert json.loads(response.body) == {"type": "error", "error": {"type": name, "message": "why"}}
 
@@ -95,7 +95,7 @@ def test_an_answer_that_is_no_json_makes_a_short_sentence() -> None:
 def test_words_tell_apart_what_has_one_type(message: str, kind: Kind) -> None:
     fault = refused(400, {"type": "invalid_request_error", "message": message})
     assert (fault.kind, fault.message) == (kind, message)
-    assert CODEC.parse_fault(BINDING.refuse(fault, CODEC.render_fault(fault))).kind == kind
+    assert CODEC.parse_fault(BINDING.error_response(fault, CODEC.render_fault(fault))).kind == kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -103,7 +103,7 @@ def test_every_kind_is_told_so_that_it_is_read_again(kind: Kind) -> None:
     message = "prompt is too long" if kind == "context_full" else "why"
     for code in ("", "insufficient_quota", "api_error"):
         fault = Fault(kind, message, 599, code=code)
-        read = CODEC.parse_fault(BINDING.refuse(fault, CODEC.render_fault(fault)))
+        read = CODEC.parse_fault(BINDING.error_response(fault, CODEC.render_fault(fault)))
         assert (read.kind, read.message) == (kind, message)
 
 
@@ -113,12 +113,12 @@ def test_d18_a_spent_quota_is_a_429_that_clients_do_not_retry() -> None:
     See docs/decisions/kiro.md#d18.
     """
     for fault in (Fault("quota", "spent", 402), Fault("quota", "spent", 429, code="insufficient_quota")):
-        refused = BINDING.refuse(fault, CODEC.render_fault(fault))
+        refused = BINDING.error_response(fault, CODEC.render_fault(fault))
         assert (refused.status, refused.header("x-should-retry")) == (429, "false")
         assert CODEC.parse_fault(refused).code == "billing_error"
         assert CODEC.parse_fault(refused).kind == "quota"
     limited = Fault("rate_limit", "slow down", 429, 3.0)
-    refused = BINDING.refuse(limited, CODEC.render_fault(limited))
+    refused = BINDING.error_response(limited, CODEC.render_fault(limited))
     assert (refused.status, refused.header("x-should-retry")) == (429, "")
     assert CODEC.parse_fault(refused).kind == "rate_limit"
 
@@ -133,7 +133,7 @@ def test_statuses_of_faults_from_elsewhere_are_the_dialects_own() -> None:
         (Fault("context_full", "x", 500), 400),
         (Fault("invalid", "x", 422), 422),
     ):
-        assert BINDING.refuse(fault, b"").status == status
+        assert BINDING.error_response(fault, b"").status == status
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_retry_after_is_seconds_or_a_date(said: str, expected: float | None) -> 
 
 
 def test_retry_after_is_passed_on_in_whole_seconds() -> None:
-    assert BINDING.refuse(Fault("rate_limit", "x", retry_after=1.2), b"").header("retry-after") == "2"
-    assert BINDING.refuse(Fault("rate_limit", "x"), b"").header("retry-after") == ""
+    assert BINDING.error_response(Fault("rate_limit", "x", retry_after=1.2), b"").header("retry-after") == "2"
+    assert BINDING.error_response(Fault("rate_limit", "x"), b"").header("retry-after") == ""
 
 
 @pytest.mark.parametrize("error", [None, 1, "why", [], {"type": 1, "message": 2}, {"type": ["x"]}, {"message": ""}])
@@ -170,7 +170,7 @@ def test_an_error_of_any_shape_is_a_fault(error: Any) -> None:
 
 def test_model_and_stream_leave_the_body_and_come_back() -> None:
     call = BINDING.match(post("/v1/messages?beta=true"))
-    assert call == Call("generate", "m", True, {"max_tokens": 1, "messages": ASK["messages"]})
+    assert call == ApiRequest("generate", "m", True, {"max_tokens": 1, "messages": ASK["messages"]})
     request = BINDING.wrap(call)
     assert (request.method, request.path) == ("POST", "/v1/messages")
     assert json.loads(request.body) == ASK
@@ -221,9 +221,11 @@ def test_counting_has_its_own_path_and_only_what_counts() -> None:
 
 def test_models_are_asked_for_by_those_who_name_the_version() -> None:
     headers = (("anthropic-version", "2023-06-01"),)
-    assert BINDING.match(HttpRequest("GET", "/v1/models", "limit=1000", headers)) == Call("models", "", False, None)
+    assert BINDING.match(HttpRequest("GET", "/v1/models", "limit=1000", headers)) == ApiRequest(
+        "models", "", False, None
+    )
     one = BINDING.match(HttpRequest("GET", "/v1/models/claude-x", "", headers))
-    assert one == Call("models", "claude-x", False, None)
+    assert one == ApiRequest("models", "claude-x", False, None)
     assert BINDING.match(HttpRequest("GET", "/v1/models")) is None
     assert one is not None
     assert BINDING.wrap(one).path == "/v1/models/claude-x"
@@ -256,7 +258,7 @@ def test_a_body_that_is_no_json_is_malformed() -> None:
 
 
 def test_every_frame_has_its_event_line() -> None:
-    assert BINDING.frame(Payload(b"ping", b"{}")) == b"event: ping\ndata: {}\n\n"
+    assert BINDING.encode_frame(Payload(b"ping", b"{}")) == b"event: ping\ndata: {}\n\n"
 
 
 def test_counts() -> None:

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from dragoman.dialects.anthropic import DIALECT
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Cache, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
@@ -576,6 +576,6 @@ def test_another_familys_extra_fields_are_not_rendered() -> None:
     conversation = Conversation(
         "m", (Message("user", (Text("x", extra=foreign),), extra=foreign),), extra=foreign, hints=foreign
     )
-    assert CODEC.render_request(conversation) == Call(
+    assert CODEC.render_request(conversation) == ApiRequest(
         "generate", "m", False, {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]}
     )

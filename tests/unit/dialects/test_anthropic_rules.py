@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dragoman.dialects.anthropic import DIALECT
-from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning
-from dragoman.dialects.base import Call
+from dragoman.dialects.anthropic.quirks import AddFirstMessage, FitAnthropicReasoning, RequireObjectSchemas
+from dragoman.dialects.base import ApiRequest
 from dragoman.filters import FitThinkingBudget
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
@@ -46,7 +46,9 @@ def text(value: Any = "x") -> dict[str, Any]:
 def broken(model: str = "m", **change: Any) -> list[str]:
     body = {"max_tokens": 4096, "messages": [user()], **change}
     body = {name: value for name, value in body.items() if value is not ...}
-    return [breach.rule.removeprefix("anthropic.") for breach in CODEC.breaches(Call("generate", model, False, body))]
+    return [
+        breach.rule.removeprefix("anthropic.") for breach in CODEC.breaches(ApiRequest("generate", model, False, body))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -175,12 +177,12 @@ ODD: list[Any] = [
 
 @pytest.mark.parametrize("body", ODD)
 def test_a_body_of_any_shape_is_linted(body: Any) -> None:
-    assert CODEC.breaches(Call("generate", "m", False, body))
+    assert CODEC.breaches(ApiRequest("generate", "m", False, body))
 
 
 def test_breaches_say_where() -> None:
     body: dict[str, Any] = {"max_tokens": 1, "messages": [user(), assistant(use("a|b")), user(result("a|b"))]}
-    breach = CODEC.breaches(Call("generate", "m", False, body))[0]
+    breach = CODEC.breaches(ApiRequest("generate", "m", False, body))[0]
     assert (breach.rule, breach.at) == ("anthropic.tool_use.id_charset", "messages[1].content[0].id")
 
 
@@ -402,13 +404,13 @@ def test_knobs_that_exclude_thinking_are_dropped() -> None:
     ],
 )
 def test_a_schema_is_made_an_objects(schema: dict[str, Any], expected: dict[str, Any]) -> None:
-    settled, rules = run(ObjectSchemas(), Conversation("m", (USER,), tools=(ToolSpec("f", "", schema),)))
+    settled, rules = run(RequireObjectSchemas(), Conversation("m", (USER,), tools=(ToolSpec("f", "", schema),)))
     assert settled.tools == (ToolSpec("f", "", expected),)
     assert rules == ["anthropic.tools.schema"]
 
 
 def test_a_conversation_of_nothing_gets_a_question() -> None:
-    settled, rules = run(AskSomething(), Conversation("m", (), system=(Text("Be brief."),)))
+    settled, rules = run(AddFirstMessage(), Conversation("m", (), system=(Text("Be brief."),)))
     assert settled.messages == (Message("user", (Text("Continue"),)),)
     assert rules == ["anthropic.messages.question"]
 
@@ -444,6 +446,6 @@ def test_thinking_is_told_in_words_that_go_together(asked: Thinking, told: Think
 )
 def test_reasoning_has_one_of_two_forms(block: Block, expected: Block | None) -> None:
     asked = Conversation("m", (USER, Message("assistant", (block,))))
-    settled, _ = run(OwnReasoning(), asked)
+    settled, _ = run(FitAnthropicReasoning(), asked)
     assert settled.messages[1].blocks == (expected or Text("."),)
     CODEC.render_request(settled)

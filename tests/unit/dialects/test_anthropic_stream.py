@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from dragoman.dialects.anthropic import DIALECT
-from dragoman.dialects.base import REAL_WORLD, Reader, World
+from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Environment, StreamReader
 from dragoman.errors import BadFrame, DragomanError, Fault, MissingField, OutOfOrder, UpstreamFault
 from dragoman.model.assemble import Grammar, check, fold, unfold
 from dragoman.model.blocks import Extra, Opaque, Reasoning, Seal, Source, Text, ToolCall
@@ -121,7 +121,7 @@ def frame(data: Any, kind: str | None = None) -> Frame:
 
 
 def read(data: bytes, *cuts: int) -> Events:
-    reader = Reader(BINDING.frames(), CODEC.decoder(ASKED, REAL_WORLD))
+    reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(ASKED, SYSTEM_ENVIRONMENT))
     edges = [0, *cuts, len(data)]
     steps = [step for a, b in itertools.pairwise(edges) for step in reader.feed(data[a:b])]
     return placeless([event for step in [*steps, *reader.close()] for event in step.events])
@@ -133,7 +133,7 @@ def placeless(events: list[Event]) -> Events:
 
 def decode(*frames: dict[str, Any]) -> Events:
     """All events, without places; a violation is raised, and the grammar is checked on the way."""
-    decoder, grammar, out = CODEC.decoder(ASKED, REAL_WORLD), Grammar(), list[Event]()
+    decoder, grammar, out = CODEC.decoder(ASKED, SYSTEM_ENVIRONMENT), Grammar(), list[Event]()
     for each in frames:
         events = decoder.feed(frame(each)) or ()
         grammar.check(events)
@@ -199,7 +199,7 @@ def test_frames_without_an_event_line_are_read_by_their_type() -> None:
 @pytest.mark.parametrize("data", [b"null", b"", b"[DONE]", b" null "])
 def test_a_frame_that_says_nothing_does_not_travel(data: bytes) -> None:
     for kind in ("", "content_block_delta", "message_stop"):
-        assert CODEC.decoder(ASKED, REAL_WORLD).feed(Frame(kind, data, b"")) is None
+        assert CODEC.decoder(ASKED, SYSTEM_ENVIRONMENT).feed(Frame(kind, data, b"")) is None
 
 
 def test_a_later_signature_replaces_the_one_before() -> None:
@@ -363,7 +363,7 @@ def test_a_stream_without_message_stop_was_cut(length: int) -> None:
 
 
 def test_what_broke_the_stream_is_told() -> None:
-    decoder = CODEC.decoder(ASKED, REAL_WORLD)
+    decoder = CODEC.decoder(ASKED, SYSTEM_ENVIRONMENT)
     broken = Fault("timeout", "too slow", 504)
     assert decoder.close(broken) == (Failed(broken),)
     assert decoder.close(None) == ()
@@ -438,7 +438,7 @@ def test_a_missing_field_is_named(frames: tuple[dict[str, Any], ...], place: str
 def test_data_that_is_no_json_is_a_bad_frame(data: bytes) -> None:
     for kind in ("message_start", "content_block_delta", ""):
         with pytest.raises(BadFrame):
-            CODEC.decoder(ASKED, REAL_WORLD).feed(Frame(kind, data, b""))
+            CODEC.decoder(ASKED, SYSTEM_ENVIRONMENT).feed(Frame(kind, data, b""))
 
 
 @pytest.mark.parametrize(
@@ -498,7 +498,7 @@ WHOLE: dict[str, Any] = {
     },
     "container": {"id": "c"},
 }
-STILL = World(new_id=lambda prefix: prefix + "new", now=lambda: 0)
+STILL = Environment(new_id=lambda prefix: prefix + "new", now=lambda: 0)
 
 
 def whole(body: Any) -> Reply:

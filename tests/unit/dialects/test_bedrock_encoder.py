@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 import dragoman
 from dragoman.answer import ResponseFilters
-from dragoman.dialects.base import REAL_WORLD
+from dragoman.dialects.base import SYSTEM_ENVIRONMENT
 from dragoman.dialects.bedrock import DIALECT
 from dragoman.errors import Fault, LocalMisuse, MissingField, UpstreamFault, UpstreamViolation
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
@@ -40,8 +40,8 @@ NOBODY = Conversation("", ())
 
 
 def told(*events: Event) -> list[tuple[str, Any]]:
-    encoder = DIALECT.codec.encoder(ASKED, REAL_WORLD)
-    return frames(DIALECT.binding.frame(payload) for payload in encoder.feed(events))
+    encoder = DIALECT.codec.encoder(ASKED, SYSTEM_ENVIRONMENT)
+    return frames(DIALECT.binding.encode_frame(payload) for payload in encoder.feed(events))
 
 
 def whole(*events: Event, why: Why = Why.END) -> list[tuple[str, Any]]:
@@ -171,8 +171,8 @@ def test_media_in_an_answer_is_a_mistake() -> None:
 @settings(max_examples=60)
 def test_what_is_encoded_breaks_no_rule_of_the_stream(events: Events) -> None:
     fitted = ResponseFilters(plan(DIALECT, DIALECT, NOBODY), BlockKeys.after(events)).feed(events)
-    encoder = DIALECT.codec.encoder(NOBODY, REAL_WORLD)
-    data = b"".join(DIALECT.binding.frame(payload) for payload in encoder.feed(fitted))
+    encoder = DIALECT.codec.encoder(NOBODY, SYSTEM_ENVIRONMENT)
+    data = b"".join(DIALECT.binding.encode_frame(payload) for payload in encoder.feed(fitted))
     found = DIALECT.codec.stream_breaches(list(EventStreamDecoder().feed(data)))
     # Arguments that began as an object and are none pass a stream as they came (docs/decisions/content.md#d3); a failed
     # stream leaves blocks open.
@@ -277,7 +277,7 @@ def test_what_has_no_place_in_a_reply_is_a_mistake() -> None:
         Text("x", seal=Seal("a", "b")),
     ):
         with pytest.raises(LocalMisuse):
-            DIALECT.codec.render_reply(Reply("", "m", (Choice((block,), Stop(Why.END)),)), ASKED, REAL_WORLD)
+            DIALECT.codec.render_reply(Reply("", "m", (Choice((block,), Stop(Why.END)),)), ASKED, SYSTEM_ENVIRONMENT)
 
 
 def test_frames_that_were_padded_are_not_padded_by_us() -> None:

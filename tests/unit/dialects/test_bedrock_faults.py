@@ -11,7 +11,7 @@ import pytest
 import dragoman
 from dragoman.dialects import get
 from dragoman.dialects.anthropic import AnthropicCodec
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.bedrock import DIALECT
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.wire.eventstream import encode_event
@@ -99,8 +99,8 @@ def test_each_clients_dialect_tells_it_in_its_own_error() -> None:
     expired = fault(403, "ExpiredTokenException", "The security token included in the request is expired")
     anthropic, openai = get("anthropic"), get("openai")
     assert json.loads(anthropic.codec.render_fault(expired))["error"]["type"] == "authentication_error"
-    assert anthropic.binding.refuse(expired, b"").status == 401
-    assert openai.binding.refuse(expired, b"").status == 401
+    assert anthropic.binding.error_response(expired, b"").status == 401
+    assert openai.binding.error_response(expired, b"").status == 401
 
 
 def test_the_type_may_stand_in_the_body_and_words_may_be_missing() -> None:
@@ -124,7 +124,7 @@ def test_a_refusal_by_someone_on_the_way_is_told(body: bytes, words: str) -> Non
 def test_retry_after_is_read_and_told() -> None:
     told = fault(429, "ThrottlingException", "x", **{"retry-after": "1.5"})
     assert told.retry_after == 1.5
-    assert DIALECT.binding.refuse(told, b"").header("retry-after") == "2"
+    assert DIALECT.binding.error_response(told, b"").header("retry-after") == "2"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_retry_after_is_read_and_told() -> None:
     ],
 )
 def test_a_fault_is_told_by_status_and_header(given: Fault, status: int, name: str) -> None:
-    refused = DIALECT.binding.refuse(given, DIALECT.codec.render_fault(given))
+    refused = DIALECT.binding.error_response(given, DIALECT.codec.render_fault(given))
     assert (refused.status, refused.header("x-amzn-errortype")) == (status, name)
     assert json.loads(refused.body) == {"message": "x"}
 
@@ -194,7 +194,7 @@ def test_it_is_anthropics_language() -> None:
 @pytest.mark.parametrize(("operation", "stream"), [("invoke", False), ("invoke-with-response-stream", True)])
 def test_the_path_names_model_and_stream_and_the_body_keeps_its_version_to_itself(operation: str, stream: bool) -> None:
     call = INVOKE.binding.match(request(operation, BODY))
-    assert call == Call("generate", CLAUDE, stream, {"max_tokens": 9, "messages": BODY["messages"]})
+    assert call == ApiRequest("generate", CLAUDE, stream, {"max_tokens": 9, "messages": BODY["messages"]})
     wrapped = INVOKE.binding.wrap(call)
     assert json.loads(wrapped.body) == BODY
     assert INVOKE.binding.match(wrapped) == call
@@ -229,7 +229,7 @@ def test_a_count_of_each_body_has_its_own_door() -> None:
     theirs: Any = {"input": {"converse": {"messages": []}}}
     converse = get("bedrock")
     call = INVOKE.binding.match(request("count-tokens", ours))
-    assert call == Call("count", CLAUDE, False, {"max_tokens": 9, "messages": BODY["messages"]})
+    assert call == ApiRequest("count", CLAUDE, False, {"max_tokens": 9, "messages": BODY["messages"]})
     assert converse.binding.match(request("count-tokens", ours)) is None
     assert INVOKE.binding.match(request("count-tokens", theirs)) is None
     assert INVOKE.binding.match(INVOKE.binding.wrap(call)) == call
@@ -264,7 +264,7 @@ def test_an_exception_is_anthropics_error_and_back() -> None:
     translator = dragoman.stream_translator(source="bedrock.invoke", target="anthropic")
     assert b'"type":"rate_limit_error","message":"slow down"' in translator.feed(data)
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
-    out = INVOKE.binding.frame(Payload(b"error", json.dumps(error).encode(), error=True))
+    out = INVOKE.binding.encode_frame(Payload(b"error", json.dumps(error).encode(), error=True))
     assert frames(out) == [("!serviceUnavailableException", {"message": "busy"})]
 
 
@@ -278,7 +278,7 @@ def test_what_is_no_chunk_is_a_bad_frame(payload: bytes) -> None:
 
 def test_a_refusal_is_in_the_way_of_aws() -> None:
     fault = Fault("rate_limit", "slow down", 429)
-    refused = INVOKE.binding.refuse(fault, INVOKE.codec.render_fault(fault))
+    refused = INVOKE.binding.error_response(fault, INVOKE.codec.render_fault(fault))
     assert (refused.status, refused.header("x-amzn-errortype")) == (429, "ThrottlingException")
     assert json.loads(refused.body) == {"message": "slow down"}
     assert INVOKE.codec.parse_fault(refused).kind == "rate_limit"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.bedrock import DIALECT
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Cache, Media, Text, ToolCall, ToolResult
@@ -23,7 +23,7 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwG
 
 
 def parsed(body: Any, model: str = CLAUDE) -> Conversation:
-    return DIALECT.codec.parse_request(Call("generate", model, False, body))
+    return DIALECT.codec.parse_request(ApiRequest("generate", model, False, body))
 
 
 def from_anthropic(body: Any, model: str = CLAUDE) -> tuple[Any, list[str]]:
@@ -94,7 +94,7 @@ def test_a_history_with_tools_declares_them_if_the_request_does_not() -> None:
     body, rules = from_openai(asked)
     assert [tool["toolSpec"]["name"] for tool in body["toolConfig"]["tools"]] == ["get"]
     assert "bedrock.tools.stub" in rules
-    assert DIALECT.codec.breaches(Call("generate", CLAUDE, False, body)) == []
+    assert DIALECT.codec.breaches(ApiRequest("generate", CLAUDE, False, body)) == []
 
 
 @pytest.mark.parametrize("more", [{"tool_choice": "auto"}, {"parallel_tool_calls": False}, {"tool_choice": "none"}])
@@ -211,7 +211,7 @@ def test_l12_a_status_of_the_client_itself_is_kept_and_breaks_no_rule(model: str
     told = dragoman.translate_request(body, source="bedrock", target="bedrock", model=model)
     assert told.body["messages"][2]["content"] == [result]
     assert not told.notes
-    assert not DIALECT.codec.breaches(Call("generate", model, False, told.body))
+    assert not DIALECT.codec.breaches(ApiRequest("generate", model, False, told.body))
 
 
 def test_json_results_are_text_for_a_model_that_misreads_them() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.bedrock import DIALECT
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Cache, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
@@ -23,7 +23,7 @@ PROFILE = "arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/
 
 
 def parsed(body: Any, model: str = CLAUDE) -> Conversation:
-    return DIALECT.codec.parse_request(Call("generate", model, False, body))
+    return DIALECT.codec.parse_request(ApiRequest("generate", model, False, body))
 
 
 def rendered(conversation: Conversation) -> Any:
@@ -251,7 +251,7 @@ def test_what_cannot_be_read_is_named(body: Any, at: str) -> None:
 )
 def test_the_path_names_the_model_and_says_whether_to_stream(path: str, model: str, stream: bool) -> None:
     call = DIALECT.binding.match(HttpRequest("POST", path, body=b'{"messages":[]}'))
-    assert call == Call("generate", model, stream, {"messages": []})
+    assert call == ApiRequest("generate", model, stream, {"messages": []})
     assert DIALECT.binding.match(DIALECT.binding.wrap(call)) == call
 
 
@@ -267,12 +267,12 @@ def test_the_sdks_arguments_are_a_body_too() -> None:
 
 
 def test_a_count_is_asked_for_with_what_bears_on_it() -> None:
-    call = Call(
+    call = ApiRequest(
         "count", "m", False, {"messages": [], "inferenceConfig": {"maxTokens": 1}, "toolConfig": {"tools": [TOOL]}}
     )
     request = DIALECT.binding.wrap(call)
     assert json.loads(request.body) == {"input": {"converse": {"messages": [], "toolConfig": {"tools": [TOOL]}}}}
-    assert DIALECT.binding.match(request) == Call(
+    assert DIALECT.binding.match(request) == ApiRequest(
         "count", "m", False, {"messages": [], "toolConfig": {"tools": [TOOL]}}
     )
 

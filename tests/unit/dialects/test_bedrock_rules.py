@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from dragoman.dialects import get
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.bedrock import DIALECT
 from dragoman.errors import Unrepresentable
 from dragoman.model.conversation import Conversation
@@ -105,7 +105,7 @@ GOOD: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", GOOD)
 def test_a_good_request_breaks_nothing(name: str) -> None:
     body, model = GOOD[name]
-    assert DIALECT.codec.breaches(Call("generate", model, False, body)) == []
+    assert DIALECT.codec.breaches(ApiRequest("generate", model, False, body)) == []
 
 
 # The rule, the service's words, the request, and the model, if its vendor matters.
@@ -236,7 +236,7 @@ def service() -> Iterator[Simulator]:
 def test_a_request_that_breaks_a_rule_is_refused_in_the_services_words(
     service: Simulator, rule: str, words: str, body: Any, model: str
 ) -> None:
-    found = DIALECT.codec.breaches(Call("generate", model, False, body))
+    found = DIALECT.codec.breaches(ApiRequest("generate", model, False, body))
     assert [breach for breach in found if breach.rule == f"bedrock.{rule}" and words in breach.detail], found
     answer = httpx.post(
         f"{service.url}/model/{model}/converse", json=body, headers={"authorization": "AWS4-HMAC-SHA256 x"}

@@ -9,9 +9,9 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.answer import Answer, ResponseFilters, answer_whole
-from dragoman.conformance.laws import NOBODY, encoded, read_back, still_world
+from dragoman.conformance.laws import NOBODY, encoded, fixed_environment, read_back
 from dragoman.conformance.samples import STREAMS
-from dragoman.dialects.base import Call, Reader
+from dragoman.dialects.base import ApiRequest, StreamReader
 from dragoman.dialects.gemini import DIALECT
 from dragoman.errors import Fault, MissingField, UpstreamFault
 from dragoman.model.assemble import fold
@@ -81,7 +81,7 @@ def test_every_reason_to_stop_is_read_and_comes_back_at_home(reason: str, why: W
     body = whole(candidate({"text": "x"}, reason=reason, safetyRatings=[{"probability": "LOW"}]))
     reply = parsed(body)
     assert reply.choices[0].stop.why is why
-    again = json.loads(CODEC.render_reply(reply, NOBODY, still_world()))
+    again = json.loads(CODEC.render_reply(reply, NOBODY, fixed_environment()))
     assert again == json.loads(body)
     streamed = fold(events_of(sse(json.loads(body))))
     assert streamed.choices[0].stop == reply.choices[0].stop
@@ -107,7 +107,7 @@ def test_a_blocked_prompt_is_a_refusal_and_comes_back_at_home() -> None:
     body = {"promptFeedback": {"blockReason": "SAFETY"}, "modelVersion": "g", "responseId": "r"}
     reply = parsed(json.dumps(body).encode())
     assert reply.choices[0].blocks == () and reply.choices[0].stop.why is Why.REFUSAL
-    assert json.loads(CODEC.render_reply(reply, NOBODY, still_world())) == body
+    assert json.loads(CODEC.render_reply(reply, NOBODY, fixed_environment())) == body
     events = events_of(sse(body))
     assert isinstance(events[-1], Finished)
     assert events_of(encoded(DIALECT, events)) == events
@@ -131,9 +131,9 @@ def test_usage_counts_cached_tokens_apart_and_thoughts_as_output() -> None:
     reply = parsed(whole(candidate({"text": "x"}), usageMetadata=counts))
     assert reply.usage is not None
     assert (reply.usage.input, reply.usage.output, reply.usage.cache_read, reply.usage.reasoning) == (23, 12, 100, 5)
-    assert json.loads(CODEC.render_reply(reply, NOBODY, still_world()))["usageMetadata"] == counts
+    assert json.loads(CODEC.render_reply(reply, NOBODY, fixed_environment()))["usageMetadata"] == counts
     other = Reply("r", "m", reply.choices, Usage(12, 7, 100, 20))
-    told = json.loads(CODEC.render_reply(other, NOBODY, still_world()))["usageMetadata"]
+    told = json.loads(CODEC.render_reply(other, NOBODY, fixed_environment()))["usageMetadata"]
     assert (told["promptTokenCount"], told["cachedContentTokenCount"], told["totalTokenCount"]) == (132, 100, 139)
 
 
@@ -148,7 +148,7 @@ def test_pictures_and_code_are_part_of_answers() -> None:
     body = whole(candidate(picture, code))
     one, other = parsed(body).choices[0].blocks
     assert isinstance(one, Media) and isinstance(other, Opaque)
-    assert json.loads(CODEC.render_reply(parsed(body), NOBODY, still_world())) == json.loads(body)
+    assert json.loads(CODEC.render_reply(parsed(body), NOBODY, fixed_environment())) == json.loads(body)
     assert fold(events_of(sse(json.loads(body)))).choices == parsed(body).choices
 
 
@@ -214,7 +214,7 @@ ERROR = {"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE"
 def test_an_error_in_mid_stream_is_told_in_each_of_its_forms(tail: bytes) -> None:
     data = sse(chunk({"text": "a"})) + tail
     for size in (1, 7, len(data)):
-        reader = Reader(BINDING.frames(), CODEC.decoder(NOBODY, still_world()))
+        reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(NOBODY, fixed_environment()))
         steps = [step for at in range(0, len(data), size) for step in reader.feed(data[at : at + size])]
         events = [event for step in (*steps, *reader.close()) for event in step.events]
         assert events[-1] == Failed(Fault("overloaded", "overloaded", 503, code="UNAVAILABLE"))
@@ -224,7 +224,7 @@ def test_a_stream_that_is_one_array_is_read_too() -> None:
     responses = [chunk({"text": "a {[\\"}), chunk({"text": "b"}, reason="STOP")]
     data = json.dumps(responses, indent=1).encode()
     for size in (1, 5, len(data)):
-        reader = Reader(BINDING.frames(), CODEC.decoder(NOBODY, still_world()))
+        reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(NOBODY, fixed_environment()))
         steps = [step for at in range(0, len(data), size) for step in reader.feed(data[at : at + size])]
         events = tuple(event for step in (*steps, *reader.close()) for event in step.events)
         assert fold(events).choices[0].blocks == (Text("a {[\\b"),)
@@ -237,7 +237,7 @@ def test_what_only_this_family_knows_of_a_candidate_is_kept_for_home_and_noted_e
     events = events_of(data)
     assert [event.kind for event in events if isinstance(event, OpaqueEvent)] == ["candidate"]
     assert b"webSearchQueries" in encoded(DIALECT, events)
-    answer = Answer(plan(registry.get("openai"), DIALECT, NOBODY), still_world())
+    answer = Answer(plan(registry.get("openai"), DIALECT, NOBODY), fixed_environment())
     assert b"webSearchQueries" not in answer.feed(data) + answer.close()
     assert "foreign.event" in [note.rule for note in answer.notes]
 
@@ -247,24 +247,24 @@ def test_what_only_this_family_knows_of_a_candidate_is_kept_for_home_and_noted_e
 
 def asking_for_an_array() -> Conversation:
     body: Any = {"contents": [{"role": "user", "parts": [{"text": "x"}]}]}
-    return CODEC.parse_request(Call("generate", "g", True, body, {"alt": "json"}))
+    return CODEC.parse_request(ApiRequest("generate", "g", True, body, {"alt": "json"}))
 
 
 @pytest.mark.parametrize("title", [title for title in STREAMS if title != "failed"])
 def test_without_alt_sse_the_stream_is_one_array_of_the_same_responses(title: str) -> None:
     asked = asking_for_an_array()
     told = ResponseFilters(plan(DIALECT, registry.get("openai"), asked)).feed(STREAMS[title])
-    encoder = CODEC.encoder(asked, still_world())
-    array = json.loads(b"".join(BINDING.frame(payload) for payload in encoder.feed(told)))
-    frames = BINDING.frames()
+    encoder = CODEC.encoder(asked, fixed_environment())
+    array = json.loads(b"".join(BINDING.encode_frame(payload) for payload in encoder.feed(told)))
+    frames = BINDING.frame_decoder()
     data = encoded(DIALECT, told)
     events = [json.loads(frame.data) for frame in (*frames.feed(data), *frames.close())]
     assert [each["candidates"] for each in array] == [each["candidates"] for each in events]
 
 
 def test_a_failure_inside_an_array_leaves_it_readable() -> None:
-    encoder = CODEC.encoder(asking_for_an_array(), still_world())
-    data = b"".join(BINDING.frame(payload) for payload in encoder.feed(STREAMS["failed"]))
+    encoder = CODEC.encoder(asking_for_an_array(), fixed_environment())
+    data = b"".join(BINDING.encode_frame(payload) for payload in encoder.feed(STREAMS["failed"]))
     assert "error" in json.loads(data)[-1]
 
 
@@ -272,7 +272,7 @@ def test_at_home_an_array_is_made_of_the_events_that_were_asked_for() -> None:
     made = plan(DIALECT, DIALECT, asking_for_an_array())
     assert [note.rule for note in made.notes] == ["gemini.stream.sse"] and not made.verbatim
     assert BINDING.wrap(made.call()).query == "alt=sse"
-    answer = Answer(made, still_world())
+    answer = Answer(made, fixed_environment())
     data = answer.feed(sse(chunk({"text": "a"}), chunk({"text": "b"}, reason="STOP"))) + answer.close()
     assert [part["candidates"][0]["content"]["parts"] for part in json.loads(data)][:2] == [
         [{"text": "a"}],
@@ -283,7 +283,7 @@ def test_at_home_an_array_is_made_of_the_events_that_were_asked_for() -> None:
 @pytest.mark.parametrize("title", STREAMS)
 def test_what_is_written_keeps_the_rules_of_streams(title: str) -> None:
     told = ResponseFilters(plan(DIALECT, registry.get("openai"), NOBODY)).feed(STREAMS[title])
-    frames = BINDING.frames()
+    frames = BINDING.frame_decoder()
     data = encoded(DIALECT, told)
     assert CODEC.stream_breaches([*frames.feed(data), *frames.close()]) == []
 
@@ -291,7 +291,7 @@ def test_what_is_written_keeps_the_rules_of_streams(title: str) -> None:
 def test_a_stream_that_breaks_the_rules_is_found_out() -> None:
     bad = [{"candidates": [{"content": {"role": "model", "parts": []}}]}, {"candidates": [1]}]
     bad += [chunk({"functionCall": {"args": []}}, reason="STOP"), chunk({"text": "late"})]
-    frames = BINDING.frames()
+    frames = BINDING.frame_decoder()
     found = {breach.rule.rpartition(".")[2] for breach in CODEC.stream_breaches([*frames.feed(sse(*bad))])}
     assert found == {"content", "candidate", "call", "late"}
     assert [breach.rule for breach in CODEC.stream_breaches([])] == ["gemini.stream.unfinished"]
@@ -315,7 +315,7 @@ data: [DONE]
 def test_half_a_call_is_left_out_if_the_length_cut_it_and_wrapped_if_not(
     reason: bytes, calls: list[str], rule: str
 ) -> None:
-    answer = Answer(plan(DIALECT, registry.get("openai"), NOBODY), still_world())
+    answer = Answer(plan(DIALECT, registry.get("openai"), NOBODY), fixed_environment())
     reply = fold(events_of(answer.feed(CUT % reason) + answer.close()))
     assert [block.name for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == calls
     assert rule in [note.rule for note in answer.notes]
@@ -323,10 +323,10 @@ def test_half_a_call_is_left_out_if_the_length_cut_it_and_wrapped_if_not(
 
 def test_a_keep_alive_says_nothing_and_is_no_comment() -> None:
     """The JavaScript SDK takes any line that is no data for broken JSON."""
-    payload = CODEC.encoder(NOBODY, still_world()).ping()
+    payload = CODEC.encoder(NOBODY, fixed_environment()).ping()
     assert isinstance(payload, Payload)
-    assert BINDING.frame(payload).startswith(b"data: {")
-    assert not [event for event in events_of(BINDING.frame(payload)) if isinstance(event, Stopped | Sealed)]
+    assert BINDING.encode_frame(payload).startswith(b"data: {")
+    assert not [event for event in events_of(BINDING.encode_frame(payload)) if isinstance(event, Stopped | Sealed)]
 
 
 def test_a_whole_answer_of_another_family_keeps_its_calls() -> None:
@@ -339,7 +339,7 @@ def test_a_whole_answer_of_another_family_keeps_its_calls() -> None:
             "usage": {"input_tokens": 1, "output_tokens": 2},
         }
     ).encode()
-    told, _ = answer_whole(plan(DIALECT, registry.get("anthropic"), NOBODY), body, still_world())
+    told, _ = answer_whole(plan(DIALECT, registry.get("anthropic"), NOBODY), body, fixed_environment())
     (part,) = json.loads(told)["candidates"][0]["content"]["parts"]
     assert part == {"functionCall": {"id": "toolu_1", "name": "f", "args": {"x": 1}}}
 
@@ -365,7 +365,7 @@ def test_errors_are_read_and_written_by_their_names(status: int, name: str, kind
     fault = CODEC.parse_fault(HttpResponse(status, (), body))
     assert (fault.kind, fault.status, fault.code) == (kind, status, name)
     assert CODEC.render_fault(fault).replace(b" ", b"") == body.replace(b" ", b"")
-    assert BINDING.refuse(fault, b"").status == status
+    assert BINDING.error_response(fault, b"").status == status
     assert CODEC.parse_fault(HttpResponse(status, (), b"[" + body + b"]")) == fault
 
 
@@ -409,7 +409,7 @@ def test_an_empty_thought_says_nothing_whole_or_streamed() -> None:
 def test_the_prompt_of_server_tools_is_input_everywhere_and_no_loss() -> None:
     counts = {"promptTokenCount": 10, "candidatesTokenCount": 1, "toolUsePromptTokenCount": 5, "totalTokenCount": 16}
     made = plan(registry.get("openai"), DIALECT, Conversation("m", ()))
-    raw, notes = answer_whole(made, whole(candidate({"text": "ok"}), usageMetadata=counts), still_world())
+    raw, notes = answer_whole(made, whole(candidate({"text": "ok"}), usageMetadata=counts), fixed_environment())
     assert json.loads(raw)["usage"]["prompt_tokens"] == 15
     assert notes == []
     again, _ = answer_whole(plan(DIALECT, DIALECT, NOBODY), whole(candidate({"text": "ok"}), usageMetadata=counts))

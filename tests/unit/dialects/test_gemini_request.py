@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dragoman.dialects as registry
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.gemini import DIALECT
 from dragoman.errors import DragomanError, MalformedRequest
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
@@ -24,7 +24,7 @@ MODEL = "gemini-3-pro"
 
 
 def parsed(body: Any, model: str = MODEL) -> Conversation:
-    return DIALECT.codec.parse_request(Call("generate", model, False, body))
+    return DIALECT.codec.parse_request(ApiRequest("generate", model, False, body))
 
 
 def rendered(conversation: Conversation) -> Any:
@@ -424,14 +424,16 @@ def test_wrong_types_anywhere_raise_only_our_errors(body: Any) -> None:
 )
 def test_models_are_found_in_every_kind_of_path(path: str, name: str) -> None:
     found = DIALECT.binding.match(HttpRequest("POST", path, body=b'{"contents": []}'))
-    assert found == Call("generate", name, False, {"contents": []})
+    assert found == ApiRequest("generate", name, False, {"contents": []})
 
 
 def test_the_method_says_whether_to_stream_and_alt_says_how() -> None:
     path = "/v1beta/models/g:streamGenerateContent"
-    assert DIALECT.binding.match(HttpRequest("POST", path, "alt=sse", body=b"{}")) == Call("generate", "g", True, {})
+    assert DIALECT.binding.match(HttpRequest("POST", path, "alt=sse", body=b"{}")) == ApiRequest(
+        "generate", "g", True, {}
+    )
     found = DIALECT.binding.match(HttpRequest("POST", path, body=b"{}"))
-    assert found == Call("generate", "g", True, {}, {"alt": "json"})
+    assert found == ApiRequest("generate", "g", True, {}, {"alt": "json"})
 
 
 def test_counting_takes_contents_or_a_whole_request() -> None:

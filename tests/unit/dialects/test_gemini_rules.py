@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import dragoman
 import dragoman.dialects as registry
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.gemini import DIALECT
-from dragoman.dialects.kit.values import Pairs
+from dragoman.dialects.kit.values import ToolCallIds
 from dragoman.model.blocks import Block, Media, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
 from dragoman.translate import Plan, plan
@@ -72,7 +72,7 @@ RESULT: dict[str, Any] = {"role": "user", "parts": [{"functionResponse": {"name"
     ],
 )
 def test_each_rule_is_broken_by_something(body: Any, rule: str) -> None:
-    found = CODEC.breaches(Call("generate", "gemini-3-pro", False, body))
+    found = CODEC.breaches(ApiRequest("generate", "gemini-3-pro", False, body))
     assert f"gemini.{rule}" in [breach.rule for breach in found]
 
 
@@ -80,9 +80,9 @@ def test_a_good_request_breaks_no_rule() -> None:
     body: Any = {
         "contents": [ASK, model(call(thoughtSignature="cw=="), call()), {**RESULT, "parts": RESULT["parts"] * 2}]
     }
-    assert CODEC.breaches(Call("generate", "gemini-3-pro", False, body)) == []
+    assert CODEC.breaches(ApiRequest("generate", "gemini-3-pro", False, body)) == []
     unsigned: Any = {"contents": [ASK, model(call()), RESULT]}
-    assert CODEC.breaches(Call("generate", "gemini-2.5-pro", False, unsigned)) == []
+    assert CODEC.breaches(ApiRequest("generate", "gemini-2.5-pro", False, unsigned)) == []
 
 
 def turn(role: Role, *blocks: Block) -> Message:
@@ -283,7 +283,7 @@ class Plainly:
     """The same by looking through all that wait."""
 
     def __init__(self) -> None:
-        self.ids = Pairs("call_gemini_")
+        self.ids = ToolCallIds("call_gemini_")
         self.names: set[str] = set()
         self.waiting: list[tuple[str, str]] = []
 
@@ -302,32 +302,32 @@ class Plainly:
 
 @given(st.lists(st.tuples(st.booleans(), IDS, TOOL_NAMES), max_size=30))
 def test_a_result_answers_the_first_call_that_waits(told: list[tuple[bool, str, str]]) -> None:
-    pairs, plainly = Pairs("call_gemini_"), Plainly()
+    pairs, plainly = ToolCallIds("call_gemini_"), Plainly()
     for is_call, call_id, name in told:
         if is_call:
-            plainly.called(pairs.called(call_id, name), name)
+            plainly.called(pairs.add_call(call_id, name), name)
             continue
-        answered, expected = pairs.answered(call_id, name), plainly.answered(call_id, name)
+        answered, expected = pairs.match_result(call_id, name), plainly.answered(call_id, name)
         assert answered == expected or not expected  # with neither an id nor a call, one is made
 
 
 def reversed_by_id(count: int) -> Work:
     def work() -> None:
-        pairs = Pairs("call_gemini_")
-        ids = [pairs.called(f"{number}", "f") for number in range(count)]
+        pairs = ToolCallIds("call_gemini_")
+        ids = [pairs.add_call(f"{number}", "f") for number in range(count)]
         for call_id in reversed(ids):
-            pairs.answered(call_id, "f")
+            pairs.match_result(call_id, "f")
 
     return work
 
 
 def reversed_by_name(count: int) -> Work:
     def work() -> None:
-        pairs = Pairs("call_gemini_")
+        pairs = ToolCallIds("call_gemini_")
         for number in range(count):
-            pairs.called("", f"f{number}")
+            pairs.add_call("", f"f{number}")
         for number in reversed(range(count)):
-            pairs.answered("", f"f{number}")
+            pairs.match_result("", f"f{number}")
 
     return work
 

@@ -9,7 +9,7 @@ import pytest
 
 import dragoman
 from dragoman.answer import Answer
-from dragoman.conformance.laws import still_world
+from dragoman.conformance.laws import fixed_environment
 from tests.anthropic_client import message, sse
 from tests.unit.dialects.kiro_talk import (
     MODEL,
@@ -333,7 +333,7 @@ DONE = "File edited successfully"
 
 def told(*chunks: Any, model: str = MODEL) -> list[list[Any]]:
     """The Anthropic events that each Kiro chunk gives, and last those that the end of the stream gives."""
-    answer = Answer(sent(ask(user("hi"), model=model)).plan, still_world())
+    answer = Answer(sent(ask(user("hi"), model=model)).plan, fixed_environment())
     return [*(sse(answer.feed(frames(each))) for each in chunks), sse(answer.close())]
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import dragoman.dialects as registry
 from dragoman import dialects
 from dragoman.answer import Answer, reply_whole
-from dragoman.conformance.laws import still_world
+from dragoman.conformance.laws import fixed_environment
 from dragoman.dialects.kiro import DIALECT, KiroCodec
 from dragoman.dialects.kiro.quirks.raw_calls import RawCallScanner
 from dragoman.dialects.kiro.quirks.schemas import MAX_EXPANSION, ExpansionBudget
@@ -70,7 +70,7 @@ def test_the_table_of_errors(
     assert fault.kind == kind
     for name, expected in (("anthropic", anthropic), ("openai", openai)):
         client = dialects.get(name)  # type: ignore[attr-defined]
-        response = client.binding.refuse(fault, client.codec.render_fault(fault))
+        response = client.binding.error_response(fault, client.codec.render_fault(fault))
         assert response.status in (expected, {500: 502}.get(expected)), name
 
 
@@ -139,7 +139,7 @@ def test_something_else_that_expired_is_no_token() -> None:
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_a_kiro_client_gets_every_kind_back_as_it_was(kind: Kind) -> None:
     fault = Fault(kind, "why", 500, 2.5)
-    response = BINDING.refuse(fault, CODEC.render_fault(fault))
+    response = BINDING.error_response(fault, CODEC.render_fault(fault))
     assert response.header("retry-after") == "3"
     assert response.header("x-amzn-errortype") == json.loads(response.body)["__type"]
     assert CODEC.parse_fault(response).kind == kind
@@ -187,13 +187,13 @@ END = frame("contextUsageEvent", contextUsagePercentage=1.5)
 def test_l23_a_call_without_its_stop_is_not_completed(client: str, ends: tuple[bool, ...]) -> None:
     data = b"".join(call(f"t{at}", stop=stop) for at, stop in enumerate(ends)) + END
     made = planned(client)
-    reply, notes = reply_whole(made, data, still_world())
+    reply, notes = reply_whole(made, data, fixed_environment())
     [choice] = reply.choices
     calls = [block.id for block in choice.blocks if isinstance(block, ToolCall)]
     assert len(calls) == sum(ends)
     assert choice.stop.why is Why.LENGTH
     assert [note.rule for note in notes].count("kiro.stream.open_call") == ends.count(False)
-    answer = Answer(made, still_world())
+    answer = Answer(made, fixed_environment())
     answer.feed(data)
     answer.close()
     assert answer.progress.stop is not None and answer.progress.stop.why is Why.LENGTH
@@ -207,7 +207,7 @@ def test_l23_calls_that_interleave_and_end_are_completed(client: str) -> None:
         call("t1", stop=True),
         frame("toolUseEvent", toolUseId="t0", name="read", stop=True),
     ]
-    reply, notes = reply_whole(planned(client), b"".join([*pieces, END]), still_world())
+    reply, notes = reply_whole(planned(client), b"".join([*pieces, END]), fixed_environment())
     assert sorted(block.id for block in reply.choices[0].blocks if isinstance(block, ToolCall)) == ["t0", "t1"]
     assert reply.choices[0].stop.why is Why.TOOL
     assert not [note for note in notes if "call" in note.rule]
@@ -230,7 +230,7 @@ def test_l23_no_figure_fails_an_answer(kind: str, value: Any) -> None:
     body = {"contextUsagePercentage": value, "tokenUsage": inside, "stopReason": value, "utteranceId": value}
     for told in (body, {**body, "tokenUsage": value}):
         data = text("Hello") + encode_event(kind, json.dumps(told).encode())
-        reply, _ = reply_whole(planned("anthropic"), data, still_world())
+        reply, _ = reply_whole(planned("anthropic"), data, fixed_environment())
         assert [block.text for block in reply.choices[0].blocks if isinstance(block, Text)] == ["Hello"]
         assert reply.usage is not None and min(reply.usage.input, reply.usage.output) >= 0
 
@@ -255,7 +255,7 @@ def test_l23_no_figure_fails_an_answer(kind: str, value: Any) -> None:
     ],
 )
 def test_l23_text_that_cannot_be_a_call_is_not_held(words: str) -> None:
-    answer = Answer(planned("anthropic"), still_world())
+    answer = Answer(planned("anthropic"), fixed_environment())
     held = not RawCallScanner(NAMES).feed(words)
     out = b"".join(answer.feed(text(letter)) for letter in f"Well. {words}")
     told = "".join(json.loads(line[6:])["delta"]["text"] for line in out.splitlines() if b"text_delta" in line)
@@ -279,7 +279,7 @@ def test_l23_text_that_cannot_be_a_call_is_not_held(words: str) -> None:
 def test_l23_calls_are_still_found(words: str) -> None:
     for size in (1, 3, 1000):
         pieces = [text(words[at : at + size]) for at in range(0, len(words), size)]
-        reply, notes = reply_whole(planned("anthropic"), b"".join([*pieces, END]), still_world())
+        reply, notes = reply_whole(planned("anthropic"), b"".join([*pieces, END]), fixed_environment())
         calls = [block for block in reply.choices[0].blocks if isinstance(block, ToolCall)]
         assert calls and reply.choices[0].stop.why is Why.TOOL
         assert [note.rule for note in notes].count("kiro.stream.recovered") == len(calls)
@@ -289,9 +289,9 @@ def test_l23_calls_are_still_found(words: str) -> None:
        "<parameter name=\"p\">", "</parameter>", "```", "x", " ", "\n"]), max_size=14), st.integers(1, 5))  # fmt: skip
 def test_l23_nothing_is_lost_however_it_is_cut(parts: list[str], size: int) -> None:
     words = "".join(parts) or "x"
-    whole, _ = reply_whole(planned("anthropic"), text(words) + END, still_world())
+    whole, _ = reply_whole(planned("anthropic"), text(words) + END, fixed_environment())
     cut = b"".join(text(words[at : at + size]) for at in range(0, len(words), size))
-    pieces, _ = reply_whole(planned("anthropic"), cut + END, still_world())
+    pieces, _ = reply_whole(planned("anthropic"), cut + END, fixed_environment())
     assert [(type(block), getattr(block, "text", "") or getattr(block, "arguments", "")) for block in whole.choices[0].blocks] == [
         (type(block), getattr(block, "text", "") or getattr(block, "arguments", "")) for block in pieces.choices[0].blocks
     ]  # fmt: skip

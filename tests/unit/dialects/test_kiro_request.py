@@ -12,7 +12,7 @@ from msgspec import structs
 
 import dragoman
 from dragoman.conformance import laws
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroCodec, KiroTargetBinding
 from dragoman.dialects.kiro.rules import GRADED_RULES, breaches
 from dragoman.dialects.kiro.stream_rules import KiroStreamLint
@@ -258,7 +258,7 @@ def test_both_wire_protocols_are_matched_by_one_binding() -> None:
 
 
 def test_the_rest_form() -> None:
-    request = KiroBinding().wrap(Call("generate", MODEL, True, {}, {}))
+    request = KiroBinding().wrap(ApiRequest("generate", MODEL, True, {}, {}))
     assert (request.method, request.path) == ("POST", "/generateAssistantResponse")
     assert request.header("content-type") == "application/json"
     assert request.header("accept") == "application/vnd.amazon.eventstream"
@@ -302,9 +302,9 @@ def test_other_requests_are_not_ours(request_: HttpRequest) -> None:
 
 @pytest.mark.parametrize("binding", [KiroBinding(), KiroTargetBinding()])
 def test_the_list_of_models(binding: KiroBinding) -> None:
-    request = binding.wrap(Call("models", "", False, None))
+    request = binding.wrap(ApiRequest("models", "", False, None))
     assert (request.method, request.path, request.query) == ("GET", "/ListAvailableModels", "origin=AI_EDITOR")
-    assert binding.match(request) == Call("models", "", False, None)
+    assert binding.match(request) == ApiRequest("models", "", False, None)
 
 
 def test_a_body_that_is_no_json_is_malformed() -> None:
@@ -438,6 +438,6 @@ def test_a_context_that_holds_tools_alone_leaves_nothing_behind() -> None:
     tool = {"toolSpecification": {"name": "f", "description": "d", "inputSchema": {"json": {"type": "object"}}}}
     message = {"content": "hi", "modelId": "m", "userInputMessageContext": {"tools": [tool]}}
     body: dict[str, Any] = {"conversationState": {"currentMessage": {"userInputMessage": message}}}
-    asked = DIALECT.codec.parse_request(Call("generate", "m", True, body))
+    asked = DIALECT.codec.parse_request(ApiRequest("generate", "m", True, body))
     assert [tool.name for tool in asked.tools if isinstance(tool, ToolSpec)] == ["f"]
     assert "userInputMessageContext" not in repr(asked.messages)

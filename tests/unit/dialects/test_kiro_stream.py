@@ -12,7 +12,7 @@ import pytest
 
 import dragoman
 from dragoman.answer import Answer, ResponseFilters
-from dragoman.conformance.laws import NOBODY, still_world
+from dragoman.conformance.laws import NOBODY, fixed_environment
 from dragoman.dialects.kiro import DIALECT, KiroCodec
 from dragoman.dialects.kiro.encoder import KiroEncoder
 from dragoman.dialects.kiro.quirks.raw_calls import RecoverCalls
@@ -300,7 +300,7 @@ def test_text_at_a_clean_end_is_an_end_with_a_note_if_no_usage_came() -> None:
 
 
 def test_a_broken_stream_is_never_a_clean_end() -> None:
-    answer = Answer(plan(DIALECT, DIALECT, NOBODY), still_world())
+    answer = Answer(plan(DIALECT, DIALECT, NOBODY), fixed_environment())
     answer.feed(frames(text("Hello")))
     answer.close(Fault("server", "reset"))
     assert answer.fault == Fault("server", "reset")
@@ -321,7 +321,7 @@ def test_an_answer_with_usage_alone_is_empty() -> None:
 
 
 def test_nothing_may_follow_the_end() -> None:
-    decoder = KiroCodec().decoder(NOBODY, still_world())
+    decoder = KiroCodec().decoder(NOBODY, fixed_environment())
     decoder.close(None)
     assert decoder.close(None) == ()
     with pytest.raises(OutOfOrder):
@@ -379,7 +379,7 @@ def test_content_must_be_text() -> None:
 
 
 def written(*events: Event) -> list[tuple[str, Any]]:
-    encoder = KiroEncoder(NOBODY, still_world(), KiroCodec())
+    encoder = KiroEncoder(NOBODY, fixed_environment(), KiroCodec())
     data = b"".join(encode_event(each.kind, each.data, error=each.error) for each in encoder.feed(events))
     return [(frame.kind, json.loads(frame.data)) for frame in EventStreamDecoder().feed(data)]
 
@@ -534,7 +534,7 @@ def _kiro_body(tool: str) -> Body:
 
 
 def test_there_is_no_ping() -> None:
-    assert KiroEncoder(NOBODY, still_world(), KiroCodec()).ping() is None
+    assert KiroEncoder(NOBODY, fixed_environment(), KiroCodec()).ping() is None
 
 
 # --- leaked calls and tags (facts 3.3, nos. 9 and 10)
@@ -763,7 +763,7 @@ def test_errors_are_ours_whatever_the_field_holds() -> None:
 def test_a_whole_reply_is_written_and_read_as_a_stream() -> None:
     data = frames(text("a"), call(input='{"x":1}'), call(stop=True), stopped("TOOL_USE"), usage())
     reply = DIALECT.codec.parse_reply(data, NOBODY)
-    again = DIALECT.codec.parse_reply(DIALECT.codec.render_reply(reply, NOBODY, still_world()), NOBODY)
+    again = DIALECT.codec.parse_reply(DIALECT.codec.render_reply(reply, NOBODY, fixed_environment()), NOBODY)
     assert again.choices == reply.choices
 
 
@@ -786,7 +786,7 @@ def test_what_only_text_can_have_ends_the_search_for_tags() -> None:
 def test_what_is_held_has_a_limit() -> None:
     request = sent(ask(user("a"), tools=TOOLS))
     words = '[Called Read with args: {"path": "' + "x" * 2**20
-    answer = Answer(request.plan, still_world())
+    answer = Answer(request.plan, fixed_environment())
     assert b"x" * 1000 in answer.feed(frames(text(words)))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroTargetBinding
 from dragoman.dialects.kiro.quirks.turns import NO_OUTPUT, BuildHistory, FlattenResults
 from dragoman.dialects.kiro.request import render_turn, to_json_object
@@ -335,7 +335,7 @@ def deep(wrap: Any) -> Any:
 )
 def test_a_kiro_clients_result_may_not_be_bottomless(content: Any) -> None:
     turn: Any = {"content": "a", "userInputMessageContext": {"toolResults": [{"toolUseId": "c", "content": content}]}}
-    call = Call("generate", "m", True, {"conversationState": {"currentMessage": {"userInputMessage": turn}}})
+    call = ApiRequest("generate", "m", True, {"conversationState": {"currentMessage": {"userInputMessage": turn}}})
     with pytest.raises(MalformedRequest, match="nested too deeply"):
         DIALECT.codec.parse_request(call)
 
@@ -346,7 +346,7 @@ def test_a_kiro_clients_call_may_not_be_bottomless() -> None:
     }
     state: Any = {"history": [call_turn], "currentMessage": {"userInputMessage": {"content": "a"}}}
     with pytest.raises(MalformedRequest, match="nested too deeply"):
-        DIALECT.codec.parse_request(Call("generate", "m", True, {"conversationState": state}))
+        DIALECT.codec.parse_request(ApiRequest("generate", "m", True, {"conversationState": state}))
 
 
 @pytest.mark.parametrize("call_id", [None, "", 3])

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.dialects.kit.flat import PlainSchemas, References
-from dragoman.dialects.kit.values import Pairs, media_type
+from dragoman.dialects.kit.filters import SchemaReferences, SimplifySchemas
+from dragoman.dialects.kit.values import ToolCallIds, media_type
 from dragoman.model.conversation import Conversation, ToolSpec
 from dragoman.model.filter import Facts, Notes
 
@@ -20,8 +20,8 @@ POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required":
 def plain(schema: dict[str, Any]) -> tuple[Any, list[tuple[str, str]]]:
     notes = Notes()
     asked = Conversation("m", (), tools=(ToolSpec("go", "", schema),))
-    sent, _ = PlainSchemas("some", ROOT, KEPT).forward(asked, notes, Facts())
-    again, _ = PlainSchemas("some", ROOT, KEPT).forward(sent, notes, Facts())
+    sent, _ = SimplifySchemas("some", ROOT, KEPT).forward(asked, notes, Facts())
+    again, _ = SimplifySchemas("some", ROOT, KEPT).forward(sent, notes, Facts())
     assert again is sent  # a second time there is nothing to do
     tool = sent.tools[0]
     assert isinstance(tool, ToolSpec)
@@ -40,31 +40,31 @@ def test_references_are_put_in_place_with_the_words_beside_them() -> None:
         "$defs": {"point": POINT},
         "definitions": {"a/b": {"type": "string"}},
     }
-    references = References()
-    found: Any = references.inlined(schema)
+    references = SchemaReferences()
+    found: Any = references.inline(schema)
     assert found["properties"] == {
         "at": {**POINT, "description": "Where."},
         "all": {"type": "array", "items": {"type": "string"}},
         "$ref": {"type": "string"},
         "kind": {"enum": [{"$ref": "#/$defs/point"}]},
     }
-    assert found.keys() == {"type", "properties"} and not references.cut
+    assert found.keys() == {"type", "properties"} and not references.is_cut
 
 
 @pytest.mark.parametrize("reference", ["#/$defs/none", "https://example.org/a.json", "#/properties/self", "#"])
 def test_what_cannot_be_put_in_place_stands_for_any_value(reference: str) -> None:
-    references = References()
-    found = references.inlined({"type": "object", "properties": {"self": {"$ref": reference, "title": "T"}}})
-    assert references.cut and b"$ref" not in repr(found).encode()
+    references = SchemaReferences()
+    found = references.inline({"type": "object", "properties": {"self": {"$ref": reference, "title": "T"}}})
+    assert references.is_cut and b"$ref" not in repr(found).encode()
 
 
 def test_references_cannot_multiply_a_request() -> None:
     doubling: dict[str, Any] = {
         f"d{n}": {"type": "array", "items": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)
     }
-    references = References()
-    assert len(repr(references.inlined({"$ref": "#/$defs/d0", "$defs": doubling}))) < 1024 * 1024
-    assert references.cut
+    references = SchemaReferences()
+    assert len(repr(references.inline({"$ref": "#/$defs/d0", "$defs": doubling}))) < 1024 * 1024
+    assert references.is_cut
 
 
 def test_a_schema_says_the_same_in_the_words_that_are_kept() -> None:
@@ -103,18 +103,22 @@ def test_a_union_of_objects_is_one_object() -> None:
 
 
 def test_calls_without_ids_are_answered_by_name_and_in_order() -> None:
-    pairs = Pairs("call_")
+    pairs = ToolCallIds("call_")
     made = [
-        pairs.called("", "read"),
-        pairs.called("call_2", "find"),
-        pairs.called("", "read"),
-        pairs.called("", "find"),
+        pairs.add_call("", "read"),
+        pairs.add_call("call_2", "find"),
+        pairs.add_call("", "read"),
+        pairs.add_call("", "find"),
     ]
     assert made == ["call_1", "call_2", "call_3", "call_4"]
-    assert [pairs.answered("", "find"), pairs.answered("call_1", ""), pairs.answered("", "read")] == made[1::-1] + made[
-        2:3
+    assert [pairs.match_result("", "find"), pairs.match_result("call_1", ""), pairs.match_result("", "read")] == made[
+        1::-1
+    ] + made[2:3]
+    assert [pairs.match_result("", ""), pairs.match_result("", ""), pairs.match_result("own", "x")] == [
+        "call_4",
+        "call_5",
+        "own",
     ]
-    assert [pairs.answered("", ""), pairs.answered("", ""), pairs.answered("own", "x")] == ["call_4", "call_5", "own"]
     assert (pairs.name_of("call_2"), pairs.name_of("call_5")) == ("find", "")
 
 

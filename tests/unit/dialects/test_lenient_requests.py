@@ -9,7 +9,7 @@ import pytest
 
 import dragoman
 import dragoman.dialects as registry
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.errors import MalformedRequest, Unrepresentable
 
 MODEL = "claude-sonnet-4.5"
@@ -208,7 +208,7 @@ def test_l11_what_nova_ran_goes_home_as_it_came(typed: dict[str, Any]) -> None:
     body = interpreter(**typed)
     told = translated(body, "bedrock", "bedrock", NOVA)
     assert told.body["messages"] == body["messages"] and not told.notes
-    assert not registry.get("bedrock").codec.breaches(Call("generate", NOVA, False, told.body))
+    assert not registry.get("bedrock").codec.breaches(ApiRequest("generate", NOVA, False, told.body))
 
 
 @pytest.mark.parametrize("target", [name for name in registry.names() if name != "bedrock"])

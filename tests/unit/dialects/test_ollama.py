@@ -9,8 +9,8 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.answer import Answer, answer_whole
-from dragoman.conformance.laws import NOBODY, read_back, still_world
-from dragoman.dialects.base import Model
+from dragoman.conformance.laws import NOBODY, fixed_environment, read_back
+from dragoman.dialects.base import ListedModel
 from dragoman.dialects.ollama import OllamaCodec
 from dragoman.errors import DragomanError, Fault, LocalMisuse, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model.assemble import fold
@@ -261,7 +261,7 @@ def test_an_error_in_mid_stream_is_a_failure() -> None:
 def test_a_call_that_cannot_be_read_is_the_upstreams_fault(told: dict[str, Any]) -> None:
     assert isinstance(read(line({"tool_calls": [told]}), END)[-1], Failed)
     with pytest.raises(MissingField):
-        OLLAMA.codec.decoder(NOBODY, still_world()).feed(Frame("", line({"tool_calls": [told]}).encode(), b""))
+        OLLAMA.codec.decoder(NOBODY, fixed_environment()).feed(Frame("", line({"tool_calls": [told]}).encode(), b""))
 
 
 @pytest.mark.parametrize("body", [END, json.dumps(json.loads(END), indent=2), line({"content": "a"}) + END])
@@ -275,7 +275,7 @@ def test_a_whole_reply_holds_all_of_its_message() -> None:
             line({"thinking": "why"}), line({"content": "x"}), line({"tool_calls": [call("go", {"a": 1}, id="c")]}), END
         )
     )
-    body: Any = jsonio.decode(OLLAMA.codec.render_reply(reply, NOBODY, still_world()))
+    body: Any = jsonio.decode(OLLAMA.codec.render_reply(reply, NOBODY, fixed_environment()))
     assert body["message"] == {
         "role": "assistant",
         "content": "x",
@@ -294,7 +294,7 @@ def test_unknown_fields_come_back_at_home() -> None:
     events = read(*told)
     started = events[0]
     assert isinstance(started, Started) and isinstance(events[-1], Finished)
-    encoder = OLLAMA.codec.encoder(NOBODY, still_world())
+    encoder = OLLAMA.codec.encoder(NOBODY, fixed_environment())
     lines = [json.loads(payload.data) for payload in encoder.feed(events)]
     assert (lines[0]["x_first"], lines[0]["message"]["x_image"]) == (1, "i")
     assert {"logprobs": [{"token": "b"}]}.items() <= lines[1].items()
@@ -306,14 +306,14 @@ def test_unknown_fields_come_back_at_home() -> None:
 
 def test_an_answer_of_another_service_is_lines() -> None:
     made = plan(OLLAMA, ANTHROPIC, parsed())
-    data = ANTHROPIC.codec.encoder(NOBODY, still_world())
+    data = ANTHROPIC.codec.encoder(NOBODY, fixed_environment())
     stream = b"".join(
         map(
-            ANTHROPIC.binding.frame,
+            ANTHROPIC.binding.encode_frame,
             data.feed(read(line({"content": "x"}), line({"tool_calls": [call("go", {"a": 1}, id="c")]}), END)),
         )
     )
-    answer = Answer(made, still_world())
+    answer = Answer(made, fixed_environment())
     told = [json.loads(each) for each in (answer.feed(stream) + answer.close()).splitlines()]
     assert [each["message"]["content"] for each in told] == ["x", "", ""]
     assert told[1]["message"]["tool_calls"] == [
@@ -328,7 +328,7 @@ def test_a_whole_answer_of_it_is_one_of_another_service() -> None:
     body = line(
         {"content": "x", "tool_calls": [call("go", {"a": 1})]}, done=True, done_reason="stop", prompt_eval_count=4
     )
-    told, notes = answer_whole(made, body.encode(), still_world())
+    told, notes = answer_whole(made, body.encode(), fixed_environment())
     reply: Any = jsonio.decode(told)
     assert (reply["stop_reason"], reply["usage"]["input_tokens"]) == ("tool_use", 4)
     assert reply["content"][1]["input"] == {"a": 1} and "ids.minted" in [note.rule for note in notes]
@@ -336,7 +336,10 @@ def test_a_whole_answer_of_it_is_one_of_another_service() -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("content", TextDelta), ("thinking", ReasoningDelta)])
 def test_deltas_go_by_a_lane(name: str, kind: type[TextDelta | ReasoningDelta]) -> None:
-    decoder, encoder = OLLAMA.codec.decoder(NOBODY, still_world()), OLLAMA.codec.encoder(NOBODY, still_world())
+    decoder, encoder = (
+        OLLAMA.codec.decoder(NOBODY, fixed_environment()),
+        OLLAMA.codec.encoder(NOBODY, fixed_environment()),
+    )
     first = decoder.feed(Frame("", line({name: "a"}).encode(), b""))
     assert first is not None and isinstance(first[-1], kind)
     [written] = encoder.feed(first)
@@ -394,7 +397,7 @@ def test_every_kind_of_error_is_read_as_it_was_written() -> None:
         "timeout",
     ):
         fault = Fault(kind, "No.", 400, retry_after=3)
-        refused = OLLAMA.binding.refuse(fault, OLLAMA.codec.render_fault(fault))
+        refused = OLLAMA.binding.error_response(fault, OLLAMA.codec.render_fault(fault))
         again = OLLAMA.codec.parse_fault(refused)
         assert (again.kind, again.retry_after) == (kind, 3)
 
@@ -406,14 +409,14 @@ def test_a_page_of_a_proxy_is_no_message() -> None:
 
 def test_models_are_listed_as_tags() -> None:
     assert OLLAMA.listing is not None
-    entry = OLLAMA.listing.entry(Model("qwen3", 32768, since=0))
+    entry = OLLAMA.listing.entry(ListedModel("qwen3", 32768, created=0))
     assert entry == {
         "name": "qwen3",
         "model": "qwen3",
         "modified_at": "1970-01-01T00:00:00Z",
         "details": {"context_length": 32768},
     }
-    assert OLLAMA.listing.list_of([entry]) == {"models": [entry]}
+    assert OLLAMA.listing.render_list([entry]) == {"models": [entry]}
     matched = OLLAMA.binding.match(HttpRequest("GET", "/api/tags"))
     assert matched is not None and matched.operation == "models"
     assert OLLAMA.binding.wrap(matched).path == "/api/tags"

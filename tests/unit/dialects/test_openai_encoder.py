@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.dialects.base import Reader, World
+from dragoman.dialects.base import Environment, StreamReader
 from dragoman.dialects.openai import DIALECT, OpenaiCodec
 from dragoman.errors import Fault
 from dragoman.model.assemble import fold
@@ -32,7 +32,7 @@ from dragoman.model.events import (
 )
 
 CODEC, BINDING = DIALECT.codec, DIALECT.binding
-WORLD = World(new_id=lambda prefix: f"{prefix}1", now=lambda: 5)
+ENVIRONMENT = Environment(new_id=lambda prefix: f"{prefix}1", now=lambda: 5)
 ASKED = Conversation("asked", (Message("user", (Text("?"),)),))
 WITH_USAGE = Conversation("asked", (), extra=Extra("openai", {"stream_options": {"include_usage": True}}))
 HELLO: Events = (Started("c1", "m1"), BlockStarted(7, Text("")), TextDelta(7, "hi"), BlockEnded(7))
@@ -40,8 +40,8 @@ END: Events = (Stopped(Stop(Why.END)), FINISHED)
 
 
 def write(events: Events, asked: Conversation = ASKED, codec: Any = CODEC) -> bytes:
-    encoder = codec.encoder(asked, WORLD)
-    return b"".join(BINDING.frame(payload) for event in events for payload in encoder.feed((event,)))
+    encoder = codec.encoder(asked, ENVIRONMENT)
+    return b"".join(BINDING.encode_frame(payload) for event in events for payload in encoder.feed((event,)))
 
 
 def chunks(events: Events, asked: Conversation = ASKED, codec: Any = CODEC) -> list[Any]:
@@ -56,12 +56,12 @@ def deltas(events: Events, codec: Any = CODEC) -> list[Any]:
 
 
 def read(data: bytes) -> list[Event]:
-    reader = Reader(BINDING.frames(), CODEC.decoder(ASKED, WORLD))
+    reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(ASKED, ENVIRONMENT))
     return [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
 
 
 def breaches(data: bytes) -> list[str]:
-    decoder = BINDING.frames()
+    decoder = BINDING.frame_decoder()
     return [b.rule for b in CODEC.stream_breaches([*decoder.feed(data), *decoder.close()])]
 
 
@@ -229,8 +229,8 @@ def test_what_only_chat_knows_goes_back_into_its_chunk() -> None:
 
 
 def test_a_ping_is_a_comment_and_never_an_empty_data_line() -> None:
-    ping = CODEC.encoder(ASKED, WORLD).ping()
-    assert ping is not None and BINDING.frame(ping) == b": ping\n\n"
+    ping = CODEC.encoder(ASKED, ENVIRONMENT).ping()
+    assert ping is not None and BINDING.encode_frame(ping) == b": ping\n\n"
     assert b"data: \n" not in write(PARALLEL)
 
 
@@ -245,7 +245,7 @@ def test_any_text_survives(text: str) -> None:
 
 def passes(*batches: Events, asked: Conversation = ASKED) -> list[bool | int]:
     """What becomes of each batch: True if its frame passes, else how many frames take its place."""
-    encoder = CODEC.encoder(asked, WORLD)
+    encoder = CODEC.encoder(asked, ENVIRONMENT)
     out: list[bool | int] = []
     for batch in batches:
         passed = encoder.passes(batch)
@@ -282,7 +282,7 @@ def test_an_end_that_was_made_up_is_written() -> None:
 
 
 def test_frames_have_no_names() -> None:
-    encoder = CODEC.encoder(WITH_USAGE, WORLD)
+    encoder = CODEC.encoder(WITH_USAGE, ENVIRONMENT)
     assert {payload.kind for payload in encoder.feed(PARALLEL)} == {b""}
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.openai import DIALECT, OpenaiBinding
 from dragoman.dialects.openai.shapes import OpenaiSummaryReader
 from dragoman.errors import DragomanError, Fault, Kind, MalformedRequest
@@ -115,7 +115,7 @@ STATUS = {
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_every_kind_is_told_and_read_back(kind: Any) -> None:
     said = Fault(kind, "because", 502, 3.2, "messages[1]")
-    answer = BINDING.refuse(said, CODEC.render_fault(said))
+    answer = BINDING.error_response(said, CODEC.render_fault(said))
     assert answer.status == (502 if kind == "server" else STATUS[kind])
     assert answer.header("retry-after") == "4"
     body = json.loads(answer.body)
@@ -125,7 +125,7 @@ def test_every_kind_is_told_and_read_back(kind: Any) -> None:
 
 def test_an_upstreams_own_status_survives_where_it_says_the_same() -> None:
     for status, kind in ((422, "invalid"), (409, "invalid"), (500, "server"), (502, "server")):
-        assert BINDING.refuse(Fault(kind, "m", status), b"").status == status  # type: ignore[arg-type]
+        assert BINDING.error_response(Fault(kind, "m", status), b"").status == status  # type: ignore[arg-type]
 
 
 # ---- the binding
@@ -140,7 +140,7 @@ def post(path: str, body: Any) -> HttpRequest:
 )
 def test_chat_is_found_at_any_prefix(path: str) -> None:
     call = BINDING.match(post(path, {"model": "m", "stream": True, "messages": []}))
-    assert call == Call("generate", "m", True, {"messages": []})
+    assert call == ApiRequest("generate", "m", True, {"messages": []})
 
 
 def test_other_paths_are_for_others() -> None:
@@ -153,7 +153,7 @@ def test_other_paths_are_for_others() -> None:
 
 
 def test_the_list_of_models_unless_an_anthropic_client_asks() -> None:
-    assert BINDING.match(HttpRequest("GET", "/v1/models")) == Call("models", "", False, None)
+    assert BINDING.match(HttpRequest("GET", "/v1/models")) == ApiRequest("models", "", False, None)
     assert BINDING.match(HttpRequest("GET", "/v1/models", headers=(("anthropic-version", "2023-06-01"),))) is None
 
 
@@ -180,17 +180,17 @@ def test_a_body_that_is_no_json_is_the_clients_fault() -> None:
 
 def test_what_is_wrapped_is_matched() -> None:
     for call in (
-        Call("generate", "m", True, {"messages": [1]}),
-        Call("generate", "m", False, {}),
-        Call("models", "", False, None),
+        ApiRequest("generate", "m", True, {"messages": [1]}),
+        ApiRequest("generate", "m", False, {}),
+        ApiRequest("models", "", False, None),
     ):
         assert BINDING.match(BINDING.wrap(call)) == call
-    assert OpenaiBinding("/api/v3").wrap(Call("models", "", False, None)).path == "/api/v3/models"
+    assert OpenaiBinding("/api/v3").wrap(ApiRequest("models", "", False, None)).path == "/api/v3/models"
 
 
 def test_frames_have_no_name_and_never_an_empty_data_line() -> None:
-    assert BINDING.frame(Payload(b"", b"{}")) == b"data: {}\n\n"
-    assert BINDING.frame(Payload(b"", b"")) == b": ping\n\n"
+    assert BINDING.encode_frame(Payload(b"", b"{}")) == b"data: {}\n\n"
+    assert BINDING.encode_frame(Payload(b"", b"")) == b": ping\n\n"
 
 
 # --- A plain reply says what the codec reads, or is left to the codec
@@ -241,7 +241,7 @@ def _bent(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def test_a_plain_reply_is_read() -> None:
-    seen = OpenaiSummaryReader("").reply(json.dumps(PLAIN).encode())
+    seen = OpenaiSummaryReader("").read_reply(json.dumps(PLAIN).encode())
     assert seen is not None
     assert (seen.usage, seen.stop) == (Usage(5, 3, 4, reasoning=1), Stop(Why.END))
 
@@ -249,7 +249,7 @@ def test_a_plain_reply_is_read() -> None:
 @given(_bent())
 def test_a_plain_reply_says_what_the_codec_reads(body: dict[str, Any]) -> None:
     raw = json.dumps(body).encode()
-    seen = OpenaiSummaryReader("").reply(raw)
+    seen = OpenaiSummaryReader("").read_reply(raw)
     if seen is None:
         return
     try:
@@ -262,4 +262,4 @@ def test_a_plain_reply_says_what_the_codec_reads(body: dict[str, Any]) -> None:
 def test_a_broken_reply_is_left_to_the_codec() -> None:
     whole = json.dumps(PLAIN).encode()
     for broken in (b"", b"<html>", whole[:-1], whole.replace(b"Hi", b"\xff"), whole + b"x", b'{"error":{}}'):
-        assert OpenaiSummaryReader("").reply(broken) is None
+        assert OpenaiSummaryReader("").read_reply(broken) is None

@@ -12,7 +12,7 @@ from msgspec import structs
 
 import dragoman
 from dragoman.conformance.laws import summary
-from dragoman.dialects.base import World
+from dragoman.dialects.base import Environment
 from dragoman.dialects.openai import DIALECT
 from dragoman.errors import DragomanError, MissingField, UpstreamFault, UpstreamViolation
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
@@ -21,7 +21,7 @@ from tests.wrong import WRONG, dotted, paths, replaced
 
 CODEC = DIALECT.codec
 ASKED = Conversation("asked-model", (), stop=("END",))
-WORLD = World(new_id=lambda prefix: f"{prefix}1", now=lambda: 1_780_000_000)
+ENVIRONMENT = Environment(new_id=lambda prefix: f"{prefix}1", now=lambda: 1_780_000_000)
 
 FULL: dict[str, Any] = {
     "id": "chatcmpl-9",
@@ -63,7 +63,7 @@ def parse(body: Any, asked: Conversation = ASKED) -> Reply:
 
 
 def render(reply: Reply) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(CODEC.render_reply(reply, ASKED, WORLD))
+    body: dict[str, Any] = json.loads(CODEC.render_reply(reply, ASKED, ENVIRONMENT))
     return body
 
 
@@ -136,7 +136,7 @@ REPLIES = [
 @pytest.mark.parametrize("reply", REPLIES, ids=range(len(REPLIES)))
 def test_what_chat_can_say_is_read_as_it_was_written(reply: Reply) -> None:
     extra = reply.extra.fields if reply.extra is not None else {}
-    told = Extra("openai", {**extra, "created": WORLD.now()}, frozenset({"created"}))
+    told = Extra("openai", {**extra, "created": ENVIRONMENT.now()}, frozenset({"created"}))
     assert parse(render(reply)) == structs.replace(reply, extra=told)
 
 
@@ -300,7 +300,7 @@ OLDER = Conversation("m", (), extra=Extra("openai", {"~older": True}, frozenset(
 
 
 def older(*blocks: Any, why: Why = Why.TOOL) -> Any:
-    body = CODEC.render_reply(Reply("i", "m", (Choice(blocks, Stop(why)),)), OLDER, WORLD)
+    body = CODEC.render_reply(Reply("i", "m", (Choice(blocks, Stop(why)),)), OLDER, ENVIRONMENT)
     return json.loads(body)["choices"][0]
 
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from dragoman.conformance.laws import alike
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.openai import DIALECT, OpenaiCodec
 from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Cache, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
@@ -203,7 +203,7 @@ def test_deep_nesting_is_a_client_error() -> None:
     for _ in range(5000):
         deep = [deep]
     with pytest.raises(MalformedRequest):
-        CODEC.parse_request(Call("generate", "m", False, {"messages": [{"role": "user", "content": deep}]}))
+        CODEC.parse_request(ApiRequest("generate", "m", False, {"messages": [{"role": "user", "content": deep}]}))
 
 
 # ---- messages
@@ -658,4 +658,4 @@ def test_settings_chat_cannot_say_are_refused(asked: Conversation) -> None:
 def test_only_our_errors_for_bodies_that_are_no_objects() -> None:
     for body in (None, 1, "x", [], [1]):
         with pytest.raises(DragomanError):
-            CODEC.parse_request(structs.replace(Call("generate", "m", False, None), body=body))
+            CODEC.parse_request(structs.replace(ApiRequest("generate", "m", False, None), body=body))

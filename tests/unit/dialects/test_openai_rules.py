@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.openai import DIALECT, OpenaiCodec
 from dragoman.model.blocks import Extra, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, Output
@@ -24,7 +24,7 @@ RESULT = {"role": "tool", "tool_call_id": "c", "content": "x"}
 
 
 def broken(body: Any, stream: bool = False) -> list[str]:
-    return [breach.rule.removeprefix("openai.") for breach in CODEC.breaches(Call("generate", "m", stream, body))]
+    return [breach.rule.removeprefix("openai.") for breach in CODEC.breaches(ApiRequest("generate", "m", stream, body))]
 
 
 def said(*messages: Any, **fields: Any) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.dialects.base import World
+from dragoman.dialects.base import Environment
 from dragoman.dialects.openai import DIALECT
 from dragoman.errors import Fault
 from dragoman.model.blocks import Extra, Reasoning, Seal, Text, ToolCall
@@ -34,7 +34,7 @@ openai = pytest.importorskip("openai")
 httpx = pytest.importorskip("httpx2")
 
 CODEC, BINDING = DIALECT.codec, DIALECT.binding
-WORLD = World(new_id=lambda prefix: f"{prefix}1", now=lambda: 5)
+ENVIRONMENT = Environment(new_id=lambda prefix: f"{prefix}1", now=lambda: 5)
 MESSAGES: list[Any] = [{"role": "user", "content": "hi"}]
 
 
@@ -49,16 +49,16 @@ def client(events: Events = (), reply: Reply | None = None, fault: Fault | None 
         assert call is not None and not CODEC.breaches(call)
         asked = CODEC.parse_request(call)
         if fault is not None:
-            answer = BINDING.refuse(fault, CODEC.render_fault(fault))
+            answer = BINDING.error_response(fault, CODEC.render_fault(fault))
             return httpx.Response(answer.status, headers=dict(answer.headers), content=answer.body)
         if reply is not None:
             return httpx.Response(
                 200,
                 json=None,
-                content=CODEC.render_reply(reply, asked, WORLD),
+                content=CODEC.render_reply(reply, asked, ENVIRONMENT),
                 headers={"content-type": "application/json"},
             )
-        body = b"".join(BINDING.frame(payload) for payload in CODEC.encoder(asked, WORLD).feed(events))
+        body = b"".join(BINDING.encode_frame(payload) for payload in CODEC.encoder(asked, ENVIRONMENT).feed(events))
         return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
 
     transport = httpx.Client(transport=httpx.MockTransport(serve))

@@ -9,7 +9,7 @@ import pytest
 import dragoman
 import dragoman.dialects as registry
 from dragoman.answer import ResponseFilters
-from dragoman.conformance.laws import still_world
+from dragoman.conformance.laws import fixed_environment
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
@@ -304,7 +304,7 @@ def test_a_name_that_is_too_long_with_its_namespace_gets_one_alias_and_comes_bac
     assert len(tool.name) <= 64
     started = (Started("c", "m"), BlockStarted(0, ToolCall("a", tool.name)), BlockEnded(0), Stopped(Stop(Why.TOOL)))
     told = ResponseFilters(made).feed((*started, FINISHED))
-    output: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(told), asked, still_world()))
+    output: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(told), asked, fixed_environment()))
     [item] = output["output"]
     assert (item["namespace"], item["name"]) == ("space", "n" * 60)
 
@@ -400,7 +400,7 @@ def test_the_earlier_answer_stands_before_what_is_asked_now_without_its_instruct
     before = read([{"role": "developer", "content": "Rules."}, {"role": "user", "content": "one"}], instructions="Old.")
     now = read([{"role": "system", "content": "From now on."}, {"role": "user", "content": "two"}], instructions="New.")
     assert RESPONSES.continuation is not None
-    joined = RESPONSES.continuation.continued(before, now)
+    joined = RESPONSES.continuation.continue_conversation(before, now)
     assert [text.text for text in joined.system] == ["New.", "Rules."]
     assert [message.role for message in joined.messages] == ["user", "system", "user"]
     assert joined.previous is None
@@ -492,7 +492,7 @@ def test_row_48_a_custom_tool_is_offered_everywhere_and_its_call_is_free_text_ag
     assert jsonio.decode(call.arguments) == {"input": "*** Begin\n"}
     answered = (BlockStarted(0, ToolCall("c2", "apply_patch")), ArgumentsDelta(0, '{"input":"*** End"}'), BlockEnded(0))
     told = ResponseFilters(made).feed((Started("x", "m"), *answered, Stopped(Stop(Why.TOOL)), FINISHED))
-    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(told), asked, still_world()))
+    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(told), asked, fixed_environment()))
     [item] = reply["output"]
     assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "apply_patch", "*** End")
 
@@ -524,7 +524,7 @@ def test_a_call_of_a_tool_that_an_item_brought_has_its_namespace_again(name: str
     assert [tool.name for tool in made.sent.tools if isinstance(tool, ToolSpec)] == ["functions__exec", "later"]
     answered = (BlockStarted(0, ToolCall("c", "functions__exec", form="text")), ArgumentsDelta(0, "1"), BlockEnded(0))
     events = (Started("x", "m"), *answered, Stopped(Stop(Why.TOOL)), FINISHED)
-    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(events), asked, still_world()))
+    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(events), asked, fixed_environment()))
     [item] = reply["output"]
     assert (item["type"], item["namespace"], item["name"]) == ("custom_tool_call", "functions", "exec")
 
@@ -579,7 +579,7 @@ def test_a_tool_whose_name_looks_like_that_of_another_in_its_namespace_is_not_mi
     for whole in offered:
         answer = (BlockStarted(0, ToolCall("c9", whole)), ArgumentsDelta(0, "{}"), BlockEnded(0))
         events = ResponseFilters(made).feed((Started("x", "m"), *answer, Stopped(Stop(Why.TOOL)), FINISHED))
-        reply: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(events), asked, still_world()))
+        reply: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(events), asked, fixed_environment()))
         told.append((reply["output"][0]["name"], reply["output"][0].get("namespace")))
     assert told == [("a__b", None), ("b", "a"), ("_b", "a")]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.errors import ClientFault, Fault, UpstreamFault, UpstreamViolation
 from dragoman.model.conversation import Conversation, Why
 from dragoman.wire import jsonio
@@ -20,7 +20,7 @@ NOBODY = Conversation("", ())
 
 
 def broken(**body: Any) -> set[str]:
-    call = Call("generate", "m", False, {"input": "x", **body})
+    call = ApiRequest("generate", "m", False, {"input": "x", **body})
     return {breach.rule.removeprefix("responses.") for breach in RESPONSES.codec.breaches(call)}
 
 
@@ -219,7 +219,7 @@ def test_what_is_no_reply_is_the_upstreams_violation(output: Any) -> None:
 def test_a_refusal_is_told_again_as_it_was(status: int, error: dict[str, Any], kind: str) -> None:
     fault = RESPONSES.codec.parse_fault(HttpResponse(status, (), jsonio.encode({"error": error})))
     assert fault.kind == kind
-    again = RESPONSES.binding.refuse(fault, RESPONSES.codec.render_fault(fault))
+    again = RESPONSES.binding.error_response(fault, RESPONSES.codec.render_fault(fault))
     assert again.status == status
     told: Any = jsonio.decode(again.body)
     assert told["error"]["message"] == "x" and told["error"].keys() == {"message", "type", "param", "code"}
@@ -231,7 +231,7 @@ def test_any_refusal_is_a_fault(body: bytes) -> None:
 
 
 def test_a_wait_is_told_in_the_header_and_read_from_the_words() -> None:
-    headers = dict(RESPONSES.binding.refuse(Fault("rate_limit", "x", 429, 1.2), b"").headers)
+    headers = dict(RESPONSES.binding.error_response(Fault("rate_limit", "x", 429, 1.2), b"").headers)
     assert headers["retry-after"] == "2"
     words = jsonio.encode({"error": {"message": "Please try again in 900ms.", "code": "rate_limit_exceeded"}})
     assert RESPONSES.codec.parse_fault(HttpResponse(429, (), words)).retry_after == 0.9
@@ -240,7 +240,7 @@ def test_a_wait_is_told_in_the_header_and_read_from_the_words() -> None:
 @pytest.mark.parametrize("path", ["/v1/responses", "/responses", "/openai/v1/responses/"])
 def test_paths(path: str) -> None:
     call = RESPONSES.binding.match(HttpRequest("POST", path, body=b'{"model": "m", "input": "x"}'))
-    assert call == Call("generate", "m", False, {"input": "x"})
+    assert call == ApiRequest("generate", "m", False, {"input": "x"})
 
 
 def test_other_paths() -> None:

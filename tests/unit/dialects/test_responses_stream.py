@@ -9,7 +9,7 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.answer import Answer, answer_whole
-from dragoman.conformance.laws import NOBODY, encoded, read_back, still_world
+from dragoman.conformance.laws import NOBODY, encoded, fixed_environment, read_back
 from dragoman.errors import Fault
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall
@@ -306,7 +306,7 @@ def test_a_part_of_an_unknown_kind_is_told_once_for_its_place_however_alike_anot
 
 @pytest.mark.parametrize("events", [(BEGUN, words("Hi "), words("there"), ENDED), (words("Hi there"),), (ENDED,)])
 def test_at_home_a_stream_that_clients_cannot_read_is_written_anew(events: tuple[dict[str, Any], ...]) -> None:
-    answer = Answer(plan(RESPONSES, RESPONSES, NOBODY), still_world())
+    answer = Answer(plan(RESPONSES, RESPONSES, NOBODY), fixed_environment())
     data = answer.feed(stream(*events, completed())) + answer.close()
     breaches = {breach.rule for breach in RESPONSES.codec.stream_breaches(frames(data))}
     assert breaches <= {"responses.stream.sequence_number"}, "the server's own frames have none"
@@ -375,7 +375,7 @@ def test_failures_inside_a_stream(last: dict[str, Any], kind: str) -> None:
 @pytest.mark.parametrize("name", registry.names())
 def test_row_51_a_stream_that_closes_before_its_last_event_never_looks_complete(name: str) -> None:
     """Towards every client a cut stream is its dialect's error, and towards ours it is response.failed."""
-    answer = Answer(plan(registry.get(name), RESPONSES, Conversation("m", ())), still_world())
+    answer = Answer(plan(registry.get(name), RESPONSES, Conversation("m", ())), fixed_environment())
     data = answer.feed(stream(BEGUN, OPENED, words("Hi "))) + answer.close()
     assert answer.fault is not None
     assert isinstance(read_back(registry.get(name), data)[-1], Failed)
@@ -386,7 +386,7 @@ def test_row_51_whatever_the_upstream_our_stream_ends_with_completed_or_failed(n
     source = registry.get(name)
     whole = encoded(source, (Started("x", "m"), BlockStarted(0, Text("")), TextDelta(0, "Hi"), BlockEnded(0), *END))
     for cut in (len(whole), len(whole) - 3, len(whole) // 2):
-        answer = Answer(plan(RESPONSES, source, Conversation("m", ())), still_world())
+        answer = Answer(plan(RESPONSES, source, Conversation("m", ())), fixed_environment())
         data = answer.feed(whole[:cut]) + answer.close()
         assert told(data)[-1]["type"] in ("response.completed", "response.failed", "response.incomplete")
         assert (told(data)[-1]["type"] == "response.failed") == (answer.fault is not None)
@@ -399,7 +399,7 @@ def test_case_25_a_custom_tool_through_chat_comes_back_bare() -> None:
     calls = (BlockStarted(0, ToolCall("c", "apply_patch")), ArgumentsDelta(0, '{"input":"*** Begin"}'), BlockEnded(0))
     data = encoded(chat, (Started("chatcmpl-1", "m"), *calls, Stopped(Stop(Why.TOOL)), FINISHED))
     for upstream in (chat, registry.get("openai")):
-        answer = Answer(plan(RESPONSES, upstream, asked), still_world())
+        answer = Answer(plan(RESPONSES, upstream, asked), fixed_environment())
         events = told(answer.feed(data) + answer.close())
         [item] = [event["item"] for event in events if event["type"] == "response.output_item.done"]
         assert (item["type"], item["input"]) == ("custom_tool_call", "*** Begin")
@@ -408,7 +408,7 @@ def test_case_25_a_custom_tool_through_chat_comes_back_bare() -> None:
 
 def test_frames_that_say_nothing_do_not_travel() -> None:
     data = b"data: null\n\n" + stream(BEGUN) + b"data: [DONE]\n\n" + stream(completed(MESSAGE), begun=False)
-    answer = Answer(plan(RESPONSES, RESPONSES, NOBODY), still_world())
+    answer = Answer(plan(RESPONSES, RESPONSES, NOBODY), fixed_environment())
     out = answer.feed(data) + answer.close()
     assert b"null\n\n" not in out and b"[DONE]" not in out
     assert isinstance(read_back(RESPONSES, data)[-1], Finished)
@@ -449,7 +449,7 @@ def test_free_text_for_a_client_that_has_no_such_tools_is_an_object_whole_or_str
     ended = {"type": "response.output_item.done", "output_index": 0, "item": item}
     end = completed(item, status="completed")
     made = plan(client, RESPONSES, NOBODY)
-    answer = Answer(made, still_world())
+    answer = Answer(made, fixed_environment())
     events = read_back(client, answer.feed(stream(added, given, ended, end)) + answer.close())
     if name != "kiro":  # it has no whole replies
         reply = client.codec.parse_reply(answer_whole(made, json.dumps(end["response"]).encode())[0], NOBODY)
@@ -464,7 +464,7 @@ def test_free_text_for_a_client_that_has_no_such_tools_is_an_object_whole_or_str
 def test_at_home_a_call_that_was_never_done_is_done_before_the_end() -> None:
     """Codex runs what an output_item.done tells, and nothing else."""
     item = {**CALL, "arguments": ARGS, "status": "completed"}
-    answer = Answer(plan(RESPONSES, RESPONSES, NOBODY), still_world())
+    answer = Answer(plan(RESPONSES, RESPONSES, NOBODY), fixed_environment())
     said = told(answer.feed(stream(ADDED, delta(ARGS), completed(item, status="completed"))) + answer.close())
     assert [each["item"]["arguments"] for each in said if each["type"] == "response.output_item.done"] == [ARGS]
     assert said[-1]["response"]["output"][0]["call_id"] == "c"

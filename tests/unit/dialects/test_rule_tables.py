@@ -14,8 +14,8 @@ import dragoman.dialects as registry
 from dragoman.agent import BedrockClient, BedrockResponseError
 from dragoman.cli.check import table_of
 from dragoman.dialects.kiro.rules import EVIDENCE
-from dragoman.dialects.kit.faults import FaultTable, refusal
-from dragoman.dialects.kit.values import Kept, merged
+from dragoman.dialects.kit.faults import FaultTable, error_response
+from dragoman.dialects.kit.values import ExtraFields, merge_fields
 from dragoman.dialects.rulebook import Rulebook
 from dragoman.errors import Fault, MissingField
 from dragoman.model.blocks import Extra
@@ -252,12 +252,12 @@ def test_d5_a_blank_id_is_a_missing_one(blank: str) -> None:
 
 
 def test_a_kept_field_wins_and_objects_are_merged() -> None:
-    body = merged({"a": 1, "b": {"known": 1, "both": 1}}, {"a": 2, "b": {"both": 2, "more": 2}, "c": 2})
+    body = merge_fields({"a": 1, "b": {"known": 1, "both": 1}}, {"a": 2, "b": {"both": 2, "more": 2}, "c": 2})
     assert body == {"a": 2, "b": {"known": 1, "both": 2, "more": 2}, "c": 2}
 
 
 def test_only_its_own_family_writes_kept_fields_back() -> None:
-    kept = Kept("ours")
+    kept = ExtraFields("ours")
     fields = {"a": 1, "~word": 2, "../outer": 3}
     assert kept.with_extra({}, Extra("ours", fields)) == {"a": 1}
     assert kept.with_extra({}, Extra("theirs", fields)) == {} == dict(kept.own_fields(Extra("theirs", fields)))
@@ -271,5 +271,5 @@ def test_the_first_kind_of_a_type_is_what_the_type_means() -> None:
 
 
 def test_a_refusal_says_how_long_to_wait_in_whole_seconds() -> None:
-    answer = refusal(Fault("rate_limit", "", retry_after=1.2), 429, b"{}", ("x-more", "1"))
+    answer = error_response(Fault("rate_limit", "", retry_after=1.2), 429, b"{}", ("x-more", "1"))
     assert answer.headers == (("content-type", "application/json"), ("x-more", "1"), ("retry-after", "2"))

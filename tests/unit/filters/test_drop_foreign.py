@@ -16,7 +16,7 @@ from msgspec import structs
 import dragoman
 import dragoman.dialects as registry
 from dragoman.answer import ResponseFilters
-from dragoman.conformance.laws import NOBODY, encoded, read_back, still_world
+from dragoman.conformance.laws import NOBODY, encoded, fixed_environment, read_back
 from dragoman.errors import Unrepresentable
 from dragoman.filters import CarrySignatures, DropForeign
 from dragoman.filters.signatures import MarkedSignature, mark_signature, unmark_signature
@@ -200,7 +200,7 @@ def test_the_signatures_of_calls_come_home_through_every_client_that_has_a_slot(
     assert "seal.no_place" not in rules
     dialect = registry.get(client)
     got = fold(read_back(dialect, encoded(dialect, events))) if streamed else fold(events)
-    seen = dialect.codec.parse_reply(dialect.codec.render_reply(got, NOBODY, still_world()), NOBODY)
+    seen = dialect.codec.parse_reply(dialect.codec.render_reply(got, NOBODY, fixed_environment()), NOBODY)
     again = said_again(client, seen.choices[0].blocks)
     calls = [block for block in again if isinstance(block, ToolCall)]
     assert [(call.id, call.name) for call in calls] == [(f"call_{n}", "read") for n in (1, 2, 3)]
@@ -218,7 +218,7 @@ def test_signed_thinking_comes_home_through_a_gemini_client(upstream: str, strea
     if streamed:
         seen = fold(read_back(GEMINI, encoded(GEMINI, events)))
     else:
-        seen = GEMINI.codec.parse_reply(GEMINI.codec.render_reply(fold(events), NOBODY, still_world()), NOBODY)
+        seen = GEMINI.codec.parse_reply(GEMINI.codec.render_reply(fold(events), NOBODY, fixed_environment()), NOBODY)
     assert said_again("gemini", seen.choices[0].blocks, upstream)[0] == Reasoning("hm", upstream, Seal(upstream, "s1"))
 
 

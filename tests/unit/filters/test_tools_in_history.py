@@ -9,7 +9,7 @@ import pytest
 import dragoman
 import dragoman.dialects as registry
 from dragoman.answer import ResponseFilters
-from dragoman.conformance.laws import still_world
+from dragoman.conformance.laws import fixed_environment
 from dragoman.errors import Unrepresentable
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Text, ToolCall, ToolResult
@@ -319,8 +319,8 @@ ANSWER: Events = (
 def test_l3_a_call_of_the_search_comes_back_as_the_item_that_the_client_waits_for() -> None:
     asked = responses([ASKED], [SEARCH_TOOL])
     told = ResponseFilters(sent_to("openai", asked)).feed(ANSWER)
-    whole: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(told), asked, still_world()))
-    frames = [jsonio.decode(payload.data) for payload in RESPONSES.codec.encoder(asked, still_world()).feed(told)]
+    whole: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(told), asked, fixed_environment()))
+    frames = [jsonio.decode(payload.data) for payload in RESPONSES.codec.encoder(asked, fixed_environment()).feed(told)]
     streamed: Any = frames[-1]
     for output in (whole["output"], streamed["response"]["output"]):
         [item] = output

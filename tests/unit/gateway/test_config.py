@@ -261,10 +261,10 @@ def test_three_lines_are_a_set_up() -> None:
     ],
 )
 def test_an_address_may_end_where_its_sdk_wants_it(dialect: str, given: str, path: str) -> None:
-    from dragoman.dialects.base import Call
+    from dragoman.dialects.base import ApiRequest
 
     found = config(f"[upstreams.x]\ndialect = '{dialect}'\nbase_url = '{given}'").upstreams["x"]
-    assert found.base_url + found.dialect.binding.wrap(Call("generate", "m", False, {})).path == path
+    assert found.base_url + found.dialect.binding.wrap(ApiRequest("generate", "m", False, {})).path == path
 
 
 def test_who_names_credentials_does_not_get_those_of_the_preset_too() -> None:

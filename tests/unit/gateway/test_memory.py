@@ -17,7 +17,7 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.answer import Answer
-from dragoman.conformance.laws import encoded, still_world
+from dragoman.conformance.laws import encoded, fixed_environment
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway import memory
@@ -99,7 +99,7 @@ def answered(memory: Memory, owner: Owner, asked: Conversation, *, fails: bool =
     if fails:
         events = (Started("x", "m"), BlockStarted(0, Text("")), TextDelta(0, "Hel"), BlockEnded(0))
         events = (*events, Failed(Fault("server", "broke")))
-    answer = Answer(made, still_world(), encoder=store.encoder(made, still_world()) if store else None)
+    answer = Answer(made, fixed_environment(), encoder=store.encoder(made, fixed_environment()) if store else None)
     data = answer.feed(encoded(CHAT, events)) + answer.close()
     first = next(line for line in data.split(b"\n") if line.startswith(b"data: "))
     return str(jsonio.decode(first[6:])["response"]["id"])  # type: ignore[index,call-overload]
@@ -158,7 +158,7 @@ def test_an_answer_says_what_it_goes_on_from_and_notes_say_where_the_client_said
     now = read("two", previous_response_id=answer_id)
     made, _ = memory.plan(KEY, RESPONSES, CHAT, now, model="m", settings=Settings())
     assert made.notes and {note.at.partition(".")[0] for note in made.notes} == {"previous_response_id"}
-    answer = Answer(made, still_world())
+    answer = Answer(made, fixed_environment())
     data = answer.feed(encoded(CHAT, STREAMS["text"])) + answer.close()
     assert data.count(b'"previous_response_id":"%b"' % answer_id.encode()) == 3
 
@@ -188,13 +188,13 @@ def test_an_answer_that_is_kept_twice_has_its_whole_limit_and_one_over_it_is_sen
     events = (Started("x", "m"), *block, Stopped(Stop(Why.END)), FINISHED)
     assert store is not None
     budget = Budget(limits)
-    answer = Answer(made, still_world(), budget=budget, encoder=store.encoder(made, still_world(), budget))
+    answer = Answer(made, fixed_environment(), budget=budget, encoder=store.encoder(made, fixed_environment(), budget))
     assert text.encode() in answer.feed(encoded(CHAT, events)) and answer.fault is None
     assert len(kept) == 1
     unused = Memory()
     store = unused.store(KEY, RESPONSES, read("?"))
     assert store is not None
-    encoder = RESPONSES.codec.encoder(read("?"), still_world())
+    encoder = RESPONSES.codec.encoder(read("?"), fixed_environment())
     small = memory._KeepingEncoder(encoder, store, Budget(AnswerLimits(answer=100)))
     told = b"".join(payload.data for payload in small.feed(events))
     assert text.encode() in told and len(unused) == 0

@@ -18,7 +18,7 @@ import pytest
 
 import dragoman.dialects as registry
 from bench.instructions import instructions
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway.access_log import Record
 from dragoman.gateway.admission import Pool
@@ -201,7 +201,7 @@ def test_l15_an_answer_of_another_key_is_not_found(key: str) -> None:
     fleet: Any = SimpleNamespace(backends=(backend,))
     exchange: Any = SimpleNamespace(request=request, owner=Owner(key))
     account: Any = None
-    call = Call("stored", "", False, None, {"id": "resp_1", "action": "read", "query": ""})
+    call = ApiRequest("stored", "", False, None, {"id": "resp_1", "action": "read", "query": ""})
     context = RequestContext(services, fleet, exchange, account, RESPONSES, call, Record("r", "GET", "/"))
     stored = StoredAnswer(context)
     if key == "mine":

@@ -282,7 +282,7 @@ def plain() -> Told:
 
 
 def frames() -> list[bytes]:
-    return [frame.raw for frame in registry.get("openai").binding.frames().feed(plain().body)]
+    return [frame.raw for frame in registry.get("openai").binding.frame_decoder().feed(plain().body)]
 
 
 def test_without_faults_nothing_changes() -> None:

@@ -11,7 +11,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.bedrock import DIALECT
 from dragoman.errors import LocalMisuse
 from dragoman.upstream import sigv4
@@ -21,7 +21,7 @@ from dragoman.wire.http import HttpRequest
 
 URL = "https://bedrock-runtime.eu-central-1.amazonaws.com"
 KEYS = Credentials("AKID", "secret", "session").get_frozen_credentials()
-CALL = Call("generate", "anthropic.claude-v1:0", True, {"messages": []})
+CALL = ApiRequest("generate", "anthropic.claude-v1:0", True, {"messages": []})
 
 
 @pytest.fixture(autouse=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dragoman.dialects.anthropic.codec import AnthropicBinding, AnthropicCodec, AnthropicListing
-from dragoman.dialects.anthropic.request import exact_request
+from dragoman.dialects.anthropic.request import read_typed_request
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.kit.binding import TokenCounts
+from dragoman.dialects.kit.binding import TokenCountField
 
 __all__ = ["DIALECT", "AnthropicBinding", "AnthropicCodec"]
 
@@ -13,9 +13,9 @@ DIALECT = Dialect(
     "anthropic",
     AnthropicCodec(),
     AnthropicBinding(),
-    TokenCounts("input_tokens"),
+    TokenCountField("input_tokens"),
     AnthropicListing(),
     key_header="x-api-key",
-    exact=exact_request,
+    typed_reader=read_typed_request,
     attribution=True,
 )

@@ -10,7 +10,7 @@ from typing import assert_never
 from msgspec import structs
 
 from dragoman.dialects.anthropic.tools import is_no_op, meaning_of
-from dragoman.dialects.kit.values import Kept, json_text, render_arguments
+from dragoman.dialects.kit.values import ExtraFields, json_text, render_arguments
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import (
     Block,
@@ -35,7 +35,7 @@ from dragoman.wire.jsonio import Json
 
 
 FAMILY = "anthropic"
-_KEPT = Kept(FAMILY)
+_KEPT = ExtraFields(FAMILY)
 extra, extra_of, own_fields, with_extra = _KEPT.extra, _KEPT.extra_of, _KEPT.own_fields, _KEPT.with_extra
 
 
@@ -70,7 +70,7 @@ def with_cache(body: dict[str, Json], cache: Cache | None) -> dict[str, Json]:
     return body
 
 
-def opaque(fields: Fields, kind: str) -> Opaque:
+def take_opaque(fields: Fields, kind: str) -> Opaque:
     """The whole object, of which nothing was taken yet; only its cache mark is read."""
     cache = take_cache(fields)
     data = fields.rest()
@@ -101,7 +101,7 @@ def parse_citation(fields: Fields) -> Opaque:
     if url is None and kind == "search_result_location":
         url = fields.peek("source")
     ours = fields.peek("encrypted_index") == _OURS
-    citation = opaque(fields, kind if isinstance(kind, str) else "")
+    citation = take_opaque(fields, kind if isinstance(kind, str) else "")
     if not isinstance(url, str) or not url:
         return citation
     title, quote = (each if isinstance(each, str) else "" for each in (title, quote))
@@ -155,7 +155,7 @@ def parse_block(fields: Fields) -> Block:
     if not isinstance(kind, str):
         kind = fields.text("type")
     read = _KINDS.get(kind)
-    return read(fields) if read else opaque(fields, kind)
+    return read(fields) if read else take_opaque(fields, kind)
 
 
 def parse_content(value: Json, at: Where, blame: type[DragomanError]) -> tuple[Block, ...]:
@@ -178,7 +178,7 @@ def _media(fields: Fields, kind: str) -> Media | Opaque:
     source = fields.peek("source")
     how = source.get("type") if isinstance(source, dict) else None
     if isinstance(how, str) and how not in _SOURCES[kind]:
-        return opaque(fields, kind)
+        return take_opaque(fields, kind)
     fields.any("type")
     inner = fields.child("source")
     how = inner.one_of("type", _SOURCES[kind])
@@ -268,7 +268,7 @@ def _result_object(fields: Fields) -> Iterable[Text | Media | Opaque]:
         if isinstance(block, Opaque) or block.text or block.cache or block.extra or block.citations:
             yield block
     elif isinstance(kind, str) and kind != "text":
-        yield read_tool_media(FAMILY, fields.rest(), Where(at)) or opaque(fields, kind)
+        yield read_tool_media(FAMILY, fields.rest(), Where(at)) or take_opaque(fields, kind)
     elif text is not None or fields.peek("content") is not None:
         name = "content" if text is None else "text"
         fields.any("type")

@@ -11,14 +11,14 @@ from dragoman.dialects.anthropic import encoder, faults, request, rules, stream_
 from dragoman.dialects.anthropic.blocks import FAMILY
 from dragoman.dialects.anthropic.encoder import AnthropicEncoder
 from dragoman.dialects.anthropic.faults import status_of
-from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning
+from dragoman.dialects.anthropic.quirks import AddFirstMessage, FitAnthropicReasoning, RequireObjectSchemas
 from dragoman.dialects.anthropic.request import VERSION, hints_of
 from dragoman.dialects.anthropic.rules import RULES
 from dragoman.dialects.anthropic.stream import AnthropicDecoder
 from dragoman.dialects.anthropic.tools import COMPACTION
-from dragoman.dialects.base import Call, Model, Operation, in_cache_order
-from dragoman.dialects.kit.binding import EVENTS, JSON, call_of, json_post
-from dragoman.dialects.kit.faults import refusal
+from dragoman.dialects.base import ApiRequest, ListedModel, Operation, in_cache_order
+from dragoman.dialects.kit.binding import EVENT_STREAM, JSON, json_post, request_from_fields
+from dragoman.dialects.kit.faults import error_response
 from dragoman.dialects.kit.values import iso_time
 from dragoman.errors import Fault
 from dragoman.model.capabilities import Alphabet, Capabilities, reads_results_by_order, traits
@@ -76,12 +76,12 @@ class AnthropicCodec(Struct, frozen=True):
             media_types=_MEDIA_TYPES,
             seals=frozenset({FAMILY, "bedrock"}),
             cache_marks=4,
-            knobs=frozenset(request.KNOBS),
+            knobs=frozenset(request.SAMPLING_FIELDS),
             knob_ranges=(("temperature", 0.0, 1.0), ("top_p", 0.0, 1.0)),
             output=frozenset({"text", "schema"}),
             efforts=("low", "medium", "high", "xhigh", "max"),
             thinking=frozenset({"default", "off", "on", "adaptive", "between_tools"}),
-            least_budget=rules.LEAST_BUDGET,
+            least_budget=rules.MIN_BUDGET,
             user_limit=256,
             holds=frozenset({"thread", COMPACTION}) if self.threads else frozenset({COMPACTION}),
             files=FAMILY,
@@ -89,7 +89,7 @@ class AnthropicCodec(Struct, frozen=True):
         )
 
     def quirks(self, model: str) -> Sequence[Filter]:
-        return (AskSomething(), OwnReasoning(), ObjectSchemas())
+        return (AddFirstMessage(), FitAnthropicReasoning(), RequireObjectSchemas())
 
     parse_request = staticmethod(request.parse_request)
     render_request = staticmethod(request.render_request)
@@ -101,8 +101,8 @@ class AnthropicCodec(Struct, frozen=True):
     parse_fault = staticmethod(faults.parse_fault)
     render_fault = staticmethod(faults.render_fault)
     breaches = staticmethod(rules.breaches)
-    stream_breaches = staticmethod(stream_rules.Lint.breaches)
-    rules = staticmethod(RULES.declared)
+    stream_breaches = staticmethod(stream_rules.AnthropicStreamLint.breaches)
+    rules = staticmethod(RULES.all_rules)
 
 
 # --- Path, headers and framing: POST /v1/messages, server-sent events, anthropic-* headers
@@ -118,21 +118,21 @@ _COUNTED = frozenset(
 
 
 class AnthropicBinding(Struct, frozen=True):
-    def match(self, request: HttpRequest) -> Call | None:
+    def match(self, request: HttpRequest) -> ApiRequest | None:
         path = request.path.rstrip("/")
         if request.method == "GET" and request.header("anthropic-version"):
             if path == _MODELS or path.startswith(_MODELS + "/"):
-                return Call("models", path[len(_MODELS) + 1 :], False, None, hints_of(request))
+                return ApiRequest("models", path[len(_MODELS) + 1 :], False, None, hints_of(request))
             return None
         operation = _PATHS.get(path) or _PATHS.get(f"/v1{path}")  # some clients' base URLs end with it, some do not
         if request.method != "POST" or operation is None:
             return None
-        return call_of(Fields.of(request), operation, hints_of(request))
+        return request_from_fields(Fields.of(request), operation, hints_of(request))
 
-    def unwrap(self, body: Json) -> Call:
-        return call_of(Fields(body))
+    def unwrap(self, body: Json) -> ApiRequest:
+        return request_from_fields(Fields(body))
 
-    def wrap(self, call: Call) -> HttpRequest:
+    def wrap(self, call: ApiRequest) -> HttpRequest:
         headers: Headers = (("anthropic-version", call.hints.get("anthropic-version", VERSION)),)
         if beta := call.hints.get("anthropic-beta"):
             headers = (*headers, ("anthropic-beta", beta))
@@ -140,18 +140,18 @@ class AnthropicBinding(Struct, frozen=True):
             path = f"{_MODELS}/{call.model}" if call.model else _MODELS
             return HttpRequest("GET", path, headers=(("accept", JSON), *headers))
         path = next(path for path, operation in _PATHS.items() if operation == call.operation)
-        accept = EVENTS if call.stream and call.operation == "generate" else JSON
+        accept = EVENT_STREAM if call.stream and call.operation == "generate" else JSON
         return json_post(path, _body(call), accept, more=headers)
 
-    frames = staticmethod(SseDecoder)
-    frame = staticmethod(encode_payload)
+    frame_decoder = staticmethod(SseDecoder)
+    encode_frame = staticmethod(encode_payload)
 
-    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
+    def error_response(self, fault: Fault, body: bytes) -> HttpResponse:
         more = [("x-should-retry", "false")] if fault.kind == "quota" else []
-        return refusal(fault, status_of(fault), body, *more)
+        return error_response(fault, status_of(fault), body, *more)
 
 
-def _body(call: Call) -> dict[str, Json]:
+def _body(call: ApiRequest) -> dict[str, Json]:
     body = call.body if isinstance(call.body, dict) else {}
     if call.operation == "count":
         body = {name: value for name, value in body.items() if name in _COUNTED}
@@ -164,12 +164,12 @@ def _body(call: Call) -> dict[str, Json]:
 
 
 class AnthropicListing:
-    def entry(self, model: Model) -> dict[str, Json]:
+    def entry(self, model: ListedModel) -> dict[str, Json]:
         entry: dict[str, Json] = {"type": "model", "id": model.name, "display_name": model.name}
         limits = {"max_input_tokens": model.window, "max_tokens": model.longest_answer}
-        return {**entry, "created_at": iso_time(model.since), **limits}
+        return {**entry, "created_at": iso_time(model.created), **limits}
 
-    def list_of(self, entries: list[Json]) -> Json:
+    def render_list(self, entries: list[Json]) -> Json:
         ids = [entry.get("id") for entry in entries if isinstance(entry, dict)]
         first, last = (ids[0], ids[-1]) if ids else (None, None)
         return {"data": entries, "has_more": False, "first_id": first, "last_id": last}

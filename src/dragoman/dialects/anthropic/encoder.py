@@ -23,8 +23,8 @@ from dragoman.dialects.anthropic.blocks import (
     with_extra,
 )
 from dragoman.dialects.anthropic.faults import fault_of, render_fault
-from dragoman.dialects.base import World
-from dragoman.dialects.kit.pieces import ONE_CHOICE, NumberedEncoder, Writers
+from dragoman.dialects.base import Environment
+from dragoman.dialects.kit.streams import ONE_CHOICE, EventWriters, NumberedEncoder
 from dragoman.dialects.kit.values import reply_fields
 from dragoman.errors import BadFrame, Fault, LocalMisuse, UpstreamFault
 from dragoman.model import events as ev
@@ -163,12 +163,12 @@ def _or(value: Json, otherwise: int) -> int:
 # --- rendering
 
 
-def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
+def render_reply(reply: Reply, asked: Conversation, environment: Environment) -> bytes:
     """Say a whole reply."""
     if len(reply.choices) != 1:
         raise LocalMisuse(f"a reply has one choice here, not {len(reply.choices)}")
     choice = reply.choices[0]
-    body = render_envelope(reply.id or world.new_id("msg_"), reply.model or asked.model)
+    body = render_envelope(reply.id or environment.new_id("msg_"), reply.model or asked.model)
     body["content"] = [render_block(block, LocalMisuse) for block in choice.blocks]
     body |= render_stop(choice.stop)
     body["usage"] = render_usage(reply.usage or Usage())
@@ -233,10 +233,10 @@ class AnthropicEncoder(NumberedEncoder):
         (ev.Finished,),
     }
 
-    def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
+    def __init__(self, asked: Conversation, environment: Environment, budget: ev.Budget | None = None) -> None:
         super().__init__()
         self._model = asked.model  # no more of it: a stream may last
-        self._world = world
+        self._world = environment
         self._reasoning: dict[int, bool] = {}  # a set of keys, small while it is empty
         self._held: dict[int, Reasoning] = {}  # reasoning whose start has not gone out
         self._stop = Stop(Why.END)
@@ -282,7 +282,7 @@ class AnthropicEncoder(NumberedEncoder):
         out.append(Payload(b"message_start", jsonio.encode(body)))
 
     def _block_started(self, event: ev.BlockStarted, out: list[Payload]) -> None:
-        self.give_number(event)
+        self.assign_number(event)
         key, block = event.key, event.block
         if isinstance(block, ToolCall):
             body: dict[str, Json] = {"type": "tool_use", "id": block.id, "name": block.name, "input": {}}
@@ -359,7 +359,7 @@ class AnthropicEncoder(NumberedEncoder):
     def _failed(self, event: ev.Failed, out: list[Payload]) -> None:
         out.append(Payload(b"error", render_fault(event.fault), error=True))
 
-    writers: ClassVar[Writers] = {
+    writers: ClassVar[EventWriters] = {
         ev.TextDelta: _delta,
         ev.ArgumentsDelta: _delta,
         ev.ReasoningDelta: _delta,
@@ -372,5 +372,5 @@ class AnthropicEncoder(NumberedEncoder):
         ev.Stopped: _ending,
         ev.Finished: _ending,
         ev.Failed: _failed,
-        ev.OpaqueEvent: NumberedEncoder.own_event,
+        ev.OpaqueEvent: NumberedEncoder.render_opaque_event,
     }

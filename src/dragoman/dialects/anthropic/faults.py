@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.dialects.kit.faults import CLAUDE, unreadable
+from dragoman.dialects.kit.faults import CLAUDE_FAULTS, unreadable_message
 from dragoman.dialects.kit.values import decoded
 from dragoman.errors import Fault, Kind
 from dragoman.model.conversation import Conversation
@@ -10,7 +10,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
 
-status_of = CLAUDE.status_of
+status_of = CLAUDE_FAULTS.status_of
 # The service has one error type for these; only its words tell them apart.
 _BY_WORDS: tuple[tuple[str, Kind], ...] = (
     ("prompt is too long", "context_full"),
@@ -23,10 +23,10 @@ _BY_WORDS: tuple[tuple[str, Kind], ...] = (
 def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
     """What a refusal says, whoever sent it: the service, or a proxy on the way that speaks no JSON."""
     body = decoded(response.body)
-    kind = CLAUDE.by_status(response.status)
+    kind = CLAUDE_FAULTS.by_status(response.status)
     if isinstance(body, dict):
         return fault_of(body, kind, response.status, response.retry_after)
-    return Fault(kind, unreadable(response), response.status, response.retry_after)
+    return Fault(kind, unreadable_message(response), response.status, response.retry_after)
 
 
 def fault_of(
@@ -37,19 +37,19 @@ def fault_of(
     error = error if isinstance(error, dict) else {"message": error or body.get("message")}
     code, message = error.get("type"), error.get("message")
     code = code if isinstance(code, str) else ""
-    kind = CLAUDE.by_type(code) or kind
+    kind = CLAUDE_FAULTS.by_type(code) or kind
     if not isinstance(message, str) or not message:
         message = f"the upstream refused ({code or status or 'no reason given'})"
     if kind == "invalid":
         kind = next((meant for words, meant in _BY_WORDS if words in message.lower()), kind)
     details = error.get("details")
     told = jsonio.encode(details).decode() if isinstance(details, dict) else ""
-    return Fault(kind, message, status or CLAUDE.usual_status(kind), wait, code=code, details=told)
+    return Fault(kind, message, status or CLAUDE_FAULTS.default_status(kind), wait, code=code, details=told)
 
 
 def render_fault(fault: Fault) -> bytes:
     """The body of a refusal, which is also the data of an error event."""
-    error: dict[str, Json] = {"type": CLAUDE.type_of(fault), "message": fault.message}
+    error: dict[str, Json] = {"type": CLAUDE_FAULTS.type_of(fault), "message": fault.message}
     if fault.details:
         error["details"] = jsonio.decode(fault.details)
     return jsonio.encode({"type": "error", "error": error})

@@ -13,7 +13,7 @@ _QUESTION = "Continue"
 _NOTHING = "."  # no message may be empty
 
 
-class AskSomething(Filter):
+class AddFirstMessage(Filter):
     """A conversation of nothing but a system prompt gets a question: the service wants one message at least."""
 
     name = "anthropic.ask_something"
@@ -26,7 +26,7 @@ class AskSomething(Filter):
         return structs.replace(conversation, messages=(Message("user", (Text(_QUESTION),)),)), None
 
 
-class OwnReasoning(EachMessage):
+class FitAnthropicReasoning(EachMessage):
     """Reasoning in the two forms that the service has: signed, or redacted and without text."""
 
     name = "anthropic.own_reasoning"
@@ -53,7 +53,7 @@ def _own(block: Block, notes: Notes) -> Block | None:
     return block
 
 
-class ObjectSchemas(EachTool):
+class RequireObjectSchemas(EachTool):
     """Tools whose parameters are an object: the service refuses any other."""
 
     name = "anthropic.object_schemas"

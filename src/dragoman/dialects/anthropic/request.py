@@ -13,7 +13,6 @@ from dragoman.dialects.anthropic.blocks import (
     extra,
     extra_of,
     inner_fields,
-    opaque,
     outer_fields,
     own_fields,
     parse_content,
@@ -22,14 +21,21 @@ from dragoman.dialects.anthropic.blocks import (
     render_block,
     render_content,
     take_cache,
+    take_opaque,
     with_cache,
     with_extra,
 )
-from dragoman.dialects.anthropic.shapes import RawCall, Settings, exact_message, made_message, read_raw
-from dragoman.dialects.anthropic.tools import client_tool, compacting, definitions_in
-from dragoman.dialects.base import Call, ExactRequest
-from dragoman.dialects.kit.settings import guards_depth
-from dragoman.dialects.kit.values import CLAUDE_MODES, json_text, render_claude_choice
+from dragoman.dialects.anthropic.shapes import (
+    AnthropicSettings,
+    AnthropicToolUse,
+    build_message,
+    decode_request,
+    read_typed_message,
+)
+from dragoman.dialects.anthropic.tools import client_tool, find_compaction, find_definitions
+from dragoman.dialects.base import ApiRequest, TypedRequest
+from dragoman.dialects.kit.settings import guard_depth
+from dragoman.dialects.kit.values import CLAUDE_TOOL_CHOICES, json_text, render_claude_choice
 from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where
 from dragoman.model.conversation import (
@@ -53,10 +59,10 @@ PATH = "/v1/messages"
 VERSION = "2023-06-01"
 _HINTS = ("anthropic-version", "anthropic-beta")
 
-KNOBS = ("temperature", "top_p", "top_k")
+SAMPLING_FIELDS = ("temperature", "top_p", "top_k")
 NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}}
 
-_MODES = {**CLAUDE_MODES, "required": "any", "function": "one"}  # Chat's words, which some clients mix in
+_MODES = {**CLAUDE_TOOL_CHOICES, "required": "any", "function": "one"}  # Chat's words, which some clients mix in
 _THINKING = {"enabled": "on", "disabled": "off", "adaptive": "adaptive", "between_tools": "between_tools"}
 _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
 _DISPLAYS = {"summarized": True, "omitted": False}
@@ -83,7 +89,7 @@ def hints_of(request: HttpRequest) -> dict[str, str]:
     return hints
 
 
-def exact_request(request: HttpRequest) -> ExactRequest | None:
+def read_typed_request(request: HttpRequest) -> TypedRequest | None:
     """Read a request that generates and has the documented shape, from its bytes; None for any other.
 
     This takes less time and memory than a tree of JSON values. What it refuses is matched and read as that.
@@ -91,32 +97,32 @@ def exact_request(request: HttpRequest) -> ExactRequest | None:
     if request.method != "POST" or request.path != PATH:
         return None
     try:
-        shape = read_raw(request.body)
+        shape = decode_request(request.body)
         if not shape.model.strip():
             return None
         settings = structs.asdict(shape).items()
         rest: dict[str, Json] = {name: value for name, value in settings if name not in _OWN and value is not UNSET}
-        call = Call("generate", shape.model, shape.stream, rest, hints_of(request))
-        read = [made_message(message, Where(MESSAGES, at)) for at, message in enumerate(shape.messages)]
+        call = ApiRequest("generate", shape.model, shape.stream, rest, hints_of(request))
+        read = [build_message(message, Where(MESSAGES, at)) for at, message in enumerate(shape.messages)]
         asked = conversation_of(call, tuple(read))
     except (DragomanError, *jsonio.TROUBLE):
         return None  # matching says what is wrong
     blocks = [block for message in shape.messages if isinstance(message.content, list) for block in message.content]
-    inputs = [block.input for block in blocks if type(block) is RawCall]
+    inputs = [block.input for block in blocks if type(block) is AnthropicToolUse]
     deep = [jsonio.decode(value) for given in inputs for value in given.values() if memoryview(value)[0] in _DEEP]
     # A list for each level above them: the messages, a message, its content, a block, its input.
     free = structs.replace(call, body={"messages": [[[[deep]]]], **rest})
     values = _MESSAGE_VALUES * len(shape.messages) + _BLOCK_VALUES * len(blocks) + sum(map(len, inputs))
-    return ExactRequest(free, asked, values)
+    return TypedRequest(free, asked, values)
 
 
-def conversation_of(call: Call, messages: tuple[Message, ...] | None = None) -> Conversation:
+def conversation_of(call: ApiRequest, messages: tuple[Message, ...] | None = None) -> Conversation:
     """All that is asked. `messages`, where given, are those of a request of the documented shape without its messages.
 
     Raises MalformedRequest, naming the place.
     """
     try:
-        settings = convert(call.body, Settings)
+        settings = convert(call.body, AnthropicSettings)
     except jsonio.TROUBLE:
         return _with_added(_parse_fields(call, messages))
     if messages is not None:
@@ -127,10 +133,10 @@ def conversation_of(call: Call, messages: tuple[Message, ...] | None = None) -> 
     return _with_added(settings.conversation(call, tuple(read)))
 
 
-parse_request = guards_depth(MalformedRequest)(conversation_of)
+parse_request = guard_depth(MalformedRequest)(conversation_of)
 
 
-def _parse_fields(call: Call, messages: tuple[Message, ...] | None) -> Conversation:
+def _parse_fields(call: ApiRequest, messages: tuple[Message, ...] | None) -> Conversation:
     """Read a request of any shape, of which `messages` may be read already."""
     fields = Fields(call.body)
     kept: dict[str, Json] = {}  # what known objects hold beside what we know
@@ -150,11 +156,11 @@ def _parse_fields(call: Call, messages: tuple[Message, ...] | None) -> Conversat
         thinking=thinking,
         max_tokens=fields.integer("max_tokens", None),
         stop=fields.strings("stop_sequences", ()),
-        knobs={name: value for name in KNOBS if (value := fields.number(name, None)) is not None},
+        knobs={name: value for name in SAMPLING_FIELDS if (value := fields.number(name, None)) is not None},
         stream=call.stream,
         user=user,
         hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
-        held=(*_held(fields.peek("thread")), *compacting(fields.rest())),
+        held=(*_held(fields.peek("thread")), *find_compaction(fields.rest())),
         extra=extra_of({**to_keep(fields.rest()), **kept}),
     )
     return canonical(conversation)
@@ -167,7 +173,7 @@ def _with_added(conversation: Conversation) -> Conversation:
         return conversation
     known = {tool.name: tool for tool in conversation.tools if isinstance(tool, ToolSpec)}
     added: list[ToolSpec | Opaque] = []
-    for definition, at in definitions_in(others):
+    for definition, at in find_definitions(others):
         tool = _marked(_tool(Fields(definition, at)))
         if isinstance(tool, ToolSpec):
             before = known.get(tool.name)
@@ -229,7 +235,7 @@ def _system_text(item: Json, at: str) -> Text:
 
 
 def _read(item: dict[str, Json], at: Where) -> Message:
-    if (message := exact_message(item, at)) is not None:
+    if (message := read_typed_message(item, at)) is not None:
         return message
     fields = Fields(item, at.path)
     said = fields.text("role").lower()
@@ -272,7 +278,7 @@ def _foreign_call(fields: Fields) -> ToolCall:
 def _tool(fields: Fields) -> ToolSpec | Opaque:
     kind = fields.peek("type")
     if isinstance(kind, str) and kind != "custom":
-        return structs.replace(opaque(fields, kind), means=client_tool(kind, fields.rest()))
+        return structs.replace(take_opaque(fields, kind), means=client_tool(kind, fields.rest()))
     fields.text("type", "")
     schema = fields.any("input_schema")
     name, description = fields.identifier("name"), fields.text("description", "")
@@ -358,14 +364,14 @@ def _thinking(fields: Fields, effort: str, kept: dict[str, Json]) -> Thinking:
 # --- rendering
 
 
-@guards_depth(Unrepresentable)
-def render_request(conversation: Conversation) -> Call:
+@guard_depth(Unrepresentable)
+def render_request(conversation: Conversation) -> ApiRequest:
     """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
     _refuse_unsayable(conversation)
     body, hints = _body(conversation), conversation.hints
     headers = {**hints.fields} if hints and hints.family == FAMILY else {}
     said = {name: value for name, value in headers.items() if isinstance(value, str)}
-    return Call("generate", conversation.model, conversation.stream, body, said)
+    return ApiRequest("generate", conversation.model, conversation.stream, body, said)
 
 
 def _refuse_unsayable(conversation: Conversation) -> None:
@@ -376,7 +382,7 @@ def _refuse_unsayable(conversation: Conversation) -> None:
     if conversation.output.kind == "json":
         raise Unrepresentable("JSON without a schema cannot be asked for here", at="response_format")
     for name in conversation.knobs:
-        if name not in KNOBS:
+        if name not in SAMPLING_FIELDS:
             raise Unrepresentable("there is no such knob here", at=name)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from dragoman.dialects.base import Call
-from dragoman.dialects.kit.values import Object, Placed, objects
+from dragoman.dialects.base import ApiRequest
+from dragoman.dialects.kit.values import LocatedObject, Object, objects
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.jsonio import Json
 
@@ -93,7 +93,7 @@ stream.input_cut | observed | advice | the input of a tool was cut by a limit
 
 MOST_MESSAGES = 100_000
 MOST_CACHE_MARKS = 4
-LEAST_BUDGET = 1024
+MIN_BUDGET = 1024
 _ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 _ROLES = ("user", "assistant", "system")
@@ -102,7 +102,7 @@ _THINKING = ("enabled", "disabled", "adaptive", "between_tools")
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
-def breaches(call: Call) -> Sequence[Breach]:
+def breaches(call: ApiRequest) -> Sequence[Breach]:
     """Every rule of the service that the request breaks, with its place."""
     body = call.body
     if not isinstance(body, dict):
@@ -137,7 +137,7 @@ def _as_blocks(content: Json) -> Json:
 # --- settings
 
 
-def _top(call: Call, body: Object) -> Iterator[Breach]:
+def _top(call: ApiRequest, body: Object) -> Iterator[Breach]:
     limit = body.get("max_tokens")
     if call.operation == "generate" and limit is None:
         yield RULES.breach("max_tokens.required", "max_tokens", "it must be set")
@@ -177,8 +177,8 @@ def _budget(budget: Json, limit: Json) -> Iterator[Breach]:
     at = "thinking.budget_tokens"
     if type(budget) is not int:
         yield RULES.breach("thinking.budget_required", at, "it must be set when thinking is enabled")
-    elif budget < LEAST_BUDGET:
-        yield RULES.breach("thinking.budget_least", at, f"it must be at least {LEAST_BUDGET}")
+    elif budget < MIN_BUDGET:
+        yield RULES.breach("thinking.budget_least", at, f"it must be at least {MIN_BUDGET}")
     elif type(limit) is int and budget >= limit:
         yield RULES.breach("thinking.budget_limit", at, "it must be less than max_tokens")
 
@@ -328,7 +328,7 @@ class _Turn:
     def __init__(self, role: Json, at: str) -> None:
         self.role = role
         self.at = at
-        self.blocks: list[Placed] = []
+        self.blocks: list[LocatedObject] = []
 
     def ids(self, kind: str, field: str) -> Iterator[tuple[Json, str]]:
         return ((block.get(field), at) for block, at in self.blocks if block.get("type") == kind)

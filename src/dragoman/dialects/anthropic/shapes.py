@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Struct, UnsetType, convert
 
 from dragoman.dialects.anthropic.blocks import FAMILY
-from dragoman.dialects.anthropic.tools import compacting
-from dragoman.dialects.base import Call
+from dragoman.dialects.anthropic.tools import find_compaction
+from dragoman.dialects.base import ApiRequest
 from dragoman.model.blocks import Block, Cache, Extra, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message, Role, Thinking, ToolChoice, ToolSpec, canonical
 from dragoman.wire import jsonio
@@ -51,7 +51,7 @@ class _Call(_Block, frozen=True, tag="tool_use"):
     input: dict[str, Any]
 
 
-class RawCall(_Block, frozen=True, tag="tool_use"):
+class AnthropicToolUse(_Block, frozen=True, tag="tool_use"):
     """The same in bytes: arguments go on as text, so they are hardly read."""
 
     id: _Filled
@@ -75,16 +75,16 @@ class _Message(_Object, frozen=True):
     content: str | list[_Text | _Call | _ToolResult | _Thinking]
 
 
-class RawMessage(_Object, frozen=True):
+class AnthropicMessage(_Object, frozen=True):
     role: Role
-    content: str | list[_Text | RawCall | _ToolResult | _Thinking]
+    content: str | list[_Text | AnthropicToolUse | _ToolResult | _Thinking]
 
 
-class RawRequest(_Object, frozen=True):
-    """A whole request in bytes. Its settings are read a second time, as `Settings`, if only those are not exact."""
+class AnthropicRequest(_Object, frozen=True):
+    """A whole request in bytes. If only its settings are not exact, they are read again as `AnthropicSettings`."""
 
     model: str
-    messages: list[RawMessage]
+    messages: list[AnthropicMessage]
     stream: bool = False
     system: Any = UNSET
     tools: Any = UNSET
@@ -101,7 +101,7 @@ class RawRequest(_Object, frozen=True):
     context_management: Any = UNSET
 
 
-read_raw = jsonio.strict(RawRequest)
+decode_request = jsonio.strict(AnthropicRequest)
 
 
 class _Tool(_Object, frozen=True):
@@ -147,7 +147,7 @@ _MODES: dict[type, Literal["default", "on", "off", "adaptive"]] = {
 _WHOLE = ("service_tier", "context_management")  # fields that are kept as they are
 
 
-class Settings(_Object, frozen=True):
+class AnthropicSettings(_Object, frozen=True):
     """A request without its model and `stream`; its messages are read one by one."""
 
     messages: list[dict[str, Any]] | UnsetType = UNSET
@@ -165,7 +165,7 @@ class Settings(_Object, frozen=True):
     service_tier: Any = None
     context_management: Any = None
 
-    def conversation(self, call: Call, messages: tuple[Message, ...]) -> Conversation:
+    def conversation(self, call: ApiRequest, messages: tuple[Message, ...]) -> Conversation:
         """Return the conversation of a call whose body has these settings."""
         assert isinstance(call.body, dict)
         kept = {name: call.body[name] for name in call.body if name in _WHOLE}
@@ -201,21 +201,21 @@ class Settings(_Object, frozen=True):
             stream=call.stream,
             user="" if self.metadata is UNSET else self.metadata.user_id,
             hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
-            held=tuple(compacting(kept)) if kept else (),
+            held=tuple(find_compaction(kept)) if kept else (),
             extra=Extra(FAMILY, kept) if kept else None,
         )
         return canonical(conversation)
 
 
-def exact_message(item: Json, at: Where) -> Message | None:
+def read_typed_message(item: Json, at: Where) -> Message | None:
     """Read a message of the documented shape; None for any other."""
     try:
-        return made_message(convert(item, _Message), at)
+        return build_message(convert(item, _Message), at)
     except jsonio.TROUBLE:
         return None
 
 
-def made_message(shape: _Message | RawMessage, at: Where) -> Message:
+def build_message(shape: _Message | AnthropicMessage, at: Where) -> Message:
     """Return the message that has this shape. Raises JsonError for arguments that cannot be written."""
     content, place = shape.content, Where(at, "content")
     if isinstance(content, str):
@@ -230,8 +230,8 @@ def _blocks(content: list[Any], place: Where) -> list[Block]:
         cache = None if kind is _Thinking else _CACHES[block.cache_control]
         if kind is _Text:
             blocks.append(Text(block.text, cache, at=at))
-        elif kind is _Call or kind is RawCall:
-            text = (jsonio.text_of_parts if kind is RawCall else jsonio.text_of)(block.input)
+        elif kind is _Call or kind is AnthropicToolUse:
+            text = (jsonio.text_of_parts if kind is AnthropicToolUse else jsonio.text_of)(block.input)
             blocks.append(ToolCall(block.id, block.name, text, "json", cache, at=at))
         elif kind is _ToolResult:
             parts = _parts(block.content, Where(at, "content"))

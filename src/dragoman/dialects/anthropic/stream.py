@@ -30,7 +30,7 @@ from dragoman.dialects.anthropic.blocks import (
 )
 from dragoman.dialects.anthropic.encoder import drop_null, parse_envelope, parse_stop, parse_usage
 from dragoman.dialects.anthropic.faults import fault_of
-from dragoman.dialects.base import Decoder, World
+from dragoman.dialects.base import Decoder, Environment
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
@@ -99,7 +99,9 @@ _Handler: TypeAlias = Callable[["AnthropicDecoder", Fields], ev.Events]
 class AnthropicDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, world: World | None = None, keys: ev.BlockKeys | None = None) -> None:
+    def __init__(
+        self, asked: Conversation, environment: Environment | None = None, keys: ev.BlockKeys | None = None
+    ) -> None:
         self._asked = bare(asked)  # all that is read of it, and not the question
         self._keys = keys or ev.BlockKeys()
         self._open: dict[int, _Open] = {}  # by index

@@ -31,7 +31,7 @@ _SAYS = {
 _CUT = ("max_tokens", "model_context_window_exceeded", "refusal", "pause_turn")
 
 
-class Lint(StreamLint):
+class AnthropicStreamLint(StreamLint):
     rules = RULES
 
     def __init__(self) -> None:

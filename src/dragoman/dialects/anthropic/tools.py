@@ -128,7 +128,7 @@ def is_no_op(kind: str, data: Mapping[str, Json]) -> bool:
     return kind == COMPACTION and not data.get("content") and not data.get("encrypted_content")
 
 
-def definitions_in(blocks: Iterable[Block]) -> Iterator[tuple[dict[str, Json], str]]:
+def find_definitions(blocks: Iterable[Block]) -> Iterator[tuple[dict[str, Json], str]]:
     """The tools that blocks of messages define, each with its place in the request."""
     for block in blocks:
         if isinstance(block, Opaque) and block.means and isinstance(block.data, dict):
@@ -148,7 +148,7 @@ def _changes(kind: str, data: Mapping[str, Json], at: str) -> Iterator[tuple[Map
             yield change, f"{at}.tool_changes[{index}]"
 
 
-def compacting(body: Mapping[str, Json]) -> Iterator[Held]:
+def find_compaction(body: Mapping[str, Json]) -> Iterator[Held]:
     """The fields that ask the service to compact the conversation."""
     if body.get(COMPACTION) is not None:
         yield Held(COMPACTION, COMPACTION, _NO_COMPACTION)

@@ -11,16 +11,16 @@ from msgspec import structs
 
 from dragoman.dialects.bedrock.nodes import (
     AS_JSON,
+    EXTRAS,
     FAMILY,
-    KEPT,
     MIMES,
     SUCCESS,
-    beside,
-    extra_beside,
     parse_media,
-    render_mark,
+    render_cache_point,
     render_media,
-    take_mark,
+    sibling_fields,
+    take_cache_point,
+    with_sibling_fields,
 )
 from dragoman.dialects.kit.values import base64_bytes, json_text, render_arguments
 from dragoman.errors import DragomanError, Unrepresentable
@@ -46,7 +46,7 @@ def parse_content(value: Json, at: str, blame: type[DragomanError]) -> tuple[Blo
     blocks: list[Block] = []
     for index, item in enumerate(value):
         fields = Fields(item, f"{at}[{index}]", blame)
-        mark = take_mark(fields)
+        mark = take_cache_point(fields)
         if mark is not None and blocks and _takes_mark(blocks[-1]):
             blocks[-1] = structs.replace(blocks[-1], cache=mark)
         else:
@@ -54,7 +54,7 @@ def parse_content(value: Json, at: str, blame: type[DragomanError]) -> tuple[Blo
     return tuple(blocks)
 
 
-def parse_answer(value: Json, at: str, blame: type[DragomanError]) -> tuple[Block, ...]:
+def parse_assistant_content(value: Json, at: str, blame: type[DragomanError]) -> tuple[Block, ...]:
     """The content of an assistant's message. A result in it is that of a tool which the service itself ran, as Nova's
     code interpreter: it and its call go back as they came, and others are given their words."""
     blocks = parse_content(value, at, blame)
@@ -93,17 +93,17 @@ def parse_block(fields: Fields) -> Block:
             block = read(fields, name)
             if isinstance(block, Text | Opaque) or not fields.rest():
                 return block
-            return structs.replace(block, extra=extra_beside(block.extra, fields))
+            return structs.replace(block, extra=with_sibling_fields(block.extra, fields))
     if fields.has("toolUse") and not any(value is not None for value in fields.rest().values()):
         fields.child("toolUse")  # a call that is null: raises, as one without an id does (docs/decisions/content.md#d5)
     names = list(fields.rest())
     if not names:
         fields.fail("", "expected a block with one member, found none")
-    return KEPT.opaque(fields, names[0])
+    return EXTRAS.opaque(fields, names[0])
 
 
 def _text(fields: Fields, name: str) -> Text:
-    return Text(fields.text(name), extra=KEPT.extra(fields), at=Where(fields.at))
+    return Text(fields.text(name), extra=EXTRAS.extra(fields), at=Where(fields.at))
 
 
 def _cited(fields: Fields, name: str) -> Block:
@@ -121,7 +121,7 @@ def parse_citation(fields: Fields) -> Opaque:
     location, title, content = (fields.peek(name) for name in ("location", "title", "sourceContent"))
     web = location.get("web") if isinstance(location, dict) else None
     url = web.get("url") if isinstance(web, dict) else None
-    citation = KEPT.opaque(fields, "citation")
+    citation = EXTRAS.opaque(fields, "citation")
     if not isinstance(url, str) or not url:
         return citation
     pieces = [each.get("text") for each in content if isinstance(each, dict)] if isinstance(content, list) else []
@@ -133,7 +133,7 @@ def render_citation(citation: Opaque, blame: type[DragomanError]) -> dict[str, J
     """Write a citation: Bedrock's own as it came, another family's as a place on the web."""
     source = citation.source
     if source is None or (citation.family == FAMILY and citation.data is not None):
-        return KEPT.own_data(citation, blame)
+        return EXTRAS.own_data(citation, blame)
     body: dict[str, Json] = {"location": {"web": {"url": source.url}}}
     if source.title:
         body["title"] = source.title
@@ -148,8 +148,8 @@ def _guarded(fields: Fields, name: str) -> Block:
     said = inner.get("text") if isinstance(inner, dict) else None
     text = said.get("text") if isinstance(said, dict) else None
     if not isinstance(text, str):
-        return KEPT.opaque(fields, name)
-    return Text(text, extra=KEPT.extra(fields), at=Where(fields.at))
+        return EXTRAS.opaque(fields, name)
+    return Text(text, extra=EXTRAS.extra(fields), at=Where(fields.at))
 
 
 def _media(fields: Fields, name: str) -> Block:
@@ -164,13 +164,13 @@ def _reasoning(fields: Fields, name: str) -> Block:
     inner = fields.child(name)
     if inner.peek("redactedContent") is not None:
         seal = Seal(FAMILY, parse_redacted(inner), "redacted")
-        return Reasoning("", FAMILY, seal, extra=KEPT.extra(inner), at=at)
+        return Reasoning("", FAMILY, seal, extra=EXTRAS.extra(inner), at=at)
     if inner.peek("reasoningText") is None:
         return Opaque(FAMILY, whole, name, at=at)
     said = inner.child("reasoningText")
     text, signature = said.text("text", ""), said.text("signature", "")
     rest = to_keep(inner.rest()) | ({"reasoningText": more} if (more := said.rest()) else {})
-    return Reasoning(text, FAMILY, Seal(FAMILY, signature) if signature else None, extra=KEPT.extra_of(rest), at=at)
+    return Reasoning(text, FAMILY, Seal(FAMILY, signature) if signature else None, extra=EXTRAS.extra_of(rest), at=at)
 
 
 def parse_redacted(fields: Fields) -> str:
@@ -183,7 +183,7 @@ def parse_redacted(fields: Fields) -> str:
 
 def _call(fields: Fields, name: str) -> Block:
     if isinstance(inner := fields.peek(name), dict) and inner.get("type") == SERVER_TOOL:
-        return KEPT.opaque(fields, SERVER_TOOL)
+        return EXTRAS.opaque(fields, SERVER_TOOL)
     return _tool_use(fields.child(name), fields.at)
 
 
@@ -191,7 +191,7 @@ def _tool_use(fields: Fields, at: str) -> ToolCall:
     call_id, name = fields.identifier("toolUseId"), fields.identifier("name")
     value = fields.any("input")
     arguments = "" if value is None else json_text(value, fields.path("input"), fields.blame)
-    return ToolCall(call_id, name, arguments, extra=KEPT.extra(fields), at=Where(at))
+    return ToolCall(call_id, name, arguments, extra=EXTRAS.extra(fields), at=Where(at))
 
 
 # --- reading tool results
@@ -202,7 +202,7 @@ _STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
 def _result(fields: Fields, name: str) -> Block:
     inner = fields.peek(name)
     if isinstance(inner, dict) and isinstance(inner.get("type"), str):  # of a tool that the service ran
-        return KEPT.opaque(fields, SERVER_RESULT)
+        return EXTRAS.opaque(fields, SERVER_RESULT)
     return _tool_result(fields.child(name), fields.at)
 
 
@@ -215,7 +215,7 @@ def _tool_result(fields: Fields, at: str) -> ToolResult:
     parts: list[Text | Media | Opaque] = []
     _add_parts(content, fields.path("content"), fields.blame, parts)
     kept = to_keep(fields.rest()) | ({SUCCESS: True} if status == "success" else {})
-    return ToolResult(call_id, tuple(parts), is_error, extra=KEPT.extra_of(kept, frozenset({SUCCESS})), at=Where(at))
+    return ToolResult(call_id, tuple(parts), is_error, extra=EXTRAS.extra_of(kept, frozenset({SUCCESS})), at=Where(at))
 
 
 def _add_parts(value: Json, at: str, blame: type[DragomanError], parts: list[Text | Media | Opaque]) -> None:
@@ -233,12 +233,12 @@ def _add_parts(value: Json, at: str, blame: type[DragomanError], parts: list[Tex
 
 
 def _add_part(fields: Fields, parts: list[Text | Media | Opaque]) -> None:
-    mark, at = take_mark(fields), Where(fields.at)
+    mark, at = take_cache_point(fields), Where(fields.at)
     if mark is not None and parts and _takes_mark(parts[-1]):
         parts[-1] = structs.replace(parts[-1], cache=mark)
     elif fields.has("json") and not isinstance(fields.peek("json"), str):
         text = json_text(fields.any("json"), fields.path("json"), fields.blame)
-        kept = KEPT.extra_of({**to_keep(fields.rest()), AS_JSON: True}, frozenset({AS_JSON}))
+        kept = EXTRAS.extra_of({**to_keep(fields.rest()), AS_JSON: True}, frozenset({AS_JSON}))
         parts.append(Text(text, extra=kept, at=at))
     elif isinstance(fields.peek("text"), str):
         if fields.peek("type") == "text":  # the flat block of some clients
@@ -288,7 +288,7 @@ def render_content(blocks: Iterable[Block], blame: type[DragomanError] = Unrepre
     for block in blocks:
         bodies.append(render_block(block, blame))
         if not isinstance(block, Reasoning) and block.cache is not None:
-            bodies.append(render_mark(block.cache))
+            bodies.append(render_cache_point(block.cache))
     return bodies
 
 
@@ -300,33 +300,33 @@ def render_block(block: Block, blame: type[DragomanError] = Unrepresentable) -> 
             _no_seal(block.seal, block.at, blame)
             return render_text(block, blame)
         case Reasoning():
-            body = {"reasoningContent": KEPT.with_extra(render_reasoning(block, blame), block.extra)}
+            body = {"reasoningContent": EXTRAS.with_extra(render_reasoning(block, blame), block.extra)}
         case ToolCall():
             _no_seal(block.seal, block.at, blame)
             body = {"toolUseId": block.id, "name": block.name, "input": render_arguments(block, blame)}
-            body = {"toolUse": KEPT.with_extra(body, block.extra)}
+            body = {"toolUse": EXTRAS.with_extra(body, block.extra)}
         case ToolResult():
-            body = {"toolResult": KEPT.with_extra(_render_result(block, blame), block.extra)}
+            body = {"toolResult": EXTRAS.with_extra(_render_result(block, blame), block.extra)}
         case Media():
             body = render_media(block, blame)
         case Opaque():
-            return KEPT.own_data(block, blame)
+            return EXTRAS.own_data(block, blame)
         case _:
             assert_never(block)
-    return body | beside(block.extra)
+    return body | sibling_fields(block.extra)
 
 
 def render_text(block: Text, blame: type[DragomanError]) -> dict[str, Json]:
     if block.citations:
         citations: list[Json] = [render_citation(citation, blame) for citation in block.citations]
-        return KEPT.with_extra(
+        return EXTRAS.with_extra(
             {"citationsContent": {"content": [{"text": block.text}], "citations": citations}}, block.extra
         )
-    guard = KEPT.own_fields(block.extra).get("guardContent")
+    guard = EXTRAS.own_fields(block.extra).get("guardContent")
     if isinstance(guard, dict) and isinstance(said := guard.get("text"), dict):
         text: Json = {**said, "text": block.text}
-        return KEPT.with_extra({}, block.extra) | {"guardContent": {**guard, "text": text}}
-    return KEPT.with_extra({"text": block.text}, block.extra)
+        return EXTRAS.with_extra({}, block.extra) | {"guardContent": {**guard, "text": text}}
+    return EXTRAS.with_extra({"text": block.text}, block.extra)
 
 
 def render_reasoning(block: Reasoning, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
@@ -349,24 +349,24 @@ def render_redacted(seal: Seal, blame: type[DragomanError]) -> str:
 def _render_result(block: ToolResult, blame: type[DragomanError]) -> dict[str, Json]:
     body: dict[str, Json] = {"toolUseId": block.call_id}
     body["content"] = [each for part in block.content for each in _render_part(part, blame)]
-    if block.is_error or SUCCESS in KEPT.own_fields(block.extra):
+    if block.is_error or SUCCESS in EXTRAS.own_fields(block.extra):
         body["status"] = "error" if block.is_error else "success"
     return body
 
 
 def _render_part(part: Text | Media | Opaque, blame: type[DragomanError]) -> Iterator[Json]:
-    value = as_json(part)
+    value = json_of_part(part)
     if isinstance(part, Text) and value is not None:
-        yield KEPT.with_extra({"json": value[0]}, part.extra)
+        yield EXTRAS.with_extra({"json": value[0]}, part.extra)
     else:
         yield render_block(part, blame)
     if part.cache is not None:
-        yield render_mark(part.cache)
+        yield render_cache_point(part.cache)
 
 
-def as_json(part: Text | Media | Opaque) -> tuple[Json] | None:
+def json_of_part(part: Text | Media | Opaque) -> tuple[Json] | None:
     """The value of a result's part that was spelt as JSON, if its text still is one."""
-    if not isinstance(part, Text) or not KEPT.own_fields(part.extra).get(AS_JSON):
+    if not isinstance(part, Text) or not EXTRAS.own_fields(part.extra).get(AS_JSON):
         return None
     try:
         return (jsonio.decode(part.text),)

@@ -11,25 +11,25 @@ from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, Operation, in_cache_order
+from dragoman.dialects.base import ApiRequest, Operation, in_cache_order
 from dragoman.dialects.bedrock import reply, request, rules, stream_rules
 from dragoman.dialects.bedrock.encoder import BedrockEncoder
 from dragoman.dialects.bedrock.nodes import FAMILY, S3, vendor_of
 from dragoman.dialects.bedrock.quirks import (
-    AccompanyDocuments,
-    FitMedia,
-    FitWords,
+    AddTextToDocuments,
+    DeclareUsedTools,
+    DropUnusedTools,
+    FitBedrockMedia,
+    FitBedrockReasoning,
+    FitBedrockResults,
+    FitCachePoints,
+    FitUserAndOutput,
     NameDocuments,
-    NoChoice,
-    OwnReasoning,
-    SettleCache,
-    SettleResults,
-    SettleTools,
 )
 from dragoman.dialects.bedrock.rules import RULES
 from dragoman.dialects.bedrock.stream import BedrockDecoder
 from dragoman.dialects.kit import faults as kit
-from dragoman.dialects.kit.binding import JSON, TokenCounts, json_post
+from dragoman.dialects.kit.binding import JSON, TokenCountField, json_post
 from dragoman.dialects.kit.values import decoded, members, text
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import BadFrame, Fault
@@ -105,22 +105,22 @@ class BedrockCodec(Struct, frozen=True):
     def quirks(self, model: str) -> Sequence[Filter]:
         vendor = vendor_of(model, self.vendor)
         return (
-            OwnReasoning(vendor),
-            FitMedia(),
-            NoChoice(),
+            FitBedrockReasoning(vendor),
+            FitBedrockMedia(),
+            DropUnusedTools(),
             # after all shared filters
-            SettleTools(),
-            SettleResults(vendor.results_apart, vendor.json_results),
+            DeclareUsedTools(),
+            FitBedrockResults(vendor.separate_results, vendor.json_results),
             NameDocuments(),
-            AccompanyDocuments(),
-            SettleCache(vendor.cached_tools),
-            FitWords(),
+            AddTextToDocuments(),
+            FitCachePoints(vendor.cached_tools),
+            FitUserAndOutput(),
         )
 
-    def parse_request(self, call: Call) -> Conversation:
+    def parse_request(self, call: ApiRequest) -> Conversation:
         return request.parse_request(call, vendor_of(call.model, self.vendor))
 
-    def render_request(self, conversation: Conversation) -> Call:
+    def render_request(self, conversation: Conversation) -> ApiRequest:
         return request.render_request(conversation, vendor_of(conversation.model, self.vendor))
 
     parse_reply = staticmethod(reply.parse_reply)
@@ -129,12 +129,12 @@ class BedrockCodec(Struct, frozen=True):
     encoder = staticmethod(BedrockEncoder)
     parse_fault = staticmethod(reply.parse_fault)
 
-    def breaches(self, call: Call) -> Sequence[Breach]:
+    def breaches(self, call: ApiRequest) -> Sequence[Breach]:
         return rules.breaches(call, vendor_of(call.model, self.vendor))
 
     render_fault = staticmethod(reply.render_fault)
-    stream_breaches = staticmethod(stream_rules.Lint.breaches)
-    rules = staticmethod(RULES.declared)
+    stream_breaches = staticmethod(stream_rules.BedrockStreamLint.breaches)
+    rules = staticmethod(RULES.all_rules)
 
 
 # --- path, headers and framing: POST /model/{modelId}/converse[-stream], event streams, the error's type in a header
@@ -153,13 +153,13 @@ def model_path(model: str, operation: str) -> str:
     return f"/model/{quote(path_name(model), safe='', errors='surrogatepass')}/{operation}"
 
 
-def refusal(fault: Fault, body: bytes) -> HttpResponse:
+def error_response(fault: Fault, body: bytes) -> HttpResponse:
     """The HTTP answer for a fault, in the way of AWS."""
-    return kit.refusal(fault, reply.status_of(fault), body, (reply.TYPE_HEADER, reply.fault_type(fault)))
+    return kit.error_response(fault, reply.status_of(fault), body, (reply.TYPE_HEADER, reply.fault_type(fault)))
 
 
 class BedrockBinding(Struct, frozen=True):
-    def match(self, request: HttpRequest) -> Call | None:
+    def match(self, request: HttpRequest) -> ApiRequest | None:
         found = _PATH.match(request.path)
         if request.method != "POST" or found is None:
             return None
@@ -169,15 +169,15 @@ class BedrockBinding(Struct, frozen=True):
             asked = fields.child("input")
             if asked.peek("converse") is None and asked.has("invokeModel"):
                 return None  # another binding's
-            return Call("count", model, False, asked.child("converse").rest())
-        return Call("generate", model, name == "converse-stream", fields.rest())
+            return ApiRequest("count", model, False, asked.child("converse").rest())
+        return ApiRequest("generate", model, name == "converse-stream", fields.rest())
 
-    def unwrap(self, body: Json) -> Call:
+    def unwrap(self, body: Json) -> ApiRequest:
         """The call in a bare body; one that is spelt as the SDK's arguments says its model."""
         fields = Fields(body)
-        return Call("generate", fields.text("modelId", ""), False, fields.rest())
+        return ApiRequest("generate", fields.text("modelId", ""), False, fields.rest())
 
-    def wrap(self, call: Call) -> HttpRequest:
+    def wrap(self, call: ApiRequest) -> HttpRequest:
         body = call.body if isinstance(call.body, dict) else {}
         if call.operation == "count":
             counted: Json = {name: value for name, value in body.items() if name in _COUNTED}
@@ -186,14 +186,14 @@ class BedrockBinding(Struct, frozen=True):
         operation: Operation | str = "converse-stream" if call.stream else "converse"
         return json_post(model_path(call.model, operation), body, EVENT_STREAM if call.stream else JSON)
 
-    def frames(self) -> FrameDecoder:
+    def frame_decoder(self) -> FrameDecoder:
         return EventStreamDecoder()
 
-    def frame(self, payload: Payload) -> bytes:
+    def encode_frame(self, payload: Payload) -> bytes:
         return encode_event(payload.kind, payload.data, error=payload.error)
 
-    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
-        return refusal(fault, body)
+    def error_response(self, fault: Fault, body: bytes) -> HttpResponse:
+        return error_response(fault, body)
 
 
 # --- InvokeModel: a binding for another family's body, Anthropic's, which this service takes as it is
@@ -209,7 +209,7 @@ _VERSION = "anthropic_version"  # the body's field: no header, which would mean 
 
 
 class InvokeBinding(Struct, frozen=True):
-    def match(self, request: HttpRequest) -> Call | None:
+    def match(self, request: HttpRequest) -> ApiRequest | None:
         found = _INVOKED_PATH.match(request.path)
         if request.method != "POST" or found is None:
             return None
@@ -222,13 +222,13 @@ class InvokeBinding(Struct, frozen=True):
             return _invocation(_invoked(fields), model, request, count=True)
         return _invocation(fields, model, request, stream=name == "invoke-with-response-stream")
 
-    def unwrap(self, body: Json) -> Call:
+    def unwrap(self, body: Json) -> ApiRequest:
         """The call in a bare body; it may say its model, as it would anywhere else."""
         fields = Fields(body)
         model = fields.text("model", "")
         return _invocation(fields, model, HttpRequest("POST", ""), stream=fields.flag("stream", False))
 
-    def wrap(self, call: Call) -> HttpRequest:
+    def wrap(self, call: ApiRequest) -> HttpRequest:
         body: dict[str, Json] = {_VERSION: call.hints.get(_VERSION, VERSION)}
         body |= call.body if isinstance(call.body, dict) else {}
         if betas := [beta for beta in call.hints.get(_BETA, "").split(",") if beta]:
@@ -242,17 +242,17 @@ class InvokeBinding(Struct, frozen=True):
             return json_post(model_path(call.model, "invoke-with-response-stream"), body, EVENT_STREAM)
         return json_post(model_path(call.model, "invoke"), body)
 
-    def frames(self) -> FrameDecoder:
+    def frame_decoder(self) -> FrameDecoder:
         return _Chunks()
 
-    def frame(self, payload: Payload) -> bytes:
+    def encode_frame(self, payload: Payload) -> bytes:
         if payload.error:
             exception = reply.exception_payload(_fault_in(payload.data))
             return encode_event(exception.kind, exception.data, error=True)
         return encode_event("chunk", b'{"bytes":"%b"}' % base64.b64encode(payload.data))
 
-    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
-        return refusal(fault, reply.render_fault(fault))
+    def error_response(self, fault: Fault, body: bytes) -> HttpResponse:
+        return error_response(fault, reply.render_fault(fault))
 
 
 def _invoked(fields: Fields) -> Fields:
@@ -264,7 +264,9 @@ def _invoked(fields: Fields) -> Fields:
         inner.fail("body", "expected base64")
 
 
-def _invocation(fields: Fields, model: str, request: HttpRequest, *, stream: bool = False, count: bool = False) -> Call:
+def _invocation(
+    fields: Fields, model: str, request: HttpRequest, *, stream: bool = False, count: bool = False
+) -> ApiRequest:
     hints: dict[str, str] = {}
     version = fields.text(_VERSION, VERSION)
     if version != VERSION:
@@ -272,7 +274,7 @@ def _invocation(fields: Fields, model: str, request: HttpRequest, *, stream: boo
     betas = [*fields.strings("anthropic_beta", ()), *filter(None, request.header(_BETA).split(","))]
     if betas:
         hints[_BETA] = ",".join(dict.fromkeys(beta.strip() for beta in betas))
-    return Call("count" if count else "generate", model, stream, fields.rest(), hints)
+    return ApiRequest("count" if count else "generate", model, stream, fields.rest(), hints)
 
 
 # --- streams
@@ -311,7 +313,10 @@ class _Chunks:
 def _opened(frame: Frame) -> Frame:
     if frame.error:
         fault = reply.exception_fault(frame)
-        error: Json = {"type": "error", "error": {"type": kit.CLAUDE.usual_type(fault.kind), "message": fault.message}}
+        error: Json = {
+            "type": "error",
+            "error": {"type": kit.CLAUDE_FAULTS.default_type(fault.kind), "message": fault.message},
+        }
         return Frame("error", jsonio.encode(error), frame.raw)
     if frame.kind != "chunk":
         return frame
@@ -325,9 +330,9 @@ def _opened(frame: Frame) -> Frame:
 def _fault_in(data: bytes) -> Fault:
     """The fault that an error of the body's family tells."""
     error = members(members(decoded(data)).get("error"))
-    kind = kit.CLAUDE.by_type(text(error.get("type"))) or "server"
+    kind = kit.CLAUDE_FAULTS.by_type(text(error.get("type"))) or "server"
     return Fault(kind, text(error.get("message")) or "the stream failed")
 
 
 BINDING = InvokeBinding()
-COUNTS = TokenCounts("inputTokens")
+COUNTS = TokenCountField("inputTokens")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dragoman.dialects.base import World
+from dragoman.dialects.base import Environment
 from dragoman.dialects.bedrock.blocks import render_citation, render_redacted
-from dragoman.dialects.bedrock.nodes import FAMILY, KEPT
+from dragoman.dialects.bedrock.nodes import EXTRAS, FAMILY
 from dragoman.dialects.bedrock.reply import exception_payload, render_stop, render_usage
-from dragoman.dialects.kit.pieces import OF_A_BLOCK, ONE_CHOICE, NumberedEncoder, Writers
+from dragoman.dialects.kit.streams import BLOCK_EVENTS, ONE_CHOICE, EventWriters, NumberedEncoder
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
@@ -48,7 +48,7 @@ class BedrockEncoder(NumberedEncoder):
         (ev.UsageReported, ev.Finished),
     }
 
-    def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
+    def __init__(self, asked: Conversation, environment: Environment, budget: ev.Budget | None = None) -> None:
         super().__init__()
         self._budget = budget or ev.Budget()
         self._blocks: dict[int, Text | Reasoning | ToolCall] = {}  # those that are open
@@ -69,7 +69,7 @@ class BedrockEncoder(NumberedEncoder):
             return False
         if isinstance(first, ev.BlockStarted) and block is not None:
             self._blocks[first.key] = block
-        elif isinstance(first, OF_A_BLOCK):
+        elif isinstance(first, BLOCK_EVENTS):
             self._silent.discard(first.key)
             if isinstance(first, ev.BlockEnded):
                 self._blocks.pop(first.key, None)
@@ -92,20 +92,20 @@ class BedrockEncoder(NumberedEncoder):
 
     def _started(self, event: ev.Started, out: list[Payload]) -> None:
         self._usage = event.usage
-        out.append(Payload(b"messageStart", jsonio.encode(KEPT.with_extra({"role": "assistant"}, event.extra))))
+        out.append(Payload(b"messageStart", jsonio.encode(EXTRAS.with_extra({"role": "assistant"}, event.extra))))
 
     def _block_started(self, event: ev.BlockStarted, out: list[Payload]) -> None:
-        self.give_number(event)
+        self.assign_number(event)
         key, block = event.key, event.block
         if isinstance(block, Opaque):
-            self._whole(key, KEPT.own_data(block, LocalMisuse), out)
+            self._whole(key, EXTRAS.own_data(block, LocalMisuse), out)
             return
         if isinstance(block, Media):
             raise LocalMisuse(f"{block.kind} has no place in an answer here")
         self._blocks[key] = block
         self._silent.add(key)
         if isinstance(block, ToolCall):
-            body = KEPT.with_extra({"toolUseId": block.id, "name": block.name}, block.extra)
+            body = EXTRAS.with_extra({"toolUseId": block.id, "name": block.name}, block.extra)
             self._start(key, {"toolUse": body}, out)
             self._delta(ev.ArgumentsDelta(key, block.arguments), out)
         elif block.text:
@@ -182,7 +182,7 @@ class BedrockEncoder(NumberedEncoder):
     def _failed(self, event: ev.Failed, out: list[Payload]) -> None:
         out.append(exception_payload(event.fault))
 
-    writers: ClassVar[Writers] = {
+    writers: ClassVar[EventWriters] = {
         ev.TextDelta: _delta,
         ev.ArgumentsDelta: _delta,
         ev.ReasoningDelta: _delta,
@@ -195,5 +195,5 @@ class BedrockEncoder(NumberedEncoder):
         ev.Stopped: _ending,
         ev.Finished: _ending,
         ev.Failed: _failed,
-        ev.OpaqueEvent: NumberedEncoder.own_event,
+        ev.OpaqueEvent: NumberedEncoder.render_opaque_event,
     }

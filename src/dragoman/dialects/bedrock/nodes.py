@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.kit.values import Kept, base64_bytes
+from dragoman.dialects.kit.values import ExtraFields, base64_bytes
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Cache, Extra, Media, Where
 from dragoman.model.conversation import to_keep
@@ -17,23 +17,23 @@ from dragoman.wire.jsonio import Json
 FAMILY = "bedrock"
 AS_JSON = "~json"  # how a text of a tool result was spelt: as a JSON value
 SUCCESS = "~status"  # the client wrote the status `success`, which is the default
-KEPT = Kept(FAMILY)
+EXTRAS = ExtraFields(FAMILY)
 _BESIDE = "~beside"  # fields that stand beside an object's one member, which the service refuses
 
 
-def extra_beside(kept: Extra | None, outer: Fields) -> Extra | None:
+def with_sibling_fields(kept: Extra | None, outer: Fields) -> Extra | None:
     """The fields kept, and those that stand beside the member that held them."""
     rest = outer.rest()
-    return KEPT.extra_of({**KEPT.own_fields(kept), _BESIDE: rest}) if rest else kept
+    return EXTRAS.extra_of({**EXTRAS.own_fields(kept), _BESIDE: rest}) if rest else kept
 
 
-def beside(kept: Extra | None) -> dict[str, Json]:
+def sibling_fields(kept: Extra | None) -> dict[str, Json]:
     """The fields that stood beside the member."""
-    fields = KEPT.own_fields(kept).get(_BESIDE)
+    fields = EXTRAS.own_fields(kept).get(_BESIDE)
     return fields if isinstance(fields, dict) else {}
 
 
-def take_mark(fields: Fields) -> Cache | None:
+def take_cache_point(fields: Fields) -> Cache | None:
     """The cache mark that a block stands for, if it is one and says nothing else."""
     point = fields.peek("cachePoint")
     if not isinstance(point, dict) or len(fields.rest()) != 1:
@@ -41,15 +41,15 @@ def take_mark(fields: Fields) -> Cache | None:
     if point.get("type") != "default" or point.get("ttl") not in (None, "5m", "1h"):
         return None
     rest = {name: value for name, value in point.items() if name not in ("type", "ttl")}
-    return Cache("1h" if point.get("ttl") == "1h" else "5m", KEPT.extra_of(to_keep(rest)))
+    return Cache("1h" if point.get("ttl") == "1h" else "5m", EXTRAS.extra_of(to_keep(rest)))
 
 
-def render_mark(cache: Cache) -> dict[str, Json]:
+def render_cache_point(cache: Cache) -> dict[str, Json]:
     """A cache mark as the block that stands after what it marks: it is never an attribute here."""
     point: dict[str, Json] = {"type": "default"}
     if cache.ttl != "5m":
         point["ttl"] = cache.ttl
-    return {"cachePoint": KEPT.with_extra(point, cache.extra)}
+    return {"cachePoint": EXTRAS.with_extra(point, cache.extra)}
 
 
 # --- what the vendors behind this one service take and refuse, as data
@@ -69,13 +69,13 @@ class Vendor(Struct, frozen=True):
     json_results: bool = True  # reads the json member of a tool result
     cache: bool = True
     cached_tools: bool = True
-    results_apart: bool = False  # a turn with tool results may hold nothing else
+    separate_results: bool = False  # a turn with tool results may hold nothing else
     prefill: bool = True
     strict_tools: bool = True
     media: tuple[str, ...] = ("image", "document", "audio", "video")
 
 
-def _other(name: str, *, reasoning: Literal["unsigned", "none"] = "unsigned", results_apart: bool = False) -> Vendor:
+def _other(name: str, *, reasoning: Literal["unsigned", "none"] = "unsigned", separate_results: bool = False) -> Vendor:
     """A vendor without any of the extras."""
     return Vendor(
         name,
@@ -87,7 +87,7 @@ def _other(name: str, *, reasoning: Literal["unsigned", "none"] = "unsigned", re
         cache=False,
         prefill=False,
         strict_tools=False,
-        results_apart=results_apart,
+        separate_results=separate_results,
     )
 
 
@@ -115,11 +115,11 @@ _BY_WORD: tuple[tuple[str, Vendor], ...] = (
     ("deepseek", _other("deepseek", reasoning="none")),
     ("openai", GPT),
     ("gpt-oss", GPT),
-    ("mistral", _other("mistral", results_apart=True)),
-    ("meta", _other("meta", results_apart=True)),
-    ("llama", _other("meta", results_apart=True)),
-    ("cohere", _other("cohere", results_apart=True)),
-    ("ai21", _other("ai21", results_apart=True)),
+    ("mistral", _other("mistral", separate_results=True)),
+    ("meta", _other("meta", separate_results=True)),
+    ("llama", _other("meta", separate_results=True)),
+    ("cohere", _other("cohere", separate_results=True)),
+    ("ai21", _other("ai21", separate_results=True)),
     ("qwen", _other("qwen")),
     ("minimax", _other("minimax")),
     ("moonshot", _other("moonshot")),
@@ -189,7 +189,7 @@ def parse_media(kind: Kind, fields: Fields, at: str) -> Media | None:
         return None
     how, data, more = told
     rest = to_keep(fields.rest()) | ({"source": more} if more else {})
-    return Media(kind, mime, how, data, name, extra=KEPT.extra_of(rest), at=Where(at))
+    return Media(kind, mime, how, data, name, extra=EXTRAS.extra_of(rest), at=Where(at))
 
 
 def _source(source: Fields, kind: Kind) -> tuple[Literal["base64", "url", "text"], str, dict[str, Json]] | None:
@@ -226,7 +226,7 @@ def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
     elif block.name:
         raise blame(f"{block.kind} has no name here", at=block.at.path)
     body["source"] = _render_source(block, blame)
-    return {block.kind: KEPT.with_extra(body, block.extra)}
+    return {block.kind: EXTRAS.with_extra(body, block.extra)}
 
 
 def _render_source(block: Media, blame: type[DragomanError]) -> dict[str, Json]:

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from dragoman.dialects.bedrock.blocks import as_json
-from dragoman.dialects.bedrock.nodes import AS_JSON, FORMATS, KEPT, S3, Vendor
+from dragoman.dialects.bedrock.blocks import json_of_part
+from dragoman.dialects.bedrock.nodes import AS_JSON, EXTRAS, FORMATS, S3, Vendor
 from dragoman.dialects.kit.values import NO_PARAMETERS, with_object_schema
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
@@ -36,7 +36,7 @@ LONGEST_NAME = 200
 _FILLER = "."
 
 
-class FitMedia(Filter):
+class FitBedrockMedia(Filter):
     """What the service cannot take is refused in the last user turn and replaced by a line of text before it.
 
     See docs/decisions/content.md#d9.
@@ -131,7 +131,7 @@ def _named(media: Media, taken: set[str], notes: Notes) -> Media:
     return structs.replace(media, name=name)
 
 
-class AccompanyDocuments(EachMessage):
+class AddTextToDocuments(EachMessage):
     """A message that holds a document holds text as well."""
 
     name = "bedrock.accompany_documents"
@@ -148,12 +148,12 @@ class AccompanyDocuments(EachMessage):
 # --- Cache points, the user and the output schema within what the service takes
 
 
-LONGEST_USER = 256
+MAX_USER_LENGTH = 256
 _NO_USER = re.compile(r"[^a-zA-Z0-9\s:_@$#=/+,.-]")
 N = TypeVar("N", ToolSpec | Opaque, Text, Block)
 
 
-class SettleCache(Filter):
+class FitCachePoints(Filter):
     """Cache points where the service takes them: beside results, never in them; never after a document other than
     PDF; no hour after five minutes. They are looked at in the order tools, system, messages."""
 
@@ -216,7 +216,7 @@ class _Walk:
         return node
 
 
-class FitWords(Filter):
+class FitUserAndOutput(Filter):
     """The user's id in the characters of requestMetadata, and an output schema without a strict flag."""
 
     name = "bedrock.fit_words"
@@ -239,16 +239,16 @@ class FitWords(Filter):
 def _legal_user(user: str) -> str:
     """The user's id if it is legal, else a cleaned prefix and eight characters of its hash (as
     docs/decisions/content.md#d4 does for names)."""
-    if len(user) <= LONGEST_USER and not _NO_USER.search(user):
+    if len(user) <= MAX_USER_LENGTH and not _NO_USER.search(user):
         return user
     digest = sha256(user.encode(errors="surrogatepass")).hexdigest()[:8]
-    return f"{_NO_USER.sub('_', user)[: LONGEST_USER - 9]}_{digest}"
+    return f"{_NO_USER.sub('_', user)[: MAX_USER_LENGTH - 9]}_{digest}"
 
 
 # --- Reasoning as the models behind the service take it back
 
 
-class OwnReasoning(EachMessage):
+class FitBedrockReasoning(EachMessage):
     """Reasoning in the two forms that the service has, as far as the model takes it back."""
 
     name = "bedrock.own_reasoning"
@@ -292,7 +292,7 @@ def _blocks(conversation: Conversation) -> Iterator[Block]:
     return (block for message in conversation.messages for block in message.blocks)
 
 
-class NoChoice(Filter):
+class DropUnusedTools(Filter):
     """`none`, for which the service has no word: tools that may not be called are not offered, unless history needs
     them to be."""
 
@@ -309,7 +309,7 @@ class NoChoice(Filter):
         return structs.replace(conversation, tools=(), tool_choice=ToolChoice()), None
 
 
-class SettleTools(Filter):
+class DeclareUsedTools(Filter):
     """Tools whose schema is an object's; stubs where history has tools and the request declares none."""
 
     name = "bedrock.settle_tools"
@@ -331,7 +331,7 @@ def _stubs(conversation: Conversation, notes: Notes) -> Iterator[ToolSpec]:
         yield ToolSpec(name, _STUB, NO_PARAMETERS)
 
 
-class SettleResults(Filter):
+class FitBedrockResults(Filter):
     """Every result says something; where the model cannot take both in one turn, results stand in a turn of their own.
 
     JSON is spelt as text for models that misread it, and where the text is no JSON any more.
@@ -364,11 +364,11 @@ class SettleResults(Filter):
         return block if content == block.content else structs.replace(block, content=content)
 
     def _part(self, part: Text | Media | Opaque) -> Text | Media | Opaque:
-        spelt = isinstance(part, Text) and AS_JSON in KEPT.own_fields(part.extra)
-        if not spelt or (self._json and as_json(part) is not None):
+        spelt = isinstance(part, Text) and AS_JSON in EXTRAS.own_fields(part.extra)
+        if not spelt or (self._json and json_of_part(part) is not None):
             return part
-        kept = {name: value for name, value in KEPT.own_fields(part.extra).items() if name != AS_JSON}
-        return structs.replace(part, extra=KEPT.extra_of(kept))
+        kept = {name: value for name, value in EXTRAS.own_fields(part.extra).items() if name != AS_JSON}
+        return structs.replace(part, extra=EXTRAS.extra_of(kept))
 
 
 def _split(message: Message, notes: Notes) -> Iterator[Message]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dragoman.dialects.base import World
+from dragoman.dialects.base import Environment
 from dragoman.dialects.bedrock.blocks import parse_block, render_block
-from dragoman.dialects.bedrock.nodes import FAMILY, KEPT
-from dragoman.dialects.kit.faults import FaultTable, unreadable
-from dragoman.dialects.kit.settings import guards_depth
+from dragoman.dialects.bedrock.nodes import EXTRAS, FAMILY
+from dragoman.dialects.kit.faults import FaultTable, unreadable_message
+from dragoman.dialects.kit.settings import guard_depth
 from dragoman.dialects.kit.values import decoded, members, reply_fields, text
 from dragoman.errors import BadFrame, Fault, Kind, LocalMisuse, UpstreamFault
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
@@ -50,7 +50,7 @@ _SPELLING = frozenset({"metrics"})  # how long it took is nothing that an answer
 # --- reading
 
 
-@guards_depth(BadFrame, "the reply is nested too deeply")
+@guard_depth(BadFrame, "the reply is nested too deeply")
 def parse_reply(body: bytes, asked: Conversation) -> Reply:
     """Read a whole reply. Raises UpstreamViolation, or UpstreamFault for an answer that the service calls malformed."""
     fields = reply_fields(body)
@@ -58,13 +58,13 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
     message = output.child("message")
     message.any("role")
     blocks = tuple(map(_block, message.children("content")))
-    if (fault := malformed_fault(fields.peek("stopReason"), said=any(map(usable, blocks)))) is not None:
+    if (fault := malformed_fault(fields.peek("stopReason"), said=any(map(is_usable, blocks)))) is not None:
         raise UpstreamFault(fault.message, fault=fault)
     stop, usage = parse_stop(fields), parse_usage(fields)
     kept = to_keep(fields.rest())
     if inner := (output.rest() | ({"message": more} if (more := message.rest()) else {})):
         kept["output"] = inner
-    return Reply("", asked.model, (Choice(blocks, stop),), usage, extra=KEPT.extra_of(kept))
+    return Reply("", asked.model, (Choice(blocks, stop),), usage, extra=EXTRAS.extra_of(kept))
 
 
 def _block(fields: Fields) -> Block:
@@ -76,7 +76,7 @@ def _block(fields: Fields) -> Block:
     return block
 
 
-def usable(block: Block) -> bool:
+def is_usable(block: Block) -> bool:
     """Whether a block is worth an answer, though the service calls it malformed."""
     return bool(block.text.strip()) if isinstance(block, Text | Reasoning) else isinstance(block, ToolCall | Opaque)
 
@@ -106,7 +106,7 @@ def parse_stop(fields: Fields) -> Stop:
     if more is not None:
         kept["additionalModelResponseFields"] = more
     why = _REASONS.get(reason or "") or known_stop(reason or "") or Why.END
-    return Stop(why, sequence if isinstance(sequence, str) else None, KEPT.extra_of(kept))
+    return Stop(why, sequence if isinstance(sequence, str) else None, EXTRAS.extra_of(kept))
 
 
 def parse_usage(fields: Fields) -> Usage | None:
@@ -114,11 +114,11 @@ def parse_usage(fields: Fields) -> Usage | None:
     aside: dict[str, Json] = {name: value for name in _ASIDE if (value := fields.any(name)) is not None}
     usage = fields.any("usage")
     if not isinstance(usage, dict):
-        return Usage(extra=KEPT.extra_of(aside, _SPELLING)) if aside else None
+        return Usage(extra=EXTRAS.extra_of(aside, _SPELLING)) if aside else None
     if rest := {name: value for name, value in usage.items() if name not in {*_COUNTS, *_ALSO}}:
         aside["usage"] = rest
     counts = (count(usage.get(name)) for name in _COUNTS)
-    return exclusive_usage(*counts, extra=KEPT.extra_of(aside, _SPELLING))
+    return exclusive_usage(*counts, extra=EXTRAS.extra_of(aside, _SPELLING))
 
 
 _COUNTS = ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
@@ -128,7 +128,7 @@ _ALSO = ("totalTokens", "cacheReadInputTokenCount", "cacheWriteInputTokenCount")
 # --- rendering
 
 
-def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
+def render_reply(reply: Reply, asked: Conversation, environment: Environment) -> bytes:
     """Say a whole reply."""
     if len(reply.choices) != 1:
         raise LocalMisuse(f"a reply has one choice here, not {len(reply.choices)}")
@@ -137,7 +137,7 @@ def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
     body: dict[str, Json] = {"output": {"message": {"role": "assistant", "content": content}}}
     body |= render_stop(choice.stop)
     body |= render_usage(reply.usage or Usage())
-    return jsonio.encode(KEPT.with_extra(body, reply.extra))
+    return jsonio.encode(EXTRAS.with_extra(body, reply.extra))
 
 
 def render_stop(stop: Stop) -> dict[str, Json]:
@@ -145,10 +145,10 @@ def render_stop(stop: Stop) -> dict[str, Json]:
     if stop.sequence is not None:
         body["additionalModelResponseFields"] = {"stop_sequence": stop.sequence}
     if stop.why in (Why.END, Why.REFUSAL):
-        return KEPT.with_extra(body, stop.extra)
+        return EXTRAS.with_extra(body, stop.extra)
     # A reason that a filter has changed since is no longer what the service said.
-    kept = {name: value for name, value in KEPT.own_fields(stop.extra).items() if name != "stopReason"}
-    return KEPT.with_extra(body, KEPT.extra_of(kept))
+    kept = {name: value for name, value in EXTRAS.own_fields(stop.extra).items() if name != "stopReason"}
+    return EXTRAS.with_extra(body, EXTRAS.extra_of(kept))
 
 
 def render_usage(usage: Usage) -> dict[str, Json]:
@@ -157,7 +157,7 @@ def render_usage(usage: Usage) -> dict[str, Json]:
     counts: dict[str, Json] = {"inputTokens": usage.input, "outputTokens": usage.output, "totalTokens": total}
     if usage.cache_read or usage.cache_write:
         counts |= {"cacheReadInputTokens": usage.cache_read, "cacheWriteInputTokens": usage.cache_write}
-    return KEPT.with_extra({"usage": counts, "metrics": {"latencyMs": 0}}, usage.extra)
+    return EXTRAS.with_extra({"usage": counts, "metrics": {"latencyMs": 0}}, usage.extra)
 
 
 # --- Errors, both directions: HTTP refusals, whose type stands in a header, and exceptions in a stream
@@ -234,7 +234,7 @@ def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fau
     code = error_type(response.header(TYPE_HEADER)) or error_type(text(members(body).get("__type")))
     kind = _TABLE.by_type(code) or _TABLE.by_status(response.status)
     message = _message(body) or (
-        f"the upstream refused ({code})" if code else unreadable(response, unquoted=("<", "{", "["))
+        f"the upstream refused ({code})" if code else unreadable_message(response, unquoted=("<", "{", "["))
     )
     return _told(kind, message, response.status, code, response.retry_after)
 
@@ -260,9 +260,9 @@ def render_fault(fault: Fault) -> bytes:
 
 def status_of(fault: Fault) -> int:
     """The HTTP status that says this fault in this dialect."""
-    if _TABLE.by_type(fault.code) == fault.kind and _TABLE.says(fault.status, fault.kind):
-        return fault.status if 400 <= fault.status < 600 else _TABLE.usual_status(fault.kind)
-    return _TABLE.usual_status(fault.kind)
+    if _TABLE.by_type(fault.code) == fault.kind and _TABLE.is_compatible(fault.status, fault.kind):
+        return fault.status if 400 <= fault.status < 600 else _TABLE.default_status(fault.kind)
+    return _TABLE.default_status(fault.kind)
 
 
 def exception_payload(fault: Fault) -> Payload:
@@ -280,7 +280,7 @@ def _told(kind: Kind, message: str, status: int | None, code: str, wait: float |
     kind = next((meant for of, said, meant in _BY_WORDS if of == kind and said in words), kind)
     advice = next((advice for sign, advice in _ADVICE if sign in message or sign in code), "")
     return Fault(
-        kind, f"{message} ({advice})" if advice else message, status or _TABLE.usual_status(kind), wait, code=code
+        kind, f"{message} ({advice})" if advice else message, status or _TABLE.default_status(kind), wait, code=code
     )
 
 

@@ -6,11 +6,24 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
-from dragoman.dialects.base import Call
-from dragoman.dialects.bedrock.blocks import parse_answer, parse_block, parse_content, render_content, render_text
-from dragoman.dialects.bedrock.nodes import KEPT, Vendor, beside, extra_beside, render_mark, take_mark
-from dragoman.dialects.kit.settings import guards_depth, take_knobs
-from dragoman.dialects.kit.values import CLAUDE_MODES, NO_PARAMETERS, members, render_claude_choice, tool_body
+from dragoman.dialects.base import ApiRequest
+from dragoman.dialects.bedrock.blocks import (
+    parse_assistant_content,
+    parse_block,
+    parse_content,
+    render_content,
+    render_text,
+)
+from dragoman.dialects.bedrock.nodes import (
+    EXTRAS,
+    Vendor,
+    render_cache_point,
+    sibling_fields,
+    take_cache_point,
+    with_sibling_fields,
+)
+from dragoman.dialects.kit.settings import guard_depth, take_sampling
+from dragoman.dialects.kit.values import CLAUDE_TOOL_CHOICES, NO_PARAMETERS, members, render_claude_choice, tool_body
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Opaque, Text, Where
 from dragoman.model.conversation import (
@@ -38,7 +51,7 @@ def parse_tools(config: Fields) -> tuple[ToolSpec | Opaque, ...]:
     """Read the tools, in which a cache point marks the tool before it."""
     tools: list[ToolSpec | Opaque] = []
     for item in config.children("tools", []):
-        mark = take_mark(item)
+        mark = take_cache_point(item)
         if mark is not None and tools and tools[-1].cache is None:
             tools[-1] = structs.replace(tools[-1], cache=mark)
         else:
@@ -48,7 +61,7 @@ def parse_tools(config: Fields) -> tuple[ToolSpec | Opaque, ...]:
 
 def _tool(fields: Fields) -> ToolSpec | Opaque:
     if fields.peek("toolSpec") is None:
-        return KEPT.opaque(fields, next(iter(fields.rest()), "tool"))
+        return EXTRAS.opaque(fields, next(iter(fields.rest()), "tool"))
     spec = fields.child("toolSpec")
     name, description, strict = spec.identifier("name"), spec.text("description", ""), spec.flag("strict", None)
     schema = spec.peek("inputSchema")
@@ -61,7 +74,9 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     elif bare := schema in (None, {}, {"json": None}):
         spec.any("inputSchema")
     at = Where(fields.at, bare=bare)
-    return ToolSpec(name, description, known, None, strict, extra=extra_beside(KEPT.extra(spec), fields), at=at)
+    return ToolSpec(
+        name, description, known, None, strict, extra=with_sibling_fields(EXTRAS.extra(spec), fields), at=at
+    )
 
 
 def parse_choice(config: Fields, free: dict[str, Json], vendor: Vendor) -> ToolChoice:
@@ -76,13 +91,13 @@ def parse_choice(config: Fields, free: dict[str, Json], vendor: Vendor) -> ToolC
     more = free.pop("tool_choice", None) if vendor.claude_fields and not is_unknown else None
     rest = {**more} if isinstance(more, dict) else {}
     kind, alone, name = (rest.pop(each, None) for each in ("type", "disable_parallel_tool_use", "name"))
-    fits = isinstance(kind, str) and kind in CLAUDE_MODES and type(alone) in (bool, type(None)) and not rest
+    fits = isinstance(kind, str) and kind in CLAUDE_TOOL_CHOICES and type(alone) in (bool, type(None)) and not rest
     if not fits or (kind == "tool") != (isinstance(name, str) and bool(name)):
         if more is not None:
             free["tool_choice"] = more
         return ToolChoice(mode, names, at=at)  # type: ignore[arg-type]  # CLAUDE_MODES has them all
     if mode == "auto":
-        mode, names = CLAUDE_MODES[str(kind)], (str(name),) if name else ()
+        mode, names = CLAUDE_TOOL_CHOICES[str(kind)], (str(name),) if name else ()
     return ToolChoice(mode, names, None if alone is None else not alone, at)  # type: ignore[arg-type]
 
 
@@ -123,20 +138,20 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
     for tool in tools:
         bodies.append(_render_tool(tool))
         if tool.cache is not None:
-            bodies.append(render_mark(tool.cache))
+            bodies.append(render_cache_point(tool.cache))
     return bodies
 
 
 def _render_tool(tool: ToolSpec | Opaque) -> Json:
     if isinstance(tool, Opaque):
-        return KEPT.own_data(tool, Unrepresentable)
+        return EXTRAS.own_data(tool, Unrepresentable)
     body = tool_body(tool)
     body["inputSchema"] = {"json": {**(tool.schema or {})}}
     if tool.strict is not None:
         body["strict"] = tool.strict
     if tool.extra is not None and "inputSchema" in tool.extra.fields:
         del body["inputSchema"]  # it came as something else than an object, and goes back as it came
-    return {"toolSpec": KEPT.with_extra(body, tool.extra)} | beside(tool.extra)
+    return {"toolSpec": EXTRAS.with_extra(body, tool.extra)} | sibling_fields(tool.extra)
 
 
 def render_choice(choice: ToolChoice, forced: Sequence[str] = ("any", "one")) -> dict[str, Json]:
@@ -166,8 +181,8 @@ _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "
 # --- reading
 
 
-@guards_depth(MalformedRequest)
-def parse_request(call: Call, vendor: Vendor) -> Conversation:
+@guard_depth(MalformedRequest)
+def parse_request(call: ApiRequest, vendor: Vendor) -> Conversation:
     """Read a request. Raises MalformedRequest, naming the place."""
     fields = Fields(call.body)
     free = _free(fields)
@@ -178,7 +193,7 @@ def parse_request(call: Call, vendor: Vendor) -> Conversation:
     tools, choice = parse_tools(config), parse_choice(config, free, vendor)
     left: dict[str, Json] = {each.at: rest for each in (*read, config) if (rest := each.rest())}
     held = (Held("promptVariables", "promptVariables", _NO_PROMPTS),) if fields.peek("promptVariables") else ()
-    extra = KEPT.extra_of(to_keep(fields.rest()) | left | ({FREE: free} if free else {}))
+    extra = EXTRAS.extra_of(to_keep(fields.rest()) | left | ({ADDITIONAL_FIELDS: free} if free else {}))
     conversation = structs.replace(
         asked, messages=messages, system=system, tools=tools, tool_choice=choice, held=held, extra=extra
     )
@@ -189,21 +204,21 @@ def _message(fields: Fields) -> Message:
     role = _ROLES.get(fields.text("role").lower())
     if role is None:
         fields.fail("role", "expected user, assistant or system")
-    read = parse_answer if role == "assistant" else parse_content
+    read = parse_assistant_content if role == "assistant" else parse_content
     blocks = read(fields.any("content"), fields.path("content"), fields.blame)
-    return Message(role, blocks, extra=KEPT.extra(fields), at=Where(fields.at))
+    return Message(role, blocks, extra=EXTRAS.extra(fields), at=Where(fields.at))
 
 
 def _system(items: Iterable[Fields]) -> tuple[Text, ...]:
     texts: list[Text] = []
     for fields in items:
-        mark = take_mark(fields)
+        mark = take_cache_point(fields)
         if mark is not None and texts and texts[-1].cache is None:
             texts[-1] = structs.replace(texts[-1], cache=mark)
             continue
         block = parse_block(fields)
         if isinstance(block, Opaque):  # it keeps its place as a text that says nothing: this list holds nothing else
-            block = Text("", extra=KEPT.extra_of(to_keep(KEPT.own_data(block, MalformedRequest))), at=block.at)
+            block = Text("", extra=EXTRAS.extra_of(to_keep(EXTRAS.own_data(block, MalformedRequest))), at=block.at)
         elif not isinstance(block, Text):
             raise MalformedRequest("expected text: a system prompt holds nothing else", at=block.at.path)
         texts.append(block)
@@ -213,8 +228,8 @@ def _system(items: Iterable[Fields]) -> tuple[Text, ...]:
 # --- rendering
 
 
-@guards_depth(Unrepresentable)
-def render_request(conversation: Conversation, vendor: Vendor) -> Call:
+@guard_depth(Unrepresentable)
+def render_request(conversation: Conversation, vendor: Vendor) -> ApiRequest:
     """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
     if conversation.choices != 1:
         raise Unrepresentable("one request gets one answer here", at="n")
@@ -224,7 +239,7 @@ def render_request(conversation: Conversation, vendor: Vendor) -> Call:
     if conversation.system:
         body["system"] = _render_system(conversation.system)
     body["messages"] = [
-        KEPT.with_extra({"role": message.role, "content": render_content(message.blocks)}, message.extra)
+        EXTRAS.with_extra({"role": message.role, "content": render_content(message.blocks)}, message.extra)
         for message in conversation.messages
     ]
     choice = render_choice(conversation.tool_choice)
@@ -233,7 +248,7 @@ def render_request(conversation: Conversation, vendor: Vendor) -> Call:
     elif conversation.tool_choice != ToolChoice():
         raise Unrepresentable("there are no tools to choose from", at="tool_choice")
     body |= render_settings(conversation, vendor)
-    return Call("generate", conversation.model, conversation.stream, KEPT.with_extra(body, conversation.extra))
+    return ApiRequest("generate", conversation.model, conversation.stream, EXTRAS.with_extra(body, conversation.extra))
 
 
 def _render_system(system: Sequence[Text]) -> list[Json]:
@@ -242,14 +257,14 @@ def _render_system(system: Sequence[Text]) -> list[Json]:
         body = render_text(text, Unrepresentable)
         if not text.text and len(body) > 1:
             del body["text"]  # it stands for a block that is no text
-        blocks += [body, render_mark(text.cache)] if text.cache else [body]
+        blocks += [body, render_cache_point(text.cache)] if text.cache else [body]
     return blocks
 
 
 # --- settings, both directions: inferenceConfig, outputConfig, and what a vendor takes besides
 
-FREE = "additionalModelRequestFields"
-USER = "user_id"
+ADDITIONAL_FIELDS = "additionalModelRequestFields"
+USER_FIELD = "user_id"
 
 _THINKING = {"enabled": "on", "disabled": "off", "adaptive": "adaptive"}
 _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
@@ -258,9 +273,9 @@ _DISPLAYS = {"summarized": True, "omitted": False}
 
 def _free(fields: Fields) -> dict[str, Json]:
     """Take what is for the vendor alone, copied: taking from it changes nothing of the client's."""
-    free = fields.peek(FREE)
+    free = fields.peek(ADDITIONAL_FIELDS)
     if isinstance(free, dict) or free is None:
-        fields.any(FREE)
+        fields.any(ADDITIONAL_FIELDS)
     return {name: {**each} if isinstance(each, dict) else each for name, each in members(free).items()}
 
 
@@ -272,7 +287,7 @@ def _object(fields: Fields, name: str) -> Fields:
 
 
 def _settings(
-    call: Call, fields: Fields, free: dict[str, Json], vendor: Vendor
+    call: ApiRequest, fields: Fields, free: dict[str, Json], vendor: Vendor
 ) -> tuple[Conversation, Fields, Fields, Fields]:
     """What a request says about the answer, as a conversation without messages, and the objects it was taken of.
 
@@ -280,7 +295,7 @@ def _settings(
     """
     config = _object(fields, "inferenceConfig")
     limit, stops = config.integer("maxTokens", None), config.strings("stopSequences", ())
-    knobs = take_knobs(config, {"temperature": "temperature", "top_p": "topP"})
+    knobs = take_sampling(config, {"temperature": "temperature", "top_p": "topP"})
     top_k = _taken(free, vendor.top_k, (int, float))
     if isinstance(top_k, int | float):
         knobs["top_k"] = top_k
@@ -288,7 +303,7 @@ def _settings(
     form = _output(output)
     thinking = _thinking(_effort(output, free, vendor), free, vendor)
     metadata = _object(fields, "requestMetadata")
-    user = metadata.text(USER, "") if isinstance(metadata.peek(USER), str) else ""
+    user = metadata.text(USER_FIELD, "") if isinstance(metadata.peek(USER_FIELD), str) else ""
     asked = Conversation(
         call.model,
         (),
@@ -316,7 +331,7 @@ def _output(config: Fields) -> Output:
     name, kept = schema.text("name", ""), schema.rest()
     more = structure.rest() | ({"jsonSchema": kept} if kept else {})
     rest = to_keep(inner.rest()) | ({"structure": more} if more else {})
-    return Output("schema", name, said, extra=KEPT.extra_of(rest))
+    return Output("schema", name, said, extra=EXTRAS.extra_of(rest))
 
 
 def _effort(output: Fields, free: dict[str, Json], vendor: Vendor) -> str:
@@ -391,9 +406,9 @@ def render_settings(conversation: Conversation, vendor: Vendor) -> dict[str, Jso
     if more := render_free_choice(conversation.tool_choice, vendor):
         free["tool_choice"] = more
     if free:
-        body[FREE] = free
+        body[ADDITIONAL_FIELDS] = free
     if conversation.user:
-        body["requestMetadata"] = {USER: conversation.user}
+        body["requestMetadata"] = {USER_FIELD: conversation.user}
     return body
 
 
@@ -426,7 +441,7 @@ def _render_output(output: Output) -> dict[str, Json]:
     if output.name:
         schema["name"] = output.name
     form: dict[str, Json] = {"type": "json_schema", "structure": {"jsonSchema": schema}}
-    return {"textFormat": KEPT.with_extra(form, output.extra)}
+    return {"textFormat": EXTRAS.with_extra(form, output.extra)}
 
 
 def _render_thinking(thinking: Thinking, vendor: Vendor) -> Json:

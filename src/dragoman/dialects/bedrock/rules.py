@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.bedrock.nodes import Vendor
 from dragoman.dialects.bedrock.shapes import REQUEST
-from dragoman.dialects.kit.shapes import flaws
-from dragoman.dialects.kit.values import Object, Placed, members, objects
+from dragoman.dialects.kit.shapes import find_mismatches
+from dragoman.dialects.kit.values import LocatedObject, Object, members, objects
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -102,7 +102,7 @@ _NAMES = {"unknown": "field.unknown", "missing": "field.required"}  # rules that
 _NAMED = frozenset({"properties", "$defs", "definitions", "patternProperties"})
 
 
-def breaches(call: Call, vendor: Vendor) -> Sequence[Breach]:
+def breaches(call: ApiRequest, vendor: Vendor) -> Sequence[Breach]:
     """Every rule of the service that the request breaks, with its place."""
     body = call.body
     if not isinstance(body, dict):
@@ -110,7 +110,7 @@ def breaches(call: Call, vendor: Vendor) -> Sequence[Breach]:
     # The model is in the path.
     found = [
         breach(_NAMES.get(flaw.kind, flaw.kind), flaw.at, flaw.detail)
-        for flaw in flaws(body, REQUEST)
+        for flaw in find_mismatches(body, REQUEST)
         if flaw.kind != "null"
     ]
     found += [*_tools(body), *_thinking(body, vendor), *_output(body)]
@@ -123,7 +123,12 @@ def breaches(call: Call, vendor: Vendor) -> Sequence[Breach]:
         return found
     for message, at in objects(messages, "messages"):
         found += _content(message, at, vendor)
-    found += [*order(messages, vendor), *_tool_config(body, messages), *_documents(messages), *_cache(body, messages)]
+    found += [
+        *check_order(messages, vendor),
+        *_tool_config(body, messages),
+        *_documents(messages),
+        *_cache(body, messages),
+    ]
     return found
 
 
@@ -249,7 +254,7 @@ def _content(message: Object, at: str, vendor: Vendor) -> Iterator[Breach]:
     for block, place in objects(content, f"{at}.content"):
         results, others = results or "toolResult" in block, others or not block.keys() & {"toolResult", "cachePoint"}
         yield from _block(block, place, vendor)
-    if vendor.results_apart and results and others:
+    if vendor.separate_results and results and others:
         detail = "Conversation blocks and tool result blocks cannot be provided in the same turn."
         yield breach("tool_result.apart", f"{at}.content", detail)
 
@@ -344,7 +349,7 @@ def _cache(body: Object, messages: Json) -> Iterator[Breach]:
 # --- how turns follow one another: who begins, who follows whom, and which results answer which calls
 
 
-def order(messages: Json, vendor: Vendor) -> Iterator[Breach]:
+def check_order(messages: Json, vendor: Vendor) -> Iterator[Breach]:
     turns = list(objects(messages, "messages"))
     if turns and turns[0][0].get("role") != "user":
         detail = "A conversation must start with a user message. Try again with one that does."
@@ -359,7 +364,7 @@ def order(messages: Json, vendor: Vendor) -> Iterator[Breach]:
         yield breach("messages.last", turns[-1][1], detail)
 
 
-def _pairing(turns: list[Placed]) -> Iterator[Breach]:
+def _pairing(turns: list[LocatedObject]) -> Iterator[Breach]:
     """Every call is answered at the start of the next turn, once; there are no more results than calls."""
     waiting: list[Json] = []
     for message, at in turns:

@@ -20,9 +20,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Decoder, World
+from dragoman.dialects.base import Decoder, Environment
 from dragoman.dialects.bedrock.blocks import SERVER_TOOL, parse_citation, parse_redacted
-from dragoman.dialects.bedrock.nodes import FAMILY, KEPT
+from dragoman.dialects.bedrock.nodes import EXTRAS, FAMILY
 from dragoman.dialects.bedrock.reply import exception_fault, malformed_fault, parse_stop, parse_usage
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
@@ -83,7 +83,7 @@ class _Open:
     __slots__ = ("block", "held", "key", "redacted", "signature")
 
     def __init__(
-        self, key: int, block: Text | Reasoning | ToolCall | None, budget: ev.Budget, held: Held | None = None
+        self, key: int, block: Text | Reasoning | ToolCall | None, budget: ev.Budget, held: PartialBlock | None = None
     ) -> None:
         self.key = key
         self.block = block  # None: announced, but its first delta must tell what it is
@@ -99,7 +99,7 @@ _TEXT, _REASONING = Text(""), Reasoning("", FAMILY)
 class BedrockDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, world: World, keys: ev.BlockKeys | None = None) -> None:
+    def __init__(self, asked: Conversation, environment: Environment, keys: ev.BlockKeys | None = None) -> None:
         self._model = asked.model
         self._keys = keys or ev.BlockKeys()
         self._open: dict[int, _Open] = {}  # by index
@@ -144,7 +144,7 @@ class BedrockDecoder(Decoder):
             raise OutOfOrder("it has come already", at="messageStart")
         self._begun = True
         fields.any("role")
-        return (ev.Started("", self._model, extra=KEPT.extra(fields)),)
+        return (ev.Started("", self._model, extra=EXTRAS.extra(fields)),)
 
     def _message_stop(self, fields: Fields) -> ev.Events:
         if self._stopped:
@@ -189,7 +189,7 @@ class BedrockDecoder(Decoder):
         use = start.peek("toolUse")
         if start.has("toolUse") and not (isinstance(use, dict) and use.get("type") == SERVER_TOOL):
             inner = start.child("toolUse")
-            call = ToolCall(inner.identifier("toolUseId"), inner.identifier("name"), extra=KEPT.extra(inner), at=at)
+            call = ToolCall(inner.identifier("toolUseId"), inner.identifier("name"), extra=EXTRAS.extra(inner), at=at)
             return self._begin(index, call)
         if start.has("text"):
             text = start.text("text", "")
@@ -212,7 +212,7 @@ class BedrockDecoder(Decoder):
         self._usable = self._usable or isinstance(block, Text | ToolCall)
         return (ev.BlockStarted(key, block, place=index),)
 
-    def _hold(self, index: int, held: Held | None) -> None:
+    def _hold(self, index: int, held: PartialBlock | None) -> None:
         """Begin a block whose kind is not known yet, or that must come whole."""
         self._used.add(index)
         self._open[index] = _Open(self._keys.fresh(), None, self._keys.budget, held)
@@ -310,7 +310,7 @@ _KINDS = ("text", "toolUse", "reasoningContent", "citation")
 # --- blocks of a stream that must come whole: what the service's own tools call, return and draw, and what is unknown
 
 
-class Held:
+class PartialBlock:
     """A block under construction: the one member that says its kind, and what has come of it."""
 
     def __init__(self, member: str, value: Json, at: str) -> None:
@@ -359,9 +359,9 @@ def _decoded(text: Json) -> Json:
         raise BadFrame(f"the input of a tool of the service is not JSON: {error}", at="contentBlockStop") from None
 
 
-def begin_held(start: Fields) -> Held | None:
+def begin_held(start: Fields) -> PartialBlock | None:
     """The block that a start announces; None if it does not say what it is: then its first delta does."""
     for member, value in start.rest().items():
         if member != "reasoningContent":
-            return Held(member, value, start.at)
+            return PartialBlock(member, value, start.at)
     return None

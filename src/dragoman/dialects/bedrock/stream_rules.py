@@ -37,7 +37,7 @@ _STARTS = ("toolUse", "toolResult", "image")
 _COUNTS = ("inputTokens", "outputTokens", "totalTokens")
 
 
-class Lint(StreamLint):
+class BedrockStreamLint(StreamLint):
     rules = RULES
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.gemini.codec import GeminiBinding, GeminiCodec, GeminiListing
-from dragoman.dialects.kit.binding import TokenCounts
+from dragoman.dialects.kit.binding import TokenCountField
 
 __all__ = ["DIALECT", "GeminiBinding", "GeminiCodec"]
 
@@ -23,7 +23,7 @@ DIALECT = Dialect(
     "gemini",
     GeminiCodec(),
     GeminiBinding(),
-    TokenCounts("totalTokens", omits_zero=True),
+    TokenCountField("totalTokens", omits_zero=True),
     GeminiListing(),
     key_header="x-goog-api-key",
 )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypeAlias, assert_never
 
-from dragoman.dialects.kit.values import Kept, Pairs, base64_bytes, json_text, render_arguments
+from dragoman.dialects.kit.values import ExtraFields, ToolCallIds, base64_bytes, json_text, render_arguments
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import WORD, to_keep
@@ -21,7 +21,7 @@ from dragoman.wire.jsonio import Json
 
 FAMILY = "gemini"
 MINTED = "~minted"  # on a call: the id is ours, the client gave none
-KEPT = Kept(FAMILY, lambda name, _: name.startswith(WORD))
+EXTRAS = ExtraFields(FAMILY, lambda name, _: name.startswith(WORD))
 Names: TypeAlias = Mapping[str, str]
 _HUMP = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -91,7 +91,7 @@ def parse_media(fields: Fields, name: str) -> Media:
         rest[OWN_DISPLAY_NAME] = True
     kind = (mime or mimetypes.guess_type(content)[0] or "" if how == "url" else mime).partition("/")[0].lower()
     return Media(
-        _MEDIA.get(kind, "document"), mime, how, content, title, extra=KEPT.extra_of(rest), at=Where(fields.at)
+        _MEDIA.get(kind, "document"), mime, how, content, title, extra=EXTRAS.extra_of(rest), at=Where(fields.at)
     )
 
 
@@ -111,7 +111,7 @@ def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
     body["data" if block.how == "base64" else "fileUri"] = block.data
     if block.name:
         body["displayName"] = block.name
-    return KEPT.with_extra({"inlineData" if block.how == "base64" else "fileData": body}, block.extra)
+    return EXTRAS.with_extra({"inlineData" if block.how == "base64" else "fileData": body}, block.extra)
 
 
 # --- results of calls, both directions: what a tool said stands inside an object here
@@ -131,7 +131,7 @@ _NOWHERE = Fields({}, "")
 _ID = "~id"  # the id as it came, where it is not that of the call
 
 
-def parse_result(fields: Fields, pairs: Pairs) -> ToolResult:
+def parse_result(fields: Fields, pairs: ToolCallIds) -> ToolResult:
     answer = fields.child("functionResponse")
     own_id, name, value = answer.text("id", ""), answer.identifier("name"), answer.any("response")
     if value is not None and not isinstance(value, dict):
@@ -144,13 +144,13 @@ def parse_result(fields: Fields, pairs: Pairs) -> ToolResult:
         rest["functionResponse"] = unknown
     if value != _usual(text, is_error):
         rest[_SHAPE] = value
-    call_id = pairs.answered(own_id, name)
+    call_id = pairs.match_result(own_id, name)
     if pairs.name_of(call_id) != name:
         rest[_NAME] = name
     if own_id != call_id:
         rest[_ID] = own_id
     at = Where(fields.at, bare=value is None)
-    return ToolResult(call_id, tuple(content), is_error, extra=KEPT.extra_of(rest), at=at)
+    return ToolResult(call_id, tuple(content), is_error, extra=EXTRAS.extra_of(rest), at=at)
 
 
 def _said(value: dict[str, Json], answer: Fields) -> tuple[str, bool]:
@@ -215,7 +215,7 @@ def _structured(text: str) -> dict[str, Json] | list[Json] | None:
 
 
 def render_result(result: ToolResult, called: ToolCall | None, blame: type[DragomanError]) -> dict[str, Json]:
-    kept = KEPT.own_fields(result.extra)
+    kept = EXTRAS.own_fields(result.extra)
     texts = [part.text for part in result.content if isinstance(part, Text)]
     if len(texts) > 1 or (texts and not isinstance(result.content[0], Text)):
         raise blame("a result has one text here, and it comes first", at=result.at.path)
@@ -223,7 +223,7 @@ def render_result(result: ToolResult, called: ToolCall | None, blame: type[Drago
     name = str(kept.get(_NAME, called.name if called else ""))
     if not name:
         raise blame("a result without its call has no name", at=result.at.path)
-    minted = called is not None and MINTED in KEPT.own_fields(called.extra)
+    minted = called is not None and MINTED in EXTRAS.own_fields(called.extra)
     call_id = kept.get(_ID, "" if minted else result.call_id)
     body: dict[str, Json] = {"id": call_id} if call_id else {}
     body["name"] = name
@@ -233,10 +233,10 @@ def render_result(result: ToolResult, called: ToolCall | None, blame: type[Drago
         if isinstance(part, Media):
             parts.append(render_media(part, blame))
         elif isinstance(part, Opaque):
-            parts.append(part.data if part.family == FAMILY else KEPT.own_data(part, blame))
+            parts.append(part.data if part.family == FAMILY else EXTRAS.own_data(part, blame))
     if parts:
         body["parts"] = parts
-    return KEPT.with_extra({"functionResponse": body}, result.extra)
+    return EXTRAS.with_extra({"functionResponse": body}, result.extra)
 
 
 def _as_it_came(kept: Mapping[str, Json], text: str, is_error: bool) -> Json:
@@ -269,7 +269,7 @@ _PART = snake_to_camel(
 # --- reading
 
 
-def parse_part(value: Json, at: str, blame: type[DragomanError], pairs: Pairs | None = None) -> Block:
+def parse_part(value: Json, at: str, blame: type[DragomanError], pairs: ToolCallIds | None = None) -> Block:
     """One part; `pairs` gives ids where a request has none. A string is a text."""
     if isinstance(value, str):
         return Text(value, at=Where(at))
@@ -277,16 +277,16 @@ def parse_part(value: Json, at: str, blame: type[DragomanError], pairs: Pairs | 
     if fields.peek("functionCall") is not None:
         return _call(fields, pairs)
     if fields.peek("functionResponse") is not None:
-        return parse_result(fields, pairs or Pairs(CALL_ID_PREFIX))
+        return parse_result(fields, pairs or ToolCallIds(CALL_ID_PREFIX))
     for name in ("inlineData", "fileData"):
         if fields.peek(name) is not None:
             return parse_media(fields, name)
     if fields.peek("text") is not None or fields.rest().keys() <= {"text", "thought", "thoughtSignature"}:
         text, thought, seal = fields.text("text", ""), fields.flag("thought", False), take_signature(fields)
         if thought:
-            return Reasoning(text, FAMILY, seal, extra=KEPT.extra(fields), at=Where(at))
-        return Text(text, seal=seal, extra=KEPT.extra(fields), at=Where(at))
-    return KEPT.opaque(
+            return Reasoning(text, FAMILY, seal, extra=EXTRAS.extra(fields), at=Where(at))
+        return Text(text, seal=seal, extra=EXTRAS.extra(fields), at=Where(at))
+    return EXTRAS.opaque(
         fields, next((name for name in fields.rest() if name not in ("thought", "thoughtSignature")), "part")
     )
 
@@ -296,7 +296,7 @@ def take_signature(fields: Fields) -> Seal | None:
     return Seal(FAMILY, signature) if signature else None
 
 
-def _call(fields: Fields, pairs: Pairs | None) -> ToolCall:
+def _call(fields: Fields, pairs: ToolCallIds | None) -> ToolCall:
     call = fields.child("functionCall")
     own_id, name, value = call.maybe_identifier("id"), call.identifier("name"), call.any("args")
     if value is not None and not isinstance(value, dict):
@@ -306,10 +306,10 @@ def _call(fields: Fields, pairs: Pairs | None) -> ToolCall:
     rest = to_keep(fields.rest())
     if unknown := call.rest():
         rest["functionCall"] = unknown
-    call_id = pairs.called(own_id, name) if pairs else own_id
+    call_id = pairs.add_call(own_id, name) if pairs else own_id
     if pairs and not own_id:
         rest[MINTED] = True
-    return ToolCall(call_id, name, arguments, seal=seal, extra=KEPT.extra_of(rest), at=Where(fields.at))
+    return ToolCall(call_id, name, arguments, seal=seal, extra=EXTRAS.extra_of(rest), at=Where(fields.at))
 
 
 # --- rendering
@@ -321,7 +321,7 @@ def render_part(
     """One part; `called` is the call that a result answers. `blame` is raised for what has no place."""
     if isinstance(block, ToolResult):
         return render_result(block, called, blame)
-    return KEPT.with_extra(_bare(block, blame), block.extra)
+    return EXTRAS.with_extra(_bare(block, blame), block.extra)
 
 
 def _bare(block: Text | Reasoning | Media | ToolCall | Opaque, blame: type[DragomanError]) -> dict[str, Json]:
@@ -331,13 +331,15 @@ def _bare(block: Text | Reasoning | Media | ToolCall | Opaque, blame: type[Drago
         case Reasoning():
             return {"text": block.text, "thought": True, **render_signature(block.seal)}
         case ToolCall():
-            call: dict[str, Json] = {"id": block.id} if block.id and MINTED not in KEPT.own_fields(block.extra) else {}
+            call: dict[str, Json] = (
+                {"id": block.id} if block.id and MINTED not in EXTRAS.own_fields(block.extra) else {}
+            )
             call |= {"name": block.name, "args": render_arguments(block, blame)}
             return {"functionCall": call, **render_signature(block.seal)}
         case Media():
             return render_media(block, blame)
         case Opaque():
-            return KEPT.own_data(block, blame)
+            return EXTRAS.own_data(block, blame)
     assert_never(block)
 
 

@@ -10,11 +10,11 @@ from urllib.parse import quote, unquote
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Call, Model, Operation, in_cache_order
+from dragoman.dialects.base import ApiRequest, ListedModel, Operation, in_cache_order
 from dragoman.dialects.gemini import reply, request, rules
 from dragoman.dialects.gemini.blocks import (
+    EXTRAS,
     FAMILY,
-    KEPT,
     OWN_DISPLAY_NAME,
     is_before_gemini_3,
     read_object,
@@ -25,8 +25,8 @@ from dragoman.dialects.gemini.reply import status_of
 from dragoman.dialects.gemini.request import SAMPLING_FIELDS
 from dragoman.dialects.gemini.rules import RULES
 from dragoman.dialects.gemini.stream import GeminiDecoder, GeminiFrameDecoder
-from dragoman.dialects.kit.binding import EVENTS, JSON, json_post
-from dragoman.dialects.kit.faults import refusal
+from dragoman.dialects.kit.binding import EVENT_STREAM, JSON, json_post
+from dragoman.dialects.kit.faults import error_response
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.blocks import Block, Media, Seal, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Alphabet, Capabilities, Trait, traits
@@ -157,7 +157,7 @@ class FillMediaTypes(EachMessage):
             )
             notes.added("gemini.media.type", block.at.path, f"its type must be told; it is said to be {mime}")
             block = structs.replace(block, mime=mime)
-        if block.name and OWN_DISPLAY_NAME not in KEPT.own_fields(block.extra):
+        if block.name and OWN_DISPLAY_NAME not in EXTRAS.own_fields(block.extra):
             notes.dropped("gemini.media.name", block.at.path, f"its name {block.name!r} has no place")
             block = structs.replace(block, name="")
         return block
@@ -257,7 +257,7 @@ class GeminiCodec(Struct, frozen=True):
     render_fault = staticmethod(reply.render_fault)
     breaches = staticmethod(rules.breaches)
     stream_breaches = staticmethod(rules.GeminiStreamLint.breaches)
-    rules = staticmethod(RULES.declared)
+    rules = staticmethod(RULES.all_rules)
 
 
 # --- path, headers and framing: POST /v1beta/models/{model}:{method}, server-sent events or one array
@@ -279,13 +279,13 @@ _COUNT = snake_to_camel("generateContentRequest")
 class GeminiBinding(Struct, frozen=True):
     prefix: str = "/v1beta"
 
-    def match(self, request: HttpRequest) -> Call | None:
+    def match(self, request: HttpRequest) -> ApiRequest | None:
         path = unquote(request.path)
         if request.method == "GET":
             listed = _LIST.match(path)
             if listed is None or (listed[1] == _SHARED and not any(map(request.header, _HEADERS))):
                 return None
-            return Call("models", model_in(listed[2] or ""), False, None)
+            return ApiRequest("models", model_in(listed[2] or ""), False, None)
         found = _CALL.match(path)
         if request.method != "POST" or found is None:
             return None
@@ -295,17 +295,17 @@ class GeminiBinding(Struct, frozen=True):
             body = read_object(
                 fields.rest(), "", MalformedRequest, _COUNT
             )  # it holds a whole request, or contents alone
-            return Call("count", model, False, (body.maybe_child("generateContentRequest") or body).rest())
+            return ApiRequest("count", model, False, (body.maybe_child("generateContentRequest") or body).rest())
         stream = method.startswith("stream")
         hints = {"alt": JSON_ARRAY} if stream and request.parameter("alt") != "sse" else {}
-        return Call("generate", model, stream, fields.rest(), hints)
+        return ApiRequest("generate", model, stream, fields.rest(), hints)
 
-    def unwrap(self, body: Json) -> Call:
+    def unwrap(self, body: Json) -> ApiRequest:
         """The call in a bare body, which may name its model."""
         fields = Fields(body)
-        return Call("generate", model_in(fields.text("model", "") or ""), False, fields.rest())
+        return ApiRequest("generate", model_in(fields.text("model", "") or ""), False, fields.rest())
 
-    def wrap(self, call: Call) -> HttpRequest:
+    def wrap(self, call: ApiRequest) -> HttpRequest:
         name = quote(path_name(call.model), safe="", errors="surrogatepass")
         path = f"{self.prefix}/models/{name}" if name else f"{self.prefix}/models"
         if call.operation == "models":
@@ -319,12 +319,12 @@ class GeminiBinding(Struct, frozen=True):
             return json_post(f"{path}:generateContent", body)
         if call.hints.get("alt") == JSON_ARRAY:
             return json_post(f"{path}:streamGenerateContent", body)
-        return json_post(f"{path}:streamGenerateContent", body, EVENTS, query="alt=sse")
+        return json_post(f"{path}:streamGenerateContent", body, EVENT_STREAM, query="alt=sse")
 
-    def frames(self) -> FrameDecoder:
+    def frame_decoder(self) -> FrameDecoder:
         return GeminiFrameDecoder()
 
-    def frame(self, payload: Payload) -> bytes:
+    def encode_frame(self, payload: Payload) -> bytes:
         if payload.kind == ARRAY_ITEM:
             return payload.data
         if payload.error:
@@ -334,8 +334,8 @@ class GeminiBinding(Struct, frozen=True):
             return encode_sse(b"", payload.data) + payload.data + b"\n"
         return encode_payload(payload)
 
-    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
-        return refusal(fault, status_of(fault), body)
+    def error_response(self, fault: Fault, body: bytes) -> HttpResponse:
+        return error_response(fault, status_of(fault), body)
 
 
 def model_in(name: str) -> str:
@@ -346,7 +346,7 @@ def model_in(name: str) -> str:
 
 
 class GeminiListing:
-    def entry(self, model: Model) -> dict[str, Json]:
+    def entry(self, model: ListedModel) -> dict[str, Json]:
         return {
             "name": f"models/{model.name}",
             "displayName": model.name,
@@ -355,5 +355,5 @@ class GeminiListing:
             "supportedGenerationMethods": ["generateContent", "countTokens"],
         }
 
-    def list_of(self, entries: list[Json]) -> Json:
+    def render_list(self, entries: list[Json]) -> Json:
         return {"models": entries}

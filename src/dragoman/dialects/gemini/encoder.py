@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from dragoman.dialects.base import Encoder, World
-from dragoman.dialects.gemini.blocks import FAMILY, KEPT, render_part, render_signature
+from dragoman.dialects.base import Encoder, Environment
+from dragoman.dialects.gemini.blocks import EXTRAS, FAMILY, render_part, render_signature
 from dragoman.dialects.gemini.reply import (
     render_block_feedback,
     render_fault,
@@ -40,11 +40,11 @@ _EMPTY: Json = {"role": "model", "parts": [{"text": ""}]}
 class GeminiEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
-    def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
+    def __init__(self, asked: Conversation, environment: Environment, budget: ev.Budget | None = None) -> None:
         self._budget = budget or ev.Budget()
         self._model = asked.model
-        self._world = world
-        self._array = KEPT.own_fields(asked.hints).get("alt") == JSON_ARRAY
+        self._world = environment
+        self._array = EXTRAS.own_fields(asked.hints).get("alt") == JSON_ARRAY
         self._items = 0
         self._tail = b"}"
         self._first: dict[str, Json] = {}  # what only the first frame says
@@ -135,7 +135,7 @@ class GeminiEncoder(Encoder):
             "responseId": event.id or self._world.new_id("resp_"),
         }
         self._tail = b"," + jsonio.encode(envelope)[1:]
-        self._first = KEPT.with_extra({}, event.extra)
+        self._first = EXTRAS.with_extra({}, event.extra)
 
     def _block(self, event: ev.BlockStarted) -> Iterable[Payload]:
         key, block = event.key, event.block
@@ -149,7 +149,7 @@ class GeminiEncoder(Encoder):
             case Text() | Reasoning():
                 if isinstance(block, Reasoning):
                     self._thinks.add(key)
-                if block.text or KEPT.with_extra({}, block.extra):
+                if block.text or EXTRAS.with_extra({}, block.extra):
                     yield self._part(key, jsonio.encode(render_part(block, LocalMisuse)))
 
     def _ended(self, key: int) -> Iterable[Payload]:
@@ -227,7 +227,7 @@ class GeminiEncoder(Encoder):
 
 def _whole_call(call: ToolCall) -> bytes:
     value = render_arguments(call, LocalMisuse)
-    extra = KEPT.with_extra({**render_signature(call.seal)}, call.extra)
+    extra = EXTRAS.with_extra({**render_signature(call.seal)}, call.extra)
     inner = extra.pop("functionCall", None)
     if isinstance(inner, dict):
         return jsonio.encode({"functionCall": {"id": call.id, "name": call.name, "args": value, **inner}, **extra})

@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import World
-from dragoman.dialects.gemini.blocks import FAMILY, KEPT, parse_part, read_object, render_part, snake_to_camel
-from dragoman.dialects.kit.faults import FaultTable, unreadable
-from dragoman.dialects.kit.settings import guards_depth
+from dragoman.dialects.base import Environment
+from dragoman.dialects.gemini.blocks import EXTRAS, FAMILY, parse_part, read_object, render_part, snake_to_camel
+from dragoman.dialects.kit.faults import FaultTable, unreadable_message
+from dragoman.dialects.kit.settings import guard_depth
 from dragoman.dialects.kit.values import decoded, items, members, objects, text
 from dragoman.errors import BadFrame, Fault, Kind, LocalMisuse, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Opaque, Reasoning, Source, Text, ToolCall
@@ -76,7 +76,7 @@ def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fau
     if isinstance(body, dict):
         fault = fault_of(body, response.status)
     else:
-        fault = Fault(_TABLE.by_status(response.status), unreadable(response), response.status)
+        fault = Fault(_TABLE.by_status(response.status), unreadable_message(response), response.status)
     return structs.replace(fault, retry_after=fault.retry_after or response.retry_after)
 
 
@@ -93,7 +93,7 @@ def fault_of(body: dict[str, Json], status: int | None = None) -> Fault:
         message = f"the upstream refused ({name or status or 'no reason given'})"
     if kind == "invalid" and any(words in message.lower() for words in _CONTEXT_WORDS):
         kind = "context_full"
-    return Fault(kind, message, status or _TABLE.usual_status(kind), _wait(details), _field(details), name)
+    return Fault(kind, message, status or _TABLE.default_status(kind), _wait(details), _field(details), name)
 
 
 def _kind(name: str, status: int | None, details: list[dict[str, Json]]) -> Kind:
@@ -162,7 +162,7 @@ UNSPECIFIED = ("", "FINISH_REASON_UNSPECIFIED")
 # --- reading
 
 
-@guards_depth(BadFrame, "the reply is nested too deeply")
+@guard_depth(BadFrame, "the reply is nested too deeply")
 def parse_reply(body: bytes, asked: Conversation) -> Reply:
     """Read a whole reply. Raises UpstreamViolation, or UpstreamFault if it is an error after all."""
     fields, arguments = read_response(body), raw_arguments(body)
@@ -180,7 +180,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
         fields.text("modelVersion", "") or asked.model,
         tuple(choice for _, choice in choices),
         parse_usage(usage),
-        extra=KEPT.extra(fields),
+        extra=EXTRAS.extra(fields),
     )
 
 
@@ -231,7 +231,7 @@ def parse_block_reason(fields: Fields) -> Stop | None:
     if not feedback.text("blockReason", ""):
         return None
     fields.any("promptFeedback")
-    return Stop(Why.REFUSAL, extra=KEPT.extra_of({"promptFeedback": value}))
+    return Stop(Why.REFUSAL, extra=EXTRAS.extra_of({"promptFeedback": value}))
 
 
 def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
@@ -270,7 +270,7 @@ def parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
     told = {name: rest[name] for name in FIELDS if name in rest} if parse_sources(rest) else {}
     if told:  # the text has them as citations, for those who know no candidates
         kept["~sources"], rest = told, {name: value for name, value in rest.items() if name not in told}
-    return Stop(why, None, KEPT.extra_of(kept | ({"candidate": rest} if rest else {})))
+    return Stop(why, None, EXTRAS.extra_of(kept | ({"candidate": rest} if rest else {})))
 
 
 def check_readable(candidate: Candidate, *, has_content: bool) -> None:
@@ -347,7 +347,7 @@ def _as_written(call: ToolCall, text: str | None) -> ToolCall:
 # --- rendering
 
 
-def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
+def render_reply(reply: Reply, asked: Conversation, environment: Environment) -> bytes:
     """Say a whole reply."""
     body: dict[str, Json] = {}
     if len(reply.choices) == 1 and (feedback := render_block_feedback(reply.choices[0].stop, reply.choices[0].blocks)):
@@ -357,13 +357,13 @@ def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
     if reply.usage is not None:
         body["usageMetadata"] = render_usage(reply.usage)
     body["modelVersion"] = reply.model or asked.model
-    body["responseId"] = reply.id or world.new_id("resp_")
-    return jsonio.encode(KEPT.with_extra(body, reply.extra))
+    body["responseId"] = reply.id or environment.new_id("resp_")
+    return jsonio.encode(EXTRAS.with_extra(body, reply.extra))
 
 
 def render_block_feedback(stop: Stop, blocks: object) -> dict[str, Json]:
     """What stands in the place of candidates where the prompt itself was refused."""
-    feedback = KEPT.own_fields(stop.extra).get("promptFeedback")
+    feedback = EXTRAS.own_fields(stop.extra).get("promptFeedback")
     return {"promptFeedback": feedback} if feedback is not None and not blocks else {}
 
 
@@ -375,7 +375,7 @@ def _render_choice(choice: Choice, index: int) -> Json:
 
 
 def render_stop(stop: Stop) -> dict[str, Json]:
-    kept = KEPT.own_fields(stop.extra)
+    kept = EXTRAS.own_fields(stop.extra)
     own, rest, sources = map(kept.get, ("finishReason", "candidate", "~sources"))
     reason = own if isinstance(own, str) and own else _USUAL.get(stop.why, _USUALLY)
     fields = {"finishReason": reason, **(rest if isinstance(rest, dict) else {})}
@@ -409,12 +409,12 @@ def parse_usage(value: Json) -> Usage | None:
     rest = to_keep(told)
     if tools := min(tools, LARGEST - prompt):
         rest[_TOOLS] = tools
-    extra = KEPT.extra_of(rest, _COUNTED)
+    extra = EXTRAS.extra_of(rest, _COUNTED)
     return inclusive_usage(prompt + tools, output, min(cached, prompt), 0, thoughts, extra=extra)
 
 
 def render_usage(usage: Usage) -> dict[str, Json]:
-    kept = KEPT.own_fields(usage.extra).get(_TOOLS)
+    kept = EXTRAS.own_fields(usage.extra).get(_TOOLS)
     tools = kept if type(kept) is int else 0
     prompt = max(usage.input - tools, 0) + usage.cache_read + usage.cache_write
     answer = max(usage.output - usage.reasoning, 0)
@@ -424,7 +424,7 @@ def render_usage(usage: Usage) -> dict[str, Json]:
     if usage.reasoning:
         body["thoughtsTokenCount"] = usage.reasoning
     body["totalTokenCount"] = prompt + tools + answer + usage.reasoning
-    return KEPT.with_extra(body, usage.extra)
+    return EXTRAS.with_extra(body, usage.extra)
 
 
 # --- sources of an answer: `groundingMetadata` and `citationMetadata` of a candidate

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.gemini.blocks import (
     CALL_ID_PREFIX,
+    EXTRAS,
     FAMILY,
-    KEPT,
     parse_part,
     read_object,
     render_part,
@@ -18,8 +18,8 @@ from dragoman.dialects.gemini.blocks import (
     take_object,
 )
 from dragoman.dialects.gemini.tools import json_schema, parse_choice, parse_tools, render_choice, render_tools
-from dragoman.dialects.kit.settings import guards_depth, take_choices, take_knobs, take_limit, take_stops
-from dragoman.dialects.kit.values import Pairs
+from dragoman.dialects.kit.settings import guard_depth, take_choices, take_max_tokens, take_sampling, take_stops
+from dragoman.dialects.kit.values import ToolCallIds
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Held, Message, Output, Role, Thinking, canonical, to_keep
@@ -44,8 +44,8 @@ _ROLES: dict[str, Role] = {
 # --- reading
 
 
-@guards_depth(MalformedRequest)
-def parse_request(call: Call) -> Conversation:
+@guard_depth(MalformedRequest)
+def parse_request(call: ApiRequest) -> Conversation:
     """Read a request. Raises MalformedRequest, naming the place."""
     fields = read_object(call.body, "", MalformedRequest, _BODY)
     fields.any("model")
@@ -68,20 +68,20 @@ def parse_request(call: Call) -> Conversation:
         tool_choice=choice,
         hints=Extra(FAMILY, hints, frozenset(hints)) if hints else None,
         held=held,
-        extra=KEPT.extra_of({**to_keep(fields.rest()), **kept}, spelling),
+        extra=EXTRAS.extra_of({**to_keep(fields.rest()), **kept}, spelling),
     )
     return canonical(conversation)
 
 
 def _messages(value: Json) -> Iterable[Message]:
-    pairs = Pairs(CALL_ID_PREFIX)
+    pairs = ToolCallIds(CALL_ID_PREFIX)
     items = value if isinstance(value, list) else [] if value is None else [value]
     at = "contents[{}]" if isinstance(value, list) else "contents"
     for index, item in enumerate(items):
         yield _message(item, at.format(index), pairs)
 
 
-def _message(item: Json, at: str, pairs: Pairs) -> Message:
+def _message(item: Json, at: str, pairs: ToolCallIds) -> Message:
     if isinstance(item, str):
         return Message("user", (Text(item, at=Where(at)),), at=Where(at))
     fields = Fields(item, at)
@@ -93,10 +93,10 @@ def _message(item: Json, at: str, pairs: Pairs) -> Message:
         fields.fail("parts", "a call is the model's, not the user's")
     if role != "user" and any(isinstance(block, ToolResult) for block in blocks):
         fields.fail("parts", "a result is the user's")
-    return Message(role, blocks, extra=KEPT.extra(fields), at=Where(at))
+    return Message(role, blocks, extra=EXTRAS.extra(fields), at=Where(at))
 
 
-def _parts(fields: Fields, pairs: Pairs) -> tuple[Block, ...]:
+def _parts(fields: Fields, pairs: ToolCallIds) -> tuple[Block, ...]:
     value = fields.any("parts")
     items = value if isinstance(value, list) else [] if value is None else [value]
     path = fields.path("parts")
@@ -138,7 +138,7 @@ def _system(value: Json, kept: dict[str, Json]) -> tuple[Text, ...]:
     if isinstance(value, str | list):
         value = {"parts": value}
     fields = Fields(value, "systemInstruction")
-    texts = tuple(map(_system_text, _parts(fields, Pairs(CALL_ID_PREFIX))))
+    texts = tuple(map(_system_text, _parts(fields, ToolCallIds(CALL_ID_PREFIX))))
     if rest := fields.rest():
         kept["systemInstruction"] = rest
     return texts
@@ -150,14 +150,14 @@ def _system_text(block: Block) -> Text:
         return block
     if isinstance(block, ToolResult | ToolCall):
         raise MalformedRequest("a system prompt holds no calls", at=block.at.path)
-    return Text("", extra=KEPT.extra_of({"part": render_part(block)}), at=block.at)
+    return Text("", extra=EXTRAS.extra_of({"part": render_part(block)}), at=block.at)
 
 
 # --- rendering
 
 
-@guards_depth(Unrepresentable)
-def render_request(conversation: Conversation) -> Call:
+@guard_depth(Unrepresentable)
+def render_request(conversation: Conversation) -> ApiRequest:
     """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
     if conversation.previous is not None:
         raise Unrepresentable("no conversation is kept here to go on with", at="previous_response_id")
@@ -172,11 +172,11 @@ def render_request(conversation: Conversation) -> Call:
         body["tools"] = render_tools(conversation.tools)
     body |= render_choice(conversation.tool_choice)
     body |= render_settings(conversation)
-    return Call("generate", conversation.model, conversation.stream, KEPT.with_extra(body, conversation.extra))
+    return ApiRequest("generate", conversation.model, conversation.stream, EXTRAS.with_extra(body, conversation.extra))
 
 
 def _render_system(text: Text) -> Json:
-    part = KEPT.own_fields(text.extra).get("part")
+    part = EXTRAS.own_fields(text.extra).get("part")
     return dict(part) if not text.text and isinstance(part, dict) else render_part(text)
 
 
@@ -192,7 +192,7 @@ def _render_contents(messages: Sequence[Message]) -> list[Json]:
             for block in message.blocks
         ]
         role = "model" if message.role == "assistant" else "user"
-        contents.append(KEPT.with_extra({"role": role, "parts": parts}, message.extra))
+        contents.append(EXTRAS.with_extra({"role": role, "parts": parts}, message.extra))
     return contents
 
 
@@ -223,14 +223,14 @@ _SHAPE = "~schema"  # the schema as it came, in OpenAPI's spelling
 _DYNAMIC = -1
 
 
-def _settings(call: Call, fields: Fields) -> tuple[Conversation, dict[str, Json]]:
+def _settings(call: ApiRequest, fields: Fields) -> tuple[Conversation, dict[str, Json]]:
     """What a request's configuration says, as a conversation without messages, and what no other family knows of it."""
     config = take_object(fields, "generationConfig", CONFIG) or Fields({}, "generationConfig")
     asked = Conversation(
         call.model,
         (),
-        knobs=take_knobs(config, SAMPLING_FIELDS),
-        max_tokens=take_limit(config, "maxOutputTokens"),
+        knobs=take_sampling(config, SAMPLING_FIELDS),
+        max_tokens=take_max_tokens(config, "maxOutputTokens"),
         stop=take_stops(config, "stopSequences"),
         choices=take_choices(config, "candidateCount"),
         output=_output(config),
@@ -264,7 +264,7 @@ def _output(config: Fields) -> Output:
     if not isinstance(schema, dict):
         config.fail("responseSchema" if kept else "responseJsonSchema", "expected an object")
     config.any("responseJsonSchema")
-    return Output("schema", schema=schema, extra=KEPT.extra_of(kept))
+    return Output("schema", schema=schema, extra=EXTRAS.extra_of(kept))
 
 
 def _thinking(config: Fields) -> tuple[Thinking, dict[str, Json]]:
@@ -314,12 +314,12 @@ def _render_output(output: Output) -> dict[str, Json]:
         return {}
     body: dict[str, Json] = {"responseMimeType": _JSON}
     if output.kind == "schema":
-        shape = KEPT.own_fields(output.extra).get(_SHAPE)
+        shape = EXTRAS.own_fields(output.extra).get(_SHAPE)
         if shape is not None and json_schema(shape) == output.schema:
             body["responseSchema"] = shape
         else:
             body["responseJsonSchema"] = {**(output.schema or {})}
-    return KEPT.with_extra(body, output.extra)
+    return EXTRAS.with_extra(body, output.extra)
 
 
 def _render_thinking(thinking: Thinking) -> dict[str, Json]:

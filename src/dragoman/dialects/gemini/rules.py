@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.gemini.blocks import is_before_gemini_3
 from dragoman.dialects.kit.lint import StreamLint
-from dragoman.dialects.kit.values import Object, Placed, decoded, members, objects
+from dragoman.dialects.kit.values import LocatedObject, Object, decoded, members, objects
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
@@ -78,7 +78,7 @@ _FREE = frozenset({"args", "response", "parameters", "parametersJsonSchema", "re
 _ASYNCHRONOUS = ("willContinue", "scheduling")  # on a result: there may be more of them than calls
 
 
-def breaches(call: Call) -> Sequence[Breach]:
+def breaches(call: ApiRequest) -> Sequence[Breach]:
     """Every rule of the service that the request breaks, with its place, in camelCase.
 
     The service takes names in snake_case too, and a single object where the API has an array.
@@ -99,7 +99,7 @@ def breaches(call: Call) -> Sequence[Breach]:
     return found
 
 
-def _objects(value: Json, at: str) -> Iterator[Placed]:
+def _objects(value: Json, at: str) -> Iterator[LocatedObject]:
     """The objects of an array, with their places; an object that stands for an array of one."""
     if isinstance(value, dict):
         yield value, at
@@ -170,7 +170,7 @@ def _count(content: Object, kind: str, *, absent: bool = False) -> int:
     return sum((kind in part) != absent for part, _ in _objects(content.get("parts"), ""))
 
 
-def _order(contents: Sequence[Placed], *, continues: bool) -> Iterator[Breach]:
+def _order(contents: Sequence[LocatedObject], *, continues: bool) -> Iterator[Breach]:
     """A user's turn first and last, calls after a user's turn, and as many results as there were calls, right after.
 
     Cached content may hold the calls that the first turn answers.
@@ -198,7 +198,7 @@ def _is_asynchronous(turn: Object) -> bool:
     )
 
 
-def _turns(contents: Sequence[Placed]) -> Iterator[Placed]:
+def _turns(contents: Sequence[LocatedObject]) -> Iterator[LocatedObject]:
     """Contents of one role in a row as one."""
     turn: Object = {}
     place = ""
@@ -218,7 +218,7 @@ def _turns(contents: Sequence[Placed]) -> Iterator[Placed]:
         yield turn, place
 
 
-def _signatures(contents: Sequence[Placed]) -> Iterator[Breach]:
+def _signatures(contents: Sequence[LocatedObject]) -> Iterator[Breach]:
     """Only the current turn is checked: from the last content of the user that is more than results."""
     turns = list(_turns(contents))
     asked = [

@@ -14,10 +14,10 @@ from typing import Any
 
 from msgspec import structs
 
-from dragoman.dialects.base import Decoder, World
+from dragoman.dialects.base import Decoder, Environment
 from dragoman.dialects.gemini import reply
-from dragoman.dialects.gemini.blocks import FAMILY, KEPT, parse_part, snake_to_camel
-from dragoman.dialects.kit.pieces import Pieces
+from dragoman.dialects.gemini.blocks import EXTRAS, FAMILY, parse_part, snake_to_camel
+from dragoman.dialects.kit.streams import BlockEventBuilder
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated, UpstreamFault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, ToolCall, ToolResult
@@ -30,7 +30,7 @@ from dragoman.wire.sse import MAX_FRAME, FrameTooLong, SseDecoder
 _SILENT = (b"", b"null")
 
 
-class _Choice(Pieces):
+class _Choice(BlockEventBuilder):
     """One candidate under way."""
 
     def __init__(self, index: int, keys: ev.BlockKeys) -> None:
@@ -44,7 +44,7 @@ class _Choice(Pieces):
 class GeminiDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, world: World, keys: ev.BlockKeys | None = None) -> None:
+    def __init__(self, asked: Conversation, environment: Environment, keys: ev.BlockKeys | None = None) -> None:
         self._model = asked.model
         self._keys = keys or ev.BlockKeys()
         self._choices: dict[int, _Choice] = {}
@@ -105,7 +105,7 @@ class GeminiDecoder(Decoder):
         rest = fields.rest()
         if not self._begun:
             self._begun = True
-            events.append(ev.Started(response_id, model or self._model, extra=KEPT.extra_of(to_keep(rest))))
+            events.append(ev.Started(response_id, model or self._model, extra=EXTRAS.extra_of(to_keep(rest))))
             news = rest
         elif news := {name: value for name, value in rest.items() if self._told.get(name) != value}:
             events.append(ev.OpaqueEvent(FAMILY, "response", news))
@@ -135,10 +135,10 @@ class GeminiDecoder(Decoder):
                 events.append(ev.OpaqueEvent(FAMILY, "candidate", {"index": choice.choice, "fields": rest}))
             return
         reply.check_readable(candidate, has_content=choice.has_content)
-        stop = reply.parse_stop(candidate.reason, rest, called=choice.called)
+        stop = reply.parse_stop(candidate.reason, rest, called=choice.has_calls)
         if choice.partial is not None:
             self._cut(choice, choice.partial, stop, candidate.at, events)
-        if choice.is_open and not choice.thinks:
+        if choice.is_open and not choice.is_reasoning:
             events += [ev.Cited(choice.key, source) for source in choice.sources]
         choice.end(events)
         choice.stopped = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.dialects.gemini.blocks import FAMILY, KEPT, read_object, snake_to_camel, take_items, take_object
+from dragoman.dialects.gemini.blocks import EXTRAS, FAMILY, read_object, snake_to_camel, take_items, take_object
 from dragoman.dialects.kit.values import NO_PARAMETERS, tool_body
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Where
@@ -51,7 +51,7 @@ def _function(fields: Fields) -> ToolSpec:
                 fields.fail("parameters", "expected an object")
             schema = converted
     at = Where(fields.at, bare=given is None and older is None)
-    return ToolSpec(name, description, schema, extra=KEPT.extra_of(to_keep(fields.rest()) | shape), at=at)
+    return ToolSpec(name, description, schema, extra=EXTRAS.extra_of(to_keep(fields.rest()) | shape), at=at)
 
 
 _MODES = {"AUTO": "auto", "ANY": "any", "NONE": "none", "VALIDATED": "auto"}
@@ -94,7 +94,7 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
     for tool in tools:
         if isinstance(tool, Opaque):
             functions = []
-            bodies.append(KEPT.own_data(tool, Unrepresentable))
+            bodies.append(EXTRAS.own_data(tool, Unrepresentable))
             continue
         if not functions:
             bodies.append({"functionDeclarations": functions})
@@ -104,12 +104,12 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
 
 def _render_function(tool: ToolSpec) -> Json:
     body = tool_body(tool)
-    shape = KEPT.own_fields(tool.extra).get(_SHAPE)
+    shape = EXTRAS.own_fields(tool.extra).get(_SHAPE)
     if shape is not None and json_schema(shape) == tool.schema:
         body["parameters"] = shape
     elif tool.schema != NO_PARAMETERS:  # an object without properties is refused; no parameters are fine
         body["parametersJsonSchema"] = {**(tool.schema or {})}
-    return KEPT.with_extra(body, tool.extra)
+    return EXTRAS.with_extra(body, tool.extra)
 
 
 def render_choice(choice: ToolChoice) -> dict[str, Json]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Call, Model, World
+from dragoman.dialects.base import ApiRequest, Environment, ListedModel
 from dragoman.dialects.kiro import encoder, faults, request_parser, rules, stream_rules
 from dragoman.dialects.kiro.encoder import KiroEncoder
 from dragoman.dialects.kiro.faults import status_of, type_of
@@ -34,7 +34,7 @@ from dragoman.dialects.kiro.quirks.turns import BuildHistory, FlattenResults
 from dragoman.dialects.kiro.request import CONVERSATION_STATE, FAMILY, USER_MESSAGE, render_request, set_model_names
 from dragoman.dialects.kiro.rules import RULES
 from dragoman.dialects.kiro.stream import KiroDecoder
-from dragoman.dialects.kit.faults import refusal
+from dragoman.dialects.kit.faults import error_response
 from dragoman.dialects.kit.values import members
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import Fault, LocalMisuse, MalformedRequest
@@ -158,7 +158,7 @@ class KiroCodec(Struct, frozen=True):
             *((DropRepeatedText(),) if self.drop_repeats else ()),
         )
 
-    def parse_request(self, call: Call) -> Conversation:
+    def parse_request(self, call: ApiRequest) -> Conversation:
         return request_parser.parse_request(request_parser.with_json_turns(call), self)
 
     render_request = render_request
@@ -166,14 +166,14 @@ class KiroCodec(Struct, frozen=True):
     def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
         return encoder.parse_reply(body, asked, self)
 
-    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
-        return encoder.render_reply(reply_, asked, world, self)
+    def render_reply(self, reply_: Reply, asked: Conversation, environment: Environment) -> bytes:
+        return encoder.render_reply(reply_, asked, environment, self)
 
-    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> KiroDecoder:
-        return KiroDecoder(asked, world, self, keys)
+    def decoder(self, asked: Conversation, environment: Environment, keys: BlockKeys | None = None) -> KiroDecoder:
+        return KiroDecoder(asked, environment, self, keys)
 
-    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> KiroEncoder:
-        return KiroEncoder(asked, world, self, budget)
+    def encoder(self, asked: Conversation, environment: Environment, budget: Budget | None = None) -> KiroEncoder:
+        return KiroEncoder(asked, environment, self, budget)
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         """What a refusal says; with the conversation that was sent, one that is too long says how long."""
@@ -181,11 +181,11 @@ class KiroCodec(Struct, frozen=True):
 
     render_fault = staticmethod(faults.render_fault)
 
-    def breaches(self, call: Call) -> Sequence[Breach]:
+    def breaches(self, call: ApiRequest) -> Sequence[Breach]:
         return rules.breaches(request_parser.with_json_turns(call))
 
     stream_breaches = staticmethod(stream_rules.KiroStreamLint.breaches)
-    rules = staticmethod(RULES.declared)
+    rules = staticmethod(RULES.all_rules)
 
 
 # --- Path, headers and framing of both wire protocols (facts 1.1): a REST path, or `x-amz-target` on the root
@@ -203,19 +203,19 @@ _COMMON: Headers = (("accept", EVENT_STREAM), ("x-amzn-codewhisperer-optout", "t
 class KiroBinding(Struct, frozen=True):
     """Sends the REST form; takes either."""
 
-    def match(self, request: HttpRequest) -> Call | None:
+    def match(self, request: HttpRequest) -> ApiRequest | None:
         path = request.path.rstrip("/")
         if request.method == "GET" and path == _MODELS:
-            return Call("models", "", False, None)
+            return ApiRequest("models", "", False, None)
         targeted = not path and request.header("x-amz-target").endswith(_OPERATION)
         if request.method != "POST" or (path != _PATH and not targeted):
             return None
         return _call(Fields.of(request), request.header(_MODE))
 
-    def unwrap(self, body: Json) -> Call:
+    def unwrap(self, body: Json) -> ApiRequest:
         return _call(Fields(body), "")
 
-    def wrap(self, call: Call) -> HttpRequest:
+    def wrap(self, call: ApiRequest) -> HttpRequest:
         if call.operation == "models":
             return HttpRequest("GET", _MODELS, "origin=AI_EDITOR", (("accept", "application/json"),))
         body = set_model_names(members(call.body), call.model, named=True) if call.model else call.body
@@ -227,20 +227,20 @@ class KiroBinding(Struct, frozen=True):
         headers = (("content-type", "application/json"), *_COMMON, (_MODE, mode))
         return HttpRequest("POST", _PATH, headers=headers, body=data)
 
-    def frames(self) -> FrameDecoder:
+    def frame_decoder(self) -> FrameDecoder:
         return EventStreamDecoder()
 
-    def frame(self, payload: Payload) -> bytes:
+    def encode_frame(self, payload: Payload) -> bytes:
         return encode_event(payload.kind, payload.data, error=payload.error)
 
-    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
-        return refusal(fault, status_of(fault), body, ("x-amzn-errortype", type_of(fault)))
+    def error_response(self, fault: Fault, body: bytes) -> HttpResponse:
+        return error_response(fault, status_of(fault), body, ("x-amzn-errortype", type_of(fault)))
 
 
 class KiroTargetBinding(KiroBinding, frozen=True):
     """Sends the form of the command-line clients: the operation in a header, the agent mode in the body."""
 
-    def wrap(self, call: Call) -> HttpRequest:
+    def wrap(self, call: ApiRequest) -> HttpRequest:
         if call.operation == "models":
             return super().wrap(call)
         body = {"agentMode": call.hints.get(_MODE, _USUAL_MODE), **members(call.body)}
@@ -248,7 +248,7 @@ class KiroTargetBinding(KiroBinding, frozen=True):
         return structs.replace(super().wrap(structs.replace(call, body=body)), path="/", headers=headers)
 
 
-def _call(fields: Fields, mode: str) -> Call:
+def _call(fields: Fields, mode: str) -> ApiRequest:
     """The call, out of its envelope: the model stands in every user turn, the mode in a header or in the body."""
     mode = fields.text("agentMode", "") or mode
     state = fields.child(CONVERSATION_STATE)
@@ -259,17 +259,17 @@ def _call(fields: Fields, mode: str) -> Call:
         current.child(USER_MESSAGE).fail("modelId", "expected a string")
     body = fields.rest() | {CONVERSATION_STATE: {**state.rest(), "currentMessage": current.rest()}}
     body = set_model_names(body, model or "", named=False)
-    return Call("generate", model or "", True, body, {} if mode in ("", _USUAL_MODE) else {_MODE: mode})
+    return ApiRequest("generate", model or "", True, body, {} if mode in ("", _USUAL_MODE) else {_MODE: mode})
 
 
 # --- Which models there are, in Kiro's shape
 
 
 class KiroListing:
-    def entry(self, model: Model) -> dict[str, Json]:
+    def entry(self, model: ListedModel) -> dict[str, Json]:
         figures = {"maxInputTokens": model.window, "maxOutputTokens": model.longest_answer}
         limits: dict[str, Json] = {name: value for name, value in figures.items() if value is not None}
         return {"modelId": model.name, "modelName": model.name, "tokenLimits": limits or None}
 
-    def list_of(self, entries: list[Json]) -> Json:
+    def render_list(self, entries: list[Json]) -> Json:
         return {"models": entries, "defaultModel": entries[0] if entries else None}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from dragoman.dialects.base import REAL_WORLD, Encoder, World
+from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Encoder, Environment
 from dragoman.dialects.kiro.faults import render_fault, type_of
 from dragoman.dialects.kiro.request import FAMILY, KiroSettings, own_fields
 from dragoman.dialects.kiro.stream import STOP_REASONS, KiroDecoder
@@ -37,11 +37,11 @@ class KiroEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
     def __init__(
-        self, asked: Conversation, world: World, counting: KiroSettings, budget: ev.Budget | None = None
+        self, asked: Conversation, environment: Environment, counting: KiroSettings, budget: ev.Budget | None = None
     ) -> None:
         self._budget = budget or ev.Budget()
         self._model, self._extra = asked.model, asked.extra
-        self._world = world
+        self._world = environment
         self._counting = counting
         self._content = b'{"content":%b}'
         self._calls: dict[int, bytes] = {}  # open calls: the head that each of their frames has
@@ -217,7 +217,7 @@ def _only_choice(choice: int) -> None:
 
 def parse_reply(body: bytes, asked: Conversation, counting: KiroSettings) -> Reply:
     """Read a whole stream. Raises UpstreamViolation, or UpstreamFault if it failed. A call that was cut is left out."""
-    frames, decoder = EventStreamDecoder(), KiroDecoder(asked, REAL_WORLD, counting)
+    frames, decoder = EventStreamDecoder(), KiroDecoder(asked, SYSTEM_ENVIRONMENT, counting)
     events: list[ev.Event] = []
     for frame in frames.feed(body):
         events.extend(decoder.feed(frame) or ())
@@ -227,9 +227,9 @@ def parse_reply(body: bytes, asked: Conversation, counting: KiroSettings) -> Rep
     return fold((*events, *decoder.close(None)))
 
 
-def render_reply(reply: Reply, asked: Conversation, world: World, counting: KiroSettings) -> bytes:
+def render_reply(reply: Reply, asked: Conversation, environment: Environment, counting: KiroSettings) -> bytes:
     """Write a reply as the stream of it."""
-    encoder = KiroEncoder(asked, world, counting)
+    encoder = KiroEncoder(asked, environment, counting)
     return b"".join(
         [encode_event(payload.kind, payload.data, error=payload.error) for payload in encoder.feed(unfold(reply))]
     )

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from dragoman.dialects.kiro.models import find_model
 from dragoman.dialects.kiro.request import estimate_input_tokens
-from dragoman.dialects.kit.faults import FaultTable, unreadable
+from dragoman.dialects.kit.faults import FaultTable, unreadable_message
 from dragoman.dialects.kit.values import decoded
 from dragoman.errors import Fault, Kind
 from dragoman.model.conversation import Conversation
@@ -98,7 +98,7 @@ def parse_fault(response: HttpResponse, asked: Conversation | None = None) -> Fa
     code = response.header("x-amzn-errortype")
     wait = response.retry_after
     if not isinstance(body, dict):
-        return Fault(kind, unreadable(response), response.status, wait, code=code.partition(":")[0])
+        return Fault(kind, unreadable_message(response), response.status, wait, code=code.partition(":")[0])
     sizes = None if asked is None else lambda: (estimate_input_tokens(asked), find_model(asked.model).window)
     return fault_of(body, code, kind, response.status, wait, sizes)
 
@@ -134,7 +134,7 @@ def fault_of(
         said = _too_long(sizes, said)
     elif reason and reason not in said:
         said = f"{said} ({reason})"
-    return Fault(kind, said, status or _TABLE.usual_status(kind), wait, code=reason or code)
+    return Fault(kind, said, status or _TABLE.default_status(kind), wait, code=reason or code)
 
 
 def _too_long(sizes: Sizes | None, said: str) -> str:
@@ -147,7 +147,7 @@ def _too_long(sizes: Sizes | None, said: str) -> str:
 def render_fault(fault: Fault) -> bytes:
     """The body of a refusal, which is also the payload of an exception frame."""
     reason = fault.code if _BY_REASON.get(fault.code) == fault.kind else _REASONS.get(fault.kind)
-    return jsonio.encode({"__type": _TABLE.usual_type(fault.kind), "message": fault.message, "reason": reason})
+    return jsonio.encode({"__type": _TABLE.default_type(fault.kind), "message": fault.message, "reason": reason})
 
 
 def _text(body: dict[str, Json], *names: str) -> str:

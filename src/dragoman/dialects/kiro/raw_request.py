@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dragoman.dialects.kit.values import Object, Placed, members, objects, text
+from dragoman.dialects.kit.values import LocatedObject, Object, members, objects, text
 from dragoman.wire.jsonio import Json
 
 _STATE = "conversationState"
@@ -31,15 +31,15 @@ class KiroRawTurn(Struct, frozen=True):
         return members(self.body.get("userInputMessageContext"))
 
     @property
-    def uses(self) -> list[Placed]:
+    def uses(self) -> list[LocatedObject]:
         return list(objects(self.body.get("toolUses"), f"{self.at}.toolUses")) if self.role == "assistant" else []
 
     @property
-    def results(self) -> list[Placed]:
+    def results(self) -> list[LocatedObject]:
         return list(objects(self.context.get("toolResults"), f"{self.at}.userInputMessageContext.toolResults"))
 
     @property
-    def images(self) -> list[Placed]:
+    def images(self) -> list[LocatedObject]:
         return list(objects(self.body.get("images"), f"{self.at}.images"))
 
 
@@ -72,13 +72,13 @@ class KiroRawRequest:
         return [*self.history, *([self.current] if self.current else [])]
 
     @cached_property
-    def tool_entries(self) -> list[Placed]:
+    def tool_entries(self) -> list[LocatedObject]:
         if self.current is None:
             return []
         return list(objects(self.current.context.get("tools"), f"{self.current.at}.userInputMessageContext.tools"))
 
     @cached_property
-    def tools(self) -> list[Placed]:
+    def tools(self) -> list[LocatedObject]:
         """The tool specifications of the current message."""
         return [
             (spec, f"{at}.toolSpecification")
@@ -87,7 +87,7 @@ class KiroRawRequest:
         ]
 
     @cached_property
-    def images(self) -> list[Placed]:
+    def images(self) -> list[LocatedObject]:
         return [image for turn in self.turns for image in turn.images]
 
 

@@ -13,9 +13,9 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from msgspec import UNSET, Struct, UnsetType
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kiro.models import find_model
-from dragoman.dialects.kit.values import Kept, members, merged
+from dragoman.dialects.kit.values import ExtraFields, members, merge_fields
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import (
@@ -49,7 +49,7 @@ ADAPTIVE_THINKING: dict[str, Json] = {"type": "adaptive", "display": "summarized
 # Fields of a request that only say which conversation or account it is: nothing is lost where they mean nothing.
 IDENTITY = frozenset({"conversationId", "profileArn"})
 _NAMESPACE = uuid5(NAMESPACE_URL, "dragoman:kiro:conversation")
-_KEPT = Kept(FAMILY)
+_KEPT = ExtraFields(FAMILY)
 own_fields, with_own = _KEPT.own_fields, _KEPT.with_extra
 
 
@@ -110,7 +110,7 @@ def set_model_names(body: dict[str, Json], model: str, *, named: bool) -> dict[s
 # --- the request
 
 
-def render_request(settings: KiroSettings, conversation: Conversation) -> Call:
+def render_request(settings: KiroSettings, conversation: Conversation) -> ApiRequest:
     """Write a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
     _refuse_unsayable(conversation)
     *messages, last = conversation.messages
@@ -136,7 +136,7 @@ def render_request(settings: KiroSettings, conversation: Conversation) -> Call:
         body[MODEL_FIELDS] = asked
     headers = {} if conversation.hints is None else own_fields(conversation.hints)
     hints = {name: value for name, value in headers.items() if isinstance(value, str)}
-    return Call("generate", model, True, merged(body, kept) if kept else body, hints)
+    return ApiRequest("generate", model, True, merge_fields(body, kept) if kept else body, hints)
 
 
 def _refuse_unsayable(conversation: Conversation) -> None:
@@ -297,7 +297,7 @@ def render_turn(message: Message, origin: str, model: str = "", tools: list[Json
         written = kept.get("origin", origin)
         node = with_own(to_json_object(_render_user(message, written, UNSET, None)), message.extra)  # type: ignore[arg-type]
         if tools:
-            node[MESSAGE_CONTEXT] = merged({"tools": tools}, members(node.get(MESSAGE_CONTEXT)))
+            node[MESSAGE_CONTEXT] = merge_fields({"tools": tools}, members(node.get(MESSAGE_CONTEXT)))
         return {**of_what_it_came_in(kept), USER_MESSAGE: node}
     if message.role != "assistant":
         raise Unrepresentable(f"a {message.role} turn has no place here", at=message.at.path)

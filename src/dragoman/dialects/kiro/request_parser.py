@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kiro.request import (
     ADAPTIVE_THINKING,
     ASSISTANT_MESSAGE,
@@ -34,7 +34,7 @@ from dragoman.wire.jsonio import Json
 _STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
 
 
-def parse_request(call: Call, settings: KiroSettings) -> Conversation:
+def parse_request(call: ApiRequest, settings: KiroSettings) -> Conversation:
     """Read a request. Raises MalformedRequest, naming the place."""
     try:
         return canonical(_conversation(call, settings))
@@ -42,7 +42,7 @@ def parse_request(call: Call, settings: KiroSettings) -> Conversation:
         raise MalformedRequest("nested too deeply") from None
 
 
-def _conversation(call: Call, settings: KiroSettings) -> Conversation:
+def _conversation(call: ApiRequest, settings: KiroSettings) -> Conversation:
     fields = Fields(call.body)
     state = fields.child(CONVERSATION_STATE)
     current = state.child("currentMessage")
@@ -120,7 +120,7 @@ def _thinking(fields: Fields, kept: dict[str, Json]) -> Thinking:
     return Thinking("adaptive" if adaptive else "default", effort)
 
 
-def with_json_turns(call: Call) -> Call:
+def with_json_turns(call: ApiRequest) -> ApiRequest:
     """The call with a body of JSON values alone: turns of a rendered one are Structs."""
     state = members(members(call.body).get(CONVERSATION_STATE))
     if not any(isinstance(turn, Struct) for turn in (*items(state.get("history")), state.get("currentMessage"))):

@@ -14,10 +14,10 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kiro.raw_request import KiroRawRequest, KiroRawTurn
-from dragoman.dialects.kit.lint import Found
-from dragoman.dialects.kit.values import Object, Placed, base64_bytes, items, members, text
+from dragoman.dialects.kit.lint import Findings
+from dragoman.dialects.kit.values import LocatedObject, Object, base64_bytes, items, members, text
 from dragoman.dialects.rulebook import Breach, Evidence, Rulebook
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -161,7 +161,7 @@ _KEYWORDS = {
 }
 
 
-def schema_breaches(schema: Json, at: str) -> Found:
+def schema_breaches(schema: Json, at: str) -> Findings:
     """Yield rule, place and detail of every breach."""
     if not isinstance(schema, dict) or schema.get("type") != "object":
         yield "schema.root", f"{at}.type", "the root's type is not object"
@@ -170,14 +170,14 @@ def schema_breaches(schema: Json, at: str) -> Found:
     for union in _UNIONS:
         if union in schema:
             yield "schema.union", f"{at}.{union}", f"{union} at the root"
-    pending: list[Placed] = [(schema, at)]
+    pending: list[LocatedObject] = [(schema, at)]
     while pending:
         node, place = pending.pop()
         yield from _node(node, place, place == at)
         pending.extend(reversed(list(_inner(node, place))))
 
 
-def _node(node: Object, at: str, root: bool) -> Found:
+def _node(node: Object, at: str, root: bool) -> Findings:
     if "required" in node and not isinstance(node["required"], list):
         yield "schema.required", f"{at}.required", "required is not an array"
     elif node.get("required") == []:
@@ -189,7 +189,7 @@ def _node(node: Object, at: str, root: bool) -> Found:
             yield _KEYWORDS[keyword], f"{at}.{keyword}", f"the keyword {keyword}"
 
 
-def _inner(node: Object, at: str) -> Iterator[Placed]:
+def _inner(node: Object, at: str) -> Iterator[LocatedObject]:
     for keyword in _MAPS:
         named = node.get(keyword)
         if isinstance(named, dict):
@@ -214,18 +214,18 @@ _TRIGGERS = frozenset({"MANUAL", "DIAGNOSTIC", "INLINE_CHAT"})
 _LIMITS = KiroLimits()
 
 
-def breaches(call: Call) -> Sequence[Breach]:
+def breaches(call: ApiRequest) -> Sequence[Breach]:
     """Return what a request breaks, as far as its body shows it."""
     return [RULES.breach(*found) for found in find_breaches(KiroRawRequest(call.body))]
 
 
-def find_breaches(asked: KiroRawRequest, limits: KiroLimits = _LIMITS) -> Found:
+def find_breaches(asked: KiroRawRequest, limits: KiroLimits = _LIMITS) -> Findings:
     """Yield rule, place and detail of every breach; those of one rule in the order of the payload."""
     for rule in (_envelope, _order, _content, _entries, _pairing, _tools, _images):
         yield from rule(asked, limits)
 
 
-def _envelope(asked: KiroRawRequest, limits: KiroLimits) -> Found:
+def _envelope(asked: KiroRawRequest, limits: KiroLimits) -> Findings:
     for name in asked.top:
         if name not in _TOP:
             yield "body.unknown_field", name, "not a field of the request"
@@ -259,7 +259,7 @@ def _surrogates(document: Json) -> Iterator[str]:
                 pending += ((inner, item), (inner, name))
 
 
-def _order(asked: KiroRawRequest, _: KiroLimits) -> Found:
+def _order(asked: KiroRawRequest, _: KiroLimits) -> Findings:
     history, current = asked.history, asked.current
     if asked.state.get("history") == []:
         yield "history.empty", "conversationState.history", "history is an empty array"
@@ -281,7 +281,7 @@ def _order(asked: KiroRawRequest, _: KiroLimits) -> Found:
 # --- content
 
 
-def _content(asked: KiroRawRequest, limits: KiroLimits) -> Found:
+def _content(asked: KiroRawRequest, limits: KiroLimits) -> Findings:
     for turn in asked.turns:
         at = f"{turn.at}.content"
         if not turn.content.strip():
@@ -310,7 +310,7 @@ def _empty(turn: KiroRawTurn) -> str:
     return "assistant.blank" if turn.content else "assistant.empty"  # kiro.rs sends one space, and gets away with it
 
 
-def _reasoning(content: Json, at: str) -> Found:
+def _reasoning(content: Json, at: str) -> Findings:
     inner = members(content)
     if set(inner) == {"redactedContent"} and text(inner["redactedContent"]):
         return
@@ -324,7 +324,7 @@ def _reasoning(content: Json, at: str) -> Found:
 # --- calls and results
 
 
-def _entries(asked: KiroRawRequest, limits: KiroLimits) -> Found:
+def _entries(asked: KiroRawRequest, limits: KiroLimits) -> Findings:
     """Calls and results, each by itself."""
     for turn in asked.turns:
         for use, at in turn.uses:
@@ -346,17 +346,17 @@ def _entries(asked: KiroRawRequest, limits: KiroLimits) -> Found:
                     yield "result.empty", f"{at}.content[{index}].text", "an empty text"
 
 
-def _identity(rule: str, entry: Object, at: str, name: str, limits: KiroLimits) -> Found:
+def _identity(rule: str, entry: Object, at: str, name: str, limits: KiroLimits) -> Findings:
     value = entry.get(name)
     if not isinstance(value, str) or len(value) > limits.name or not _NAME.fullmatch(value):
         yield rule, f"{at}.{name}", f"does not match [a-zA-Z0-9_-]{{1,{limits.name}}}"
 
 
-def _id(entry: Placed) -> str:
+def _id(entry: LocatedObject) -> str:
     return text(entry[0].get("toolUseId"))
 
 
-def _pairing(asked: KiroRawRequest, _: KiroLimits) -> Found:
+def _pairing(asked: KiroRawRequest, _: KiroLimits) -> Findings:
     made: dict[str, int] = {}  # the number of the turn that made the call last
     answered: set[str] = set()
     for number, turn in enumerate(asked.turns):
@@ -379,7 +379,7 @@ def _pairing(asked: KiroRawRequest, _: KiroLimits) -> Found:
     yield from _unanswered(asked.turns)
 
 
-def _unanswered(turns: Sequence[KiroRawTurn]) -> Found:
+def _unanswered(turns: Sequence[KiroRawTurn]) -> Findings:
     found: list[tuple[str, str]] = []
     answered: set[str] = set()
     for turn in reversed(turns):  # so that the next user turn is known
@@ -393,7 +393,7 @@ def _unanswered(turns: Sequence[KiroRawTurn]) -> Found:
 # --- tools
 
 
-def _tools(asked: KiroRawRequest, limits: KiroLimits) -> Found:
+def _tools(asked: KiroRawRequest, limits: KiroLimits) -> Findings:
     entries = asked.tool_entries
     if len(entries) >= limits.tool_count:
         yield "tools.many", "tools", f"{len(entries)} tools; {limits.tool_count} are too many"
@@ -414,7 +414,7 @@ def _tools(asked: KiroRawRequest, limits: KiroLimits) -> Found:
         yield "tools.missing", results[0], "toolResults, but no tools are declared"
 
 
-def _description(spec: Object, at: str, limits: KiroLimits) -> Found:
+def _description(spec: Object, at: str, limits: KiroLimits) -> Findings:
     at, words, limit = f"{at}.description", text(spec.get("description")), limits.description
     if not words:
         yield "tools.description" if "description" in spec else "tools.no_description", at, "empty or missing"
@@ -427,7 +427,7 @@ def _description(spec: Object, at: str, limits: KiroLimits) -> Found:
 # --- images
 
 
-def _images(asked: KiroRawRequest, limits: KiroLimits) -> Found:
+def _images(asked: KiroRawRequest, limits: KiroLimits) -> Findings:
     for turn in asked.turns:
         if len(turn.images) > limits.images:
             detail = f"{len(turn.images)} images in one message, more than {limits.images}"

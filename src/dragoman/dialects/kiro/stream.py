@@ -24,7 +24,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, structs, to_builtins
 
-from dragoman.dialects.base import Decoder, World
+from dragoman.dialects.base import Decoder, Environment
 from dragoman.dialects.kiro.faults import fault_of
 from dragoman.dialects.kiro.models import find_model
 from dragoman.dialects.kiro.request import FAMILY, KiroSettings, count_ascii, estimate_input_tokens
@@ -151,10 +151,10 @@ class KiroDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
     def __init__(
-        self, asked: Conversation, world: World, counting: KiroSettings, keys: ev.BlockKeys | None = None
+        self, asked: Conversation, environment: Environment, counting: KiroSettings, keys: ev.BlockKeys | None = None
     ) -> None:
         self._size = estimate_input_tokens(asked)  # of the question, as we estimate it
-        self._world = world
+        self._world = environment
         self._counting = counting
         self._begun = False
         self._over = False

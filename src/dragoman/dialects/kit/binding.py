@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, Operation
+from dragoman.dialects.base import ApiRequest, Operation
 from dragoman.errors import MalformedRequest, MissingField
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -16,7 +16,7 @@ from dragoman.wire.jsonio import Json
 from dragoman.wire.sse import SseDecoder, comment, encode_payload
 
 JSON = "application/json"
-EVENTS = "text/event-stream"
+EVENT_STREAM = "text/event-stream"
 
 
 def json_post(path: str, body: Json, accept: str = JSON, *, query: str = "", more: Headers = ()) -> HttpRequest:
@@ -28,12 +28,14 @@ def json_post(path: str, body: Json, accept: str = JSON, *, query: str = "", mor
     return HttpRequest("POST", path, query, (("content-type", JSON), ("accept", accept), *more), data)
 
 
-def call_of(fields: Fields, operation: Operation = "generate", hints: Mapping[str, str] | None = None) -> Call:
+def request_from_fields(
+    fields: Fields, operation: Operation = "generate", hints: Mapping[str, str] | None = None
+) -> ApiRequest:
     """Return the call in a body that names its model and says whether to stream. Raises the fields' error."""
     model, stream = fields.text("model"), fields.flag("stream", False)
     if not model.strip():
         fields.fail("model", "expected the name of a model")
-    return Call(operation, model, stream, fields.rest(), hints or {})
+    return ApiRequest(operation, model, stream, fields.rest(), hints or {})
 
 
 class SseBinding(Struct, frozen=True):
@@ -41,19 +43,19 @@ class SseBinding(Struct, frozen=True):
 
     prefix: str = "/v1"
 
-    def unwrap(self, body: Json) -> Call:
-        return call_of(Fields(body))
+    def unwrap(self, body: Json) -> ApiRequest:
+        return request_from_fields(Fields(body))
 
-    def frames(self) -> FrameDecoder:
+    def frame_decoder(self) -> FrameDecoder:
         return SseDecoder()
 
-    def frame(self, payload: Payload) -> bytes:
+    def encode_frame(self, payload: Payload) -> bytes:
         if not payload.data:
             return comment(b"ping")  # an empty data line breaks clients
         return encode_payload(payload)
 
 
-class TokenCounts(Struct, frozen=True):
+class TokenCountField(Struct, frozen=True):
     """Counts where the answer has one `field`; `kind` is what the service writes as its `object`, if anything."""
 
     field: str

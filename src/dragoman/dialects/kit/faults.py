@@ -20,7 +20,7 @@ _BY_STATUS: Mapping[int, Kind] = {
     504: "timeout",
     529: "overloaded",
 }
-USUAL_STATUSES: Mapping[Kind, int] = {  # of services that tell an error by its status alone
+DEFAULT_STATUSES: Mapping[Kind, int] = {  # of services that tell an error by its status alone
     "invalid": 400,
     "context_full": 400,
     "auth": 401,
@@ -65,15 +65,15 @@ class FaultTable:
         """Return the kind that an error type means; None for one that is not known."""
         return self._types.get(name)
 
-    def usual_status(self, kind: Kind) -> int:
+    def default_status(self, kind: Kind) -> int:
         """Return the status that the service uses for a kind."""
         return self._written[kind][1]
 
-    def usual_type(self, kind: Kind) -> str:
+    def default_type(self, kind: Kind) -> str:
         """Return the type that the service uses for a kind."""
         return self._written[kind][0]
 
-    def says(self, status: int, kind: Kind) -> bool:
+    def is_compatible(self, status: int, kind: Kind) -> bool:
         """Tell whether a status does not mean another kind than this."""
         return self._statuses.get(status, kind) == kind
 
@@ -83,11 +83,11 @@ class FaultTable:
 
     def status_of(self, fault: Fault) -> int:
         """Return the status to answer with."""
-        return fault.status if fault.status in self._exact.get(fault.kind, ()) else self.usual_status(fault.kind)
+        return fault.status if fault.status in self._exact.get(fault.kind, ()) else self.default_status(fault.kind)
 
 
 # Of Anthropic's API, which Bedrock speaks too, beside its own.
-CLAUDE = FaultTable(
+CLAUDE_FAULTS = FaultTable(
     {
         "invalid": ("invalid_request_error", 400),
         "context_full": ("invalid_request_error", 400),
@@ -108,7 +108,7 @@ CLAUDE = FaultTable(
 )
 
 
-def unreadable(response: HttpResponse, unquoted: tuple[str, ...] = ("<",)) -> str:
+def unreadable_message(response: HttpResponse, unquoted: tuple[str, ...] = ("<",)) -> str:
     """Return a sentence about an error without words.
 
     A body is quoted unless it begins with one of `unquoted`: nothing in a web page is for our reader.
@@ -118,7 +118,7 @@ def unreadable(response: HttpResponse, unquoted: tuple[str, ...] = ("<",)) -> st
     return f"the upstream answered {response.status} without a readable error{quoted}"
 
 
-def refusal(fault: Fault, status: int, body: bytes, *more: tuple[str, str]) -> HttpResponse:
+def error_response(fault: Fault, status: int, body: bytes, *more: tuple[str, str]) -> HttpResponse:
     """Return the HTTP answer for a fault, with further headers after `content-type`."""
     wait: Headers = () if fault.retry_after is None else (("retry-after", str(math.ceil(fault.retry_after))),)
     return HttpResponse(status, (("content-type", "application/json"), *more, *wait), body)

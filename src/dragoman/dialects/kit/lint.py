@@ -8,7 +8,7 @@ from typing import ClassVar, TypeAlias
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
 
-Found: TypeAlias = Iterator[tuple[str, str, str]]  # short name of a rule, place, detail
+Findings: TypeAlias = Iterator[tuple[str, str, str]]  # short name of a rule, place, detail
 
 
 class StreamLint:

@@ -116,7 +116,7 @@ CODES: dict[Kind, str] = {
 _ANY = frozenset({"invalid_request_error", "BadRequestError", "server_error", "api_error"})  # they name no reason
 _FULL = re.compile(r"maximum context length|context[ _]length|context window|prompt is too long|too many tokens", re.I)
 _TAG = re.compile(r"<(style|script|head)\b(?:(?!<\1\b).)*?</\1>|<[^<>]*>", re.DOTALL | re.I)
-TOLD_WAIT = re.compile(r"try again in ([\d.]+)\s*(ms|s)\b", re.I)
+RETRY_DELAY = re.compile(r"try again in ([\d.]+)\s*(ms|s)\b", re.I)
 _LONGEST_MESSAGE = 500
 
 
@@ -146,7 +146,7 @@ def fault_of(body: Json, status: int | None, retry_after: float | None = None) -
     status = _http_status(fields) if status is None else status
     kind = _kind(code, status, message)
     if status is None:
-        status = 502 if kind == "server" else _TABLE.usual_status(kind)
+        status = 502 if kind == "server" else _TABLE.default_status(kind)
     at = param if isinstance(param, str) else ""
     if retry_after is None:
         retry_after = _told_wait(message)
@@ -154,7 +154,7 @@ def fault_of(body: Json, status: int | None, retry_after: float | None = None) -
     return Fault(kind, message or f"the upstream answered {status}", status, wait, at, code)
 
 
-def fault_in(body: Object) -> Fault | None:
+def find_fault(body: Object) -> Fault | None:
     """Return the fault in what came as a success: a whole reply or a frame of a stream. None: it holds no error.
 
     What has choices is an answer, whatever else it says, unless a field says that it failed.
@@ -184,11 +184,11 @@ def _minimax_fault(base: Json) -> Fault | None:
     kind = _MINIMAX.get(code, "server")
     if kind == "invalid" and _FULL.search(message):
         kind = "context_full"
-    return Fault(kind, message, 502 if kind == "server" else _TABLE.usual_status(kind), code=str(code))
+    return Fault(kind, message, 502 if kind == "server" else _TABLE.default_status(kind), code=str(code))
 
 
 def _told_wait(message: str) -> float | None:
-    found = TOLD_WAIT.search(message)
+    found = RETRY_DELAY.search(message)
     try:
         return None if found is None else float(found[1]) / (1000 if found[2].lower() == "ms" else 1)
     except ValueError:
@@ -237,7 +237,7 @@ def _kind(code: str, status: int | None, message: str) -> Kind:
 def render_error(fault: Fault) -> Object:
     own = KINDS.get(fault.code) == fault.kind and fault.code not in _ANY
     code = fault.code if own else CODES.get(fault.kind)
-    return {"message": fault.message, "type": _TABLE.usual_type(fault.kind), "param": fault.at or None, "code": code}
+    return {"message": fault.message, "type": _TABLE.default_type(fault.kind), "param": fault.at or None, "code": code}
 
 
 def render_fault(fault: Fault) -> bytes:
@@ -252,4 +252,4 @@ def status_of(fault: Fault) -> int:
         and _TABLE.by_status(fault.status) == fault.kind
     ):
         return fault.status
-    return _TABLE.usual_status(fault.kind)
+    return _TABLE.default_status(fault.kind)

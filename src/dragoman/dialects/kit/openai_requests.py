@@ -11,7 +11,16 @@ from typing import Literal, TypeAlias
 
 from msgspec import structs
 
-from dragoman.dialects.kit.values import FILE_TYPES, NO_PARAMETERS, Object, base64_text, cannot, describe, is_url, text
+from dragoman.dialects.kit.values import (
+    FILE_TYPES,
+    NO_PARAMETERS,
+    Object,
+    base64_text,
+    describe,
+    is_url,
+    text,
+    unrepresentable,
+)
 from dragoman.errors import BadFrame, MalformedRequest, MissingField, Unrepresentable
 from dragoman.model.blocks import Extra, Media, Opaque, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Output, Reply, Thinking, ToolChoice, ToolSpec
@@ -21,9 +30,9 @@ from dragoman.wire.fields import describe as describe_json
 from dragoman.wire.jsonio import Json
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
-MODES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}
+TOOL_CHOICES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}
 # The words of other vendors: Mistral and Anthropic say `any`, Gemini says `validated`.
-OTHER_MODES = {**MODES, "any": ToolChoice("any"), "validated": ToolChoice("auto")}
+LENIENT_TOOL_CHOICES = {**TOOL_CHOICES, "any": ToolChoice("any"), "validated": ToolChoice("auto")}
 _WORDS = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -37,15 +46,15 @@ def arguments_text(value: Json) -> str:
     return jsonio.encode(value).decode()
 
 
-def refuse_marks(block: Text | Media | ToolCall | ToolResult, api: str) -> None:
+def refuse_cache_and_signature(block: Text | Media | ToolCall | ToolResult, api: str) -> None:
     """Refuse what neither API has a place for on a block."""
     if block.cache is not None:
-        raise cannot(block, f"{api} has no cache breakpoints")
+        raise unrepresentable(block, f"{api} has no cache breakpoints")
     if not isinstance(block, Media | ToolResult) and block.seal is not None:
-        raise cannot(block, f"{api} has no place for a seal on {describe(block)}")
+        raise unrepresentable(block, f"{api} has no place for a seal on {describe(block)}")
 
 
-def blamed_upstream(error: MalformedRequest) -> MissingField:
+def as_upstream_error(error: MalformedRequest) -> MissingField:
     """Return the error of a reply whose reader, which requests share, blamed a client."""
     return MissingField(error.fault.message, fault=structs.replace(error.fault, kind="server", status=502))
 
@@ -57,7 +66,7 @@ def read_reply(body: bytes, read: Callable[[Fields], Reply]) -> Reply:
     except (jsonio.JsonError, RecursionError) as error:
         raise BadFrame(f"the reply is not JSON: {error}") from None
     except MalformedRequest as error:
-        raise blamed_upstream(error) from None
+        raise as_upstream_error(error) from None
 
 
 # --- settings
@@ -120,7 +129,7 @@ def render_function(tool: ToolSpec, name: str) -> Object:
     return body
 
 
-def refuse_foreign(tool: ToolSpec | Opaque, family: str, api: str) -> None:
+def refuse_foreign_tool(tool: ToolSpec | Opaque, family: str, api: str) -> None:
     """Refuse a tool of another family, and one with a cache mark."""
     if tool.cache is not None:
         raise Unrepresentable(f"{api} has no cache breakpoints", at=tool.at.path)
@@ -146,11 +155,11 @@ def parse_choice(fields: Fields, name: str, value: Json, chosen: Callable[[Field
         case None:
             return ToolChoice()
         case str():
-            if value.lower() not in OTHER_MODES:
-                fields.fail(name, f"expected one of {', '.join(MODES)} or an object")
-            return OTHER_MODES[value.lower()]
-        case {"type": str(mode), **more} if mode in OTHER_MODES and not more:
-            return OTHER_MODES[mode]
+            if value.lower() not in LENIENT_TOOL_CHOICES:
+                fields.fail(name, f"expected one of {', '.join(TOOL_CHOICES)} or an object")
+            return LENIENT_TOOL_CHOICES[value.lower()]
+        case {"type": str(mode), **more} if mode in LENIENT_TOOL_CHOICES and not more:
+            return LENIENT_TOOL_CHOICES[mode]
         case {"type": "function" | "custom" | "tool"}:
             tool = chosen(_inside(Fields(value, fields.path(name))))
             return ToolChoice("one", (tool,)) if tool else None
@@ -199,7 +208,7 @@ def render_choice(
     return fields
 
 
-def text_tools(tools: Iterable[ToolSpec | Opaque]) -> set[str]:
+def free_text_tools(tools: Iterable[ToolSpec | Opaque]) -> set[str]:
     """Return the names of the tools that take free text."""
     return {tool.name for tool in tools if isinstance(tool, ToolSpec) and tool.schema is None}
 
@@ -210,7 +219,7 @@ def text_tools(tools: Iterable[ToolSpec | Opaque]) -> set[str]:
 DataUrl: TypeAlias = Callable[[str], re.Match[str] | None]  # finds type and data of a data: address
 
 
-def image_at(fields: Fields, name: str, data_url: DataUrl, url: str, extra: Extra | None, at: Where) -> Media:
+def parse_image_url(fields: Fields, name: str, data_url: DataUrl, url: str, extra: Extra | None, at: Where) -> Media:
     """Return the image at an address: its data, if that is what the address holds."""
     if found := data_url(url):
         return Media("image", found[1], "base64", base64_text(fields, name, found[2]), extra=extra, at=at)
@@ -240,11 +249,11 @@ def parse_annotation(family: str, annotation: Json) -> Opaque:
     kind, inner = told.get("type"), told.get("url_citation")
     fields = inner if isinstance(inner, dict) else told
     start, end = (each if type(each) is int else None for each in map(fields.get, ("start_index", "end_index")))
-    source = source_in(fields, start, end)
+    source = parse_source(fields, start, end)
     return Opaque(family, annotation, kind if isinstance(kind, str) else "annotation", source=source)
 
 
-def source_in(fields: Object, start: int | None = None, end: int | None = None) -> Source | None:
+def parse_source(fields: Object, start: int | None = None, end: int | None = None) -> Source | None:
     """Return the source that these fields tell; None without an address."""
     url, title, quote, snippet = (text(fields.get(name)) for name in ("url", "title", "content", "snippet"))
     quote = quote if isinstance(fields.get("content"), str) else snippet

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dragoman.dialects.kit.lint import Found
+from dragoman.dialects.kit.lint import Findings
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # The rows of both tables.
-COMMON = """
+COMMON_RULES = """
 body.shape | documented | error | the body is an object
 message.role | documented | error | a message has a role, a string
 message.content | documented | error | content is a string or a list of parts
@@ -35,7 +35,7 @@ def is_name(value: Any) -> bool:
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
-def name_rules(value: Any, area: str, at: str) -> Found:
+def name_rules(value: Any, area: str, at: str) -> Findings:
     """The name of a call (`area` is "call") or of a declared tool ("tools")."""
     if not isinstance(value, str) or not value:
         yield ("call.name" if area == "call" else "tools.name"), at, "it has a name"
@@ -44,7 +44,7 @@ def name_rules(value: Any, area: str, at: str) -> Found:
         yield rule, at, "a name has 1 to 64 of a-z A-Z 0-9 _ -"
 
 
-def knob_rules(body: dict[str, Any], ranges: Mapping[str, tuple[int, int]]) -> Found:
+def sampling_rules(body: dict[str, Any], ranges: Mapping[str, tuple[int, int]]) -> Findings:
     """Settings that are numbers within a range."""
     for name, (low, high) in ranges.items():
         value = body.get(name)
@@ -54,13 +54,13 @@ def knob_rules(body: dict[str, Any], ranges: Mapping[str, tuple[int, int]]) -> F
             yield "knob.range", name, f"{name} is a number from {low} to {high}"
 
 
-def effort_rules(effort: Any, at: str) -> Found:
+def effort_rules(effort: Any, at: str) -> Findings:
     """The reasoning effort."""
     if effort not in EFFORTS:
         yield "effort.unknown", at, "the effort is one of none, minimal, low, medium, high, xhigh, max"
 
 
-def part_rules(content: list[Any], role: str, at: str, parts: Mapping[str, set[str]]) -> Found:
+def part_rules(content: list[Any], role: str, at: str, parts: Mapping[str, set[str]]) -> Findings:
     """The parts of a message; `parts` has the types that each role takes. Only the service knows of other types."""
     known = set[str]().union(*parts.values())
     for index, part in enumerate(content):
@@ -73,7 +73,7 @@ def part_rules(content: list[Any], role: str, at: str, parts: Mapping[str, set[s
 
 def tool_rules(
     tool: Any, at: str, inside: Callable[[dict[str, Any]], tuple[Any, dict[str, Any], str]], seen: set[Any]
-) -> Found:
+) -> Findings:
     """A declared tool. `inside` gives its kind, its definition and where that stands; `seen` has the names so far."""
     if not isinstance(tool, dict):
         yield "tools.shape", at, "a tool is an object"
@@ -92,7 +92,7 @@ def tool_rules(
         yield "tools.parameters", f"{at}{place}.parameters", "parameters is a schema"
 
 
-def format_rules(form: Any, definition: Any, rules: tuple[str, str, str], at: str, place: str) -> Found:
+def format_rules(form: Any, definition: Any, rules: tuple[str, str, str], at: str, place: str) -> Findings:
     """The form of answers, which stands at `at`; the `definition` of an output schema stands at `place`.
 
     `rules` are those about the name of a schema, the schema, and the form itself.

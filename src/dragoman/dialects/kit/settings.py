@@ -14,7 +14,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def guards_depth(
+def guard_depth(
     blame: type[DragomanError], message: str = "nested too deeply"
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Make a decorator of readers and writers: they raise `blame` where Python cannot go as deep."""
@@ -32,7 +32,7 @@ def guards_depth(
     return guarded
 
 
-def take_limit(fields: Fields, name: str) -> int | None:
+def take_max_tokens(fields: Fields, name: str) -> int | None:
     """Take how many tokens an answer may have."""
     value = fields.integer(name, None)
     if value is not None and value < 0:
@@ -53,7 +53,7 @@ def take_stops(fields: Fields, name: str) -> tuple[str, ...]:
     return (fields.text(name),) if isinstance(fields.peek(name), str) else fields.strings(name, ())
 
 
-def take_knobs(fields: Fields, names: Mapping[str, str]) -> dict[str, float]:
+def take_sampling(fields: Fields, names: Mapping[str, str]) -> dict[str, float]:
     """Take the sampling settings that are given; `names` are those of the wire, by our own."""
     given = {knob: fields.number(name, None) for knob, name in names.items()}
     return {knob: value for knob, value in given.items() if value is not None}

@@ -1,6 +1,6 @@
 """The published shape of a request, as data: members, what is required, limits, patterns, unions of one member.
 
-`flaws` finds where a document differs from it.
+`find_mismatches` finds where a document differs from it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dragoman.wire.jsonio import Json
 _DISPLAYED = 40
 
 
-class Flaw(Struct, frozen=True):
+class ShapeMismatch(Struct, frozen=True):
     """One difference; `null` is an optional member that is null, which not every service minds."""
 
     kind: Literal["type", "enum", "pattern", "length", "range", "union", "unknown", "missing", "null"]
@@ -37,16 +37,16 @@ class Num(Struct, frozen=True):
     whole: bool = False
 
 
-class Flag(Struct, frozen=True):
+class Bool(Struct, frozen=True):
     pass
 
 
-class Free(Struct, frozen=True):
+class AnyValue(Struct, frozen=True):
     """Any JSON; another rule looks at it, or none."""
 
 
-class Seq(Struct, frozen=True):
-    of: Shape
+class Array(Struct, frozen=True):
+    of: JsonShape
     least: int = 0
     most: int | None = None
 
@@ -55,110 +55,112 @@ class Map(Struct, frozen=True):
     """An object with names of the sender's own."""
 
     key: Str
-    of: Shape
+    of: JsonShape
     least: int = 0
     most: int | None = None
 
 
-class Members(Struct, frozen=True):
+class ObjectShape(Struct, frozen=True):
     """An object. A union has exactly one of its members.
 
     A service that is `lenient` takes no notice of members that it does not know.
     """
 
-    members: Mapping[str, Shape]
+    members: Mapping[str, JsonShape]
     required: tuple[str, ...] = ()
     union: bool = False
     lenient: bool = False
 
 
-Shape: TypeAlias = Str | Num | Flag | Free | Seq | Map | Members
+JsonShape: TypeAlias = Str | Num | Bool | AnyValue | Array | Map | ObjectShape
 
 
-def flaws(value: Json, shape: Shape, at: str = "") -> Iterator[Flaw]:
+def find_mismatches(value: Json, shape: JsonShape, at: str = "") -> Iterator[ShapeMismatch]:
     """Yield every difference of a value from its shape."""
     match shape:
-        case Members():
+        case ObjectShape():
             yield from _members(value, shape, at)
-        case Seq(of, least, most):
+        case Array(of, least, most):
             if not isinstance(value, list):
-                yield Flaw("type", at, "it must be an array")
+                yield ShapeMismatch("type", at, "it must be an array")
                 return
             yield from _length(len(value), least, most, at)
             for index, item in enumerate(value):
-                yield from flaws(item, of, f"{at}[{index}]")
+                yield from find_mismatches(item, of, f"{at}[{index}]")
         case Map():
             yield from _map(value, shape, at)
         case Str():
             yield from _string(value, shape, at)
         case Num():
             yield from _number(value, shape, at)
-        case Flag():
+        case Bool():
             if not isinstance(value, bool):
-                yield Flaw("type", at, "it must be a boolean")
-        case Free():
+                yield ShapeMismatch("type", at, "it must be a boolean")
+        case AnyValue():
             pass
 
 
-def _members(value: Json, shape: Members, at: str) -> Iterator[Flaw]:
+def _members(value: Json, shape: ObjectShape, at: str) -> Iterator[ShapeMismatch]:
     if not isinstance(value, dict):
-        yield Flaw("type", at, "it must be an object")
+        yield ShapeMismatch("type", at, "it must be an object")
         return
     known = [name for name in value if name in shape.members]
     if shape.union and (sum(value[name] is not None for name in known) if shape.lenient else len(value)) != 1:
-        yield Flaw("union", at, f"it must have exactly one member of: {', '.join(shape.members)}")
+        yield ShapeMismatch("union", at, f"it must have exactly one member of: {', '.join(shape.members)}")
     unknown = next((name for name in value if name not in shape.members), None)
     # A union of one unknown member may be newer than the table.
     if unknown is not None and not shape.lenient and (known or not shape.union):
-        yield Flaw("unknown", _join(at, unknown), f"extraneous key [{unknown[:_DISPLAYED]}] is not permitted")
+        yield ShapeMismatch("unknown", _join(at, unknown), f"extraneous key [{unknown[:_DISPLAYED]}] is not permitted")
     for name in shape.required:
-        is_free = shape.lenient and name in value and isinstance(shape.members[name], Free)
+        is_free = shape.lenient and name in value and isinstance(shape.members[name], AnyValue)
         if value.get(name) is None and not is_free:
-            yield Flaw("missing", _join(at, name), "it must be set: Member must not be null")
+            yield ShapeMismatch("missing", _join(at, name), "it must be set: Member must not be null")
     for name in known:
         if value[name] is not None:
-            yield from flaws(value[name], shape.members[name], _join(at, name))
+            yield from find_mismatches(value[name], shape.members[name], _join(at, name))
         elif name not in shape.required:
-            yield Flaw("null", _join(at, name), "is null; an optional member is left out instead")
+            yield ShapeMismatch("null", _join(at, name), "is null; an optional member is left out instead")
 
 
 def _join(at: str, name: str) -> str:
     return f"{at}.{name}" if at else name
 
 
-def _map(value: Json, shape: Map, at: str) -> Iterator[Flaw]:
+def _map(value: Json, shape: Map, at: str) -> Iterator[ShapeMismatch]:
     if not isinstance(value, dict):
-        yield Flaw("type", at, "it must be an object")
+        yield ShapeMismatch("type", at, "it must be an object")
         return
     yield from _length(len(value), shape.least, shape.most, at)
     for name, item in value.items():
-        yield from flaws(name, shape.key, at)
-        yield from flaws(item, shape.of, f"{at}.{name}")
+        yield from find_mismatches(name, shape.key, at)
+        yield from find_mismatches(item, shape.of, f"{at}.{name}")
 
 
-def _string(value: Json, shape: Str, at: str) -> Iterator[Flaw]:
+def _string(value: Json, shape: Str, at: str) -> Iterator[ShapeMismatch]:
     if not isinstance(value, str):
-        yield Flaw("type", at, "it must be a string")
+        yield ShapeMismatch("type", at, "it must be a string")
     elif shape.words and value not in shape.words:
-        yield Flaw("enum", at, f"it must be one of: Member must satisfy enum value set: [{', '.join(shape.words)}]")
+        yield ShapeMismatch(
+            "enum", at, f"it must be one of: Member must satisfy enum value set: [{', '.join(shape.words)}]"
+        )
     elif shape.pattern and value and not re.fullmatch(shape.pattern, value):
-        yield Flaw("pattern", at, f"Member must satisfy regular expression pattern: {shape.pattern}")
+        yield ShapeMismatch("pattern", at, f"Member must satisfy regular expression pattern: {shape.pattern}")
     else:
         yield from _length(len(value), shape.least, shape.most, at)
 
 
-def _number(value: Json, shape: Num, at: str) -> Iterator[Flaw]:
+def _number(value: Json, shape: Num, at: str) -> Iterator[ShapeMismatch]:
     kinds = (int,) if shape.whole else (int, float)
     if type(value) not in kinds:
-        yield Flaw("type", at, "it must be a whole number" if shape.whole else "it must be a number")
+        yield ShapeMismatch("type", at, "it must be a whole number" if shape.whole else "it must be a number")
     elif value < shape.least:  # type: ignore[operator]
-        yield Flaw("range", at, f"Member must have value greater than or equal to {shape.least:g}")
+        yield ShapeMismatch("range", at, f"Member must have value greater than or equal to {shape.least:g}")
     elif shape.most is not None and value > shape.most:  # type: ignore[operator]
-        yield Flaw("range", at, f"Member must have value less than or equal to {shape.most:g}")
+        yield ShapeMismatch("range", at, f"Member must have value less than or equal to {shape.most:g}")
 
 
-def _length(size: int, least: int, most: int | None, at: str) -> Iterator[Flaw]:
+def _length(size: int, least: int, most: int | None, at: str) -> Iterator[ShapeMismatch]:
     if size < least:
-        yield Flaw("length", at, f"Member must have length greater than or equal to {least}")
+        yield ShapeMismatch("length", at, f"Member must have length greater than or equal to {least}")
     elif most is not None and size > most:
-        yield Flaw("length", at, f"Member must have length less than or equal to {most}")
+        yield ShapeMismatch("length", at, f"Member must have length less than or equal to {most}")

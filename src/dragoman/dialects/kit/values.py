@@ -24,7 +24,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 Object: TypeAlias = dict[str, Json]
-Placed: TypeAlias = tuple[Object, str]  # an object, and its place in the payload
+LocatedObject: TypeAlias = tuple[Object, str]  # an object, and its place in the payload
 NO_PARAMETERS: Object = {"type": "object", "properties": {}}  # the schema of a tool that takes none
 
 
@@ -43,12 +43,12 @@ def text(value: Json) -> str:
     return value if isinstance(value, str) else ""
 
 
-def telling(fields: Object) -> Object:
+def drop_empty(fields: Object) -> Object:
     """Return the fields that say something: nulls, zeros and empty objects do not."""
     return {name: value for name, value in fields.items() if value}
 
 
-def objects(value: Json, at: str) -> Iterator[Placed]:
+def objects(value: Json, at: str) -> Iterator[LocatedObject]:
     """Yield the objects of an array, each with its place."""
     for index, item in enumerate(items(value)):
         if isinstance(item, dict):
@@ -89,7 +89,7 @@ def reply_fields(body: bytes) -> Fields:
 _NONE: Mapping[str, Json] = {}
 
 
-class Kept:
+class ExtraFields:
     """The kept fields of one family.
 
     `is_spelling` tells of a field and its value whether they only say how something was written: nothing is lost
@@ -126,7 +126,7 @@ class Kept:
         """Write the kept fields of a node back into its body, which is changed."""
         if extra is None or extra.family != self._family:
             return body
-        return merged(body, of_the_node(extra.fields))
+        return merge_fields(body, of_the_node(extra.fields))
 
     def opaque(self, fields: Fields, kind: str) -> Opaque:
         """Return the whole object, of which nothing was taken yet."""
@@ -139,15 +139,15 @@ class Kept:
         return {**block.data}
 
 
-def merged(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
+def merge_fields(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
     """Put kept fields into a body, which is changed: they win, and objects are merged."""
     for name, value in kept.items():
         known = body.get(name)
-        body[name] = merged({**known}, value) if isinstance(known, dict) and isinstance(value, dict) else value
+        body[name] = merge_fields({**known}, value) if isinstance(known, dict) and isinstance(value, dict) else value
     return body
 
 
-def cannot(block: Block, message: str) -> Unrepresentable:
+def unrepresentable(block: Block, message: str) -> Unrepresentable:
     """Return the error for a block that a dialect has no place for."""
     return Unrepresentable(message, at=block.at.path)
 
@@ -163,7 +163,7 @@ def describe(block: Block) -> str:
             return type(block).__name__
 
 
-def refuse_unfit(conversation: Conversation, target: Capabilities) -> None:
+def check_representable(conversation: Conversation, target: Capabilities) -> None:
     """Raise Unrepresentable for a wish that a dialect of these capabilities has no place for. Filters leave none."""
     output, thinking = conversation.output, conversation.thinking
     wishes = {
@@ -259,8 +259,8 @@ def tool_body(tool: ToolSpec) -> dict[str, Json]:
     return {"name": tool.name, "description": tool.description} if tool.description else {"name": tool.name}
 
 
-CLAUDE_MODES = {"auto": "auto", "any": "any", "none": "none", "tool": "one"}
-_CLAUDE_CHOICES = {mode: name for name, mode in CLAUDE_MODES.items()}
+CLAUDE_TOOL_CHOICES = {"auto": "auto", "any": "any", "none": "none", "tool": "one"}
+_CLAUDE_CHOICES = {mode: name for name, mode in CLAUDE_TOOL_CHOICES.items()}
 
 
 def render_claude_choice(choice: ToolChoice) -> dict[str, Json]:
@@ -308,7 +308,7 @@ class NameOutput(Filter):
 # --- Which result answers which call, where neither need have an id
 
 
-class Pairs:
+class ToolCallIds:
     """Ids for the calls of one request, in their order, and the call that each result answers.
 
     A call without an id gets one of its place among those without, so that a request and the same request some turns
@@ -324,7 +324,7 @@ class Pairs:
         self._by_name: defaultdict[str, deque[int]] = defaultdict(deque)  # the same; under "" are all of them
         self._calls = 0
 
-    def called(self, call_id: str, name: str) -> str:
+    def add_call(self, call_id: str, name: str) -> str:
         """Return the id of a call: its own, else one that is made for it."""
         call_id = call_id or self._make()
         self._names[call_id] = name
@@ -335,7 +335,7 @@ class Pairs:
         self._calls += 1
         return call_id
 
-    def answered(self, call_id: str, name: str) -> str:
+    def match_result(self, call_id: str, name: str) -> str:
         """Return the id that a result answers: its own if a call has it, else that of the first call of its name that
         waits, or of all calls if it has no name. Where no call waits it is its own, or one that no call has."""
         if call_id in self._names:
@@ -366,10 +366,10 @@ class Pairs:
 # Unknown fields of the outer and the inner object are kept for the family.
 
 
-class Functions:
+class FunctionCodec:
     """Reads and writes the tools and calls of one family."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: ExtraFields) -> None:
         self._kept = kept
 
     def parse_tool(self, fields: Fields) -> ToolSpec | Opaque:
@@ -393,7 +393,7 @@ class Functions:
         function: dict[str, Json] = {**tool_body(tool), "parameters": {**(tool.schema or {})}}
         return self._kept.with_extra({"type": "function", "function": function}, tool.extra)
 
-    def parse_call(self, fields: Fields, pairs: Pairs | None = None) -> ToolCall:
+    def parse_call(self, fields: Fields, pairs: ToolCallIds | None = None) -> ToolCall:
         """Read a call. `pairs` gives an id to one without; in an answer a filter does."""
         call_id, function = fields.maybe_identifier("id"), fields.child("function")
         name, value = function.identifier("name"), function.any("arguments")
@@ -401,7 +401,7 @@ class Functions:
             function.fail("arguments", "expected an object")
         arguments = "" if value is None else json_text(value, function.path("arguments"), function.blame)
         function.any("index")  # servers number several calls alike: their order counts
-        call_id = pairs.called(call_id, name) if pairs else call_id
+        call_id = pairs.add_call(call_id, name) if pairs else call_id
         return ToolCall(call_id, name, arguments, extra=self._beside(fields, function), at=Where(fields.at))
 
     def render_call(self, call: ToolCall, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:

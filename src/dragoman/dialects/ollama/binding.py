@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, Model, in_cache_order
+from dragoman.dialects.base import ApiRequest, ListedModel, in_cache_order
 from dragoman.dialects.kit.binding import JSON, json_post
-from dragoman.dialects.kit.faults import USUAL_STATUSES, FaultTable, refusal, unreadable
+from dragoman.dialects.kit.faults import DEFAULT_STATUSES, FaultTable, error_response, unreadable_message
 from dragoman.dialects.kit.values import decoded, iso_time, members, text
 from dragoman.errors import Fault, Kind
 from dragoman.model.conversation import Conversation
@@ -22,7 +22,7 @@ _CHAT, _TAGS = "/api/chat", "/api/tags"
 # --- errors: the service names no types, only a status and a sentence
 
 _TABLE = FaultTable(
-    {kind: ("", status) for kind, status in USUAL_STATUSES.items()},
+    {kind: ("", status) for kind, status in DEFAULT_STATUSES.items()},
     statuses={499: "server"},  # the server gave the request up
     exact={"server": frozenset({502})},
 )
@@ -43,7 +43,7 @@ def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fau
     body = decoded(response.body)
     if not isinstance(body, dict):
         kind = _TABLE.by_status(response.status)
-        return Fault(kind, unreadable(response), response.status, response.retry_after)
+        return Fault(kind, unreadable_message(response), response.status, response.retry_after)
     return fault_of(body, response.status, response.retry_after)
 
 
@@ -54,7 +54,7 @@ def fault_of(body: dict[str, Json], status: int = 500, wait: float | None = None
     kind = next((kind for words, kind in _BY_WORDS if words in message.lower()), _TABLE.by_status(status))
     if kind == "context_full" and _TOO_LONG not in message:
         message = f"{_TOO_LONG}: {message}"
-    return Fault(kind, message, status if _TABLE.says(status, kind) else _TABLE.usual_status(kind), wait)
+    return Fault(kind, message, status if _TABLE.is_compatible(status, kind) else _TABLE.default_status(kind), wait)
 
 
 def render_fault(fault: Fault) -> bytes:
@@ -64,16 +64,16 @@ def render_fault(fault: Fault) -> bytes:
 
 
 class OllamaBinding(Struct, frozen=True):
-    def match(self, request: HttpRequest) -> Call | None:
+    def match(self, request: HttpRequest) -> ApiRequest | None:
         path = request.path.rstrip("/")
         if request.method == "GET" and path == _TAGS:
-            return Call("models", "", False, None)
+            return ApiRequest("models", "", False, None)
         return _call(Fields.of(request)) if request.method == "POST" and path == _CHAT else None
 
-    def unwrap(self, body: Json) -> Call:
+    def unwrap(self, body: Json) -> ApiRequest:
         return _call(Fields(body))
 
-    def wrap(self, call: Call) -> HttpRequest:
+    def wrap(self, call: ApiRequest) -> HttpRequest:
         if call.operation == "models":
             return HttpRequest("GET", _TAGS, headers=(("accept", JSON),))
         body = call.body if isinstance(call.body, dict) else {}
@@ -81,25 +81,25 @@ class OllamaBinding(Struct, frozen=True):
         ordered = in_cache_order(whole, ("model", "tools"), "messages")
         return json_post(_CHAT, ordered, NDJSON if call.stream else JSON)
 
-    def frames(self) -> FrameDecoder:
+    def frame_decoder(self) -> FrameDecoder:
         return NdjsonDecoder()
 
-    def frame(self, payload: Payload) -> bytes:
+    def encode_frame(self, payload: Payload) -> bytes:
         return encode_line(payload.data)
 
-    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
-        return refusal(fault, _TABLE.status_of(fault), body)
+    def error_response(self, fault: Fault, body: bytes) -> HttpResponse:
+        return error_response(fault, _TABLE.status_of(fault), body)
 
 
-def _call(fields: Fields) -> Call:
+def _call(fields: Fields) -> ApiRequest:
     """Return the call in a body. Without `stream` it streams."""
-    return Call("generate", fields.text("model", ""), fields.flag("stream", True), fields.rest())
+    return ApiRequest("generate", fields.text("model", ""), fields.flag("stream", True), fields.rest())
 
 
 class OllamaListing:
-    def entry(self, model: Model) -> dict[str, Json]:
+    def entry(self, model: ListedModel) -> dict[str, Json]:
         details: dict[str, Json] = {} if model.window is None else {"context_length": model.window}
-        return {"name": model.name, "model": model.name, "modified_at": iso_time(model.since), "details": details}
+        return {"name": model.name, "model": model.name, "modified_at": iso_time(model.created), "details": details}
 
-    def list_of(self, entries: list[Json]) -> Json:
+    def render_list(self, entries: list[Json]) -> Json:
         return {"models": entries}

@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from dragoman.dialects.base import Call
-from dragoman.dialects.kit.flat import FlatMessages, NoChoice, OneLevel, PlainSchemas, SendFields
-from dragoman.dialects.kit.values import refuse_unfit
+from dragoman.dialects.base import ApiRequest
+from dragoman.dialects.kit.filters import DropForbiddenTools, FlattenMessages, PreferEffort, SendFields, SimplifySchemas
+from dragoman.dialects.kit.values import check_representable
 from dragoman.dialects.ollama import binding, messages, rules
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation
@@ -40,11 +40,11 @@ class OllamaCodec(Struct, frozen=True):
             home_media=frozenset({("audio", "base64")}),
             media_roles=frozenset({"user"}),
             named_media=frozenset(),
-            knobs=frozenset(messages.KNOBS),
+            knobs=frozenset(messages.SAMPLING_FIELDS),
             output=frozenset({"text", "json", "schema"}),
-            efforts=messages.LEVELS,
+            efforts=messages.EFFORTS,
             thinking=frozenset({"default", "on", "off"}),
-            holds=frozenset({messages.LOAD.name}),
+            holds=frozenset({messages.LOAD_MODEL.name}),
             window=self.num_ctx,
         )
 
@@ -53,10 +53,10 @@ class OllamaCodec(Struct, frozen=True):
         always: dict[str, Json] = {} if self.num_ctx is None else {"options.num_ctx": self.num_ctx}
         absent: dict[str, Json] = {} if self.keep_alive is None else {"keep_alive": self.keep_alive}
         return (
-            NoChoice(family),
-            OneLevel(family),
-            FlatMessages(family),
-            PlainSchemas(family, _ROOT, _PROPERTY),
+            DropForbiddenTools(family),
+            PreferEffort(family),
+            FlattenMessages(family),
+            SimplifySchemas(family, _ROOT, _PROPERTY),
             SendFields(family, always, absent),
         )
 
@@ -68,9 +68,9 @@ class OllamaCodec(Struct, frozen=True):
     parse_fault = staticmethod(binding.parse_fault)
     render_fault = staticmethod(binding.render_fault)
     breaches = staticmethod(rules.breaches)
-    stream_breaches = staticmethod(rules.Lint.breaches)
-    rules = staticmethod(rules.RULES.declared)
+    stream_breaches = staticmethod(rules.OllamaStreamLint.breaches)
+    rules = staticmethod(rules.RULES.all_rules)
 
-    def render_request(self, conversation: Conversation) -> Call:
-        refuse_unfit(conversation, self.capabilities(conversation.model))
+    def render_request(self, conversation: Conversation) -> ApiRequest:
+        check_representable(conversation, self.capabilities(conversation.model))
         return messages.render_request(conversation, truncate=self.truncate)

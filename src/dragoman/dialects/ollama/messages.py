@@ -17,19 +17,19 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, Decoder, World
-from dragoman.dialects.kit.pieces import PieceEncoder, Pieces, reply_of
+from dragoman.dialects.base import ApiRequest, Decoder, Environment
+from dragoman.dialects.kit.streams import BlockEventBuilder, DeltaEncoder, read_reply_stream
 from dragoman.dialects.kit.values import (
-    Functions,
-    Kept,
-    Pairs,
+    ExtraFields,
+    FunctionCodec,
+    ToolCallIds,
     base64_text,
-    cannot,
     decoded,
     describe,
     iso_time,
     members,
-    merged,
+    merge_fields,
+    unrepresentable,
     untyped_media,
 )
 from dragoman.dialects.ollama.binding import fault_of, render_fault
@@ -62,13 +62,16 @@ from dragoman.wire.jsonio import Json
 from dragoman.wire.ndjson import NdjsonDecoder
 
 FAMILY = "ollama"
-KEPT = Kept(FAMILY)
-CALLS = Functions(KEPT)
+EXTRAS = ExtraFields(FAMILY)
+FUNCTIONS = FunctionCodec(EXTRAS)
 _SAME = ("temperature", "top_k", "top_p", "min_p", "seed", "presence_penalty", "frequency_penalty")
-KNOBS = {**{name: name for name in _SAME}, "repetition_penalty": "repeat_penalty"}  # in `options`, by common names
-LEVELS = ("low", "medium", "high", "max")
+SAMPLING_FIELDS = {
+    **{name: name for name in _SAME},
+    "repetition_penalty": "repeat_penalty",
+}  # in `options`, by common names
+EFFORTS = ("low", "medium", "high", "max")
 _TRUNCATES = "~truncates"  # on a conversation: the client left `truncate` out, and so lets old messages be dropped
-LOAD = Held("load", "messages", "without messages the model is only loaded or unloaded, which Ollama alone does")
+LOAD_MODEL = Held("load", "messages", "without messages the model is only loaded or unloaded, which Ollama alone does")
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "user"}
 _DURATIONS = frozenset({"total_duration", "load_duration", "prompt_eval_duration", "eval_duration"})
 _REASONS = {Why.LENGTH: "length", Why.CONTEXT: "length"}
@@ -78,23 +81,25 @@ _GAP = "\0gap\0"  # what no text is
 # --- requests, reading
 
 
-def parse_request(call: Call) -> Conversation:
+def parse_request(call: ApiRequest) -> Conversation:
     """Read a request. Raises MalformedRequest, naming the place."""
-    fields, pairs = Fields(call.body), Pairs("call_ollama_")
+    fields, pairs = Fields(call.body), ToolCallIds("call_ollama_")
     options = fields.maybe_child("options") or Fields({}, "options")
     fields.any("options")
     most, stop = options.peek("num_predict"), options.peek("stop")
     asked = Conversation(
         call.model,
         tuple([_message(each, pairs) for each in fields.children("messages", [])]),
-        tools=tuple([CALLS.parse_tool(each) for each in fields.children("tools", [])]),
+        tools=tuple([FUNCTIONS.parse_tool(each) for each in fields.children("tools", [])]),
         output=_output(fields),
         thinking=_thinking(fields),
         max_tokens=options.integer("num_predict") if type(most) is int and most > 0 else None,  # else: no limit
         stop=(options.text("stop"),) if isinstance(stop, str) else options.strings("stop", ()),
-        knobs={name: value for name, own in KNOBS.items() if (value := options.number(own, None)) is not None},
+        knobs={
+            name: value for name, own in SAMPLING_FIELDS.items() if (value := options.number(own, None)) is not None
+        },
         stream=call.stream,
-        held=() if fields.peek("messages") else (LOAD,),
+        held=() if fields.peek("messages") else (LOAD_MODEL,),
         extra=_unknown(fields, options),  # last: the fields that are left
     )
     return canonical(asked)
@@ -108,7 +113,7 @@ def _unknown(fields: Fields, options: Fields) -> Extra | None:
         kept[_TRUNCATES] = True
     elif kept["truncate"] is False:
         del kept["truncate"]  # nothing special: every other service refuses a prompt that is too long
-    return KEPT.extra_of(kept, frozenset({_TRUNCATES}))
+    return EXTRAS.extra_of(kept, frozenset({_TRUNCATES}))
 
 
 def _output(fields: Fields) -> Output:
@@ -122,14 +127,14 @@ def _output(fields: Fields) -> Output:
 
 def _thinking(fields: Fields) -> Thinking:
     think = fields.any("think")
-    if isinstance(think, str) and think in LEVELS:
+    if isinstance(think, str) and think in EFFORTS:
         return Thinking("default", think)
     if think is not None and not isinstance(think, bool):
-        fields.fail("think", f"expected true, false or one of {', '.join(LEVELS)}")
+        fields.fail("think", f"expected true, false or one of {', '.join(EFFORTS)}")
     return Thinking() if think is None else Thinking("on" if think else "off")
 
 
-def _message(fields: Fields, pairs: Pairs) -> Message:
+def _message(fields: Fields, pairs: ToolCallIds) -> Message:
     role, at = fields.text("role").lower(), Where(fields.at)
     if role not in _ROLES:
         fields.fail("role", f"expected one of {', '.join(_ROLES)}")
@@ -138,30 +143,30 @@ def _message(fields: Fields, pairs: Pairs) -> Message:
     content_blocks += [untyped_media(base64_text(fields, "images", data), at) for data in images]
     if role == "tool":
         name, own_id = fields.text("tool_name", ""), fields.text("tool_call_id", "")
-        call_id, kept = pairs.answered(own_id, name), to_keep(fields.rest())
+        call_id, kept = pairs.match_result(own_id, name), to_keep(fields.rest())
         if name and name != pairs.name_of(call_id):
             kept["tool_name"] = name
-        extra = KEPT.extra_of(kept, frozenset({"tool_name"}))
+        extra = EXTRAS.extra_of(kept, frozenset({"tool_name"}))
         return Message("user", (ToolResult(call_id, tuple(content_blocks), extra=extra, at=at),), at=at)
     blocks: list[Block] = [*content_blocks]
     if role == "assistant":
         if thought := fields.text("thinking", ""):
             blocks.insert(0, Reasoning(thought, FAMILY, at=Where(fields.path("thinking"))))
-        blocks += [CALLS.parse_call(each, pairs) for each in fields.children("tool_calls", [])]
-    return Message(_ROLES[role], tuple(blocks), extra=KEPT.extra(fields), at=at)
+        blocks += [FUNCTIONS.parse_call(each, pairs) for each in fields.children("tool_calls", [])]
+    return Message(_ROLES[role], tuple(blocks), extra=EXTRAS.extra(fields), at=at)
 
 
 # --- requests, rendering
 
 
-def render_request(conversation: Conversation, *, truncate: bool = False) -> Call:
+def render_request(conversation: Conversation, *, truncate: bool = False) -> ApiRequest:
     """Write a conversation that fits. Raises Unrepresentable for content that has no place here."""
     body: dict[str, Json] = {"messages": list(_render_messages(conversation))}
-    if _TRUNCATES not in KEPT.own_fields(conversation.extra):
+    if _TRUNCATES not in EXTRAS.own_fields(conversation.extra):
         body["truncate"] = truncate
     if conversation.tools:
-        body["tools"] = [CALLS.render_tool(tool) for tool in conversation.tools]
-    options: dict[str, Json] = {KNOBS[name]: value for name, value in conversation.knobs.items()}
+        body["tools"] = [FUNCTIONS.render_tool(tool) for tool in conversation.tools]
+    options: dict[str, Json] = {SAMPLING_FIELDS[name]: value for name, value in conversation.knobs.items()}
     if conversation.max_tokens is not None:
         options["num_predict"] = conversation.max_tokens
     if conversation.stop:
@@ -173,21 +178,21 @@ def render_request(conversation: Conversation, *, truncate: bool = False) -> Cal
         body["format"] = {**(output.schema or {})} if output.kind == "schema" else "json"
     if thinking.effort or thinking.mode != "default":
         body["think"] = thinking.effort or thinking.mode == "on"
-    return Call("generate", conversation.model, conversation.stream, KEPT.with_extra(body, conversation.extra))
+    return ApiRequest("generate", conversation.model, conversation.stream, EXTRAS.with_extra(body, conversation.extra))
 
 
 def _render_messages(conversation: Conversation) -> Iterator[Json]:
     for text in conversation.system:
-        yield {"role": "system", "content": text.text, **of_what_it_came_in(KEPT.own_fields(text.extra))}
+        yield {"role": "system", "content": text.text, **of_what_it_came_in(EXTRAS.own_fields(text.extra))}
     names: dict[str, str] = {}
     for message in conversation.messages:
         names |= {block.id: block.name for block in message.blocks if isinstance(block, ToolCall)}
         results = [block for block in message.blocks if isinstance(block, ToolResult)]
         for result in results:
             if result.is_error:
-                raise cannot(result, "a tool result cannot be marked as an error here")
+                raise unrepresentable(result, "a tool result cannot be marked as an error here")
             called: dict[str, Json] = {"tool_name": names.get(result.call_id, ""), "tool_call_id": result.call_id}
-            yield KEPT.with_extra({"role": "tool", **_render_content(result.content), **called}, result.extra)
+            yield EXTRAS.with_extra({"role": "tool", **_render_content(result.content), **called}, result.extra)
         others = [block for block in message.blocks if not isinstance(block, ToolResult)]
         # User messages that follow results are one turn with them, so each text after the first begins a message.
         starts = [place for place, block in enumerate(others) if place and results and isinstance(block, Text)]
@@ -195,7 +200,7 @@ def _render_messages(conversation: Conversation) -> Iterator[Json]:
             starts.insert(0, 0)
         for start, end in pairwise((*starts, len(others))):
             body: dict[str, Json] = {"role": message.role, **_render_content(others[start:end])}
-            yield KEPT.with_extra(body, None if start else message.extra)
+            yield EXTRAS.with_extra(body, None if start else message.extra)
 
 
 def _render_content(blocks: Sequence[Block], blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
@@ -211,7 +216,7 @@ def _render_content(blocks: Sequence[Block], blame: type[DragomanError] = Unrepr
             case Media(how="base64", kind="image" | "audio"):
                 images.append(block.data)
             case ToolCall():
-                calls.append(CALLS.render_call(block, blame))
+                calls.append(FUNCTIONS.render_call(block, blame))
             case _:
                 raise blame(f"{describe(block)} has no place in this message", at=block.at.path)
     more: dict[str, Json] = {"thinking": "".join(thoughts), "images": images, "tool_calls": calls}
@@ -244,9 +249,11 @@ _THOUGHT_LANE = LaneSource("", _decode_line, lambda line: "" if line.message.con
 class OllamaDecoder(Decoder):
     """Lines to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, world: World | None = None, keys: ev.BlockKeys | None = None) -> None:
+    def __init__(
+        self, asked: Conversation, environment: Environment | None = None, keys: ev.BlockKeys | None = None
+    ) -> None:
         self._model = asked.model
-        self._pieces = Pieces(FAMILY, keys)
+        self._pieces = BlockEventBuilder(FAMILY, keys)
         self._begun = self._over = False
 
     @property
@@ -255,7 +262,7 @@ class OllamaDecoder(Decoder):
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneSource | None:
         pieces = self._pieces
-        return (_THOUGHT_LANE if pieces.thinks else _TEXT_LANE) if key == pieces.key else None
+        return (_THOUGHT_LANE if pieces.is_reasoning else _TEXT_LANE) if key == pieces.key else None
 
     def feed(self, frame: Frame) -> ev.Events:
         fields = Fields.parse(frame.data, blame=BadFrame)
@@ -279,14 +286,14 @@ class OllamaDecoder(Decoder):
         fields.any("message")
         message.any("role")
         thought, text = message.text("thinking", ""), message.text("content", "")
-        calls = [CALLS.parse_call(each) for each in message.children("tool_calls", [])]
+        calls = [FUNCTIONS.parse_call(each) for each in message.children("tool_calls", [])]
         rest = fields.rest()
         if unknown := message.rest():
             rest["message"] = unknown
         events: list[ev.Event] = []
         if not self._begun:
             self._begun = True
-            events.append(ev.Started("", model or self._model, extra=None if done else KEPT.extra_of(to_keep(rest))))
+            events.append(ev.Started("", model or self._model, extra=None if done else EXTRAS.extra_of(to_keep(rest))))
         elif rest and not done:
             events.append(ev.OpaqueEvent(FAMILY, "line", rest))
         self._pieces.thought(thought, events)
@@ -295,7 +302,7 @@ class OllamaDecoder(Decoder):
             self._pieces.call(call, events)
         if done:
             self._pieces.end(events)
-            events.append(ev.Stopped(_parse_stop(reason, rest, called=self._pieces.called)))
+            events.append(ev.Stopped(_parse_stop(reason, rest, called=self._pieces.has_calls)))
         if usage is not None:
             events.append(ev.UsageReported(usage))
         if done:
@@ -310,7 +317,7 @@ def _parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
     kept = to_keep(rest)
     if reason and reason != _REASONS.get(why, _USUALLY):
         kept["done_reason"] = reason
-    return Stop(Why.TOOL if why is Why.END and called else why, extra=KEPT.extra_of(kept))
+    return Stop(Why.TOOL if why is Why.END and called else why, extra=EXTRAS.extra_of(kept))
 
 
 def _parse_usage(fields: Fields) -> Usage | None:
@@ -319,14 +326,16 @@ def _parse_usage(fields: Fields) -> Usage | None:
     durations = {name: fields.any(name) for name in sorted(_DURATIONS) if fields.has(name)}
     if prompt is None and answer is None and not durations:
         return None
-    return inclusive_usage(count(prompt), count(answer), 0, 0, 0, extra=KEPT.extra_of(durations, _DURATIONS))
+    return inclusive_usage(count(prompt), count(answer), 0, 0, 0, extra=EXTRAS.extra_of(durations, _DURATIONS))
 
 
 def parse_reply(body: bytes, asked: Conversation) -> Reply:
     """Read a whole reply, or a whole stream. Raises UpstreamViolation, or UpstreamFault if it failed."""
     lines = NdjsonDecoder(len(body))
     is_one = isinstance(decoded(body), dict)  # it may have line ends in it
-    return reply_of(OllamaDecoder(asked), [Frame("", body, body)] if is_one else [*lines.feed(body), *lines.close()])
+    return read_reply_stream(
+        OllamaDecoder(asked), [Frame("", body, body)] if is_one else [*lines.feed(body), *lines.close()]
+    )
 
 
 # --- answers, rendering
@@ -338,27 +347,27 @@ def _render_end(stop: Stop, usage: Usage | None) -> dict[str, Json]:
     if usage is not None:
         prompt = usage.input + usage.cache_read + usage.cache_write
         counts: dict[str, Json] = {"prompt_eval_count": prompt, "eval_count": usage.output}
-        body |= KEPT.with_extra({name: value for name, value in counts.items() if value}, usage.extra)
+        body |= EXTRAS.with_extra({name: value for name, value in counts.items() if value}, usage.extra)
     return body
 
 
-def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
+def render_reply(reply: Reply, asked: Conversation, environment: Environment) -> bytes:
     """Write a whole reply: one object with all of its message."""
     if len(reply.choices) != 1:
         raise LocalMisuse("there is only one choice here")
     choice = reply.choices[0]
-    body: dict[str, Json] = {"model": reply.model or asked.model, "created_at": iso_time(world.now())}
+    body: dict[str, Json] = {"model": reply.model or asked.model, "created_at": iso_time(environment.now())}
     body["message"] = {"role": "assistant", **_render_content(choice.blocks, LocalMisuse)}
     body |= _render_end(choice.stop, reply.usage)
-    return jsonio.encode(KEPT.with_extra(KEPT.with_extra(body, reply.extra), choice.stop.extra))
+    return jsonio.encode(EXTRAS.with_extra(EXTRAS.with_extra(body, reply.extra), choice.stop.extra))
 
 
-class OllamaEncoder(PieceEncoder):
+class OllamaEncoder(DeltaEncoder):
     """Events to lines."""
 
-    def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
+    def __init__(self, asked: Conversation, environment: Environment, budget: ev.Budget | None = None) -> None:
         super().__init__(FAMILY, budget)
-        self._head: dict[str, Json] = {"model": asked.model, "created_at": iso_time(world.now())}
+        self._head: dict[str, Json] = {"model": asked.model, "created_at": iso_time(environment.now())}
         self._first: dict[str, Json] = {}  # fields of the first line alone
         self._number = 0  # of calls that are written
 
@@ -375,7 +384,7 @@ class OllamaEncoder(PieceEncoder):
 
     def started(self, event: ev.Started) -> None:
         self._head["model"] = event.model or self._head["model"]
-        self._first = KEPT.wire_fields(event.extra)
+        self._first = EXTRAS.wire_fields(event.extra)
 
     def text(self, text: str) -> Payload:
         return self._written({"content": text})
@@ -384,7 +393,7 @@ class OllamaEncoder(PieceEncoder):
         return self._written({"thinking": text})
 
     def call(self, call: ToolCall) -> Payload:
-        body = CALLS.render_call(call, LocalMisuse)
+        body = FUNCTIONS.render_call(call, LocalMisuse)
         function: Json = {"index": self._number, **members(body["function"])}
         self._number += 1
         return self._written({"tool_calls": [{**body, "function": function}]})
@@ -393,7 +402,7 @@ class OllamaEncoder(PieceEncoder):
         return self._written({}, fields)
 
     def finished(self, stop: Stop, usage: Usage | None) -> Payload:
-        return self._written({}, _render_end(stop, usage), KEPT.wire_fields(stop.extra))
+        return self._written({}, _render_end(stop, usage), EXTRAS.wire_fields(stop.extra))
 
     def failed(self, fault: Fault) -> Payload:
         return Payload(b"", render_fault(fault), True)
@@ -406,5 +415,5 @@ class OllamaEncoder(PieceEncoder):
         message: Json = {"role": "assistant", "content": "", **content}
         body: dict[str, Json] = {**self._head, "message": message, "done": False}
         for each in more:
-            body = merged(body, each)
+            body = merge_fields(body, each)
         return jsonio.encode(body)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.dialects.base import Call
-from dragoman.dialects.kit.flat import has_references
-from dragoman.dialects.kit.lint import Found, StreamLint
-from dragoman.dialects.kit.shapes import Flag, Free, Map, Members, Num, Seq, Str, flaws
+from dragoman.dialects.base import ApiRequest
+from dragoman.dialects.kit.filters import has_references
+from dragoman.dialects.kit.lint import Findings, StreamLint
+from dragoman.dialects.kit.shapes import AnyValue, Array, Bool, Map, Num, ObjectShape, Str, find_mismatches
 from dragoman.dialects.kit.values import decoded, items, members
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
@@ -25,27 +25,27 @@ stream.after_end | inferred | advice | nothing follows the line with done: true,
 stream.unfinished | documented | error | the last line has done: true, or an error
 """,
 )
-_OBJECT = Members({}, lenient=True)
-_FUNCTION = Members({"name": Str(1), "arguments": _OBJECT, "parameters": _OBJECT}, ("name",), lenient=True)
-_CALLS = Seq(Members({"id": Str(), "type": Str(), "function": _FUNCTION}, ("function",), lenient=True))
-_SAID = Members({"content": Str(), "thinking": Str(), "tool_calls": _CALLS}, ("content",), lenient=True)
-_MESSAGE = Members(
+_OBJECT = ObjectShape({}, lenient=True)
+_FUNCTION = ObjectShape({"name": Str(1), "arguments": _OBJECT, "parameters": _OBJECT}, ("name",), lenient=True)
+_CALLS = Array(ObjectShape({"id": Str(), "type": Str(), "function": _FUNCTION}, ("function",), lenient=True))
+_SAID = ObjectShape({"content": Str(), "thinking": Str(), "tool_calls": _CALLS}, ("content",), lenient=True)
+_MESSAGE = ObjectShape(
     {
         **_SAID.members,
         "role": Str(pattern="(?i:system|user|assistant|tool)"),
-        "images": Seq(Str(1, pattern="[A-Za-z0-9+/]+={0,2}")),  # base64 without a prefix
+        "images": Array(Str(1, pattern="[A-Za-z0-9+/]+={0,2}")),  # base64 without a prefix
         "tool_name": Str(),
         "tool_call_id": Str(),
     },
     ("role",),
     lenient=True,
 )
-_REQUEST = Members(
+_REQUEST = ObjectShape(
     {
-        "messages": Seq(_MESSAGE),
+        "messages": Array(_MESSAGE),
         "tools": _CALLS,
-        "options": Map(Str(), Free()),
-        "truncate": Flag(),
+        "options": Map(Str(), AnyValue()),
+        "truncate": Bool(),
         "top_logprobs": Num(0, 20, whole=True),
     },
     lenient=True,
@@ -53,13 +53,13 @@ _REQUEST = Members(
 _THINK = (None, True, False, "low", "medium", "high", "max")
 
 
-def breaches(call: Call) -> Sequence[Breach]:
+def breaches(call: ApiRequest) -> Sequence[Breach]:
     """Every rule of the service that the request breaks, with its place."""
     return [RULES.breach(*found) for found in _found(call)]
 
 
-def _found(call: Call) -> Found:
-    yield from (("shape", flaw.at, flaw.detail) for flaw in flaws(call.body, _REQUEST) if flaw.kind != "null")
+def _found(call: ApiRequest) -> Findings:
+    yield from (("shape", flaw.at, flaw.detail) for flaw in find_mismatches(call.body, _REQUEST) if flaw.kind != "null")
     body = members(call.body)
     if body.get("think") not in _THINK:
         yield "think", "think", ""
@@ -70,7 +70,7 @@ def _found(call: Call) -> Found:
             yield "tools.reference", f"tools[{index}]", ""
 
 
-class Lint(StreamLint):
+class OllamaStreamLint(StreamLint):
     rules = RULES
     _over = False
 
@@ -81,7 +81,7 @@ class Lint(StreamLint):
         elif not isinstance(body, dict):
             self.breach("json", "")
         elif not body.get("error"):
-            for flaw in flaws(body.get("message"), _SAID, "message"):
+            for flaw in find_mismatches(body.get("message"), _SAID, "message"):
                 self.breach("message", f"{flaw.at}: {flaw.detail}")
         self._over = self._over or bool(members(body).get("done") or members(body).get("error"))
 

@@ -21,4 +21,6 @@ from dragoman.dialects.openai.shapes import OpenaiSummaryReader
 
 __all__ = ["DIALECT", "OpenaiBinding", "OpenaiCodec"]
 
-DIALECT = Dialect("openai", OpenaiCodec(), OpenaiBinding(), listing=OpenaiListing(), plain=OpenaiSummaryReader(PATH))
+DIALECT = Dialect(
+    "openai", OpenaiCodec(), OpenaiBinding(), listing=OpenaiListing(), summary_reader=OpenaiSummaryReader(PATH)
+)

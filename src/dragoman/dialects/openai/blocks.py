@@ -14,13 +14,13 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.kit.openai_requests import (
     arguments_text,
-    image_at,
     parse_annotation,
-    refuse_marks,
-    source_in,
+    parse_image_url,
+    parse_source,
+    refuse_cache_and_signature,
     take_file_data,
 )
-from dragoman.dialects.kit.values import Kept, base64_text, cannot, describe
+from dragoman.dialects.kit.values import ExtraFields, base64_text, describe, unrepresentable
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import OUTER, WORD, to_keep
@@ -75,12 +75,12 @@ def _is_spelling(name: str, value: Json) -> bool:
     return name.startswith(WORD) or name in _SPELLING or value == _USUAL.get(name, ...)
 
 
-KEPT = Kept(FAMILY, _is_spelling)
+EXTRAS = ExtraFields(FAMILY, _is_spelling)
 
 
 def is_legacy_form(extra: Extra | None) -> bool:
     """Whether it was said in the form of the time before tools: `functions`, `function_call`."""
-    return KEPT.own_fields(extra).get("~older") is True
+    return EXTRAS.own_fields(extra).get("~older") is True
 
 
 def is_empty_value(value: Json) -> bool:
@@ -175,24 +175,24 @@ def _text(part: JsonObject, at: str) -> Text | Opaque:
     if not words.is_whole:
         return Opaque(FAMILY, part, "text", at=Where(at))
     fields.any("type")
-    extra = KEPT.extra(fields)
+    extra = EXTRAS.extra(fields)
     if extra is not None and "citations" in extra.spelling:  # in a request they are content, not another spelling
         extra = structs.replace(extra, spelling=extra.spelling - {"citations"})
     return Text(words.text, extra=extra, at=Where(at))
 
 
 def refusal_block(text: str, at: str) -> Text:
-    return Text(text, extra=KEPT.extra_of({"refusal": True}), at=Where(at))
+    return Text(text, extra=EXTRAS.extra_of({"refusal": True}), at=Where(at))
 
 
 def is_refusal(block: Block) -> bool:
-    return KEPT.own_fields(block.extra).get("refusal") is True
+    return EXTRAS.own_fields(block.extra).get("refusal") is True
 
 
 def _tool_use(fields: Fields) -> ToolCall:
     fields.any("type")
     call_id, name, given = fields.identifier("id"), fields.identifier("name"), fields.any("input")
-    extra = KEPT.extra(fields)
+    extra = EXTRAS.extra(fields)
     return ToolCall(call_id, name, arguments_text(given), extra=extra, at=Where(fields.at))
 
 
@@ -220,7 +220,7 @@ def parse_result(fields: Fields) -> ToolResult:
         call_id,
         tuple(block for block in blocks if isinstance(block, Text | Media | Opaque)),  # all of them are
         failed if is_error is None else is_error,
-        extra=KEPT.extra_of(rest),
+        extra=EXTRAS.extra_of(rest),
         at=Where(fields.at, bare=content is None and text is None),
     )
 
@@ -234,7 +234,7 @@ def _image_url(fields: Fields) -> Media:
     inner = Fields({"url": given} if isinstance(given, str) else given, fields.path("image_url"))
     url = inner.text("url")
     extra = _nested(fields, "image_url", inner)
-    return image_at(inner, "url", _DATA_URL.fullmatch, url, extra, Where(fields.at))
+    return parse_image_url(inner, "url", _DATA_URL.fullmatch, url, extra, Where(fields.at))
 
 
 def _input_audio(fields: Fields) -> Media:
@@ -266,7 +266,7 @@ def _source(fields: Fields) -> Media:
     source = fields.child("source")
     how = source.one_of("type", ("base64", "url"))
     name = fields.text("title", "")
-    extra = KEPT.extra(fields)
+    extra = EXTRAS.extra(fields)
     if how == "url":
         return Media(kind, "", "url", source.identifier("url"), name, extra=extra, at=Where(fields.at))
     mime, data = source.identifier("media_type"), base64_text(source, "data", source.text("data"))
@@ -281,7 +281,7 @@ def _nested(fields: Fields, name: str, inner: Fields) -> Extra | None:
     rest, inside = to_keep(fields.rest()), inner.rest()
     if name == "image_url" and "detail" in inside:  # others have it too
         rest[IMAGE_DETAIL] = inside.pop("detail")
-    return KEPT.extra_of({**rest, name: inside} if inside else rest)
+    return EXTRAS.extra_of({**rest, name: inside} if inside else rest)
 
 
 # --- blocks to wire
@@ -292,7 +292,7 @@ def render_content(blocks: Sequence[Block]) -> Json:
     if not blocks:
         return ""
     first = blocks[0]
-    if len(blocks) == 1 and isinstance(first, Text) and first.text and not KEPT.wire_fields(first.extra):
+    if len(blocks) == 1 and isinstance(first, Text) and first.text and not EXTRAS.wire_fields(first.extra):
         check_block(first)
         return first.text
     return [render_part(block) for block in blocks]
@@ -302,7 +302,7 @@ def render_part(block: Block) -> Json:
     match block:
         case Text():
             check_block(block)
-            fields = KEPT.wire_fields(block.extra)
+            fields = EXTRAS.wire_fields(block.extra)
             if fields.pop("refusal", None) is True:
                 return {"type": "refusal", "refusal": block.text, **fields}
             return {"type": "text", "text": block.text, **fields}
@@ -312,11 +312,11 @@ def render_part(block: Block) -> Json:
         case Opaque(family=family, data=data) if family == FAMILY:
             return data
         case _:
-            raise cannot(block, f"Chat content cannot hold {describe(block)}")
+            raise unrepresentable(block, f"Chat content cannot hold {describe(block)}")
 
 
 def _render_media(media: Media) -> Json:
-    fields, own = KEPT.wire_fields(media.extra), KEPT.own_fields(media.extra)
+    fields, own = EXTRAS.wire_fields(media.extra), EXTRAS.own_fields(media.extra)
     data = f"data:{media.mime};base64,{media.data}" if media.how == "base64" else media.data
     match media.kind, media.how:
         case "image", "base64" | "url":
@@ -329,7 +329,7 @@ def _render_media(media: Media) -> Json:
             named: JsonObject = {"filename": media.name} if media.name else {}
             return wrap_inner_object("file", {**named, "file_id" if media.how == "file" else "file_data": data}, fields)
         case _:
-            raise cannot(media, f"Chat content cannot hold {describe(media)}")
+            raise unrepresentable(media, f"Chat content cannot hold {describe(media)}")
 
 
 def wrap_inner_object(kind: str, inner: JsonObject, fields: JsonObject, **head: Json) -> JsonObject:
@@ -340,16 +340,16 @@ def wrap_inner_object(kind: str, inner: JsonObject, fields: JsonObject, **head: 
 
 def check_block(block: Text | Media | ToolCall | ToolResult) -> None:
     """Refuse what Chat has no place for on a block."""
-    refuse_marks(block, API_NAME)
+    refuse_cache_and_signature(block, API_NAME)
     if isinstance(block, Text) and block.citations:
-        raise cannot(block, "Chat has no citations in requests")
+        raise unrepresentable(block, "Chat has no citations in requests")
 
 
 def without_message_fields(text: Text) -> Text:
     """A text without the fields of the message it came in."""
-    own = KEPT.own_fields(text.extra)
+    own = EXTRAS.own_fields(text.extra)
     fields = {name: value for name, value in own.items() if name != "~role" and not name.startswith(OUTER)}
-    return structs.replace(text, extra=KEPT.extra_of(fields))
+    return structs.replace(text, extra=EXTRAS.extra_of(fields))
 
 
 # --- sources of an answer: `annotations` of a message or a delta, and Perplexity's lists beside the choices
@@ -366,7 +366,7 @@ def parse_sources(citations: Json, results: Json) -> list[Opaque]:
     """Read the lists of Perplexity: addresses, and for some of them title and snippet. Each address counts once."""
     found: dict[str, Source] = {}
     for result in results if isinstance(results, list) else ():
-        if isinstance(result, dict) and (source := source_in(result)) is not None:
+        if isinstance(result, dict) and (source := parse_source(result)) is not None:
             found.setdefault(source.url, source)
     for url in citations if isinstance(citations, list) else ():
         if isinstance(url, str) and url:

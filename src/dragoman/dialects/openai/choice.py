@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dragoman.dialects.kit.openai_requests import arguments_text
-from dragoman.dialects.openai.blocks import FAMILY, KEPT, JsonObject, flat_text, parse_annotations
+from dragoman.dialects.openai.blocks import EXTRAS, FAMILY, JsonObject, flat_text, parse_annotations
 from dragoman.dialects.openai.chunk import TEXT_LANE, CallPart, Delta, FunctionPart, call_lane, reasoning_lane
 from dragoman.dialects.openai.messages import (
     REASONING_ENCRYPTED,
@@ -25,10 +25,10 @@ from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields, is_blank
 from dragoman.wire.jsonio import Json
 
-_SHORT_FIELD = KEPT.extra_of(
+_SHORT_FIELD = EXTRAS.extra_of(
     {"~field": "reasoning"}
 )  # so that one stream keeps to one field, whoever writes its frames
-_REFUSAL = KEPT.extra_of({"refusal": True})
+_REFUSAL = EXTRAS.extra_of({"refusal": True})
 
 
 class _Thought:
@@ -272,7 +272,7 @@ class ChoiceReader:
     def _litellm_block(self, entry: dict[str, Any], events: list[ev.Event]) -> None:
         signature, data = entry.get("signature"), entry.get("data")
         if entry.get("type") == "redacted_thinking" and isinstance(data, str):
-            hidden = self._begin(-1, KEPT.extra_of({"~field": "thinking_blocks"}), events)
+            hidden = self._begin(-1, EXTRAS.extra_of({"~field": "thinking_blocks"}), events)
             self._seal(hidden, Seal(FAMILY, data, "redacted"), events)
         elif isinstance(signature, str) and signature:
             thought = self._thought or self._begin(None, None, events)
@@ -433,7 +433,7 @@ class CallReader:
             return
         self._before(events)
         block = ToolCall(
-            call.id, name, form="text" if form == "text" else "json", extra=KEPT.extra_of(to_keep(call.rest))
+            call.id, name, form="text" if form == "text" else "json", extra=EXTRAS.extra_of(to_keep(call.rest))
         )
         call.name, call.key = name, self._keys.fresh(block)
         events.append(ev.BlockStarted(call.key, block, self._choice))

@@ -7,15 +7,15 @@ from typing import ClassVar
 
 from msgspec import structs
 
-from dragoman.dialects.base import Call, Encoder, Model, World, in_cache_order
+from dragoman.dialects.base import ApiRequest, Encoder, Environment, ListedModel, in_cache_order
 from dragoman.dialects.kit import openai_errors
-from dragoman.dialects.kit.binding import EVENTS, JSON, SseBinding, call_of, json_post
-from dragoman.dialects.kit.faults import refusal
+from dragoman.dialects.kit.binding import EVENT_STREAM, JSON, SseBinding, json_post, request_from_fields
+from dragoman.dialects.kit.faults import error_response
 from dragoman.dialects.kit.openai_errors import status_of
 from dragoman.dialects.kit.openai_requests import EFFORTS
 from dragoman.dialects.kit.values import NameOutput
 from dragoman.dialects.openai import reply, request, rules
-from dragoman.dialects.openai.blocks import CUSTOM_FORMAT, FAMILY, IMAGE_DETAIL, KEPT, OpenaiSettings, is_legacy_form
+from dragoman.dialects.openai.blocks import CUSTOM_FORMAT, EXTRAS, FAMILY, IMAGE_DETAIL, OpenaiSettings, is_legacy_form
 from dragoman.dialects.openai.encoder import OpenaiEncoder
 from dragoman.dialects.openai.messages import block_rank
 from dragoman.dialects.openai.rules import RULES
@@ -41,7 +41,7 @@ class AskUsage(Filter):
     only_asks = True
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if not conversation.stream or KEPT.own_fields(conversation.extra).get("stream_options") is not None:
+        if not conversation.stream or EXTRAS.own_fields(conversation.extra).get("stream_options") is not None:
             return conversation, None
         notes.added("openai.ask_usage", "stream_options", "the stream is asked to report its usage")
         return _with_field(conversation, "stream_options", {"include_usage": True}), None
@@ -66,7 +66,7 @@ class KeepSpecialTokens(Filter):
     concerns: Features = frozenset({"tools"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if not conversation.tools or "skip_special_tokens" in KEPT.own_fields(conversation.extra):
+        if not conversation.tools or "skip_special_tokens" in EXTRAS.own_fields(conversation.extra):
             return conversation, None
         notes.added("openai.special_tokens", "skip_special_tokens", "the server is asked to keep its special tokens")
         return _with_field(conversation, "skip_special_tokens", False), None
@@ -74,7 +74,7 @@ class KeepSpecialTokens(Filter):
 
 def _with_field(conversation: Conversation, name: str, value: Json) -> Conversation:
     spelling = conversation.extra.spelling if conversation.extra is not None else _NO_SPELLING
-    fields = {**KEPT.own_fields(conversation.extra), name: value}
+    fields = {**EXTRAS.own_fields(conversation.extra), name: value}
     return structs.replace(conversation, extra=Extra(FAMILY, fields, spelling))
 
 
@@ -175,51 +175,51 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     parse_reply = reply.parse_reply
     render_reply = reply.render_reply
 
-    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> Encoder:
-        return OpenaiEncoder(asked, world, self, budget)
+    def encoder(self, asked: Conversation, environment: Environment, budget: Budget | None = None) -> Encoder:
+        return OpenaiEncoder(asked, environment, self, budget)
 
     decoder = staticmethod(OpenaiDecoder)
     parse_fault = staticmethod(openai_errors.parse_fault)
     render_fault = staticmethod(openai_errors.render_fault)
     breaches = staticmethod(rules.breaches)
     stream_breaches = staticmethod(rules.OpenaiStreamLint.breaches)
-    rules = staticmethod(RULES.declared)
+    rules = staticmethod(RULES.all_rules)
 
 
 # --- paths, headers, SSE
 
 
 class OpenaiBinding(SseBinding, frozen=True):
-    def match(self, request: HttpRequest) -> Call | None:
+    def match(self, request: HttpRequest) -> ApiRequest | None:
         if request.method == "POST" and request.path.rstrip("/").endswith(PATH):
-            return call_of(Fields.of(request))
+            return request_from_fields(Fields.of(request))
         if (
             request.method == "GET"
             and request.path.rstrip("/").endswith("/models")
             and not request.header("anthropic-version")
         ):
-            return Call("models", "", False, None)
+            return ApiRequest("models", "", False, None)
         return None
 
-    def wrap(self, call: Call) -> HttpRequest:
+    def wrap(self, call: ApiRequest) -> HttpRequest:
         if call.operation == "models":
             return HttpRequest("GET", f"{self.prefix}/models")
         stream: dict[str, Json] = {"stream": True} if call.stream else {}
         asked = {**(call.body if isinstance(call.body, dict) else {}), **stream}
         body = {"model": call.model, **in_cache_order(asked, ("tools",), "messages")}
-        return json_post(f"{self.prefix}{PATH}", body, EVENTS if call.stream else JSON)
+        return json_post(f"{self.prefix}{PATH}", body, EVENT_STREAM if call.stream else JSON)
 
-    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
-        return refusal(fault, status_of(fault), body)
+    def error_response(self, fault: Fault, body: bytes) -> HttpResponse:
+        return error_response(fault, status_of(fault), body)
 
 
 class OpenaiListing:
     """Its own list has no figures: these are spelt as OpenRouter does, whose list has."""
 
-    def entry(self, model: Model) -> dict[str, Json]:
+    def entry(self, model: ListedModel) -> dict[str, Json]:
         most: Json = {"max_completion_tokens": model.longest_answer} if model.longest_answer else None
-        entry: dict[str, Json] = {"id": model.name, "object": "model", "created": model.since, "owned_by": "dragoman"}
+        entry: dict[str, Json] = {"id": model.name, "object": "model", "created": model.created, "owned_by": "dragoman"}
         return {**entry, "context_length": model.window, "top_provider": most}
 
-    def list_of(self, entries: list[Json]) -> Json:
+    def render_list(self, entries: list[Json]) -> Json:
         return {"object": "list", "data": entries}

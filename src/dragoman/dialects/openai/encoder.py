@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Encoder, World
+from dragoman.dialects.base import Encoder, Environment
 from dragoman.dialects.kit.openai_errors import render_fault
 from dragoman.dialects.openai.blocks import (
-    KEPT,
+    EXTRAS,
     JsonObject,
     OpenaiSettings,
     is_legacy_form,
@@ -56,13 +56,13 @@ class _Waiting(Struct):
 
 class OpenaiEncoder(Encoder):
     def __init__(
-        self, asked: Conversation, world: World, settings: OpenaiSettings, budget: ev.Budget | None = None
+        self, asked: Conversation, environment: Environment, settings: OpenaiSettings, budget: ev.Budget | None = None
     ) -> None:
         self._budget = budget or ev.Budget()
         self._model = asked.model
-        self._world = world
+        self._world = environment
         self._settings = settings
-        options = KEPT.own_fields(asked.extra).get("stream_options")
+        options = EXTRAS.own_fields(asked.extra).get("stream_options")
         asks = isinstance(options, dict) and options.get("include_usage") is True
         self._wants_usage = asks or not asked.model  # nobody told us the question: better tell it than lose it
         self._usage: Usage | None = None
@@ -86,7 +86,7 @@ class OpenaiEncoder(Encoder):
     def ping(self) -> Payload | None:
         return _PING
 
-    def is_unasked(self, events: ev.Events) -> bool:
+    def is_unrequested(self, events: ev.Events) -> bool:
         return not self._wants_usage and bool(events) and all(type(event) is ev.UsageReported for event in events)
 
     def passes(self, events: ev.Events) -> bool:
@@ -216,7 +216,7 @@ class OpenaiEncoder(Encoder):
 
     def _envelope(self, started: ev.Started) -> bytes:
         """What every chunk begins with: the same id, time and model, and what else the first one said."""
-        extra = KEPT.wire_fields(started.extra)
+        extra = EXTRAS.wire_fields(started.extra)
         created = extra.pop("created", None)
         fields: JsonObject = {
             "id": started.id or self._world.new_id("chatcmpl-"),
@@ -262,7 +262,7 @@ class OpenaiEncoder(Encoder):
                 part = render_part(structs.replace(block, cache=None))
                 yield self._chunk(choice, {"images": [{**part, "index": number}]} if isinstance(part, dict) else {})
             case Opaque():
-                slotted = KEPT.own_fields(block.extra).get("~slot") == "message"
+                slotted = EXTRAS.own_fields(block.extra).get("~slot") == "message"
                 yield self._chunk(choice, block.data if slotted else {"content": [block.data]})
 
     def _grow(self, key: int, head: bytes, tail: bytes) -> None:
@@ -282,7 +282,7 @@ class OpenaiEncoder(Encoder):
         number = self._number(self._calls, choice)
         self._numbered[key] = (choice, number)
         kind, words = ("custom", "input") if call.form == "text" else ("function", "arguments")
-        extra = KEPT.wire_fields(call.extra)
+        extra = EXTRAS.wire_fields(call.extra)
         inside = extra.pop(kind, None)
         inner: JsonObject = {"name": call.name, words: call.arguments, **(inside if isinstance(inside, dict) else {})}
         extra.pop("index", None)
@@ -316,7 +316,7 @@ class OpenaiEncoder(Encoder):
             yield Payload(b"", grows[0] + b'"{}"' + grows[1])
         thought = self._thoughts.pop(key, None)
         text = "" if thought is None else thought.pieces.take()
-        if thought is None or (thought.seal is None and not KEPT.wire_fields(thought.block.extra)):
+        if thought is None or (thought.seal is None and not EXTRAS.wire_fields(thought.block.extra)):
             return
         number = self._number(self._details, thought.choice)
         if thought.told:

@@ -8,11 +8,11 @@ from itertools import groupby
 from msgspec import structs
 
 from dragoman.dialects.kit.openai_requests import arguments_text
-from dragoman.dialects.kit.values import Pairs, cannot, describe
+from dragoman.dialects.kit.values import ToolCallIds, describe, unrepresentable
 from dragoman.dialects.openai.blocks import (
     CALL_ID_FIELDS,
+    EXTRAS,
     FAMILY,
-    KEPT,
     REASONING_FIELDS,
     JsonObject,
     OpenaiSettings,
@@ -48,7 +48,7 @@ class MessageParser:
 
     def __init__(self, settings: OpenaiSettings) -> None:
         self._settings = settings
-        self._pairs = Pairs("call_function_")  # older calls and their results, which have no ids
+        self._pairs = ToolCallIds("call_function_")  # older calls and their results, which have no ids
         self._readers: dict[str, Callable[[Fields, str], Message]] = {
             "developer": self._plain,
             "system": self._plain,
@@ -75,7 +75,7 @@ class MessageParser:
         blocks = parse_content(fields.any("content"), fields.path("content"))
         own = _rest(fields) | ({"~role": role} if role == "developer" else {})
         spoken: Role = "system" if role in ("system", "developer") else "user"
-        return Message(spoken, tuple(blocks), extra=KEPT.extra_of(own), at=Where(fields.at))
+        return Message(spoken, tuple(blocks), extra=EXTRAS.extra_of(own), at=Where(fields.at))
 
     def _assistant(self, fields: Fields, role: str) -> Message:
         blocks = parse_assistant_blocks(fields, self._settings)
@@ -84,9 +84,9 @@ class MessageParser:
                 raise fields.blame("expected a string that is not empty", at=f"{block.at.path}.id")
         if call := take_function_call(fields):
             name, arguments = call.identifier("name"), arguments_text(call.any("arguments"))
-            call_id = self._pairs.called("", name)
-            blocks.append(ToolCall(call_id, name, arguments, extra=KEPT.extra(call), at=Where(call.at)))
-        return Message("assistant", tuple(blocks), extra=KEPT.extra_of(_rest(fields)), at=Where(fields.at))
+            call_id = self._pairs.add_call("", name)
+            blocks.append(ToolCall(call_id, name, arguments, extra=EXTRAS.extra(call), at=Where(call.at)))
+        return Message("assistant", tuple(blocks), extra=EXTRAS.extra_of(_rest(fields)), at=Where(fields.at))
 
     def _tool(self, fields: Fields, role: str) -> Message:
         content = fields.peek("content")
@@ -103,7 +103,7 @@ class MessageParser:
         return Message("user", (parse_result(fields),), at=Where(fields.at))
 
     def _function(self, fields: Fields, role: str) -> Message:
-        call_id = self._pairs.answered("", fields.identifier("name"))
+        call_id = self._pairs.match_result("", fields.identifier("name"))
         result = parse_result(Fields({**fields.rest(), "tool_call_id": call_id}, fields.at, fields.blame))
         return Message("user", (result,), at=Where(fields.at))
 
@@ -115,11 +115,11 @@ def split_leading_system(messages: Sequence[Message]) -> tuple[list[Text], Seque
         said = [block for block in message.blocks if isinstance(block, Text)]
         if message.role != "system" or len(said) < len(message.blocks):
             return texts, messages[index:]
-        own = dict(KEPT.own_fields(message.extra))
+        own = dict(EXTRAS.own_fields(message.extra))
         placing: JsonObject = {"~role": own.pop("~role")} if "~role" in own else {}
         placing |= {f"{OUTER}{name}": value for name, value in own.items()}
         texts += [
-            structs.replace(text, extra=KEPT.extra_of({**KEPT.own_fields(text.extra), **placing})) for text in said
+            structs.replace(text, extra=EXTRAS.extra_of({**EXTRAS.own_fields(text.extra), **placing})) for text in said
         ]
     return texts, () if texts else messages[-1:]  # one that says something empty is still a message
 
@@ -186,7 +186,7 @@ def _words(message: Message) -> str | None:
 
 def _placing(text: Text) -> tuple[Json, JsonObject]:
     """What the texts of one system message share: its role and its own fields."""
-    fields = KEPT.own_fields(text.extra)
+    fields = EXTRAS.own_fields(text.extra)
     return fields.get("~role"), of_what_it_came_in(fields)
 
 
@@ -194,7 +194,7 @@ def _render_other(message: Message) -> Iterable[Json]:
     """Results as tool messages, then whatever else the turn holds."""
     results = [block for block in message.blocks if isinstance(block, ToolResult)]
     others = [block for block in message.blocks if not isinstance(block, ToolResult)]
-    role, fields = KEPT.own_fields(message.extra).get("~role", message.role), KEPT.wire_fields(message.extra)
+    role, fields = EXTRAS.own_fields(message.extra).get("~role", message.role), EXTRAS.wire_fields(message.extra)
     yield from map(_render_result, results)
     if others or not results or fields:
         yield {"role": role, "content": render_content(others), **fields}
@@ -203,9 +203,9 @@ def _render_other(message: Message) -> Iterable[Json]:
 def _render_result(result: ToolResult) -> Json:
     check_block(result)
     if result.is_error:
-        raise cannot(result, "a tool message cannot say that it is an error")
+        raise unrepresentable(result, "a tool message cannot say that it is an error")
     content = render_content(result.content)
-    return {"role": "tool", "tool_call_id": result.call_id, "content": content, **KEPT.wire_fields(result.extra)}
+    return {"role": "tool", "tool_call_id": result.call_id, "content": content, **EXTRAS.wire_fields(result.extra)}
 
 
 _ORDER = ("reasoning", "content", "calls")
@@ -220,7 +220,7 @@ def block_rank(block: Block) -> int:
             return 2
         case Opaque(extra=extra):
             return {"reasoning_details": 0, "thinking_blocks": 0, "tool_calls": 2}.get(
-                str(KEPT.own_fields(extra).get("~slot")), 1
+                str(EXTRAS.own_fields(extra).get("~slot")), 1
             )
         case _:
             return 1
@@ -230,7 +230,7 @@ def _render_assistant(message: Message, settings: OpenaiSettings) -> JsonObject:
     ranks = [block_rank(block) for block in message.blocks]
     if ranks != sorted(ranks):
         raise Unrepresentable(f"an assistant's message holds {', '.join(_ORDER)}, in this order", at=message.at.path)
-    return {"role": "assistant", **render_assistant(message.blocks, settings), **KEPT.wire_fields(message.extra)}
+    return {"role": "assistant", **render_assistant(message.blocks, settings), **EXTRAS.wire_fields(message.extra)}
 
 
 def render_assistant(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonObject:
@@ -249,11 +249,13 @@ def render_assistant(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonO
     fields: JsonObject = {"content": render_content(content) if content or not calls else None}
     unsealed = [each for each in reasoning if isinstance(each, Reasoning) and each.seal is None]
     usual = settings.reasoning_field
-    told = [each for each in unsealed if KEPT.own_fields(each.extra).get("~field", usual) == _PART]
+    told = [each for each in unsealed if EXTRAS.own_fields(each.extra).get("~field", usual) == _PART]
     if told:
         fields["content"] = [*map(render_thinking_part, told), *map(render_part, content)]
         reasoning = [each for each in reasoning if each not in told]
-    elif len(content) == 1 and isinstance(content[0], Text) and KEPT.own_fields(content[0].extra) == {"refusal": True}:
+    elif (
+        len(content) == 1 and isinstance(content[0], Text) and EXTRAS.own_fields(content[0].extra) == {"refusal": True}
+    ):
         check_block(content[0])
         fields = {"content": None, "refusal": content[0].text}
     fields |= render_reasoning(reasoning, settings)
@@ -265,9 +267,9 @@ def render_assistant(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonO
 def _own_reasoning(block: Reasoning | Opaque) -> Reasoning | Opaque:
     seal = block.seal if isinstance(block, Reasoning) else None
     if seal is not None and seal.family != FAMILY:
-        raise cannot(block, f"Chat cannot give back a seal of {seal.family}")
+        raise unrepresentable(block, f"Chat cannot give back a seal of {seal.family}")
     if seal is None and block.family not in {"", FAMILY}:
-        raise cannot(block, f"Chat cannot give back {describe(block)} of {block.family}")
+        raise unrepresentable(block, f"Chat cannot give back {describe(block)} of {block.family}")
     return block
 
 
@@ -277,7 +279,7 @@ def _own_reasoning(block: Reasoning | Opaque) -> Reasoning | Opaque:
 
 _BLOCKS = "thinking_blocks"
 _PART = "content"  # Mistral's place: parts of the content, `{"type": "thinking", "thinking": [{"type": "text", …}]}`
-THINKING_PART_EXTRA = KEPT.extra_of({"~field": _PART})
+THINKING_PART_EXTRA = EXTRAS.extra_of({"~field": _PART})
 REASONING_TEXT, REASONING_SUMMARY, REASONING_ENCRYPTED = "reasoning.text", "reasoning.summary", "reasoning.encrypted"
 
 
@@ -298,7 +300,7 @@ def _parse_plain(fields: Fields, settings: OpenaiSettings) -> list[Reasoning | O
         text = fields.text(name, "")
         if text and not found:
             spelt: JsonObject = {} if name == settings.reasoning_field else {"~field": name}
-            found.append(Reasoning(text, FAMILY, extra=KEPT.extra_of(spelt), at=Where(fields.path(name))))
+            found.append(Reasoning(text, FAMILY, extra=EXTRAS.extra_of(spelt), at=Where(fields.path(name))))
     return found
 
 
@@ -315,7 +317,7 @@ def parse_reasoning_detail(fields: Fields, position: int) -> Reasoning | Opaque:
     rest = to_keep(fields.rest())
     if kind == REASONING_SUMMARY:
         rest["type"] = REASONING_SUMMARY
-    return Reasoning(text or summary, FAMILY, seal, extra=KEPT.extra_of(rest), at=Where(fields.at))
+    return Reasoning(text or summary, FAMILY, seal, extra=EXTRAS.extra_of(rest), at=Where(fields.at))
 
 
 def _parse_block(fields: Fields) -> Reasoning | Opaque:
@@ -329,13 +331,13 @@ def _parse_block(fields: Fields) -> Reasoning | Opaque:
     else:
         text, signature = fields.text("thinking", ""), fields.text("signature", "")
         seal = Seal(FAMILY, signature) if signature else None
-    extra = KEPT.extra_of({**to_keep(fields.rest()), "~field": _BLOCKS})
+    extra = EXTRAS.extra_of({**to_keep(fields.rest()), "~field": _BLOCKS})
     return Reasoning(text, FAMILY, seal, extra=extra, at=Where(fields.at))
 
 
 def _unknown(fields: Fields, kind: Json, name: str, slot: str) -> Opaque:
     data = dict(fields.rest(), type=kind)
-    return Opaque(FAMILY, data, name, extra=KEPT.extra_of({"~slot": slot}), at=Where(fields.at))
+    return Opaque(FAMILY, data, name, extra=EXTRAS.extra_of({"~slot": slot}), at=Where(fields.at))
 
 
 def thinking_text(thinking: Json) -> str:
@@ -351,18 +353,18 @@ def read_thinking_part(block: Block) -> Block:
         return block
     rest = {name: value for name, value in block.data.items() if name not in ("type", "thinking")}
     spelt: JsonObject = {"~field": _PART, **({"~part": rest} if rest else {})}
-    return Reasoning(thinking_text(block.data["thinking"]), FAMILY, extra=KEPT.extra_of(spelt), at=block.at)
+    return Reasoning(thinking_text(block.data["thinking"]), FAMILY, extra=EXTRAS.extra_of(spelt), at=block.at)
 
 
 def render_thinking_part(block: Reasoning) -> JsonObject:
-    rest = KEPT.own_fields(block.extra).get("~part")
+    rest = EXTRAS.own_fields(block.extra).get("~part")
     part: JsonObject = {"type": "thinking", "thinking": [{"type": "text", "text": block.text}]}
     return part | (rest if isinstance(rest, dict) else {})
 
 
 def choose_reasoning_field(block: Reasoning | None, settings: OpenaiSettings) -> str:
     """The field of a message, or of a delta, that holds plain reasoning."""
-    spelt = KEPT.own_fields(block.extra).get("~field") if block is not None else None
+    spelt = EXTRAS.own_fields(block.extra).get("~field") if block is not None else None
     return next((name for name in (spelt, settings.reasoning_field) if name in REASONING_FIELDS), REASONING_FIELDS[0])
 
 
@@ -372,7 +374,7 @@ def render_reasoning(blocks: Sequence[Reasoning | Opaque], settings: OpenaiSetti
         return {}
     text = "".join(block.text for block in blocks if isinstance(block, Reasoning))
     first = blocks[0]
-    is_plain = not KEPT.wire_fields(first.extra) and _field(first) != _BLOCKS
+    is_plain = not EXTRAS.wire_fields(first.extra) and _field(first) != _BLOCKS
     if len(blocks) == 1 and isinstance(first, Reasoning) and text and first.seal is None and is_plain:
         return {choose_reasoning_field(first, settings): text}
     fields: JsonObject = {choose_reasoning_field(None, settings): text} if text else {}
@@ -384,14 +386,14 @@ def render_reasoning(blocks: Sequence[Reasoning | Opaque], settings: OpenaiSetti
 
 
 def _field(block: Reasoning | Opaque) -> str:
-    fields = KEPT.own_fields(block.extra)
+    fields = EXTRAS.own_fields(block.extra)
     return _BLOCKS if _BLOCKS in (fields.get("~field"), fields.get("~slot")) else "reasoning_details"
 
 
 def _render_entry(block: Reasoning | Opaque, index: int, name: str) -> Json:
     if isinstance(block, Opaque):
         return block.data
-    fields, seal = KEPT.wire_fields(block.extra), block.seal
+    fields, seal = EXTRAS.wire_fields(block.extra), block.seal
     if name == "reasoning_details":
         return render_reasoning_detail(block, index)
     if seal is not None and seal.kind != "signature":
@@ -400,7 +402,7 @@ def _render_entry(block: Reasoning | Opaque, index: int, name: str) -> Json:
 
 
 def render_reasoning_detail(block: Reasoning, index: int) -> JsonObject:
-    fields, seal = KEPT.wire_fields(block.extra), block.seal
+    fields, seal = EXTRAS.wire_fields(block.extra), block.seal
     detail: JsonObject
     if seal is not None and seal.kind != "signature":
         detail = {"type": REASONING_ENCRYPTED, "data": seal.data}

@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import structs
 
-from dragoman.dialects.base import World
-from dragoman.dialects.kit.openai_errors import fault_in, fault_of, status_of
+from dragoman.dialects.base import Environment
+from dragoman.dialects.kit.openai_errors import fault_of, find_fault, status_of
 from dragoman.dialects.kit.openai_requests import arguments_text, read_reply
+from dragoman.dialects.kit.values import drop_empty as nonzero
 from dragoman.dialects.kit.values import members
-from dragoman.dialects.kit.values import telling as nonzero
 from dragoman.dialects.openai.blocks import (
+    EXTRAS,
     FAMILY,
-    KEPT,
     SOURCE_FIELDS,
     JsonObject,
     OpenaiSettings,
@@ -70,7 +70,7 @@ def parse_reply(settings: OpenaiSettings, body: bytes, asked: Conversation) -> R
 
 
 def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Reply:
-    if (fault := fault_in(fields.rest())) is not None:
+    if (fault := find_fault(fields.rest())) is not None:
         raise UpstreamFault(fault.message, fault=fault)
     fields.blame = MissingField
     entries = fields.children("choices")
@@ -87,7 +87,7 @@ def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Rep
         fields.text("model", ""),
         tuple(_choice(entry, asked, settings, sources) for _, entry in choices),
         usage or parse_usage(embedded_usage(fields.peek("x_groq"), (entry.peek("usage") for entry in entries))),
-        extra=KEPT.extra_of(envelope_fields(fields.rest()) | timed),
+        extra=EXTRAS.extra_of(envelope_fields(fields.rest()) | timed),
     )
 
 
@@ -111,7 +111,7 @@ def _cite(blocks: list[Block], citations: list[Opaque]) -> list[Block]:
         return blocks
     told: list[Json] = [each.data for each in citations if each.data is not None]
     if told:
-        extra = KEPT.extra_of({"~slot": MESSAGE_SLOT})
+        extra = EXTRAS.extra_of({"~slot": MESSAGE_SLOT})
         blocks.append(Opaque(FAMILY, {"annotations": told}, "annotations", extra=extra))
     return blocks
 
@@ -130,8 +130,8 @@ def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings, sourc
         blocks.append(ToolCall("", name, arguments, at=Where(call.at)))
     blocks = _cite(blocks, [*parse_annotations(message.any("annotations")), *sources])
     if rest := telling(message.rest()):
-        blocks.append(Opaque(FAMILY, rest, "message fields", extra=KEPT.extra_of({"~slot": MESSAGE_SLOT})))
-    refused = any(KEPT.own_fields(block.extra).get("refusal") is True for block in blocks)
+        blocks.append(Opaque(FAMILY, rest, "message fields", extra=EXTRAS.extra_of({"~slot": MESSAGE_SLOT})))
+    refused = any(EXTRAS.own_fields(block.extra).get("refusal") is True for block in blocks)
     stop = parse_stop("stop" if word.lower() in NO_REASON else word, fields.rest(), asked.stop, refused=refused)
     return Choice(tuple(block for block in blocks if not (isinstance(block, Text) and not block.text)), stop)
 
@@ -174,7 +174,7 @@ def parse_stop(word: str, rest: JsonObject, sequences: Collection[str], *, refus
             why, extra = Why.REFUSAL, {"~finish_reason": word}
     if beside:
         extra["choice"] = beside
-    return Stop(why, sequence, KEPT.extra_of(extra))
+    return Stop(why, sequence, EXTRAS.extra_of(extra))
 
 
 _CHOICE = frozenset({"index", "message", "delta", "finish_reason", "usage"})
@@ -182,13 +182,13 @@ _CHOICE = frozenset({"index", "message", "delta", "finish_reason", "usage"})
 # --- canonical to wire
 
 
-def render_reply(settings: OpenaiSettings, reply: Reply, asked: Conversation, world: World) -> bytes:
-    extra = KEPT.wire_fields(reply.extra)
+def render_reply(settings: OpenaiSettings, reply: Reply, asked: Conversation, environment: Environment) -> bytes:
+    extra = EXTRAS.wire_fields(reply.extra)
     created = extra.pop("created", None)
     body: JsonObject = {
-        "id": reply.id or world.new_id("chatcmpl-"),
+        "id": reply.id or environment.new_id("chatcmpl-"),
         "object": "chat.completion",
-        "created": world.now() if created is None else created,
+        "created": environment.now() if created is None else created,
         "model": reply.model or asked.model,
         "choices": [
             _render_choice(choice, index, settings, is_legacy_form(asked.extra))
@@ -202,7 +202,7 @@ def render_reply(settings: OpenaiSettings, reply: Reply, asked: Conversation, wo
 
 def render_stop(stop: Stop, *, is_legacy: bool = False) -> JsonObject:
     """The fields of a choice that say why it stopped; `older`: its call was told as a `function_call`."""
-    extra = KEPT.own_fields(stop.extra)
+    extra = EXTRAS.own_fields(stop.extra)
     word, kept = extra.get("~finish_reason", extra.get("finish_reason")), extra.get("choice")
     usual = "function_call" if is_legacy and stop.why is Why.TOOL else _WORDS[stop.why]
     fields: JsonObject = {"finish_reason": word if isinstance(word, str) and word else usual}
@@ -272,7 +272,7 @@ def _place(
     block: Opaque, own: JsonObject, reasoning: list[Reasoning | Opaque], calls: list[Json], parts: list[Json]
 ) -> None:
     """Put what only Chat knows back where it was."""
-    match KEPT.own_fields(block.extra).get("~slot"), block.data:
+    match EXTRAS.own_fields(block.extra).get("~slot"), block.data:
         case "message", dict() as fields:
             own |= fields
         case "tool_calls", data:
@@ -335,13 +335,13 @@ def _kept(told: JsonObject, usage: Usage) -> Extra | None:
         **dict.fromkeys(_WRITE_BESIDE, usage.cache_write),
     }
     again: JsonObject = {name: figures[name] for name in _SECOND_NAMES if told.get(name)}
-    extra = KEPT.extra_of({**to_keep(nonzero(rest)), **nonzero(again)})
+    extra = EXTRAS.extra_of({**to_keep(nonzero(rest)), **nonzero(again)})
     return None if extra is None else structs.replace(extra, spelling=extra.spelling | again.keys())
 
 
 def render_usage(usage: Usage) -> JsonObject:
     prompt = usage.input + usage.cache_read + usage.cache_write
-    extra = KEPT.wire_fields(usage.extra)
+    extra = EXTRAS.wire_fields(usage.extra)
     before: JsonObject = {"cached_tokens": usage.cache_read, **members(extra.pop(_PROMPT, None))}
     if usage.cache_write:
         before["cache_write_tokens"] = usage.cache_write

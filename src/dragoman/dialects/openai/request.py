@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
-from dragoman.dialects.kit.settings import guards_depth, take_choices, take_knobs, take_limit, take_stops
+from dragoman.dialects.kit.settings import guard_depth, take_choices, take_max_tokens, take_sampling, take_stops
 from dragoman.dialects.kit.values import items
-from dragoman.dialects.openai.blocks import API_NAME, KEPT, MAX_TOKENS_FIELDS, JsonObject, OpenaiSettings, flat_text
+from dragoman.dialects.openai.blocks import API_NAME, EXTRAS, MAX_TOKENS_FIELDS, JsonObject, OpenaiSettings, flat_text
 from dragoman.dialects.openai.messages import MessageParser, render_messages, split_leading_system
 from dragoman.dialects.openai.tools import ShapeNotes, parse_choice, parse_tools, render_choice, render_tool
 from dragoman.errors import MalformedRequest, Unrepresentable
@@ -28,8 +28,8 @@ _NULLABLE = (
 )  # fmt: skip
 
 
-@guards_depth(MalformedRequest)
-def parse_request(settings: OpenaiSettings, call: Call) -> Conversation:
+@guard_depth(MalformedRequest)
+def parse_request(settings: OpenaiSettings, call: ApiRequest) -> Conversation:
     """Raises MalformedRequest, naming the place."""
     odd: ShapeNotes = []
     body = call.body
@@ -42,7 +42,7 @@ def parse_request(settings: OpenaiSettings, call: Call) -> Conversation:
     limit = next((name for name in MAX_TOKENS_FIELDS if fields.peek(name) is not None), settings.max_tokens_field)
     if limit != settings.max_tokens_field:
         kept["~max_tokens"] = limit
-    max_tokens = take_limit(fields, limit)
+    max_tokens = take_max_tokens(fields, limit)
     user = take_user(fields, kept)
     tool_choice, unknown = parse_choice(fields, odd)
     kept |= unknown
@@ -61,13 +61,13 @@ def parse_request(settings: OpenaiSettings, call: Call) -> Conversation:
         thinking=thinking_of(fields.text("reasoning_effort", "")),
         max_tokens=max_tokens,
         stop=take_stops(fields, "stop"),
-        knobs=take_knobs(fields, {**SAMPLING_FIELDS, **{name: name for name in settings.more_knobs}}),
+        knobs=take_sampling(fields, {**SAMPLING_FIELDS, **{name: name for name in settings.more_knobs}}),
         choices=take_choices(fields, "n"),
         stream=call.stream,
         user=user,
     )
     rest = {name: value for name, value in fields.rest().items() if value is not None or name not in _NULLABLE}
-    return canonical(structs.replace(conversation, extra=KEPT.extra_of({**to_keep(rest), **kept})))
+    return canonical(structs.replace(conversation, extra=EXTRAS.extra_of({**to_keep(rest), **kept})))
 
 
 def _output(fields: Fields, kept: JsonObject) -> Output:
@@ -77,14 +77,14 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
     form = Fields(given, "response_format")
     match form.any("type"):
         case "text":
-            return Output(extra=KEPT.extra(form))
+            return Output(extra=EXTRAS.extra(form))
         case "json_object":
-            return Output("json", extra=KEPT.extra(form))
+            return Output("json", extra=EXTRAS.extra(form))
         case "json_schema":
             inner = form.child("json_schema")
             output = parse_schema(inner)
             inside, rest = inner.rest(), to_keep(form.rest())
-            return structs.replace(output, extra=KEPT.extra_of({**rest, "json_schema": inside} if inside else rest))
+            return structs.replace(output, extra=EXTRAS.extra_of({**rest, "json_schema": inside} if inside else rest))
         case str():
             kept["response_format"] = given
             return Output()
@@ -95,11 +95,11 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
 # --- canonical to wire
 
 
-def render_request(settings: OpenaiSettings, conversation: Conversation) -> Call:
+def render_request(settings: OpenaiSettings, conversation: Conversation) -> ApiRequest:
     """Raises Unrepresentable for what Chat cannot say."""
     if conversation.previous is not None:
         raise Unrepresentable("Chat has no previous response to go on from", at="previous_response_id")
-    spelt = KEPT.own_fields(conversation.extra)
+    spelt = EXTRAS.own_fields(conversation.extra)
     body: dict[str, Json] = {"messages": render_messages(conversation.system, conversation.messages, settings)}
     if conversation.tools:
         body["tools"] = list(map(render_tool, conversation.tools))
@@ -116,12 +116,12 @@ def render_request(settings: OpenaiSettings, conversation: Conversation) -> Call
         body["n"] = conversation.choices
     if conversation.user:
         body[str(spelt.get("~user", "user"))] = conversation.user
-    body = {**KEPT.wire_fields(conversation.extra), **body}
-    return Call("generate", conversation.model, conversation.stream, body)
+    body = {**EXTRAS.wire_fields(conversation.extra), **body}
+    return ApiRequest("generate", conversation.model, conversation.stream, body)
 
 
 def _render_output(output: Output) -> JsonObject:
-    fields = KEPT.wire_fields(output.extra)
+    fields = EXTRAS.wire_fields(output.extra)
     match output.kind:
         case "text":
             return {"response_format": {"type": "text", **fields}} if fields else {}

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kit import openai_rules
-from dragoman.dialects.kit.lint import Found, StreamLint
+from dragoman.dialects.kit.lint import Findings, StreamLint
 from dragoman.dialects.kit.values import decoded, members
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
 
 RULES = Rulebook.parse(
     "openai",
-    openai_rules.COMMON
+    openai_rules.COMMON_RULES
     + """\
 messages.missing | documented | error | messages is an array
 messages.empty | observed | error | there is at least one message
@@ -100,12 +100,12 @@ _FORMAT = ("response_format.name", "response_format.schema", "response_format.sh
 _RANGES = {"temperature": (0, 2), "top_p": (0, 1), "frequency_penalty": (-2, 2), "presence_penalty": (-2, 2)}
 
 
-def breaches(call: Call) -> Sequence[Breach]:
+def breaches(call: ApiRequest) -> Sequence[Breach]:
     """Everything the request breaks, in the order of the payload."""
     return tuple(RULES.breach(*found) for found in _all(call.body, call.stream))
 
 
-def _all(body: Any, stream: bool) -> Found:
+def _all(body: Any, stream: bool) -> Findings:
     if not isinstance(body, dict):
         yield "body.shape", "", ""
         return
@@ -129,7 +129,7 @@ def _all(body: Any, stream: bool) -> Found:
 # --- messages
 
 
-def _message(message: Any, at: str) -> Found:
+def _message(message: Any, at: str) -> Findings:
     if not isinstance(message, dict):
         yield "message.shape", at, "a message is an object"
         return
@@ -147,7 +147,7 @@ def _message(message: Any, at: str) -> Found:
         yield "message.name", f"{at}.name", "a function message names its function"
 
 
-def _content(message: dict[str, Any], role: str, at: str) -> Found:
+def _content(message: dict[str, Any], role: str, at: str) -> Findings:
     content = message.get("content")
     if isinstance(content, list):
         if not content:
@@ -161,7 +161,7 @@ def _content(message: dict[str, Any], role: str, at: str) -> Found:
         yield "message.content", f"{at}.content", "content is a string or a list of parts"
 
 
-def _calls(message: dict[str, Any], at: str) -> Found:
+def _calls(message: dict[str, Any], at: str) -> Findings:
     calls = message.get("tool_calls")
     if calls is None:
         return
@@ -185,7 +185,7 @@ def _calls(message: dict[str, Any], at: str) -> Found:
         yield from _call(call, place)
 
 
-def _call(call: dict[str, Any], at: str) -> Found:
+def _call(call: dict[str, Any], at: str) -> Findings:
     kind = call.get("type")
     if kind not in ("function", "custom"):
         yield "call.type", f"{at}.type", "the type is function or custom"
@@ -200,7 +200,7 @@ def _call(call: dict[str, Any], at: str) -> Found:
         yield "call.arguments", f"{at}.{kind}.{words}", f"{words} is a string"
 
 
-def _pairing(messages: Sequence[dict[str, Any]]) -> Found:
+def _pairing(messages: Sequence[dict[str, Any]]) -> Findings:
     """Tool messages directly follow the message whose calls they answer, one for each."""
     open_calls: dict[str, str] = {}
     answered: set[str] = set()
@@ -225,7 +225,7 @@ def _pairing(messages: Sequence[dict[str, Any]]) -> Found:
     yield from _unanswered(open_calls)
 
 
-def _unanswered(calls: dict[str, str]) -> Found:
+def _unanswered(calls: dict[str, str]) -> Findings:
     for place in calls.values():
         yield "tool.unanswered_call", place, "every call is answered before the next message"
 
@@ -233,7 +233,7 @@ def _unanswered(calls: dict[str, str]) -> Found:
 # --- tools
 
 
-def _tools(body: dict[str, Any]) -> Found:
+def _tools(body: dict[str, Any]) -> Findings:
     tools = body.get("tools")
     if tools is None:
         return
@@ -261,7 +261,7 @@ def _name(tool: Any) -> Any:
     return _inside(tool)[1].get("name") if isinstance(tool, dict) else None
 
 
-def _choice(body: dict[str, Any]) -> Found:
+def _choice(body: dict[str, Any]) -> Findings:
     tools, choice = body.get("tools"), body.get("tool_choice")
     names = {str(_name(tool)) for tool in tools if isinstance(tool, dict)} if isinstance(tools, list) else set()
     if not tools and body.get("parallel_tool_calls") is not None:
@@ -288,8 +288,8 @@ def _choice(body: dict[str, Any]) -> Found:
 # --- settings
 
 
-def _settings(body: dict[str, Any], stream: bool) -> Found:
-    yield from openai_rules.knob_rules(body, _RANGES)
+def _settings(body: dict[str, Any], stream: bool) -> Findings:
+    yield from openai_rules.sampling_rules(body, _RANGES)
     n = body.get("n")
     if n is not None and not (type(n) is int and 1 <= n <= 128):
         yield "n.range", "n", "n is a whole number from 1 to 128"

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType, convert
 
-from dragoman.dialects.base import PlainReply, PlainRequest
-from dragoman.dialects.openai.blocks import KEPT
+from dragoman.dialects.base import ReplyOutcome, RequestSummary
+from dragoman.dialects.openai.blocks import EXTRAS
 from dragoman.model.blocks import Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message, Stop, Usage, Why
 from dragoman.wire import jsonio
@@ -120,7 +120,7 @@ _TURNS = ["user", "assistant"]
 _read_request = jsonio.fitting(_Request)
 
 
-def _plain_request(body: bytes) -> PlainRequest | None:
+def _plain_request(body: bytes) -> RequestSummary | None:
     """Read a request of an optional system text, then user and assistant in turns, the user first and last."""
     asked = _read_request(body) if len(body) <= _LONGEST else None
     if asked is None:
@@ -150,9 +150,9 @@ def _plain_request(body: bytes) -> PlainRequest | None:
     if jsonio.may_double(body, names, "".join([model, user, *texts]).count(":")):
         return None
     usage = options is not UNSET and options.include_usage
-    extra = None if options is UNSET else KEPT.extra_of({"stream_options": {"include_usage": usage}})
+    extra = None if options is UNSET else EXTRAS.extra_of({"stream_options": {"include_usage": usage}})
     conversation = Conversation(model, (), stream=stream is True, user=user, extra=extra)
-    return PlainRequest(conversation, len(texts), (absent, stream, usage, len(user)))
+    return RequestSummary(conversation, len(texts), (absent, stream, usage, len(user)))
 
 
 # --- whole replies
@@ -211,10 +211,10 @@ _read_reply = jsonio.fitting(_Reply)
 class OpenaiSummaryReader(Struct, frozen=True):
     path: str
 
-    def request(self, request: HttpRequest) -> PlainRequest | None:
+    def read_request(self, request: HttpRequest) -> RequestSummary | None:
         return _plain_request(request.body) if request.method == "POST" else None
 
-    def reply(self, body: bytes) -> PlainReply | None:
+    def read_reply(self, body: bytes) -> ReplyOutcome | None:
         reply = _read_reply(body)
         if reply is None:
             return None
@@ -225,4 +225,4 @@ class OpenaiSummaryReader(Struct, frozen=True):
         if usage.total_tokens != prompt + completion or min(prompt - read, completion, read, thought) < 0:
             return None
         stop = _STOPS[reply.choices[0].finish_reason]
-        return PlainReply(Usage(prompt - read, completion, read, reasoning=thought), stop)
+        return ReplyOutcome(Usage(prompt - read, completion, read, reasoning=thought), stop)

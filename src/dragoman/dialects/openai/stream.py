@@ -9,10 +9,10 @@ The end is `[DONE]`; some leave it out, so a clean end of bytes after every choi
 
 from __future__ import annotations
 
-from dragoman.dialects.base import Decoder, World
-from dragoman.dialects.kit.openai_errors import fault_in, fault_of
+from dragoman.dialects.base import Decoder, Environment
+from dragoman.dialects.kit.openai_errors import fault_of, find_fault
 from dragoman.dialects.openai import chunk as chunks
-from dragoman.dialects.openai.blocks import FAMILY, KEPT, JsonObject, parse_sources
+from dragoman.dialects.openai.blocks import EXTRAS, FAMILY, JsonObject, parse_sources
 from dragoman.dialects.openai.choice import ChoiceReader
 from dragoman.dialects.openai.reply import embedded_usage, envelope_fields, parse_usage, stop_fault
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
@@ -29,9 +29,9 @@ class OpenaiDecoder(Decoder):
         "_choices", "_counted", "_early", "_keys", "_over", "_sequences", "_started", "_world"
     )  # fmt: skip
 
-    def __init__(self, asked: Conversation, world: World, keys: ev.BlockKeys | None = None) -> None:
+    def __init__(self, asked: Conversation, environment: Environment, keys: ev.BlockKeys | None = None) -> None:
         self._sequences = asked.stop  # no more of it: a stream may last
-        self._world = world
+        self._world = environment
         self._keys = keys or ev.BlockKeys()
         self._choices: dict[int, ChoiceReader] = {}
         self._started = False
@@ -134,7 +134,7 @@ class OpenaiDecoder(Decoder):
         # A time that an encoder would write anyhow need not be remembered.
         if type(chunk.created) is int and chunk.created and chunk.created != self._world.now():
             rest["created"] = chunk.created
-        events.append(ev.Started(chunk.id or "", chunk.model or "", extra=KEPT.extra_of(rest)))
+        events.append(ev.Started(chunk.id or "", chunk.model or "", extra=EXTRAS.extra_of(rest)))
         return True
 
     def _choice(
@@ -171,4 +171,4 @@ def _told_fault(chunk: chunks.Chunk, data: bytes) -> Fault | None:
     """The fault in a frame that is no chunk, or in one that says that it failed. Most frames need no second look."""
     if chunk.choices and chunk.base_resp is None and chunk.x_groq is None:
         return None
-    return fault_in(chunks.read_json_object(data))
+    return find_fault(chunks.read_json_object(data))

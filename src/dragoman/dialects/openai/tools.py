@@ -6,10 +6,10 @@ from typing import TypeAlias
 
 from dragoman.dialects.kit import openai_requests as requests
 from dragoman.dialects.kit.openai_requests import (
-    MODES,
-    OTHER_MODES,
+    LENIENT_TOOL_CHOICES,
+    TOOL_CHOICES,
     arguments_text,
-    refuse_foreign,
+    refuse_foreign_tool,
     render_function,
     take_parameters,
 )
@@ -17,8 +17,8 @@ from dragoman.dialects.kit.values import NO_PARAMETERS
 from dragoman.dialects.openai.blocks import (
     API_NAME,
     CUSTOM_FORMAT,
+    EXTRAS,
     FAMILY,
-    KEPT,
     JsonObject,
     check_block,
     wrap_inner_object,
@@ -98,7 +98,7 @@ def _function(fields: Fields, inner: Fields, rest: JsonObject) -> ToolSpec:
 
 
 def _nested(rest: JsonObject, name: str, inside: JsonObject) -> Extra | None:
-    return KEPT.extra_of({**rest, name: inside} if inside else rest)
+    return EXTRAS.extra_of({**rest, name: inside} if inside else rest)
 
 
 def _flat(form: Json) -> Json:
@@ -121,7 +121,7 @@ def _nested_form(form: Json) -> Json:
 
 
 def render_tool(tool: ToolSpec | Opaque) -> Json:
-    refuse_foreign(tool, FAMILY, API_NAME)
+    refuse_foreign_tool(tool, FAMILY, API_NAME)
     if isinstance(tool, Opaque):
         return tool.data
     if tool.waits_for:
@@ -130,10 +130,10 @@ def render_tool(tool: ToolSpec | Opaque) -> Json:
     inner = render_function(tool, tool.name)
     if tool.at.bare and tool.schema == NO_PARAMETERS:
         del inner["parameters"]
-    own = KEPT.own_fields(tool.extra)
+    own = EXTRAS.own_fields(tool.extra)
     if CUSTOM_FORMAT in own:
         inner["format"] = _nested_form(own[CUSTOM_FORMAT])
-    return wrap_inner_object(kind, inner, KEPT.wire_fields(tool.extra))
+    return wrap_inner_object(kind, inner, EXTRAS.wire_fields(tool.extra))
 
 
 # --- choice
@@ -150,7 +150,7 @@ def parse_choice(fields: Fields, odd: ShapeNotes) -> tuple[ToolChoice, JsonObjec
         return ToolChoice(parallel=parallel), {name: value}
     if isinstance(value, dict) and name == "tool_choice" and not _is_own(value):
         odd.append((_SHAPED, "changed", name, "a choice in the shape of another dialect is given Chat's own"))
-    word: JsonObject = {_CHOICE: value} if isinstance(value, str) and value not in MODES else {}
+    word: JsonObject = {_CHOICE: value} if isinstance(value, str) and value not in TOOL_CHOICES else {}
     return ToolChoice(choice.mode, choice.names, parallel, Where(name)), word
 
 
@@ -171,16 +171,16 @@ def _choice(fields: Fields, name: str, value: Json) -> ToolChoice | None:
 
 
 def render_choice(conversation: Conversation) -> JsonObject:
-    choice, free = conversation.tool_choice, requests.text_tools(conversation.tools)
+    choice, free = conversation.tool_choice, requests.free_text_tools(conversation.tools)
 
     def named(name: str) -> Json:
         kind = "custom" if name in free else "function"
         return {"type": kind, kind: {"name": name}}
 
     fields = requests.render_choice(choice, API_NAME, named, lambda some: {"allowed_tools": some})
-    word = KEPT.own_fields(conversation.extra).get(_CHOICE)
+    word = EXTRAS.own_fields(conversation.extra).get(_CHOICE)
     if isinstance(word, str) and choice.mode not in ("auto", "one") and not choice.names:
-        same = OTHER_MODES[word.lower()].mode == choice.mode
+        same = LENIENT_TOOL_CHOICES[word.lower()].mode == choice.mode
         fields["tool_choice"] = word if same else fields["tool_choice"]
     return fields
 
@@ -197,7 +197,7 @@ def parse_call(fields: Fields) -> ToolCall | Opaque:
         return _call(fields, "function", "arguments")
     if not isinstance(kind, str):
         fields.fail("type", f"expected a string, got {describe(kind)}")
-    return Opaque(FAMILY, fields.rest(), kind, extra=KEPT.extra_of({"~slot": "tool_calls"}), at=Where(fields.at))
+    return Opaque(FAMILY, fields.rest(), kind, extra=EXTRAS.extra_of({"~slot": "tool_calls"}), at=Where(fields.at))
 
 
 def _call(fields: Fields, kind: str, words: str) -> ToolCall:
@@ -210,7 +210,7 @@ def _call(fields: Fields, kind: str, words: str) -> ToolCall:
 
 def render_legacy_call(call: ToolCall) -> JsonObject:
     """A `function_call`: it has no id, and what came beside it stands inside."""
-    fields = KEPT.wire_fields(call.extra)
+    fields = EXTRAS.wire_fields(call.extra)
     inside = fields.pop("function", None)
     return {"name": call.name, "arguments": call.arguments, **(inside if isinstance(inside, dict) else {}), **fields}
 
@@ -221,9 +221,9 @@ def render_call(call: ToolCall | Opaque) -> Json:
     check_block(call)
     if call.form == "text":
         return wrap_inner_object(
-            "custom", {"name": call.name, "input": call.arguments}, KEPT.wire_fields(call.extra), id=call.id
+            "custom", {"name": call.name, "input": call.arguments}, EXTRAS.wire_fields(call.extra), id=call.id
         )
     arguments = call.arguments or "{}"  # clients and services parse it
     return wrap_inner_object(
-        "function", {"name": call.name, "arguments": arguments}, KEPT.wire_fields(call.extra), id=call.id
+        "function", {"name": call.name, "arguments": arguments}, EXTRAS.wire_fields(call.extra), id=call.id
     )

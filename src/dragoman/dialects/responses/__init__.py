@@ -15,7 +15,7 @@ Only the registry imports this package. It is pure: it imports the kit and the m
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.kit.binding import TokenCounts
+from dragoman.dialects.kit.binding import TokenCountField
 from dragoman.dialects.responses.codec import ResponsesBinding, ResponsesCodec, ResponsesContinuation, ResponsesStored
 
 __all__ = ["DIALECT", "ResponsesBinding", "ResponsesCodec"]
@@ -24,7 +24,7 @@ DIALECT = Dialect(
     "responses",
     ResponsesCodec(),
     ResponsesBinding(),
-    TokenCounts("input_tokens", "response.input_tokens"),
+    TokenCountField("input_tokens", "response.input_tokens"),
     stored=ResponsesStored(),
     continuation=ResponsesContinuation(),
 )

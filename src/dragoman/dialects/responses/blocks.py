@@ -10,8 +10,8 @@ from typing import TypeAlias
 from msgspec import structs
 
 from dragoman.dialects.kit import openai_requests as requests
-from dragoman.dialects.kit.openai_requests import image_at, refuse_marks, take_file_data
-from dragoman.dialects.kit.values import Kept, cannot, describe, items, members, text
+from dragoman.dialects.kit.openai_requests import parse_image_url, refuse_cache_and_signature, take_file_data
+from dragoman.dialects.kit.values import ExtraFields, describe, items, members, text, unrepresentable
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, Where
 from dragoman.model.conversation import OUTER, WORD, to_keep
@@ -44,7 +44,7 @@ def _is_spelling(name: str, value: Json) -> bool:
     return name.startswith(WORD) or name in _SPELLING or value == _USUAL.get(name, ...)
 
 
-KEPT = Kept(FAMILY, _is_spelling)
+EXTRAS = ExtraFields(FAMILY, _is_spelling)
 object_of, text_of = members, text
 
 
@@ -63,7 +63,7 @@ _DATA_URL = re.compile(r"data:([^,;]+)(?:;[^,;]+)*;base64,(.*)", re.DOTALL | re.
 def parse_content(value: Json, at: str, placing: JsonObject) -> list[Part]:
     """The blocks of a message's content, each with what the message itself says. An empty string is no block."""
     if isinstance(value, str):
-        return [Text(value, extra=KEPT.extra_of(placing), at=Where(at))] if value else []
+        return [Text(value, extra=EXTRAS.extra_of(placing), at=Where(at))] if value else []
     if value is not None and not isinstance(value, list):
         raise MalformedRequest(f"expected a string or an array, got {describe_json(value)}", at=at)
     return [_part(part, f"{at}[{index}]", placing) for index, part in enumerate(value or ())]
@@ -98,12 +98,12 @@ def _output_part(part: JsonObject, kind: str, at: str) -> Part:
 
 
 def _as_part(part: Part) -> Part:
-    return structs.replace(part, extra=KEPT.extra_of({MESSAGE_PART: True})) if isinstance(part, Opaque) else part
+    return structs.replace(part, extra=EXTRAS.extra_of({MESSAGE_PART: True})) if isinstance(part, Opaque) else part
 
 
 def _part(part: Json, at: str, placing: JsonObject) -> Part:
     if isinstance(part, str):
-        return Text(part, extra=KEPT.extra_of(placing), at=Where(at))
+        return Text(part, extra=EXTRAS.extra_of(placing), at=Where(at))
     fields = Fields(part, at)
     kind = fields.text("type")
     if kind in _TEXTS:
@@ -112,7 +112,7 @@ def _part(part: Json, at: str, placing: JsonObject) -> Part:
         return refusal_block(fields.text("refusal", ""), at, placing)
     if kind in _MEDIA:
         return _MEDIA[kind](fields, placing)
-    return Opaque(FAMILY, part, kind, extra=KEPT.extra_of({**placing, MESSAGE_PART: True}), at=Where(at))
+    return Opaque(FAMILY, part, kind, extra=EXTRAS.extra_of({**placing, MESSAGE_PART: True}), at=Where(at))
 
 
 def parse_text(fields: Fields, placing: JsonObject) -> Text:
@@ -120,7 +120,7 @@ def parse_text(fields: Fields, placing: JsonObject) -> Text:
     text = fields.text("text", "")
     noted = tuple(map(parse_annotation, fields.array("annotations", ())))
     rest = {name: value for name, value in fields.rest().items() if name != "type" and value not in (None, [])}
-    return Text(text, citations=noted, extra=KEPT.extra_of({**placing, **to_keep(rest)}), at=Where(fields.at))
+    return Text(text, citations=noted, extra=EXTRAS.extra_of({**placing, **to_keep(rest)}), at=Where(fields.at))
 
 
 parse_annotation = partial(requests.parse_annotation, FAMILY)
@@ -136,11 +136,11 @@ def render_annotation(citation: Opaque) -> Json:
 
 
 def refusal_block(text: str, at: str, placing: JsonObject) -> Text:
-    return Text(text, extra=KEPT.extra_of({**placing, "refusal": True}), at=Where(at))
+    return Text(text, extra=EXTRAS.extra_of({**placing, "refusal": True}), at=Where(at))
 
 
 def is_refusal(text: Text) -> bool:
-    return KEPT.own_fields(text.extra).get("refusal") is True
+    return EXTRAS.own_fields(text.extra).get("refusal") is True
 
 
 # --- media
@@ -157,7 +157,7 @@ def _image(fields: Fields, placing: JsonObject) -> Media:
     name = "url" if nested else "image_url"
     url = inner.text(name)
     extra = _kept(fields, {**placing, **(to_keep(inner.rest()) if nested else {})})
-    return image_at(inner, name, _DATA_URL.fullmatch, url, extra, Where(fields.at))
+    return parse_image_url(inner, name, _DATA_URL.fullmatch, url, extra, Where(fields.at))
 
 
 def _file(fields: Fields, placing: JsonObject) -> Media:
@@ -182,7 +182,7 @@ _MEDIA: dict[str, Callable[[Fields, JsonObject], Media]] = {
 
 def _kept(fields: Fields, placing: JsonObject) -> Extra | None:
     rest = {name: value for name, value in fields.rest().items() if value is not None}
-    return KEPT.extra_of({**placing, **to_keep(rest)})
+    return EXTRAS.extra_of({**placing, **to_keep(rest)})
 
 
 # --- blocks to wire
@@ -198,9 +198,9 @@ def render_content(blocks: Sequence[Block], kind: str) -> Json:
         and isinstance(first, Text)
         and kind == "input_text"
         and first.text
-        and not KEPT.wire_fields(first.extra)
+        and not EXTRAS.wire_fields(first.extra)
     ):
-        refuse_marks(first, API_NAME)
+        refuse_cache_and_signature(first, API_NAME)
         if not first.citations:
             return first.text
     return [render_part(block, kind) for block in blocks]
@@ -209,8 +209,8 @@ def render_content(blocks: Sequence[Block], kind: str) -> Json:
 def render_part(block: Block, kind: str) -> Json:
     match block:
         case Text():
-            refuse_marks(block, API_NAME)
-            fields = KEPT.wire_fields(block.extra)
+            refuse_cache_and_signature(block, API_NAME)
+            fields = EXTRAS.wire_fields(block.extra)
             if fields.pop("refusal", None) is True:
                 return {"type": "refusal", "refusal": block.text, **fields}
             body: JsonObject = {"type": kind, "text": block.text}
@@ -218,18 +218,18 @@ def render_part(block: Block, kind: str) -> Json:
                 body["annotations"] = render_annotations(block)
             return {**body, **fields}
         case Media():
-            refuse_marks(block, API_NAME)
+            refuse_cache_and_signature(block, API_NAME)
             return _render_media(block)
         case Opaque(family=family, data=data) if family == FAMILY:
             return data
         case _:
-            raise cannot(block, f"a message cannot hold {describe(block)}")
+            raise unrepresentable(block, f"a message cannot hold {describe(block)}")
 
 
 def render_annotations(text: Text) -> list[Json]:
     for each in text.citations:
         if each.family != FAMILY and each.source is None:
-            raise cannot(text, f"Responses has no citations of {each.family}")
+            raise unrepresentable(text, f"Responses has no citations of {each.family}")
     return [render_annotation(each) for each in text.citations]
 
 
@@ -243,13 +243,13 @@ def _render_media(media: Media) -> Json:
     match media.kind, media.how:
         case "image", "base64" | "url" | "file":
             field = "file_id" if media.how == "file" else "image_url"
-            return {"type": "input_image", field: data, **KEPT.wire_fields(media.extra)}
+            return {"type": "input_image", field: data, **EXTRAS.wire_fields(media.extra)}
         case "document", "base64" | "url" | "file":
             named: JsonObject = {"filename": media.name} if media.name else {}
             field = {"base64": "file_data", "url": "file_url", "file": "file_id"}[media.how]
-            return {"type": "input_file", **named, field: data, **KEPT.wire_fields(media.extra)}
+            return {"type": "input_file", **named, field: data, **EXTRAS.wire_fields(media.extra)}
         case _:
-            raise cannot(media, f"a message cannot hold {describe(media)}")
+            raise unrepresentable(media, f"a message cannot hold {describe(media)}")
 
 
 # --- reasoning items: a summary, the thinking itself where it is shown, and what only its maker can read
@@ -279,7 +279,7 @@ def parse_reasoning(fields: Fields) -> Reasoning:
     elif parts and parts != {"summary": [{"type": "summary_text", "text": text}]}:
         extra[_PARTS] = parts
     seal = Seal(FAMILY, data, "encrypted") if data else None
-    return Reasoning(text, FAMILY, seal, extra=KEPT.extra_of(extra), at=Where(fields.at))
+    return Reasoning(text, FAMILY, seal, extra=EXTRAS.extra_of(extra), at=Where(fields.at))
 
 
 def _array(fields: Fields, name: str) -> list[Json]:
@@ -298,21 +298,21 @@ def joined_text(parts: JsonObject) -> str:
 
 def render_reasoning(block: Reasoning) -> JsonObject:
     if block.seal is not None and block.seal.family != FAMILY:
-        raise cannot(block, f"Responses cannot give back a seal of {block.seal.family}")
+        raise unrepresentable(block, f"Responses cannot give back a seal of {block.seal.family}")
     if block.seal is None and block.family not in {"", FAMILY}:
-        raise cannot(block, f"Responses cannot give back reasoning of {block.family}")
-    own = KEPT.own_fields(block.extra)
+        raise unrepresentable(block, f"Responses cannot give back reasoning of {block.family}")
+    own = EXTRAS.own_fields(block.extra)
     item: JsonObject = {"type": "reasoning"}
     item |= {name: own[f"~{name}"] for name in ("id", "status") if f"~{name}" in own}
     item |= render_reasoning_text(block)
     if block.seal is not None:
         item["encrypted_content"] = block.seal.data
-    return {**item, **KEPT.wire_fields(block.extra)}
+    return {**item, **EXTRAS.wire_fields(block.extra)}
 
 
 def render_reasoning_text(block: Reasoning) -> JsonObject:
     """The text as parts, in the place it had."""
-    own = KEPT.own_fields(block.extra)
+    own = EXTRAS.own_fields(block.extra)
     parts = own.get(_PARTS)
     if isinstance(parts, dict) and joined_text(parts) == block.text:
         return {"summary": [], **parts}

@@ -9,10 +9,10 @@ from urllib.parse import parse_qs, unquote
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Call, in_cache_order
+from dragoman.dialects.base import ApiRequest, in_cache_order
 from dragoman.dialects.kit import openai_errors
-from dragoman.dialects.kit.binding import EVENTS, JSON, SseBinding, call_of, json_post
-from dragoman.dialects.kit.faults import refusal
+from dragoman.dialects.kit.binding import EVENT_STREAM, JSON, SseBinding, json_post, request_from_fields
+from dragoman.dialects.kit.faults import error_response
 from dragoman.dialects.kit.openai_errors import render_error, status_of
 from dragoman.dialects.kit.openai_requests import EFFORTS
 from dragoman.dialects.kit.values import NameOutput, decoded, members, text
@@ -142,7 +142,7 @@ class ResponsesCodec(Struct, frozen=True):
     render_fault = staticmethod(openai_errors.render_fault)
     breaches = staticmethod(rules.breaches)
     stream_breaches = staticmethod(rules.ResponsesStreamLint.breaches)
-    rules = staticmethod(RULES.declared)
+    rules = staticmethod(RULES.all_rules)
 
 
 # --- paths, headers, SSE with event names
@@ -166,24 +166,24 @@ _COUNTED = frozenset(
 
 
 class ResponsesBinding(SseBinding, frozen=True):
-    def match(self, request: HttpRequest) -> Call | None:
+    def match(self, request: HttpRequest) -> ApiRequest | None:
         path = request.path.rstrip("/")
         if request.method == "POST":
             if path.endswith(_PATH):
-                return call_of(Fields.of(request), "generate")
+                return request_from_fields(Fields.of(request), "generate")
             if path.endswith(_COUNT):
-                return call_of(Fields.of(request), "count")
+                return request_from_fields(Fields.of(request), "count")
         if f"{_PATH}/" in path and request.method in ("POST", "GET", "DELETE"):
             return _stored(request, path)
         return None
 
-    def wrap(self, call: Call) -> HttpRequest:
+    def wrap(self, call: ApiRequest) -> HttpRequest:
         if call.operation == "models":
             return HttpRequest("GET", f"{self.prefix}/models")
         if call.operation == "stored":
             method, end = next(key for key, action in _ACTIONS.items() if action == call.hints["action"])
             path = f"{self.prefix}{_PATH}/{call.hints['id']}{end and f'/{end}'}"
-            return HttpRequest(method, path, call.hints["query"], (("accept", EVENTS if call.stream else JSON),))
+            return HttpRequest(method, path, call.hints["query"], (("accept", EVENT_STREAM if call.stream else JSON),))
         body = call.body if isinstance(call.body, dict) else {}
         path, streams = _PATH, call.stream
         if call.operation == "count":
@@ -192,15 +192,15 @@ class ResponsesBinding(SseBinding, frozen=True):
         if streams:
             body = {**body, "stream": True}
         body = {"model": call.model, **in_cache_order(body, ("tools", "instructions"), "input")}
-        return json_post(f"{self.prefix}{path}", body, EVENTS if streams else JSON)
+        return json_post(f"{self.prefix}{path}", body, EVENT_STREAM if streams else JSON)
 
-    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
+    def error_response(self, fault: Fault, body: bytes) -> HttpResponse:
         # RFC 9110: a 426 names the protocol that is served.
         more = [("upgrade", "HTTP/1.1")] if fault.status == _UPGRADE_REQUIRED else []
-        return refusal(fault, status_of(fault), body, *more)
+        return error_response(fault, status_of(fault), body, *more)
 
 
-def _stored(request: HttpRequest, path: str) -> Call:
+def _stored(request: HttpRequest, path: str) -> ApiRequest:
     """A call about a response that is kept. Raises ClientFault for an endpoint that is not offered."""
     found = _STORED.search(path)
     action = _ACTIONS.get((request.method, found[2] or "")) if found else None
@@ -213,18 +213,18 @@ def _stored(request: HttpRequest, path: str) -> Call:
     # Without a key: that one is of the service that the client asked.
     query = "&".join(pair for pair in request.query.split("&") if unquote(pair.partition("=")[0]) != "key")
     streams = action == "read" and "true" in parse_qs(request.query).get("stream", ())
-    return Call("stored", "", streams, None, {"id": found[1], "action": action, "query": query})
+    return ApiRequest("stored", "", streams, None, {"id": found[1], "action": action, "query": query})
 
 
 class ResponsesStored(Struct, frozen=True):
     def render_deleted(self, answer_id: str) -> bytes:
         return jsonio.encode({"id": answer_id, "object": "response", "deleted": True})
 
-    def is_end(self, frame: Frame) -> bool:
+    def is_last_frame(self, frame: Frame) -> bool:
         # A service that writes no `event:` lines tells the type in the data alone.
         return (frame.kind or text(members(decoded(frame.data)).get("type"))) in _ENDS
 
-    def render_cut(self, fault: Fault) -> Payload:
+    def render_interrupted(self, fault: Fault) -> Payload:
         error = render_error(fault)
         told: Json = {"type": "error", **{name: error[name] for name in ("code", "message", "param")}}
         return Payload(b"error", jsonio.encode(told), error=True)
@@ -237,8 +237,8 @@ class ResponsesContinuation(Struct, frozen=True):
     """See Continuation."""
 
     answer_ids: ClassVar[str] = "resp_"
-    keeps = staticmethod(request.keeps)
-    continued = staticmethod(request.continued)
-    resolved = staticmethod(request.resolved)
-    response_in = staticmethod(reply.response_in)
-    items_of = staticmethod(reply.items_of)
+    may_store = staticmethod(request.may_store)
+    continue_conversation = staticmethod(request.continue_conversation)
+    resolve_references = staticmethod(request.resolve_references)
+    parse_final_response = staticmethod(reply.parse_final_response)
+    parse_items = staticmethod(reply.parse_items)

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Encoder, World
+from dragoman.dialects.base import Encoder, Environment
 from dragoman.dialects.kit.values import is_json
 from dragoman.dialects.responses.blocks import (
     ANNOUNCED,
+    EXTRAS,
     FAMILY,
     IN_CONTENT,
-    KEPT,
     NEEDS_REENCODING,
     JsonObject,
     is_refusal,
@@ -68,11 +68,11 @@ class _Open(Struct):
 
 
 class ResponsesEncoder(Encoder):
-    def __init__(self, asked: Conversation, world: World, budget: ev.Budget | None = None) -> None:
+    def __init__(self, asked: Conversation, environment: Environment, budget: ev.Budget | None = None) -> None:
         self._budget = budget or ev.Budget()
         self._asked = structs.replace(asked, messages=())  # what is repeated to the client; a stream may last
-        self._world = world
-        self._writer = ItemWriter(asked, world)
+        self._world = environment
+        self._writer = ItemWriter(asked, environment)
         self._envelope: Envelope | None = None
         self._number = 0  # of the next event
         self._count = 0  # of items
@@ -87,7 +87,7 @@ class ResponsesEncoder(Encoder):
     def ping(self) -> Payload:
         return _PING
 
-    def renumber(self, number: int) -> None:
+    def set_next_number(self, number: int) -> None:
         """The next event is that one of the stream: others went out that were not ours."""
         self._number = number
 
@@ -114,11 +114,11 @@ class ResponsesEncoder(Encoder):
     def _regular(self, event: ev.Event) -> bool:
         match event:
             case ev.BlockStarted(block=block):
-                return NEEDS_REENCODING not in KEPT.own_fields(block.extra)
+                return NEEDS_REENCODING not in EXTRAS.own_fields(block.extra)
             case ev.Started(id=given):
                 return given.startswith("resp")
             case ev.Stopped(stop):
-                return NEEDS_REENCODING not in KEPT.own_fields(stop.extra)
+                return NEEDS_REENCODING not in EXTRAS.own_fields(stop.extra)
             case _:
                 return True
 
@@ -165,7 +165,7 @@ class ResponsesEncoder(Encoder):
             case ev.BlockEnded(key, complete):
                 yield from self._end(key, complete)
             case ev.Started():
-                self._budget.keep(ev.json_size(event.id, event.model, KEPT.wire_fields(event.extra)))
+                self._budget.keep(ev.json_size(event.id, event.model, EXTRAS.wire_fields(event.extra)))
                 yield from self._started(event)
             case ev.UsageReported(usage):
                 self._usage = usage
@@ -185,7 +185,7 @@ class ResponsesEncoder(Encoder):
     # --- the response
 
     def _started(self, event: ev.Started) -> Iterator[Payload]:
-        extra = KEPT.wire_fields(event.extra)
+        extra = EXTRAS.wire_fields(event.extra)
         envelope = self._envelope = Envelope(event.id, event.model, extra, self._asked, self._world)
         self._usage = event.usage
         yield self._event("response.created", {"response": envelope.head})
@@ -228,7 +228,7 @@ class ResponsesEncoder(Encoder):
 
     def _begin(self, key: int, block: Block, given_place: int | None) -> Iterator[Payload]:
         # By a frame that was let through: then the item has its place, the upstream's.
-        by = KEPT.own_fields(block.extra).get(ANNOUNCED)
+        by = EXTRAS.own_fields(block.extra).get(ANNOUNCED)
         announced = given_place is not None and isinstance(by, int) and by <= self._passed
         keeps = given_place is not None and (announced or not self._rewritten)
         index = given_place if given_place is not None and keeps else self._count
@@ -367,4 +367,4 @@ _EMPTY_PART: JsonObject = {"type": "output_text", "text": "", "annotations": [],
 
 
 def _slot(block: Block) -> tuple[str, str, str, str]:
-    return _CONTENT if KEPT.own_fields(block.extra).get(IN_CONTENT) else _SUMMARY
+    return _CONTENT if EXTRAS.own_fields(block.extra).get(IN_CONTENT) else _SUMMARY

@@ -8,12 +8,12 @@ from typing import Literal, TypeAlias
 
 from msgspec import structs
 
-from dragoman.dialects.kit.openai_requests import arguments_text, refuse_marks
-from dragoman.dialects.kit.values import cannot, describe
+from dragoman.dialects.kit.openai_requests import arguments_text, refuse_cache_and_signature
+from dragoman.dialects.kit.values import describe, unrepresentable
 from dragoman.dialects.responses.blocks import (
     API_NAME,
+    EXTRAS,
     FAMILY,
-    KEPT,
     MESSAGE_PART,
     JsonObject,
     is_message_field,
@@ -141,7 +141,7 @@ class ItemParser:
         fields.any("call_id")
         arguments = jsonio.encode(fields.any(action)).decode()
         self._kinds[call_id] = kind
-        extra = KEPT.extra_of({CALL_TYPE: kind, **about_item(fields)})
+        extra = EXTRAS.extra_of({CALL_TYPE: kind, **about_item(fields)})
         return "assistant", [ToolCall(call_id, name, arguments, extra=extra, at=Where(fields.at))], Where(fields.at)
 
     def _output(self, fields: Fields) -> ItemBlocks:
@@ -155,7 +155,7 @@ class ItemParser:
         if kind == "local_shell_call_output" and named == "call_id":
             rest[_NAMED] = named
         at = Where(fields.at, bare=given is None)
-        return "user", [ToolResult(call_id, content, extra=KEPT.extra_of(rest), at=at)], at
+        return "user", [ToolResult(call_id, content, extra=EXTRAS.extra_of(rest), at=at)], at
 
 
 def _with_answer(turns: list[Message], said: Sequence[Block]) -> list[Message]:
@@ -184,7 +184,7 @@ def parse_call(fields: Fields) -> ToolCall:
     rest = about_item(fields) | namespace_fields(namespace, name)
     form: Literal["json", "text"] = "text" if custom else "json"
     return ToolCall(
-        call_id, join_names(namespace, name), arguments, form, extra=KEPT.extra_of(rest), at=Where(fields.at)
+        call_id, join_names(namespace, name), arguments, form, extra=EXTRAS.extra_of(rest), at=Where(fields.at)
     )
 
 
@@ -246,7 +246,7 @@ def _messages(role: Role, blocks: Sequence[Block], message: Message | None) -> I
 
 def _placing(block: Block) -> JsonObject | None:
     """What a block says about its message; None for an item of its own."""
-    own = KEPT.own_fields(block.extra)
+    own = EXTRAS.own_fields(block.extra)
     if isinstance(block, Opaque) and not own.get(MESSAGE_PART):
         return None
     return {name: value for name, value in own.items() if is_message_field(name)}
@@ -255,7 +255,7 @@ def _placing(block: Block) -> JsonObject | None:
 def _opaque(block: Block) -> Json:
     if isinstance(block, Opaque) and block.family == FAMILY:
         return block.data
-    raise cannot(block, f"Responses has no {describe(block)}")
+    raise unrepresentable(block, f"Responses has no {describe(block)}")
 
 
 def render_assistant(blocks: Sequence[Block], kinds: dict[str, str] | None = None) -> Iterator[Json]:
@@ -279,24 +279,24 @@ def render_assistant(blocks: Sequence[Block], kinds: dict[str, str] | None = Non
 
 def _is_content(block: Block) -> bool:
     return isinstance(block, Text | Media) or (
-        isinstance(block, Opaque) and KEPT.own_fields(block.extra).get(MESSAGE_PART) is True
+        isinstance(block, Opaque) and EXTRAS.own_fields(block.extra).get(MESSAGE_PART) is True
     )
 
 
 def render_call(call: ToolCall) -> JsonObject:
-    refuse_marks(call, API_NAME)
-    own = KEPT.own_fields(call.extra)
+    refuse_cache_and_signature(call, API_NAME)
+    own = EXTRAS.own_fields(call.extra)
     kind = text_of(own.get(CALL_TYPE))
     if kind in _CLIENT_CALLS:
         action: JsonObject = {_CLIENT_CALLS[kind][1]: _decoded(call)}
-        return {"type": kind, **_about(own), "call_id": call.id, **action, **KEPT.wire_fields(call.extra)}
+        return {"type": kind, **_about(own), "call_id": call.id, **action, **EXTRAS.wire_fields(call.extra)}
     namespace, name = original_names(call)
     kind, words = ("custom_tool_call", "input") if call.form == "text" else ("function_call", "arguments")
     given = call.arguments if call.form == "text" else call.arguments or "{}"  # clients and services parse it
     item: JsonObject = {"type": kind, **_about(own), "call_id": call.id, "name": name, words: given}
     if namespace:
         item["namespace"] = namespace
-    return {**item, **KEPT.wire_fields(call.extra)}
+    return {**item, **EXTRAS.wire_fields(call.extra)}
 
 
 def _about(own: Mapping[str, Json]) -> JsonObject:
@@ -307,15 +307,15 @@ def _decoded(call: ToolCall) -> Json:
     try:
         return jsonio.decode(call.arguments or "{}")
     except jsonio.JsonError as error:
-        raise cannot(call, f"the arguments are no JSON: {error}") from None
+        raise unrepresentable(call, f"the arguments are no JSON: {error}") from None
 
 
 def _render_result(result: ToolResult, kinds: dict[str, str]) -> Json:
-    refuse_marks(result, API_NAME)
+    refuse_cache_and_signature(result, API_NAME)
     if result.is_error:
-        raise cannot(result, "an output cannot say that it is an error")
-    own = KEPT.own_fields(result.extra)
+        raise unrepresentable(result, "an output cannot say that it is an error")
+    own = EXTRAS.own_fields(result.extra)
     kind = text_of(own.get(CALL_TYPE)) or f"{kinds.get(result.call_id, 'function_call')}_output"
     head: JsonObject = {"type": kind, **_about(own)}
     head["id" if kind == "local_shell_call_output" and _NAMED not in own else "call_id"] = result.call_id
-    return {**head, "output": render_content(result.content, "input_text"), **KEPT.wire_fields(result.extra)}
+    return {**head, "output": render_content(result.content, "input_text"), **EXTRAS.wire_fields(result.extra)}

@@ -8,9 +8,9 @@ from dragoman.dialects.kit.openai_requests import arguments_text
 from dragoman.dialects.kit.values import is_json
 from dragoman.dialects.responses.blocks import (
     ANNOUNCED,
+    EXTRAS,
     FAMILY,
     IN_CONTENT,
-    KEPT,
     MESSAGE_PART,
     NEEDS_REENCODING,
     PART_SEPARATOR,
@@ -127,7 +127,7 @@ class OutputItem:
             case "function_call" | "custom_tool_call":
                 return self._finish_call(told)
             case kind:
-                extra = KEPT.extra_of(self._announced if self._added else {**self._announced, NEEDS_REENCODING: True})
+                extra = EXTRAS.extra_of(self._announced if self._added else {**self._announced, NEEDS_REENCODING: True})
                 block = Opaque(FAMILY, {"type": kind, **told.rest()}, kind, extra=extra)
                 return self._came_whole(0, block)
 
@@ -187,7 +187,9 @@ class OutputItem:
             return ()
         if part not in self._grown:
             fresh = (
-                refusal_block("", self._at, self._placing) if refused else Text("", extra=KEPT.extra_of(self._placing))
+                refusal_block("", self._at, self._placing)
+                if refused
+                else Text("", extra=EXTRAS.extra_of(self._placing))
             )
             events.append(self._start(part, structs.replace(fresh, at=Where())))
         grown = self._grown[part]
@@ -221,7 +223,7 @@ class OutputItem:
             if grown is not None:
                 return ()
             data = told.rest()
-            extra = KEPT.extra_of(
+            extra = EXTRAS.extra_of(
                 {**self._placing, MESSAGE_PART: True, NEEDS_REENCODING: True}
             )  # we write no messages of several parts
             return self._came_whole(part, Opaque(FAMILY, data, text_of(data.get("type")), extra=extra))
@@ -255,7 +257,7 @@ class OutputItem:
         call = self._tools.resolve_call(parse_call(Fields({"type": self.kind, **told.rest()}, told.at, told.blame)))
         extra = call.extra
         if extra is not None:  # how far it had come when it was told is no part of it
-            extra = KEPT.extra_of({name: value for name, value in extra.fields.items() if name != "~status"})
+            extra = EXTRAS.extra_of({name: value for name, value in extra.fields.items() if name != "~status"})
         bare = structs.replace(call, arguments="", extra=extra, at=Where())
         started = self._start(0, bare, regular=self._added and not self.done)
         return (started, *self.arguments(call.arguments))
@@ -314,7 +316,7 @@ class OutputItem:
     def _thinking(self, slot: str) -> Reasoning:
         extra: JsonObject = {"~id": self._id} if self._id else {}
         extra |= {IN_CONTENT: True} if slot == "content" else {}
-        return Reasoning("", FAMILY, extra=KEPT.extra_of(extra))
+        return Reasoning("", FAMILY, extra=EXTRAS.extra_of(extra))
 
     def take_whole_reasoning(self, slot: str, part: int, whole: str) -> ev.Events:
         """A part told at its end says something only if none of it came before."""
@@ -340,7 +342,7 @@ class OutputItem:
     def _start(self, part: int, block: Text | Reasoning | ToolCall, *, regular: bool = False) -> ev.BlockStarted:
         marks: JsonObject = self._announced if regular else {**self._announced, NEEDS_REENCODING: True}
         if marks:
-            block = structs.replace(block, extra=KEPT.extra_of({**KEPT.own_fields(block.extra), **marks}))
+            block = structs.replace(block, extra=EXTRAS.extra_of({**EXTRAS.own_fields(block.extra), **marks}))
         self._announced = {}
         self._grown[part] = grown = _Grown(self._keys.fresh(block), block, self._keys.budget)
         return ev.BlockStarted(grown.key, block, place=self._index)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from dragoman.dialects.base import World
-from dragoman.dialects.kit.openai_errors import CODES, KINDS, TOLD_WAIT, fault_of
+from dragoman.dialects.base import Environment
+from dragoman.dialects.kit.openai_errors import CODES, KINDS, RETRY_DELAY, fault_of
 from dragoman.dialects.kit.openai_requests import read_reply
-from dragoman.dialects.kit.values import telling
+from dragoman.dialects.kit.values import drop_empty
 from dragoman.dialects.responses.blocks import (
+    EXTRAS,
     FAMILY,
-    KEPT,
     JsonObject,
     is_refusal,
     object_of,
@@ -92,7 +92,7 @@ def _reply(fields: Fields, asked: Conversation) -> Reply:
     fields.blame = MissingField
     tools = ToolNameResolver(asked.tools)
     blocks = [block for item in fields.children("output") for block in parse_item(item, tools)]
-    unfinished = KEPT.extra_of({"~status": status}) if status in UNFINISHED else None
+    unfinished = EXTRAS.extra_of({"~status": status}) if status in UNFINISHED else None
     stop = Stop(Why.END, extra=unfinished) if unfinished else parse_stop(fields, blocks)
     return Reply(
         fields.text("id", ""),
@@ -103,13 +103,13 @@ def _reply(fields: Fields, asked: Conversation) -> Reply:
     )
 
 
-def response_in(data: bytes) -> bytes:
+def parse_final_response(data: bytes) -> bytes:
     """The whole response that the last frame of a stream holds; empty if there is none."""
     frame = object_of(jsonio.decode(data)) if data else {}
     return jsonio.encode(frame["response"]) if "response" in frame else b""
 
 
-def items_of(response: bytes) -> dict[str, Sequence[Block]]:
+def parse_items(response: bytes) -> dict[str, Sequence[Block]]:
     """What each output item says, by its id."""
     told = Fields(jsonio.decode(response)) if response else Fields({})
     items = told.children("output", [])
@@ -120,7 +120,7 @@ def items_of(response: bytes) -> dict[str, Sequence[Block]]:
 def envelope_extra(rest: JsonObject) -> Extra | None:
     """What a response says about itself beside what every one says; nulls say nothing."""
     told = {name: value for name, value in rest.items() if name not in _ENVELOPE and value is not None}
-    extra = KEPT.extra_of(to_keep(told))
+    extra = EXTRAS.extra_of(to_keep(told))
     return None if extra is None else structs.replace(extra, spelling=extra.spelling | (_REPEATED & told.keys()))
 
 
@@ -148,21 +148,21 @@ def parse_stop(fields: Fields, blocks: Sequence[Block]) -> Stop:
         known = isinstance(reason, str) and reason in _REASONS
         extra: JsonObject = {} if known or reason is None else {"incomplete_details": details}
         why = _REASONS[str(reason)] if known else known_stop(str(reason))
-        return Stop(why if why in _INCOMPLETE else Why.LENGTH, extra=KEPT.extra_of(extra))
+        return Stop(why if why in _INCOMPLETE else Why.LENGTH, extra=EXTRAS.extra_of(extra))
     if any(isinstance(block, ToolCall) for block in blocks):
         return Stop(Why.TOOL)
     if any(isinstance(block, Text) and is_refusal(block) for block in blocks):
-        return Stop(Why.REFUSAL, extra=KEPT.extra_of({"~status": "completed"}))
+        return Stop(Why.REFUSAL, extra=EXTRAS.extra_of({"~status": "completed"}))
     return Stop(Why.END)
 
 
 # --- canonical to wire
 
 
-def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
+def render_reply(reply: Reply, asked: Conversation, environment: Environment) -> bytes:
     choice = reply.choices[0] if reply.choices else Choice((), Stop(Why.END))
-    envelope = Envelope(reply.id, reply.model, KEPT.wire_fields(reply.extra), asked, world)
-    writer = ItemWriter(asked, world)
+    envelope = Envelope(reply.id, reply.model, EXTRAS.wire_fields(reply.extra), asked, environment)
+    writer = ItemWriter(asked, environment)
     output = [item for block in choice.blocks if (item := writer.item(block)) is not None]
     return jsonio.encode(envelope.ended(choice.stop, output, reply.usage))
 
@@ -170,13 +170,15 @@ def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
 class Envelope:
     """The response object: the same id, time and model each time it is told, and what the request asked for."""
 
-    def __init__(self, given: str, model: str, extra: JsonObject, asked: Conversation, world: World) -> None:
+    def __init__(
+        self, given: str, model: str, extra: JsonObject, asked: Conversation, environment: Environment
+    ) -> None:
         created = extra.pop("created_at", None)
-        self.id = given if given.startswith("resp") else world.new_id("resp_")
+        self.id = given if given.startswith("resp") else environment.new_id("resp_")
         self.head: JsonObject = {
             "id": self.id,
             "object": "response",
-            "created_at": world.now() if created is None else created,
+            "created_at": environment.now() if created is None else created,
             "status": "in_progress",
             "background": False,
             "error": None,
@@ -189,7 +191,7 @@ class Envelope:
         }
 
     def ended(self, stop: Stop, output: Sequence[Json], usage: Usage | None) -> JsonObject:
-        own = KEPT.own_fields(stop.extra)
+        own = EXTRAS.own_fields(stop.extra)
         if own.get("~status") in UNFINISHED:
             return {**self.head, "status": own["~status"], "output": list(output)}
         details: Json = own.get("incomplete_details")
@@ -215,8 +217,8 @@ def _repeated(asked: Conversation) -> JsonObject:
         said = render_settings(asked) | render_choice(asked) | {"tools": render_tools(asked.tools)}
     except DragomanError:  # asked in other words than ours
         said = {}
-    said |= {name: value for name, value in KEPT.wire_fields(asked.extra).items() if name in usual}
-    if asked.system and KEPT.own_fields(asked.system[0].extra).get(INSTRUCTIONS):
+    said |= {name: value for name, value in EXTRAS.wire_fields(asked.extra).items() if name in usual}
+    if asked.system and EXTRAS.own_fields(asked.system[0].extra).get(INSTRUCTIONS):
         said["instructions"] = asked.system[0].text
     return usual | said
 
@@ -224,14 +226,14 @@ def _repeated(asked: Conversation) -> JsonObject:
 class ItemWriter:
     """Output items, each with an id of its own, calls under the names the client knows."""
 
-    def __init__(self, asked: Conversation, world: World) -> None:
-        self._world = world
+    def __init__(self, asked: Conversation, environment: Environment) -> None:
+        self._world = environment
         self._namespaces = namespaces(asked.tools)
         self._runs_search = has_client_search(asked.tools)
         self._used: set[str] = set()
 
     def id_for(self, block: Block, kind: str) -> str:
-        own = KEPT.own_fields(block.extra)
+        own = EXTRAS.own_fields(block.extra)
         given = text_of(own.get("~id") or object_of(own.get("~message")).get("id"))
         if not given or given in self._used:
             given = self._world.new_id(_PREFIXES.get(kind, "item_"))
@@ -256,7 +258,7 @@ class ItemWriter:
                 return None
 
     def message(self, text: Text) -> JsonObject:
-        own = KEPT.own_fields(text.extra)
+        own = EXTRAS.own_fields(text.extra)
         item: JsonObject = {"id": self.id_for(text, "message"), "type": "message", "status": "in_progress"}
         item |= {"role": "assistant", "content": []}
         return {**item, **of_what_it_came_in(own)}
@@ -268,7 +270,7 @@ class ItemWriter:
             "type": "reasoning",
             **render_reasoning_text(block),
             **sealed,
-            **KEPT.wire_fields(block.extra),
+            **EXTRAS.wire_fields(block.extra),
         }
 
     def is_search(self, call: ToolCall) -> bool:
@@ -283,11 +285,11 @@ class ItemWriter:
 
     def call(self, call: ToolCall) -> JsonObject:
         """The call, its namespace told apart from its name again."""
-        own = dict(KEPT.own_fields(call.extra))
+        own = dict(EXTRAS.own_fields(call.extra))
         if call.name in self._namespaces:
             own |= namespace_fields(*self._namespaces[call.name])
         own["~id"] = self.id_for(call, "custom_tool_call" if call.form == "text" else "function_call")
-        return render_call(structs.replace(call, seal=None, cache=None, extra=KEPT.extra_of(own)))
+        return render_call(structs.replace(call, seal=None, cache=None, extra=EXTRAS.extra_of(own)))
 
 
 def output_part(text: Text) -> Json:
@@ -310,9 +312,9 @@ def parse_usage(told: Json) -> Usage | None:
     given, answered, total = (count(told.get(name)) for name in _TOTALS)
     read, write = count(before.get("cached_tokens")), count(before.get("cache_write_tokens"))
     rest = {name: value for name, value in told.items() if name not in _TOTALS}
-    rest[_INPUT] = telling({name: value for name, value in before.items() if name not in _CACHES})
-    rest[_OUTPUT] = telling({name: value for name, value in after.items() if name != "reasoning_tokens"})
-    extra = KEPT.extra_of(to_keep(telling(rest)))
+    rest[_INPUT] = drop_empty({name: value for name, value in before.items() if name not in _CACHES})
+    rest[_OUTPUT] = drop_empty({name: value for name, value in after.items() if name != "reasoning_tokens"})
+    extra = EXTRAS.extra_of(to_keep(drop_empty(rest)))
     thought = count(after.get("reasoning_tokens"))
     return inclusive_usage(given, answered, read, write, thought, total=total, extra=extra)
 
@@ -320,7 +322,7 @@ def parse_usage(told: Json) -> Usage | None:
 def render_usage(usage: Usage) -> JsonObject:
     """All counts with their details: Codex gives the turn up if one of them is missing."""
     given = usage.input + usage.cache_read + usage.cache_write
-    extra = KEPT.wire_fields(usage.extra)
+    extra = EXTRAS.wire_fields(usage.extra)
     before = {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_write}
     return {
         "input_tokens": given,
@@ -359,6 +361,6 @@ def render_failure(fault: Fault) -> JsonObject:
     if KINDS.get(fault.code) == fault.kind and fault.code != "invalid_request_error":
         code = fault.code
     message = fault.message
-    if fault.kind == "rate_limit" and fault.retry_after is not None and not TOLD_WAIT.search(message):
+    if fault.kind == "rate_limit" and fault.retry_after is not None and not RETRY_DELAY.search(message):
         message = f"{message} (try again in {fault.retry_after:g}s)"
     return object_of({"code": code, "message": message})

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
-from dragoman.dialects.kit.settings import guards_depth, take_knobs, take_limit
-from dragoman.dialects.responses.blocks import API_NAME, FAMILY, KEPT, JsonObject, object_of, text_of
+from dragoman.dialects.kit.settings import guard_depth, take_max_tokens, take_sampling
+from dragoman.dialects.responses.blocks import API_NAME, EXTRAS, FAMILY, JsonObject, object_of, text_of
 from dragoman.dialects.responses.items import INSTRUCTIONS, ITEM_REFERENCE, ItemParser, render_items
 from dragoman.dialects.responses.tools import (
     is_added,
@@ -30,8 +30,8 @@ SAMPLING_FIELDS = {"temperature": "temperature", "top_p": "top_p"}
 _MAX = "max_output_tokens"
 
 
-@guards_depth(MalformedRequest)
-def parse_request(call: Call) -> Conversation:
+@guard_depth(MalformedRequest)
+def parse_request(call: ApiRequest) -> Conversation:
     """Raises MalformedRequest, naming the place."""
     fields = Fields(call.body)
     kept: JsonObject = {}
@@ -48,18 +48,18 @@ def parse_request(call: Call) -> Conversation:
         tool_choice=choice,
         output=_output(fields, kept),
         thinking=_thinking(fields, kept),
-        max_tokens=take_limit(fields, _MAX),
-        knobs=take_knobs(fields, SAMPLING_FIELDS),
+        max_tokens=take_max_tokens(fields, _MAX),
+        knobs=take_sampling(fields, SAMPLING_FIELDS),
         stream=call.stream,
         previous=fields.identifier("previous_response_id") if goes_on else fields.text("previous_response_id", None),
         user=take_user(fields, kept),
         held=tuple(_held(fields, messages)),
     )
     kept |= to_keep({name: value for name, value in fields.rest().items() if value is not None})
-    conversation = canonical(structs.replace(conversation, extra=KEPT.extra_of(kept)))
+    conversation = canonical(structs.replace(conversation, extra=EXTRAS.extra_of(kept)))
     if not instructions:
         return conversation
-    first = Text(instructions, extra=KEPT.extra_of({INSTRUCTIONS: True}), at=Where("instructions"))
+    first = Text(instructions, extra=EXTRAS.extra_of({INSTRUCTIONS: True}), at=Where("instructions"))
     return structs.replace(conversation, system=(first, *conversation.system))
 
 
@@ -93,10 +93,10 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
     text.any("format")
     _keep(kept, "text", text)
     if kind != "json_schema":
-        return Output("text" if kind == "text" else "json", extra=KEPT.extra(form))
+        return Output("text" if kind == "text" else "json", extra=EXTRAS.extra(form))
     output = parse_schema(form)
     rest = {key: value for key, value in form.rest().items() if value is not None}
-    return structs.replace(output, extra=KEPT.extra_of(to_keep(rest)))
+    return structs.replace(output, extra=EXTRAS.extra_of(to_keep(rest)))
 
 
 # --- what a request names and the service holds: earlier responses, conversations, items, templates, background jobs
@@ -153,11 +153,11 @@ def references(messages: Iterable[Message]) -> Iterator[tuple[str, str]]:
 # --- going on
 
 
-def keeps(asked: Conversation) -> bool:
-    return KEPT.own_fields(asked.extra).get("store") is not False
+def may_store(asked: Conversation) -> bool:
+    return EXTRAS.own_fields(asked.extra).get("store") is not False
 
 
-def continued(earlier: Conversation, now: Conversation) -> Conversation:
+def continue_conversation(earlier: Conversation, now: Conversation) -> Conversation:
     """Both in one. Instructions hold for one answer only, so the earlier ones are not repeated."""
     instructions = tuple(filter(_instructs, now.system))
     system = tuple(text for text in now.system if not _instructs(text))
@@ -172,7 +172,7 @@ def continued(earlier: Conversation, now: Conversation) -> Conversation:
     return structs.replace(joined, system=(*instructions, *joined.system))
 
 
-def resolved(asked: Conversation, find: Callable[[str], Sequence[Block] | None]) -> Conversation:
+def resolve_references(asked: Conversation, find: Callable[[str], Sequence[Block] | None]) -> Conversation:
     """The same with the items that `find` knows in place of the references to them."""
     known = {at: blocks for at, item_id in references(asked.messages) if (blocks := find(item_id)) is not None}
     if not known:
@@ -188,13 +188,13 @@ def resolved(asked: Conversation, find: Callable[[str], Sequence[Block] | None])
 
 
 def _instructs(text: Text) -> bool:
-    return KEPT.own_fields(text.extra).get(INSTRUCTIONS) is True
+    return EXTRAS.own_fields(text.extra).get(INSTRUCTIONS) is True
 
 
 # --- canonical to wire
 
 
-def render_request(conversation: Conversation) -> Call:
+def render_request(conversation: Conversation) -> ApiRequest:
     """Raises Unrepresentable for what Responses cannot say."""
     if conversation.stop:
         raise Unrepresentable("Responses has no stop sequences", at="stop")
@@ -211,12 +211,14 @@ def render_request(conversation: Conversation) -> Call:
     body |= render_settings(conversation)
     if conversation.previous is not None:
         body["previous_response_id"] = conversation.previous
-    return Call("generate", conversation.model, conversation.stream, {**KEPT.wire_fields(conversation.extra), **body})
+    return ApiRequest(
+        "generate", conversation.model, conversation.stream, {**EXTRAS.wire_fields(conversation.extra), **body}
+    )
 
 
 def render_settings(conversation: Conversation) -> JsonObject:
     """All that says how to answer, beside the tools; a response repeats it."""
-    kept = KEPT.own_fields(conversation.extra)
+    kept = EXTRAS.own_fields(conversation.extra)
     body: JsonObject = {}
     if text := _nested(kept, "text") | _render_output(conversation.output):
         body["text"] = text
@@ -227,7 +229,7 @@ def render_settings(conversation: Conversation) -> JsonObject:
         body[_MAX] = conversation.max_tokens
     body |= conversation.knobs
     if conversation.user:
-        body[str(KEPT.own_fields(conversation.extra).get("~user", "user"))] = conversation.user
+        body[str(EXTRAS.own_fields(conversation.extra).get("~user", "user"))] = conversation.user
     return body
 
 
@@ -237,7 +239,7 @@ def _nested(kept: Mapping[str, Json], prefix: str) -> JsonObject:
 
 
 def _render_output(output: Output) -> JsonObject:
-    fields = KEPT.wire_fields(output.extra)
+    fields = EXTRAS.wire_fields(output.extra)
     match output.kind:
         case "text":
             return {"format": {"type": "text", **fields}} if fields else {}

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kit import openai_rules
-from dragoman.dialects.kit.lint import Found, StreamLint
+from dragoman.dialects.kit.lint import Findings, StreamLint
 from dragoman.dialects.kit.values import decoded, members
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
 
 RULES = Rulebook.parse(
     "responses",
-    openai_rules.COMMON
+    openai_rules.COMMON_RULES
     + """\
 input.missing | documented | error | input is a string or an array of items
 input.empty | observed | error | there is something to answer
@@ -89,12 +89,12 @@ _FORMAT = ("format.name", "format.schema", "format.shape")
 _RANGES = {"temperature": (0, 2), "top_p": (0, 1)}
 
 
-def breaches(call: Call) -> Sequence[Breach]:
+def breaches(call: ApiRequest) -> Sequence[Breach]:
     """Everything the request breaks, in the order of the payload."""
     return tuple(RULES.breach(*found) for found in _all(call.body))
 
 
-def _all(body: Any) -> Found:
+def _all(body: Any) -> Findings:
     if not isinstance(body, dict):
         yield "body.shape", "", ""
         return
@@ -122,7 +122,7 @@ def _continues(body: dict[str, Any]) -> bool:
 # --- items
 
 
-def _item(item: Any, at: str) -> Found:
+def _item(item: Any, at: str) -> Findings:
     kind = _kind(item) if isinstance(item, dict) else None
     if not isinstance(kind, str):
         yield "item.type", f"{at}.type", "an item has a type"
@@ -145,14 +145,14 @@ def _kind(item: dict[str, Any]) -> Any:
     return "message" if "role" in item else "item_reference" if "id" in item else None
 
 
-def _call_id(value: Any, rule: str, at: str) -> Found:
+def _call_id(value: Any, rule: str, at: str) -> Findings:
     if not isinstance(value, str) or not value:
         yield rule, at, "there is a call_id"
     elif len(value) > _LONGEST_ID:
         yield "call_id.length", at, f"a call_id has at most {_LONGEST_ID} characters"
 
 
-def _message(item: dict[str, Any], at: str) -> Found:
+def _message(item: dict[str, Any], at: str) -> Findings:
     role, content = item.get("role"), item.get("content")
     if not isinstance(role, str):
         yield "message.role", f"{at}.role", "a message has a role, a string"
@@ -164,14 +164,14 @@ def _message(item: dict[str, Any], at: str) -> Found:
         yield "message.content", f"{at}.content", "content is a string or a list of parts"
 
 
-def _call(item: dict[str, Any], kind: str, at: str) -> Found:
+def _call(item: dict[str, Any], kind: str, at: str) -> Findings:
     yield from _call_id(item.get("call_id"), "call.call_id", f"{at}.call_id")
     yield from openai_rules.name_rules(item.get("name"), "call", f"{at}.name")
     if not isinstance(item.get(_CALLS[kind]), str):
         yield "call.arguments", f"{at}.{_CALLS[kind]}", f"{_CALLS[kind]} is a string"
 
 
-def _pairing(items: Sequence[dict[str, Any]], stored: bool) -> Found:
+def _pairing(items: Sequence[dict[str, Any]], stored: bool) -> Findings:
     """Every call is answered once, by an output of its own kind; a stored response may hold the call."""
     calls: dict[Any, tuple[str, str]] = {}
     answered: set[Any] = set()
@@ -199,7 +199,7 @@ def _pairing(items: Sequence[dict[str, Any]], stored: bool) -> Found:
 # --- tools
 
 
-def _tools(body: dict[str, Any]) -> Found:
+def _tools(body: dict[str, Any]) -> Findings:
     tools = body.get("tools")
     if tools is None:
         return
@@ -222,7 +222,7 @@ def _inside(tool: dict[str, Any]) -> tuple[Any, dict[str, Any], str]:
     return tool.get("type"), tool, ""
 
 
-def _choice(body: dict[str, Any]) -> Found:
+def _choice(body: dict[str, Any]) -> Findings:
     tools, choice = body.get("tools"), body.get("tool_choice")
     if choice is None:
         return
@@ -267,8 +267,8 @@ def _names(tools: Any, namespace: Any = None) -> Iterator[tuple[Any, Any]]:
 # --- settings
 
 
-def _settings(body: dict[str, Any]) -> Found:
-    yield from openai_rules.knob_rules(body, _RANGES)
+def _settings(body: dict[str, Any]) -> Findings:
+    yield from openai_rules.sampling_rules(body, _RANGES)
     limit = body.get("max_output_tokens")
     if limit is not None and type(limit) is not int:
         yield "max_output_tokens.type", "max_output_tokens", "it is a whole number"

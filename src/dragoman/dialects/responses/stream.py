@@ -20,10 +20,10 @@ from typing import TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Decoder, World
+from dragoman.dialects.base import Decoder, Environment
 from dragoman.dialects.kit.openai_errors import fault_of
-from dragoman.dialects.kit.openai_requests import blamed_upstream
-from dragoman.dialects.responses.blocks import FAMILY, KEPT, NEEDS_REENCODING, JsonObject, object_of, text_of
+from dragoman.dialects.kit.openai_requests import as_upstream_error
+from dragoman.dialects.responses.blocks import EXTRAS, FAMILY, NEEDS_REENCODING, JsonObject, object_of, text_of
 from dragoman.dialects.responses.output_item import CALL_TYPES, OutputItem
 from dragoman.dialects.responses.reply import envelope_extra, failure_of, parse_stop, parse_usage
 from dragoman.dialects.responses.tools import ToolNameResolver
@@ -60,7 +60,7 @@ _read_delta = jsonio.typed(_Delta)
 class ResponsesDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, world: World, keys: ev.BlockKeys | None = None) -> None:
+    def __init__(self, asked: Conversation, environment: Environment, keys: ev.BlockKeys | None = None) -> None:
         self._keys = keys or ev.BlockKeys()
         self._tools = ToolNameResolver(asked.tools)
         self._items: dict[int, OutputItem] = {}
@@ -92,7 +92,7 @@ class ResponsesDecoder(Decoder):
         try:
             return self._meaning(frame.kind, fields)
         except MalformedRequest as error:  # the readers shared with requests blame a client
-            raise blamed_upstream(error) from None
+            raise as_upstream_error(error) from None
         except RecursionError:
             raise BadFrame("nested too deeply", at=frame.kind) from None
 
@@ -167,7 +167,9 @@ class ResponsesDecoder(Decoder):
         told_all = len(output) >= sum(item.done for item in self._items.values())
         stop = parse_stop(response, [block for item in self._items.values() for block in item.blocks])
         if not told_all:
-            stop = structs.replace(stop, extra=KEPT.extra_of({**KEPT.own_fields(stop.extra), NEEDS_REENCODING: True}))
+            stop = structs.replace(
+                stop, extra=EXTRAS.extra_of({**EXTRAS.own_fields(stop.extra), NEEDS_REENCODING: True})
+            )
         self._over = True
         return (*events, ev.Stopped(stop), ev.FINISHED)
 

@@ -15,7 +15,7 @@ from msgspec import structs
 from dragoman.dialects.kit import openai_requests as requests
 from dragoman.dialects.kit.openai_requests import take_parameters
 from dragoman.dialects.kit.values import NO_PARAMETERS
-from dragoman.dialects.responses.blocks import API_NAME, FAMILY, KEPT, JsonObject, object_of, text_of
+from dragoman.dialects.responses.blocks import API_NAME, EXTRAS, FAMILY, JsonObject, object_of, text_of
 from dragoman.model.blocks import (
     Block,
     ClientTool,
@@ -66,7 +66,7 @@ def namespace_fields(namespace: str, name: str) -> JsonObject:
 
 def parted(extra: Extra | None, whole: str) -> tuple[str, str]:
     """Both names of a tool; the namespace is empty if it is in none, or was renamed and is known by its one name."""
-    own = KEPT.own_fields(extra)
+    own = EXTRAS.own_fields(extra)
     namespace, name = text_of(own.get(NAMESPACE)), text_of(own.get(NAME_AT_HOME))
     joint = whole.removeprefix(namespace).removesuffix(name)
     if namespace and len(namespace + joint + name) == len(whole) and not joint.strip("_"):
@@ -113,7 +113,7 @@ class ToolNameResolver:
 
     def resolve_call(self, call: ToolCall) -> ToolCall:
         """The call with the name of the tool that it means; how it was named is kept for its own family."""
-        own = dict(KEPT.own_fields(call.extra))
+        own = dict(EXTRAS.own_fields(call.extra))
         if CALL_TYPE in own:
             return call
         came = object_of(own.pop(NAMED, None))
@@ -122,14 +122,14 @@ class ToolNameResolver:
         whole = self.whole(namespace, name)
         if whole == call.name:
             return call
-        if parted(KEPT.extra_of(own), whole) != (namespace, name):
+        if parted(EXTRAS.extra_of(own), whole) != (namespace, name):
             own[NAMED] = {"whole": whole, "name": name, "namespace": namespace}
-        return structs.replace(call, name=whole, extra=KEPT.extra_of(own))
+        return structs.replace(call, name=whole, extra=EXTRAS.extra_of(own))
 
 
 def original_names(call: ToolCall) -> tuple[str, str]:
     """Namespace and name of a call as it came, unless it was renamed since."""
-    came = object_of(KEPT.own_fields(call.extra).get(NAMED))
+    came = object_of(EXTRAS.own_fields(call.extra).get(NAMED))
     if came.get("whole") == call.name:
         return text_of(came.get("namespace")), text_of(came.get("name"))
     return parted(call.extra, call.name)
@@ -149,7 +149,7 @@ def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
 
 
 def is_added(tool: ToolSpec | Opaque) -> bool:
-    return KEPT.own_fields(tool.extra).get(ADDED) is True
+    return EXTRAS.own_fields(tool.extra).get(ADDED) is True
 
 
 def _namespace(fields: Fields) -> Iterable[ToolSpec | Opaque]:
@@ -162,7 +162,7 @@ def _namespace(fields: Fields) -> Iterable[ToolSpec | Opaque]:
     }
     for tool in inside:
         if tool.peek("type") == "namespace" and tool.peek("tools"):
-            extra = KEPT.extra_of({**about, NAMESPACE: name})
+            extra = EXTRAS.extra_of({**about, NAMESPACE: name})
             yield Opaque(FAMILY, tool.rest(), "namespace", echo=True, extra=extra, at=Where(tool.at))
             yield from _nested(tool, name)
         else:
@@ -176,7 +176,7 @@ def _nested(fields: Fields, outer: str) -> Iterable[ToolSpec | Opaque]:
     for tool in fields.children("tools"):
         inner = _nested(tool, name) if tool.peek("type") == "namespace" else (_tool(tool, name),)
         for each in inner:
-            yield structs.replace(each, extra=KEPT.extra_of({**KEPT.own_fields(each.extra), _NESTED: True}))
+            yield structs.replace(each, extra=EXTRAS.extra_of({**EXTRAS.own_fields(each.extra), _NESTED: True}))
 
 
 def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) -> ToolSpec | Opaque:
@@ -187,7 +187,7 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
             fields.fail("type", f"expected a string, got {describe(kind)}")
         placed |= {NAMESPACE: namespace} if namespace else {}
         data = fields.rest()
-        return Opaque(FAMILY, data, kind, means=_search(data), extra=KEPT.extra_of(placed), at=Where(fields.at))
+        return Opaque(FAMILY, data, kind, means=_search(data), extra=EXTRAS.extra_of(placed), at=Where(fields.at))
     fields.any("type")
     name, description = fields.identifier("name"), fields.text("description", "")
     placed |= namespace_fields(namespace, name)
@@ -197,12 +197,12 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
         fields.any(_DEFERRED)
         waits_for = "search"
     if kind == "custom":
-        extra = KEPT.extra_of({**placed, **_said(fields)})
+        extra = EXTRAS.extra_of({**placed, **_said(fields)})
         return ToolSpec(name, description, strict=strict, waits_for=waits_for, extra=extra, at=Where(fields.at))
     parameters = fields.any("parameters")
     rest, at = _said(fields), Where(fields.at, bare=parameters is None)
     schema = take_parameters(parameters, rest)
-    extra = KEPT.extra_of({**placed, **rest})
+    extra = EXTRAS.extra_of({**placed, **rest})
     return ToolSpec(name, description, schema, strict=strict, waits_for=waits_for, extra=extra, at=at)
 
 
@@ -232,7 +232,7 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
     inside: list[Json] = []  # of the namespace that was written last
     current = ""
     for tool in tools:
-        own = KEPT.own_fields(tool.extra)
+        own = EXTRAS.own_fields(tool.extra)
         if ADDED in own or _NESTED in own:
             continue
         namespace, about = text_of(own.get(NAMESPACE)), of_what_it_came_in(own)
@@ -250,14 +250,14 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
 
 
 def _render_tool(tool: ToolSpec | Opaque) -> Json:
-    requests.refuse_foreign(tool, FAMILY, API_NAME)
+    requests.refuse_foreign_tool(tool, FAMILY, API_NAME)
     if isinstance(tool, Opaque):
         return tool.data
     kind = "custom" if tool.schema is None else "function"
     body: JsonObject = {"type": kind, **requests.render_function(tool, parted(tool.extra, tool.name)[1])}
     if tool.waits_for == "search":
         body[_DEFERRED] = True
-    return {**body, **KEPT.wire_fields(tool.extra)}
+    return {**body, **EXTRAS.wire_fields(tool.extra)}
 
 
 # --- choice
@@ -296,7 +296,7 @@ def _chosen(fields: Fields, tools: ToolNameResolver) -> str | None:
 
 def render_choice(conversation: Conversation) -> JsonObject:
     choice, inside = conversation.tool_choice, namespaces(conversation.tools)
-    free = requests.text_tools(conversation.tools)
+    free = requests.free_text_tools(conversation.tools)
 
     def named(whole: str) -> Json:
         namespace, name = inside.get(whole, ("", whole))
@@ -304,7 +304,7 @@ def render_choice(conversation: Conversation) -> JsonObject:
         return {"type": kind, "name": name, "namespace": namespace} if namespace else {"type": kind, "name": name}
 
     fields = requests.render_choice(choice, API_NAME, named, lambda some: some)
-    came = object_of(KEPT.own_fields(conversation.extra).get(CHOSEN))
+    came = object_of(EXTRAS.own_fields(conversation.extra).get(CHOSEN))
     if came and came.get("names") == list(choice.names):
         fields["tool_choice"] = came.get("tool_choice")
     return fields
@@ -342,7 +342,7 @@ def _tools_in(item: Opaque) -> tuple[ToolSpec | Opaque, ...]:
 
 def _added(item: Opaque, known: dict[tuple[str, str], ToolSpec]) -> Iterator[ToolSpec | Opaque]:
     for tool in _tools_in(item):
-        marked = structs.replace(tool, extra=KEPT.extra_of({**KEPT.own_fields(tool.extra), ADDED: True}))
+        marked = structs.replace(tool, extra=EXTRAS.extra_of({**EXTRAS.own_fields(tool.extra), ADDED: True}))
         if isinstance(marked, Opaque):
             yield marked
             continue

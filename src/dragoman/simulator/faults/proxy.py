@@ -192,7 +192,7 @@ async def _body(reply: ClientResponse) -> AsyncIterator[Piece]:
 
 
 async def _frames(body: Pieces, dialect: Dialect) -> Pieces:
-    decoder = dialect.binding.frames()
+    decoder = dialect.binding.frame_decoder()
     async for piece in body:
         if not isinstance(piece, bytes):
             yield piece

@@ -17,7 +17,7 @@ from msgspec import Struct
 from dragoman.dialects.kiro.image_size import parse_image_size
 from dragoman.dialects.kiro.models import find_model
 from dragoman.dialects.kiro.rules import GRADED_RULES, Grade, find_breaches, image_bytes
-from dragoman.dialects.kit.shapes import flaws
+from dragoman.dialects.kit.shapes import find_mismatches
 from dragoman.dialects.kit.values import members, text
 from dragoman.simulator.kiro.catalogue import MODELS
 from dragoman.simulator.kiro.verdict import (
@@ -122,11 +122,15 @@ def _model_id(asked: Asked, _: Limits) -> Iterator[Finding]:
 
 
 def _shape(asked: Asked, _: Limits) -> Iterator[Finding]:
-    yield from (Finding(flaw.at, flaw.detail) for flaw in flaws(asked.document, REQUEST) if flaw.kind != "null")
+    yield from (
+        Finding(flaw.at, flaw.detail) for flaw in find_mismatches(asked.document, REQUEST) if flaw.kind != "null"
+    )
 
 
 def _nulls(asked: Asked, _: Limits) -> Iterator[Finding]:
-    yield from (Finding(flaw.at, flaw.detail) for flaw in flaws(asked.document, REQUEST) if flaw.kind == "null")
+    yield from (
+        Finding(flaw.at, flaw.detail) for flaw in find_mismatches(asked.document, REQUEST) if flaw.kind == "null"
+    )
 
 
 # --- rules of tools and size

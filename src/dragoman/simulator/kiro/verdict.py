@@ -12,7 +12,7 @@ from msgspec import Struct
 from dragoman.dialects.kiro import rules
 from dragoman.dialects.kiro.raw_request import KiroRawRequest
 from dragoman.dialects.kiro.rules import Grade
-from dragoman.dialects.kit.shapes import Flag, Free, Members, Seq, Shape, Str
+from dragoman.dialects.kit.shapes import AnyValue, Array, Bool, JsonShape, ObjectShape, Str
 from dragoman.dialects.kit.values import text
 from dragoman.simulator.model import estimate
 from dragoman.wire import jsonio
@@ -136,16 +136,18 @@ def _prose(value: Json) -> Iterator[str]:
 # --- the shape of a request (facts 1.4) as data. What a numbered rule judges with its own grade or words is `_ANY`
 
 
-def _record(required: Mapping[str, Shape] | None = None, optional: Mapping[str, Shape] | None = None) -> Members:
-    return Members({**(required or {}), **(optional or {})}, tuple(required or ()), lenient=True)
+def _record(
+    required: Mapping[str, JsonShape] | None = None, optional: Mapping[str, JsonShape] | None = None
+) -> ObjectShape:
+    return ObjectShape({**(required or {}), **(optional or {})}, tuple(required or ()), lenient=True)
 
 
-def _one_of(members: Mapping[str, Shape]) -> Members:
+def _one_of(members: Mapping[str, JsonShape]) -> ObjectShape:
     """A Smithy union: an object with exactly one member."""
-    return Members(members, union=True, lenient=True)
+    return ObjectShape(members, union=True, lenient=True)
 
 
-_ANY = Free()
+_ANY = AnyValue()
 _TEXT = Str()
 _OBJECT = _record()
 _ORIGINS = (
@@ -157,16 +159,16 @@ _CACHE_POINT = _record({"type": Str(words=("default",))})
 _TOOL = _one_of(
     {"toolSpecification": _record({"name": _ANY}, {"description": _ANY, "inputSchema": _ANY}), "cachePoint": _ANY}
 )
-_RESULT = _record({"toolUseId": _ANY}, {"content": Seq(_one_of({"text": _TEXT, "json": _ANY})), "status": _ANY})
+_RESULT = _record({"toolUseId": _ANY}, {"content": Array(_one_of({"text": _TEXT, "json": _ANY})), "status": _ANY})
 _CONTEXT = _record(
     optional={
-        "tools": Seq(_TOOL),
-        "toolResults": Seq(_RESULT),
+        "tools": Array(_TOOL),
+        "toolResults": Array(_RESULT),
         **dict.fromkeys(
             ("envState", "editorState", "shellState", "gitState", "diagnostic", "userSettings", "appStudioContext"),
             _OBJECT,
         ),
-        "additionalContext": Seq(_ANY),
+        "additionalContext": Array(_ANY),
         "consoleState": _OBJECT,
     }
 )
@@ -176,9 +178,9 @@ _USER = _record(
         "modelId": _ANY,
         "origin": Str(words=tuple(_ORIGINS.split())),
         "userIntent": _TEXT,
-        "images": Seq(_record({"format": _ANY, "source": _ANY})),
+        "images": Array(_record({"format": _ANY, "source": _ANY})),
         "cachePoint": _CACHE_POINT,
-        "clientCacheConfig": _record({}, {"useClientCachingOnly": Flag()}),
+        "clientCacheConfig": _record({}, {"useClientCachingOnly": Bool()}),
         "userInputMessageContext": _CONTEXT,
     },
 )
@@ -186,10 +188,10 @@ _ASSISTANT = _record(
     {"content": _TEXT},
     {
         "messageId": Str(most=128),
-        "toolUses": Seq(_record({"toolUseId": _ANY, "name": _ANY})),
+        "toolUses": Array(_record({"toolUseId": _ANY, "name": _ANY})),
         "reasoningContent": _ANY,
-        "supplementaryWebLinks": Seq(_OBJECT),
-        "references": Seq(_OBJECT),
+        "supplementaryWebLinks": Array(_OBJECT),
+        "references": Array(_OBJECT),
         "followupPrompt": _OBJECT,
         "cachePoint": _CACHE_POINT,
     },
@@ -206,7 +208,7 @@ REQUEST = _record(
                 "customizationArn": Str(most=1224),
                 "agentContinuationId": _TEXT,
                 "agentTaskType": Str(words=("vibe", "spectask")),
-                "history": Seq(_MESSAGE),
+                "history": Array(_MESSAGE),
             },
         )
     },

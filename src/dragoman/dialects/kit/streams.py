@@ -21,7 +21,7 @@ from dragoman.wire.frame import Frame, Payload
 from dragoman.wire.jsonio import Json
 
 
-class Pieces:
+class BlockEventBuilder:
     """The blocks of one answer as a decoder meets them: a piece goes on with the open block of its kind, or opens one.
 
     Whatever else comes ends the open block.
@@ -32,8 +32,8 @@ class Pieces:
         self._keys = keys or ev.BlockKeys()
         self.choice = choice
         self.key = -1  # of the open text or thought; -1: none is open
-        self.thinks = False  # it is a thought
-        self.called = False  # a call came
+        self.is_reasoning = False  # it is a thought
+        self.has_calls = False  # a call came
 
     @property
     def is_open(self) -> bool:
@@ -65,7 +65,7 @@ class Pieces:
     def call(self, call: ToolCall, events: list[ev.Event]) -> None:
         """Add a whole call."""
         self.end(events)
-        self.called = True
+        self.has_calls = True
         key = self._keys.fresh(call)
         events.append(ev.BlockStarted(key, structs.replace(call, arguments="", seal=None), self.choice))
         if call.arguments:
@@ -84,10 +84,10 @@ class Pieces:
         """Add a piece. One with fields of its own begins a block, a sealed text is a block, and a seal ends one."""
         thinks = isinstance(piece, Reasoning)
         is_whole = not thinks and (piece.seal is not None or piece.extra is not None)
-        if self.key < 0 or thinks != self.thinks or piece.extra or is_whole:
+        if self.key < 0 or thinks != self.is_reasoning or piece.extra or is_whole:
             self.end(events)
             block = Reasoning("", self._family, extra=piece.extra) if thinks else Text("", extra=piece.extra)
-            self.key, self.thinks = self._keys.fresh(block), thinks
+            self.key, self.is_reasoning = self._keys.fresh(block), thinks
             events.append(ev.BlockStarted(self.key, block, self.choice))
         if piece.text:
             events.append((ev.ReasoningDelta if thinks else ev.TextDelta)(self.key, piece.text))
@@ -97,7 +97,7 @@ class Pieces:
             self.end(events)
 
 
-def reply_of(decoder: Decoder, frames: Iterable[Frame]) -> Reply:
+def read_reply_stream(decoder: Decoder, frames: Iterable[Frame]) -> Reply:
     """Read a whole reply as the stream it is. Raises UpstreamViolation, or UpstreamFault if it failed."""
     events: list[ev.Event] = []
     for frame in frames:
@@ -110,7 +110,7 @@ def reply_of(decoder: Decoder, frames: Iterable[Frame]) -> Reply:
     return fold((*events, *end))
 
 
-class PieceEncoder(Encoder):
+class DeltaEncoder(Encoder):
     """Writes an answer piece by piece, with whole calls. A dialect writes the pieces.
 
     Relies on the grammar, on one block at a time (`one_block`), and on filters: what they should have left out raises
@@ -212,7 +212,7 @@ class PieceEncoder(Encoder):
 
 
 ONE_CHOICE = "there is only one choice here"
-Writers: TypeAlias = Mapping[type[ev.Event], Callable[[Any, Any, list[Payload]], None]]
+EventWriters: TypeAlias = Mapping[type[ev.Event], Callable[[Any, Any, list[Payload]], None]]
 
 
 class NumberedEncoder(Encoder):
@@ -226,7 +226,7 @@ class NumberedEncoder(Encoder):
     family: ClassVar[str]
     delta: ClassVar[str]
     number: ClassVar[str]
-    writers: ClassVar[Writers]
+    writers: ClassVar[EventWriters]
     # What frames of the dialect's own decoder may mean and still go as they came: nothing in them was held back before.
     passing: ClassVar[frozenset[tuple[type, ...]]] = frozenset(
         {(ev.Started,), (ev.BlockStarted,), (ev.BlockStarted, ev.TextDelta), (ev.BlockStarted, ev.ReasoningDelta)}
@@ -254,13 +254,13 @@ class NumberedEncoder(Encoder):
             if first.place != len(self._index) or first.choice:
                 return False
             self._index[first.key] = first.place
-        elif isinstance(first, OF_A_BLOCK):
+        elif isinstance(first, BLOCK_EVENTS):
             return first.key not in self._moved
         elif isinstance(first, ev.OpaqueEvent):
             return not (isinstance(first.data, dict) and self.number in first.data)
         return True
 
-    def give_number(self, event: ev.BlockStarted) -> None:
+    def assign_number(self, event: ev.BlockStarted) -> None:
         """Give the next number to a block that begins."""
         if event.choice:
             raise LocalMisuse(ONE_CHOICE)
@@ -268,7 +268,7 @@ class NumberedEncoder(Encoder):
         if event.place != number:
             self._moved[event.key] = True
 
-    def own_event(self, event: ev.OpaqueEvent, out: list[Payload]) -> None:
+    def render_opaque_event(self, event: ev.OpaqueEvent, out: list[Payload]) -> None:
         """Write an event of the dialect's own, which may be a delta of a block."""
         data = event.data
         if event.family != self.family or not isinstance(data, dict):
@@ -281,4 +281,4 @@ class NumberedEncoder(Encoder):
         out.append(Payload(event.kind.encode("utf-8", "replace"), jsonio.encode(data)))
 
 
-OF_A_BLOCK = ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.Cited | ev.BlockEnded
+BLOCK_EVENTS = ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.Cited | ev.BlockEnded

@@ -20,7 +20,7 @@ from dragoman.wire.jsonio import Json
 # --- JSON Schema without references: what each `$ref` refers to stands in its place
 
 
-MOST_ADDED = 256 * 1024  # bytes that the references of all tools of a request may add
+MAX_ADDED_BYTES = 256 * 1024  # bytes that the references of all tools of a request may add
 _DEEPEST = 64  # references within references
 _DEFINITIONS = frozenset({"$defs", "definitions"})
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})  # their keys are names, not keywords
@@ -37,22 +37,22 @@ def has_references(schema: Json) -> bool:
     return isinstance(schema.get("$ref"), str) or any(map(has_references, inner))
 
 
-class References:
+class SchemaReferences:
     """Puts referenced schemas in place, in all schemas of one request.
 
     Targets may hold references, so a short request can become a very long one. A reference that would add more than is
     left of `most` bytes stands for any value, and so does one inside of its own target.
     """
 
-    def __init__(self, most: int = MOST_ADDED) -> None:
+    def __init__(self, most: int = MAX_ADDED_BYTES) -> None:
         self._left = most
         self._whole: dict[str, Json] = {}
         self._targets: dict[str, tuple[Json, int]] = {}  # by reference: what it refers to, and its size
-        self.cut = False  # a reference of the last schema stands for any value
+        self.is_cut = False  # a reference of the last schema stands for any value
 
-    def inlined(self, schema: Mapping[str, Json]) -> dict[str, Json]:
+    def inline(self, schema: Mapping[str, Json]) -> dict[str, Json]:
         """Return the schema without references and without the definitions they refer to."""
-        self._whole, self._targets, self.cut = {**schema}, {}, False
+        self._whole, self._targets, self.is_cut = {**schema}, {}, False
         return self._schema(self._whole, ())
 
     def _schema(self, node: dict[str, Json], seen: tuple[str, ...]) -> dict[str, Json]:
@@ -83,7 +83,7 @@ class References:
             self._targets[reference] = found, json_size(found)
         place, size = self._targets[reference]
         if reference in seen or len(seen) >= _DEEPEST or not isinstance(place, dict) or size > self._left:
-            self.cut = True
+            self.is_cut = True
             return {}
         self._left -= size
         return self._schema(place, (*seen, reference))
@@ -92,7 +92,7 @@ class References:
 _ORDER: tuple[type[Block], ...] = (ToolResult, Reasoning, Text, Media, Opaque, ToolCall)
 
 
-class FlatMessages(Filter):
+class FlattenMessages(Filter):
     """A message has one thought, one text, then its media, then its calls; a result has one text, then its media.
 
     Media gets the type of its first bytes, since requests have no field for a type. Notes: `<family>.message`,
@@ -143,7 +143,7 @@ class FlatMessages(Filter):
         return tuple(flat)
 
 
-class NoChoice(Filter):
+class DropForbiddenTools(Filter):
     """Without a field for a tool choice, a request that forbids calls offers no tools. Notes: `<family>.no_calls`."""
 
     before = "fit_limits"
@@ -160,7 +160,7 @@ class NoChoice(Filter):
         return structs.replace(conversation, tools=(), tool_choice=ToolChoice()), None
 
 
-class PlainSchemas(Filter):
+class SimplifySchemas(Filter):
     """Tool schemas of the keywords that a service reads; references are put in place first.
 
     `root` are the keywords of a tool's parameters, `kept` those of a property. `const` becomes `enum`, `oneOf` becomes
@@ -173,7 +173,7 @@ class PlainSchemas(Filter):
         self._root, self._kept = frozenset(root), frozenset(kept)
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        references = References()
+        references = SchemaReferences()
         try:
             tools = tuple([self._tool(tool, references, notes) for tool in conversation.tools])
         except RecursionError:
@@ -182,18 +182,18 @@ class PlainSchemas(Filter):
             return conversation, None
         return structs.replace(conversation, tools=tools), None
 
-    def _tool(self, tool: ToolSpec | Opaque, references: References, notes: Notes) -> ToolSpec | Opaque:
+    def _tool(self, tool: ToolSpec | Opaque, references: SchemaReferences, notes: Notes) -> ToolSpec | Opaque:
         if isinstance(tool, Opaque) or tool.schema is None:
             return tool
         lost: set[str] = set()
-        whole = _settled(references.inlined(tool.schema), lost)
+        whole = _settled(references.inline(tool.schema), lost)
         if "anyOf" in whole and "anyOf" not in self._root:
             whole = _joined(whole, lost)
         schema = {**self._node(whole, self._root, lost), "type": "object"}
         schema.setdefault("properties", {})
         if schema == tool.schema:
             return tool
-        gone = sorted(lost - _ANNOTATIONS) + (["$ref (as any value)"] if references.cut else [])
+        gone = sorted(lost - _ANNOTATIONS) + (["$ref (as any value)"] if references.is_cut else [])
         what = f" (without {', '.join(gone)})" if gone else ""
         detail = f"the schema of {tool.name} is made plain{what}"
         notes.add(self._rule, "dropped" if gone else "changed", tool.at.path, detail)
@@ -259,7 +259,7 @@ def _merged(one: dict[str, Json], other: dict[str, Json]) -> dict[str, Json]:
     return both
 
 
-class OneLevel(Filter):
+class PreferEffort(Filter):
     """Thinking has a level, or it is on or off; not both. Notes: `<family>.thinking`."""
 
     def __init__(self, family: str) -> None:
