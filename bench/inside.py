@@ -23,7 +23,7 @@ from bench.gateways import HEADERS, KEY, PATHS
 from bench.questions import question
 from bench.scenarios import BY_NAME, Scenario
 from dragoman.gateway.app import Gateway
-from dragoman.gateway.config import assemble
+from dragoman.gateway.config import build_config
 from dragoman.gateway.serve import loop_factory
 from dragoman.http.client import client as upstream
 from dragoman.http.server.connection import ServerConnection
@@ -81,9 +81,9 @@ class Bench:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        config = assemble(_CONFIG, None, {"HOME": "/nowhere"}, {}).config
+        config = build_config(_CONFIG, None, {"HOME": "/nowhere"}, {}).config
         self.gateway = Gateway(config, key=KEY, state=Path("/nowhere"))
-        self.carrier = HttpServer(self.gateway.answer)
+        self.carrier = HttpServer(self.gateway.handle)
         self.dialled: list[Any] = []
         upstream.open_connection = self._dial  # type: ignore[attr-defined]
         headers = {**HEADERS[scenario.client], "content-type": "application/json"}

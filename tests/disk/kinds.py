@@ -20,11 +20,11 @@ from typing import Any, TypeAlias
 from dragoman.cli import init
 from dragoman.errors import Fault, UpstreamFault
 from dragoman.gateway import breaker as breakers
-from dragoman.gateway.breaker import Breaker, Scope
-from dragoman.gateway.config import assemble
-from dragoman.gateway.explain import Refusal, RefusalLog, Sent, written
+from dragoman.gateway.breaker import CircuitBreaker, CooldownScope
+from dragoman.gateway.config import build_config
+from dragoman.gateway.explain import RecordedMessage, RefusalLog, RefusalReport, encode_report
 from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.secrets import minted_key
+from dragoman.gateway.secrets import load_or_create_key
 from dragoman.http.client.client import HttpClient
 from dragoman.upstream.credentials import CredentialFault, make_fetch
 from dragoman.upstream.kiro.cli_store import CliStore
@@ -53,14 +53,14 @@ class Kind:
 def _mint(folder: Path, url: str, say: Say) -> None:
     path = folder / "state" / "key"
     while True:
-        say(f"minted {minted_key(path).reveal()}")
+        say(f"minted {load_or_create_key(path).reveal()}")
         say("removing")
         path.unlink()
 
 
 def _mint_once(folder: Path, url: str, say: Say) -> None:
     try:
-        minted_key(folder / "state" / "key")
+        load_or_create_key(folder / "state" / "key")
     except ConfigError as error:
         say(str(error))
 
@@ -68,27 +68,27 @@ def _mint_once(folder: Path, url: str, say: Say) -> None:
 def _read_key(folder: Path, url: str) -> str:
     path = folder / "state" / "key"
     there = path.exists()
-    return f"{'there' if there else 'made'} {minted_key(path).reveal()}"
+    return f"{'there' if there else 'made'} {load_or_create_key(path).reveal()}"
 
 
 # --- cooldowns
 
 
-def _failure(turn: int, index: int) -> tuple[Scope, float, UpstreamFault]:
+def _failure(turn: int, index: int) -> tuple[CooldownScope, float, UpstreamFault]:
     fault = Fault("quota", f"turn {turn}", 429, retry_after=3600.0)
-    return Scope("upstream", f"credential {index}", ""), time.monotonic(), UpstreamFault("spent", fault=fault)
+    return CooldownScope("upstream", f"credential {index}", ""), time.monotonic(), UpstreamFault("spent", fault=fault)
 
 
 def _cool(folder: Path, url: str, say: Say) -> None:
     breakers._SOON = 0.0  # as often as the disk lets it
 
     async def work() -> None:
-        breaker = Breaker()
+        breaker = CircuitBreaker()
         breakers.CooldownFile(folder / "state", breaker).load()
         for turn in itertools.count():
             for index in range(SCOPES):
                 breaker.note_failure(*_failure(turn, index))
-            if (folder / "state" / breakers.FILE).exists():
+            if (folder / "state" / breakers.COOLDOWN_FILE).exists():
                 say(f"turn {turn}")
             await asyncio.sleep(0.001)
 
@@ -97,7 +97,7 @@ def _cool(folder: Path, url: str, say: Say) -> None:
 
 def _cool_once(folder: Path, url: str, say: Say) -> None:
     async def work() -> None:
-        breaker = Breaker()
+        breaker = CircuitBreaker()
         kept = breakers.CooldownFile(folder / "state", breaker)
         kept.load()
         breaker.note_failure(*_failure(0, 0))
@@ -108,28 +108,30 @@ def _cool_once(folder: Path, url: str, say: Say) -> None:
 
 
 def _read_cooldowns(folder: Path, url: str) -> str:
-    breaker = Breaker()
+    breaker = CircuitBreaker()
     breakers.CooldownFile(folder / "state", breaker).load()
-    return json.dumps([kept.why for kept in breaker.kept()])
+    return json.dumps([kept.why for kept in breaker.saved_cooldowns()])
 
 
 # --- the explain ring
 
 
-def _refusal(turn: int) -> Refusal:
-    said = Sent("POST /v1/messages", (("host", "here"),), f"{turn} {BODY}")
-    return Refusal(f"req_{turn}", time.time(), "anthropic", "up", "kiro", "m", f"turn {turn}", said, said, said, (), ())
+def _refusal(turn: int) -> RefusalReport:
+    said = RecordedMessage("POST /v1/messages", (("host", "here"),), f"{turn} {BODY}")
+    return RefusalReport(
+        f"req_{turn}", time.time(), "anthropic", "up", "kiro", "m", f"turn {turn}", said, said, said, (), ()
+    )
 
 
 def _keep(folder: Path, url: str, say: Say) -> None:
     ring = RefusalLog(folder / "state" / "refusals")
     for turn in itertools.count(time.monotonic_ns()):
-        assert ring.write(f"req_{turn}", written(_refusal(turn)))
+        assert ring.write(f"req_{turn}", encode_report(_refusal(turn)))
         say(f"kept req_{turn}")
 
 
 def _keep_once(folder: Path, url: str, say: Say) -> None:
-    say(f"kept: {RefusalLog(folder / 'state' / 'refusals').write('req_0', written(_refusal(0)))}")
+    say(f"kept: {RefusalLog(folder / 'state' / 'refusals').write('req_0', encode_report(_refusal(0)))}")
 
 
 def _read_ring(folder: Path, url: str) -> str:
@@ -174,7 +176,7 @@ def _initialise_once(folder: Path, url: str, say: Say) -> None:
 def _read_configuration(folder: Path, url: str) -> str:
     path = folder / "config.toml"
     text = path.read_text()
-    found = assemble(text, path, {"HOME": str(folder)}, {}).config.upstreams
+    found = build_config(text, path, {"HOME": str(folder)}, {}).config.upstreams
     end = text.rstrip().endswith("# longest_answer = 32000")
     return json.dumps([*found, "whole" if end else "cut"])
 

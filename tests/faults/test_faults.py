@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 
 from dragoman.gateway import backend
 from dragoman.gateway.config import Server
-from dragoman.gateway.upstreams import Timeouts
+from dragoman.gateway.upstreams import TimeoutSettings
 from dragoman.http import exchange, framing
 from dragoman.http.client import response
 from dragoman.simulator.faults import parse_fault
@@ -58,14 +58,14 @@ def _default(of: type[Struct], name: str) -> object:
 
 
 DEFAULTS = {
-    "DNS": (response.HttpTimeouts().dns, Timeouts().dns, 3.0),
-    "connect": (response.HttpTimeouts().connect, Timeouts().connect, 5.0),
-    "TLS": (response.HttpTimeouts().tls, Timeouts().tls, 5.0),
-    "request write": (response.HttpTimeouts().write, Timeouts().write, 30.0),
-    "first byte": (response.HttpTimeouts().head, Timeouts().first_byte, 300.0),
-    "idle": (response.HttpTimeouts().idle, Timeouts().idle, 120.0),
-    "idle of long-thinking models": (Timeouts().long_idle, 900.0),
-    "total": (response.HttpTimeouts().total, Timeouts().total, 3600.0),
+    "DNS": (response.HttpTimeouts().dns, TimeoutSettings().dns, 3.0),
+    "connect": (response.HttpTimeouts().connect, TimeoutSettings().connect, 5.0),
+    "TLS": (response.HttpTimeouts().tls, TimeoutSettings().tls, 5.0),
+    "request write": (response.HttpTimeouts().write, TimeoutSettings().write, 30.0),
+    "first byte": (response.HttpTimeouts().head, TimeoutSettings().first_byte, 300.0),
+    "idle": (response.HttpTimeouts().idle, TimeoutSettings().idle, 120.0),
+    "idle of long-thinking models": (TimeoutSettings().long_idle, 900.0),
+    "total": (response.HttpTimeouts().total, TimeoutSettings().total, 3600.0),
     "client write stall": (exchange.STALL_SECONDS, 60.0),
     "header read": (framing.HEAD_SECONDS, 10.0),
     "keep-alive idle": (framing.IDLE_SECONDS, 75.0),

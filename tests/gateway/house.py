@@ -16,16 +16,16 @@ from typing import Any
 
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.admission import KeyCheck
-from dragoman.gateway.config import Config, assemble
-from dragoman.gateway.explain import Refusal, RefusalLog
-from dragoman.gateway.policy import Patience
+from dragoman.gateway.config import Config, build_config
+from dragoman.gateway.explain import RefusalLog, RefusalReport
+from dragoman.gateway.policy import RetrySettings
 from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.serve import Running, running_gateway
+from dragoman.gateway.serve import GatewayServer, running_gateway
 from dragoman.simulator import Simulator, parse, running_simulator
 from dragoman.wire.http import HttpRequest
 
 KEY = "dgm_the-key-of-the-tests-0123456789"
-QUICK = Patience(least=0.001, most=0.01, longest=0.5)
+QUICK = RetrySettings(min_wait=0.001, max_wait=0.01, max_retry_after=0.5)
 PATIENCE = 60.0  # seconds for what must come: only a test that fails waits so long
 TOOL = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
@@ -44,13 +44,13 @@ def configured(text: str, **flags: Any) -> Config:
     """A configuration from TOML, with secrets in clear, on a free port."""
     ours = {"server.port": 0, "server.drain": 2}
     given = {**ours, **{name.replace("__", "."): value for name, value in flags.items()}}
-    return assemble(f"allow_literal_secrets = true\n{text}", None, {"HOME": "/nowhere"}, given).config
+    return build_config(f"allow_literal_secrets = true\n{text}", None, {"HOME": "/nowhere"}, given).config
 
 
 class House:
     """A running gateway and what it wrote."""
 
-    def __init__(self, running: Running, log: io.StringIO, state: Path) -> None:
+    def __init__(self, running: GatewayServer, log: io.StringIO, state: Path) -> None:
         self.running = running
         self.url, self.key = running.url, running.key
         self.state = state
@@ -87,7 +87,7 @@ class House:
 
 
 @contextmanager
-def house(text: str, tmp_path: Path, *, patience: Patience = QUICK, **flags: Any) -> Iterator[House]:
+def house(text: str, tmp_path: Path, *, patience: RetrySettings = QUICK, **flags: Any) -> Iterator[House]:
     log = io.StringIO()
     journal = AccessLog(Redactor(), stream=log, form="json", level="debug")
     config = configured(text, **flags)
@@ -234,7 +234,7 @@ def wait_until(true: Any, seconds: float = PATIENCE) -> None:
         time.sleep(0.005)
 
 
-def kept_refusal(state: Path, request_id: str, seconds: float = 5.0) -> Refusal | None:
+def kept_refusal(state: Path, request_id: str, seconds: float = 5.0) -> RefusalReport | None:
     """What `explain` knows of a request; it is written down after the answer, so it is waited for."""
     ring, until = RefusalLog(state / "refusals"), time.monotonic() + seconds
     while (found := ring.load(request_id)) is None and time.monotonic() < until:

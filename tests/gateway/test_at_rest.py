@@ -148,15 +148,17 @@ def open_registries() -> list[ConnectionRegistry]:
 def left(home: House, connections: ConnectionRegistry) -> dict[str, Any]:
     """What is still counted, of all that is nothing at rest."""
     gateway = home.running.gateway
-    load, unadmitted = gateway.load, gateway._admission._unproven
+    load, unadmitted = gateway.memory_budget, gateway._admission._unproven
     pools = [unadmitted._strangers, unadmitted._returning]
     counts = {
         "requests": load.requests,
-        "asked": load.asked,
-        "kept": load.kept,
+        "asked": load.request_bytes,
+        "kept": load.response_bytes,
         "by peer": load.by_peer,
         "live": len(gateway._live),
-        "unproven": [len(pool) or pool.load.requests or pool.load.asked or pool.load.kept for pool in pools],
+        "unproven": [
+            len(pool) or pool.load.requests or pool.load.request_bytes or pool.load.response_bytes for pool in pools
+        ],
         "connections": len(connections),
         "connections by peer": connections._by_peer,
         "connections that prove nothing": connections.unadmitted,
@@ -196,8 +198,8 @@ def test_s1_everything_is_given_back_when_the_gateway_ends(
             for top, body in SHAPES.values():
                 stack.enter_context(Client(home, first=top + body[: len(body) // 2]))
             gateway = home.running.gateway
-            wait_until(lambda: gateway.load.requests >= 5 and gateway._admission._unproven._strangers)
-        load, pool = gateway.load, gateway._admission._unproven._strangers
-        assert (load.requests, load.asked, load.kept, load.by_peer) == (0, 0, 0, {})
-        assert (len(pool), pool.load.requests, pool.load.asked) == (0, 0, 0)
+            wait_until(lambda: gateway.memory_budget.requests >= 5 and gateway._admission._unproven._strangers)
+        load, pool = gateway.memory_budget, gateway._admission._unproven._strangers
+        assert (load.requests, load.request_bytes, load.response_bytes, load.by_peer) == (0, 0, 0, {})
+        assert (len(pool), pool.load.requests, pool.load.request_bytes) == (0, 0, 0)
         assert not gateway._live

@@ -15,7 +15,7 @@ from botocore.credentials import Credentials
 from msgspec import structs
 
 from dragoman.errors import NotAuthorised
-from dragoman.gateway.admission import Guard, KeyCheck
+from dragoman.gateway.admission import HeadCheck, KeyCheck
 from dragoman.simulator import Simulator
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, House, chat, check_key, house, messages, upstream
@@ -127,7 +127,7 @@ def asked(host: str | None = "127.0.0.1:8787", **headers: str) -> HttpRequest:
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8787", "127.8.8.8", "[::1]:80", "my.box:80"])
 def test_names_of_loopback_and_configured_ones_are_ours(host: str) -> None:
-    assert Guard("127.0.0.1", ["my.box"]).refusal(asked(host)) is None
+    assert HeadCheck("127.0.0.1", ["my.box"]).refusal(asked(host)) is None
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_names_of_loopback_and_configured_ones_are_ours(host: str) -> None:
     ],
 )
 def test_other_names_are_not(host: str | None, status: int) -> None:
-    fault = Guard("127.0.0.1").refusal(asked(host))
+    fault = HeadCheck("127.0.0.1").refusal(asked(host))
     assert fault is not None and fault.status == status
 
 
 def test_beyond_loopback_any_address_is_ours_but_no_name() -> None:
-    guard = Guard("0.0.0.0")
+    guard = HeadCheck("0.0.0.0")
     assert guard.refusal(asked("10.0.0.1:8787")) is None
     assert guard.refusal(asked("evil.test")) is not None
 
@@ -164,16 +164,16 @@ def test_beyond_loopback_any_address_is_ours_but_no_name() -> None:
     ],
 )
 def test_web_pages_of_others_are_not_served(headers: dict[str, str]) -> None:
-    fault = Guard("127.0.0.1").refusal(asked(**headers))
+    fault = HeadCheck("127.0.0.1").refusal(asked(**headers))
     assert fault is not None and fault.status == 403
 
 
 def test_a_page_of_our_own_is() -> None:
-    assert Guard("127.0.0.1").refusal(asked(origin="http://localhost:3000")) is None
+    assert HeadCheck("127.0.0.1").refusal(asked(origin="http://localhost:3000")) is None
 
 
 def test_two_hosts_an_odd_encoding_and_long_heads_are_refused() -> None:
-    guard = Guard("127.0.0.1")
+    guard = HeadCheck("127.0.0.1")
     doubled = HttpRequest("POST", "/", headers=(("host", "localhost"), ("host", "localhost")))
     many = HttpRequest("POST", "/", headers=(("host", "localhost"), *((f"x-{number}", "") for number in range(200))))
     statuses = [
@@ -212,13 +212,13 @@ def test_what_a_server_might_let_through_is_refused_whoever_carries_it(
     target: str, version: str, headers: dict[str, str], status: int | None
 ) -> None:
     """The parsers of both servers stop some of it themselves; another server under ASGI need not."""
-    fault = Guard("127.0.0.1").refusal(asked(**headers), target=target, version=version)
+    fault = HeadCheck("127.0.0.1").refusal(asked(**headers), target=target, version=version)
     assert (fault and fault.status) == status
 
 
 @pytest.mark.parametrize("host", ["localhost.", "LocalHost.:8787", "127.0.0.1.", "my.box."])
 def test_a_name_that_ends_with_its_dot_is_the_same_name(host: str) -> None:
-    assert Guard("127.0.0.1", ["my.box"]).refusal(asked(host)) is None
+    assert HeadCheck("127.0.0.1", ["my.box"]).refusal(asked(host)) is None
 
 
 def test_the_gateway_asks_its_guard_first(home: House) -> None:

@@ -9,17 +9,25 @@ from pathlib import Path
 import pytest
 
 from dragoman.dialects.rulebook import Breach
-from dragoman.gateway.explain import MOST, MOST_BYTES, Refusal, RefusalLog, Sent, explain, written
+from dragoman.gateway.explain import (
+    MAX_REPORT_BYTES,
+    MAX_REPORTS,
+    RecordedMessage,
+    RefusalLog,
+    RefusalReport,
+    encode_report,
+    render_report,
+)
 from dragoman.model.filter import Note
 from tests.gateway.house import KEY, behind, kept_refusal, messages
 
 REFUSED = '[[turn]]\nstatus = 400\nmessage = "Improperly formed request."'
 
 
-def refusal(identity: str = "req_1", body: str = "{}", breaches: tuple[Breach, ...] = ()) -> Refusal:
-    sent = Sent("POST /x", (("a", "b"),), body)
+def refusal(identity: str = "req_1", body: str = "{}", breaches: tuple[Breach, ...] = ()) -> RefusalReport:
+    sent = RecordedMessage("POST /x", (("a", "b"),), body)
     note = Note("turn.placeholder", "added", "messages[0]", "a turn was added")
-    return Refusal(
+    return RefusalReport(
         identity,
         0.0,
         "anthropic",
@@ -35,16 +43,16 @@ def refusal(identity: str = "req_1", body: str = "{}", breaches: tuple[Breach, .
     )
 
 
-def keep(ring: RefusalLog, kept: Refusal) -> bool:
-    return ring.write(kept.id, written(kept))
+def keep(ring: RefusalLog, kept: RefusalReport) -> bool:
+    return ring.write(kept.id, encode_report(kept))
 
 
 def test_the_newest_twenty_are_kept(tmp_path: Path) -> None:
     ring = RefusalLog(tmp_path / "ring")
-    for number in range(MOST + 5):
+    for number in range(MAX_REPORTS + 5):
         assert keep(ring, refusal(f"req_{number}"))
-    assert len(ring.ids()) == MOST
-    assert ring.load(f"req_{MOST + 4}") is not None
+    assert len(ring.ids()) == MAX_REPORTS
+    assert ring.load(f"req_{MAX_REPORTS + 4}") is not None
     assert ring.load("req_0") is None
 
 
@@ -53,8 +61,8 @@ def test_no_more_than_sixteen_megabytes_and_a_day(tmp_path: Path) -> None:
 
     ring = RefusalLog(tmp_path, now=lambda: time.time() + now)
     for number in range(6):
-        keep(ring, refusal(f"req_{number}", "x" * (MOST_BYTES // 9)))  # three bodies each
-    assert 0 < sum(path.stat().st_size for path in tmp_path.glob("*.json")) <= MOST_BYTES
+        keep(ring, refusal(f"req_{number}", "x" * (MAX_REPORT_BYTES // 9)))  # three bodies each
+    assert 0 < sum(path.stat().st_size for path in tmp_path.glob("*.json")) <= MAX_REPORT_BYTES
     assert ring.ids()
     now = 24 * 3600 + 5
     assert ring.ids() == []
@@ -79,7 +87,7 @@ def test_it_can_be_purged_and_switched_off(tmp_path: Path) -> None:
 
 
 def test_the_likeliest_rule_stands_first() -> None:
-    text = explain(
+    text = render_report(
         refusal(breaches=(Breach("kiro.r12", "history[3]", "a result without its call"), Breach("kiro.r2", "", "b")))
     )
     lines = text.splitlines()
@@ -91,7 +99,7 @@ def test_the_likeliest_rule_stands_first() -> None:
 
 
 def test_words_of_others_cannot_drive_the_terminal() -> None:
-    assert "\x1b" not in explain(refusal(body="\x1b[2J\x1b]0;owned\x07"))
+    assert "\x1b" not in render_report(refusal(body="\x1b[2J\x1b]0;owned\x07"))
 
 
 @pytest.mark.parametrize("enabled", [True, False])

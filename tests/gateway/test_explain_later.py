@@ -12,10 +12,10 @@ import pytest
 import dragoman.dialects as registry
 from dragoman.errors import Fault
 from dragoman.gateway import explain
-from dragoman.gateway.explain import Case, Explaining, ExplainJob, RefusalLog, _text, explained
+from dragoman.gateway.explain import ExplainJob, PendingReport, RefusalLog, ReportQueue, _text, build_report
 from dragoman.gateway.jobs import PlanJob
 from dragoman.gateway.limits import RequestLimits
-from dragoman.gateway.memory import Memory
+from dragoman.gateway.memory import ResponseStore
 from dragoman.gateway.preparing import Bounds
 from dragoman.gateway.redaction import Redactor
 from dragoman.http.exchange import Owner
@@ -28,11 +28,11 @@ REFUSED = 'then = "last"\n[[turn]]\nstatus = 400\nmessage = "Improperly formed r
 BODY = b'{"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}'
 
 
-def case(request_id: str, body: bytes = BODY) -> Case:
+def case(request_id: str, body: bytes = BODY) -> PendingReport:
     plan = PlanJob(HttpRequest("POST", "/v1/messages"), BOUNDS, registry.get("openai"), "m", Settings())
     way = (request_id, "anthropic", "one")
     job = ExplainJob(plan, way, (), HttpResponse(400, (), b"{}"), Fault("invalid", "no", 400), ())
-    return Case(job, registry.get("anthropic"), body, Memory(), Owner("a"), None)
+    return PendingReport(job, registry.get("anthropic"), body, ResponseStore(), Owner("a"), None)
 
 
 def test_s7_the_client_has_its_answer_before_the_refusal_is_described(
@@ -43,9 +43,9 @@ def test_s7_the_client_has_its_answer_before_the_refusal_is_described(
     def slow(*given: Any) -> Any:
         began.set()
         assert may_go_on.wait(30)
-        return explained(*given)
+        return build_report(*given)
 
-    monkeypatch.setattr(explain, "explained", slow)
+    monkeypatch.setattr(explain, "build_report", slow)
     with behind(REFUSED, tmp_path, "kiro") as (home, _):
         asked = messages("claude-sonnet-4.5")
         first, headers, _ = home.ask("/v1/messages", asked)
@@ -67,22 +67,22 @@ def test_what_waits_is_described_before_the_gateway_ends(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("most", "most_bytes"), [(2, 1 << 20), (9, 2 * len(BODY) + 4)])
 async def test_only_so_many_refusals_and_bytes_wait(tmp_path: Path, most: int, most_bytes: int) -> None:
-    later = Explaining(most=most, most_bytes=most_bytes)
+    later = ReportQueue(most=most, most_bytes=most_bytes)
     for number in range(5):
-        later.later(case(f"req_{number}"), RefusalLog(tmp_path))
+        later.add(case(f"req_{number}"), RefusalLog(tmp_path))
     dropped = later.dropped
     await later.close()
     assert later.waiting == 0
-    later.later(case("req_9"), RefusalLog(tmp_path))  # there is room again
+    later.add(case("req_9"), RefusalLog(tmp_path))  # there is room again
     await later.close()
     assert (dropped, later.dropped) == (3, 3)
     assert set(RefusalLog(tmp_path).ids()) == {"req_0", "req_1", "req_9"}
 
 
 async def test_one_that_cannot_be_described_does_not_stop_the_others(tmp_path: Path) -> None:
-    later = Explaining()
-    later.later(case("req_1", b'{"model": "m", "messages": 3}'), RefusalLog(tmp_path))
-    later.later(case("req_2"), RefusalLog(tmp_path))
+    later = ReportQueue()
+    later.add(case("req_1", b'{"model": "m", "messages": 3}'), RefusalLog(tmp_path))
+    later.add(case("req_2"), RefusalLog(tmp_path))
     await later.close()
     assert RefusalLog(tmp_path).ids() == ["req_2"]
 
@@ -105,19 +105,19 @@ def test_a_refusal_that_cannot_be_described_does_not_keep_others_from_it(
     told: list[str] = []
 
     def fails(job: ExplainJob, known: Any) -> Any:
-        if job.way[0] == "bad":
+        if job.request_names[0] == "bad":
             raise ZeroDivisionError
-        return explained(job, known)
+        return build_report(job, known)
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
-        explaining = Explaining()
+        explaining = ReportQueue()
         for request_id in ("bad", "good"):
-            explaining.later(case(request_id), ring)
+            explaining.add(case(request_id), ring)
         await explaining.close()
         assert (explaining.waiting, explaining._bytes) == (0, 0)
 
     ring = RefusalLog(tmp_path)
-    monkeypatch.setattr(explain, "explained", fails)
+    monkeypatch.setattr(explain, "build_report", fails)
     asyncio.run(main())
     assert (ring.ids(), told) == (["good"], ["the refusal bad cannot be described"])

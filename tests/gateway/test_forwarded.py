@@ -14,10 +14,10 @@ import pytest
 
 from dragoman.gateway import serve
 from dragoman.gateway.access_log import Record
-from dragoman.gateway.admin import _MOST, listener
+from dragoman.gateway.admin import _MOST, admin_listener
 from dragoman.gateway.admission import TrustedProxies
 from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.limits import Account, MemoryBudget, Overloaded, RequestLimits, peer_share
+from dragoman.gateway.limits import MemoryAccount, MemoryBudget, Overloaded, RequestLimits, peer_share
 from dragoman.http import framing
 from dragoman.http.addresses import limit_key, normalize_address
 from dragoman.http.exchange import Exchange
@@ -215,7 +215,7 @@ def test_s11_a_trusted_ipv6_proxy_has_the_connections_of_many_clients(monkeypatc
     monkeypatch.setattr(serve, "_room", lambda: 1000)
     found: list[Any] = []
     monkeypatch.setattr(serve, "Acceptor", lambda *_, max_of_peer, **__: found.append(max_of_peer))
-    server = serve.Running.__new__(serve.Running)
+    server = serve.GatewayServer.__new__(serve.GatewayServer)
     server._settings = configured("", server__trusted_proxies=["2001:db8::/32"]).server
     server.listening = None  # type: ignore[assignment]
     server._acceptor(None)  # type: ignore[arg-type]
@@ -226,7 +226,7 @@ def test_s8_admin_connections_that_say_nothing_are_limited() -> None:
     """S8: each takes a file descriptor from the clients for 5 s, key or not."""
 
     async def run() -> None:
-        server = listener(None, ours=False)  # type: ignore[arg-type]
+        server = admin_listener(None, ours=False)  # type: ignore[arg-type]
         port = await server.listen("127.0.0.1", 0)
         open_now = [await asyncio.open_connection("127.0.0.1", port) for _ in range(_MOST)]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -374,7 +374,7 @@ def test_s11_one_peer_has_its_share_of_running_requests(tmp_path: Path) -> None:
         other = stack.enter_context(Client(home, "127.0.0.2", first=question(stream=True)))
         assert other.head()[0] == 200
         streams[0].__exit__()
-        wait_until(lambda: home.running.gateway.load.by_peer == {"127.0.0.1": 1, "127.0.0.2": 1})
+        wait_until(lambda: home.running.gateway.memory_budget.by_peer == {"127.0.0.1": 1, "127.0.0.2": 1})
 
 
 def test_the_share_of_a_peer_is_half_and_enough_for_one_client_alone() -> None:
@@ -402,7 +402,7 @@ def test_an_ipv6_peer_is_its_network() -> None:
 def test_s3_bytes_that_came_during_a_slow_turn_are_read_before_deadlines_are_judged() -> None:
     """S3: deadlines were judged at once after a turn of the loop that took longer than they lasted."""
 
-    async def answer(_: Exchange[Account]) -> None: ...
+    async def answer(_: Exchange[MemoryAccount]) -> None: ...
 
     async def judged(comes: bool) -> bytes:
         carrier, wire = HttpServer(answer), Memory()

@@ -64,20 +64,20 @@ def faulty() -> Iterator[dict[str, str]]:
 def held(home: House) -> dict[str, Any]:
     """All that is counted or waits somewhere."""
     gateway = home.running.gateway
-    load, services, fleet = gateway.load, gateway._services, gateway.fleet
+    load, services, fleet = gateway.memory_budget, gateway._services, gateway.upstreams
     assert fleet is not None
     return {
-        "asked": load.asked,
-        "kept": load.kept,
+        "asked": load.request_bytes,
+        "kept": load.response_bytes,
         "requests": load.requests,
         "peers": load.by_peer,
         "live": len(gateway._live),
         "buffers": len(services.keep_alive.buffers),
-        "explaining": (services.explaining.waiting, services.explaining._bytes),
+        "explaining": (services.report_queue.waiting, services.report_queue._bytes),
         "worker": gateway.worker._waiting,
-        "gates": [(each.gate.active, each.gate.waiting) for each in fleet.backends if each.gate.active],
+        "gates": [(each.slots.active, each.slots.waiting) for each in fleet.backends if each.slots.active],
         "users": fleet._users,
-        "probes": [rest for rest in gateway.breaker.resting.values() if rest.probing],
+        "probes": [rest for rest in gateway.breaker.cooldowns.values() if rest.probing],
     }
 
 
@@ -174,14 +174,14 @@ def test_s2_a_frame_that_has_begun_is_counted(dialect: str, client: str, tmp_pat
         home = stack.enter_context(
             house(text, tmp_path, server__hold=60, server__limits__in_flight=3 * FRAME + FRAME // 2)
         )
-        load = home.running.gateway.load
+        load = home.running.gateway.memory_budget
         clients = []
         for number in range(3):
             clients.append(stack.enter_context(RawClient(home, path, {**body, "model": f"m{number}"})))
-            wait_until(lambda least=number + 1: load.kept >= least * FRAME)
+            wait_until(lambda least=number + 1: load.response_bytes >= least * FRAME)
         status, _, told = home.ask(path, {**body, "model": "m3"})
         assert (status, b"bytes of answers are held" in told) == (529 if client == "anthropic" else 503, True), told
-        assert load.kept < 3 * FRAME + FRAME // 2
+        assert load.response_bytes < 3 * FRAME + FRAME // 2
         for each in clients:
             each.leave()
         at_rest(home)
@@ -203,10 +203,10 @@ def test_s2_a_stored_answer_that_is_read_is_counted(tmp_path: Path) -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(data)
     with gated(data[-1:], head + data[:-1]) as (url, gate):
         with house(upstream("one", "responses", url), tmp_path, server__limits__in_flight=2 * FRAME) as home:
-            load = home.running.gateway.load
+            load = home.running.gateway.memory_budget
             with ThreadPoolExecutor(1) as pool:
                 asked = pool.submit(home.ask, "/v1/responses/resp_1", method="GET")
-                wait_until(lambda: load.kept >= FRAME)
+                wait_until(lambda: load.response_bytes >= FRAME)
                 gate.set()
                 assert asked.result()[0] == 200
             at_rest(home)
@@ -254,7 +254,7 @@ def test_s3_a_large_answer_that_the_gateway_keeps_is_read_by_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, those for clients of the Responses API were read on the event loop."""
-    monkeypatch.setattr(delivery, "read_whole", None)
+    monkeypatch.setattr(delivery, "translate_whole", None)
     with behind("", tmp_path, "openai", server__offload=10) as (home, simulator):
         status, _, first = home.ask("/v1/responses", {"model": "m", "input": "one"})
         assert status == 200

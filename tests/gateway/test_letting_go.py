@@ -28,7 +28,7 @@ def questions() -> list[Conversation]:
 
 
 def held(home: House) -> int:
-    return int(home.running.gateway.load.bytes)
+    return int(home.running.gateway.memory_budget.bytes)
 
 
 def slowly(dialect: str, go_on: threading.Event) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from dragoman.dialects.kiro.quirks.request import _SESSION
 from dragoman.errors import Fault
 from dragoman.gateway import redaction
 from dragoman.gateway.admission import KeyCheck
-from dragoman.gateway.redaction import Redactor, without_shapes
+from dragoman.gateway.redaction import Redactor, mask_keys
 from dragoman.gateway.signatures import sign
 from dragoman.simulator import running_simulator
 from dragoman.wire.http import HttpRequest
@@ -97,9 +97,9 @@ def test_s3_a_very_long_error_is_cut_before_it_is_searched_for_secrets(
 
     def searched(text: str) -> str:
         looked.append(len(text))
-        return without_shapes(text)
+        return mask_keys(text)
 
-    monkeypatch.setattr(redaction, "without_shapes", searched)
+    monkeypatch.setattr(redaction, "mask_keys", searched)
     data = an_error(LONG + SECRET)
     head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n"
     kind = b"text/event-stream" if stream else b"application/json"
@@ -109,25 +109,27 @@ def test_s3_a_very_long_error_is_cut_before_it_is_searched_for_secrets(
         with house(upstream("one", "openai", url), tmp_path, explain=False) as home:
             _, _, told = home.ask(path, named(path, "m", stream))
             assert b"bearer bearer" in told
-            assert len(told) < 4 * redaction.LONGEST
+            assert len(told) < 4 * redaction.MAX_MESSAGE_LENGTH
             assert SECRET.encode() not in told
             [line] = home.lines()
-            assert len(line["error"]) < 2 * redaction.LONGEST
+            assert len(line["error"]) < 2 * redaction.MAX_MESSAGE_LENGTH
             home.running.gateway.status()
-    assert max(looked) <= 2 * redaction.LONGEST
+    assert max(looked) <= 2 * redaction.MAX_MESSAGE_LENGTH
 
 
-@pytest.mark.parametrize("before", range(redaction.LONGEST - len(SECRET) - 2, redaction.LONGEST + 2))
+@pytest.mark.parametrize(
+    "before", range(redaction.MAX_MESSAGE_LENGTH - len(SECRET) - 2, redaction.MAX_MESSAGE_LENGTH + 2)
+)
 def test_half_a_secret_at_the_cut_is_not_shown(before: int) -> None:
     redactor = Redactor(lambda: (SECRET,))
     for text in ("x" * before + SECRET + "y" * 100, "x " * (before // 2) + SECRET + " y" * 100):
         told = redactor.message(text)
-        assert len(told) <= redaction.LONGEST + 1
+        assert len(told) <= redaction.MAX_MESSAGE_LENGTH + 1
         assert not any(SECRET[:size] in told for size in range(4, len(SECRET)))
 
 
 def test_details_that_are_cut_would_be_no_json() -> None:
-    fault = Redactor().fault(Fault("server", "m", 500, details=json.dumps(["x" * redaction.LONGEST])))
+    fault = Redactor().fault(Fault("server", "m", 500, details=json.dumps(["x" * redaction.MAX_MESSAGE_LENGTH])))
     assert fault.details == ""
 
 

@@ -25,7 +25,7 @@ from dragoman.gateway.jobs import ReadJob, ReadResult
 from dragoman.gateway.limits import Overloaded, RequestLimits
 from dragoman.gateway.preparing import Bounds
 from dragoman.gateway.routing import Router
-from dragoman.gateway.worker_process import Unavailable, WorkerFailed, WorkerProcess
+from dragoman.gateway.worker_process import WorkerFailed, WorkerProcess, WorkerUnavailable
 from dragoman.simulator import parse
 from dragoman.simulator.server import Simulator, running_simulator
 from dragoman.wire.http import HttpRequest
@@ -159,9 +159,9 @@ def test_s7_the_gateway_itself_reads_nothing_of_a_large_request(
 
     for name in (
         "app.check_text",
-        "attempts.parse",
-        "attempts.rendered",
-        "attempts.refuse_doubled",
+        "attempts.parse_within_limits",
+        "attempts.render_planned",
+        "attempts.refuse_duplicate_keys",
         "memory.continued_plan",
     ):
         monkeypatch.setattr(f"dragoman.gateway.{name}", must_not)
@@ -197,7 +197,7 @@ def body_of(text: str = "hello") -> bytes:
 
 
 def asking(worker: WorkerProcess, body: bytes) -> Coroutine[Any, Any, tuple[Any, bytes]]:
-    return worker.ask(ReadJob(HttpRequest("POST", "/v1/messages"), BOUNDS), "req", body)
+    return worker.run_job(ReadJob(HttpRequest("POST", "/v1/messages"), BOUNDS), "req", body)
 
 
 async def dialect_of(worker: WorkerProcess, body: bytes) -> str | None:
@@ -284,7 +284,7 @@ async def test_a_request_that_needs_too_much_memory_is_too_large(monkeypatch: py
     body = json.dumps(messages("m") | {"x": [[]] * 6_000_000}).encode()
     bounds = structs.replace(BOUNDS, limits=RequestLimits(nodes=100_000_000))
     with pytest.raises(TooLarge):
-        await worker.ask(ReadJob(HttpRequest("POST", "/v1/messages"), bounds), "req", body)
+        await worker.run_job(ReadJob(HttpRequest("POST", "/v1/messages"), bounds), "req", body)
     worker.close()
 
 
@@ -393,7 +393,7 @@ async def test_s7_a_worker_that_cannot_be_started_is_no_fault_of_the_request(
 
     worker = new_worker()
     trouble(monkeypatch)
-    with pytest.raises(Unavailable):
+    with pytest.raises(WorkerUnavailable):
         await asking(worker, body_of())
     monkeypatch.undo()
     assert await dialect_of(worker, body_of()) == "anthropic"
@@ -409,7 +409,7 @@ def test_s7_without_a_worker_the_gateway_reads_large_requests_itself(
         for path, body in (("/v1/messages", messages("m", LARGE)), ("/v1/chat/completions", chat("m", LARGE))):
             assert home.ask(path, {**body, "stream": stream})[0] == 200
         assert home.running.gateway.worker.started == 0
-        wait_until(lambda: home.running.gateway.load.bytes == 0)
+        wait_until(lambda: home.running.gateway.memory_budget.bytes == 0)
 
 
 def test_s3_a_request_with_very_many_objects_is_read_by_the_worker(tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ def test_s3_a_request_with_very_many_objects_is_read_by_the_worker(tmp_path: Pat
 def test_s3_a_conversation_that_grew_by_small_requests_is_planned_by_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "LARGE", 5000)
+    monkeypatch.setattr(memory, "LARGE_CONVERSATION", 5000)
     with behind("", tmp_path, "openai") as (home, simulator):
         told, started = None, []
         for number in range(4):
@@ -438,4 +438,4 @@ def test_s3_a_conversation_that_grew_by_small_requests_is_planned_by_the_worker(
         sent = json.loads(simulator.requests[-1].body)["messages"]
         assert [each["content"][0] for each in sent if each["role"] == "user"] == ["0", "1", "2", "3"]
         assert (started[0], started[-1]) == (0, 1)
-        wait_until(lambda: home.running.gateway.load.bytes == 0)
+        wait_until(lambda: home.running.gateway.memory_budget.bytes == 0)

@@ -81,7 +81,7 @@ async def test_what_is_held_can_be_dropped_and_nobody_has_seen_it() -> None:
     outlet.push(b"first attempt ")
     await asyncio.sleep(0.01)
     assert client.got == []
-    outlet.drop()
+    outlet.discard()
     outlet.push(b"second ")
     outlet.release()
     outlet.push(b"attempt")
@@ -144,7 +144,7 @@ async def test_silence_is_broken_and_lets_out_what_was_held() -> None:
     outlet = client.outlet(silence=0.02)
     outlet.push(b"held ")
     await asyncio.sleep(0.05)
-    assert outlet.flowing
+    assert outlet.is_released
     assert client.body.startswith(b"held ping ")
     outlet.end()
     await client.exchange.close()
@@ -253,7 +253,7 @@ async def test_what_was_held_long_enough_is_seen_and_what_is_dropped_begins_anew
     assert client.got == []  # nobody has answered, so there is nothing to be seen
     outlet.feed_from(Tap())
     await asyncio.sleep(0.1)
-    outlet.drop()
+    outlet.discard()
     outlet.feed_from(Tap())
     outlet.push(b"answered")
     await asyncio.sleep(0.15)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.gateway.limits import Account
+from dragoman.gateway.limits import MemoryAccount
 from dragoman.http.exchange import Exchange
 from dragoman.http.framing import MAX_PIPELINED
 from dragoman.http.server.connection import ServerConnection
@@ -243,7 +243,7 @@ def test_a_connection_that_was_reset_meanwhile_is_no_bug() -> None:
     async def run() -> None:
         ended: list[BaseException | None] = []
 
-        async def answer(asked: Exchange[Account]) -> None:
+        async def answer(asked: Exchange[MemoryAccount]) -> None:
             asked.whole(200, (), b"yes")
 
         carrier, wire = HttpServer(answer), Reset()

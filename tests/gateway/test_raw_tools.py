@@ -14,7 +14,7 @@ import pytest
 
 import dragoman
 from dragoman.gateway.access_log import AccessLog
-from dragoman.gateway.config import load
+from dragoman.gateway.config import load_config
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import running_gateway
 from dragoman.simulator import parse, running_simulator
@@ -48,7 +48,7 @@ def loaded(config: Path, state: Path) -> Iterator[House]:
     """A gateway with a configuration file, as it is started from the command line."""
     log = io.StringIO()
     journal = AccessLog(Redactor(), stream=log, form="json", level="debug")
-    made = load(config, {"HOME": "/nowhere"}, flags=FLAGS)
+    made = load_config(config, {"HOME": "/nowhere"}, flags=FLAGS)
     with running_gateway(made, state=state, journal=journal, patience=QUICK, key=KEY) as running:
         yield House(running, log, state)
 
@@ -118,6 +118,6 @@ def test_a_reload_reads_the_table_file_again(tmp_path: Path) -> None:
             file.write_text(TABLE.format(tag="do"))
             assert kinds(home.ask("/v1/messages", messages(tools=tools))[2]) == ["text"]
             assert home.running.loop is not None
-            reload = home.running.gateway.reload(load(config, {"HOME": "/nowhere"}, flags=FLAGS))
+            reload = home.running.gateway.reload(load_config(config, {"HOME": "/nowhere"}, flags=FLAGS))
             asyncio.run_coroutine_threadsafe(reload, home.running.loop).result(5)
             assert kinds(home.ask("/v1/messages", messages(tools=tools))[2]) == ["tool_use"]

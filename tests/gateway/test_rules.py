@@ -26,13 +26,13 @@ from dragoman.filters import response as filter_answers
 from dragoman.filters.raw_tools import readers as raw_readers
 from dragoman.gateway import admin, backend, serve
 from dragoman.gateway.access_log import AccessLog
-from dragoman.gateway.admission import Guard
+from dragoman.gateway.admission import HeadCheck
 from dragoman.gateway.config import Server
-from dragoman.gateway.policy import Patience
+from dragoman.gateway.policy import RetrySettings
 from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.routing import refusal_of
+from dragoman.gateway.routing import error_response
 from dragoman.gateway.serve import running_gateway
-from dragoman.gateway.upstreams import Timeouts
+from dragoman.gateway.upstreams import TimeoutSettings
 from dragoman.http import exchange
 from dragoman.http import framing as http_limits
 from dragoman.http.client.response import HttpTimeouts as UpstreamTimeouts
@@ -166,7 +166,7 @@ def test_rule_2_an_error_within_the_hold_goes_to_the_next_target(tmp_path: Path)
     with running_simulator("anthropic", script=parse(LATE_ERROR)) as busy, running_simulator("kiro") as free:
         text = upstream("busy", "anthropic", busy.url) + upstream("free", "kiro", free.url)
         text += f'[[routes]]\nmatch = "{MODEL}"\nupstream = "busy"\nfallbacks = ["free"]\n'
-        with house(text, tmp_path, patience=Patience(retries=0), server__hold=60) as home:
+        with house(text, tmp_path, patience=RetrySettings(retries=0), server__hold=60) as home:
             status, headers, _ = home.ask("/v1/messages", STREAMING["/v1/messages"])
             assert (status, headers["dragoman-upstream"], busy.total) == (200, "free", 1)
 
@@ -250,7 +250,7 @@ def test_rule_4_every_dialects_errors_have_a_status(
         answer.feed(frame)
         assert answer.fault is not None and answer.fault.kind == kind
         assert not answer.progress.begun  # so it can still be told as a status
-        found.append(refusal_of(registry.get(name), answer.fault).status)
+        found.append(error_response(registry.get(name), answer.fault).status)
     assert tuple(found) == statuses
 
 
@@ -287,7 +287,7 @@ def test_rule_5_signs_of_life_do_not_keep_a_silent_upstream_alive(tmp_path: Path
 
 
 def test_rule_6_the_numbers() -> None:
-    assert Timeouts() == Timeouts(
+    assert TimeoutSettings() == TimeoutSettings(
         dns=3.0,
         connect=5.0,
         tls=5.0,
@@ -578,8 +578,8 @@ def test_rule_10_only_the_private_socket_clears(head: str, tmp_path: Path) -> No
                 lines = f"host: localhost\r\nx-api-key: {KEY}\r\n{head}"
                 asking.sendall(f"POST /cooldowns/clear HTTP/1.1\r\n{lines}\r\n".encode())
                 assert asking.recv(100).split()[1] == (b"421" if head else b"405")
-            assert admin.ask(private, "/cooldowns/clear", "POST") == b'{"cleared":0}'
-            assert admin.ask(private, "/cooldowns") == b"[]\n"
+            assert admin.send_admin_request(private, "/cooldowns/clear", "POST") == b'{"cleared":0}'
+            assert admin.send_admin_request(private, "/cooldowns") == b"[]\n"
 
 
 def test_rule_10_pauses_are_metrics(tmp_path: Path) -> None:
@@ -616,7 +616,7 @@ def head(**more: str) -> HttpRequest:
 
 
 def test_rule_13_a_head_has_a_hundred_headers_and_32_kib_and_a_target_of_8_kib_and_no_more() -> None:
-    guard = Guard("127.0.0.1")
+    guard = HeadCheck("127.0.0.1")
     names = {f"x-{number}": "" for number in range(100)}
     assert guard.refusal(head(**dict(list(names.items())[:99]))) is None
     assert getattr(guard.refusal(head(**names)), "status", 0) == 431

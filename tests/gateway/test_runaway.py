@@ -103,7 +103,7 @@ def test_s2_a_runaway_answer_ends_with_the_error_of_the_dialect(client: str, sha
             assert b"the limit (" in last
         (line,) = home.lines()
         assert line["attempts"] == 1  # to ask again would give as much again
-        assert home.running.gateway.load.peak < 4 * ANSWER
+        assert home.running.gateway.memory_budget.peak_bytes < 4 * ANSWER
 
 
 def test_s2_a_text_that_a_responses_client_gets_again_at_the_end_is_limited(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_s2_a_text_that_nobody_keeps_has_no_limit(tmp_path: Path) -> None:
         _, _, got = home.ask(*asked_by("openai", stream=True))
         assert len(got) > 15 * ANSWER
         assert b"the limit (" not in got
-        assert home.running.gateway.load.peak < ANSWER
+        assert home.running.gateway.memory_budget.peak_bytes < ANSWER
 
 
 @pytest.mark.parametrize("client", ERRORS)
@@ -139,7 +139,7 @@ def test_s2_all_answers_together_have_a_limit(tmp_path: Path) -> None:
         source.shape = arguments
         assert b"server.limits.in_flight" in error_of(home, "responses")
         assert source.left.wait(10)
-        assert home.running.gateway.load.peak <= 1024 * 1024 + 4096
+        assert home.running.gateway.memory_budget.peak_bytes <= 1024 * 1024 + 4096
         (line,) = home.lines()
         assert line["attempts"] == 1
-        assert home.running.gateway.load.kept == 0
+        assert home.running.gateway.memory_budget.response_bytes == 0

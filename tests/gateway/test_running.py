@@ -102,22 +102,22 @@ def test_status_and_metrics_are_for_this_user_alone(tmp_path: Path) -> None:
             connection.request("POST", "/v1/messages", json.dumps(messages("gpt")), {"x-api-key": KEY})
             assert connection.getresponse().read()
             connection.close()
-            told: Any = json.loads(admin.ask(path))
+            told: Any = json.loads(admin.send_admin_request(path))
             assert (told["state"], told["in_flight"]) == ("ready", 0)
             [one] = told["upstreams"]
             assert (one["name"], one["health"], one["dialect"]) == ("one", "ok", "openai")
             assert one["credentials"] == [{"name": "key", "type": "key", "source": "***", "expires_at": None}]
-            metrics = admin.ask(path, "/metrics").decode()
+            metrics = admin.send_admin_request(path, "/metrics").decode()
             assert 'dragoman_requests_total{dialect="anthropic",model="gpt",outcome="ok",upstream="one"} 1.0' in metrics
             assert "dragoman_time_to_first_byte_seconds_bucket" in metrics
-            assert admin.ask(path, "/nothing") == b"/status, /metrics, /cooldowns, /healthz\n"
+            assert admin.send_admin_request(path, "/nothing") == b"/status, /metrics, /cooldowns, /healthz\n"
             second = running_gateway(config, state=tmp_path, journal=journal, key=KEY, admin_socket=True)
             with pytest.raises(LocalMisuse, match="another gateway"), second:
                 pass
             assert path.exists()
         assert not path.exists()
     with pytest.raises(OSError):
-        admin.ask(path)
+        admin.send_admin_request(path)
 
 
 def test_a_reload_swaps_all_and_what_runs_keeps_the_old(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_the_lifespan_starts_the_gateway_and_a_stream_outlives_the_end_of_the_se
             body = client.file.read()
         assert b"End." in body and b"message_stop" in body
         home.stop()
-    assert home.gateway.fleet is None
+    assert home.gateway.upstreams is None
     assert simulator.requests[0].wait(PATIENCE) == "whole"
 
 

@@ -122,10 +122,10 @@ class Crew:
         self.process, self.url, self._socket = process, url, socket
 
     def status(self) -> dict[str, Any]:
-        return dict(json.loads(admin.ask(self._socket)))
+        return dict(json.loads(admin.send_admin_request(self._socket)))
 
     def metrics(self) -> str:
-        return admin.ask(self._socket, "/metrics").decode()
+        return admin.send_admin_request(self._socket, "/metrics").decode()
 
     def pids(self) -> list[int]:
         return [worker["pid"] for worker in self.status()["workers"]]

@@ -18,8 +18,8 @@ import dragoman.dialects as registry
 from dragoman.answer import Answer
 from dragoman.errors import LONGEST_WAIT, Fault
 from dragoman.gateway.answers import PassThrough
-from dragoman.gateway.policy import Patience
-from dragoman.gateway.redaction import Redactor, without_addresses
+from dragoman.gateway.policy import RetrySettings
+from dragoman.gateway.redaction import Redactor, mask_addresses
 from dragoman.model.conversation import Conversation
 from dragoman.simulator import Simulator, parse, running_simulator
 from dragoman.translate import plan
@@ -186,7 +186,7 @@ def test_s16_blanks_before_a_whole_answer_are_no_content(dialect: str, tmp_path:
 def refusing(tmp_path: Path, status: int, more: str = "") -> Iterator[tuple[House, Simulator]]:
     """A gateway with the real patience, before an upstream that refuses once and answers after that."""
     script = f'then = "last"\n[[turn]]\nstatus = [{status}]\nmessage = "this is why"\n{more}\n[[turn]]\ntext = "Back."'
-    with behind(script, tmp_path, patience=Patience()) as (home, simulator):
+    with behind(script, tmp_path, patience=RetrySettings()) as (home, simulator):
         yield home, simulator
 
 
@@ -231,7 +231,7 @@ def test_s5_another_credential_and_the_next_target_are_asked_in_its_place(tmp_pa
     with running_simulator("openai", script=parse(script)) as one, running_simulator("openai") as two:
         text = upstream("one", "openai", one.url) + upstream("two", "openai", two.url)
         text += f'[[routes]]\nmatch = "{MODEL}"\nupstream = "one"\nfallbacks = ["two"]\n'
-        with house(text, tmp_path, patience=Patience()) as home:
+        with house(text, tmp_path, patience=RetrySettings()) as home:
             for _ in range(3):
                 assert home.ask("/v1/messages", ASK["/v1/messages"])[0] == 200
             assert (one.total, two.total) == (1, 3)
@@ -381,12 +381,12 @@ def test_s12_an_upstream_that_quotes_its_own_address_is_not_repeated(streamed: b
     ],
 )
 def test_s12_addresses_are_found_in_every_spelling(text: str, url: str, told: str) -> None:
-    assert without_addresses(text, [(url, "U")], "server") == told
+    assert mask_addresses(text, [(url, "U")], "server") == told
 
 
 def test_s12_an_address_of_the_request_is_kept() -> None:
     text = "the image http://93.184.216.34/a.png cannot be read"
-    assert without_addresses(text, [("http://10.0.0.5", "U")], "invalid") == text
+    assert mask_addresses(text, [("http://10.0.0.5", "U")], "invalid") == text
 
 
 # --- redirects

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from dragoman.errors import Fault, NotAuthorised
 from dragoman.gateway import admission
-from dragoman.gateway.admission import KeyCheck, Pool, UnprovenRequests
+from dragoman.gateway.admission import KeyCheck, UnprovenPool, UnprovenRequests
 from dragoman.gateway.limits import Overloaded, RequestLimits
 from dragoman.http import exchange
 from dragoman.simulator import Simulator
@@ -268,8 +268,8 @@ def test_s1_unproven_requests_take_no_room_from_others(home: House) -> None:
         for number in range(12):
             stack.enter_context(Client(home, f"127.0.0.{number + 2}", first=claim + b"x"))
         stack.enter_context(Client(home, first=claim))
-        load = home.running.gateway.load
-        assert (load.requests, load.asked) == (0, 0)
+        load = home.running.gateway.memory_budget
+        assert (load.requests, load.request_bytes) == (0, 0)
         with Client(home, first=question("let me in")) as client:
             assert client.answer()[0] == 200
         top, body = raw(signed(converse("me too")))
@@ -283,7 +283,7 @@ def test_s1_a_keyless_flood_of_sockets_shuts_nobody_out(home: House) -> None:
     forged, _ = raw(signed(b"x" * 1000, secret="x" * 40))
     shapes = [head(1000, "authorization: AWS4-HMAC-SHA256 x", key=""), forged]
     with ExitStack() as stack:
-        for number in range(admission.MOST_REQUESTS + 40):
+        for number in range(admission.MAX_UNPROVEN + 40):
             stack.enter_context(Client(home, first=shapes[number % 2]))
         for _ in range(3):
             top, body = raw(signed(converse("boto3, from the same address")))
@@ -297,7 +297,7 @@ def test_s1_a_keyless_flood_of_sockets_shuts_nobody_out(home: House) -> None:
 def test_s1_who_must_give_way_hears_it_in_its_dialect(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, simulator: Simulator
 ) -> None:
-    monkeypatch.setattr(admission, "MOST_REQUESTS", 2)
+    monkeypatch.setattr(admission, "MAX_UNPROVEN", 2)
     with house(upstream("one", "anthropic", simulator.url), tmp_path) as small, ExitStack() as stack:
         top, _ = raw(signed(b"x" * 1000, path="/v1/messages"))
         clients = [stack.enter_context(Client(small, first=top)) for _ in range(3)]
@@ -319,9 +319,9 @@ def test_s1_an_unproven_body_has_a_short_time_of_its_own(monkeypatch: pytest.Mon
 
 def test_a_pool_lets_the_largest_peer_give_way_and_its_oldest_first() -> None:
     refused: list[str] = []
-    pool = Pool(4, 1000)
+    pool = UnprovenPool(4, 1000)
 
-    def enter(peer: str, name: str, size: int) -> admission.Waiting:
+    def enter(peer: str, name: str, size: int) -> admission.UnprovenAccount:
         waiting = pool.enter(peer, lambda fault: refused.append(name))
         waiting.reserve(size)
         return waiting
@@ -335,11 +335,11 @@ def test_a_pool_lets_the_largest_peer_give_way_and_its_oldest_first() -> None:
     assert refused == ["a1", "a2", "b1"]
     with pytest.raises(Overloaded):
         enter("d", "d1", 1001)
-    assert pool.load.asked <= 1000 and len(pool) <= 4
+    assert pool.load.request_bytes <= 1000 and len(pool) <= 4
 
 
 def test_everything_in_a_pool_is_given_back_once() -> None:
-    pool = Pool(4, 1000)
+    pool = UnprovenPool(4, 1000)
     faults: list[Fault] = []
     first = pool.enter("a", faults.append)
     first.reserve(900)
@@ -348,17 +348,17 @@ def test_everything_in_a_pool_is_given_back_once() -> None:
     assert [fault.status for fault in faults] == [503]
     first.leave()
     second.leave()
-    assert (pool.load.asked, pool.load.requests, len(pool)) == (0, 0, 0)
+    assert (pool.load.request_bytes, pool.load.requests, len(pool)) == (0, 0, 0)
 
 
 def test_signers_that_were_let_in_before_are_not_shut_out_by_strangers() -> None:
     waiting = UnprovenRequests(RequestLimits())
     waiting.remember("10.0.0.1", "boto3")
-    for number in range(admission.MOST_REQUESTS):
+    for number in range(admission.MAX_UNPROVEN):
         waiting.enter(f"10.1.0.{number}", "x", lambda fault: None)
     faults: list[Fault] = []
     mine = [waiting.enter("10.0.0.1", "boto3", faults.append) for _ in range(20)]
-    for number in range(admission.MOST_REQUESTS):
+    for number in range(admission.MAX_UNPROVEN):
         waiting.enter(f"10.2.0.{number}", "x", lambda fault: None)
     assert faults == [] and len(mine) == 20
     for number in range(5000):
@@ -376,7 +376,7 @@ def test_s6_a_content_length_is_reserved_at_admission(tmp_path: Path, simulator:
     text = upstream("one", "anthropic", simulator.url)
     with house(text, tmp_path, server__limits__in_flight=room) as home, ExitStack() as stack:
         clients = [stack.enter_context(Client(home, first=head(len(body)) + body[:1000])) for _ in range(8)]
-        wait_until(lambda: home.running.gateway.load.asked == 8 * len(body))
+        wait_until(lambda: home.running.gateway.memory_budget.request_bytes == 8 * len(body))
         for path, status in (("/v1/messages", 529), ("/v1/chat/completions", 503)):
             with Client(home, first=head(len(body), path=path)) as late:
                 told, headers, _ = late.answer()
@@ -385,13 +385,13 @@ def test_s6_a_content_length_is_reserved_at_admission(tmp_path: Path, simulator:
         for client in clients:
             client.send(body[1000:])
         assert [client.answer()[0] for client in clients] == [200] * 8
-        wait_until(lambda: home.running.gateway.load.asked == 0)
+        wait_until(lambda: home.running.gateway.memory_budget.request_bytes == 0)
 
 
 def test_s6_bytes_that_come_with_the_head_are_counted(tmp_path: Path, simulator: Simulator) -> None:
     """S6: they were not, so a small body always fitted."""
     with house(upstream("one", "anthropic", simulator.url), tmp_path, server__limits__in_flight=1024 * 1024) as home:
-        held = home.running.gateway.load.enter()
+        held = home.running.gateway.memory_budget.enter()
         held.reserve(1024 * 1024 - 10)
         with Client(home, first=question("a request that comes in one piece")) as client:
             assert client.answer()[0] == 529
@@ -404,10 +404,10 @@ def test_s6_a_chunked_body_is_counted_as_it_comes(tmp_path: Path, simulator: Sim
     with house(upstream("one", "anthropic", simulator.url), tmp_path, server__limits__in_flight=1024 * 1024) as home:
         with Client(home, first=head(None)) as client:
             client.send(b"40000\r\n" + b"x" * 0x40000 + b"\r\n")
-            wait_until(lambda: home.running.gateway.load.asked == 0x40000)
+            wait_until(lambda: home.running.gateway.memory_budget.request_bytes == 0x40000)
             client.send(b"F0000\r\n" + b"x" * 0xF0000)
             assert client.answer()[0] == 529
-        wait_until(lambda: home.running.gateway.load.asked == 0)
+        wait_until(lambda: home.running.gateway.memory_budget.request_bytes == 0)
 
 
 @pytest.mark.parametrize("framed", [True, False])

@@ -28,7 +28,7 @@ from dragoman.errors import AnswerTooLarge
 from dragoman.filters.raw_tools.grammar import Grammar
 from dragoman.filters.raw_tools.table import Table
 from dragoman.gateway.answers import PassThrough
-from dragoman.gateway.memory import AnswerStore, Memory
+from dragoman.gateway.memory import ResponseSaver, ResponseStore
 from dragoman.http.exchange import Owner
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, ToolSpec, Usage
@@ -356,7 +356,7 @@ def fed(answer: Answer, pieces: Iterator[bytes]) -> bytes:
 
 
 SHARED_KINDS: tuple[type, ...] = (type, types.ModuleType, types.BuiltinFunctionType, Plan, Dialect, Conversation)
-SHARED_KINDS += (Settings, Memory, Grammar, Markers, Table)  # the last three are of raw tool calls
+SHARED_KINDS += (Settings, ResponseStore, Grammar, Markers, Table)  # the last three are of raw tool calls
 
 
 def held(*roots: object) -> int:
@@ -423,14 +423,14 @@ def test_s2_no_answer_makes_a_reader_that_follows_it_grow(name: str) -> None:
 
 @pytest.mark.parametrize("upstream", [name for name in DIALECTS if FAMILIES[name] != "responses"])
 def test_s2_what_is_stored_of_an_answer_is_counted(upstream: str) -> None:
-    memory, owner = Memory(), Owner("a")
+    memory, owner = ResponseStore(), Owner("a")
     for name, shape in shapes_of(upstream).items():
         client = registry.get("responses")
         given = registry.get(upstream)
         made, store = memory.plan(owner, client, given, asked(), model="model-1", settings=Settings())
         assert store is not None
 
-        def keeping(made: Plan, environment: Environment, budget: Budget, store: AnswerStore = store) -> Answer:
+        def keeping(made: Plan, environment: Environment, budget: Budget, store: ResponseSaver = store) -> Answer:
             return Answer(made, environment, budget=budget, encoder=store.encoder(made, environment, budget))
 
         bounded(made, keeping, name, shape)

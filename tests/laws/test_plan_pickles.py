@@ -14,12 +14,12 @@ import dragoman.dialects as registry
 from dragoman.answer import Answer, reply_whole
 from dragoman.dialects.base import Environment
 from dragoman.errors import DragomanError
-from dragoman.gateway.answers import read_whole
-from dragoman.gateway.jobs import AnswerJob, PlanJob, PlanResult, Read, ReadJob, plan, planned
+from dragoman.gateway.answers import translate_whole
+from dragoman.gateway.jobs import ParsedRequest, PlanJob, PlanResult, ReadJob, ResponseJob, make_plan, plan
 from dragoman.gateway.limits import RequestLimits
-from dragoman.gateway.preparing import Bounds, parse, rendered
-from dragoman.gateway.worker import Worker
-from dragoman.gateway.worker_process import Job, Reply
+from dragoman.gateway.preparing import Bounds, parse_within_limits, render_planned
+from dragoman.gateway.worker import JobRunner
+from dragoman.gateway.worker_process import JobResult, WorkerJob
 from dragoman.model.conversation import without_messages
 from dragoman.model.events import AnswerLimits
 from dragoman.translate import Plan, Settings
@@ -37,7 +37,7 @@ SETTINGS = {
     "repair": Settings(repair=True),
 }
 ALL = [registry.get(name) for name in registry.names()]
-WORKER = Worker(ALL)
+WORKER = JobRunner(ALL)
 
 
 def request_of(client: str, *, stream: bool = True, model: str = "claude-sonnet-4.5") -> HttpRequest:
@@ -48,8 +48,8 @@ def request_of(client: str, *, stream: bool = True, model: str = "claude-sonnet-
 
 def through_pickles(work: Any, body: bytes | None, request_id: str = "req") -> tuple[Any, bytes]:
     """What the worker answers to a job, through the bytes that go between the processes."""
-    reply, beside = WORKER.answer(pickle.loads(pickle.dumps(Job(work, request_id))), body)
-    found: Reply = pickle.loads(pickle.dumps(reply))
+    reply, beside = WORKER.answer(pickle.loads(pickle.dumps(WorkerJob(work, request_id))), body)
+    found: JobResult = pickle.loads(pickle.dumps(reply))
     assert not found.failed
     if found.error is not None:
         raise found.error
@@ -80,9 +80,9 @@ def test_s7_a_plan_from_the_worker_reads_answers_as_one_made_here(client: str, u
     job = PlanJob(head, BOUNDS, target, "claude-sonnet-4.5", SETTINGS[settings])
     call = speaks.binding.match(request)
     assert call is not None
-    known = Read(speaks, request, parse(speaks, call, len(body), BOUNDS)[0])
+    known = ParsedRequest(speaks, request, parse_within_limits(speaks, call, len(body), BOUNDS)[0])
     try:
-        made, _ = planned(job, known)
+        made, _ = make_plan(job, known)
     except DragomanError as error:
         with pytest.raises(type(error)) as caught:
             through_pickles(job, body)
@@ -93,7 +93,7 @@ def test_s7_a_plan_from_the_worker_reads_answers_as_one_made_here(client: str, u
     assert (read.call.model, read.call.stream) == (call.model, call.stream)
     found: PlanResult
     found, beside = through_pickles(job, None)  # the worker remembers what it has read
-    sent, note = rendered(made, request, BOUNDS.max_body)
+    sent, note = render_planned(made, request, BOUNDS.max_body)
     assert found.request is not None
     assert structs.replace(found.request, body=body if found.verbatim else beside) == structs.replace(sent)
     notes = [note for some in found.notes for note in pickle.loads(some)]
@@ -112,22 +112,22 @@ def test_s7_a_whole_answer_from_the_worker_is_the_one_made_here(
     request, speaks, target = request_of(client, stream=False), registry.get(client), registry.get(upstream)
     call = speaks.binding.match(request)
     assert call is not None
-    known = Read(speaks, request, parse(speaks, call, 1, BOUNDS)[0])
+    known = ParsedRequest(speaks, request, parse_within_limits(speaks, call, 1, BOUNDS)[0])
     try:
-        made, _ = planned(PlanJob(request, BOUNDS, target, "claude-sonnet-4.5", Settings()), known)
+        made, _ = make_plan(PlanJob(request, BOUNDS, target, "claude-sonnet-4.5", Settings()), known)
     except DragomanError:
         return
     plan_left = structs.replace(made, asked=without_messages(made.asked), sent=without_messages(made.sent))
     whole = b"".join(DIALECTS[upstream](NAME, answer(NAME)))
     for body in (whole, whole[: len(whole) // 2], b"<html>", b"{"):
         try:
-            written = read_whole(plan_left, body)
+            written = translate_whole(plan_left, body)
         except DragomanError as error:
             with pytest.raises(type(error)) as caught:
-                through_pickles(AnswerJob(plan_left, AnswerLimits(), keeps=False), body)
+                through_pickles(ResponseJob(plan_left, AnswerLimits(), is_saved=False), body)
             assert caught.value.fault == error.fault
             continue
-        answered, beside = through_pickles(AnswerJob(plan_left, AnswerLimits(), keeps=False), body)
+        answered, beside = through_pickles(ResponseJob(plan_left, AnswerLimits(), is_saved=False), body)
         told, raw, found = structs.replace(written, body=b""), written.body, answered
         assert answered.kept is None
         if told.notes is None:  # it passes as it came; an id that the answer lacks is made by chance
@@ -145,5 +145,7 @@ def test_a_forgotten_request_is_planned_from_its_body() -> None:
     assert through_pickles(job, None, "another") == ("unknown", b"")
     call = registry.get("anthropic").binding.match(request)
     assert call is not None
-    known = Read(registry.get("anthropic"), request, parse(registry.get("anthropic"), call, 1, BOUNDS)[0])
+    known = ParsedRequest(
+        registry.get("anthropic"), request, parse_within_limits(registry.get("anthropic"), call, 1, BOUNDS)[0]
+    )
     assert through_pickles(job, request.body)[1] == plan(job, known)[1]

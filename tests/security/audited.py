@@ -53,14 +53,14 @@ def main(url: str, state: str) -> None:
     sys.modules["uvloop"] = None  # type: ignore[assignment]  # its connections are not told to anybody
     sys.addaudithook(watch)
     from dragoman.gateway.access_log import AccessLog
-    from dragoman.gateway.config import assemble
+    from dragoman.gateway.config import build_config
     from dragoman.gateway.redaction import Redactor
     from dragoman.gateway.serve import running_gateway
     from tests.gateway.house import KEY
     from tests.security.routes import ABSENT, DATA
 
     text = f'allow_literal_secrets = true\n[upstreams.one]\ndialect = "anthropic"\nbase_url = "{url}"\nkey = "the-upstream-secret"\nlimits.breaker = false\n'
-    config = assemble(text, None, {"HOME": "/nowhere"}, {"server.port": 0, "server.drain": 1}).config
+    config = build_config(text, None, {"HOME": "/nowhere"}, {"server.port": 0, "server.drain": 1}).config
     journal = AccessLog(Redactor(), stream=io.StringIO(), form="json", level="debug")
     with running_gateway(config, state=Path(state), journal=journal, key=KEY) as running:
         place = running.url.removeprefix("http://")

@@ -23,12 +23,12 @@ from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import (
     BadReference,
+    ReferenceContext,
     SecretUnavailable,
-    Surroundings,
     gateway_key,
-    literal,
-    minted_key,
-    reference,
+    literal_secret,
+    load_or_create_key,
+    parse_reference,
 )
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, House, answering, chat, check_key, configured, house, messages, upstream
@@ -39,7 +39,7 @@ ASCII = string.ascii_letters + string.digits + string.punctuation
 
 
 def test_point_9_the_key_is_256_random_bits_and_private(tmp_path: Path) -> None:
-    keys = {minted_key(tmp_path / str(number) / "key").reveal() for number in range(50)}
+    keys = {load_or_create_key(tmp_path / str(number) / "key").reveal() for number in range(50)}
     assert len(keys) == 50
     assert {len(key) for key in keys} == {len("dgm_") + 43}  # 32 bytes
     assert stat.S_IMODE((tmp_path / "0" / "key").stat().st_mode) == 0o600
@@ -211,23 +211,23 @@ def test_point_10_keys_with_a_common_beginning_share_nothing(beginning: str, one
 )
 def test_point_13_placeholder_and_short_keys_are_refused_at_start(tmp_path: Path, key: str) -> None:
     with pytest.raises(ConfigError, match=r"server\.key"):
-        gateway_key(literal(key), tmp_path / "key")
+        gateway_key(literal_secret(key), tmp_path / "key")
 
 
 def test_point_13_a_key_of_sixteen_characters_is_taken(tmp_path: Path) -> None:
-    assert gateway_key(literal("kQ7vR2xLp9TzB4wJ"), tmp_path / "key").reveal() == "kQ7vR2xLp9TzB4wJ"
+    assert gateway_key(literal_secret("kQ7vR2xLp9TzB4wJ"), tmp_path / "key").reveal() == "kQ7vR2xLp9TzB4wJ"
 
 
 def test_point_13_an_empty_secret_is_an_error_in_each_slot(tmp_path: Path) -> None:
     (tmp_path / "empty").touch(0o600)
-    around = Surroundings({"EMPTY": "", "BLANK": "  \n"}, tmp_path, tmp_path)
+    around = ReferenceContext({"EMPTY": "", "BLANK": "  \n"}, tmp_path, tmp_path)
     for text in ("env:EMPTY", "env:BLANK", "env:NOWHERE", "file:empty", "cmd:true"):
-        secret = reference(text, around)
+        secret = parse_reference(text, around)
         assert secret is not None
         with pytest.raises(SecretUnavailable):
             gateway_key(secret, tmp_path / "key")
     with pytest.raises(BadReference):
-        literal("")
+        literal_secret("")
     for slot in (
         "[server]\nkey = ''",
         "[upstreams.a]\npreset = 'openai'\nkey = ''",

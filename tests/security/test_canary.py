@@ -18,7 +18,7 @@ import pytest
 from dragoman.cli import main
 from dragoman.gateway import admin
 from dragoman.gateway.access_log import AccessLog
-from dragoman.gateway.config import Config, assemble
+from dragoman.gateway.config import Config, build_config
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import write_private
 from dragoman.gateway.serve import running_gateway
@@ -132,7 +132,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[P
 
 
 def loaded(file: Path, **flags: Any) -> Config:
-    return assemble(file.read_text(), file, os.environ, {"server.drain": 1, **flags}).config
+    return build_config(file.read_text(), file, os.environ, {"server.drain": 1, **flags}).config
 
 
 def provoke(home: House, bird: Parrot) -> list[bytes]:
@@ -261,7 +261,7 @@ def test_point_15_no_value_shows_its_secret(planted: tuple[Parrot, Path]) -> Non
     with running_gateway(config, journal=quiet(io.StringIO()), patience=QUICK) as running:
         provoke(House(running, io.StringIO(), file.parent), bird)
         gateway = running.gateway
-        fleet = gateway.fleet
+        fleet = gateway.upstreams
         assert fleet is not None
         values = [
             config,
@@ -295,7 +295,7 @@ def test_point_15_no_exception_on_the_way_shows_a_secret(planted: tuple[Parrot, 
         address = "" if name == "url" else "base_url = 'https://host'"
         text = f"[upstreams.a]\ndialect = 'openai'\n{address}\n{line}\n"
         with pytest.raises(Exception) as raised:
-            assemble(text, file, os.environ, {})
+            build_config(text, file, os.environ, {})
         said = "".join(traceback.format_exception(raised.value)) + repr(raised.value) + str(vars(raised.value))
         assert found(said) == [], name
 
@@ -342,7 +342,7 @@ def test_point_18_no_command_prints_a_secret(
         provoke(House(running, io.StringIO(), file.parent), bird)
         bird.mode = "refuse"
         for what in ("/status", "/metrics", "/cooldowns"):
-            said[what] = found(admin.ask(socket, what))
+            said[what] = found(admin.send_admin_request(socket, what))
         for words in COMMANDS:
             main([*words])
             out, err = capfd.readouterr()

@@ -15,15 +15,15 @@ import pytest
 from dragoman.cli.client_setup import CLIENTS, fill_setup
 from dragoman.cli.detection import upstream_variables
 from dragoman.cli.run import child_environment
-from dragoman.gateway.explain import RefusalLog, written
+from dragoman.gateway.explain import RefusalLog, encode_report
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.secrets import (
+    ReferenceContext,
     SecretUnavailable,
-    Surroundings,
+    load_or_create_key,
     make_private_folder,
-    minted_key,
+    parse_reference,
     read_private,
-    reference,
     write_private,
 )
 from dragoman.upstream.credentials import CredentialFault, SecretText
@@ -47,9 +47,9 @@ def token() -> Token:
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {
-    "key": lambda folder: minted_key(folder / "file"),
+    "key": lambda folder: load_or_create_key(folder / "file"),
     "login": lambda folder: OwnStore(folder / "file").write(render_token(token())),
-    "refusal": lambda folder: RefusalLog(folder).write("file", written(refusal("file"))),
+    "refusal": lambda folder: RefusalLog(folder).write("file", encode_report(refusal("file"))),
 }
 
 
@@ -87,9 +87,9 @@ def test_point_16_a_file_is_made_new_beside_its_place_and_no_link_is_followed(
 
     monkeypatch.setattr(os, "open", watching)
     WRITERS[name](tmp_path / "a")
-    written = [each for each in opened if "lock" not in each[0]]
-    assert written
-    for path, flags, given in written:
+    encode_report = [each for each in opened if "lock" not in each[0]]
+    assert encode_report
+    for path, flags, given in encode_report:
         assert flags & os.O_EXCL and flags & os.O_CREAT and flags & os.O_NOFOLLOW, path
         assert given == 0o600
         assert Path(path).name not in ("file", "file.json")  # it is renamed into its place, whole
@@ -104,7 +104,7 @@ def test_point_16_a_link_in_the_place_of_a_key_is_neither_read_nor_written(tmp_p
         link.unlink(missing_ok=True)
         link.symlink_to(target)
         with pytest.raises(ConfigError):
-            minted_key(link)
+            load_or_create_key(link)
         with pytest.raises(OSError):
             read_private(link)
     assert victim.read_text() == "another-file-of-the-user-0123456789"
@@ -116,17 +116,17 @@ def test_point_16_a_link_in_the_place_of_a_key_is_neither_read_nor_written(tmp_p
 
 @pytest.mark.parametrize("loose", [0o640, 0o604, 0o620, 0o602, 0o660, 0o666, 0o644])
 def test_point_16_secrets_that_others_can_read_are_refused(tmp_path: Path, loose: int) -> None:
-    minted_key(tmp_path / "key")
+    load_or_create_key(tmp_path / "key")
     (tmp_path / "key").chmod(loose)
     with pytest.raises(ConfigError, match="others may read"):
-        minted_key(tmp_path / "key")
+        load_or_create_key(tmp_path / "key")
     store = OwnStore(tmp_path / "login.json")
     store.write(render_token(token()))
     (tmp_path / "login.json").chmod(loose)
     if loose & 0o077:
         with pytest.raises(CredentialFault, match="chmod 600"):
             store.load()
-    named = reference("file:key", Surroundings({}, tmp_path, tmp_path))
+    named = parse_reference("file:key", ReferenceContext({}, tmp_path, tmp_path))
     assert named is not None
     with pytest.raises(SecretUnavailable, match="others can read"):
         named.reveal()
@@ -151,7 +151,7 @@ def test_point_16_a_file_that_its_group_was_given_is_read(tmp_path: Path, monkey
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     for given, good in ((0o640, True), (0o440, True), (0o644, False), (0o660, False)):
         path.chmod(given)
-        named = reference("file:key", Surroundings({}, tmp_path, tmp_path))
+        named = parse_reference("file:key", ReferenceContext({}, tmp_path, tmp_path))
         assert named is not None
         if good:
             assert named.reveal() == "a-secret-of-a-service"

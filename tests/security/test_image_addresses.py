@@ -11,7 +11,7 @@ import pytest
 import dragoman.dialects as registry
 from dragoman.dialects.base import ApiRequest
 from dragoman.errors import ClientFault, MalformedRequest
-from dragoman.gateway.media_urls import objection
+from dragoman.gateway.media_urls import url_problem
 from dragoman.simulator import running_simulator
 from dragoman.wire.http import HttpRequest, name_problem
 from tests.gateway.house import behind, chat, house, messages, upstream
@@ -74,17 +74,17 @@ ORDINARY = (
 
 @pytest.mark.parametrize("url", METADATA + OTHER_SCHEMES)
 def test_s10_no_such_address_is_ordinary(url: str) -> None:
-    assert objection(url)
+    assert url_problem(url)
 
 
 @pytest.mark.parametrize("url", ORDINARY)
 def test_ordinary_addresses_are_not_objected_to(url: str) -> None:
-    assert objection(url) == ""
+    assert url_problem(url) == ""
 
 
 def test_an_address_of_its_own_cloud_is_allowed_for_its_family_only() -> None:
-    assert objection("gs://bucket/a.pdf", "gemini") == objection("s3://bucket/a.png", "bedrock") == ""
-    assert objection("gs://bucket/a.pdf", "bedrock") and objection("s3://bucket/a.png", "gemini")
+    assert url_problem("gs://bucket/a.pdf", "gemini") == url_problem("s3://bucket/a.png", "bedrock") == ""
+    assert url_problem("gs://bucket/a.pdf", "bedrock") and url_problem("s3://bucket/a.png", "gemini")
 
 
 # --- through the gateway

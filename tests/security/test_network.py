@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.gateway import admin
-from dragoman.gateway.admission import Guard
-from dragoman.gateway.config import assemble
+from dragoman.gateway.admission import HeadCheck
+from dragoman.gateway.config import build_config
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.serve import listen
 from dragoman.wire.http import HttpRequest
@@ -52,7 +52,7 @@ def raw(home: House, head: bytes) -> tuple[int, bytes]:
 
 
 def test_point_1_the_default_is_loopback_alone() -> None:
-    server = assemble("", None, {"HOME": "/nowhere"}, {}).config.server
+    server = build_config("", None, {"HOME": "/nowhere"}, {}).config.server
     assert (server.host, server.insecure_http, server.admin_port) == ("127.0.0.1", False, None)
     with listen("127.0.0.1", 0) as sock:
         assert sock.getsockname()[0] == "127.0.0.1"
@@ -106,7 +106,7 @@ def test_point_3_the_path_that_is_judged_is_the_path_that_is_served(home: House)
 
 
 def test_point_3_the_names_are_those_of_loopback_and_the_configured() -> None:
-    guard = Guard("127.0.0.1", ["gateway.internal"])
+    guard = HeadCheck("127.0.0.1", ["gateway.internal"])
     for host in ("localhost", "127.0.0.1:1", "[::1]:8787", "gateway.internal", "GATEWAY.internal:80"):
         assert guard.refusal(HttpRequest("GET", "/", headers=(("host", host),))) is None
 

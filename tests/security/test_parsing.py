@@ -24,7 +24,7 @@ import dragoman
 import dragoman.dialects as registry
 from dragoman.conformance.laws import encoded
 from dragoman.errors import Fault
-from dragoman.gateway.routing import fits
+from dragoman.gateway.routing import matches_pattern
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.conversation import Stop, Usage, Why
 from dragoman.model.events import (
@@ -284,7 +284,7 @@ def test_point_29_nor_does_a_pattern_of_the_configuration(pattern: str) -> None:
 
         def work(size: int, text: str = text) -> Callable[[], object]:
             name = text * (size // len(text)) + "!"
-            return lambda: fits(pattern, name)
+            return lambda: matches_pattern(pattern, name)
 
         grows_linearly(work, SIZE // 64)
 

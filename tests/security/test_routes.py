@@ -20,7 +20,7 @@ import dragoman.dialects as registry
 from dragoman.cli import doctor_checks
 from dragoman.cli.doctor_checks import CheckContext
 from dragoman.gateway import admin
-from dragoman.gateway.admission import Guard
+from dragoman.gateway.admission import HeadCheck
 from dragoman.gateway.serve import running_gateway
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
@@ -190,7 +190,7 @@ def asked(host: str, **headers: str) -> HttpRequest:
 @pytest.mark.parametrize("bound", ["0.0.0.0", "::", "10.1.2.3"])
 def test_s8_beyond_loopback_an_origin_is_ours_only_if_it_is_the_host_itself(bound: str) -> None:
     """S8: any IP-literal Origin passed."""
-    guard = Guard(bound, ["gateway.internal"])
+    guard = HeadCheck(bound, ["gateway.internal"])
     for host in ("10.9.9.9:8787", "[2001:db8::1]:8787", "gateway.internal"):
         assert guard.refusal(asked(host)) is None  # operators probe by address
         assert guard.refusal(asked(host, origin=f"http://{host}")) is None

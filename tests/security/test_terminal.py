@@ -18,10 +18,10 @@ from dragoman.cli.doctor_checks import Check
 from dragoman.cli.sim import _told
 from dragoman.cli.terminal import Paint, one_line, plain
 from dragoman.gateway.access_log import AccessLog, Record
-from dragoman.gateway.explain import RefusalLog, written
+from dragoman.gateway.explain import RefusalLog, encode_report
 from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.secrets import places
-from dragoman.gateway.show import toml
+from dragoman.gateway.secrets import app_folders
+from dragoman.gateway.show import toml_value
 from dragoman.simulator import Received, parse, running_simulator
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
@@ -74,7 +74,7 @@ def test_point_34_what_an_upstream_says_to_agent(
 def test_point_34_what_explain_shows(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     kept = refusal("req_1", json.dumps({"text": HOSTILE}))
     kept = structs.replace(kept, fault=HOSTILE, model="m", upstream="u")
-    assert RefusalLog(places(os.environ).state / "refusals").write(kept.id, written(kept))
+    assert RefusalLog(app_folders(os.environ).state / "refusals").write(kept.id, encode_report(kept))
     for words in (("explain",), ("explain", "last"), ("explain", "--json"), ("explain", "last", "--json")):
         assert harmless(said(capfd, *words))
 
@@ -136,7 +136,7 @@ def test_point_34_a_configuration_with_odd_text(home: Path, capfd: pytest.Captur
             assert harmless(said(capfd, "config", command, "--config", str(file), *form))
     for words in (("serve",), ("models",), ("doctor", "--offline"), ("doctor", "--offline", "--json")):
         assert harmless(said(capfd, *words, "--config", str(file)))
-    assert harmless(toml(HOSTILE))
+    assert harmless(toml_value(HOSTILE))
 
 
 def test_point_34_the_log_and_the_rest(capfd: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ import dragoman
 import dragoman.dialects as registry
 from dragoman.cli import main
 from dragoman.errors import LocalMisuse, MalformedRequest, Unrepresentable, UpstreamViolation
-from dragoman.gateway.config import assemble
+from dragoman.gateway.config import build_config
 from dragoman.wire.http import HttpRequest
 from tests.growth import grows_linearly
 
@@ -327,7 +327,7 @@ def test_l7_a_route_has_to_name_a_model_if_the_request_does_not(model: str) -> N
     """Gemini, Bedrock and Kiro clients can leave it out: then the route says which, or it is an error."""
 
     def resolved(text: str) -> list[str]:
-        config = assemble(text, Path("/c/config.toml"), {"HOME": "/h"}, {}).config
+        config = build_config(text, Path("/c/config.toml"), {"HOME": "/h"}, {}).config
         return [target.model for target in config.routes.resolve(model)]
 
     with pytest.raises(MalformedRequest, match="names no model") as refused:

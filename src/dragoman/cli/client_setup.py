@@ -15,8 +15,8 @@ from msgspec import Struct
 
 import dragoman.dialects as registry
 from dragoman.gateway.config import Config
-from dragoman.gateway.listing import Listed
-from dragoman.gateway.secrets import places
+from dragoman.gateway.listing import ModelEntry
+from dragoman.gateway.secrets import app_folders
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -211,7 +211,7 @@ def fill_setup(
     model: str,
     asked: str = "",
     is_served: Callable[[str], bool] = lambda name: True,
-    listed: Sequence[Listed] = (),
+    listed: Sequence[ModelEntry] = (),
 ) -> ChildSetup:
     """Fill in a recipe. `asked` is the model a person wants; `model` the one for names that nobody `answers`."""
     unanswered = [(name, variable) for name, variable in setup.default_models if not is_served(name)]
@@ -246,7 +246,7 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
     return _PLACE.sub(lambda found: values[found[1]], text)
 
 
-def _models(listed: Sequence[Listed], chosen: str) -> Json:
+def _models(listed: Sequence[ModelEntry], chosen: str) -> Json:
     """As opencode wants them: limits only where both are known."""
     table: dict[str, Json] = {chosen: {"name": chosen}} if chosen else {}
     for model in listed:
@@ -279,7 +279,7 @@ def shell_key(config: Config, environ: Mapping[str, str]) -> str:
     """
     key = config.server.key
     if key is None:
-        return f'"$(cat {shlex.quote(str(places(environ).key_file))})"'
+        return f'"$(cat {shlex.quote(str(app_folders(environ).key_file))})"'
     scheme, _, rest = key.shown.partition(":")
     match scheme:
         case "env":

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from dragoman.cli.detection import secret_variables
 from dragoman.cli.terminal import plain, print_error, print_notice
-from dragoman.gateway.config import Loaded, examine, find_file
+from dragoman.gateway.config import LoadedConfig, find_file, load_with_origins
 from dragoman.gateway.layers import ConfigError, Problem
 from dragoman.wire import jsonio
 
@@ -42,7 +42,7 @@ def _path(arguments: Namespace) -> int:
 
 def _check(arguments: Namespace) -> int:
     try:
-        loaded = examine(arguments.config, os.environ)
+        loaded = load_with_origins(arguments.config, os.environ)
     except ConfigError as error:
         if arguments.json:
             _print_json(False, error.problems, ())
@@ -64,7 +64,7 @@ def _print_json(good: bool, problems: tuple[Problem, ...], warnings: tuple[str, 
     print(jsonio.pretty({"ok": good, "problems": told, "warnings": list(warnings)}).decode())
 
 
-def _unset(loaded: Loaded) -> list[str]:
+def _unset(loaded: LoadedConfig) -> list[str]:
     """References to the environment that lead nowhere now. Commands and keyrings, which may ask back, are not tried."""
     return [
         f"upstreams.{name}.key: the variable {variable} is not set"
@@ -74,7 +74,7 @@ def _unset(loaded: Loaded) -> list[str]:
     ]
 
 
-def _summary(loaded: Loaded) -> str:
+def _summary(loaded: LoadedConfig) -> str:
     config = loaded.config
     names = ", ".join(config.upstreams)
     return f"{loaded.config.file or 'no file: built-in settings'}: good (upstreams: {names})"
@@ -84,15 +84,15 @@ def _show(arguments: Namespace) -> int:
     from dragoman.gateway import show
 
     try:
-        loaded = examine(arguments.config, os.environ)
+        loaded = load_with_origins(arguments.config, os.environ)
     except ConfigError as error:
         return print_error(error, 1)
-    lines = show.lines(loaded.leaves)
+    lines = show.setting_lines(loaded.leaves)
     if arguments.json:
         rows = [{"key": line.key, "value": line.value, "origin": str(line.origin)} for line in lines]
         print(jsonio.pretty(rows).decode())
         return 0
-    texts = [f"{line.key} = {show.toml(line.value)}" for line in lines]
+    texts = [f"{line.key} = {show.toml_value(line.value)}" for line in lines]
     width = min(max(map(len, texts)), 60)
     for line, text in zip(lines, texts, strict=True):
         print(f"{text:<{width}}  # {line.origin}" if arguments.origin else text)

@@ -17,10 +17,10 @@ from pathlib import Path
 from dragoman.cli.client_setup import setup_lines
 from dragoman.cli.terminal import CommandError, Paint, one_line, replace_unencodable, width
 from dragoman.gateway.access_log import AccessLog, Record
-from dragoman.gateway.config import assemble, load
+from dragoman.gateway.config import build_config, load_config
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.serve import Running, running_gateway
+from dragoman.gateway.serve import GatewayServer, running_gateway
 from dragoman.http.client.blocking import send
 from dragoman.http.client.client import HttpTimeouts
 from dragoman.model.filter import Note
@@ -183,7 +183,9 @@ class _RecordingLog(AccessLog):
 class Demo:
     """The gateway, the services behind it, and the paper both sides are shown on."""
 
-    def __init__(self, running: Running, log: _RecordingLog, kiro: Simulator, kimi: Simulator, *, brief: bool) -> None:
+    def __init__(
+        self, running: GatewayServer, log: _RecordingLog, kiro: Simulator, kimi: Simulator, *, brief: bool
+    ) -> None:
         self.kiro, self.kimi = kiro, kimi
         self._running = running
         self._log = log
@@ -271,16 +273,16 @@ def _running_demo(brief: bool) -> Iterator[Demo]:
     ):
         text = _CONFIG.format(kiro=kiro.url, kimi=kimi.url)
         # An environment of its own: the demo is the same whatever is configured here.
-        config = assemble(text, None, {"HOME": folder}, {"server.port": 0, "server.drain": 1}).config
+        config = build_config(text, None, {"HOME": folder}, {"server.port": 0, "server.drain": 1}).config
         with running_gateway(config, state=Path(folder), journal=log, key="dgm_the-key-of-the-demo") as running:
             yield Demo(running, log, kiro, kimi, brief=brief)
 
 
 def _point(demo: Demo) -> None:
     try:
-        config = load(None, os.environ)
+        config = load_config(None, os.environ)
     except ConfigError:
-        config = assemble("", None, os.environ, {}).config
+        config = build_config("", None, os.environ, {}).config
     host = f"[{config.server.host}]" if ":" in config.server.host else config.server.host
     demo.section("→", "Now yours", "start it, then point a client at it; without a configuration the simulator answers")
     rows = [("the gateway", f"{_command()} serve", "")]

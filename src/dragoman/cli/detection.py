@@ -10,10 +10,10 @@ from typing import Any
 from msgspec import Struct
 
 from dragoman.errors import LocalMisuse
-from dragoman.gateway.config import Config, Loaded, assemble, examine
+from dragoman.gateway.config import Config, LoadedConfig, build_config, load_with_origins
 from dragoman.gateway.presets import PRESETS, SIMULATOR
-from dragoman.gateway.secrets import KEY_PREFIX, Secret, places
-from dragoman.gateway.show import toml
+from dragoman.gateway.secrets import KEY_PREFIX, ConfiguredSecret, app_folders
+from dragoman.gateway.show import toml_value
 from dragoman.gateway.upstreams import Upstream
 
 NOTHING_FOUND = "no key and no login was found on this machine"
@@ -49,7 +49,7 @@ def key_variable(preset: str) -> str:
     return name if scheme == "env" else ""
 
 
-def secret_variables(secrets: Iterable[Secret]) -> list[str]:
+def secret_variables(secrets: Iterable[ConfiguredSecret]) -> list[str]:
     """The variables that these secrets stand in."""
     return [secret.shown.removeprefix("env:") for secret in secrets if secret.shown.startswith("env:")]
 
@@ -77,7 +77,7 @@ def _keys(environ: Mapping[str, str]) -> Iterator[DetectedUpstream]:
 
 
 def _aws(environ: Mapping[str, str]) -> Iterator[DetectedUpstream]:
-    file = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or places(environ).home / ".aws" / "credentials")
+    file = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or app_folders(environ).home / ".aws" / "credentials")
     named = next((name for name in (_BEARER, *_AWS_KEYS) if environ.get(name)), "")
     if named or file.is_file():
         region = next((environ[name] for name in _AWS_REGIONS if environ.get(name)), _USUAL_REGION)
@@ -95,15 +95,15 @@ def render_toml(detected: Sequence[DetectedUpstream]) -> str:
     lines: list[str] = []
     for each in detected:
         lines += [f"# {each.what[:1].upper()}{each.what[1:]}.", f"[upstreams.{each.preset}]"]
-        lines += [f"{name} = {toml(value)}" for name, value in {"preset": each.preset, **each.table}.items()]
+        lines += [f"{name} = {toml_value(value)}" for name, value in {"preset": each.preset, **each.table}.items()]
         if takes := PRESETS[each.preset].get("models"):
-            lines.append(f"# models = {toml(takes)}")
+            lines.append(f"# models = {toml_value(takes)}")
         lines.append("")
     if detected:
         first = detected[0].preset
         lines += ["# Every other name: what clients ask for on their own, such as a small model in the background."]
-        lines += ["[default]", f"upstream = {toml(first)}"]
-        lines += [f"model = {toml(DEFAULT_MODELS[first])}"] if first in DEFAULT_MODELS else []
+        lines += ["[default]", f"upstream = {toml_value(first)}"]
+        lines += [f"model = {toml_value(DEFAULT_MODELS[first])}"] if first in DEFAULT_MODELS else []
     return "\n".join(lines) + "\n"
 
 
@@ -120,22 +120,22 @@ def load_or_detect(
     Raises ConfigError, and LocalMisuse for an upstream that there is not.
     """
     given = dict(flags or {})
-    loaded = examine(file, environ, flags=given)
+    loaded = load_with_origins(file, environ, flags=given)
     if not _is_built_in(loaded):
         if upstream is None:
             return loaded.config, None
         if upstream not in loaded.config.upstreams:
             raise LocalMisuse(f"there is no upstream {upstream!r}; known: {', '.join(loaded.config.upstreams)}")
         given["routes"] = [{"match": "*", "upstream": upstream}]
-        return examine(file, environ, flags=given).config, None
+        return load_with_origins(file, environ, flags=given).config, None
     detected = detect_upstreams(environ) if upstream is None else [_named(upstream, environ)]
     if not detected:
         return loaded.config, []
     text = loaded.config.file.read_text(encoding="utf-8-sig") if loaded.config.file else ""
-    return assemble(f"{text}\n{render_toml(detected)}", loaded.config.file, environ, given).config, detected
+    return build_config(f"{text}\n{render_toml(detected)}", loaded.config.file, environ, given).config, detected
 
 
-def _is_built_in(loaded: Loaded) -> bool:
+def _is_built_in(loaded: LoadedConfig) -> bool:
     return any(key[0] == "upstreams" and leaf.origin.layer == "built-in" for key, leaf in loaded.leaves.items())
 
 

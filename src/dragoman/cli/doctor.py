@@ -14,7 +14,7 @@ from dragoman._version import __version__
 from dragoman.cli.doctor_checks import Check, CheckContext, run_checks
 from dragoman.cli.terminal import Paint, one_line, replace_unencodable
 from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.secrets import places
+from dragoman.gateway.secrets import app_folders
 from dragoman.upstream.credentials import MASK
 from dragoman.wire import jsonio
 
@@ -100,8 +100,10 @@ class _Shared:
 
         if context.loaded is None:
             return []
-        said = [line for line in show.lines(context.loaded.leaves) if line.origin.layer not in ("default", "preset")]
-        return [self.text(f"{line.key} = {show.toml(line.value)}  # {line.origin}") for line in said]
+        said = [
+            line for line in show.setting_lines(context.loaded.leaves) if line.origin.layer not in ("default", "preset")
+        ]
+        return [self.text(f"{line.key} = {show.toml_value(line.value)}  # {line.origin}") for line in said]
 
 
 def _shared(context: CheckContext) -> _Shared:
@@ -109,4 +111,4 @@ def _shared(context: CheckContext) -> _Shared:
     found = [*context.secrets, *named]
     # The longest first: one may be the beginning of another.
     ordered = sorted({value for value in found if len(value) >= _LEAST}, key=len, reverse=True)
-    return _Shared(ordered, str(places(context.environ).home))
+    return _Shared(ordered, str(app_folders(context.environ).home))

@@ -18,9 +18,9 @@ import dragoman
 from dragoman.cli.ports import find_listener
 from dragoman.cli.status import fetch_status, render_duration, store_name
 from dragoman.errors import DragomanError, UnknownModel
-from dragoman.gateway.config import Config, Loaded, examine
+from dragoman.gateway.config import Config, LoadedConfig, load_with_origins
 from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.secrets import Places, Secret, gateway_key, places, read_private
+from dragoman.gateway.secrets import AppFolders, ConfiguredSecret, app_folders, gateway_key, read_private
 from dragoman.gateway.upstreams import Upstream
 from dragoman.http.addresses import is_loopback
 from dragoman.upstream.credentials import CredentialFault
@@ -48,12 +48,12 @@ class CheckContext:
     def __init__(self, environ: Mapping[str, str], file: Path | None, *, offline: bool = False) -> None:
         self.environ = environ
         self.offline = offline
-        self.places: Places = places(environ)
-        self.loaded: Loaded | None = None
+        self.places: AppFolders = app_folders(environ)
+        self.loaded: LoadedConfig | None = None
         self.error: ConfigError | None = None
         self.secrets: list[str] = []
         try:
-            self.loaded = examine(file, environ)
+            self.loaded = load_with_origins(file, environ)
         except ConfigError as error:
             self.error = error
         self.running = fetch_status(self.admin_socket)
@@ -66,7 +66,7 @@ class CheckContext:
     def upstreams(self) -> Sequence[Upstream]:
         return tuple(self.loaded.config.upstreams.values()) if self.loaded else ()
 
-    def reveal(self, secret: Secret) -> str:
+    def reveal(self, secret: ConfiguredSecret) -> str:
         """Raises ConfigError."""
         found = secret.reveal()
         self.secrets.append(found)
@@ -253,7 +253,7 @@ def _credentials(context: CheckContext) -> Iterator[Check]:
                 yield _kiro(name, store_name(login), context)
 
 
-def _secret(name: str, secret: Secret, context: CheckContext) -> Check:
+def _secret(name: str, secret: ConfiguredSecret, context: CheckContext) -> Check:
     if secret.shown.startswith(("cmd:", "keyring:")):  # it may ask the user something
         return Check(name, "pass", f"{secret.shown} (not tried: it is asked when it is needed)")
     try:

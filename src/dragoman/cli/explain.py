@@ -11,8 +11,8 @@ import msgspec
 
 from dragoman.cli.terminal import one_line, print_error, replace_unencodable, width
 from dragoman.gateway import explain
-from dragoman.gateway.explain import Refusal, RefusalLog
-from dragoman.gateway.secrets import places
+from dragoman.gateway.explain import RefusalLog, RefusalReport
+from dragoman.gateway.secrets import app_folders
 from dragoman.wire import jsonio
 
 _LAST = "last"
@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     replace_unencodable(sys.stdout)
-    ring = RefusalLog(places(os.environ).state / "refusals")
+    ring = RefusalLog(app_folders(os.environ).state / "refusals")
     if arguments.purge:
         if arguments.id:
             return print_error("--purge removes all of them: it takes no ID.", 2)
@@ -53,7 +53,7 @@ def _list(ring: RefusalLog, *, as_json: bool) -> int:
     return 0
 
 
-def _line(refusal: Refusal) -> str:
+def _line(refusal: RefusalReport) -> str:
     when = time.strftime("%m-%d %H:%M:%S", time.localtime(refusal.at))
     return one_line(
         f"{refusal.id}  {when}  {refusal.client} → {refusal.upstream}  {refusal.answered.line} {refusal.fault}"
@@ -71,7 +71,7 @@ def _show(ring: RefusalLog, wanted: str, *, as_json: bool) -> int:
     if as_json:
         print(jsonio.pretty(msgspec.to_builtins(refusal)).decode())
     else:
-        sys.stdout.write(explain.explain(refusal, width(_WIDEST)))
+        sys.stdout.write(explain.render_report(refusal, width(_WIDEST)))
     return 0
 
 

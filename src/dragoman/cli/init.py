@@ -19,7 +19,7 @@ from dragoman.cli.detection import (
     setup_hints,
 )
 from dragoman.cli.terminal import print_error, print_notice
-from dragoman.gateway.config import assemble, find_file
+from dragoman.gateway.config import build_config, find_file
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.presets import PRESETS
 from dragoman.gateway.secrets import write_private
@@ -59,7 +59,7 @@ def run(arguments: Namespace) -> int:
     text = render_config(detected)
     path, _ = find_file(arguments.config, os.environ)
     try:
-        assemble(text, path, os.environ, {})  # what we write must be right
+        build_config(text, path, os.environ, {})  # what we write must be right
     except ConfigError as error:
         return print_error("what was found makes no configuration; nothing was written.", 1, error)
     for find in detected:

@@ -11,7 +11,7 @@ from pathlib import Path
 from dragoman.cli.detection import NOTHING_FOUND, load_or_detect
 from dragoman.cli.terminal import Paint, print_error, print_notice, replace_unencodable
 from dragoman.gateway.config import Config
-from dragoman.gateway.listing import Listed, catalogue
+from dragoman.gateway.listing import ModelEntry, known_models
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -28,7 +28,7 @@ def run(arguments: Namespace) -> int:
     wanted = arguments.upstream
     if wanted is not None and wanted not in config.upstreams:
         return print_error(f"there is no upstream {wanted!r}; known: {', '.join(config.upstreams)}.", 2)
-    listed = [model for model in catalogue(config) if wanted in (None, model.upstream)]
+    listed = [model for model in known_models(config) if wanted in (None, model.upstream)]
     patterns = [(pattern, upstream) for pattern, upstream in config.routes.patterns() if wanted in (None, upstream)]
     if arguments.json:
         print(jsonio.pretty(_document(config, listed, patterns)).decode())
@@ -40,7 +40,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _document(config: Config, listed: Sequence[Listed], patterns: Iterable[tuple[str, str]]) -> Json:
+def _document(config: Config, listed: Sequence[ModelEntry], patterns: Iterable[tuple[str, str]]) -> Json:
     default = config.routes.default
     return {
         "models": [_row(model) for model in listed],
@@ -49,13 +49,15 @@ def _document(config: Config, listed: Sequence[Listed], patterns: Iterable[tuple
     }
 
 
-def _row(model: Listed) -> dict[str, Json]:
+def _row(model: ModelEntry) -> dict[str, Json]:
     row: dict[str, Json] = {"id": model.name, "upstream": model.upstream, "dialect": model.dialect}
     figures = {"model": model.model, "window": model.window, "longest_answer": model.longest_answer}
     return {**row, **{name: value for name, value in figures.items() if value is not None}}
 
 
-def _page(config: Config, listed: Sequence[Listed], patterns: Sequence[tuple[str, str]], paint: Paint) -> Iterator[str]:
+def _page(
+    config: Config, listed: Sequence[ModelEntry], patterns: Sequence[tuple[str, str]], paint: Paint
+) -> Iterator[str]:
     rows = [("MODEL", "WINDOW", "ANSWER", "UPSTREAM")]
     for model in listed:
         there = model.upstream if model.model == model.name else f"{model.upstream} as {model.model}"

@@ -38,9 +38,9 @@ from dragoman.cli.doctor_checks import check_saved_settings
 from dragoman.cli.status import fetch_status
 from dragoman.cli.terminal import EXIT_LOGIN_NEEDED, EXIT_NOT_RUNNING, CommandError, port_number, print_notice
 from dragoman.errors import UnknownModel
-from dragoman.gateway.config import Config, load
-from dragoman.gateway.listing import catalogue
-from dragoman.gateway.secrets import KEY_PREFIX, gateway_key, places
+from dragoman.gateway.config import Config, load_config
+from dragoman.gateway.listing import known_models
+from dragoman.gateway.secrets import KEY_PREFIX, app_folders, gateway_key
 
 _NO_PROGRAM, _CANNOT_RUN = 127, 126
 _DRAIN = 1.0  # seconds that answers have when the client is gone: nobody reads them
@@ -104,7 +104,7 @@ def run(arguments: Namespace) -> int:
 
 def _tell(setup: ClientSetup, access: GatewayAccess) -> None:
     print_notice(access.description)
-    for check in check_saved_settings(setup.name, places(os.environ).home, access.config):
+    for check in check_saved_settings(setup.name, app_folders(os.environ).home, access.config):
         print_notice(f"{check.what}; {check.remedy}")
 
 
@@ -169,12 +169,12 @@ def _private(config: Config, log: Path | None) -> Iterator[tuple[str, str]]:
 
 def _running() -> GatewayAccess | None:
     """The gateway that this user runs."""
-    status = fetch_status(load(None, os.environ).server.admin_socket)
+    status = fetch_status(load_config(None, os.environ).server.admin_socket)
     if status is None or status.get("state") != "ready" or not isinstance(status.get("url"), str):
         return None
     file = status.get("config")
-    config = load(Path(file), os.environ) if isinstance(file, str) else load(None, os.environ)
-    key = gateway_key(config.server.key, places(os.environ).key_file).reveal()
+    config = load_config(Path(file), os.environ) if isinstance(file, str) else load_config(None, os.environ)
+    key = gateway_key(config.server.key, app_folders(os.environ).key_file).reveal()
     description = (
         f"the gateway at {status['url']} (pid {status.get('pid')}; {file or 'no configuration: the simulator answers'})"
     )
@@ -186,7 +186,7 @@ def _running() -> GatewayAccess | None:
 
 def _prepared(setup: ClientSetup, access: GatewayAccess, asked: str | None, key: str) -> ChildSetup:
     config = access.config
-    listed = catalogue(config)
+    listed = known_models(config)
     default = config.routes.default
     model = (default.model if default else "") or (listed[0].name if listed else "")
     if setup.needs_model and not (asked or model):

@@ -17,12 +17,12 @@ from msgspec import structs
 from dragoman.cli.client_setup import setup_lines
 from dragoman.cli.terminal import Paint, port_number, print_error, replace_unencodable
 from dragoman.errors import LocalMisuse
-from dragoman.gateway.config import Config, load
+from dragoman.gateway.config import Config, load_config
 from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.listing import catalogue
+from dragoman.gateway.listing import known_models
 
 if TYPE_CHECKING:
-    from dragoman.gateway.serve import Running
+    from dragoman.gateway.serve import GatewayServer
 
 _ROOT = "the gateway runs as root, which it never needs: start it as a user of its own"
 
@@ -40,7 +40,7 @@ def run(arguments: Namespace) -> int:
     replace_unencodable(sys.stdout)
     given = {"server.host": arguments.host, "server.port": arguments.port, "server.workers": arguments.workers}
     flags = {name: value for name, value in given.items() if value is not None}
-    read = partial(load, arguments.config, os.environ, flags=flags)
+    read = partial(load_config, arguments.config, os.environ, flags=flags)
     if arguments.worker:
         read = partial(_of_worker, read, arguments.worker)
     config = read()
@@ -64,12 +64,12 @@ def _serve(config: Config, read: Callable[[], Config], arguments: Namespace) -> 
         worker = arguments.worker is not None
         ready = partial(_announce, config, quiet=arguments.quiet, first=arguments.worker in (None, 1))
         return serve.serve(config, ready=ready, read=read, worker=worker)
-    from dragoman.gateway.workers import serve_together
+    from dragoman.gateway.workers import serve_workers
 
     gc.enable()
     command = [sys.executable, "-m", "dragoman", "serve", "--quiet", "--host", config.server.host]
     command += ["--config", str(arguments.config)] if arguments.config else []
-    return serve_together(config, command, ready=partial(_print_banner, config, quiet=arguments.quiet))
+    return serve_workers(config, command, ready=partial(_print_banner, config, quiet=arguments.quiet))
 
 
 def _of_worker(read: Callable[[], Config], number: int) -> Config:
@@ -99,7 +99,7 @@ def _unreachable(config: Config, error: OSError) -> str:
             return f"cannot listen on {place}, or on the socket {config.server.admin_socket}: {why}."
 
 
-def _announce(config: Config, running: Running, *, quiet: bool, first: bool) -> None:
+def _announce(config: Config, running: GatewayServer, *, quiet: bool, first: bool) -> None:
     if first and sys.platform != "win32" and os.geteuid() == 0:
         running.gateway.log.event("warning", "root", message=_ROOT)  # the log goes to stderr
     for warning in config.warnings:
@@ -118,7 +118,7 @@ def _print_banner(config: Config, url: str, *, quiet: bool) -> None:
         ("OpenAI API", f"{url}/v1"),
         ("Gemini API", url),
         ("Bedrock API", url),
-        ("models", ", ".join(model.name for model in catalogue(config)[:8]) or "as your upstreams name them"),
+        ("models", ", ".join(model.name for model in known_models(config)[:8]) or "as your upstreams name them"),
         ("upstreams", names if config.file else f"{names} (no configuration: the simulator answers)"),
         ("status", "dragoman status, dragoman doctor; SIGHUP reads the configuration anew"),
     ]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from dragoman.cli.terminal import EXIT_NOT_RUNNING, Paint, one_line, print_error, replace_unencodable
 from dragoman.errors import DragomanError
-from dragoman.gateway.config import load
+from dragoman.gateway.config import load_config
 from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.secrets import places
+from dragoman.gateway.secrets import app_folders
 from dragoman.gateway.upstreams import Login
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, JsonError
@@ -60,9 +60,9 @@ def admin_socket(file: Path | None, port: int | None = None) -> Path:
     With a port: where the gateway on it does, which has a socket of its own if it was not the first.
     """
     try:
-        place = load(file, os.environ).server.admin_socket
+        place = load_config(file, os.environ).server.admin_socket
     except ConfigError as error:
-        place = places(os.environ).admin_socket
+        place = app_folders(os.environ).admin_socket
         print(f"{error}\ndragoman: the configuration has a mistake; asking at {place}.", file=sys.stderr)
     return place if port is None else _of_port(place, port)
 
@@ -71,14 +71,14 @@ def _of_port(place: Path, port: int) -> Path:
     from dragoman.gateway import admin
 
     first = fetch_status(place) or {}
-    return place if str(first.get("url")).endswith(f":{port}") else admin.beside(place, port)
+    return place if str(first.get("url")).endswith(f":{port}") else admin.fallback_socket(place, port)
 
 
 def _others(place: Path) -> list[str]:
     """A line for each further gateway of this user."""
     from dragoman.gateway import admin
 
-    urls = [str((fetch_status(path) or {}).get("url")) for path in admin.others(place)]
+    urls = [str((fetch_status(path) or {}).get("url")) for path in admin.other_sockets(place)]
     return [f"another gateway runs at {url}: dragoman status --port {url.rpartition(':')[2]}" for url in urls]
 
 
@@ -93,7 +93,7 @@ def query_admin(socket: Path, what: str = "/status", method: str = "GET") -> Jso
     from dragoman.gateway import admin
 
     try:
-        return jsonio.decode(admin.ask(socket, what, method))
+        return jsonio.decode(admin.send_admin_request(socket, what, method))
     except (OSError, JsonError):
         return None
 
@@ -110,7 +110,7 @@ def store_name(login: Login) -> str:
 async def _add_usage(found: dict[str, Json], file: Path | None) -> None:
     """Put what is left of each Kiro login beside its credential."""
     try:
-        upstreams = load(file, os.environ).upstreams
+        upstreams = load_config(file, os.environ).upstreams
     except ConfigError:
         return
     for row in objects_in(found.get("upstreams")):

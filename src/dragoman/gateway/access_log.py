@@ -34,7 +34,7 @@ _AGAIN = 0.1  # seconds
 _GATHER = 0.02  # seconds after a line in which others are gathered
 
 
-class Sink:
+class LogSink:
     """Never blocks and never fails."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -118,7 +118,7 @@ class Sink:
             self.drain()
 
 
-class Cap:
+class LogRateLimit:
     """So many of a kind within so many seconds; the rest is counted and told in one go."""
 
     def __init__(self, most: int = 100, seconds: float = 10.0, kinds: int = 16) -> None:
@@ -206,7 +206,7 @@ class Record(Struct):
     verbatim: bool = False
     status: int = 0
     attempts: int = 0
-    tried: list[str] = []  # what went wrong before it went well
+    failed_attempts: list[str] = []  # what went wrong before it went well
     notes: list[Note] = []
     usage: Usage | None = None
     stop: Stop | None = None
@@ -216,9 +216,9 @@ class Record(Struct):
     error: str = ""
     client: str = ""  # its address
     began: float = field(default_factory=time.monotonic)
-    afterwards: Callable[[], None] | None = None  # to be called when the client has its answer
+    on_finished: Callable[[], None] | None = None  # to be called when the client has its answer
 
-    def first(self) -> None:
+    def mark_first_byte(self) -> None:
         if self.first_byte is None:
             self.first_byte = time.monotonic() - self.began
 
@@ -247,8 +247,8 @@ class Record(Struct):
         for name in _MAY_BE_EMPTY:
             if not line[name]:
                 del line[name]
-        if self.tried:
-            line["tried"] = [*self.tried]
+        if self.failed_attempts:
+            line["tried"] = [*self.failed_attempts]
         if usage is not None:
             line["input_tokens"], line["output_tokens"] = usage.input, usage.output
             line["cache_read_tokens"], line["cache_write_tokens"] = usage.cache_read, usage.cache_write
@@ -306,8 +306,8 @@ class AccessLog:
         self._stream = stream if stream is not None else sys.stderr
         self._json = form == "json" or (form == "auto" and not self._is_terminal())
         self._least = _RANKS[level]
-        self._sink = Sink(self._stream)
-        self._cap = Cap()
+        self._sink = LogSink(self._stream)
+        self._cap = LogRateLimit()
         self._second, self._stamp = 0, ""  # the last one that was told
         self._clean: dict[_Words, _Words] = {}  # what was said in it, and the same without secrets
         self._turn: asyncio.TimerHandle | None = None

@@ -34,7 +34,7 @@ _NAMED = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?")  # as a 
 _JSON, _METRICS, _PLAIN = "application/json", "text/plain; version=0.0.4; charset=utf-8", "text/plain; charset=utf-8"
 
 
-class Asked(Protocol):
+class ManagedGateway(Protocol):
     """Who is asked: a gateway, or several as one."""
 
     def status(self) -> dict[str, Json]: ...
@@ -53,7 +53,7 @@ class Admin:
     Only this machine's user can open the private socket (`ours`), so it needs no key and may change things.
     """
 
-    def __init__(self, gateway: Asked, *, ours: bool) -> None:
+    def __init__(self, gateway: ManagedGateway, *, ours: bool) -> None:
         self._gateway = gateway
         self._ours = ours
 
@@ -95,8 +95,8 @@ def _is_ours(request: HttpRequest) -> bool:
 
 
 @asynccontextmanager
-async def serving(
-    gateway: Asked, path: Path | None, port: int | None = None, warn: Callable[[str], None] | None = None
+async def serve_admin(
+    gateway: ManagedGateway, path: Path | None, port: int | None = None, warn: Callable[[str], None] | None = None
 ) -> AsyncIterator[None]:
     """Listen while this lasts. Raises LocalMisuse if another gateway has the socket, OSError if it cannot be made.
 
@@ -104,10 +104,10 @@ async def serving(
     """
     listeners: list[Listener] = []
     if path is not None and hasattr(socket, "AF_UNIX"):
-        listeners.append(listener(gateway, ours=True))
+        listeners.append(admin_listener(gateway, ours=True))
         await listeners[-1].listen_at(_bound(path))
     if port is not None:
-        listeners.append(listener(gateway, ours=False))
+        listeners.append(admin_listener(gateway, ours=False))
         try:
             await listeners[-1].listen("127.0.0.1", port)
         except OSError as error:
@@ -124,17 +124,17 @@ async def serving(
                 path.unlink(missing_ok=True)
 
 
-def listener(gateway: Asked, *, ours: bool) -> Listener:
+def admin_listener(gateway: ManagedGateway, *, ours: bool) -> Listener:
     return Listener(HttpServer(Admin(gateway, ours=ours).answer), most=_MOST)
 
 
-def own_socket(path: Path, port: int, warn: Callable[[str], None]) -> Path:
+def choose_socket(path: Path, port: int, warn: Callable[[str], None]) -> Path:
     """The socket of the gateway on this port: the configured one; if another gateway has that, one beside it, with a
     warning.
     """
     if not _answers(path):
         return path
-    chosen = beside(path, port)
+    chosen = fallback_socket(path, port)
     if _answers(chosen):
         chosen = path.with_name(f"{path.stem}-{port}-{os.getpid()}{path.suffix}")  # the same port of another address
     ours = f"the socket of this one is {chosen} (dragoman status --port {port})"
@@ -142,12 +142,12 @@ def own_socket(path: Path, port: int, warn: Callable[[str], None]) -> Path:
     return chosen
 
 
-def beside(path: Path, port: int) -> Path:
+def fallback_socket(path: Path, port: int) -> Path:
     """Where a gateway has its socket if another gateway has the configured one."""
     return path.with_name(f"{path.stem}-{port}{path.suffix}")
 
 
-def others(path: Path) -> list[Path]:
+def other_sockets(path: Path) -> list[Path]:
     """The sockets beside the configured one at which gateways answer."""
     found = sorted(path.parent.glob(f"{path.stem}-*{path.suffix}"))
     return [each for each in found if _answers(each)]
@@ -181,7 +181,7 @@ def _answers(path: Path) -> bool:
     return True
 
 
-def ask(path: Path, what: str = "/status", method: str = "GET") -> bytes:
+def send_admin_request(path: Path, what: str = "/status", method: str = "GET") -> bytes:
     """What a running gateway answers, for the command line. Raises OSError if none runs there."""
     target, _, query = what.partition("?")
     asking = _asked(path, HttpRequest(method, target, query))

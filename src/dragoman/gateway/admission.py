@@ -6,7 +6,7 @@ A request takes no room of `server.limits` before it has proven that it may ask.
 in a pool of its own until its body has come.
 
 The HTTP parser lets pass what it should not (two Hosts, a transfer encoding that is not decoded), and a web page may
-point its own name at loopback. So `Guard` checks every head, whichever server carries the request.
+point its own name at loopback. So `HeadCheck` checks every head, whichever server carries the request.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from msgspec import structs
 
 from dragoman.errors import ClientFault, Fault, NotAuthorised
 from dragoman.gateway.config import Server
-from dragoman.gateway.limits import Account, MemoryBudget, Overloaded, RequestLimits
-from dragoman.gateway.signatures import UNSIGNED, Claim, claim_of, sign
+from dragoman.gateway.limits import MemoryAccount, MemoryBudget, Overloaded, RequestLimits
+from dragoman.gateway.signatures import UNSIGNED, AwsSignature, parse_signature, sign
 from dragoman.http.addresses import is_loopback, limit_key, normalize_address
 from dragoman.http.exchange import BodyTimeout, Exchange, Owner
 from dragoman.http.framing import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES
@@ -51,8 +51,8 @@ TOO_LONG_TARGET = Fault("invalid", "the request's address is too long", 414)
 WEBSOCKET_OFFERED = Fault("invalid", "WebSockets are not offered here: send POST /v1/responses over HTTP/1.1", 426)
 _OTHER_SITES = Fault("permission", "requests from web pages of other sites are not served", 403)
 SECONDS = 10.0  # for the whole body
-MOST_REQUESTS = 256
-MOST_BYTES = 64 * 1024 * 1024
+MAX_UNPROVEN = 256
+MAX_UNPROVEN_BYTES = 64 * 1024 * 1024
 _MOST_KNOWN = 1024  # signers that are remembered
 _KEY_HEADERS = ("x-api-key", "x-goog-api-key")
 WRONG_KEY = (
@@ -67,34 +67,34 @@ class Admission:
     """Lets requests in, by one configuration; `configure` puts another in force."""
 
     def __init__(self, settings: Server, key: str) -> None:
-        self.load = MemoryBudget(settings.limits)
+        self.memory_budget = MemoryBudget(settings.limits)
         self._unproven = UnprovenRequests(settings.limits)
         self.configure(settings, key)
 
     def configure(self, settings: Server, key: str) -> None:
-        self.load.resize(settings.limits)
+        self.memory_budget.resize(settings.limits)
         self._unproven.resize(settings.limits)
-        self._guard, self._keys = Guard(settings.host, settings.hosts), KeyCheck(key)
+        self._guard, self._keys = HeadCheck(settings.host, settings.hosts), KeyCheck(key)
         self.proxies = TrustedProxies(settings.trusted_proxies)
         self._max_body = settings.max_body
         self._pace = BodyTimeout(rate=settings.min_body_rate)
         self._unproven_pace = BodyTimeout(SECONDS, settings.min_body_rate)
 
-    def serves(self, exchange: Exchange[Account]) -> bool:
+    def serves(self, exchange: Exchange[MemoryAccount]) -> bool:
         """Whether a head is one that is served at all, key or not."""
         return self._guard.refusal(exchange.request, target=exchange.target, version=exchange.version) is None
 
-    async def request(self, exchange: Exchange[Account]) -> HttpRequest:
+    async def request(self, exchange: Exchange[MemoryAccount]) -> HttpRequest:
         """Return a request that may ask, with its body. Raises ClientFault, Gone."""
         claim, peer = self.judge_head(exchange), limit_key(exchange.client)
         is_proven = claim is None or claim.is_proven
         if claim is None or is_proven:
             exchange.on_admitted()
-            exchange.account = self.load.enter(peer)
+            exchange.account = self.memory_budget.enter(peer)
         else:
             exchange.account = self._unproven.enter(peer, claim.id, exchange.fail_body)
         body = await exchange.body(self._max_body, self._pace if is_proven else self._unproven_pace)
-        if exchange.account.asked != len(body):
+        if exchange.account.request_bytes != len(body):
             exchange.account.hold("body", len(body))  # exactly, however it was announced
         request = exchange.request
         if body is not request.body:
@@ -107,7 +107,7 @@ class Admission:
         exchange.owner = self._keys.owner
         return request
 
-    def judge_head(self, exchange: Exchange[Account]) -> Claim | None:
+    def judge_head(self, exchange: Exchange[MemoryAccount]) -> AwsSignature | None:
         """Return None for a head that proves its key, or the Claim that is checked with the body. Raises ClientFault.
 
         A refused connection closes after its answer: `exchange.last`.
@@ -118,10 +118,10 @@ class Admission:
             raise ClientFault(fault.message, fault=fault)
         return None if self._keys.holds_key(exchange.request) else self._keys.claim(exchange.request)
 
-    def _let_in(self, exchange: Exchange[Account], peer: str, size: int) -> None:
+    def _let_in(self, exchange: Exchange[MemoryAccount], peer: str, size: int) -> None:
         """Count a request that has proven itself when its body had come. Raises Overloaded."""
         exchange.on_admitted()
-        unproven, exchange.account = exchange.account, self.load.enter(peer)
+        unproven, exchange.account = exchange.account, self.memory_budget.enter(peer)
         if unproven is not None:
             unproven.leave()
         exchange.account.reserve(size)
@@ -138,20 +138,20 @@ class KeyCheck:
         self.owner = Owner(self._digest.hex())  # who has proven the key. There is one key, so there is one owner
         self._now = now
 
-    def claim(self, head: HttpRequest) -> Claim | None:
+    def claim(self, head: HttpRequest) -> AwsSignature | None:
         """Judge a head without the key by its signature. None if it proves that it may ask; a Claim if the body must
         be checked too. Raises NotAuthorised.
         """
-        claim = claim_of(head)
+        claim = parse_signature(head)
         if claim is None:
             raise NotAuthorised(WRONG_KEY)
-        if not self._recent(claim.moment):
+        if not self._recent(claim.date):
             raise NotAuthorised(f"{WRONG_KEY}; or the clock of the signer is off")
         if claim.is_proven:
             self._check_signature(claim, head)
         return None if claim.payload == UNSIGNED else claim
 
-    def check_body(self, claim: Claim, request: HttpRequest) -> None:
+    def check_body(self, claim: AwsSignature, request: HttpRequest) -> None:
         """Check what a head left open, now that the body is there. Raises NotAuthorised."""
         if not claim.is_proven:
             self._check_signature(claim, request)
@@ -178,8 +178,8 @@ class KeyCheck:
             right |= hmac.compare_digest(digest, self._digest)
         return right
 
-    def _check_signature(self, claim: Claim, request: HttpRequest) -> None:
-        expected = sign(request, self._key, claim.moment, claim.region, claim.service, claim.headers)
+    def _check_signature(self, claim: AwsSignature, request: HttpRequest) -> None:
+        expected = sign(request, self._key, claim.date, claim.region, claim.service, claim.headers)
         if not hmac.compare_digest(expected, claim.signature):
             raise NotAuthorised(WRONG_KEY)
 
@@ -191,7 +191,7 @@ class KeyCheck:
         return abs(self._now() - signed_at) <= SKEW
 
 
-class Guard:
+class HeadCheck:
     """Checks the head of a request, by the names of this server.
 
     Without `hosts` only loopback's names are ours; on other addresses any IP address is one too.
@@ -359,67 +359,67 @@ def _hop_address(hop: str) -> str:
 # way with its oldest request: a client that sends its body at once is let in although others keep theirs back.
 
 
-class Waiting(Account, eq=False, kw_only=True):
+class UnprovenAccount(MemoryAccount, eq=False, kw_only=True):
     """The account of one unproven request."""
 
-    pool: Pool
+    pool: UnprovenPool
     sender: str  # the peer, which is not counted in `load`
     refuse: Callable[[Fault], None]
 
     def reserve(self, size: int) -> None:
         self.pool.make_room(self, size)
-        self.hold("body", self.asked + size)
+        self.hold("body", self.request_bytes + size)
 
     def leave(self) -> None:
         if self.pool.remove(self):
             super().leave()
 
 
-class Pool:
+class UnprovenPool:
     """Unproven requests, oldest first, limited in number and in bytes."""
 
     def __init__(self, requests: int, size: int) -> None:
         self.load = MemoryBudget(RequestLimits())
         self.requests, self.size = requests, size
-        self._waiting: dict[Waiting, None] = {}
+        self._waiting: dict[UnprovenAccount, None] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def enter(self, peer: str, refuse: Callable[[Fault], None]) -> Waiting:
+    def enter(self, peer: str, refuse: Callable[[Fault], None]) -> UnprovenAccount:
         """Count one more request of this peer; `refuse` ends it if it must give way. Raises Overloaded."""
-        newcomer = Waiting(self.load, pool=self, sender=peer, refuse=refuse)
+        newcomer = UnprovenAccount(self.load, pool=self, sender=peer, refuse=refuse)
         self.make_room(newcomer, 0)
         self._waiting[newcomer] = None
         self.load.requests += 1
         return newcomer
 
-    def remove(self, one: Waiting) -> bool:
+    def remove(self, one: UnprovenAccount) -> bool:
         """Forget a request. False if it has been forgotten before."""
         if one not in self._waiting:
             return False
         del self._waiting[one]
         return True
 
-    def make_room(self, newcomer: Waiting, size: int) -> None:
+    def make_room(self, newcomer: UnprovenAccount, size: int) -> None:
         """Let requests give way until the newcomer fits with so many bytes more. Raises Overloaded if it cannot."""
         more = 0 if newcomer in self._waiting else 1
-        while len(self._waiting) + more > self.requests or self.load.asked + size > self.size:
+        while len(self._waiting) + more > self.requests or self.load.request_bytes + size > self.size:
             victim = self._next_to_go(newcomer, size)
             if victim is None:
                 raise Overloaded(_MESSAGE)
             victim.leave()
             victim.refuse(Overloaded(_MESSAGE).fault)
 
-    def _next_to_go(self, newcomer: Waiting, size: int) -> Waiting | None:
+    def _next_to_go(self, newcomer: UnprovenAccount, size: int) -> UnprovenAccount | None:
         """The oldest request of the peer that holds most of what is short; None if that is the newcomer alone.
 
         Where requests are too many, their bytes do not matter: else one large body would give way to many small ones.
         """
-        by_bytes = self.load.asked + size > self.size
+        by_bytes = self.load.request_bytes + size > self.size
         shares = {newcomer.sender: size if by_bytes else 0 if newcomer in self._waiting else 1}
         for each in self._waiting:
-            shares[each.sender] = shares.get(each.sender, 0) + (each.asked if by_bytes else 1)
+            shares[each.sender] = shares.get(each.sender, 0) + (each.request_bytes if by_bytes else 1)
         oldest_first = dict.fromkeys([each.sender for each in self._waiting])
         most = max((*oldest_first, newcomer.sender), key=shares.__getitem__)
         return next((each for each in self._waiting if each.sender == most and each is not newcomer), None)
@@ -432,8 +432,8 @@ class UnprovenRequests:
     """
 
     def __init__(self, limits: RequestLimits) -> None:
-        self._strangers = Pool(MOST_REQUESTS, MOST_BYTES)
-        self._returning = Pool(1, 1)
+        self._strangers = UnprovenPool(MAX_UNPROVEN, MAX_UNPROVEN_BYTES)
+        self._returning = UnprovenPool(1, 1)
         self.resize(limits)
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
 
@@ -442,7 +442,7 @@ class UnprovenRequests:
         self._returning.requests = max(limits.streams // 2, 1)
         self._returning.size = limits.in_flight // 2
 
-    def enter(self, peer: str, signer: str, refuse: Callable[[Fault], None]) -> Waiting:
+    def enter(self, peer: str, signer: str, refuse: Callable[[Fault], None]) -> UnprovenAccount:
         """Open the account of an unproven request. Raises Overloaded."""
         pool = self._returning if (peer, signer) in self._known else self._strangers
         return pool.enter(peer, refuse)

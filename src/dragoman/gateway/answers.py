@@ -2,7 +2,7 @@
 
 - `PassThrough`: both sides speak one dialect and nothing changes, so the bytes go out as they came.
 - `WholeAsStream`: a whole answer came where a stream was asked for; some upstreams ignore the wish for a stream.
-- `read_whole`: a whole answer, read and written for the client. The worker process does this for large ones.
+- `translate_whole`: a whole answer, read and written for the client. The worker process does this for large ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dragoman.answer import MOST_WHOLE, Answer, Mask, is_event_stream, note_unre
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Encoder, Environment
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault, UpstreamFault, UpstreamViolation
 from dragoman.gateway.limits import json_memory
-from dragoman.gateway.memory import Answered, answered
+from dragoman.gateway.memory import SavedResponse, saved_response
 from dragoman.model.assemble import unfold
 from dragoman.model.conversation import Reply, Stop, Usage
 from dragoman.model.events import Budget, Delta, Events, Failed, Step
@@ -240,7 +240,7 @@ class WholeAsStream(Answer):
 # --- whole answers
 
 
-class Written(Struct, frozen=True):
+class WholeResponse(Struct, frozen=True):
     """A whole answer as the client gets it, what is recorded of it, and what is kept of it, if that is wanted.
 
     Without `notes` it passes as it came; its body is then the upstream's own.
@@ -251,10 +251,10 @@ class Written(Struct, frozen=True):
     usage: Usage | None = None
     stop: Stop | None = None
     notes: Sequence[Note] | None = None
-    kept: Answered | None = None
+    saved: SavedResponse | None = None
 
 
-def read_whole(plan: Plan, body: bytes, budget: Budget | None = None, *, keeps: bool = False) -> Written:
+def translate_whole(plan: Plan, body: bytes, budget: Budget | None = None, *, keeps: bool = False) -> WholeResponse:
     """Read an answer and write it for the client. Raises UpstreamViolation, UpstreamFault."""
     may_pass = plan.verbatim and not keeps and ("streams_only" in plan.traits or not is_event_stream(body))
     if may_pass and not _holds_calls(plan, body):
@@ -265,26 +265,28 @@ def read_whole(plan: Plan, body: bytes, budget: Budget | None = None, *, keeps: 
         raise BadFrame("the answer is nested too deeply") from None
     raw = plan.client.codec.render_reply(reply, plan.asked, SYSTEM_ENVIRONMENT)
     continuation = plan.client.continuation
-    kept = answered(continuation, reply, raw) if keeps and continuation is not None else None
+    kept = saved_response(continuation, reply, raw) if keeps and continuation is not None else None
     return _written(raw, reply, notes, kept)
 
 
-def _written(body: bytes, reply: Reply, notes: Sequence[Note] | None = None, kept: Answered | None = None) -> Written:
-    return Written(body, reply.id, reply.usage, reply.choices[0].stop if reply.choices else None, notes, kept)
+def _written(
+    body: bytes, reply: Reply, notes: Sequence[Note] | None = None, kept: SavedResponse | None = None
+) -> WholeResponse:
+    return WholeResponse(body, reply.id, reply.usage, reply.choices[0].stop if reply.choices else None, notes, kept)
 
 
-def _tapped(plan: Plan, body: bytes) -> Written:
+def _tapped(plan: Plan, body: bytes) -> WholeResponse:
     """Read an answer that passes, for the record.
 
     Raises UpstreamViolation for what breaks the dialect: half an answer, a web page, a call without a name.
     """
     forms = plan.upstream.summary_reader
     if forms is not None and (seen := forms.read_reply(body)) is not None:
-        return Written(body, usage=seen.usage, stop=seen.stop)
+        return WholeResponse(body, usage=seen.usage, stop=seen.stop)
     try:
         return _written(body, plan.upstream.codec.parse_reply(body, plan.sent))
     except RecursionError:
-        return Written(body)
+        return WholeResponse(body)
 
 
 def _holds_calls(plan: Plan, body: bytes) -> bool:

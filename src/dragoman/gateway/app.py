@@ -27,21 +27,21 @@ from dragoman.errors import ClientFault, DragomanError, Fault
 from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.admission import Admission, upgrade_refusal
 from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send, refuse_websocket
-from dragoman.gateway.backend import Fleet
-from dragoman.gateway.breaker import Breaker, CooldownFile
-from dragoman.gateway.config import Config, load
+from dragoman.gateway.backend import Upstreams
+from dragoman.gateway.breaker import CircuitBreaker, CooldownFile
+from dragoman.gateway.config import Config, load_config
 from dragoman.gateway.context import RequestContext, Services
 from dragoman.gateway.delivery import generate
 from dragoman.gateway.explain import RefusalLog
-from dragoman.gateway.large import LargeRequest, matched_by_worker
+from dragoman.gateway.large import LargeRequest, match_in_worker
 from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.limits import LONGEST_MODEL, Account, check_text, is_large, too_long_model
-from dragoman.gateway.metrics import GaugeSnapshot, Meters, exposition
+from dragoman.gateway.limits import MAX_MODEL_LENGTH, MemoryAccount, check_text, is_large, model_too_long
+from dragoman.gateway.metrics import GaugeSnapshot, Metrics, render_metrics
 from dragoman.gateway.operations import serve
-from dragoman.gateway.policy import Patience
-from dragoman.gateway.redaction import Known, Redactor
-from dragoman.gateway.routing import BUG, ENDING, Matched, Router, Unreadable, refusal_of
-from dragoman.gateway.secrets import gateway_key, places
+from dragoman.gateway.policy import RetrySettings
+from dragoman.gateway.redaction import KnownAddress, Redactor
+from dragoman.gateway.routing import BUG, ENDING, MatchedRequest, Router, UnreadableRequest, error_response
+from dragoman.gateway.secrets import app_folders, gateway_key
 from dragoman.gateway.worker_process import WorkerProcess
 from dragoman.http.client.client import HttpClient, PoolLimits
 from dragoman.http.exchange import ClientDisconnected, Exchange
@@ -57,11 +57,11 @@ _UNREAD = frozenset({408, 413})  # the body was not read to its end, so nothing 
 
 def asgi(config: Config | None = None) -> Gateway:
     """The application for somebody's own server: of this configuration, or of the one this environment has."""
-    return Gateway(config or load(None, os.environ))
+    return Gateway(config or load_config(None, os.environ))
 
 
 def _key(config: Config) -> str:
-    return gateway_key(config.server.key, places(os.environ).key_file).reveal()
+    return gateway_key(config.server.key, app_folders(os.environ).key_file).reveal()
 
 
 def _learn(config: Config) -> None:
@@ -82,10 +82,10 @@ class Gateway:
         key: str | None = None,
         state: Path | None = None,
         journal: AccessLog | None = None,
-        patience: Patience | None = None,
+        patience: RetrySettings | None = None,
         dialects: Sequence[Dialect] | None = None,
     ) -> None:
-        ours = places(os.environ)
+        ours = app_folders(os.environ)
         self.key = key or _key(config)
         self._key_is_given = key is not None
         self.started_at = time.time()
@@ -99,17 +99,17 @@ class Gateway:
         refusals = RefusalLog((state or ours.state) / "refusals", enabled=config.explain)
         dialects = dialects or [registry.get(name) for name in registry.names()]
         self.worker = WorkerProcess(dialects)
-        self._services = Services(self.log, Meters(), refusals, patience or Patience(), worker=self.worker)
-        self.breaker = Breaker(words=self.redactor.message)
+        self._services = Services(self.log, Metrics(), refusals, patience or RetrySettings(), worker=self.worker)
+        self.breaker = CircuitBreaker(words=self.redactor.message)
         self._cooldowns = CooldownFile(state or ours.state, self.breaker)
         self._admission = Admission(config.server, self.key)
-        self.load = self._admission.load
+        self.memory_budget = self._admission.memory_budget
         self._router = Router(dialects)
         self._config = config
         self._client: HttpClient | None = None
-        self.fleet: Fleet | None = None
+        self.upstreams: Upstreams | None = None
         self._starting = asyncio.Lock()
-        self._live: set[Exchange[Account]] = set()
+        self._live: set[Exchange[MemoryAccount]] = set()
         self._ids, self._count = secrets.token_hex(6), itertools.count()  # of requests; those of workers differ
         self._beside: set[asyncio.Task[None]] = set()
 
@@ -117,23 +117,23 @@ class Gateway:
 
     async def start(self) -> None:
         async with self._starting:
-            if self.fleet is None:
+            if self.upstreams is None:
                 self._client = HttpClient(caps=_CAPS)
                 _learn(self._config)
                 self._cooldowns.load()
-                fleet = Fleet(self._config, self._client, self.breaker)
+                fleet = Upstreams(self._config, self._client, self.breaker)
                 await fleet.start()
-                self.fleet = fleet
+                self.upstreams = fleet
 
     async def stop(self) -> None:
         self.draining = True
-        fleet, client = self.fleet, self._client
-        self.fleet = self._client = None
+        fleet, client = self.upstreams, self._client
+        self.upstreams = self._client = None
         for task in self._beside:
             task.cancel()
         if fleet is not None:
-            await fleet.settle()
-        await self._services.explaining.close()
+            await fleet.close_credentials()
+        await self._services.report_queue.close()
         self.worker.close()
         if client is not None:
             await client.aclose()
@@ -148,23 +148,23 @@ class Gateway:
         await self.start()
         assert self._client is not None
         _learn(config)
-        fleet = Fleet(config, self._client, self.breaker)
+        fleet = Upstreams(config, self._client, self.breaker)
         await fleet.start()
-        old, self.fleet, self._config = self.fleet, fleet, config
+        old, self.upstreams, self._config = self.upstreams, fleet, config
         self.key = key
         self._admission.configure(config.server, key)
         self._services.refusals.enabled = config.explain
         self.generation, self.reload_refused = self.generation + 1, ""
         self.log.event("info", "reloaded", generation=self.generation, upstreams=len(config.upstreams))
         if old is not None:
-            self.later(old.retire())
+            self.run_in_background(old.retire())
 
     def cut(self) -> None:
         """End what still runs, each stream with its dialect's error."""
         for exchange in list(self._live):
             exchange.cut()
 
-    def later(self, work: Coroutine[object, object, None]) -> None:
+    def run_in_background(self, work: Coroutine[object, object, None]) -> None:
         """Do it beside the requests."""
         task = asyncio.get_running_loop().create_task(work)
         self._beside.add(task)
@@ -175,20 +175,20 @@ class Gateway:
         return len(self._live)
 
     def metrics(self) -> bytes:
-        log, backends = self.log, self.fleet.backends if self.fleet else ()
+        log, backends = self.log, self.upstreams.backends if self.upstreams else ()
         now = GaugeSnapshot(
             len(self._live),
-            self.load.bytes,
+            self.memory_budget.bytes,
             {"dropped": log.dropped, "capped": log.suppressed},
-            list(self.breaker.left()),
+            list(self.breaker.cooldowns_left()),
             {(backend.name, name): seconds for backend in backends for name, seconds in backend.expiries()},
         )
-        shown = exposition(self._services.meters, now).decode()
+        shown = render_metrics(self._services.metrics, now).decode()
         return self.redactor.text(shown).encode()  # a label may be a client's text
 
     def status(self) -> dict[str, Json]:
         """All that a person asks first: up since when, what runs, how the upstreams are."""
-        backends = self.fleet.backends if self.fleet else ()
+        backends = self.upstreams.backends if self.upstreams else ()
         return {
             "version": __version__,
             "pid": os.getpid(),
@@ -200,7 +200,7 @@ class Gateway:
             "generation": self.generation,
             "reload_refused": self.reload_refused or None,
             "explain": self._services.refusals.enabled,
-            "in_flight_bytes": self.load.bytes,
+            "in_flight_bytes": self.memory_budget.bytes,
             "dropped_log_lines": self.log.dropped,
             "suppressed_log_lines": self.log.suppressed,
             "upstreams": [self.redactor.tree(backend.describe()) for backend in backends],
@@ -212,7 +212,7 @@ class Gateway:
 
     def clear(self, upstream: str) -> dict[str, Json]:
         """Let everybody be asked again, or one upstream: how many that were, or what is wrong with that."""
-        known = [backend.name for backend in self.fleet.backends] if self.fleet else []
+        known = [backend.name for backend in self.upstreams.backends] if self.upstreams else []
         if upstream and upstream not in known:
             return {"problem": f"there is no upstream {upstream!r}; known: {', '.join(known)}"}
         cleared = self.breaker.clear(upstream)
@@ -221,18 +221,20 @@ class Gateway:
 
     @property
     def _ready(self) -> bool:
-        return self.fleet is not None and bool(self.fleet.backends) and not self.draining
+        return self.upstreams is not None and bool(self.upstreams.backends) and not self.draining
 
     def _secrets(self) -> Iterable[str]:
         """All that is known by now and may be written nowhere."""
         yield self.key
         yield from (found for secret in self._config.secrets() if (found := secret.revealed))
-        for backend in self.fleet.backends if self.fleet else ():
+        for backend in self.upstreams.backends if self.upstreams else ():
             yield from backend.secrets()
 
-    def _addresses(self) -> Iterable[Known]:
+    def _addresses(self) -> Iterable[KnownAddress]:
         """Where the upstreams are, which no client may learn."""
-        return (known for backend in (self.fleet.backends if self.fleet else ()) for known in backend.addresses())
+        return (
+            known for backend in (self.upstreams.backends if self.upstreams else ()) for known in backend.addresses()
+        )
 
     # --- ASGI
 
@@ -241,14 +243,14 @@ class Gateway:
             case "http":
                 exchange = AsgiExchange.of(scope, receive, send)
                 try:
-                    await self.answer(exchange)
+                    await self.handle(exchange)
                 finally:
                     await exchange.close()
             case "lifespan":
                 await self._lifespan(receive, send)
             case _:
                 request = HttpRequest("GET", scope["path"])
-                refusal = refusal_of(self._router.speaker(request), upgrade_refusal(request, scope["type"]))
+                refusal = error_response(self._router.error_dialect(request), upgrade_refusal(request, scope["type"]))
                 await refuse_websocket(scope, send, refusal)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
@@ -268,7 +270,7 @@ class Gateway:
 
     # --- requests
 
-    async def answer(self, exchange: Exchange[Account]) -> None:
+    async def handle(self, exchange: Exchange[MemoryAccount]) -> None:
         """Serve one request to its end: admission, routing, attempts, delivery."""
         method, path = exchange.request.method, exchange.request.path  # no more of it: a stream may last
         exchange.last = exchange.last or self.draining
@@ -285,13 +287,13 @@ class Gateway:
             if matched is None:
                 self._refuse_unmatched(exchange, record)
                 return
-            if self.fleet is None:
+            if self.upstreams is None:
                 await self.start()
-            fleet, call, account = self.fleet, matched.call, exchange.account
+            fleet, call, account = self.upstreams, matched.call, exchange.account
             assert fleet is not None and account is not None  # it was let in
             record.dialect, record.operation = matched.dialect.name, call.operation
-            if len(call.model) > LONGEST_MODEL:
-                raise too_long_model(call.model)
+            if len(call.model) > MAX_MODEL_LENGTH:
+                raise model_too_long(call.model)
             record.model = call.model
             if call.body is not None:
                 call = structs.replace(call, body=None)  # a stream may last, and the tree is large
@@ -308,17 +310,17 @@ class Gateway:
             if exchange.account is not None:
                 exchange.account.leave()
             record.total = time.monotonic() - record.began
-            if record.afterwards is not None:
-                record.afterwards()
-            self._services.meters.request(record)
+            if record.on_finished is not None:
+                record.on_finished()
+            self._services.metrics.request(record)
             self.log.request(record)
 
-    def _refuse_unmatched(self, exchange: Exchange[Account], record: Record) -> None:
+    def _refuse_unmatched(self, exchange: Exchange[MemoryAccount], record: Record) -> None:
         fault, allowed = self._router.unmatched(exchange.request)
         record.outcome = "refused"
         self._refuse(exchange, record, None, fault, (("allow", allowed),) if allowed else ())
 
-    def _refuse_error(self, exchange: Exchange[Account], record: Record, error: BaseException) -> bool:
+    def _refuse_error(self, exchange: Exchange[MemoryAccount], record: Record, error: BaseException) -> bool:
         """Answer with what went wrong, if the client is there; False for what must be raised further."""
         match error:
             case ClientDisconnected():
@@ -329,7 +331,7 @@ class Gateway:
                 record.outcome = "gone" if exchange.is_disconnected else "cut"
                 if not exchange.is_disconnected:
                     self._refuse(exchange, record, None, ENDING)
-            case Unreadable():
+            case UnreadableRequest():
                 record.outcome = "refused"
                 self._refuse(exchange, record, error.dialect, error.error.fault)
             case DragomanError():
@@ -338,7 +340,7 @@ class Gateway:
                 if not isinstance(error, ClientFault):
                     record.error = record.error or fault.message  # with addresses, which the client is not told
                     fault = self.redactor.upstream_fault(fault)
-                self._refuse(exchange, record, self._router.named(record.dialect), fault)
+                self._refuse(exchange, record, self._router.find_dialect(record.dialect), fault)
             case Exception():  # the last line: no client is left without an answer
                 record.outcome, record.error = "bug", f"{type(error).__name__}: {error}"
                 self.log.bug(exchange.id, error)
@@ -347,25 +349,25 @@ class Gateway:
                 return False
         return True
 
-    async def _probe(self, exchange: Exchange[Account]) -> None:
+    async def _probe(self, exchange: Exchange[MemoryAccount]) -> None:
         if exchange.request.path == "/healthz":
             exchange.whole(200, _TEXT, b"ok\n")
             return
-        if self.fleet is None and not self.draining:
+        if self.upstreams is None and not self.draining:
             await self.start()
         state = b"draining\n" if self.draining else b"ready\n" if self._ready else b"no upstream\n"
         exchange.whole(200 if self._ready else 503, _TEXT, state)
 
-    async def _matched(self, exchange: Exchange[Account], request: HttpRequest) -> Matched | None:
+    async def _matched(self, exchange: Exchange[MemoryAccount], request: HttpRequest) -> MatchedRequest | None:
         """The call that a request is, in a dialect. Raises ClientFault, Unreadable."""
         server = self._config.server
         if is_large(request.body, server.offload):
             large = LargeRequest(self.worker, exchange, server)
-            return await matched_by_worker(large, self._router) or self._one_model(request)
+            return await match_in_worker(large, self._router) or self._one_model(request)
         check_text(request.body, server.limits)
         return self._router.match(request) or self._one_model(request)
 
-    def _one_model(self, request: HttpRequest) -> Matched | None:
+    def _one_model(self, request: HttpRequest) -> MatchedRequest | None:
         """`GET /v1/models/ID`, which not every family's binding has."""
         if request.method != "GET" or not request.path.startswith(_ONE_MODEL):
             return None
@@ -375,15 +377,20 @@ class Gateway:
         return matched and structs.replace(matched, call=ApiRequest("models", wanted, False, None))
 
     def _refuse(
-        self, exchange: Exchange[Account], record: Record, dialect: Dialect | None, fault: Fault, headers: Headers = ()
+        self,
+        exchange: Exchange[MemoryAccount],
+        record: Record,
+        dialect: Dialect | None,
+        fault: Fault,
+        headers: Headers = (),
     ) -> None:
         """Say no in the client's own words. One that has begun to read an answer was told by whoever wrote it."""
         record.error = record.error or fault.message
         if exchange.is_started:
             return
         fault = self.redactor.fault(fault)  # an upstream's words may quote the key it was given
-        dialect = dialect or self._router.speaker(exchange.request)
-        response = refusal_of(dialect, fault)
+        dialect = dialect or self._router.error_dialect(exchange.request)
+        response = error_response(dialect, fault)
         record.dialect, record.status = record.dialect or dialect.name, response.status
         exchange.last = exchange.last or fault.status in _UNREAD
         exchange.whole(response.status, (*response.headers, *headers), response.body)

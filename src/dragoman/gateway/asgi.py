@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from msgspec import field
 
 from dragoman.errors import ClientFault, Fault
-from dragoman.gateway.limits import Account
+from dragoman.gateway.limits import MemoryAccount
 from dragoman.http.addresses import normalize_address
 from dragoman.http.exchange import (
     DEFAULT_BODY_TIMEOUT,
@@ -41,7 +41,7 @@ _LAST_LOOK = 0.25  # seconds: after a slow turn of the loop, what has come is re
 _FAREWELL = 1.0  # seconds to write the last words when the server ends
 
 
-class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
+class AsgiExchange(Exchange[MemoryAccount], kw_only=True, eq=False):
     receive: Receive
     send: Send
     stall: float  # seconds that the client may read nothing

@@ -1,6 +1,6 @@
 """Upstreams at work: connections, credentials, how much they are asked at once, and how they have been doing.
 
-A `Fleet` belongs to one configuration; a reload makes another, and the old one ends when its last request has.
+A `Upstreams` belongs to one configuration; a reload makes another, and the old one ends when its last request has.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from msgspec import structs
 
 from dragoman._version import __version__
 from dragoman.errors import OF_THE_REQUEST, DragomanError, Fault, TooLarge
-from dragoman.gateway.breaker import Breaker, Ticket
+from dragoman.gateway.breaker import CircuitBreaker, Permit
 from dragoman.gateway.config import Config
 from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.policy import Budget, Redirected, Refused, with_reset
+from dragoman.gateway.policy import Redirected, Refused, RetryBudget, with_reset
 from dragoman.gateway.preparing import Bounds, PlanCache
-from dragoman.gateway.redaction import Known, cut
-from dragoman.gateway.routing import fits
-from dragoman.gateway.secrets import Secret, plain
+from dragoman.gateway.redaction import KnownAddress, truncate_text
+from dragoman.gateway.routing import matches_pattern
+from dragoman.gateway.secrets import ConfiguredSecret, plain_value
 from dragoman.gateway.upstreams import Login, Upstream
-from dragoman.gateway.upstreams import Timeouts as Seconds
+from dragoman.gateway.upstreams import TimeoutSettings as Seconds
 from dragoman.http.client.client import ClientResponse, ConnectionSlots, HttpClient, HttpTimeouts, TlsSettings
 from dragoman.model.conversation import Conversation
 from dragoman.upstream import credentials
@@ -40,16 +40,16 @@ from dragoman.wire.jsonio import Json
 def credentials_of(upstream: Upstream, base_url: str, fetch: Fetch) -> Sequence[Credential]:
     """All that may sign for this upstream; one that signs nothing if it has none."""
     if upstream.kind == "simulator":
-        return (ConfiguredKey("simulated", plain("simulated"), "authorization"),)  # a simulator wants any key
+        return (ConfiguredKey("simulated", plain_value("simulated"), "authorization"),)  # a simulator wants any key
     keys = [_key(upstream, index, key, base_url, fetch) for index, key in enumerate(upstream.keys)]
     logins = [
         _Later(f"{login.source}:{login.detail}".rstrip(":"), partial(_login, login, upstream.region, base_url, fetch))
         for login in upstream.logins
     ]
-    return [*keys, *logins] or (ConfiguredKey("none", plain(""), "authorization"),)
+    return [*keys, *logins] or (ConfiguredKey("none", plain_value(""), "authorization"),)
 
 
-def _key(upstream: Upstream, index: int, key: Secret, base_url: str, fetch: Fetch) -> Credential:
+def _key(upstream: Upstream, index: int, key: ConfiguredSecret, base_url: str, fetch: Fetch) -> Credential:
     name = f"key {index + 1}" if len(upstream.keys) > 1 else "key"
     if upstream.dialect.codec.family == "kiro":
         return _Later(name, partial(_kiro_key, key, base_url, fetch))
@@ -64,7 +64,7 @@ class ConfiguredKey:
 
     expires_at: float | None = None
 
-    def __init__(self, name: str, key: Secret, header: str) -> None:
+    def __init__(self, name: str, key: ConfiguredSecret, header: str) -> None:
         self.name = name
         self._key = key
         self._header = header
@@ -90,7 +90,7 @@ class ConfiguredKey:
         return [credentials.SecretText(found)] if found else []
 
 
-async def _revealed(secret: Secret) -> str:
+async def _revealed(secret: ConfiguredSecret) -> str:
     found = secret.revealed
     if found is not None:
         return found
@@ -131,7 +131,7 @@ class _Later:
         return self._made.secrets() if self._made else []
 
 
-async def _kiro_key(key: Secret, base_url: str, fetch: Fetch, name: str) -> Credential:
+async def _kiro_key(key: ConfiguredSecret, base_url: str, fetch: Fetch, name: str) -> Credential:
     from dragoman.upstream.kiro.credential import KiroCredential  # noqa: PLC0415  only who uses it waits for it
     from dragoman.upstream.kiro.stores import ApiKeyStore  # noqa: PLC0415
 
@@ -163,12 +163,12 @@ _REFRESH_SECONDS = 15.0  # for a sign-in service to answer
 class Backend:
     """One upstream."""
 
-    def __init__(self, upstream: Upstream, base_url: str, client: HttpClient, breaker: Breaker) -> None:
+    def __init__(self, upstream: Upstream, base_url: str, client: HttpClient, breaker: CircuitBreaker) -> None:
         self.upstream = upstream
         self.name, self.dialect = upstream.name, upstream.dialect
         limits = upstream.limits
-        self.gate = ConnectionSlots(upstream.name, limits.concurrency, limits.queue, limits.queue_wait, 529)
-        self.budget = Budget()  # of retries: those of another upstream are not counted here
+        self.slots = ConnectionSlots(upstream.name, limits.concurrency, limits.queue, limits.queue_wait, 529)
+        self.budget = RetryBudget()  # of retries: those of another upstream are not counted here
         self.plans = PlanCache()
         self.failures = 0  # in a row
         self.last_error = ""
@@ -192,19 +192,19 @@ class Backend:
         else:
             turn = next(self._turn) % len(self.all_credentials)
             ranked = [*self.all_credentials[turn:], *self.all_credentials[:turn]]
-        return sorted(ranked, key=lambda each: self.breaker.ready(self.name, each.name, model))
+        return sorted(ranked, key=lambda each: self.breaker.seconds_until_ready(self.name, each.name, model))
 
     def credential(self, name: str) -> Credential | None:
         return next((each for each in self.all_credentials if each.name == name), None)
 
-    async def settle(self) -> None:
+    async def close_credentials(self) -> None:
         for credential in self.all_credentials:
             if isinstance(credential, ClosableCredential):
                 await credential.aclose()
 
-    def rests(self, credential: Credential, model: str) -> bool:
+    def is_cooling_down(self, credential: Credential, model: str) -> bool:
         """Whether nobody shall ask now for what is not worth a probe."""
-        return self.upstream.limits.breaker and self.breaker.ready(self.name, credential.name, model) > 0
+        return self.upstream.limits.breaker and self.breaker.seconds_until_ready(self.name, credential.name, model) > 0
 
     async def open(
         self, request: HttpRequest, credential: Credential, sent: Conversation | None = None
@@ -215,7 +215,7 @@ class Backend:
         and what the network does.
         """
         timeouts, patterns = self._timeouts, self.upstream.long_thinking
-        if patterns and sent is not None and any(fits(each, sent.model) for each in patterns):
+        if patterns and sent is not None and any(matches_pattern(each, sent.model) for each in patterns):
             timeouts = self._long_timeouts
         once, pool = sent is not None and sent.is_job, f"{self.name} {credential.name}"
         proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
@@ -244,18 +244,18 @@ class Backend:
             body = b""
         return HttpResponse(reply.status, reply.headers, body)
 
-    def went_wrong(self, ticket: Ticket, error: DragomanError) -> None:
+    def record_failure(self, ticket: Permit, error: DragomanError) -> None:
         fault = error.fault
         ticket.failed(error)
         if fault.kind not in OF_THE_REQUEST:
             self.failures += 1
-        self.last_error, self.last_error_at = cut(fault.message), time.time()
+        self.last_error, self.last_error_at = truncate_text(fault.message), time.time()
 
     @property
     def health(self) -> str:
         if self.failures >= 3:
             return "failing"
-        if all(self.breaker.rests(self.name, each.name) for each in self.all_credentials):
+        if all(self.breaker.is_cooling_down(self.name, each.name) for each in self.all_credentials):
             return "cooling"
         return "ok" if self.last_ok_at else "unused"
 
@@ -271,8 +271,8 @@ class Backend:
             "kind": self.upstream.kind,
             "base_url": self.base_url,
             "health": self.health,
-            "active": self.gate.active,
-            "waiting": self.gate.waiting,
+            "active": self.slots.active,
+            "waiting": self.slots.waiting,
             "failures": self.failures,
             "last_ok_at": self.last_ok_at,
             "last_error": self.last_error,
@@ -281,7 +281,7 @@ class Backend:
             "credentials": [each.describe() for each in self.all_credentials],
         }
 
-    def addresses(self) -> Iterator[Known]:
+    def addresses(self) -> Iterator[KnownAddress]:
         """Where it, its proxy and its sign-in services are, with the words that clients get instead."""
         yield self.base_url, f"the upstream {self.name}"
         if self.upstream.proxy:
@@ -324,13 +324,13 @@ def _timeouts(told: Seconds) -> tuple[HttpTimeouts, HttpTimeouts]:
     return usual, structs.replace(usual, idle=told.long_idle, silent=max(told.silent, told.long_idle))
 
 
-class Fleet:
+class Upstreams:
     """All upstreams of one configuration."""
 
-    def __init__(self, config: Config, client: HttpClient, breaker: Breaker | None = None) -> None:
+    def __init__(self, config: Config, client: HttpClient, breaker: CircuitBreaker | None = None) -> None:
         self.config, self.bounds = config, Bounds.of(config.server)
         self._client = client
-        self.breaker = breaker or Breaker()
+        self.breaker = breaker or CircuitBreaker()
         self.by_name: dict[str, Backend] = {}
         self._embedded = AsyncExitStack()
         self._users = 0
@@ -371,11 +371,11 @@ class Fleet:
             await self._idle.wait()
         await self.aclose()
 
-    async def settle(self) -> None:
+    async def close_credentials(self) -> None:
         """See logins that are being renewed to the end of it; while this lasts there must be connections."""
         for backend in self.backends:
-            await backend.settle()
+            await backend.close_credentials()
 
     async def aclose(self) -> None:
-        await self.settle()
+        await self.close_credentials()
         await self._embedded.aclose()

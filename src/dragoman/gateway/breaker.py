@@ -3,7 +3,8 @@
     asked ──5 failures in a row, or more than half of 20 within 30 s──> open ──a probe after 5, 10 … 120 s──> asked
       └──rate limit, quota, refused credential──> cooling ──its time is over, or a probe went well──> asked
 
-Both are a `Rest` of a scope: an upstream, one of its credentials, and a family of models or all of them. A time that an
+Both are a `Cooldown` of a scope: an upstream, one of its credentials, and a family of models or all of them. A time
+that an
 upstream names is a hint: while it lasts, one request in five minutes goes through, and one that goes well ends it.
 """
 
@@ -28,14 +29,14 @@ from dragoman.gateway.secrets import make_private_folder, read_private, write_pr
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-MOST_SCOPES = 512  # a client names any model it likes: more are not remembered
+MAX_SCOPES = 512  # a client names any model it likes: more are not remembered
 _LONGEST_WHY = 300
 _EARLY = 0.01  # seconds: timers ring a little early, and whoever waited as long as he was told has waited enough
 # A model and its dated versions are one family: providers limit them together.
 _VERSION = re.compile(r"(?:[-@]\d{8}|-\d{4}-\d\d-\d\d|-latest)?(?:-v\d+)?(?::\d+)?(?:\[\w+\])?\Z")
 
 
-class Tolerance(Struct, frozen=True):
+class BreakerSettings(Struct, frozen=True):
     """The numbers. Times are seconds."""
 
     failures: int = 5  # in a row
@@ -48,7 +49,7 @@ class Tolerance(Struct, frozen=True):
     longest: float = 24 * 3600.0
 
 
-class Scope(NamedTuple):
+class CooldownScope(NamedTuple):
     """What rests. Without a family: all models of that credential."""
 
     upstream: str
@@ -81,7 +82,7 @@ _LASTING: dict[str, tuple[Kind, int]] = {
 }
 
 
-class Resting(ConnectFailed):
+class CooldownActive(ConnectFailed):
     """The upstream was not asked, because of how it answered before. `cause` is the kind of that fault.
 
     `hinted`: it asked for a pause, which a request without another target may wait for.
@@ -91,11 +92,11 @@ class Resting(ConnectFailed):
         kind, status = _LASTING.get(cause, ("overloaded", 503))
         wait = None if kind in ("auth", "permission") else ready
         super().__init__(message, fault=Fault(kind, message, status, retry_after=wait))
-        self.ready = ready
-        self.hinted = hinted
+        self.seconds_left = ready
+        self.is_hinted = hinted
 
 
-class Kept(Struct, frozen=True):
+class SavedCooldown(Struct, frozen=True):
     """A cooldown as it outlives the process. Times are those of the wall."""
 
     upstream: str
@@ -107,12 +108,12 @@ class Kept(Struct, frozen=True):
     until: float
 
 
-class Rest:
+class Cooldown:
     """One pause. `until` is infinite for a breaker: only a probe ends it."""
 
     __slots__ = ("kind", "probe_at", "probing", "scope", "since", "until", "wait", "why")
 
-    def __init__(self, scope: Scope, kind: str, why: str, since: float) -> None:
+    def __init__(self, scope: CooldownScope, kind: str, why: str, since: float) -> None:
         self.scope, self.kind, self.why, self.since = scope, kind, why, since
         self.until = self.probe_at = math.inf
         self.wait = 0.0
@@ -133,7 +134,7 @@ class Rest:
         return now >= self.until - _EARLY
 
 
-class Recent:
+class WindowCounter:
     """How often each of two things happened within a window, counted by steps of time: there may be very many."""
 
     __slots__ = ("_step", "_steps", "_window", "counts")
@@ -160,39 +161,39 @@ class Recent:
             self.counts = [self.counts[0] - gone[0], self.counts[1] - gone[1]]
 
 
-_OK, _FAILED = 0, 1  # kinds of `Recent`
+_OK, _FAILED = 0, 1  # kinds of `WindowCounter`
 
 
 class _Counts(Struct):
     """How a scope has been doing."""
 
-    recent: Recent
+    recent: WindowCounter
     row: int = 0  # failures in a row
 
-    def too_bad(self, tolerance: Tolerance) -> bool:
+    def too_bad(self, tolerance: BreakerSettings) -> bool:
         well, badly = self.recent.counts
         often = well + badly >= tolerance.least and badly > tolerance.share * (well + badly)
         return often or self.row >= tolerance.failures
 
 
-class Ticket(Struct):
+class Permit(Struct):
     """One attempt. Say how it went, then `close`; a probe that ended without a verdict makes room for another."""
 
-    breaker: Breaker | None
-    scope: Scope
+    breaker: CircuitBreaker | None
+    scope: CooldownScope
     since: float
-    probes: tuple[Rest, ...]
+    probes: tuple[Cooldown, ...]
 
     def accepted(self) -> None:
         """The upstream has begun to answer: a rest that began before this attempt ends."""
         if self.breaker is not None:
-            self.breaker.wake(self.scope, self.since)
+            self.breaker.end_cooldowns(self.scope, self.since)
 
     def succeeded(self) -> None:
         if (breaker := self.breaker) is None:
             return
-        if breaker.resting:
-            breaker.wake(self.scope, self.since)
+        if breaker.cooldowns:
+            breaker.end_cooldowns(self.scope, self.since)
         counts = breaker.counts.get(self.scope) or breaker.count(self.scope)
         counts.row = 0
         counts.recent.add(breaker.clock(), _OK)
@@ -207,56 +208,58 @@ class Ticket(Struct):
         self.probes = ()
 
 
-class Breaker:
+class CircuitBreaker:
     """All rests of one process. `changed` is called when a cooldown that outlives it began or ended."""
 
     def __init__(
         self,
-        tolerance: Tolerance | None = None,
+        tolerance: BreakerSettings | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         words: Callable[[str], str] = str,
     ) -> None:
-        self.tolerance = tolerance or Tolerance()
+        self.tolerance = tolerance or BreakerSettings()
         self.changed: Callable[[], None] = lambda: None
         self.clock, self._wall, self._words = clock, wall, words
-        self.resting: dict[Scope, Rest] = {}
-        self.counts: dict[Scope, _Counts] = {}
+        self.cooldowns: dict[CooldownScope, Cooldown] = {}
+        self.counts: dict[CooldownScope, _Counts] = {}
 
     # --- asking
 
-    def enter(self, upstream: str, credential: str, model: str, *, guarded: bool = True) -> Ticket:
+    def enter(self, upstream: str, credential: str, model: str, *, guarded: bool = True) -> Permit:
         """Leave to ask. Raises Resting."""
-        scope = Scope(upstream, credential, family(model))
+        scope = CooldownScope(upstream, credential, family(model))
         if not guarded:
-            return Ticket(None, scope, 0.0, ())
+            return Permit(None, scope, 0.0, ())
         now = self.clock()
-        rests = self._of(scope, now) if self.resting else ()
+        rests = self._of(scope, now) if self.cooldowns else ()
         if not rests:
-            return Ticket(self, scope, now, ())
+            return Permit(self, scope, now, ())
         longest = max(rests, key=lambda rest: rest.ready(now))
         if ready := longest.ready(now):
             hinted = longest.cooling and longest.kind in _MENDED_BY_WAITING
-            raise Resting(self._sentence(longest, ready), ready, hinted=hinted, cause=longest.kind)
+            raise CooldownActive(self._sentence(longest, ready), ready, hinted=hinted, cause=longest.kind)
         for rest in rests:
             rest.probing = True
-        return Ticket(self, scope, now, rests)
+        return Permit(self, scope, now, rests)
 
-    def ready(self, upstream: str, credential: str, model: str) -> float:
+    def seconds_until_ready(self, upstream: str, credential: str, model: str) -> float:
         """Seconds until this may be asked; 0 if it may now."""
-        if not self.resting:
+        if not self.cooldowns:
             return 0.0
         now = self.clock()
-        return max((rest.ready(now) for rest in self._of(Scope(upstream, credential, family(model)), now)), default=0.0)
+        return max(
+            (rest.ready(now) for rest in self._of(CooldownScope(upstream, credential, family(model)), now)), default=0.0
+        )
 
-    def _of(self, scope: Scope, now: float) -> tuple[Rest, ...]:
+    def _of(self, scope: CooldownScope, now: float) -> tuple[Cooldown, ...]:
         """The rests that stand before a scope; those that are over are forgotten."""
         found = []
         for each in (scope, scope._replace(family="")):
-            rest = self.resting.get(each)
+            rest = self.cooldowns.get(each)
             if rest is not None and rest.over(now):
-                del self.resting[each]
+                del self.cooldowns[each]
                 self.changed()
             elif rest is not None:
                 found.append(rest)
@@ -264,16 +267,16 @@ class Breaker:
 
     # --- how it went
 
-    def wake(self, scope: Scope, since: float) -> None:
+    def end_cooldowns(self, scope: CooldownScope, since: float) -> None:
         """Somebody was answered who asked after the rest had begun: it ends."""
         for each in (scope, scope._replace(family="")):
-            rest = self.resting.get(each)
+            rest = self.cooldowns.get(each)
             if rest is not None and rest.since < since:
-                del self.resting[each]
+                del self.cooldowns[each]
                 if rest.cooling:
                     self.changed()
 
-    def note_failure(self, scope: Scope, since: float, error: DragomanError) -> None:
+    def note_failure(self, scope: CooldownScope, since: float, error: DragomanError) -> None:
         fault = error.fault
         if fault.kind in OF_THE_REQUEST:
             return
@@ -293,14 +296,14 @@ class Breaker:
             rest.wait = self.tolerance.first_probe
             rest.probe_at = now + rest.wait
 
-    def _cool(self, scope: Scope, fault: Fault, seconds: float) -> None:
+    def _cool(self, scope: CooldownScope, fault: Fault, seconds: float) -> None:
         now = self.clock()
         rest = self._resting(scope, fault, now)
         rest.until = now + min(seconds, self.tolerance.longest)
         rest.probe_at = min(rest.until, now + self.tolerance.cooling_probe)
         self.changed()
 
-    def _probe_failed(self, rests: tuple[Rest, ...], since: float, fault: Fault, now: float) -> None:
+    def _probe_failed(self, rests: tuple[Cooldown, ...], since: float, fault: Fault, now: float) -> None:
         tolerance = self.tolerance
         for rest in rests:
             if since <= rest.since:
@@ -312,30 +315,30 @@ class Breaker:
                 rest.wait = min(rest.wait * 2, tolerance.last_probe)
                 rest.probe_at = now + rest.wait
 
-    def _resting(self, scope: Scope, fault: Fault, now: float) -> Rest:
+    def _resting(self, scope: CooldownScope, fault: Fault, now: float) -> Cooldown:
         why = self._words(" ".join(fault.message.split()))[:_LONGEST_WHY]  # cut last: half a secret has no shape
-        rest = self.resting.get(scope)
+        rest = self.cooldowns.get(scope)
         if rest is None:
-            if len(self.resting) >= MOST_SCOPES:
-                del self.resting[min(self.resting.values(), key=lambda each: each.probe_at).scope]
-            rest = self.resting[scope] = Rest(scope, fault.kind, why, now)
+            if len(self.cooldowns) >= MAX_SCOPES:
+                del self.cooldowns[min(self.cooldowns.values(), key=lambda each: each.probe_at).scope]
+            rest = self.cooldowns[scope] = Cooldown(scope, fault.kind, why, now)
         rest.kind, rest.why, rest.since = fault.kind, why, now
         return rest
 
-    def count(self, scope: Scope) -> _Counts:
+    def count(self, scope: CooldownScope) -> _Counts:
         """Begin to count how a scope is doing."""
-        if len(self.counts) >= MOST_SCOPES:
+        if len(self.counts) >= MAX_SCOPES:
             del self.counts[next(iter(self.counts))]
-        found = self.counts[scope] = _Counts(Recent(self.tolerance.window, 1.0))
+        found = self.counts[scope] = _Counts(WindowCounter(self.tolerance.window, 1.0))
         return found
 
     # --- for people
 
     def clear(self, upstream: str = "") -> int:
         """Forget every rest, or those of one upstream, and what was counted; tells how many rested."""
-        gone = [scope for scope in self.resting if upstream in ("", scope.upstream)]
+        gone = [scope for scope in self.cooldowns if upstream in ("", scope.upstream)]
         for scope in gone:
-            del self.resting[scope]
+            del self.cooldowns[scope]
         for scope in [scope for scope in self.counts if upstream in ("", scope.upstream)]:
             del self.counts[scope]
         self.changed()
@@ -355,26 +358,26 @@ class Breaker:
                 "until": rest.until + offset if rest.cooling else None,
                 "next_try": rest.probe_at + offset,
             }
-            for rest in self.resting.values()
+            for rest in self.cooldowns.values()
             if upstream in ("", rest.scope.upstream) and not rest.over(now)
         ]
 
-    def left(self) -> Iterator[tuple[str, str, str, str, float]]:
+    def cooldowns_left(self) -> Iterator[tuple[str, str, str, str, float]]:
         """Every rest: its scope, its state, and seconds until somebody is let through."""
         now = self.clock()
-        for rest in self.resting.values():
+        for rest in self.cooldowns.values():
             state = "cooling" if rest.cooling else "open"
             yield *rest.scope, state, max(rest.probe_at - now, 0.0)
 
-    def rests(self, upstream: str, credential: str) -> bool:
+    def is_cooling_down(self, upstream: str, credential: str) -> bool:
         """Whether anything of this credential rests."""
         now = self.clock()
         return any(
             scope.upstream == upstream and scope.credential == credential and not rest.over(now)
-            for scope, rest in self.resting.items()
+            for scope, rest in self.cooldowns.items()
         )
 
-    def _sentence(self, rest: Rest, ready: float) -> str:
+    def _sentence(self, rest: Cooldown, ready: float) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(self._wall() + ready))
         scope = rest.scope
         whose = f" ({scope.credential}{f', {scope.family}' if scope.family else ''})"
@@ -383,23 +386,23 @@ class Breaker:
 
     # --- across restarts
 
-    def kept(self) -> list[Kept]:
+    def saved_cooldowns(self) -> list[SavedCooldown]:
         """The cooldowns. A breaker is not kept: five seconds tell how an upstream is."""
         offset = self._wall() - self.clock()
         return [
-            Kept(*rest.scope, rest.kind, rest.why, rest.since + offset, rest.until + offset)
-            for rest in self.resting.values()
+            SavedCooldown(*rest.scope, rest.kind, rest.why, rest.since + offset, rest.until + offset)
+            for rest in self.cooldowns.values()
             if rest.cooling
         ]
 
-    def restore(self, kept: Iterable[Kept]) -> None:
+    def restore(self, kept: Iterable[SavedCooldown]) -> None:
         """Take up what another process left; a wall clock that was moved makes none of it last longer than a day."""
         now, wall = self.clock(), self._wall()
         for each in kept:
             left = min(each.until - wall, self.tolerance.longest)
-            if left > 0 and len(self.resting) < MOST_SCOPES:
-                scope = Scope(each.upstream, each.credential, each.family)
-                rest = self.resting[scope] = Rest(scope, each.kind, each.why[:_LONGEST_WHY], now)
+            if left > 0 and len(self.cooldowns) < MAX_SCOPES:
+                scope = CooldownScope(each.upstream, each.credential, each.family)
+                rest = self.cooldowns[scope] = Cooldown(scope, each.kind, each.why[:_LONGEST_WHY], now)
                 rest.until = now + left
                 rest.probe_at = min(rest.until, now + self.tolerance.cooling_probe)
 
@@ -413,24 +416,24 @@ def family(model: str) -> str:
 # --- cooldowns on disk: a private file in the state folder, written whole a moment after the last change
 
 
-FILE = "cooldowns.json"
+COOLDOWN_FILE = "cooldowns.json"
 _SOON = 0.2  # seconds in which changes gather: a write waits for the disk
 
 
 class CooldownFile:
     """Keeps a breaker's cooldowns. A file that cannot be read or written is ignored: the times are hints."""
 
-    def __init__(self, folder: Path, breaker: Breaker) -> None:
-        self._path = folder / FILE
+    def __init__(self, folder: Path, breaker: CircuitBreaker) -> None:
+        self._path = folder / COOLDOWN_FILE
         self._breaker = breaker
-        self._written: Sequence[Kept] = ()
+        self._written: Sequence[SavedCooldown] = ()
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Future[bool] | None = None
 
     def load(self) -> None:
         """Take up what is there, and follow the breaker from now on."""
         try:
-            kept = msgspec.convert(jsonio.decode(read_private(self._path)), list[Kept])
+            kept = msgspec.convert(jsonio.decode(read_private(self._path)), list[SavedCooldown])
         except (OSError, ConfigError, jsonio.JsonError, msgspec.ValidationError):
             kept = []
         self._breaker.restore(kept)
@@ -446,12 +449,12 @@ class CooldownFile:
         if self._writing is not None and not self._writing.done():
             self._soon()  # one writer at a time, so that the last word stays
             return
-        kept = self._breaker.kept()
+        kept = self._breaker.saved_cooldowns()
         if kept != self._written:
             self._written = kept
             self._writing = asyncio.get_running_loop().run_in_executor(None, self._save, kept)
 
-    def _save(self, kept: Sequence[Kept]) -> bool:
+    def _save(self, kept: Sequence[SavedCooldown]) -> bool:
         try:
             make_private_folder(self._path.parent)
             write_private(self._path, jsonio.encode(msgspec.to_builtins(kept)))
@@ -467,6 +470,6 @@ class CooldownFile:
             self._timer = None
         if self._writing is not None:
             await self._writing
-        kept = self._breaker.kept()
+        kept = self._breaker.saved_cooldowns()
         if kept != self._written:
             await asyncio.get_running_loop().run_in_executor(None, self._save, kept)

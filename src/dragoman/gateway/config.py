@@ -1,6 +1,7 @@
 """The configuration: one TOML file, layered defaults < presets < file < environment < flags, validated as a whole.
 
-`load` reads files and gives a `Config`; `assemble` is the same without I/O. What is wrong comes as one ConfigError
+`load_config` reads files and gives a `Config`; `build_config` is the same without I/O. What is wrong comes as one
+ConfigError
 with every problem in it, each with its file and line, or its variable.
 """
 
@@ -17,30 +18,30 @@ from msgspec import NODEFAULT, Meta, Struct, structs
 from dragoman.gateway.layers import (
     DEFAULT,
     ConfigError,
-    Key,
+    KeyPath,
     Leaves,
     Origin,
     Problem,
-    dotted,
-    flat,
+    dotted_key,
+    flatten_tree,
     from_environment,
     from_flags,
     line_numbers,
-    near,
-    nested,
-    stacked,
+    merge_layers,
+    nest_leaves,
+    suggest_name,
 )
-from dragoman.gateway.limits import RequestLimits, levels
+from dragoman.gateway.limits import RequestLimits, tree_levels
 from dragoman.gateway.media_urls import MediaUrls
 from dragoman.gateway.presets import BUILT_IN, PRESETS, preset_of
-from dragoman.gateway.routing import Aim, Routes, Rule
-from dragoman.gateway.schema import Look, fields_of
-from dragoman.gateway.secrets import Places, Secret, Surroundings, expanded, places
+from dragoman.gateway.routing import RouteRule, Routes, RouteTarget
+from dragoman.gateway.schema import ConfigReader, fields_of
+from dragoman.gateway.secrets import AppFolders, ConfiguredSecret, ReferenceContext, app_folders, expand_path
 from dragoman.gateway.upstreams import (
-    Limits,
-    Timeouts,
+    TimeoutSettings,
     Upstream,
-    listed,
+    UpstreamLimits,
+    as_lists,
     read_upstream,
     with_table_files,
 )
@@ -59,7 +60,7 @@ class Server(Struct, frozen=True, kw_only=True):
     port: Annotated[int, _PORT] = 8787
     hosts: tuple[str, ...] = ()  # further names that a Host header may say
     insecure_http: bool = False  # listen beyond loopback without TLS
-    key: Secret | None = None  # None: the minted one
+    key: ConfiguredSecret | None = None  # None: the minted one
     max_body: Annotated[int, Meta(ge=1024)] = 32 * 1024 * 1024
     offload: Annotated[int, Meta(ge=0)] = 1024 * 1024  # bytes above which a worker process reads a request; 0: never
     media_urls: MediaUrls = "web"  # addresses of images and files that upstreams are given to fetch
@@ -94,13 +95,13 @@ class Config(Struct, frozen=True, kw_only=True):
     file: Path | None
     warnings: tuple[str, ...] = ()
 
-    def secrets(self) -> list[Secret]:
+    def secrets(self) -> list[ConfiguredSecret]:
         """Every secret in it, for those who must keep them out of logs."""
         own = [self.server.key] if self.server.key else []
         return [*own, *(secret for upstream in self.upstreams.values() for secret in upstream.secrets())]
 
 
-class Loaded(Struct, frozen=True):
+class LoadedConfig(Struct, frozen=True):
     """A configuration together with the origin of each of its values."""
 
     config: Config
@@ -146,20 +147,22 @@ def find_file(file: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool
     """The file to read, and whether somebody named it: then it must be there."""
     named = file or (Path(environ["DRAGOMAN_CONFIG"]) if environ.get("DRAGOMAN_CONFIG") else None)
     if named is not None:
-        return expanded(str(named), Path.cwd(), places(environ).home), True
-    return places(environ).config_file, False
+        return expand_path(str(named), Path.cwd(), app_folders(environ).home), True
+    return app_folders(environ).config_file, False
 
 
-def load(file: Path | None, environ: Mapping[str, str], *, flags: Mapping[str, Any] | None = None) -> Config:
+def load_config(file: Path | None, environ: Mapping[str, str], *, flags: Mapping[str, Any] | None = None) -> Config:
     """Read the configuration: from this file, else DRAGOMAN_CONFIG, else the XDG place. Raises ConfigError."""
-    return examine(file, environ, flags=flags).config
+    return load_with_origins(file, environ, flags=flags).config
 
 
-def examine(file: Path | None, environ: Mapping[str, str], *, flags: Mapping[str, Any] | None = None) -> Loaded:
+def load_with_origins(
+    file: Path | None, environ: Mapping[str, str], *, flags: Mapping[str, Any] | None = None
+) -> LoadedConfig:
     """Load, keeping the origin of each value. Raises ConfigError."""
     path, must = find_file(file, environ)
     text = _read(path, must)
-    loaded = assemble(text or "", path if text is not None else None, environ, flags or {})
+    loaded = build_config(text or "", path if text is not None else None, environ, flags or {})
     missing = [_missing(key, path, loaded) for key, path in _files(loaded.config) if not path.is_file()]
     if missing:
         raise ConfigError(missing)
@@ -181,7 +184,7 @@ def _read(path: Path, must: bool) -> str | None:
     raise ConfigError([Problem("", why, hint, Origin("file", str(path)))])
 
 
-def _files(config: Config) -> list[tuple[Key, Path]]:
+def _files(config: Config) -> list[tuple[KeyPath, Path]]:
     return [
         (("upstreams", name, *key), path)
         for name, upstream in config.upstreams.items()
@@ -190,42 +193,42 @@ def _files(config: Config) -> list[tuple[Key, Path]]:
     ]
 
 
-def _missing(key: Key, path: Path, loaded: Loaded) -> Problem:
+def _missing(key: KeyPath, path: Path, loaded: LoadedConfig) -> Problem:
     leaf = loaded.leaves.get(key)
     origin = leaf.origin if leaf else Origin("environment", "SSL_CERT_FILE")
-    return Problem(dotted(key), f"there is no file {path}", "", origin)
+    return Problem(dotted_key(key), f"there is no file {path}", "", origin)
 
 
 # --- pure
 
 
-def assemble(text: str, file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> Loaded:
+def build_config(text: str, file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> LoadedConfig:
     """The configuration that this text, environment and flags make. No I/O. Raises ConfigError."""
     tree = _parsed(text, file)
     lines = line_numbers(text)
-    home = places(environ)
+    home = app_folders(environ)
     folder = file.parent if file is not None else home.config
 
-    given = flat(tree, Origin("file", str(file or "config")), lines=lines)
+    given = flatten_tree(tree, Origin("file", str(file or "config")), lines=lines)
     spoken, warnings = from_environment(environ, given, _Top.__struct_fields__)
-    given = stacked(given, spoken, from_flags(flags))
+    given = merge_layers(given, spoken, from_flags(flags))
     if not any(key[0] in ("upstreams", "routes", "default") for key in given):
-        given = stacked(flat(BUILT_IN, Origin("built-in")), given)
-    leaves = stacked(_defaults(given, home), _presets(given, environ), given)
+        given = merge_layers(flatten_tree(BUILT_IN, Origin("built-in")), given)
+    leaves = merge_layers(_defaults(given, home), _presets(given, environ), given)
     literals = given.get(("allow_literal_secrets",))
     allowed = literals is not None and literals.value in (True, "true", "1")
-    look = Look(leaves, lines, file, Surroundings(environ, folder, home.home), allowed)
-    config = _Assembly(nested(leaves), look).config(file, tuple(warnings))
+    look = ConfigReader(leaves, lines, file, ReferenceContext(environ, folder, home.home), allowed)
+    config = _Assembly(nest_leaves(leaves), look).config(file, tuple(warnings))
     if config is None:
         # As the file has them; what is not in it first.
         raise ConfigError(sorted(dict.fromkeys(look.problems), key=lambda problem: problem.origin.line))
-    return Loaded(config, leaves)
+    return LoadedConfig(config, leaves)
 
 
 def _parsed(text: str, file: Path | None) -> dict[str, Any]:
     try:
         tree = tomllib.loads(text)
-        if any(depth > _DEEPEST for depth, _ in enumerate(levels(tree), 1)):
+        if any(depth > _DEEPEST for depth, _ in enumerate(tree_levels(tree), 1)):
             raise RecursionError("tables within tables, too deep")
         return tree
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -237,16 +240,20 @@ def _parsed(text: str, file: Path | None) -> dict[str, Any]:
     raise ConfigError([problem])
 
 
-def _defaults(given: Leaves, home: Places) -> Leaves:
+def _defaults(given: Leaves, home: AppFolders) -> Leaves:
     tree: dict[str, Any] = _default_values(_Top)
     socket, limits = str(home.admin_socket), _default_values(RequestLimits)
     tree["server"] = {**_default_values(Server), "admin_socket": socket, "limits": limits}
     tree["log"] = _default_values(Log)
     for name in _upstream_names(given):
-        tables: dict[str, type[Struct]] = {"translation": Settings, "limits": Limits, "timeouts": Timeouts}
+        tables: dict[str, type[Struct]] = {
+            "translation": Settings,
+            "limits": UpstreamLimits,
+            "timeouts": TimeoutSettings,
+        }
         inner = {key: _default_values(shape) for key, shape in tables.items()}
         tree.setdefault("upstreams", {})[name] = inner
-    return flat(tree, DEFAULT)
+    return flatten_tree(tree, DEFAULT)
 
 
 def _default_values(shape: type[Struct]) -> dict[str, Any]:
@@ -258,14 +265,14 @@ def _default_values(shape: type[Struct]) -> dict[str, Any]:
 
 
 def _presets(given: Leaves, environ: Mapping[str, str]) -> Leaves:
-    tree = nested(given).get("upstreams")
+    tree = nest_leaves(given).get("upstreams")
     leaves: Leaves = {}
     for name in _upstream_names(given):
         table = tree.get(name) if isinstance(tree, Mapping) else None
         preset = table.get("preset") if isinstance(table, Mapping) else None
         if isinstance(table, Mapping) and isinstance(preset, str) and preset in PRESETS:
             below = preset_of(preset, table, environ)
-            leaves |= flat(below, Origin("preset", preset), ("upstreams", name))
+            leaves |= flatten_tree(below, Origin("preset", preset), ("upstreams", name))
     return leaves
 
 
@@ -276,7 +283,7 @@ def _upstream_names(given: Leaves) -> list[str]:
 class _Assembly:
     """The tree of all layers on its way to a Config."""
 
-    def __init__(self, tree: dict[str, Any], look: Look) -> None:
+    def __init__(self, tree: dict[str, Any], look: ConfigReader) -> None:
         self._tree = tree
         self._look = look
 
@@ -333,16 +340,18 @@ class _Assembly:
         known = {name: upstream for name, upstream in upstreams.items() if upstream is not None}
         return Routes(known, [rule for rule in rules if rule is not None], last)
 
-    def _rule(self, shape: type[DefaultTable], tree: Any, at: Key, upstreams: Mapping[str, object]) -> Rule | None:
-        table = self._look.table(shape, listed(tree, ("match", "fallbacks")), at)
+    def _rule(
+        self, shape: type[DefaultTable], tree: Any, at: KeyPath, upstreams: Mapping[str, object]
+    ) -> RouteRule | None:
+        table = self._look.table(shape, as_lists(tree, ("match", "fallbacks")), at)
         if table is None:
             return None
         aims = [
-            (Aim(table.upstream, table.model), "upstream"),
-            *((Aim.parse(text), "fallbacks") for text in table.fallbacks),
+            (RouteTarget(table.upstream, table.model), "upstream"),
+            *((RouteTarget.parse(text), "fallbacks") for text in table.fallbacks),
         ]
         for aim, name in aims:
             if aim.upstream not in upstreams:
-                hint = near(aim.upstream, upstreams) or f"known: {', '.join(upstreams) or 'none'}"
+                hint = suggest_name(aim.upstream, upstreams) or f"known: {', '.join(upstreams) or 'none'}"
                 self._look.problem((*at, name), f"there is no upstream {aim.upstream!r}", hint)
-        return Rule(table.match if isinstance(table, RouteTable) else (), tuple(aim for aim, _ in aims))
+        return RouteRule(table.match if isinstance(table, RouteTable) else (), tuple(aim for aim, _ in aims))

@@ -2,7 +2,8 @@
 
     admission → routing → attempts → delivery
 
-`RequestContext` is the request as all of them see it. `Prepared` is a request that is planned for one target and not
+`RequestContext` is the request as all of them see it. `PreparedRequest` is a request that is planned for one target
+and not
 sent yet; `attempts.InFlight` is one that was sent and whose answer is awaited. No stage calls back into the one before.
 """
 
@@ -13,12 +14,12 @@ from msgspec import Struct, field
 from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import DragomanError
 from dragoman.gateway.access_log import AccessLog, Record
-from dragoman.gateway.backend import Fleet
-from dragoman.gateway.explain import Explaining, RefusalLog
-from dragoman.gateway.limits import Account
-from dragoman.gateway.memory import AnswerStore, Holders, Memory
-from dragoman.gateway.metrics import Meters
-from dragoman.gateway.policy import Patience
+from dragoman.gateway.backend import Upstreams
+from dragoman.gateway.explain import RefusalLog, ReportQueue
+from dragoman.gateway.limits import MemoryAccount
+from dragoman.gateway.memory import ResponseHolders, ResponseSaver, ResponseStore
+from dragoman.gateway.metrics import Metrics
+from dragoman.gateway.policy import RetrySettings
 from dragoman.gateway.preparing import CachedPlan
 from dragoman.gateway.response_buffer import KeepAlive
 from dragoman.gateway.worker_process import WorkerProcess
@@ -34,13 +35,13 @@ class Services(Struct, frozen=True):
     """What every request uses."""
 
     log: AccessLog
-    meters: Meters
+    metrics: Metrics
     refusals: RefusalLog
-    patience: Patience
-    explaining: Explaining = field(default_factory=Explaining)
+    retry_settings: RetrySettings
+    report_queue: ReportQueue = field(default_factory=ReportQueue)
     worker: WorkerProcess | None = None  # that reads large requests
-    memory: Memory = field(default_factory=Memory)
-    holders: Holders = field(default_factory=Holders)
+    response_store: ResponseStore = field(default_factory=ResponseStore)
+    holders: ResponseHolders = field(default_factory=ResponseHolders)
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
 
 
@@ -48,9 +49,9 @@ class RequestContext(Struct, frozen=True):
     """One request that was let in and whose dialect is known."""
 
     services: Services
-    fleet: Fleet
-    exchange: Exchange[Account]
-    account: Account  # of the exchange: what is held for the request
+    upstreams: Upstreams
+    exchange: Exchange[MemoryAccount]
+    account: MemoryAccount  # of the exchange: what is held for the request
     client: Dialect
     call: ApiRequest  # without its body
     record: Record
@@ -61,14 +62,14 @@ class RequestContext(Struct, frozen=True):
         self.exchange.whole(200, headers, body)
 
 
-class Prepared(Struct, frozen=True):
+class PreparedRequest(Struct, frozen=True):
     """A request that is planned for one target. It is sent as a cached plan says, as the worker has rendered it, or as
     it is rendered when it is sent.
     """
 
     plan: Plan
-    store: AnswerStore | None = None  # that keeps the answer
+    saver: ResponseSaver | None = None  # that keeps the answer
     cached: CachedPlan | None = None
-    sent: HttpRequest | None = None  # as the worker has rendered it
+    request: HttpRequest | None = None  # as the worker has rendered it
     refusal: DragomanError | None = None  # why the worker could not
     note: Note | None = None  # about what is sent

@@ -18,15 +18,15 @@ from msgspec import structs
 from dragoman.answer import MOST_WHOLE, Answer
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT, ApiRequest, Binding
 from dragoman.errors import BadFrame, DragomanError, Fault, TooLarge, TransportError, UpstreamFault, UpstreamViolation
-from dragoman.gateway.answers import PassThrough, WholeAsStream, Written, passes_frames, read_whole
-from dragoman.gateway.attempts import InFlight, Question, ask
+from dragoman.gateway.answers import PassThrough, WholeAsStream, WholeResponse, passes_frames, translate_whole
+from dragoman.gateway.attempts import ClientRequest, InFlight, run_attempts
 from dragoman.gateway.context import JSON_BODY, RequestContext
-from dragoman.gateway.jobs import AnswerJob
+from dragoman.gateway.jobs import ResponseJob
 from dragoman.gateway.limits import Overloaded, is_large, json_memory
-from dragoman.gateway.memory import AnswerStore
+from dragoman.gateway.memory import ResponseSaver
 from dragoman.gateway.response_buffer import ResponseBuffer
-from dragoman.gateway.routing import BUG, ENDING, Matched
-from dragoman.gateway.worker_process import Unavailable
+from dragoman.gateway.routing import BUG, ENDING, MatchedRequest
+from dragoman.gateway.worker_process import WorkerUnavailable
 from dragoman.http.client.client import ClientResponse
 from dragoman.model.conversation import without_messages
 from dragoman.model.events import Budget, Failed
@@ -39,19 +39,19 @@ _APART = 0.05  # seconds between an error and the same error as bare JSON, so th
 _STREAM_HEADERS: Headers = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 
 
-async def generate(context: RequestContext, matched: Matched) -> None:
+async def generate(context: RequestContext, matched: MatchedRequest) -> None:
     """Ask the upstreams for an answer, and deliver it. The caller refuses what is raised, unless it has begun."""
-    question = Question(context, matched)
+    question = ClientRequest(context, matched)
     del matched  # the body in it is not held while it is answered
     context.record.streamed = context.call.stream
     if not context.call.stream:
         whole = WholeDelivery(context)
-        await ask(context, question, whole)
+        await run_attempts(context, question, whole)
         whole.send()
         return
     stream = StreamDelivery(context, question)
     try:
-        await ask(context, question, stream)
+        await run_attempts(context, question, stream)
     except BaseException as error:
         if not await stream.report(error):
             raise
@@ -79,8 +79,8 @@ class StreamDelivery:
         "_sniffs",
     )
 
-    def __init__(self, context: RequestContext, question: Question) -> None:
-        exchange, server = context.exchange, context.fleet.config.server
+    def __init__(self, context: RequestContext, question: ClientRequest) -> None:
+        exchange, server = context.exchange, context.upstreams.config.server
         self._context, self._exchange, self._client = context, exchange, context.client
         self._question = question
         self._answer: Answer | None = None
@@ -89,10 +89,10 @@ class StreamDelivery:
         self._flight: InFlight | None = None  # until the answer has begun
         self._sniffs = False  # the first bytes tell whether they are a stream
         self._reply: ClientResponse | None = None  # until the answer has ended
-        self._is_job = question.asked.is_job  # it runs without the client, who gets its id at once
+        self._is_job = question.parameters.is_job  # it runs without the client, who gets its id at once
         self._is_named = False
         self._bare = b""  # the bare JSON of an error that ends the stream
-        binding, hints = context.client.binding, question.asked.hints
+        binding, hints = context.client.binding, question.parameters.hints
         kind = _kind(binding, hints.fields) if hints else _usual_kind(cast(Hashable, binding))
         headers = (("content-type", kind), *_STREAM_HEADERS)
         keep_alive = context.services.keep_alive
@@ -102,9 +102,9 @@ class StreamDelivery:
     async def report(self, error: BaseException) -> bool:
         """End a stream that the client sees with the error of its dialect; False if the error is still to be told."""
         buffer = self._buffer
-        if buffer.flowing and isinstance(error, asyncio.CancelledError) and not self._exchange.is_disconnected:
+        if buffer.is_released and isinstance(error, asyncio.CancelledError) and not self._exchange.is_disconnected:
             buffer.end(self._error(ENDING))
-        elif buffer.flowing and isinstance(error, Exception):
+        elif buffer.is_released and isinstance(error, Exception):
             self._note_broken(error)
             await self._end(self._error(error.fault if isinstance(error, DragomanError) else BUG))
             return True
@@ -123,22 +123,22 @@ class StreamDelivery:
     # --- for the attempts
 
     @property
-    def seen(self) -> bool:
-        return self._buffer.flowing
+    def has_started(self) -> bool:
+        return self._buffer.is_released
 
     @property
-    def left(self) -> float:
-        return self._buffer.left
+    def seconds_to_ping(self) -> float:
+        return self._buffer.seconds_to_ping
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         self._answer = None
         self._budget.close()
-        self._buffer.drop()
+        self._buffer.discard()
 
-    async def take(self, reply: ClientResponse, flight: InFlight) -> Fault | None:
-        buffer, account, made, store = self._buffer, self._context.account, flight.plan, flight.store
+    async def deliver(self, reply: ClientResponse, flight: InFlight) -> Fault | None:
+        buffer, account, made, store = self._buffer, self._context.account, flight.plan, flight.saver
         assert made is not None  # the answer has not begun
-        self._budget = budget = Budget(account.load.answer_limits, account)
+        self._budget = budget = Budget(account.budget.response_limits, account)
         self._flight, self._is_named, self._reply = flight, False, reply
         self._sniffs = not made.upstream.json_lines
         if store is None and made.passes and passes_frames(made):
@@ -166,7 +166,7 @@ class StreamDelivery:
 
     async def _break_off(self, failure: DragomanError, fault: Fault, last: bytes, *, ended: bool) -> None:
         """End the stream of an answer that failed. Raises the failure if the client has seen nothing of it."""
-        if not self._buffer.flowing:
+        if not self._buffer.is_released:
             raise failure
         self._note_broken(failure)
         if not ended and self._is_job and (stored := self._client.stored) is not None:
@@ -192,7 +192,7 @@ class StreamDelivery:
 
     def _whole_answer(self, flight: InFlight) -> Answer:
         """Read the answer as one that came in one piece."""
-        made, store, budget = flight.plan, flight.store, self._budget
+        made, store, budget = flight.plan, flight.saver, self._budget
         assert made is not None  # the answer has not begun
         encoder = None if store is None else store.encoder(made, budget=budget)
         return WholeAsStream(made, mask=self._mask, budget=budget, encoder=encoder)
@@ -208,8 +208,8 @@ class StreamDelivery:
         answer_id = answer.progress.id
         if flight is not None and answer_id and not self._is_named and flight.holder is not None:
             self._is_named = True
-            flight.named(answer_id)
-        if answer.fault is not None and not buffer.flowing:
+            flight.remember_id(answer_id)
+        if answer.fault is not None and not buffer.is_released:
             raise _failure(answer.fault)
         if answer.over:
             last = data if answer.fault is None else self._without_bare(data)
@@ -225,14 +225,14 @@ class StreamDelivery:
         if flight is not None and (answer.progress.begun or (self._is_job and answer_id)):
             self._flight = None
             buffer.release()
-            flight.begun()
+            flight.mark_started()
 
     # --- what the client gets beside the answer
 
     def _ping(self) -> bytes:
         if self._answer is not None:
             return self._answer.ping()
-        payload = self._client.codec.encoder(self._question.asked, SYSTEM_ENVIRONMENT).ping()
+        payload = self._client.codec.encoder(self._question.parameters, SYSTEM_ENVIRONMENT).ping()
         return b"" if payload is None else self._client.binding.encode_frame(payload)
 
     def _error(self, fault: Fault) -> bytes:
@@ -240,7 +240,7 @@ class StreamDelivery:
         answer, fault = self._answer, self._mask(fault)
         if answer is not None:
             return b"" if answer.over else answer.close(fault)
-        payloads = self._client.codec.encoder(self._question.asked, SYSTEM_ENVIRONMENT).feed((Failed(fault),))
+        payloads = self._client.codec.encoder(self._question.parameters, SYSTEM_ENVIRONMENT).feed((Failed(fault),))
         return b"".join([self._client.binding.encode_frame(payload) for payload in payloads])
 
     def _without_bare(self, data: bytes) -> bytes:
@@ -248,7 +248,7 @@ class StreamDelivery:
         that Google's SDK knows an error (see the binding of Gemini). To others the pieces mean nothing.
         """
         at = data.rfind(b"\n\n{") + 2
-        if at < 2 or not self._buffer.flowing:
+        if at < 2 or not self._buffer.is_released:
             return data
         self._bare = data[at:]
         self._buffer.push(data[:at])
@@ -288,8 +288,8 @@ def _usual_kind(binding: Hashable) -> str:
 class WholeDelivery:
     """Delivers an answer in one piece. The client sees nothing of it before it is complete."""
 
-    seen = False
-    left = math.inf
+    has_started = False
+    seconds_to_ping = math.inf
 
     def __init__(self, context: RequestContext) -> None:
         self._context, self._account = context, context.account
@@ -302,7 +302,7 @@ class WholeDelivery:
         if self._body is not None:
             self._context.send(self._headers, self._body)
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         self._body = None
         self._account.free(self._size)
         self._size = 0
@@ -312,19 +312,19 @@ class WholeDelivery:
         self._account.keep(size)
         self._size += size
 
-    async def take(self, reply: ClientResponse, flight: InFlight) -> Fault | None:
+    async def deliver(self, reply: ClientResponse, flight: InFlight) -> Fault | None:
         record = self._context.record
         try:
             body = await reply.read(MOST_WHOLE, self._count)
         except TooLarge as error:  # not the client's fault
             raise BadFrame(str(error)).after_the_end() from None
-        record.first()
+        record.mark_first_byte()
         assert flight.plan is not None  # a whole answer does not begin before its end
         try:
-            written = await self._written(flight.plan, flight.store, body)
+            written = await self._written(flight.plan, flight.saver, body)
         except UpstreamViolation as error:
             raise error.after_the_end() from None
-        flight.named(written.id)
+        flight.remember_id(written.id)
         record.usage, record.stop = written.usage, written.stop
         if written.notes is None:
             kind = [field for field in reply.headers if field[0] == "content-type"]
@@ -336,34 +336,34 @@ class WholeDelivery:
         self._headers, self._body = (JSON_BODY,), written.body
         return None
 
-    async def _written(self, made: Plan, store: AnswerStore | None, body: bytes) -> Written:
+    async def _written(self, made: Plan, store: ResponseSaver | None, body: bytes) -> WholeResponse:
         """The answer for the client, kept where it must be. Raises UpstreamViolation, UpstreamFault."""
         written = await self._by_worker(made, body, keeps=store is not None) or self._read(made, body, store)
-        if store is not None and written.kept is not None:
-            store.keep(written.kept, written.body)
+        if store is not None and written.saved is not None:
+            store.keep(written.saved, written.body)
         return written
 
-    async def _by_worker(self, made: Plan, body: bytes, *, keeps: bool) -> Written | None:
+    async def _by_worker(self, made: Plan, body: bytes, *, keeps: bool) -> WholeResponse | None:
         """A large answer, read by the worker process; None if this process reads it."""
         worker = self._context.services.worker
-        if worker is None or not is_large(body, self._context.fleet.config.server.offload):
+        if worker is None or not is_large(body, self._context.upstreams.config.server.offload):
             return None
         made = structs.replace(made, asked=without_messages(made.asked), sent=without_messages(made.sent))
-        limits = self._account.load.answer_limits
+        limits = self._account.budget.response_limits
         try:
-            result, raw = await worker.ask(AnswerJob(made, limits, keeps), "", body)
+            result, raw = await worker.run_job(ResponseJob(made, limits, keeps), "", body)
         except TooLarge:
             raise BadFrame("the answer needs more memory to read than one may have here") from None
-        except (Unavailable, Overloaded):
+        except (WorkerUnavailable, Overloaded):
             return None
-        written: Written = result
+        written: WholeResponse = result
         return structs.replace(written, body=raw)
 
-    def _read(self, made: Plan, body: bytes, store: AnswerStore | None) -> Written:
-        budget, tree = Budget(self._account.load.answer_limits, self._account), json_memory(body)
+    def _read(self, made: Plan, body: bytes, store: ResponseSaver | None) -> WholeResponse:
+        budget, tree = Budget(self._account.budget.response_limits, self._account), json_memory(body)
         self._count(tree)
         try:
-            return read_whole(made, body, budget, keeps=store is not None)
+            return translate_whole(made, body, budget, keeps=store is not None)
         finally:
             self._count(-tree)
             budget.close()  # the reply is written

@@ -1,7 +1,8 @@
-"""`dragoman explain ID`: what an upstream refused, as the client sent it, as the gateway sent it, and the answer to it.
+"""`dragoman explain ID`: what an upstream refused, as the client sent it, as the gateway sent it, and the answer
+to it.
 
 `RefusalLog` is a folder of private files: the last twenty refusals, sixteen megabytes, a day; secrets are masked before
-anything is written. `Explaining` describes refusals beside the requests. The rule that was most likely broken stands
+anything is written. `ReportQueue` describes refusals beside the requests. The rule that was most likely broken stands
 first: what the upstream dialect's own rules say of the request that was sent.
 """
 
@@ -23,13 +24,13 @@ from msgspec import Struct, structs
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import DragomanError, Fault
-from dragoman.gateway.jobs import PlanJob, Read, planned
+from dragoman.gateway.jobs import ParsedRequest, PlanJob, make_plan
 from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.memory import Memory, references
-from dragoman.gateway.preparing import rendered
+from dragoman.gateway.memory import ResponseStore, item_references
+from dragoman.gateway.preparing import render_planned
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import make_private_folder, read_private, remove_parts, write_private
-from dragoman.gateway.worker_process import Unavailable, WorkerProcess
+from dragoman.gateway.worker_process import WorkerProcess, WorkerUnavailable
 from dragoman.http.exchange import Owner
 from dragoman.model.filter import Note
 from dragoman.upstream.credentials import with_headers
@@ -38,8 +39,8 @@ from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 
 T = TypeVar("T", Note, Breach)
 
-MOST = 20
-MOST_BYTES = 16 * 1024 * 1024
+MAX_REPORTS = 20
+MAX_REPORT_BYTES = 16 * 1024 * 1024
 MOST_SECONDS = 24 * 3600.0
 _LONGEST_BODY = 2 * 1024 * 1024
 _LONGEST_SECRET = 16 * 1024
@@ -51,7 +52,7 @@ MOST_WAITING_BYTES = 32 * 1024 * 1024  # of their requests
 _CLOSE_SECONDS = 2.0
 
 
-class Sent(Struct, frozen=True):
+class RecordedMessage(Struct, frozen=True):
     """One side of an exchange, fit to be shown: a line, headers, and a body as text."""
 
     line: str
@@ -59,7 +60,7 @@ class Sent(Struct, frozen=True):
     body: str
 
 
-class Refusal(Struct, frozen=True):
+class RefusalReport(Struct, frozen=True):
     """Everything about one refusal."""
 
     id: str
@@ -69,9 +70,9 @@ class Refusal(Struct, frozen=True):
     dialect: str
     model: str
     fault: str
-    asked: Sent
-    sent: Sent
-    answered: Sent
+    asked: RecordedMessage
+    sent: RecordedMessage
+    answered: RecordedMessage
     notes: tuple[Note, ...]
     breaches: tuple[Breach, ...]
 
@@ -85,7 +86,7 @@ class RefusalLog:
         self._now = now
 
     def write(self, identity: str, data: bytes) -> bool:
-        """Write down what `written` gave for a refusal, and let the oldest go; False if it could not be written."""
+        """Write what `encode_report` returned for a refusal, and drop the oldest; False if it cannot be written."""
         if not self.enabled or not _ID.match(identity):
             return False
         try:
@@ -96,12 +97,12 @@ class RefusalLog:
             return False
         return True
 
-    def load(self, identity: str) -> Refusal | None:
+    def load(self, identity: str) -> RefusalReport | None:
         """The refusal of that request; None if it is not kept, or no longer."""
         if not _ID.match(identity):
             return None
         try:
-            return msgspec.convert(jsonio.decode(read_private(self._folder / f"{identity}.json")), Refusal)
+            return msgspec.convert(jsonio.decode(read_private(self._folder / f"{identity}.json")), RefusalReport)
         except (OSError, ConfigError, jsonio.JsonError, msgspec.ValidationError):
             return None
 
@@ -120,9 +121,9 @@ class RefusalLog:
 
     def _trim(self) -> None:
         total = 0
-        for index, (path, size, written) in enumerate(self._files()):
+        for index, (path, size, encode_report) in enumerate(self._files()):
             total += size
-            if index >= MOST or total > MOST_BYTES or written < self._now() - MOST_SECONDS:
+            if index >= MAX_REPORTS or total > MAX_REPORT_BYTES or encode_report < self._now() - MOST_SECONDS:
                 path.unlink(missing_ok=True)
 
     def _files(self) -> list[tuple[Path, int, float]]:
@@ -136,7 +137,7 @@ class RefusalLog:
         return sorted(found, key=lambda each: each[2], reverse=True)
 
 
-def written(refusal: Refusal) -> bytes:
+def encode_report(refusal: RefusalReport) -> bytes:
     """The content of a refusal's file. Raises JsonError."""
     return jsonio.encode(msgspec.to_builtins(refusal))
 
@@ -146,10 +147,10 @@ def _masked(told: T, redactor: Redactor) -> T:
     return structs.replace(told, at=redactor.text(told.at), detail=redactor.text(told.detail))
 
 
-def _request(request: HttpRequest, redactor: Redactor) -> Sent:
+def _request(request: HttpRequest, redactor: Redactor) -> RecordedMessage:
     query = f"?{redactor.query(request.query)}" if request.query else ""
     line = redactor.text(f"{request.method} {request.path}") + query
-    return Sent(line, redactor.headers(request.headers), _text(request.body, redactor))
+    return RecordedMessage(line, redactor.headers(request.headers), _text(request.body, redactor))
 
 
 def _text(body: bytes, redactor: Redactor) -> str:
@@ -170,20 +171,20 @@ class ExplainJob(Struct, frozen=True):
     """Describe a refusal."""
 
     plan: PlanJob
-    way: tuple[str, str, str]  # the request's id, the client's dialect, the upstream's name
+    request_names: tuple[str, str, str]  # the request's id, the client's dialect, the upstream's name
     headers: Headers  # that the upstream gets beside those of the dialect
     response: HttpResponse
     fault: Fault
     secrets: tuple[str, ...]
 
 
-def explained(job: ExplainJob, known: Read) -> Refusal:
+def build_report(job: ExplainJob, known: ParsedRequest) -> RefusalReport:
     """Describe a refusal, without secrets. Raises ClientFault if the request cannot be planned any more."""
-    made, _ = planned(job.plan, known)
-    request, _ = rendered(made, known.request, job.plan.bounds.max_body)
+    made, _ = make_plan(job.plan, known)
+    request, _ = render_planned(made, known.request, job.plan.bounds.max_body)
     redactor, response = Redactor(lambda: job.secrets), job.response
-    identity, client, upstream = job.way
-    return Refusal(
+    identity, client, upstream = job.request_names
+    return RefusalReport(
         id=identity,
         at=time.time(),
         client=client,
@@ -193,24 +194,26 @@ def explained(job: ExplainJob, known: Read) -> Refusal:
         fault=redactor.text(job.fault.message),
         asked=_request(known.request, redactor),
         sent=_request(with_headers(request, job.headers), redactor),
-        answered=Sent(str(response.status), redactor.headers(response.headers), _text(response.body, redactor)),
+        answered=RecordedMessage(
+            str(response.status), redactor.headers(response.headers), _text(response.body, redactor)
+        ),
         notes=tuple(_masked(note, redactor) for note in made.notes),
         breaches=tuple(_masked(breach, redactor) for breach in made.upstream.codec.breaches(made.call())),
     )
 
 
-class Case(Struct, frozen=True):
+class PendingReport(Struct, frozen=True):
     """A refusal that is to be described."""
 
     job: ExplainJob
     client: Dialect
     body: bytes  # of the client's request
-    memory: Memory  # that knows what the request continues
+    response_store: ResponseStore  # that knows what the request continues
     owner: Owner  # of what it continues
     worker: WorkerProcess | None  # that describes it; None: a thread does
 
 
-class Explaining:
+class ReportQueue:
     """Describes refusals after their clients have been answered, one after the other.
 
     Those of large requests are described in the worker process, others in a thread. What waits is bounded; more than
@@ -220,7 +223,7 @@ class Explaining:
     def __init__(self, *, most: int = MOST_WAITING, most_bytes: int = MOST_WAITING_BYTES) -> None:
         self.dropped = 0
         self._most, self._most_bytes = most, most_bytes
-        self._cases: deque[tuple[Case, RefusalLog]] = deque()
+        self._cases: deque[tuple[PendingReport, RefusalLog]] = deque()
         self._bytes = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -228,7 +231,7 @@ class Explaining:
     def waiting(self) -> int:
         return len(self._cases)
 
-    def later(self, case: Case, log: RefusalLog) -> None:
+    def add(self, case: PendingReport, log: RefusalLog) -> None:
         """Describe it soon. Returns at once."""
         size = len(case.body) + len(case.job.response.body)
         if len(self._cases) >= self._most or self._bytes + size > self._most_bytes:
@@ -253,10 +256,13 @@ class Explaining:
             case, log = self._cases[0]
             try:
                 # What the client continued may be unknown by now, and a worker may fail: then there is no description.
-                with suppress(DragomanError, Unavailable, jsonio.JsonError):
+                with suppress(DragomanError, WorkerUnavailable, jsonio.JsonError):
                     await _keep(case, log)
             except Exception as error:  # noqa: BLE001  a bug of ours, which must not keep the others from being described
-                context = {"message": f"the refusal {case.job.way[0]} cannot be described", "exception": error}
+                context = {
+                    "message": f"the refusal {case.job.request_names[0]} cannot be described",
+                    "exception": error,
+                }
                 asyncio.get_running_loop().call_exception_handler(context)
             finally:
                 if self._cases:  # not if all were dropped meanwhile
@@ -264,33 +270,33 @@ class Explaining:
                     self._bytes -= len(case.body) + len(case.job.response.body)
 
 
-async def _keep(case: Case, log: RefusalLog) -> None:
+async def _keep(case: PendingReport, log: RefusalLog) -> None:
     loop = asyncio.get_running_loop()
-    request_id = case.job.way[0]
+    request_id = case.job.request_names[0]
     if case.worker is not None:
-        _, data = await case.worker.ask(case.job, request_id, case.body)
+        _, data = await case.worker.run_job(case.job, request_id, case.body)
         await loop.run_in_executor(None, log.write, request_id, data)
         return
     known, items = await loop.run_in_executor(None, _read, case)
-    owner, memory = case.owner, case.memory
+    owner, memory = case.owner, case.response_store
     found = {item_id: blocks for item_id in items if (blocks := memory.item(owner, item_id)) is not None}
-    plan = structs.replace(case.job.plan, earlier=memory.earlier(owner, known.asked), items=found)
+    plan = structs.replace(case.job.plan, earlier=memory.earlier(owner, known.conversation), items=found)
     job = structs.replace(case.job, plan=plan)
-    await loop.run_in_executor(None, lambda: log.write(request_id, written(explained(job, known))))
+    await loop.run_in_executor(None, lambda: log.write(request_id, encode_report(build_report(job, known))))
 
 
-def _read(case: Case) -> tuple[Read, tuple[str, ...]]:
+def _read(case: PendingReport) -> tuple[ParsedRequest, tuple[str, ...]]:
     request = structs.replace(case.job.plan.request, body=case.body)
     call = case.client.binding.match(request)
     assert call is not None  # it was matched before
     asked = case.client.codec.parse_request(call)
-    return Read(case.client, request, asked), references(case.client, asked)
+    return ParsedRequest(case.client, request, asked), item_references(case.client, asked)
 
 
 # --- the page
 
 
-def explain(refusal: Refusal, width: int = _WIDTH) -> str:
+def render_report(refusal: RefusalReport, width: int = _WIDTH) -> str:
     """The refusal as text: what is most likely wrong first, then both requests side by side, then the answer."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(refusal.at))
     parts = [
@@ -304,7 +310,7 @@ def explain(refusal: Refusal, width: int = _WIDTH) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _suspects(refusal: Refusal) -> str:
+def _suspects(refusal: RefusalReport) -> str:
     if not refusal.breaches:
         return f"No rule known of {refusal.dialect} is broken by what we sent: the service knows one that we do not."
     first, *others = sorted(refusal.breaches, key=lambda breach: breach.severity != "error")
@@ -317,14 +323,14 @@ def _breach(breach: Breach) -> str:
     return _line(f"{breach.rule}{place}: {breach.detail} ({breach.evidence})")
 
 
-def _noted(refusal: Refusal) -> str:
+def _noted(refusal: RefusalReport) -> str:
     if not refusal.notes:
         return "Nothing was changed on the way."
     lines = [f"CHANGED ON THE WAY ({len(refusal.notes)})", *(f"  {_line(str(note))}" for note in refusal.notes)]
     return "\n".join(lines)
 
 
-def _beside(refusal: Refusal, width: int) -> str:
+def _beside(refusal: RefusalReport, width: int) -> str:
     """Both requests in two columns, line by line."""
     half = max((width - 3) // 2, 20)
     left = ["AS THE CLIENT SENT IT", *_lines(refusal.asked)]
@@ -333,7 +339,7 @@ def _beside(refusal: Refusal, width: int) -> str:
     return "\n".join(f"{_cell(one, half):<{half}} │ {_cell(other, half)}".rstrip() for one, other in rows)
 
 
-def _lines(sent: Sent) -> list[str]:
+def _lines(sent: RecordedMessage) -> list[str]:
     headers = [f"{name}: {value}" for name, value in sent.headers]
     return [sent.line, *headers, "", *_clipped(_pretty(sent.body)).split("\n")]
 

@@ -15,11 +15,17 @@ from msgspec import Struct, structs
 from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import DragomanError, MalformedRequest
 from dragoman.gateway import listing
-from dragoman.gateway.answers import Written, read_whole
-from dragoman.gateway.limits import beside_messages, check_text, levels
-from dragoman.gateway.memory import Said, continued_plan, references
-from dragoman.gateway.preparing import Bounds, counting, parse, refuse_doubled, rendered
-from dragoman.gateway.routing import Router, Unreadable
+from dragoman.gateway.answers import WholeResponse, translate_whole
+from dragoman.gateway.limits import base_memory, check_text, tree_levels
+from dragoman.gateway.memory import StoredConversation, continued_plan, item_references
+from dragoman.gateway.preparing import (
+    Bounds,
+    parse_within_limits,
+    refuse_duplicate_keys,
+    render_planned,
+    token_count_request,
+)
+from dragoman.gateway.routing import Router, UnreadableRequest
 from dragoman.model.blocks import Block, Extra
 from dragoman.model.conversation import Conversation, Output, ToolSpec, bare, without_messages
 from dragoman.model.events import AnswerLimits, Budget
@@ -36,12 +42,12 @@ _NOTES = 2000  # that the gateway reads in one turn
 # hold no more than is needed there.
 
 
-def routed(asked: Conversation) -> Conversation:
+def routing_part(asked: Conversation) -> Conversation:
     """What the gateway must know to find a target."""
     return structs.replace(bare(asked), output=Output(), extra=None)
 
 
-def light(conversation: Conversation) -> Conversation:
+def reply_context(conversation: Conversation) -> Conversation:
     """What an answer is read with: the names of tools, but not their schemas, and no large fields."""
     tools = tuple(
         [
@@ -65,7 +71,7 @@ def _light_extra(extra: Extra | None) -> Extra | None:
     fields = {
         name: value
         for name, value in extra.fields.items()
-        if not any(count > _HEAVY for count in accumulate(map(len, levels(value))))
+        if not any(count > _HEAVY for count in accumulate(map(len, tree_levels(value))))
     }
     return extra if len(fields) == len(extra.fields) else structs.replace(extra, fields=fields)
 
@@ -86,7 +92,7 @@ class ReadResult(Struct, frozen=True):
 
     dialect: str | None = None
     call: ApiRequest | None = None  # without its body
-    asked: Conversation | None = None
+    parameters: Conversation | None = None
     unreadable: DragomanError | None = None
     refusal: DragomanError | None = None
     items: tuple[str, ...] = ()  # ids of items of earlier answers that it refers to
@@ -101,7 +107,7 @@ class PlanJob(Struct, frozen=True):
     upstream: Dialect
     model: str
     settings: Settings
-    earlier: Said | None = None  # the conversation that the request continues
+    earlier: StoredConversation | None = None  # the conversation that the request continues
     items: Mapping[str, Sequence[Block]] = {}  # those items of earlier answers that are known
     counts: bool = False  # render a request to count tokens
 
@@ -111,7 +117,7 @@ class PlanResult(Struct, frozen=True):
 
     plan: Plan
     notes: tuple[bytes, ...]  # pickled, some at a time
-    said: bytes | None  # the conversation, pickled, if the answer is kept
+    conversation: bytes | None  # the conversation, pickled, if the answer is kept
     memory: int  # bytes that the plan takes in the gateway, about, if that is much
     request: HttpRequest | None = None  # without its body, which travels beside it; None: it cannot be rendered
     refusal: DragomanError | None = None  # why not
@@ -119,26 +125,26 @@ class PlanResult(Struct, frozen=True):
     note: Note | None = None  # about what is sent
 
 
-class AnswerJob(Struct, frozen=True):
+class ResponseJob(Struct, frozen=True):
     """Read a large whole answer, and write it for the client."""
 
     plan: Plan  # without messages
     limits: AnswerLimits
-    keeps: bool  # what the gateway keeps of the answer is wanted, too
+    is_saved: bool  # what the gateway keeps of the answer is wanted, too
 
 
-class Read(Struct, frozen=True):
+class ParsedRequest(Struct, frozen=True):
     """A request that was read."""
 
     dialect: Dialect
     request: HttpRequest
-    asked: Conversation
+    conversation: Conversation
 
 
 # --- reading
 
 
-def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | None]:
+def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, ParsedRequest | None]:
     """Match a request and read all of it; gives what the gateway must know, and what planning needs."""
     request = structs.replace(job.request, body=body)
     try:
@@ -147,7 +153,7 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | 
         return ReadResult(unreadable=error), None
     try:
         matched = router.match(request, decoded=True)
-    except Unreadable as error:
+    except UnreadableRequest as error:
         return ReadResult(error.dialect.name, unreadable=error.error), None
     if matched is None:
         return ReadResult(), None
@@ -156,28 +162,30 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | 
     if call.operation not in ("generate", "count"):
         return ReadResult(dialect.name, shown), None
     try:
-        asked, _ = parse(dialect, call, len(body), job.bounds)
+        asked, _ = parse_within_limits(dialect, call, len(body), job.bounds)
     except DragomanError as error:
         return ReadResult(dialect.name, shown, refusal=error), None
-    tokens = listing.estimate(asked) if call.operation == "count" else None
-    result = ReadResult(dialect.name, shown, routed(asked), items=references(dialect, asked), tokens=tokens)
-    return result, Read(dialect, request, asked)
+    tokens = listing.estimate_tokens(asked) if call.operation == "count" else None
+    result = ReadResult(dialect.name, shown, routing_part(asked), items=item_references(dialect, asked), tokens=tokens)
+    return result, ParsedRequest(dialect, request, asked)
 
 
 # --- planning and rendering
 
 
-def plan(job: PlanJob, known: Read) -> tuple[PlanResult, bytes]:
+def plan(job: PlanJob, known: ParsedRequest) -> tuple[PlanResult, bytes]:
     """Plan what was read for one target; gives the plan and the body to send. Raises ClientFault."""
-    made, said = planned(job, known)
+    made, said = make_plan(job, known)
     notes = tuple([pickle.dumps(made.notes[at : at + _NOTES]) for at in range(0, len(made.notes), _NOTES)])
-    asked = without_messages(made.asked) if known.dialect.continuation is not None else light(made.asked)
+    asked = without_messages(made.asked) if known.dialect.continuation is not None else reply_context(made.asked)
     # What reads raw tool calls keeps the schemas of all tools.
-    memory = beside_messages(made.sent) if len(pickle.dumps(made.makers)) > _HEAVY_PLAN else 0
-    bare_plan = structs.replace(made, asked=asked, sent=light(made.sent), notes=())
+    memory = base_memory(made.sent) if len(pickle.dumps(made.makers)) > _HEAVY_PLAN else 0
+    bare_plan = structs.replace(made, asked=asked, sent=reply_context(made.sent), notes=())
     result = PlanResult(bare_plan, notes, None if said is None else pickle.dumps(said), memory)
     try:
-        request, note = counting(made) if job.counts else rendered(made, known.request, job.bounds.max_body)
+        request, note = (
+            token_count_request(made) if job.counts else render_planned(made, known.request, job.bounds.max_body)
+        )
     except DragomanError as error:
         return structs.replace(result, refusal=error), b""
     verbatim = request.body is known.request.body
@@ -185,13 +193,13 @@ def plan(job: PlanJob, known: Read) -> tuple[PlanResult, bytes]:
     return structs.replace(result, request=head, verbatim=verbatim, note=note), b"" if verbatim else request.body
 
 
-def planned(job: PlanJob, known: Read) -> tuple[Plan, Conversation | None]:
+def make_plan(job: PlanJob, known: ParsedRequest) -> tuple[Plan, Conversation | None]:
     """The plan, and the conversation if its answer is kept. Raises ClientFault."""
     try:
         made, said = continued_plan(
             known.dialect,
             job.upstream,
-            known.asked,
+            known.conversation,
             model=job.model,
             settings=job.settings,
             earlier=job.earlier,
@@ -200,16 +208,16 @@ def planned(job: PlanJob, known: Read) -> tuple[Plan, Conversation | None]:
     except RecursionError:
         raise MalformedRequest("nested too deeply") from None
     if job.settings.losses == "refuse":
-        refuse_doubled(known.request)
+        refuse_duplicate_keys(known.request)
     return made, said
 
 
 # --- whole answers
 
 
-def answered(job: AnswerJob, body: bytes) -> tuple[Written, bytes]:
+def translate_response(job: ResponseJob, body: bytes) -> tuple[WholeResponse, bytes]:
     """Read an answer and write it for the client; the body is given beside the rest. Raises UpstreamViolation,
     UpstreamFault.
     """
-    written = read_whole(job.plan, body, Budget(job.limits), keeps=job.keeps)
+    written = translate_whole(job.plan, body, Budget(job.limits), keeps=job.is_saved)
     return structs.replace(written, body=b""), b"" if written.notes is None else written.body

@@ -21,7 +21,7 @@ from dragoman.errors import LocalMisuse
 # --- what is wrong with a configuration
 
 
-Key: TypeAlias = tuple[str | int, ...]  # a place in the tree of settings: names, and numbers in lists
+KeyPath: TypeAlias = tuple[str | int, ...]  # a place in the tree of settings: names, and numbers in lists
 Layer: TypeAlias = Literal["default", "built-in", "preset", "file", "environment", "flag"]
 
 
@@ -68,7 +68,7 @@ class ConfigError(LocalMisuse):
         return self.problems[0].hint
 
 
-def dotted(key: Key) -> str:
+def dotted_key(key: KeyPath) -> str:
     """The key as people write it: `routes[0].upstream`."""
     text = ""
     for part in key:
@@ -79,7 +79,7 @@ def dotted(key: Key) -> str:
     return text
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def suggest_name(name: str, known: Iterable[str]) -> str:
     """`did you mean NAME?`, or nothing if no name is near."""
     found = get_close_matches(name.lower(), list(known), 1)
     return f"did you mean {found[0]}?" if found else ""
@@ -96,30 +96,32 @@ class Leaf(Struct, frozen=True):
     origin: Origin
 
 
-Leaves: TypeAlias = dict[Key, Leaf]
-_NO_LINES: Mapping[Key, int] = {}
+Leaves: TypeAlias = dict[KeyPath, Leaf]
+_NO_LINES: Mapping[KeyPath, int] = {}
 
 
-def flat(tree: Mapping[str, Any], origin: Origin, at: Key = (), lines: Mapping[Key, int] = _NO_LINES) -> Leaves:
+def flatten_tree(
+    tree: Mapping[str, Any], origin: Origin, at: KeyPath = (), lines: Mapping[KeyPath, int] = _NO_LINES
+) -> Leaves:
     """The leaves of a tree of tables. Lists of tables are gone into; an empty table is a leaf, lest it be lost."""
 
-    def leaf(key: Key, value: Any) -> Leaves:
+    def leaf(key: KeyPath, value: Any) -> Leaves:
         return {key: Leaf(value, structs.replace(origin, line=lines.get(key, 0)))}
 
     leaves: Leaves = {}
     for name, value in tree.items():
         key = (*at, name)
         if isinstance(value, Mapping) and value:
-            leaves |= flat(value, origin, key, lines)
+            leaves |= flatten_tree(value, origin, key, lines)
         elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
             for index, item in enumerate(value):
-                leaves |= flat(item, origin, (*key, index), lines) if item else leaf((*key, index), {})
+                leaves |= flatten_tree(item, origin, (*key, index), lines) if item else leaf((*key, index), {})
         else:
             leaves |= leaf(key, dict(value) if isinstance(value, Mapping) else value)
     return leaves
 
 
-def stacked(*layers: Leaves) -> Leaves:
+def merge_layers(*layers: Leaves) -> Leaves:
     """All layers as one; a later one wins."""
     whole: Leaves = {}
     for layer in layers:
@@ -137,7 +139,7 @@ class _Above:
         self._gone_into = {key[:at] for key, at in ways}
         self._lists = {key[:at] for key, at in ways if isinstance(key[at], int)}
 
-    def hides(self, key: Key) -> bool:
+    def hides(self, key: KeyPath) -> bool:
         """Whether a leaf below is out of sight: replaced, or part of a value or list that is."""
         for at in range(len(key) + 1):
             way = key[:at]
@@ -150,7 +152,7 @@ class _Above:
         return False
 
 
-def nested(leaves: Leaves) -> dict[str, Any]:
+def nest_leaves(leaves: Leaves) -> dict[str, Any]:
     """The tree again."""
     tree: dict[str, Any] = {}
     for key, leaf in leaves.items():
@@ -196,7 +198,7 @@ def from_environment(environ: Mapping[str, str], below: Leaves, top: Iterable[st
             continue
         key = _named(parts, below)
         origin = Origin("environment", name)
-        leaves = stacked(leaves, _leaf(key, _value(text), origin))
+        leaves = merge_layers(leaves, _leaf(key, _value(text), origin))
     return leaves, warnings
 
 
@@ -205,13 +207,13 @@ def from_flags(flags: Mapping[str, Any]) -> Leaves:
     leaves: Leaves = {}
     for name, value in flags.items():
         if value is not None:
-            leaves = stacked(leaves, _leaf(tuple(name.split(".")), value, Origin("flag", name)))
+            leaves = merge_layers(leaves, _leaf(tuple(name.split(".")), value, Origin("flag", name)))
     return leaves
 
 
-def _leaf(key: Key, value: Any, origin: Origin) -> Leaves:
+def _leaf(key: KeyPath, value: Any, origin: Origin) -> Leaves:
     *way, last = key
-    return flat({str(last): value}, origin, tuple(way))
+    return flatten_tree({str(last): value}, origin, tuple(way))
 
 
 def _value(text: str) -> Any:
@@ -224,9 +226,9 @@ def _value(text: str) -> Any:
     return text
 
 
-def _named(parts: list[str], below: Leaves) -> Key:
+def _named(parts: list[str], below: Leaves) -> KeyPath:
     """Variables know neither case nor hyphens: `MY_BOX` finds the upstream that is called my-box."""
-    key: Key = ()
+    key: KeyPath = ()
     for part in parts:
         depth = len(key)
         names = (other[depth] for other in below if len(other) > depth and other[:depth] == key)
@@ -260,7 +262,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN_VALUE = re.compile(r"[^,\]}\n#]*")
 
 
-def line_numbers(text: str) -> dict[Key, int]:
+def line_numbers(text: str) -> dict[KeyPath, int]:
     """The line, from 1, of every key, table and list item."""
     scan = _Scan(text)
     with suppress(_Lost, RecursionError, tomllib.TOMLDecodeError):
@@ -274,14 +276,14 @@ class _Lost(Exception):
 
 class _Scan:
     def __init__(self, text: str) -> None:
-        self.lines: dict[Key, int] = {}
+        self.lines: dict[KeyPath, int] = {}
         self._text = text
         self._at = 0
         self._line, self._counted = 1, 0
-        self._items: dict[Key, int] = {}  # arrays of tables: how many items so far
+        self._items: dict[KeyPath, int] = {}  # arrays of tables: how many items so far
 
     def document(self) -> None:
-        table: Key = ()
+        table: KeyPath = ()
         while self._blank() < len(self._text):
             if self._take("[["):
                 table = self._next_item()
@@ -294,17 +296,17 @@ class _Scan:
 
     # --- tables
 
-    def _table(self, names: tuple[str, ...]) -> Key:
+    def _table(self, names: tuple[str, ...]) -> KeyPath:
         """The place a header names; a list of tables on the way means its last item."""
         line = self._here()
-        key: Key = ()
+        key: KeyPath = ()
         for name in names:
             key = (*key, name)
             self.lines.setdefault(key, line)
             key = (*key, self._items[key] - 1) if key in self._items else key
         return key
 
-    def _next_item(self) -> Key:
+    def _next_item(self) -> KeyPath:
         *way, last = self._key()
         line = self._here()
         key = (*self._table(tuple(way)), last)
@@ -316,7 +318,7 @@ class _Scan:
 
     # --- keys and values
 
-    def _pair(self, table: Key) -> None:
+    def _pair(self, table: KeyPath) -> None:
         line = self._here()
         key = table
         for name in self._key():
@@ -343,7 +345,7 @@ class _Scan:
             if not self._take("."):
                 return
 
-    def _value(self, key: Key) -> None:
+    def _value(self, key: KeyPath) -> None:
         if found := _STRING.match(self._text, self._at):
             self._at = found.end()
         elif self._take("["):
@@ -353,7 +355,7 @@ class _Scan:
         elif found := _PLAIN_VALUE.match(self._text, self._at):
             self._at = found.end()
 
-    def _list(self, key: Key) -> None:
+    def _list(self, key: KeyPath) -> None:
         index = 0
         while not self._take("]", blank=True):
             self.lines[(*key, index)] = self._here()
@@ -363,7 +365,7 @@ class _Scan:
                 self._must("]", blank=True)
                 return
 
-    def _inline_table(self, key: Key) -> None:
+    def _inline_table(self, key: KeyPath) -> None:
         while not self._take("}", blank=True):
             self._pair(key)
             if not self._take(",", blank=True):

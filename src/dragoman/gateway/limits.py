@@ -29,7 +29,7 @@ _VALUE = 100  # bytes of a JSON value in memory, beside its text
 _TEXT = 2  # times its body that a decoded request may take and count as mostly text
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//")
 _BUSY = 1.0  # seconds after which to come back
-LONGEST_MODEL = 2048  # characters, as many as AWS allows; names are remembered in tables and searched for versions
+MAX_MODEL_LENGTH = 2048  # characters, as many as AWS allows; names are remembered in tables and searched for versions
 _SMALL = 1024 * 1024  # bytes of a request, in which nearly all are
 _PEERS_LEAST = 256  # half of a small limit would be too little for a gateway with one client
 
@@ -74,8 +74,8 @@ def check_text(body: bytes, limits: RequestLimits) -> None:
         raise _too_many_values(limits)
 
 
-def too_long_model(name: str) -> MalformedRequest:
-    return MalformedRequest(f"a name of {len(name)} characters; the limit here is {LONGEST_MODEL}", at="model")
+def model_too_long(name: str) -> MalformedRequest:
+    return MalformedRequest(f"a name of {len(name)} characters; the limit here is {MAX_MODEL_LENGTH}", at="model")
 
 
 def count_values(text: bytes) -> int:
@@ -98,7 +98,7 @@ def json_memory(body: bytes) -> int:
     return len(body) + _VALUE * count_values(body)
 
 
-def beside_messages(*conversations: Conversation) -> int:
+def base_memory(*conversations: Conversation) -> int:
     """Bytes that conversations take without their messages, about: their tools and system texts."""
     parts: dict[int, object] = {}  # by identity: what two conversations share is there once
     for each in conversations:
@@ -109,17 +109,17 @@ def beside_messages(*conversations: Conversation) -> int:
     return sum(texts.values()) + (json_memory(jsonio.encode([*parts.values()])) if parts else 0)
 
 
-class Shape(Struct, frozen=True):
+class TreeStats(Struct, frozen=True):
     """What a walk through a body has shown."""
 
     depth: int
     nodes: int
-    refers: bool  # somewhere stands a `$ref`
+    has_references: bool  # somewhere stands a `$ref`
     size: int  # bytes of its text
     memory: int  # bytes that the values take when they are read, about
 
 
-def check_tree(tree: Json, size: int, limits: RequestLimits, beside: int = 0) -> Shape:
+def check_tree(tree: Json, size: int, limits: RequestLimits, beside: int = 0) -> TreeStats:
     """Refuse a value that is nested too deeply or has too many parts. Raises MalformedRequest, TooLarge.
 
     `beside` is how many more values there are, at no depth that matters.
@@ -143,10 +143,10 @@ def check_tree(tree: Json, size: int, limits: RequestLimits, beside: int = 0) ->
         if nodes > limits.nodes:
             raise _too_many_values(limits)
         level = inside
-    return Shape(depth, nodes, refers, size, size + _VALUE * nodes)
+    return TreeStats(depth, nodes, refers, size, size + _VALUE * nodes)
 
 
-def levels(tree: Json) -> Iterator[list[Json]]:
+def tree_levels(tree: Json) -> Iterator[list[Json]]:
     """The values of a tree, level by level."""
     level: list[Json] = [tree]
     while level:
@@ -164,14 +164,14 @@ def _holds_containers(level: list[Json]) -> bool:
     return any(isinstance(value, dict | list) for value in level)
 
 
-def check_conversation(asked: Conversation, shape: Shape, limits: RequestLimits) -> None:
+def check_conversation(asked: Conversation, shape: TreeStats, limits: RequestLimits) -> None:
     """Refuse more messages or tools than may be, and tools that are too much. Raises MalformedRequest, TooLarge."""
     if len(asked.messages) > limits.messages:
         raise _too_many("messages", len(asked.messages), limits.messages)
     if len(asked.tools) > limits.tools:
         raise _too_many("tools", len(asked.tools), limits.tools)
     # What the whole body does not have, no schema in it has.
-    suspect = shape.refers or shape.depth > _SCHEMA_DEPTH or shape.nodes > _SCHEMA_NODES
+    suspect = shape.has_references or shape.depth > _SCHEMA_DEPTH or shape.nodes > _SCHEMA_NODES
     for index, tool in enumerate(asked.tools):
         if not isinstance(tool, ToolSpec):
             continue
@@ -184,7 +184,7 @@ def check_conversation(asked: Conversation, shape: Shape, limits: RequestLimits)
 
 def _check_schema(schema: Mapping[str, Json], at: str, limits: RequestLimits) -> None:
     nodes = 0
-    for depth, level in enumerate(levels(dict(schema)), 1):
+    for depth, level in enumerate(tree_levels(dict(schema)), 1):
         nodes += len(level)
         if nodes > _SCHEMA_NODES or (depth > _SCHEMA_DEPTH and _holds_containers(level)):
             message = f"a tool's schema may have {_SCHEMA_DEPTH} levels and {_SCHEMA_NODES} values"
@@ -223,19 +223,19 @@ class MemoryBudget:
         self.resize(limits)
         self.requests = 0
         self.by_peer: dict[str, int] = {}  # requests
-        self.asked = self.kept = 0
-        self.small = 0  # bytes of small requests, as announced: a part of `asked`
-        self.peak = self.most = 0  # the most bytes, and requests, since they were last read
+        self.request_bytes = self.response_bytes = 0
+        self.small_bytes = 0  # bytes of small requests, as announced: a part of `asked`
+        self.peak_bytes = self.peak_requests = 0  # the most bytes, and requests, since they were last read
 
     def resize(self, limits: RequestLimits) -> None:
         self.limits, self._max_of_peer = limits, peer_share(limits.peer_requests, limits.streams)
-        self.answer_limits = AnswerLimits(limits.answer, limits.blocks, limits.choices)
+        self.response_limits = AnswerLimits(limits.answer, limits.blocks, limits.choices)
 
     @property
     def bytes(self) -> int:
-        return self.asked + self.kept
+        return self.request_bytes + self.response_bytes
 
-    def enter(self, peer: str = "") -> Account:
+    def enter(self, peer: str = "") -> MemoryAccount:
         """Count one more request of this peer, and open its account; `leave` closes it. Raises Overloaded."""
         most = self.limits.streams
         if self.requests >= most:
@@ -244,11 +244,11 @@ class MemoryBudget:
         if self.by_peer.get(peer, 0) >= most:
             raise Overloaded(f"{most} requests of this address are running, the limit here ({_SETTING}.peer_requests)")
         self.requests += 1
-        if self.requests > self.most:  # noqa: PLR1730  a call more for every request
-            self.most = self.requests
+        if self.requests > self.peak_requests:  # noqa: PLR1730  a call more for every request
+            self.peak_requests = self.requests
         if peer:
             self.by_peer[peer] = self.by_peer.get(peer, 0) + 1
-        return Account(self, peer)
+        return MemoryAccount(self, peer)
 
 
 def peer_share(setting: int, total: int) -> int:
@@ -256,75 +256,75 @@ def peer_share(setting: int, total: int) -> int:
     return setting or min(total, max(_PEERS_LEAST, total // 2))
 
 
-Form: TypeAlias = Literal["body", "decoded", "rendered"]
+MemoryKind: TypeAlias = Literal["body", "decoded", "rendered"]
 
 
-class Account(Struct, eq=False):
+class MemoryAccount(Struct, eq=False):
     """The memory of one request: what is held of the question (`asked`) and of the answer (`kept`)."""
 
-    load: MemoryBudget
+    budget: MemoryBudget
     peer: str = ""
-    asked: int = 0
-    kept: int = 0
-    small: int = 0  # bytes that were reserved in the share of small requests
-    forms: dict[Form, int] = {}  # `asked`, by the form of the request that takes them
+    request_bytes: int = 0
+    response_bytes: int = 0
+    small_bytes: int = 0  # bytes that were reserved in the share of small requests
+    bytes_by_kind: dict[MemoryKind, int] = {}  # `asked`, by the form of the request that takes them
 
     def reserve(self, size: int) -> None:
         """Take room for bytes of the body that are still to come. Raises Overloaded, and then takes none."""
-        load, most = self.load, self.load.limits.in_flight
-        is_small = self.asked + size <= _SMALL
-        if load.asked + size > most and not (is_small and load.small + size <= most // 8):
+        load, most = self.budget, self.budget.limits.in_flight
+        is_small = self.request_bytes + size <= _SMALL
+        if load.request_bytes + size > most and not (is_small and load.small_bytes + size <= most // 8):
             raise _requests_are_held(most)
         if is_small:
-            self.small += size
-            load.small += size
-        self.hold("body", self.forms.get("body", 0) + size)
+            self.small_bytes += size
+            load.small_bytes += size
+        self.hold("body", self.bytes_by_kind.get("body", 0) + size)
 
-    def hold(self, form: Form, size: int) -> None:
+    def hold(self, form: MemoryKind, size: int) -> None:
         """Count the bytes that one form of the request takes now, instead of those counted for it before.
 
         They are not refused, because other limits bound them: the values of a tree, the length of a rendered body.
         Until they are gone no other request is let in. Only a decoded form that takes much more than its text is
         refused where other requests fill the room. Raises Overloaded, and then counts none.
         """
-        load, more = self.load, size - self.forms.get(form, 0)
-        if form == "decoded" and size > _SMALL and more > _TEXT * self.asked:
+        load, more = self.budget, size - self.bytes_by_kind.get(form, 0)
+        if form == "decoded" and size > _SMALL and more > _TEXT * self.request_bytes:
             most = load.limits.in_flight
-            if load.asked > self.asked and load.asked + more > most:
+            if load.request_bytes > self.request_bytes and load.request_bytes + more > most:
                 raise _requests_are_held(most)
-        self.forms[form] = size
-        self.asked += more
-        load.asked += more
-        if (held := load.asked + load.kept) > load.peak:
-            load.peak = held
+        self.bytes_by_kind[form] = size
+        self.request_bytes += more
+        load.request_bytes += more
+        if (held := load.request_bytes + load.response_bytes) > load.peak_bytes:
+            load.peak_bytes = held
 
     def keep(self, size: int) -> None:
         """Count bytes that are kept of the answer. Raises Overloaded, and then counts none."""
-        load, most = self.load, self.load.limits.in_flight
-        if load.kept + size > most:
+        load, most = self.budget, self.budget.limits.in_flight
+        if load.response_bytes + size > most:
             raise Overloaded(f"{most} bytes of answers are held, the limit here ({_SETTING}.in_flight)")
-        self.kept += size
-        load.kept += size
-        if (held := load.asked + load.kept) > load.peak:
-            load.peak = held
+        self.response_bytes += size
+        load.response_bytes += size
+        if (held := load.request_bytes + load.response_bytes) > load.peak_bytes:
+            load.peak_bytes = held
 
     def free(self, size: int) -> None:
         """Count bytes of the answer that are kept no more."""
-        self.kept -= size
-        self.load.kept -= size
+        self.response_bytes -= size
+        self.budget.response_bytes -= size
 
     def leave(self) -> None:
         """Give everything back."""
-        load, peer = self.load, self.peer
+        load, peer = self.budget, self.peer
         load.requests -= 1
         if peer:
             load.by_peer[peer] -= 1
             if not load.by_peer[peer]:
                 del load.by_peer[peer]
-        load.asked -= self.asked
-        load.kept -= self.kept
-        load.small -= self.small
-        self.asked = self.kept = self.small = 0
+        load.request_bytes -= self.request_bytes
+        load.response_bytes -= self.response_bytes
+        load.small_bytes -= self.small_bytes
+        self.request_bytes = self.response_bytes = self.small_bytes = 0
 
 
 def _requests_are_held(most: int) -> Overloaded:
@@ -352,16 +352,16 @@ class Trimmer:
         self._not_before = 0.0
         self._kept = False
 
-    def look(self, now: float) -> None:
+    def trim_if_idle(self, now: float) -> None:
         """Trim if a burst is over; called by the sweeper."""
         if not self._kept:
             self._kept = True
             _keep()  # not before the first answers: it takes longer than they may wait
         load = self._load
-        worth, held = load.peak + load.most * _EACH, load.bytes + load.requests * _EACH
+        worth, held = load.peak_bytes + load.peak_requests * _EACH, load.bytes + load.requests * _EACH
         if worth < _WORTH or held > worth // 2 or now < self._not_before:
             return
-        load.peak, load.most = load.bytes, load.requests
+        load.peak_bytes, load.peak_requests = load.bytes, load.requests
         self._not_before = now + _REST
         self._trim()
 

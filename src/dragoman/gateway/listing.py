@@ -11,7 +11,7 @@ import dragoman.dialects as registry
 from dragoman.dialects.base import Dialect, ListedModel, ModelListing
 from dragoman.errors import UnknownModel
 from dragoman.gateway.config import Config, ModelTable
-from dragoman.gateway.routing import fits
+from dragoman.gateway.routing import matches_pattern
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
@@ -22,7 +22,7 @@ _MESSAGE_TOKENS = 4
 _SINCE = int(time.time())  # clients want a date; nobody knows a better one
 
 
-class Listed(Struct, frozen=True):
+class ModelEntry(Struct, frozen=True):
     """A model that can be asked for by name, who answers, and its figures as far as anybody has told them."""
 
     name: str
@@ -33,7 +33,7 @@ class Listed(Struct, frozen=True):
     longest_answer: int | None = None
 
 
-def catalogue(config: Config) -> list[Listed]:
+def known_models(config: Config) -> list[ModelEntry]:
     """Every model that is known by name: those of the configuration, and those that a dialect's service has."""
     listed = [_listed(config, name) for name in config.routes.names()]
     named = {each.name for each in listed}
@@ -53,12 +53,12 @@ def _goes_to(config: Config, name: str) -> tuple[str, str] | None:
     return target.upstream.name, target.model
 
 
-def _listed(config: Config, name: str) -> Listed:
+def _listed(config: Config, name: str) -> ModelEntry:
     target = config.routes.resolve(name)[0]
     dialect = target.upstream.dialect
     known = dialect.codec.capabilities(target.model)
     told = _told(config, name) or _told(config, target.model) or ModelTable()
-    return Listed(
+    return ModelEntry(
         name,
         target.upstream.name,
         dialect.name,
@@ -71,10 +71,12 @@ def _listed(config: Config, name: str) -> Listed:
 def _told(config: Config, name: str) -> ModelTable | None:
     """What the configuration says of a model: under its name, else under the first pattern that fits."""
     figures = config.figures
-    return figures.get(name) or next((each for pattern, each in figures.items() if fits(pattern, name)), None)
+    return figures.get(name) or next(
+        (each for pattern, each in figures.items() if matches_pattern(pattern, name)), None
+    )
 
 
-def models(dialect: Dialect, listed: Sequence[Listed], wanted: str, since: int = _SINCE) -> bytes:
+def render_models(dialect: Dialect, listed: Sequence[ModelEntry], wanted: str, since: int = _SINCE) -> bytes:
     """The list, or one of it if `wanted` names it. Raises UnknownModel."""
     shape = dialect.listing or registry.get("openai").listing
     assert shape is not None
@@ -87,7 +89,7 @@ def models(dialect: Dialect, listed: Sequence[Listed], wanted: str, since: int =
     raise UnknownModel(f"the model {wanted!r} is not listed here; known: {known}")
 
 
-def _entry(shape: ModelListing, model: Listed, since: int) -> Json:
+def _entry(shape: ModelListing, model: ModelEntry, since: int) -> Json:
     entry = shape.entry(ListedModel(model.name, model.window, model.longest_answer, since))
     return {name: value for name, value in entry.items() if value is not None}
 
@@ -95,7 +97,7 @@ def _entry(shape: ModelListing, model: Listed, since: int) -> Json:
 # --- counting
 
 
-def estimate(conversation: Conversation) -> int:
+def estimate_tokens(conversation: Conversation) -> int:
     """Tokens of all that a conversation says, from its characters: about four of ASCII, or one other, make one."""
     said = [text.text for text in conversation.system]
     said += [jsonio.encode(tool).decode() for tool in conversation.tools]

@@ -53,7 +53,9 @@ def check_media_urls(
 
 
 def _check(url: str, at: str, family: str, allowed: MediaUrls) -> None:
-    problem = objection(url, family) if allowed == "web" else "" if _is_content(url) else "addresses are not passed on"
+    problem = (
+        url_problem(url, family) if allowed == "web" else "" if _is_content(url) else "addresses are not passed on"
+    )
     if problem:
         raise MalformedRequest(f"{problem} (server.media_urls = {allowed!r} of this gateway)", at=at)
 
@@ -99,7 +101,7 @@ def _texts(*values: Json) -> Iterator[str]:
 # --- one address
 
 
-def objection(url: str, family: str = "") -> str:
+def url_problem(url: str, family: str = "") -> str:
     """Say why an address is no ordinary one of the web; empty if it is."""
     plain = _DROPPED.sub("", url.strip(_EDGES))
     if _is_content(plain) or plain.startswith(_OWN.get(family, ())):

@@ -5,7 +5,7 @@ and gets their ids. What is kept is what the client asked and got, by the id tha
 in this process only, within bounds of count, bytes and age.
 
 `continued_plan` plans a request together with what it continues; it is pure, and the worker process calls it for large
-requests. `AnswerStore` keeps one answer when it is complete.
+requests. `ResponseSaver` keeps one answer when it is complete.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 
 N = TypeVar("N", bound=Node)
-Find: TypeAlias = Callable[[str], Sequence[Block] | None]
+FindItem: TypeAlias = Callable[[str], Sequence[Block] | None]
 
-MOST = 1000  # answers
-MOST_BYTES = 64 * 1024 * 1024
-OLDEST = 6 * 3600.0  # seconds
-LARGE = 1024 * 1024  # bytes of JSON above which only the worker process reads a conversation again
+MAX_RESPONSES = 1000  # answers
+MAX_STORED_BYTES = 64 * 1024 * 1024
+MAX_AGE = 6 * 3600.0  # seconds
+LARGE_CONVERSATION = 1024 * 1024  # bytes of JSON above which only the worker process reads a conversation again
 _ENTRY, _VALUE = 1024, 64  # bytes of an entry with its id, and of a value beside its text
 _NO_ITEMS: Mapping[str, Sequence[Block]] = {}
 _WHERE = "previous_response_id"
@@ -45,20 +45,20 @@ _WHERE = "previous_response_id"
 # --- what a request continues
 
 
-class Pickled(Struct, frozen=True):
+class PickledConversation(Struct, frozen=True):
     """A large conversation as bytes: only the worker process takes the time to read it."""
 
-    asked: bytes
+    request: bytes
     blocks: tuple[Block, ...]  # of the answer
 
     def read(self) -> Conversation:
-        return all_said(pickle.loads(self.asked), self.blocks)
+        return whole_conversation(pickle.loads(self.request), self.blocks)
 
 
-Said: TypeAlias = Conversation | Pickled
+StoredConversation: TypeAlias = Conversation | PickledConversation
 
 
-def all_said(asked: Conversation, blocks: tuple[Block, ...]) -> Conversation:
+def whole_conversation(asked: Conversation, blocks: tuple[Block, ...]) -> Conversation:
     """The question and the answer, without what only says how to answer."""
     messages = (*asked.messages, Message("assistant", blocks)) if blocks else asked.messages
     return Conversation(asked.model, tuple(map(as_earlier, messages)), tuple(map(as_earlier, asked.system)))
@@ -72,7 +72,7 @@ def as_earlier(node: N) -> N:
     return structs.replace(node, at=Where(_WHERE, bare=node.at.bare), **inside)
 
 
-def references(client: Dialect, asked: Conversation) -> tuple[str, ...]:
+def item_references(client: Dialect, asked: Conversation) -> tuple[str, ...]:
     """The ids of items of earlier answers that a request refers to."""
     if client.continuation is None:
         return ()
@@ -92,8 +92,8 @@ def continued_plan(
     *,
     model: str,
     settings: Settings,
-    earlier: Said | None,
-    find: Find,
+    earlier: StoredConversation | None,
+    find: FindItem,
 ) -> tuple[Plan, Conversation | None]:
     """A plan that includes what the request continues, and the conversation if its answer is to be kept.
 
@@ -108,7 +108,9 @@ def continued_plan(
     previous, given = asked.previous, asked
     asked = continuation.resolve_references(asked, find)
     if earlier is not None:
-        asked = continuation.continue_conversation(earlier.read() if isinstance(earlier, Pickled) else earlier, asked)
+        asked = continuation.continue_conversation(
+            earlier.read() if isinstance(earlier, PickledConversation) else earlier, asked
+        )
     if asked is not given:
         settings = structs.replace(settings, repair=True)  # the client's own bytes say less
     made = plan(client, upstream, asked, model=model, settings=settings)
@@ -123,7 +125,7 @@ def continued_plan(
 # --- what is kept
 
 
-class Answered(Struct, frozen=True):
+class SavedResponse(Struct, frozen=True):
     """What is kept of an answer beside the response itself."""
 
     id: str  # that the client was given
@@ -132,22 +134,22 @@ class Answered(Struct, frozen=True):
 
 
 class _Kept(Struct, frozen=True, gc=False):
-    said: Said
+    said: StoredConversation
     response: bytes  # as the client was told it; empty if unknown
     items: Mapping[str, Sequence[Block]]
     size: int
     until: float
 
 
-class Memory:
+class ResponseStore:
     """Earlier answers by owner and id; the oldest goes first."""
 
     def __init__(
         self,
         *,
-        most: int = MOST,
-        most_bytes: int = MOST_BYTES,
-        oldest: float = OLDEST,
+        most: int = MAX_RESPONSES,
+        most_bytes: int = MAX_STORED_BYTES,
+        oldest: float = MAX_AGE,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most, self._most_bytes, self._oldest, self._now = most, most_bytes, oldest, now
@@ -167,18 +169,18 @@ class Memory:
         self,
         owner: str,
         answer_id: str,
-        said: Said,
+        said: StoredConversation,
         response: bytes = b"",
         items: Mapping[str, Sequence[Block]] = _NO_ITEMS,
     ) -> None:
-        if isinstance(said, Pickled):
-            asked = len(said.asked)
+        if isinstance(said, PickledConversation):
+            asked = len(said.request)
         else:
             data = jsonio.encode(said)
             asked = _memory(data)
-            if is_large(data, LARGE):
-                said = Pickled(pickle.dumps(said), ())
-                asked = len(said.asked)
+            if is_large(data, LARGE_CONVERSATION):
+                said = PickledConversation(pickle.dumps(said), ())
+                asked = len(said.request)
         size = _ENTRY * (1 + len(items)) + asked + len(response) + _memory(response)
         self.forget(owner, answer_id)
         if size > self._most_bytes:
@@ -188,7 +190,7 @@ class Memory:
         self._bytes += size
         self._tidy()
 
-    def recall(self, owner: str, answer_id: str) -> Said | None:
+    def find_conversation(self, owner: str, answer_id: str) -> StoredConversation | None:
         self._tidy()
         kept = self._kept.get((owner, answer_id))
         return None if kept is None else kept.said
@@ -235,7 +237,7 @@ class Memory:
         *,
         model: str,
         settings: Settings,
-    ) -> tuple[Plan, AnswerStore | None]:
+    ) -> tuple[Plan, ResponseSaver | None]:
         """Plan a request with what it continues; give the store of its answer, if it is kept. Raises ClientFault."""
         made, said = continued_plan(
             client,
@@ -246,16 +248,16 @@ class Memory:
             earlier=self.earlier(owner, asked),
             find=lambda item_id: self.item(owner, item_id),
         )
-        return made, None if said is None else self.store(owner, client, said)
+        return made, None if said is None else self.saver(owner, client, said)
 
-    def earlier(self, owner: str, asked: Conversation) -> Said | None:
+    def earlier(self, owner: str, asked: Conversation) -> StoredConversation | None:
         """What the conversation continues, if it is known here."""
-        return None if asked.previous is None else self.recall(owner, asked.previous)
+        return None if asked.previous is None else self.find_conversation(owner, asked.previous)
 
-    def store(self, owner: str, client: Dialect, asked: Conversation | bytes) -> AnswerStore | None:
+    def saver(self, owner: str, client: Dialect, asked: Conversation | bytes) -> ResponseSaver | None:
         """Where the answer to a request is kept. `asked` is the conversation, or its pickled bytes."""
         continuation = client.continuation
-        return None if continuation is None else AnswerStore(self, owner, asked, continuation)
+        return None if continuation is None else ResponseSaver(self, owner, asked, continuation)
 
 
 def _memory(data: bytes) -> int:
@@ -273,28 +275,28 @@ class _Identified(Struct, gc=False):
 _identified = jsonio.typed(_Identified)
 
 
-def answered(continuation: Continuation, reply: Reply, response: bytes) -> Answered:
+def saved_response(continuation: Continuation, reply: Reply, response: bytes) -> SavedResponse:
     """What is kept of an answer, from the reply and the response as the client gets it."""
     try:
         items = continuation.parse_items(response)
     except DragomanError:  # an item that only its own service can read
         items = _NO_ITEMS
     answer_id = _identified(response).id if response else ""
-    return Answered(answer_id or reply.id, reply.choices[0].blocks if reply.choices else (), items)
+    return SavedResponse(answer_id or reply.id, reply.choices[0].blocks if reply.choices else (), items)
 
 
-class AnswerStore(Struct, frozen=True):
+class ResponseSaver(Struct, frozen=True):
     """Keeps the answer to one request. `asked` is the conversation, or its pickled bytes."""
 
-    memory: Memory
+    store: ResponseStore
     owner: str
-    asked: Conversation | bytes
+    conversation: Conversation | bytes
     continuation: Continuation
 
-    def keep(self, answer: Answered, response: bytes) -> None:
-        blocks, asked = answer.blocks, self.asked
-        said = Pickled(asked, blocks) if isinstance(asked, bytes) else all_said(asked, blocks)
-        self.memory.keep(self.owner, answer.id, said, response, answer.items)
+    def keep(self, answer: SavedResponse, response: bytes) -> None:
+        blocks, asked = answer.blocks, self.conversation
+        said = PickledConversation(asked, blocks) if isinstance(asked, bytes) else whole_conversation(asked, blocks)
+        self.store.keep(self.owner, answer.id, said, response, answer.items)
 
     def encoder(
         self, made: Plan, environment: Environment = SYSTEM_ENVIRONMENT, budget: Budget | None = None
@@ -306,7 +308,7 @@ class AnswerStore(Struct, frozen=True):
 class _KeepingEncoder(Encoder):
     """Assembles what the client gets and keeps it at its end. An answer over a limit is sent, and not kept."""
 
-    def __init__(self, encoder: Encoder, store: AnswerStore, budget: Budget | None = None) -> None:
+    def __init__(self, encoder: Encoder, store: ResponseSaver, budget: Budget | None = None) -> None:
         self._encoder, self._store = encoder, store
         self._budget = None if budget is None else budget.copy()
         self._assembly: Assembly | None = Assembly(self._budget)  # None: the answer is too large to be kept
@@ -329,7 +331,7 @@ class _KeepingEncoder(Encoder):
                 return payloads
             continuation = self._store.continuation
             response = continuation.parse_final_response(payloads[-1].data) if payloads else b""
-            self._store.keep(answered(continuation, reply, response), response)
+            self._store.keep(saved_response(continuation, reply, response), response)
         return payloads
 
     def _assemble(self, events: Events) -> None:
@@ -349,11 +351,11 @@ class _KeepingEncoder(Encoder):
 # knows its id.
 
 
-MOST_ANSWERS = 10_000
+MAX_HOLDERS = 10_000
 _LONGEST_ID = 512  # characters: no request about an answer can have a longer one in its path
 
 
-class Holder(Struct, frozen=True, gc=False):
+class ResponseHolder(Struct, frozen=True, gc=False):
     """The upstream that holds one answer."""
 
     owner: str  # who got the answer
@@ -362,20 +364,20 @@ class Holder(Struct, frozen=True, gc=False):
     credential: str
 
 
-class Holders:
+class ResponseHolders:
     """Holders by the id of the answer.
 
     They are in memory only. When there are more than `most`, the oldest is removed.
     """
 
-    def __init__(self, most: int = MOST_ANSWERS) -> None:
+    def __init__(self, most: int = MAX_HOLDERS) -> None:
         self._most = most
-        self._holders: OrderedDict[str, Holder] = OrderedDict()
+        self._holders: OrderedDict[str, ResponseHolder] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._holders)
 
-    def remember(self, answer_id: str, holder: Holder) -> None:
+    def remember(self, answer_id: str, holder: ResponseHolder) -> None:
         if not answer_id or len(answer_id) > _LONGEST_ID:
             return
         self._holders[answer_id] = holder
@@ -383,5 +385,5 @@ class Holders:
         while len(self._holders) > self._most:
             self._holders.popitem(last=False)
 
-    def find(self, answer_id: str) -> Holder | None:
+    def find(self, answer_id: str) -> ResponseHolder | None:
         return self._holders.get(answer_id)

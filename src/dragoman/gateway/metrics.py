@@ -23,7 +23,7 @@ _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 2
 Samples: TypeAlias = Iterable[tuple[tuple[str, ...], float]]  # the labels' values, and the number
 
 
-class Spread:
+class Histogram:
     """How long things took: how many fell between each two bounds."""
 
     __slots__ = ("_counts", "sum")
@@ -32,7 +32,7 @@ class Spread:
         self.sum = 0.0
         self._counts = [0] * (len(_SECONDS) + 1)
 
-    def see(self, seconds: float) -> None:
+    def observe(self, seconds: float) -> None:
         self._counts[bisect_left(_SECONDS, seconds)] += 1
         self.sum += seconds
 
@@ -41,7 +41,7 @@ class Spread:
         return list(zip((*map(str, _SECONDS), "+Inf"), accumulate(self._counts), strict=True))
 
 
-class Tally:
+class RequestCounts:
     """What was counted of the requests of one dialect, upstream and model."""
 
     __slots__ = ("first", "outcomes", "seconds", "tokens")
@@ -49,24 +49,24 @@ class Tally:
     def __init__(self) -> None:
         self.outcomes: dict[Outcome, int] = {}
         self.tokens: Counter[str] = Counter()  # by kind
-        self.seconds, self.first = Spread(), Spread()
+        self.seconds, self.first = Histogram(), Histogram()
 
 
 class GaugeSnapshot(Struct, frozen=True):
     """Values that are not counted: how they are at this moment."""
 
     inflight: int  # requests under way
-    held: int  # bytes held for them
+    held_bytes: int  # bytes held for them
     lines: dict[str, int]  # of the log, that were not written, by why not
-    resting: list[tuple[str, str, str, str, float]]  # who rests, how, and for how many seconds more
+    cooldowns: list[tuple[str, str, str, str, float]]  # who rests, how, and for how many seconds more
     expiry: dict[tuple[str, str], float]  # of credentials, by upstream and name, in seconds
 
 
-class Meters:
+class Metrics:
     """All that is counted. Labels come from closed sets, or are capped."""
 
     def __init__(self) -> None:
-        self.tallies: dict[tuple[str, str, str], Tally] = {}
+        self.counts: dict[tuple[str, str, str], RequestCounts] = {}
         self.notes: Counter[str] = Counter()
         self.retries: Counter[tuple[str, str]] = Counter()
         self.plan_cache_hits: Counter[str] = Counter()  # by upstream
@@ -79,23 +79,23 @@ class Meters:
         else:
             models.add(model)
         way = (record.dialect or "none", record.upstream or "none", model or "none")
-        tally = self.tallies.get(way)
+        tally = self.counts.get(way)
         if tally is None:
-            tally = self.tallies[way] = Tally()
+            tally = self.counts[way] = RequestCounts()
         tally.outcomes[record.outcome] = tally.outcomes.get(record.outcome, 0) + 1
         for note in record.notes:
             self.notes[note.rule] += 1
         if not record.upstream:
             return
-        tally.seconds.see(record.total)
+        tally.seconds.observe(record.total)
         if record.first_byte is not None:
-            tally.first.see(record.first_byte)
+            tally.first.observe(record.first_byte)
         if (usage := record.usage) is not None:
             for kind in _TOKENS:
                 tally.tokens[kind] += getattr(usage, kind)
 
 
-def exposition(meters: Meters, now: GaugeSnapshot) -> bytes:
+def render_metrics(meters: Metrics, now: GaugeSnapshot) -> bytes:
     """All metrics as Prometheus reads them."""
     # The library is slow to load, and most gateways are never asked.
     from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415
@@ -105,7 +105,7 @@ def exposition(meters: Meters, now: GaugeSnapshot) -> bytes:
     seconds = HistogramMetricFamily("dragoman_request_duration_seconds", "Whole time", labels=_WAY)
     first = HistogramMetricFamily("dragoman_time_to_first_byte_seconds", "Time to the first byte", labels=_WAY)
     tokens = CounterMetricFamily("dragoman_tokens", "Tokens as told by upstreams", labels=(*_WAY, "type"))
-    for labels, tally in meters.tallies.items():
+    for labels, tally in meters.counts.items():
         for outcome, count in tally.outcomes.items():
             requests.add_metric((*labels, outcome), count)
         for family, spread in ((seconds, tally.seconds), (first, tally.first)):
@@ -115,7 +115,7 @@ def exposition(meters: Meters, now: GaugeSnapshot) -> bytes:
             tokens.add_metric((*labels, kind), count)
 
     counter, gauge = partial(_family, CounterMetricFamily), partial(_family, GaugeMetricFamily)
-    resting = (((upstream, key, models, state), left) for upstream, key, models, state, left in now.resting)
+    resting = (((upstream, key, models, state), left) for upstream, key, models, state, left in now.cooldowns)
     families = [
         *(requests, seconds, first, tokens),
         counter("notes", "Changes made by translations", ("rule",), _single(meters.notes)),
@@ -125,7 +125,7 @@ def exposition(meters: Meters, now: GaugeSnapshot) -> bytes:
         ),
         gauge("resting_seconds", "Seconds until a scope that rests is tried again", _SCOPE, resting),
         gauge("unwritten_log_lines", "Dropped, or only counted", ("why",), _single(now.lines)),
-        gauge("inflight_bytes", "Bytes held for requests under way", (), [((), now.held)]),
+        gauge("inflight_bytes", "Bytes held for requests under way", (), [((), now.held_bytes)]),
         gauge("inflight_requests", "Requests under way", (), [((), now.inflight)]),
         gauge("credential_expiry_seconds", "Seconds until it ends", _SCOPE[:2], now.expiry.items()),
         gauge("build_info", "The version", ("version",), [((__version__,), 1)]),

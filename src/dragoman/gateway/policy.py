@@ -23,16 +23,16 @@ from dragoman.errors import (
     TimedOut,
     UpstreamFault,
 )
-from dragoman.gateway.breaker import Recent, Resting
+from dragoman.gateway.breaker import CooldownActive, WindowCounter
 from dragoman.gateway.limits import Overloaded
 from dragoman.upstream.credentials import CredentialFault
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
 
-Step: TypeAlias = Literal["again", "key", "target", "tell"]
+RetryAction: TypeAlias = Literal["again", "key", "target", "tell"]
 
-_BY_KIND: dict[Kind, Step] = {
+_BY_KIND: dict[Kind, RetryAction] = {
     "invalid": "tell",
     "context_full": "tell",
     "too_large": "tell",
@@ -52,20 +52,20 @@ _NOT_STARTED = frozenset({503, 529})  # statuses of a service that took no work
 _NOT_HELD = "previous_response_not_found"  # another credential or another target may have the response
 
 
-class Patience(Struct, frozen=True):
+class RetrySettings(Struct, frozen=True):
     """How often and how long. Waits double, with full jitter; a `retry-after` within `longest` is kept to."""
 
     retries: int = 2  # of one request, whatever its targets
-    least: float = 0.2
-    most: float = 2.0
-    longest: float = 30.0
+    min_wait: float = 0.2
+    max_wait: float = 2.0
+    max_retry_after: float = 30.0
 
     def wait(self, error: DragomanError, tries: int) -> float | None:
         """Seconds before the next try; None if the upstream wants more than we have."""
         said = error.fault.retry_after
         if said is not None:  # a little later than the others who were told the same
-            return max(said, self.least) + random.uniform(0, self.least) if said <= self.longest else None
-        return random.uniform(self.least, max(self.least, min(self.most, self.least * 2 ** (tries + 1))))
+            return max(said, self.min_wait) + random.uniform(0, self.min_wait) if said <= self.max_retry_after else None
+        return random.uniform(self.min_wait, max(self.min_wait, min(self.max_wait, self.min_wait * 2 ** (tries + 1))))
 
 
 class Refused(UpstreamFault):
@@ -87,11 +87,11 @@ class Redirected(UpstreamFault):
         super().__init__(message, fault=Fault("server", message, 502, violation=True))
 
 
-def next_step(error: DragomanError) -> Step:
+def retry_action(error: DragomanError) -> RetryAction:
     """What may mend this failure."""
     if isinstance(error, LocalMisuse | Overloaded) or error.fault.final:
         return "tell"
-    if isinstance(error, Resting):
+    if isinstance(error, CooldownActive):
         return "key"
     if isinstance(error, TimedOut | ClientFault | Redirected):  # what one target cannot be told, another may
         return "target"
@@ -108,15 +108,15 @@ def is_not_held(error: DragomanError) -> bool:
 
 def pick_error(before: DragomanError | None, error: DragomanError) -> DragomanError:
     """Which of two failures the client gets: the first; of targets that were not asked, the one that is ready first."""
-    if before is None or not isinstance(before, Resting):
+    if before is None or not isinstance(before, CooldownActive):
         return before or error
-    return error if not isinstance(error, Resting) or error.ready < before.ready else before
+    return error if not isinstance(error, CooldownActive) or error.seconds_left < before.seconds_left else before
 
 
 class Retries(Struct):
     """What one request has tried, and whether it may be sent again. A job may have started although it failed."""
 
-    patience: Patience
+    retry_settings: RetrySettings
     is_job: bool
     tries: int = 0  # beyond the first
     violations: int = 0  # answers that broke their own dialect
@@ -131,18 +131,18 @@ class Retries(Struct):
         """Whether another target may be asked after this failure."""
         return not self.may_have_started(error) and self.violations < _MOST_VIOLATIONS
 
-    def wait(self, error: DragomanError, budget: Budget, *, last: bool) -> float | None:
+    def wait(self, error: DragomanError, budget: RetryBudget, *, last: bool) -> float | None:
         """Seconds before the same target is asked again; None if it is not. `last`: there is no other target."""
         if error.fault.violation and (not last or self.violations >= _MOST_VIOLATIONS):
             return None  # an upstream that broke its dialect may do so every time
-        step = next_step(error)
+        step = retry_action(error)
         # There is no other credential. A pause that an upstream asked for is waited for, if there is no other target.
-        if (error.hinted and last) if isinstance(error, Resting) else error.fault.kind == "rate_limit":
+        if (error.is_hinted and last) if isinstance(error, CooldownActive) else error.fault.kind == "rate_limit":
             step = "again"
-        if step != "again" or self.tries >= self.patience.retries:
+        if step != "again" or self.tries >= self.retry_settings.retries:
             return None
-        wait = self.patience.wait(error, self.tries)
-        if wait is None or not (isinstance(error, Resting) or budget.allows(time.monotonic())):
+        wait = self.retry_settings.wait(error, self.tries)
+        if wait is None or not (isinstance(error, CooldownActive) or budget.allows(time.monotonic())):
             return None
         self.tries += 1
         return wait
@@ -151,7 +151,7 @@ class Retries(Struct):
 REQUEST, RETRY = 0, 1  # what a Budget counts
 
 
-class Budget:
+class RetryBudget:
     """Limits retries of one upstream to a share of its requests, so that they do not add to its load."""
 
     share: float = 0.2
@@ -159,7 +159,7 @@ class Budget:
     window: float = 10.0  # seconds in which both are counted
 
     def __init__(self) -> None:
-        self.recent = Recent(self.window, 0.1)
+        self.recent = WindowCounter(self.window, 0.1)
 
     def allows(self, now: float) -> bool:
         """Whether one more retry fits; it is counted if so."""

@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from dragoman.dialects.base import ApiRequest, Dialect, RequestSummary, TypedRequest
 from dragoman.errors import MalformedRequest, TooLarge, Unrepresentable
 from dragoman.gateway.config import Server
-from dragoman.gateway.limits import RequestLimits, Shape, check_conversation, check_tree
+from dragoman.gateway.limits import RequestLimits, TreeStats, check_conversation, check_tree
 from dragoman.gateway.media_urls import MediaUrls, check_media_urls
 from dragoman.model.blocks import Media, Opaque
 from dragoman.model.conversation import Conversation
@@ -35,9 +35,9 @@ class Bounds(Struct, frozen=True):
         return cls(server.limits, server.max_body, server.media_urls)
 
 
-def parse(
+def parse_within_limits(
     dialect: Dialect, call: ApiRequest, size: int, bounds: Bounds, exact: TypedRequest | None = None
-) -> tuple[Conversation, Shape]:
+) -> tuple[Conversation, TreeStats]:
     """What a call asks, within the limits, and the shape of its body. Raises MalformedRequest, TooLarge."""
     shape = check_tree(call.body, size, bounds.limits, 0 if exact is None else exact.other_values)
     try:
@@ -53,13 +53,13 @@ def parse(
     return asked, shape
 
 
-def refuse_doubled(given: HttpRequest) -> None:
+def refuse_duplicate_keys(given: HttpRequest) -> None:
     """Refuse a name that stands twice in one object, where losses are refused. Raises MalformedRequest."""
     if name := jsonio.doubled(given.body, given.document):
         raise MalformedRequest(f"{name!r} stands twice in one object; losses are refused")
 
 
-def rendered(made: Plan, given: HttpRequest, max_body: int) -> tuple[HttpRequest, Note | None]:
+def render_planned(made: Plan, given: HttpRequest, max_body: int) -> tuple[HttpRequest, Note | None]:
     """What is sent, and a note about it if there is something to say. Raises Unrepresentable, TooLarge."""
     note: Note | None = None
     if made.verbatim and made.sent.model == made.asked.model:
@@ -77,7 +77,7 @@ def rendered(made: Plan, given: HttpRequest, max_body: int) -> tuple[HttpRequest
     return request, note
 
 
-def counting(made: Plan) -> tuple[HttpRequest, None]:
+def token_count_request(made: Plan) -> tuple[HttpRequest, None]:
     """The request that asks the target to count the tokens of this one."""
     call = structs.replace(made.call(), operation="count", stream=False)
     return made.upstream.binding.wrap(call), None

@@ -99,7 +99,7 @@ _NAMED = re.compile(
 )
 
 
-def without_shapes(text: str) -> str:
+def mask_keys(text: str) -> str:
     """The text with a mask in place of all that looks like a key."""
     if any(mark in text for mark in _MARKS):
         text = _SHAPE.sub(MASK, text)
@@ -112,7 +112,7 @@ def without_shapes(text: str) -> str:
 # --- network addresses of upstreams
 
 
-Known: TypeAlias = tuple[str, str]  # a URL, and the words that stand for it
+KnownAddress: TypeAlias = tuple[str, str]  # a URL, and the words that stand for it
 
 _ANY = "an address"
 _PORTS = {"http": 80, "https": 443}
@@ -120,7 +120,7 @@ _IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?(?![\w.]*\d)"
 _IPV6 = re.compile(r"(?<![\w:.])\[?[0-9a-fA-F:]{2,39}(?:\.\d{1,3}){0,3}\]?", re.ASCII)
 
 
-def without_addresses(text: str, known: Iterable[Known], kind: Kind) -> str:
+def mask_addresses(text: str, known: Iterable[KnownAddress], kind: Kind) -> str:
     """The text with words in place of known addresses, and of any IP address unless the fault is the request's."""
     low = text.lower()
     for host, pattern, words in _patterns(tuple(dict.fromkeys(known))):
@@ -142,7 +142,7 @@ def _ip_hidden(found: re.Match[str]) -> str:
 
 
 @lru_cache(maxsize=16)
-def _patterns(known: tuple[Known, ...]) -> tuple[tuple[str, re.Pattern[str], str], ...]:
+def _patterns(known: tuple[KnownAddress, ...]) -> tuple[tuple[str, re.Pattern[str], str], ...]:
     made = (_pattern(url, words) for url, words in known)
     return tuple(sorted((each for each in made if each is not None), key=lambda each: -len(each[0])))
 
@@ -170,7 +170,7 @@ def _pattern(url: str, words: str) -> tuple[str, re.Pattern[str], str] | None:
     return host, re.compile("|".join(ways), re.IGNORECASE | re.ASCII), words
 
 
-LONGEST = 32 * 1024  # characters of a message; to look through a megabyte takes 200 ms
+MAX_MESSAGE_LENGTH = 32 * 1024  # characters of a message; to look through a megabyte takes 200 ms
 _LONGEST_WORD = 4 * 1024
 _SECRET_NAME = re.compile(r"auth|cookie|key|token|secret|password|credential|signature", re.IGNORECASE)
 
@@ -182,7 +182,7 @@ class Redactor:
     """
 
     def __init__(
-        self, secrets: Callable[[], Iterable[str]] = tuple, addresses: Callable[[], Iterable[Known]] = tuple
+        self, secrets: Callable[[], Iterable[str]] = tuple, addresses: Callable[[], Iterable[KnownAddress]] = tuple
     ) -> None:
         self._secrets, self._addresses = secrets, addresses
 
@@ -192,11 +192,11 @@ class Redactor:
 
     def text(self, text: str) -> str:
         text = mask_secrets(text, dict.fromkeys(self._secrets()))  # one key may serve many upstreams
-        return without_shapes(text)
+        return mask_keys(text)
 
     def message(self, text: str) -> str:
         """An error's message, cut where it is very long."""
-        return self.text(cut(text))
+        return self.text(truncate_text(text))
 
     def headers(self, headers: Headers) -> Headers:
         return tuple(
@@ -218,7 +218,7 @@ class Redactor:
     def upstream_fault(self, fault: Fault) -> Fault:
         """A fault of an upstream or of the way to it, as a client may be told it: without secrets and addresses."""
         known = tuple(self._addresses())
-        texts = [self.text(without_addresses(text, known, fault.kind)) for text in _texts(fault)]
+        texts = [self.text(mask_addresses(text, known, fault.kind)) for text in _texts(fault)]
         return _replaced(fault, tuple(texts))
 
     def tree(self, value: Json) -> Json:
@@ -236,15 +236,19 @@ class Redactor:
 
 def _texts(fault: Fault) -> tuple[str, str, str]:
     """What others wrote in a fault. Half of the details would be no JSON."""
-    return cut(fault.message), cut(fault.code), fault.details if len(fault.details) <= LONGEST else ""
+    return (
+        truncate_text(fault.message),
+        truncate_text(fault.code),
+        fault.details if len(fault.details) <= MAX_MESSAGE_LENGTH else "",
+    )
 
 
-def cut(text: str) -> str:
+def truncate_text(text: str) -> str:
     """A text of at most so many characters. It is cut between words, since half a secret is not found."""
-    if len(text) <= LONGEST:
+    if len(text) <= MAX_MESSAGE_LENGTH:
         return text
-    end = max([text.rfind(blank, LONGEST - _LONGEST_WORD, LONGEST) for blank in " \n"])
-    return f"{text[: end if end > 0 else LONGEST - _LONGEST_WORD]}…"
+    end = max([text.rfind(blank, MAX_MESSAGE_LENGTH - _LONGEST_WORD, MAX_MESSAGE_LENGTH) for blank in " \n"])
+    return f"{text[: end if end > 0 else MAX_MESSAGE_LENGTH - _LONGEST_WORD]}…"
 
 
 def _replaced(fault: Fault, texts: tuple[str, ...]) -> Fault:

@@ -32,10 +32,10 @@ class ResponseBuffer(Struct, eq=False):
     silence: float
     hold: float
     keep_alive: KeepAlive
-    flowing: bool = False
+    is_released: bool = False
     first_at: float | None = None
-    ended: bool = False
-    held: list[bytes] = []
+    is_ended: bool = False
+    chunks: list[bytes] = []
     size: int = 0
     source: PausableSource | None = None
     wrote_at: float = 0.0  # or as much as a beat later
@@ -47,17 +47,17 @@ class ResponseBuffer(Struct, eq=False):
         """Write some bytes. While `flowing`, the caller may write to the exchange itself."""
         if not data:
             return
-        if self.flowing:
+        if self.is_released:
             self.exchange.chunk(data)
             return
-        self.held.append(data)
+        self.chunks.append(data)
         self.size += len(data)
         if self.size > HIGH_WATER and self.source is not None:
             self.source.pause()  # until it is released or dropped
 
     def release(self) -> None:
         """Let the client see what is held and what follows."""
-        if not self.flowing:
+        if not self.is_released:
             held = self._begin()
             if held:
                 self.exchange.chunk(held)
@@ -68,11 +68,11 @@ class ResponseBuffer(Struct, eq=False):
 
     def end(self, data: bytes = b"") -> None:
         """Write the last bytes."""
-        if self.ended:
+        if self.is_ended:
             return
-        self.ended = True
+        self.is_ended = True
         self.keep_alive.buffers.discard(self)
-        if not self.flowing:
+        if not self.is_released:
             data = self._begin() + data
         self.exchange.chunk(data, last=True)
 
@@ -94,23 +94,23 @@ class ResponseBuffer(Struct, eq=False):
             self.release()
 
     @property
-    def left(self) -> float:
+    def seconds_to_ping(self) -> float:
         """Seconds until a ping lets the client see something."""
         return self.wrote_at + self.silence - monotonic()
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """Forget what is held of an attempt that failed."""
         self.source, self.held_since = None, inf
         self.exchange.source = None
-        self.held.clear()
+        self.chunks.clear()
         self.size = 0
 
     def _begin(self) -> bytes:
         """Send the head; gives what was held."""
-        self.flowing, self.first_at = True, monotonic()
+        self.is_released, self.first_at = True, monotonic()
         self.exchange.head(200, self.headers)
-        held = b"".join(self.held)
-        self.held.clear()
+        held = b"".join(self.chunks)
+        self.chunks.clear()
         return held
 
     # --- for KeepAlive
@@ -118,7 +118,7 @@ class ResponseBuffer(Struct, eq=False):
     def check(self, now: float) -> None:
         """Release what was held long enough; ping after a long silence."""
         exchange = self.exchange
-        if not self.flowing and now >= self.held_since + self.hold:
+        if not self.is_released and now >= self.held_since + self.hold:
             asyncio.get_running_loop().call_soon(self.release)
         elif exchange.has_written:
             exchange.has_written, self.wrote_at = False, now
@@ -127,7 +127,7 @@ class ResponseBuffer(Struct, eq=False):
             asyncio.get_running_loop().call_soon(self.break_silence)  # an error in it must not reach the others
 
     def break_silence(self) -> None:
-        ping = b"" if self.ended or self.ping is None else self.ping()
+        ping = b"" if self.is_ended or self.ping is None else self.ping()
         if ping and not self.exchange.paused:  # one that does not read needs no sign of life
             self.release()
             self.push(ping)

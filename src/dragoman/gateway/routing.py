@@ -21,7 +21,7 @@ _METHODS = ("POST", "GET")
 _LISTING = "/v1/models"
 
 
-class Matched(Struct, frozen=True):
+class MatchedRequest(Struct, frozen=True):
     """A request that a dialect knows."""
 
     dialect: Dialect
@@ -30,7 +30,7 @@ class Matched(Struct, frozen=True):
     exact: TypedRequest | None = None
 
 
-class Unreadable(Exception):
+class UnreadableRequest(Exception):
     """A request that a dialect knows by its path and cannot read."""
 
     def __init__(self, dialect: Dialect, error: DragomanError) -> None:
@@ -45,32 +45,34 @@ class Router:
         self._plain = [(dialect, dialect.summary_reader) for dialect in dialects if dialect.summary_reader is not None]
         self._exact = [(dialect, dialect.typed_reader) for dialect in dialects if dialect.typed_reader is not None]
 
-    def match(self, request: HttpRequest, *, decoded: bool = False) -> Matched | None:
+    def match(self, request: HttpRequest, *, decoded: bool = False) -> MatchedRequest | None:
         """The call in this request: a plain or exact one, or one with its decoded body; `decoded`: only that.
 
         Raises Unreadable.
         """
         for dialect, forms in () if decoded else self._plain:
             if request.path.rstrip("/").endswith(forms.path) and (plain := forms.read_request(request)) is not None:
-                return Matched(dialect, ApiRequest("generate", plain.asked.model, plain.asked.stream, None), plain)
+                return MatchedRequest(
+                    dialect, ApiRequest("generate", plain.asked.model, plain.asked.stream, None), plain
+                )
         for dialect, read in () if decoded else self._exact:
             if (exact := read(request)) is not None:
-                return Matched(dialect, exact.call, exact=exact)
+                return MatchedRequest(dialect, exact.call, exact=exact)
         for dialect in self._dialects:
             try:
                 call = dialect.binding.match(request)
             except DragomanError as error:
-                raise Unreadable(dialect, error) from None
+                raise UnreadableRequest(dialect, error) from None
             except RecursionError:
-                raise Unreadable(dialect, MalformedRequest("nested too deeply")) from None
+                raise UnreadableRequest(dialect, MalformedRequest("nested too deeply")) from None
             if call is not None:
-                return Matched(dialect, call)
+                return MatchedRequest(dialect, call)
         return None
 
-    def named(self, name: str) -> Dialect | None:
+    def find_dialect(self, name: str) -> Dialect | None:
         return next((dialect for dialect in self._dialects if dialect.name == name), None)
 
-    def speaker(self, request: HttpRequest) -> Dialect:
+    def error_dialect(self, request: HttpRequest) -> Dialect:
         """In whose words to refuse a request that is not, or not yet, read: by its path, else by its headers."""
         for method in _METHODS:
             if (dialect := self._knows(request, method)) is not None:
@@ -114,33 +116,35 @@ class Target(Struct, frozen=True):
     model: str
 
 
-class Aim(Struct, frozen=True):
+class RouteTarget(Struct, frozen=True):
     """A target as written: without a model it is the one that was asked for."""
 
     upstream: str
     model: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> Aim:
+    def parse(cls, text: str) -> RouteTarget:
         """`UPSTREAM` or `UPSTREAM/MODEL`."""
         upstream, _, model = text.partition("/")
         return cls(upstream, model)
 
 
-class Rule(Struct, frozen=True):
+class RouteRule(Struct, frozen=True):
     """Patterns (`*` is any text, `?` any character, nothing else is special) and where they lead, best first."""
 
     patterns: tuple[str, ...]
-    aims: tuple[Aim, ...]
+    targets: tuple[RouteTarget, ...]
 
 
 class Routes:
     """All the ways to a target."""
 
-    def __init__(self, upstreams: Mapping[str, Upstream], rules: Sequence[Rule], default: Rule | None) -> None:
+    def __init__(
+        self, upstreams: Mapping[str, Upstream], rules: Sequence[RouteRule], default: RouteRule | None
+    ) -> None:
         self._upstreams = upstreams
         self._default = default
-        own = [Rule(upstream.models, (Aim(name),)) for name, upstream in upstreams.items()]
+        own = [RouteRule(upstream.models, (RouteTarget(name),)) for name, upstream in upstreams.items()]
         self._stages = (_Stage(rules), _Stage(own))
         lone = len(upstreams) == 1 and not rules and not any(rule.patterns for rule in own)
         self._lone = own[0] if lone else None
@@ -160,12 +164,12 @@ class Routes:
     def _targets(self, model: str) -> Sequence[Target]:
         routed, own = self._stages
         rule = routed.find(model) or self._direct(model) or own.find(model) or self._default or self._lone
-        if not model.strip() and (rule is None or not all(aim.model for aim in rule.aims)):
+        if not model.strip() and (rule is None or not all(aim.model for aim in rule.targets)):
             raise MalformedRequest("the request names no model, and its route has none of its own", at="model")
         if rule is None:
             raise UnknownModel(self._unknown(model))
         asked = model.partition("/")[2] if rule.patterns == _DIRECT else model
-        targets = (Target(self._upstreams[aim.upstream], aim.model or asked) for aim in rule.aims)
+        targets = (Target(self._upstreams[aim.upstream], aim.model or asked) for aim in rule.targets)
         return tuple({(target.upstream.name, target.model): target for target in targets}.values())
 
     def names(self) -> list[str]:
@@ -174,17 +178,19 @@ class Routes:
 
     def patterns(self) -> list[tuple[str, str]]:
         """The patterns there are, in their order, and the upstream each leads to first."""
-        return list({pattern: rule.aims[0].upstream for stage in self._stages for pattern, rule in stage.globs}.items())
+        return list(
+            {pattern: rule.targets[0].upstream for stage in self._stages for pattern, rule in stage.globs}.items()
+        )
 
     @property
-    def default(self) -> Aim | None:
+    def default(self) -> RouteTarget | None:
         """Where every other name goes."""
         rule = self._default or self._lone
-        return rule.aims[0] if rule else None
+        return rule.targets[0] if rule else None
 
-    def _direct(self, model: str) -> Rule | None:
+    def _direct(self, model: str) -> RouteRule | None:
         upstream, found, rest = model.partition("/")
-        return Rule(_DIRECT, (Aim(upstream),)) if found and rest and upstream in self._upstreams else None
+        return RouteRule(_DIRECT, (RouteTarget(upstream),)) if found and rest and upstream in self._upstreams else None
 
     def _unknown(self, model: str) -> str:
         shown = model if len(model) <= _LONGEST else f"{model[:_LONGEST]}…"
@@ -203,9 +209,9 @@ _DIRECT = ("/",)  # no pattern: the mark of UPSTREAM/MODEL
 class _Stage:
     """Rules of one rank: exact names first, then patterns in their order."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        self.exact: dict[str, Rule] = {}
-        self.globs: list[tuple[str, Rule]] = []
+    def __init__(self, rules: Sequence[RouteRule]) -> None:
+        self.exact: dict[str, RouteRule] = {}
+        self.globs: list[tuple[str, RouteRule]] = []
         for rule in rules:
             for pattern in rule.patterns:
                 if "*" in pattern or "?" in pattern:
@@ -213,14 +219,14 @@ class _Stage:
                 else:
                     self.exact.setdefault(pattern, rule)
 
-    def find(self, model: str) -> Rule | None:
+    def find(self, model: str) -> RouteRule | None:
         exact = self.exact.get(model)
         if exact is not None:
             return exact
         return next((rule for pattern, rule in self.globs if _compiled(pattern).fullmatch(model)), None)
 
 
-def fits(pattern: str, name: str) -> bool:
+def matches_pattern(pattern: str, name: str) -> bool:
     """Whether a name or pattern, as the configuration writes it, means this model."""
     return pattern == name or _compiled(pattern).fullmatch(name) is not None
 
@@ -249,7 +255,7 @@ _USUAL_WAIT = 2.0
 _OF_HTTP = frozenset({405, 408, 414, 415, 417, 421, 426, 431, 505})
 
 
-def refusal_of(dialect: Dialect, fault: Fault) -> HttpResponse:
+def error_response(dialect: Dialect, fault: Fault) -> HttpResponse:
     """A fault as an HTTP answer in a client's dialect. A 429 always says when to come back: clients retry by it."""
     response = dialect.binding.error_response(fault, dialect.codec.render_fault(fault))
     bad_gateway = fault.violation and fault.status == 502  # whatever statuses the dialect knows

@@ -15,8 +15,16 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec import NODEFAULT, Struct, structs
 
-from dragoman.gateway.layers import DEFAULT, Key, Leaves, Origin, Problem, dotted, near
-from dragoman.gateway.secrets import REMEDY, BadReference, Secret, Surroundings, expanded, literal, reference
+from dragoman.gateway.layers import DEFAULT, KeyPath, Leaves, Origin, Problem, dotted_key, suggest_name
+from dragoman.gateway.secrets import (
+    REMEDY,
+    BadReference,
+    ConfiguredSecret,
+    ReferenceContext,
+    expand_path,
+    literal_secret,
+    parse_reference,
+)
 
 S = TypeVar("S", bound=Struct)
 
@@ -41,7 +49,7 @@ _OFTEN_MEANT = {
     "pattern": "match",
 }
 # Keys that older versions had, and what to do about them.
-_REMOVED: dict[Key, str] = {
+_REMOVED: dict[KeyPath, str] = {
     ("server", "engine"): "it was removed: the gateway has one HTTP server; delete this setting",
 }
 _WORDS = {
@@ -60,23 +68,23 @@ _QUOTED = re.compile(r"`([^`]*)`")
 _INSIDE = re.compile(r" - at `\$(.*)`\Z")
 
 
-class Look:
+class ConfigReader:
     """Where values come from, how secrets and paths among them are read, and what was found wrong."""
 
     def __init__(
-        self, leaves: Leaves, lines: Mapping[Key, int], file: Path | None, around: Surroundings, literals: bool
+        self, leaves: Leaves, lines: Mapping[KeyPath, int], file: Path | None, around: ReferenceContext, literals: bool
     ) -> None:
         self.problems: list[Problem] = []
-        self.around = around
-        self.literals = literals
+        self.reference_context = around
+        self.allows_literals = literals
         self._leaves = leaves
         self._lines = lines
         self._file = file
 
-    def problem(self, key: Key, message: str, hint: str = "") -> None:
-        self.problems.append(Problem(dotted(key), message, hint, self.origin(key)))
+    def problem(self, key: KeyPath, message: str, hint: str = "") -> None:
+        self.problems.append(Problem(dotted_key(key), message, hint, self.origin(key)))
 
-    def origin(self, key: Key) -> Origin:
+    def origin(self, key: KeyPath) -> Origin:
         """Who said this: the value itself, else something in the table, else the table around it."""
         if key in self._leaves:
             return self._leaves[key].origin
@@ -86,20 +94,20 @@ class Look:
             return self._whole(said[0], key)
         return self.origin(key[:-1]) if key else Origin("file", str(self._file)) if self._file else DEFAULT
 
-    def _whole(self, origin: Origin, key: Key) -> Origin:
+    def _whole(self, origin: Origin, key: KeyPath) -> Origin:
         if origin.layer == "file" and key in self._lines:
             return Origin("file", origin.place, self._lines[key])
         return origin
 
     # --- tables
 
-    def table(self, shape: type[S], tree: object, at: Key) -> S | None:
+    def table(self, shape: type[S], tree: object, at: KeyPath) -> S | None:
         """The table as this Struct; None if something in it is wrong, which then has been told."""
         before = len(self.problems)
         values = self.fields(fields_of(shape), tree, at)
         return shape(**values) if len(self.problems) == before else None
 
-    def fields(self, fields: Iterable[structs.FieldInfo], tree: object, at: Key) -> dict[str, Any]:
+    def fields(self, fields: Iterable[structs.FieldInfo], tree: object, at: KeyPath) -> dict[str, Any]:
         """The values of a table, by name. What is wrong is told and left out."""
         known = {field.name: field for field in fields}
         if not isinstance(tree, Mapping):
@@ -116,7 +124,7 @@ class Look:
                 self.problem(at, f"{field.name} is missing")
         return values
 
-    def _field(self, field: structs.FieldInfo, value: object, key: Key, values: dict[str, Any]) -> None:
+    def _field(self, field: structs.FieldInfo, value: object, key: KeyPath, values: dict[str, Any]) -> None:
         inner = _struct_of(field.type)
         if inner is not None:
             found: object = self.table(inner, value, key)
@@ -125,55 +133,55 @@ class Look:
             return
         try:
             values[field.name] = self.value(field.type, value, key)
-        except Wrong as wrong:
+        except InvalidValue as wrong:
             self.problem(key, wrong.message, wrong.hint)
 
     # --- values
 
-    def value(self, wanted: Any, value: object, key: Key) -> Any:
+    def value(self, wanted: Any, value: object, key: KeyPath) -> Any:
         """The value as the type that is wanted. Raises Wrong."""
         # What the environment and the command line say is text, whatever it means.
         lax = self.origin(key).layer in ("environment", "flag")
 
         def hook(kind: type, given: Any) -> Any:
             if not isinstance(given, str):
-                raise Wrong(f"expected a text, got {_kind(given)}")
-            if kind is Secret:
+                raise InvalidValue(f"expected a text, got {_kind(given)}")
+            if kind is ConfiguredSecret:
                 return self.secret(given, key)
-            return expanded(given, self.around.folder, self.around.home)
+            return expand_path(given, self.reference_context.folder, self.reference_context.home)
 
         try:
             return msgspec.convert(value, wanted, strict=not lax, dec_hook=hook)
         except msgspec.ValidationError as error:
             cause = error.__cause__
-            raise cause if isinstance(cause, Wrong) else _told(error, wanted, value) from None
+            raise cause if isinstance(cause, InvalidValue) else _told(error, wanted, value) from None
 
-    def reference(self, text: str) -> Secret | None:
+    def parse_reference(self, text: str) -> ConfiguredSecret | None:
         """The secret that a reference names; None if the text is none. Raises Wrong."""
         try:
-            return reference(text, self.around)
+            return parse_reference(text, self.reference_context)
         except BadReference as error:
-            raise Wrong(str(error)) from None
+            raise InvalidValue(str(error)) from None
 
-    def secret(self, text: str, key: Key) -> Secret:
+    def secret(self, text: str, key: KeyPath) -> ConfiguredSecret:
         """The secret that a setting names. Raises Wrong, which never holds the text."""
         try:
-            found = self.reference(text)
+            found = self.parse_reference(text)
             if found is not None:
                 return found
             origin = self.origin(key)
             if origin.layer == "environment":  # a variable of the environment is a reference itself
-                named = reference(f"env:{origin.place}", self.around)
-                if named is not None and self.around.environ.get(origin.place) == text:
+                named = parse_reference(f"env:{origin.place}", self.reference_context)
+                if named is not None and self.reference_context.environ.get(origin.place) == text:
                     return named
-            if self.literals:
-                return literal(text)
+            if self.allows_literals:
+                return literal_secret(text)
         except BadReference as error:
-            raise Wrong(str(error)) from None
-        raise Wrong("a secret in clear is not taken", REMEDY)
+            raise InvalidValue(str(error)) from None
+        raise InvalidValue("a secret in clear is not taken", REMEDY)
 
 
-class Wrong(ValueError):
+class InvalidValue(ValueError):
     """A value that cannot be taken, with the sentence about it."""
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -192,20 +200,20 @@ def _hint(name: str, known: Iterable[str]) -> str:
     meant = _OFTEN_MEANT.get(name.lower())
     if meant in known:
         return f"did you mean {meant}?"
-    return near(name, known) or f"known here: {', '.join(known)}"
+    return suggest_name(name, known) or f"known here: {', '.join(known)}"
 
 
-def _told(error: msgspec.ValidationError, wanted: Any, value: object) -> Wrong:
+def _told(error: msgspec.ValidationError, wanted: Any, value: object) -> InvalidValue:
     """msgspec's complaint in words that need no Python."""
     words = _literals(wanted)
     if words and isinstance(value, str):
-        return Wrong(f"{value!r} is none of {', '.join(words)}", near(value, words))
+        return InvalidValue(f"{value!r} is none of {', '.join(words)}", suggest_name(value, words))
     text = str(error)
     inside = _INSIDE.search(text)
     text = _INSIDE.sub("", text)
     text = _QUOTED.sub(lambda found: " or ".join(_WORDS.get(part, part) for part in found[1].split(" | ")), text)
     text = text[:1].lower() + text[1:]
-    return Wrong(f"item {inside[1]}: {text}" if inside and inside[1] else text)
+    return InvalidValue(f"item {inside[1]}: {text}" if inside and inside[1] else text)
 
 
 def _literals(kind: Any) -> list[str]:

@@ -48,13 +48,13 @@ class _Taken(Exception):
     """The file is there already."""
 
 
-def gateway_key(configured: Secret | None, key_file: Path) -> Secret:
+def gateway_key(configured: ConfiguredSecret | None, key_file: Path) -> ConfiguredSecret:
     """The key clients must give: the configured one, else the minted one, made now if need be. Raises ConfigError."""
     if configured is None:
-        return minted_key(key_file)
+        return load_or_create_key(key_file)
     value = configured.reveal()
-    plain = len(set(value)) < _FEWEST_CHARACTERS or value.isdecimal()  # somebody held down a key, or counted
-    if len(value) < _SHORTEST_KEY or value.lower().startswith(_PLACEHOLDER) or plain:
+    plain_value = len(set(value)) < _FEWEST_CHARACTERS or value.isdecimal()  # somebody held down a key, or counted
+    if len(value) < _SHORTEST_KEY or value.lower().startswith(_PLACEHOLDER) or plain_value:
         hint = (
             "leave server.key out, and one is made; or: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
@@ -62,14 +62,14 @@ def gateway_key(configured: Secret | None, key_file: Path) -> Secret:
     return configured
 
 
-def minted_key(path: Path) -> Secret:
+def load_or_create_key(path: Path) -> ConfiguredSecret:
     """The key in this file; the first to ask makes it. Raises ConfigError if the file cannot be had, or trusted."""
     try:
         if not path.exists():
             make_private_folder(path.parent)
             with suppress(_Taken):  # another process was first: its key is the key
                 write_private(path, f"{KEY_PREFIX}{secrets.token_urlsafe(32)}\n".encode(), replace=False)
-        return literal(read_private(path).decode())
+        return literal_secret(read_private(path).decode())
     except OSError as error:
         raise _refused(path, (error.strerror or str(error)).lower(), "is the folder yours, and writable?") from None
     except (BadReference, UnicodeDecodeError):
@@ -140,7 +140,7 @@ def _refused(path: Path, why: str, hint: str) -> ConfigError:
 _OURS = "dragoman"
 
 
-class Places(Struct, frozen=True):
+class AppFolders(Struct, frozen=True):
     """Folders of our own. Nothing here is created by asking."""
 
     home: Path
@@ -162,17 +162,17 @@ class Places(Struct, frozen=True):
         return self.runtime / "admin.sock"
 
 
-def places(environ: Mapping[str, str]) -> Places:
+def app_folders(environ: Mapping[str, str]) -> AppFolders:
     """The folders for this environment. An XDG variable that is no absolute path does not count, as XDG demands."""
     home = Path(environ.get("HOME") or Path.home())
     config = _folder(environ, "XDG_CONFIG_HOME") or home / ".config"
     state = (_folder(environ, "XDG_STATE_HOME") or home / ".local" / "state") / _OURS
     runtime = _folder(environ, "XDG_RUNTIME_DIR")
     # Without a runtime folder: under our own state. A shared one such as /tmp is no place for a socket of power.
-    return Places(home, config / _OURS, state, runtime / _OURS if runtime else state / "run")
+    return AppFolders(home, config / _OURS, state, runtime / _OURS if runtime else state / "run")
 
 
-def expanded(text: str, folder: Path, home: Path) -> Path:
+def expand_path(text: str, folder: Path, home: Path) -> Path:
     """A path as a person writes it in a file of that folder: `~` is their home, a relative one begins at the file."""
     if text == "~" or text.startswith("~/"):
         return home / text[2:]
@@ -202,7 +202,7 @@ class BadReference(ValueError):
     """A reference that can lead to nothing ever; its text says why."""
 
 
-class Surroundings(Struct, frozen=True):
+class ReferenceContext(Struct, frozen=True):
     """What a reference is read against: the environment, and the folder relative paths begin at."""
 
     environ: Mapping[str, str]
@@ -211,7 +211,7 @@ class Surroundings(Struct, frozen=True):
     timeout: float = COMMAND_TIMEOUT
 
 
-class Secret:
+class ConfiguredSecret:
     """A text that nobody sees by accident: `reveal()` is the only way to it. Found at the first use, then kept."""
 
     __slots__ = ("_find", "_key", "_lock", "_value", "shown")
@@ -247,7 +247,7 @@ class Secret:
         return f"Secret({self.shown})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and self._key == other._key
+        return isinstance(other, ConfiguredSecret) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self.shown)
@@ -256,18 +256,18 @@ class Secret:
         raise TypeError("a secret is not written down")
 
 
-def plain(text: str) -> Secret:
+def plain_value(text: str) -> ConfiguredSecret:
     """A value that is none, where one may stand: it is shown."""
-    return Secret(text, lambda: text)
+    return ConfiguredSecret(text, lambda: text)
 
 
-def literal(text: str) -> Secret:
+def literal_secret(text: str) -> ConfiguredSecret:
     """A secret that stands in clear in the configuration. Raises BadReference if it is no usable text."""
     value = _clean(text)
-    return Secret(MASK, lambda: value, _Hidden(value))
+    return ConfiguredSecret(MASK, lambda: value, _Hidden(value))
 
 
-def reference(text: str, around: Surroundings) -> Secret | None:
+def parse_reference(text: str, around: ReferenceContext) -> ConfiguredSecret | None:
     """The secret a reference names; None if the text is none. Raises BadReference for one that cannot be right."""
     scheme, found, rest = text.partition(":")
     if not found or scheme not in _FINDERS:
@@ -282,7 +282,7 @@ def reference(text: str, around: Surroundings) -> Secret | None:
         except BadReference as error:
             raise SecretUnavailable([Problem("", f"{shown}: {error}")]) from None
 
-    return Secret(shown, find, (_Hidden(rest), around.folder))
+    return ConfiguredSecret(shown, find, (_Hidden(rest), around.folder))
 
 
 def show_reference(text: str) -> str:
@@ -344,15 +344,15 @@ def _check(scheme: str, rest: str) -> None:
             raise BadReference(f"cmd: {str(error).lower()}") from None
 
 
-def _from_environment(name: str, around: Surroundings) -> str:
+def _from_environment(name: str, around: ReferenceContext) -> str:
     if name not in around.environ:
         raise BadReference("the variable is not set")
     return around.environ[name]
 
 
-def _from_file(path: str, around: Surroundings) -> str:
+def _from_file(path: str, around: ReferenceContext) -> str:
     try:
-        with expanded(path, around.folder, around.home).open("rb") as file:
+        with expand_path(path, around.folder, around.home).open("rb") as file:
             if _is_loose(file.fileno()):
                 raise BadReference("others can read it: chmod 600, or chmod 640 if it is yours by its group")
             data = file.read(_LONGEST + 1)
@@ -372,7 +372,7 @@ def _is_loose(handle: int) -> bool:
     return bool(found.st_mode & (stat.S_IRWXO | group)) and not os.fstatvfs(handle).f_flag & os.ST_RDONLY
 
 
-def _from_keyring(entry: str, around: Surroundings) -> str:
+def _from_keyring(entry: str, around: ReferenceContext) -> str:
     service, _, name = entry.rpartition("/")
     try:
         keyring = import_module("keyring")
@@ -387,10 +387,10 @@ def _from_keyring(entry: str, around: Surroundings) -> str:
     return str(found)
 
 
-def _from_command(command: str, around: Surroundings) -> str:
+def _from_command(command: str, around: ReferenceContext) -> str:
     words = shlex.split(command)
     if words[0].startswith("~/"):
-        words[0] = str(expanded(words[0], around.folder, around.home))
+        words[0] = str(expand_path(words[0], around.folder, around.home))
     try:
         process = subprocess.Popen(
             words,
@@ -433,7 +433,7 @@ def _decoded(data: bytes) -> str:
         raise BadReference("it is no UTF-8 text") from None
 
 
-_FINDERS: dict[str, Callable[[str, Surroundings], str]] = {
+_FINDERS: dict[str, Callable[[str, ReferenceContext], str]] = {
     "env": _from_environment,
     "file": _from_file,
     "keyring": _from_keyring,

@@ -30,7 +30,7 @@ from dragoman.gateway.app import Gateway
 from dragoman.gateway.config import Config
 from dragoman.gateway.config import Server as Settings
 from dragoman.gateway.limits import Trimmer, peer_share
-from dragoman.gateway.policy import Patience
+from dragoman.gateway.policy import RetrySettings
 from dragoman.http.framing import SWEEP_SECONDS
 from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.proxy_protocol import ProxiedConnection
@@ -43,7 +43,7 @@ _MOST_CONNECTIONS = 10_000
 _SPARE = 64  # file descriptors that are not for clients
 
 
-class Running:
+class GatewayServer:
     """Serves a gateway on one listening socket. `url` and `key` are what a client needs."""
 
     def __init__(self, gateway: Gateway, settings: Settings, *, shared: bool = False) -> None:
@@ -63,10 +63,10 @@ class Running:
         """Until it is stopped. Raises what the gateway's start does."""
         loop = self.loop = asyncio.get_running_loop()
         await self.gateway.start()
-        server = HttpServer(self.gateway.answer)
+        server = HttpServer(self.gateway.handle)
         acceptor = self._acceptor(server)
 
-        sweeping = loop.create_task(_sweep(server, acceptor, Trimmer(self.gateway.load)))
+        sweeping = loop.create_task(_sweep(server, acceptor, Trimmer(self.gateway.memory_budget)))
         try:
             ready()
             await self._ending.wait()
@@ -170,7 +170,7 @@ async def _sweep(server: HttpServer, acceptor: Acceptor, trimmer: Trimmer) -> No
         now = time.monotonic()  # read anew: uvloop's clock stands still during a turn
         server.sweep(now)
         acceptor.resume_accepting()
-        trimmer.look(now)
+        trimmer.trim_if_idle(now)
         await asyncio.sleep(SWEEP_SECONDS)
 
 
@@ -219,7 +219,7 @@ def url_of(listening: socket.socket) -> str:
 def serve(
     config: Config,
     *,
-    ready: Callable[[Running], None] | None = None,
+    ready: Callable[[GatewayServer], None] | None = None,
     read: Callable[[], Config] | None = None,
     worker: bool = False,
 ) -> int:
@@ -231,14 +231,14 @@ def serve(
     raise_file_limit()
     gateway = Gateway(config)
     route_logs(gateway)
-    running = Running(gateway, config.server, shared=worker)
+    running = GatewayServer(gateway, config.server, shared=worker)
     socket_path, listening = config.server.admin_socket, running.listening
 
     def warn(about: str, message: str) -> None:
         gateway.log.event("warning", about, message=message)
 
     if not worker:  # whose parent has chosen it
-        socket_path = admin.own_socket(socket_path, listening.getsockname()[1], partial(warn, "admin_socket"))
+        socket_path = admin.choose_socket(socket_path, listening.getsockname()[1], partial(warn, "admin_socket"))
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -247,7 +247,7 @@ def serve(
         if worker:
             _end_with_parent(running)
         with running.signals():
-            async with admin.serving(gateway, socket_path, config.server.admin_port, partial(warn, "admin_port")):
+            async with admin.serve_admin(gateway, socket_path, config.server.admin_port, partial(warn, "admin_port")):
                 await running.serve(lambda: ready(running) if ready else None)
 
     gc.freeze()  # what is loaded by now stays: no collection need look at it
@@ -269,7 +269,7 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _end_with_parent(running: Running) -> None:
+def _end_with_parent(running: GatewayServer) -> None:
     loop, standard_input = asyncio.get_running_loop(), 0
 
     def read() -> None:
@@ -290,7 +290,7 @@ def _reload(gateway: Gateway, read: Callable[[], Config]) -> None:
             gateway.reload_refused = str(error)
             gateway.log.event("error", "reload_refused", why=str(error))
 
-    gateway.later(swap())
+    gateway.run_in_background(swap())
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -334,19 +334,19 @@ def running_gateway(
     *,
     state: Path | None = None,
     journal: AccessLog | None = None,
-    patience: Patience | None = None,
+    patience: RetrySettings | None = None,
     key: str | None = None,
     admin_socket: bool = False,
-) -> Iterator[Running]:
+) -> Iterator[GatewayServer]:
     """A gateway in a thread of its own, on the configured address (port 0: a free one)."""
     gateway = Gateway(config, key=key, state=state, journal=journal, patience=patience)
-    running = Running(gateway, config.server)
+    running = GatewayServer(gateway, config.server)
     ready = threading.Event()
     failed: list[BaseException] = []
 
     async def main() -> None:
         socket_path, port = (config.server.admin_socket, config.server.admin_port) if admin_socket else (None, None)
-        async with admin.serving(gateway, socket_path, port):
+        async with admin.serve_admin(gateway, socket_path, port):
             await running.serve(ready.set)
 
     def run() -> None:

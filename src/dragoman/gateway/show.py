@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from dragoman.gateway.access_log import CONTROL
-from dragoman.gateway.layers import Key, Leaf, Leaves, Origin, dotted
+from dragoman.gateway.layers import KeyPath, Leaf, Leaves, Origin, dotted_key
 from dragoman.gateway.secrets import MASK, show_reference
 from dragoman.gateway.upstreams import UpstreamTable, is_secret_header
 
@@ -20,17 +20,17 @@ _PLAIN = re.compile(r"(?:true|false|0|[1-9]\d{0,17}(?:\.\d+)?)\Z")
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
-class Line(Struct, frozen=True):
+class SettingLine(Struct, frozen=True):
     key: str
     value: Any
     origin: Origin
 
 
-def lines(leaves: Leaves) -> list[Line]:
+def setting_lines(leaves: Leaves) -> list[SettingLine]:
     """Every value, in the order of the tables and of their keys."""
     order = {table: index for index, table in enumerate(dict.fromkeys(key[:2] for key in leaves if len(key) > 2))}
 
-    def rank(key: Key) -> tuple[bool, int, int, int]:
+    def rank(key: KeyPath) -> tuple[bool, int, int, int]:
         name = key[2] if len(key) > 2 and key[0] == "upstreams" else ""
         place = _KEYS.index(name) if name in _KEYS else len(_KEYS)
         return len(key) > 1, _TABLES.index(key[0]) if key[0] in _TABLES else 0, order.get(key[:2], 0), place
@@ -38,14 +38,14 @@ def lines(leaves: Leaves) -> list[Line]:
     return [_line(key, leaves[key]) for key in sorted(leaves, key=rank)]
 
 
-def _line(key: Key, leaf: Leaf) -> Line:
+def _line(key: KeyPath, leaf: Leaf) -> SettingLine:
     value = _masked(key, leaf.value)
     if leaf.origin.layer in ("environment", "flag") and isinstance(value, str) and _PLAIN.match(value):
         value = tomllib.loads(f"value = {value}")["value"]  # the text of a number is one
-    return Line(_spelt(key), value, leaf.origin)
+    return SettingLine(_spelt(key), value, leaf.origin)
 
 
-def toml(value: object) -> str:
+def toml_value(value: object) -> str:
     """A value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -53,9 +53,9 @@ def toml(value: object) -> str:
         value = value.encode(errors="replace").decode()  # the environment may hold what is no text
         return '"' + CONTROL.sub(_escaped, value.replace("\\", "\\\\").replace('"', '\\"')) + '"'
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(toml, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_quoted(str(name))} = {toml(item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_quoted(str(name))} = {toml_value(item)}" for name, item in value.items()) + "}"
     return str(value)
 
 
@@ -63,15 +63,15 @@ def _escaped(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
 
 
-def _spelt(key: Key) -> str:
-    return dotted(tuple(_quoted(part) if isinstance(part, str) else part for part in key))
+def _spelt(key: KeyPath) -> str:
+    return dotted_key(tuple(_quoted(part) if isinstance(part, str) else part for part in key))
 
 
 def _quoted(name: str) -> str:
-    return name if _BARE.match(name) else toml(name)
+    return name if _BARE.match(name) else toml_value(name)
 
 
-def _masked(key: Key, value: object) -> object:
+def _masked(key: KeyPath, value: object) -> object:
     match key:
         case ("server", "key") | ("upstreams", _, "key"):
             return [_hidden(item) for item in value] if isinstance(value, list) else _hidden(value)

@@ -32,11 +32,11 @@ UNSIGNED = "UNSIGNED-PAYLOAD"
 _EMPTY = hashlib.sha256(b"").hexdigest()
 
 
-class Claim(Struct, frozen=True):
+class AwsSignature(Struct, frozen=True):
     """An AWS signature, as far as the head of its request shows."""
 
     id: str
-    moment: str
+    date: str
     region: str
     service: str
     headers: tuple[str, ...]
@@ -98,7 +98,7 @@ def _stated_hash(head: HttpRequest) -> str | None:
     return None if announced or head.body else _EMPTY
 
 
-def claim_of(head: HttpRequest) -> Claim | None:
+def parse_signature(head: HttpRequest) -> AwsSignature | None:
     """Read the signature of a head. None if it has none, or breaks a rule of signatures."""
     given = [value for name, value in head.headers if name == "authorization"]
     found = _SIGNED.match(given[0]) if len(given) == 1 else None
@@ -117,4 +117,4 @@ def claim_of(head: HttpRequest) -> Claim | None:
         or (payload and payload != UNSIGNED and not _HASH.fullmatch(payload))
     ):
         return None
-    return Claim(found["id"], moment, found["region"], found["service"], headers, found["signature"], payload)
+    return AwsSignature(found["id"], moment, found["region"], found["service"], headers, found["signature"], payload)

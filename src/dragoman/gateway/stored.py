@@ -43,20 +43,20 @@ _NOT_IN_BACKGROUND = {
 }
 
 
-class StoredAnswer:
+class StoredResponseRequest:
     """One request about a stored answer. `run` raises ClientFault for an unknown id, and the upstream's error."""
 
     def __init__(self, context: RequestContext) -> None:
-        self._services, self._fleet, self._exchange = context.services, context.fleet, context.exchange
+        self._services, self._fleet, self._exchange = context.services, context.upstreams, context.exchange
         self._client, self._call, self._record = context.client, context.call, context.record
         self._account, self._send = context.account, partial(context.send, (JSON_BODY,))
         self._id, self._action = context.call.hints["id"], context.call.hints["action"]
 
     async def run(self) -> None:
         owner = self._exchange.owner
-        response = self._services.memory.response(owner, self._id)
+        response = self._services.response_store.response(owner, self._id)
         if self._action == "delete":
-            self._services.memory.forget(owner, self._id)
+            self._services.response_store.forget(owner, self._id)
         # With `repair` both have it: the gateway has what the client was sent, the upstream all the rest.
         if response is not None and (self._action == "read" or self._services.holders.find(self._id) is None):
             self._serve(response)
@@ -65,12 +65,12 @@ class StoredAnswer:
         self._record.upstream, self._record.upstream_dialect = backend.name, backend.dialect.name
         self._record.streamed = self._call.stream
         self._exchange.headers = (("dragoman-notes", "0"), ("dragoman-upstream", backend.name))
-        if not backend.gate.take():
-            await backend.gate.wait()
+        if not backend.slots.take():
+            await backend.slots.wait()
         try:
             await self._ask(backend, credentials)
         finally:
-            backend.gate.release()
+            backend.slots.release()
 
     # --- stored by the gateway
 
@@ -131,14 +131,14 @@ class StoredAnswer:
                 f"the upstream {backend.name} answered {self._action} of {self._id!r} without readable JSON: {error}"
             )
             raise BadFrame(message) from None
-        self._record.first()
+        self._record.mark_first_byte()
         self._send(body)
 
     async def _stream(self, reply: ClientResponse, backend: Backend) -> None:
         """Pass whole frames as they come. A stream without its last frame ends with the dialect's error."""
         exchange, stored, frames = self._exchange, backend.dialect.stored, backend.dialect.binding.frame_decoder()
         assert stored is not None  # the upstream is of the client's family
-        held = KeptSize(Budget(self._account.load.answer_limits, self._account))
+        held = KeptSize(Budget(self._account.budget.response_limits, self._account))
         ended, hushed = False, 0
 
         def pass_on(chunk: bytes) -> None:

@@ -15,15 +15,15 @@ from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import FORMAT_ALIASES, FORMAT_NAMES
 from dragoman.filters.raw_tools.table import FILE_PREFIX, TableFileError, is_file_choice, load_table_file
-from dragoman.gateway.layers import DEFAULT, ConfigError, Key, Leaves, Problem, dotted, near
+from dragoman.gateway.layers import DEFAULT, ConfigError, KeyPath, Leaves, Problem, dotted_key, suggest_name
 from dragoman.gateway.presets import PRESETS, SIMULATOR
-from dragoman.gateway.schema import Look, Wrong, fields_of
-from dragoman.gateway.secrets import Secret, expanded, plain
+from dragoman.gateway.schema import ConfigReader, InvalidValue, fields_of
+from dragoman.gateway.secrets import ConfiguredSecret, expand_path, plain_value
 from dragoman.http.addresses import is_loopback, proxy_variable
 from dragoman.translate import Settings, configured
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
-Source: TypeAlias = Literal["auto", "store", "ide", "cli", "aws"]
+LoginSource: TypeAlias = Literal["auto", "store", "ide", "cli", "aws"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d\Z")  # a region becomes part of a host name
@@ -41,7 +41,7 @@ _LISTS = ("key", "credentials", "models", "long_thinking")
 _FIRST = ("preset", "dialect", "base_url", "region")
 
 
-class Timeouts(Struct, frozen=True, kw_only=True):
+class TimeoutSettings(Struct, frozen=True, kw_only=True):
     """In seconds. `first_byte`: until the answer begins. `idle`: between two pieces of it. `silent`: between two
     pieces with content, whatever pings come meanwhile."""
 
@@ -56,7 +56,7 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     total: Seconds = 3600.0
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class UpstreamLimits(Struct, frozen=True, kw_only=True):
     """How many requests an upstream gets at once, how many may wait for their turn, and for how many seconds.
 
     `breaker`: whether it is left alone after failures, and when it asks for a pause.
@@ -78,7 +78,7 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
 class Login(Struct, frozen=True):
     """Where credentials that expire are kept: our store, the Kiro IDE, kiro-cli, AWS's own places. `detail`: which."""
 
-    source: Source
+    source: LoginSource
     detail: str = ""
 
 
@@ -89,15 +89,15 @@ class UpstreamTable(Struct, frozen=True, kw_only=True):
     dialect: str | None = None
     base_url: str | None = None
     region: str | None = None
-    key: tuple[Secret, ...] = ()
+    key: tuple[ConfiguredSecret, ...] = ()
     key_header: str | None = None
     credentials: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     long_thinking: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
     translation: Settings = Settings()
-    limits: Limits = Limits()
-    timeouts: Timeouts = Timeouts()
+    limits: UpstreamLimits = UpstreamLimits()
+    timeouts: TimeoutSettings = TimeoutSettings()
     simulator: SimulatorSettings = SimulatorSettings()
     headers: dict[str, Any] = {}
     proxy: str | None = None
@@ -113,20 +113,20 @@ class Upstream(Struct, frozen=True, kw_only=True):
     kind: Literal["http", "simulator"] = "http"
     base_url: str = ""
     region: str = ""
-    keys: tuple[Secret, ...] = ()
+    keys: tuple[ConfiguredSecret, ...] = ()
     key_header: str = "authorization"  # as a bearer token; in any other header the key stands alone
     logins: tuple[Login, ...] = ()
     models: tuple[str, ...] = ()
     long_thinking: tuple[str, ...] = ()  # names and patterns of models that may be silent for long
     settings: Settings = Settings()
-    limits: Limits = Limits()
-    timeouts: Timeouts = Timeouts()
+    limits: UpstreamLimits = UpstreamLimits()
+    timeouts: TimeoutSettings = TimeoutSettings()
     simulator: SimulatorSettings = SimulatorSettings()
-    headers: tuple[tuple[str, Secret], ...] = ()  # names in lower case
-    proxy: Secret | None = None
+    headers: tuple[tuple[str, ConfiguredSecret], ...] = ()  # names in lower case
+    proxy: ConfiguredSecret | None = None
     ca_file: Path | None = None
 
-    def secrets(self) -> list[Secret]:
+    def secrets(self) -> list[ConfiguredSecret]:
         """Everything here that no log may show."""
         headers = [value for name, value in self.headers if is_secret_header(name)]
         return [*self.keys, *headers, *([self.proxy] if self.proxy else [])]
@@ -137,19 +137,19 @@ def is_secret_header(name: str) -> bool:
     return _SECRET_WORD.search(name) is not None
 
 
-def read_upstream(name: str, tree: object, at: Key, look: Look) -> Upstream | None:
+def read_upstream(name: str, tree: object, at: KeyPath, look: ConfigReader) -> Upstream | None:
     """The upstream of this table, its preset already below it. None if something is wrong, which then has been told."""
     before = len(look.problems)
     if not NAME.match(name):
         look.problem(at, "a name has letters, digits, dots, hyphens and underscores only")
-    values = look.fields(fields_of(UpstreamTable), listed(tree, _LISTS), at)
+    values = look.fields(fields_of(UpstreamTable), as_lists(tree, _LISTS), at)
     if not isinstance(tree, Mapping) or any(key in tree and key not in values for key in _FIRST):
         return None  # nothing more can be said before these are right
     upstream = _Making(UpstreamTable(**values), at, look).upstream(name)
     return upstream if len(look.problems) == before else None
 
 
-def listed(tree: object, names: tuple[str, ...]) -> object:
+def as_lists(tree: object, names: tuple[str, ...]) -> object:
     """One text where a list may stand is a list of one."""
     if not isinstance(tree, Mapping):
         return tree
@@ -180,7 +180,7 @@ def _is_anthropic(base_url: str) -> bool:
 class _Making:
     """The parts of an upstream that need more than their type to be right."""
 
-    def __init__(self, table: UpstreamTable, at: Key, look: Look) -> None:
+    def __init__(self, table: UpstreamTable, at: KeyPath, look: ConfigReader) -> None:
         self._table = table
         self._at = at
         self._look = look
@@ -224,7 +224,7 @@ class _Making:
     def dialect(self) -> Dialect | None:
         table = self._table
         if table.preset is not None and table.preset not in PRESETS:
-            known = near(table.preset, PRESETS) or f"known: {', '.join(PRESETS)}"
+            known = suggest_name(table.preset, PRESETS) or f"known: {', '.join(PRESETS)}"
             self._problem("preset", f"there is no preset {table.preset!r}", known)
             return None
         if table.dialect is None:
@@ -232,7 +232,7 @@ class _Making:
             self._problem("", "say a preset, or a dialect and a base_url", hint)
             return None
         if table.dialect not in registry.names():
-            known = near(table.dialect, registry.names()) or f"known: {', '.join(registry.names())}"
+            known = suggest_name(table.dialect, registry.names()) or f"known: {', '.join(registry.names())}"
             self._problem("dialect", f"there is no dialect {table.dialect!r}", known)
             return None
         return self._with_settings(registry.get(table.dialect))
@@ -290,9 +290,9 @@ class _Making:
         found: list[Login] = []
         for text in self._table.credentials:
             source, _, detail = text.partition(":")
-            known = next((known for known in get_args(Source) if known == source), None)
+            known = next((known for known in get_args(LoginSource) if known == source), None)
             if known is None:
-                hint = near(source, get_args(Source)) or f"known: {', '.join(get_args(Source))}"
+                hint = suggest_name(source, get_args(LoginSource)) or f"known: {', '.join(get_args(LoginSource))}"
                 self._problem("credentials", f"there is no source of credentials {source!r}", hint)
             else:
                 found.append(Login(known, detail))
@@ -302,16 +302,16 @@ class _Making:
         settings = self._table.translation
         known = ("auto", "off", *FORMAT_NAMES, *FORMAT_ALIASES)
         if settings.raw_tools is not None and is_file_choice(settings.raw_tools):
-            around = self._look.around
-            path = expanded(settings.raw_tools.removeprefix(FILE_PREFIX), around.folder, around.home)
+            around = self._look.reference_context
+            path = expand_path(settings.raw_tools.removeprefix(FILE_PREFIX), around.folder, around.home)
             return structs.replace(settings, raw_tools=f"{FILE_PREFIX}{path}")
         if settings.raw_tools is not None and settings.raw_tools not in known:
-            hint = near(settings.raw_tools, known) or f"known: {', '.join(known)}, and file:NAME.toml"
+            hint = suggest_name(settings.raw_tools, known) or f"known: {', '.join(known)}, and file:NAME.toml"
             self._look.problem((*self._at, "translation", "raw_tools"), f"there is no {settings.raw_tools!r}", hint)
         return settings
 
-    def headers(self) -> tuple[tuple[str, Secret], ...]:
-        found: dict[str, Secret] = {}
+    def headers(self) -> tuple[tuple[str, ConfiguredSecret], ...]:
+        found: dict[str, ConfiguredSecret] = {}
         for name, value in self._table.headers.items():
             key = (*self._at, "headers", name)
             if not _HEADER.match(name) or name.lower() in _OUR_HEADERS:
@@ -324,40 +324,40 @@ class _Making:
                     found[name.lower()] = secret
         return tuple(found.items())
 
-    def _text(self, key: Key, value: str, *, hidden: bool) -> Secret | None:
+    def _text(self, key: KeyPath, value: str, *, hidden: bool) -> ConfiguredSecret | None:
         """A text that may be a reference, and must be one if it is a secret."""
         try:
             if hidden:
                 return self._look.secret(value, key)
-            return self._look.reference(value) or plain(value)
-        except Wrong as wrong:
+            return self._look.parse_reference(value) or plain_value(value)
+        except InvalidValue as wrong:
             self._look.problem(key, wrong.message, wrong.hint)
             return None
 
-    def proxy(self, url: str) -> Secret | None:
+    def proxy(self, url: str) -> ConfiguredSecret | None:
         given, key = self._table.proxy, (*self._at, "proxy")
         if given is None:
-            variable = proxy_variable(url, self._look.around.environ)
+            variable = proxy_variable(url, self._look.reference_context.environ)
             if variable is None:
                 return None
             given = f"env:{variable}"
-            self._proxy_scheme(key, self._look.around.environ[variable], f"set by {variable}; ")
+            self._proxy_scheme(key, self._look.reference_context.environ[variable], f"set by {variable}; ")
         elif given == "off":
             return None
-        elif "://" not in given and self._text(key, given, hidden=False) == plain(given):
+        elif "://" not in given and self._text(key, given, hidden=False) == plain_value(given):
             self._look.problem(key, "expected http://HOST:PORT, a reference, or off")
             return None
         self._proxy_scheme(key, given, "")
         return self._text(key, given, hidden="@" in given)
 
-    def _proxy_scheme(self, key: Key, address: str, said: str) -> None:
+    def _proxy_scheme(self, key: KeyPath, address: str, said: str) -> None:
         scheme, found, _ = address.partition("://")
         if found and ":" not in scheme and scheme.lower() not in ("http", "https"):
             hint = f'{said}an http proxy, or proxy = "off" to go without'
             self._look.problem(key, f"a {scheme} proxy cannot be used", hint)
 
     def ca_file(self) -> Path | None:
-        named = self._look.around.environ.get("SSL_CERT_FILE")
+        named = self._look.reference_context.environ.get("SSL_CERT_FILE")
         return self._table.ca_file or (Path(named) if named else None)
 
 
@@ -391,9 +391,9 @@ def with_table_files(upstreams: Mapping[str, Upstream], leaves: Leaves) -> dict[
         try:
             choice = load_table_file(Path(choice.removeprefix(FILE_PREFIX)))
         except TableFileError as error:
-            key: Key = ("upstreams", name, "translation", "raw_tools")
+            key: KeyPath = ("upstreams", name, "translation", "raw_tools")
             leaf = leaves.get(key)
-            problems.append(Problem(dotted(key), str(error), "", leaf.origin if leaf else DEFAULT))
+            problems.append(Problem(dotted_key(key), str(error), "", leaf.origin if leaf else DEFAULT))
         found[name] = structs.replace(upstream, settings=structs.replace(upstream.settings, raw_tools=choice))
     if problems:
         raise ConfigError(problems)

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError, TooLarge
-from dragoman.gateway.explain import ExplainJob, explained, written
-from dragoman.gateway.jobs import AnswerJob, PlanJob, Read, ReadJob, answered, plan, read
+from dragoman.gateway.explain import ExplainJob, build_report, encode_report
+from dragoman.gateway.jobs import ParsedRequest, PlanJob, ReadJob, ResponseJob, plan, read, translate_response
 from dragoman.gateway.routing import Router
-from dragoman.gateway.worker_process import HEAD, UNKNOWN, Job, Reply
+from dragoman.gateway.worker_process import HEAD, UNKNOWN, JobResult, WorkerJob
 
 _MOST_READ = 2  # requests that are remembered
 _MOST_BYTES = 64 * 1024 * 1024  # of their bodies
@@ -28,34 +28,34 @@ _NICE = 5
 _NO_MEMORY = "the request needs more memory to read than one request may have here"
 
 
-class Worker:
+class JobRunner:
     def __init__(self, dialects: Sequence[Dialect]) -> None:
         self._router = Router(dialects)
-        self._read: OrderedDict[str, Read] = OrderedDict()
+        self._read: OrderedDict[str, ParsedRequest] = OrderedDict()
 
-    def answer(self, job: Job, body: bytes | None) -> tuple[Reply, bytes]:
+    def answer(self, job: WorkerJob, body: bytes | None) -> tuple[JobResult, bytes]:
         """Do a job. Without its body it must be about a request that is remembered."""
         try:
             return self._answer(job, body)
         except DragomanError as error:
-            return Reply(error=error), b""
+            return JobResult(error=error), b""
         except MemoryError:
             self._read.clear()
-            return Reply(error=TooLarge(_NO_MEMORY)), b""
+            return JobResult(error=TooLarge(_NO_MEMORY)), b""
         except Exception:  # noqa: BLE001  a bug of ours: the gateway writes it down
-            return Reply(failed=traceback.format_exc()), b""
+            return JobResult(failed=traceback.format_exc()), b""
 
-    def _answer(self, job: Job, body: bytes | None) -> tuple[Reply, bytes]:
+    def _answer(self, job: WorkerJob, body: bytes | None) -> tuple[JobResult, bytes]:
         work = job.work
-        if isinstance(work, AnswerJob):
-            answer, raw = answered(work, body or b"")
-            return Reply(answer), raw
+        if isinstance(work, ResponseJob):
+            answer, raw = translate_response(work, body or b"")
+            return JobResult(answer), raw
         if isinstance(work, ReadJob):
             assert body is not None  # a request is read from its body
             result, known = read(work, body, self._router)
             if known is not None:
                 self._remember(job.request_id, known)
-            return Reply(result), b""
+            return JobResult(result), b""
         if body is not None:
             asked = work.plan if isinstance(work, ExplainJob) else work
             result, again = read(ReadJob(asked.request, asked.bounds), body, self._router)
@@ -64,13 +64,13 @@ class Worker:
         else:
             again = self._read.pop(job.request_id, None)
             if again is None:
-                return Reply(UNKNOWN), b""
+                return JobResult(UNKNOWN), b""
         if isinstance(work, PlanJob):
             made, sent = plan(work, again)
-            return Reply(made), sent
-        return Reply(), written(explained(work, again))
+            return JobResult(made), sent
+        return JobResult(), encode_report(build_report(work, again))
 
-    def _remember(self, request_id: str, known: Read) -> None:
+    def _remember(self, request_id: str, known: ParsedRequest) -> None:
         self._read[request_id] = known
         while len(self._read) > 1 and (
             len(self._read) > _MOST_READ or sum(len(each.request.body) for each in self._read.values()) > _MOST_BYTES
@@ -103,7 +103,7 @@ def main() -> None:
     if hasattr(os, "nice"):
         os.nice(_NICE)  # let the gateway, which many wait for, have the processor first
     gateway = socket.socket(fileno=0)
-    worker: Worker | None = None
+    worker: JobRunner | None = None
     while True:
         try:
             size, body_size, has_body = HEAD.unpack(_received(gateway, HEAD.size))
@@ -112,8 +112,8 @@ def main() -> None:
         except (EOFError, OSError):
             return
         if worker is None:
-            worker = Worker(job.work)
-            reply, beside = Reply(), b""
+            worker = JobRunner(job.work)
+            reply, beside = JobResult(), b""
         else:
             reply, beside = worker.answer(job, body)
         told = _pickled(reply)
@@ -127,14 +127,14 @@ def main() -> None:
         gc.collect(0)
 
 
-def _pickled(reply: Reply) -> bytes:
+def _pickled(reply: JobResult) -> bytes:
     try:
         return pickle.dumps(reply)
     except MemoryError:
-        return pickle.dumps(Reply(error=TooLarge(_NO_MEMORY)))
+        return pickle.dumps(JobResult(error=TooLarge(_NO_MEMORY)))
     except Exception as error:  # noqa: BLE001  a third-party dialect may have filters that cannot be pickled
         message = f"the plan cannot be handed over: {type(error).__name__}: {error}"
-        return pickle.dumps(Reply(failed=message, unpicklable=True))
+        return pickle.dumps(JobResult(failed=message, unpicklable=True))
 
 
 if __name__ == "__main__":

@@ -30,14 +30,14 @@ HEAD = struct.Struct("!QQ?")  # bytes of the pickle, bytes of the body, whether 
 UNKNOWN: Final = "unknown"  # the worker does not remember this request
 
 
-class Job(Struct, frozen=True):
+class WorkerJob(Struct, frozen=True):
     """A job, and the id of the request that it is about. The first job of a worker are its dialects."""
 
     work: Any
     request_id: str = ""
 
 
-class Reply(Struct, frozen=True):
+class JobResult(Struct, frozen=True):
     """What came of a job: a result, an error for the client, or a failure of the worker."""
 
     result: Any = None
@@ -55,7 +55,7 @@ _TRIES = 2
 _PICKLE_TROUBLE = (pickle.PickleError, TypeError, AttributeError)
 
 
-class Unavailable(Exception):
+class WorkerUnavailable(Exception):
     """This cannot be done in another process: none can be started, or a dialect or a plan cannot be pickled."""
 
 
@@ -85,17 +85,17 @@ class WorkerProcess:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    async def ask(self, work: Any, request_id: str, body: bytes, *, known: bool = False) -> tuple[Any, bytes]:
+    async def run_job(self, work: Any, request_id: str, body: bytes, *, known: bool = False) -> tuple[Any, bytes]:
         """Have a job done; gives its result and the body beside it. `known`: the worker may remember the request.
 
         Raises what the job raises, Overloaded, Unavailable, WorkerFailed, and RuntimeError for a bug of ours.
         """
         if not sys.executable:
-            raise Unavailable("the interpreter's path is unknown")
+            raise WorkerUnavailable("the interpreter's path is unknown")
         try:
-            said = pickle.dumps(Job(work, request_id))
+            said = pickle.dumps(WorkerJob(work, request_id))
         except _PICKLE_TROUBLE as error:
-            raise Unavailable(str(error)) from None
+            raise WorkerUnavailable(str(error)) from None
         if self._waiting >= WAITING:
             raise Overloaded(f"{WAITING} large requests wait to be read, the limit here")
         self._waiting += 1
@@ -107,10 +107,10 @@ class WorkerProcess:
         if reply.error is not None:
             raise reply.error
         if reply.failed:
-            raise Unavailable(reply.failed) if reply.unpicklable else RuntimeError(reply.failed)
+            raise WorkerUnavailable(reply.failed) if reply.unpicklable else RuntimeError(reply.failed)
         return reply.result, beside
 
-    async def _answered(self, said: bytes, body: bytes, known: bool) -> tuple[Reply, bytes]:
+    async def _answered(self, said: bytes, body: bytes, known: bool) -> tuple[JobResult, bytes]:
         why = ""
         for _ in range(_TRIES):
             try:
@@ -142,15 +142,15 @@ class WorkerProcess:
         if self._closed:
             raise EOFError("the gateway ends")
         try:
-            first = pickle.dumps(Job(self._dialects))
+            first = pickle.dumps(WorkerJob(self._dialects))
         except _PICKLE_TROUBLE as error:
-            raise Unavailable(str(error)) from None
+            raise WorkerUnavailable(str(error)) from None
         starting = _Starting()
         try:
             await asyncio.get_running_loop().run_in_executor(None, starting.run)
         except OSError as error:
             starting.give_up()
-            raise Unavailable(f"no worker process can be started: {error}") from None
+            raise WorkerUnavailable(f"no worker process can be started: {error}") from None
         except BaseException:
             starting.give_up()
             raise
@@ -159,7 +159,7 @@ class WorkerProcess:
         await self._exchanged(first, None)
         return True
 
-    async def _exchanged(self, said: bytes, body: bytes | None) -> tuple[Reply, bytes]:
+    async def _exchanged(self, said: bytes, body: bytes | None) -> tuple[JobResult, bytes]:
         worker, loop = self._socket, asyncio.get_running_loop()
         if worker is None:
             raise EOFError("no worker runs")

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 
 from dragoman.gateway import admin
 from dragoman.gateway.config import Config
-from dragoman.gateway.secrets import gateway_key, places
+from dragoman.gateway.secrets import app_folders, gateway_key
 from dragoman.gateway.serve import listen, url_of
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -81,7 +81,7 @@ def socket_of(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 
-def serve_together(config: Config, command: Sequence[str], *, ready: Callable[[str], None]) -> int:
+def serve_workers(config: Config, command: Sequence[str], *, ready: Callable[[str], None]) -> int:
     """Run `config.server.workers` processes of this command until a signal ends them; the exit status.
 
     Raises OSError for an address that cannot be had, LocalMisuse for a system that cannot share one.
@@ -98,7 +98,7 @@ def serve_together(config: Config, command: Sequence[str], *, ready: Callable[[s
 async def _together(
     config: Config, commands: list[list[str]], url: str, port: int, ready: Callable[[str], None]
 ) -> int:
-    path = admin.own_socket(config.server.admin_socket, port, _complain)
+    path = admin.choose_socket(config.server.admin_socket, port, _complain)
     environ = {**os.environ, "DRAGOMAN_SERVER__ADMIN_SOCKET": str(path)}
     workers = [Worker(number, command, _complain, environ) for number, command in enumerate(commands, 1)]
     loop = asyncio.get_running_loop()
@@ -111,10 +111,10 @@ async def _together(
         loop.add_signal_handler(number := getattr(signal, name), forward, number)
     running = [asyncio.create_task(worker.run()) for worker in workers]
     up = asyncio.gather(*(worker.ready.wait() for worker in workers))
-    key = gateway_key(config.server.key, places(os.environ).key_file).reveal()
+    key = gateway_key(config.server.key, app_folders(os.environ).key_file).reveal()
     sockets = [socket_of(path, worker.number) for worker in workers]
     try:
-        async with admin.serving(Together(url, sockets, key), path, config.server.admin_port, _complain):
+        async with admin.serve_admin(WorkerGroup(url, sockets, key), path, config.server.admin_port, _complain):
             begun: list[asyncio.Future[Any]] = [up, *running]
             await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
             if up.done():
@@ -133,7 +133,7 @@ def _complain(words: str) -> None:
     sys.stderr.flush()
 
 
-class Together:
+class WorkerGroup:
     """The status of all workers as one."""
 
     def __init__(self, url: str, sockets: Sequence[Path], key: str) -> None:
@@ -189,7 +189,7 @@ class Together:
         found = []
         for path in self._sockets:
             with suppress(OSError):  # one that is not there at the moment
-                found.append(admin.ask(path, what, method).decode())
+                found.append(admin.send_admin_request(path, what, method).decode())
         return found
 
 

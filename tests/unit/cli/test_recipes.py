@@ -23,8 +23,8 @@ from dragoman.cli.client_setup import (
 )
 from dragoman.cli.detection import detect_upstreams
 from dragoman.cli.run import child_environment, is_served, run_child
-from dragoman.gateway.config import assemble
-from dragoman.gateway.listing import Listed
+from dragoman.gateway.config import build_config
+from dragoman.gateway.listing import ModelEntry
 
 URL, KEY, MODEL = "http://127.0.0.1:1", "dgm_the-key", "m-1"
 EVERY = pytest.mark.parametrize("recipe", [*CLIENTS, *SDKS, ANY_COMMAND], ids=lambda recipe: recipe.name)
@@ -78,7 +78,7 @@ def test_a_client_is_known_by_the_name_of_its_file() -> None:
 
 
 def test_opencode_is_told_the_models_and_their_limits_where_both_are_known() -> None:
-    listed = [Listed("a", "u", "openai", "a", 10, 5), Listed("b", "u", "openai", "b", 10)]
+    listed = [ModelEntry("a", "u", "openai", "a", 10, 5), ModelEntry("b", "u", "openai", "b", 10)]
     text = made(find_setup("opencode", {}), listed=listed).env["OPENCODE_CONFIG_CONTENT"]
     models = json.loads(text)["provider"]["dragoman"]["models"]
     assert models == {
@@ -90,7 +90,7 @@ def test_opencode_is_told_the_models_and_their_limits_where_both_are_known() -> 
 
 def test_a_name_that_a_service_with_a_closed_list_does_not_have_is_not_answered() -> None:
     text = '[upstreams.kiro]\npreset = "kiro"\n'
-    config = assemble(text, None, {"HOME": "/nowhere"}, {}).config
+    config = build_config(text, None, {"HOME": "/nowhere"}, {}).config
     assert is_served(config, "claude-sonnet-4-5")
     assert not is_served(config, "claude-opus-5-5")
     assert not is_served(config, "gpt-4o")
@@ -153,7 +153,7 @@ def test_a_file_that_may_not_be_run_is_told_apart_from_one_that_is_not_there(bar
 @pytest.mark.parametrize("name", ["key", "my key", "it's; exit 3", "$(exit 4)"])
 def test_a_shell_finds_the_key_in_a_file_at_home_whatever_its_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("the-key")
-    config = assemble(f'[server]\nkey = "file:~/{name}"\n', tmp_path / "c.toml", {"HOME": str(tmp_path)}, {}).config
+    config = build_config(f'[server]\nkey = "file:~/{name}"\n', tmp_path / "c.toml", {"HOME": str(tmp_path)}, {}).config
     words = shell_key(config, {"HOME": str(tmp_path)})
     done = subprocess.run(
         ["sh", "-c", f"printf %s {words}"], env={"HOME": str(tmp_path)}, capture_output=True, check=True

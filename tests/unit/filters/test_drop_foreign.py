@@ -20,7 +20,7 @@ from dragoman.conformance.laws import NOBODY, encoded, fixed_environment, read_b
 from dragoman.errors import Unrepresentable
 from dragoman.filters import CarrySignatures, DropForeign
 from dragoman.filters.signatures import MarkedSignature, mark_signature, unmark_signature
-from dragoman.gateway.config import assemble
+from dragoman.gateway.config import build_config
 from dragoman.model.assemble import check, fold, unfold
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Capabilities, traits
@@ -354,7 +354,7 @@ def test_a_plain_chat_request_loses_the_line_too() -> None:
     ],
 )
 def test_a_compatible_service_on_another_host_does_not_get_it(table: str, attribution: str) -> None:
-    loaded = assemble(f"allow_literal_secrets = true\n[upstreams.a]\n{table}\n", None, {"HOME": "/nowhere"}, {})
+    loaded = build_config(f"allow_literal_secrets = true\n[upstreams.a]\n{table}\n", None, {"HOME": "/nowhere"}, {})
     assert loaded.config.upstreams["a"].settings.attribution == attribution
 
 

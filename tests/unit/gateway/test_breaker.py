@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import Fault, Kind, MalformedRequest, Reset, TimedOut, UpstreamFault
-from dragoman.gateway.breaker import FILE, MOST_SCOPES, Breaker, CooldownFile, Resting, Ticket, Tolerance, family
+from dragoman.gateway.breaker import (
+    COOLDOWN_FILE,
+    MAX_SCOPES,
+    BreakerSettings,
+    CircuitBreaker,
+    CooldownActive,
+    CooldownFile,
+    Permit,
+    family,
+)
 
 
 class Clock:
@@ -28,9 +37,9 @@ class Ward:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.breaker = Breaker(clock=self.clock, wall=lambda: self.clock.now + 1_700_000_000)
+        self.breaker = CircuitBreaker(clock=self.clock, wall=lambda: self.clock.now + 1_700_000_000)
 
-    def enter(self, model: str = "m", credential: str = "key", upstream: str = "up") -> Ticket:
+    def enter(self, model: str = "m", credential: str = "key", upstream: str = "up") -> Permit:
         return self.breaker.enter(upstream, credential, model)
 
     def fail(self, times: int = 1, error: Exception | None = None, **scope: str) -> None:
@@ -45,10 +54,10 @@ class Ward:
             ticket.succeeded()
             ticket.close()
 
-    def refuses(self, **scope: str) -> Resting | None:
+    def refuses(self, **scope: str) -> CooldownActive | None:
         try:
             self.enter(**scope).close()
-        except Resting as resting:
+        except CooldownActive as resting:
             return resting
         return None
 
@@ -63,7 +72,7 @@ def refused(kind: Kind, retry_after: float | None = None, message: str = "no") -
 
 
 def test_the_numbers_are_those_of_the_specification() -> None:
-    assert Tolerance() == Tolerance(
+    assert BreakerSettings() == BreakerSettings(
         failures=5,
         share=0.5,
         least=20,
@@ -85,7 +94,7 @@ def test_five_failures_in_a_row_open_it_and_four_do_not(ward: Ward) -> None:
     assert ward.refuses() is None
     ward.fail()
     resting = ward.refuses()
-    assert resting is not None and not resting.hinted
+    assert resting is not None and not resting.is_hinted
     assert (resting.fault.kind, resting.fault.status, resting.fault.retry_after) == ("overloaded", 503, 5)
 
 
@@ -136,8 +145,8 @@ def test_waits_double_up_to_two_minutes(ward: Ward) -> None:
     for _ in range(8):
         resting = ward.refuses()
         assert resting is not None
-        waits.append(resting.ready)
-        ward.clock.now += resting.ready
+        waits.append(resting.seconds_left)
+        ward.clock.now += resting.seconds_left
         ward.fail()
     assert waits == [5, 10, 20, 40, 80, 120, 120, 120]
 
@@ -177,13 +186,13 @@ def test_those_who_were_under_way_when_it_opened_tell_nothing_new(ward: Ward) ->
     late[1].succeeded()
     late[2].accepted()
     resting = ward.refuses()
-    assert resting is not None and resting.ready == 4
+    assert resting is not None and resting.seconds_left == 4
 
 
 @given(st.lists(st.sampled_from(["ask", "ok", "fail", "leave", "later"]), max_size=60))
 def test_there_is_never_more_than_one_probe_and_success_always_opens_the_way(steps: list[str]) -> None:
     ward = Ward()
-    out: list[tuple[Ticket, bool]] = []
+    out: list[tuple[Permit, bool]] = []
     for step in steps:
         if step == "later":
             ward.clock.now += 7
@@ -191,7 +200,7 @@ def test_there_is_never_more_than_one_probe_and_success_always_opens_the_way(ste
             rests = bool(ward.breaker.describe())
             try:
                 ticket = ward.enter()
-            except Resting:
+            except CooldownActive:
                 assert rests
                 continue
             out.append((ticket, rests))
@@ -232,7 +241,7 @@ def test_a_pause_covers_what_the_kind_of_refusal_is_about(
 def test_a_pause_is_over_when_it_is_over(ward: Ward) -> None:
     ward.fail(1, refused("rate_limit", 60.0, "too fast"))
     resting = ward.refuses()
-    assert resting is not None and resting.hinted and resting.fault.retry_after == 60
+    assert resting is not None and resting.is_hinted and resting.fault.retry_after == 60
     assert "too fast" in str(resting) and "rate_limit" in str(resting)
     ward.clock.now += 60
     assert ward.refuses() is None and not ward.breaker.describe()
@@ -272,7 +281,7 @@ def test_a_probe_that_goes_well_ends_the_pause_of_a_whole_credential(ward: Ward)
 
 def test_whoever_keeps_pauses_is_told_when_one_begins_and_when_it_ends_early(ward: Ward) -> None:
     told: list[int] = []
-    ward.breaker.changed = lambda: told.append(len(ward.breaker.kept()))
+    ward.breaker.changed = lambda: told.append(len(ward.breaker.saved_cooldowns()))
     ward.fail(error=refused("rate_limit", 600.0))
     assert told == [1]
     ward.clock.now += 301
@@ -320,11 +329,11 @@ def test_clearing_lets_everybody_be_asked_or_one(ward: Ward) -> None:
 
 
 def test_a_client_that_names_many_models_fills_nothing(ward: Ward) -> None:
-    for number in range(MOST_SCOPES * 2):
+    for number in range(MAX_SCOPES * 2):
         ward.fail(1, refused("rate_limit", 60.0), model=f"m{number}")
         ward.succeed(model=f"n{number}")
-    assert len(ward.breaker.describe()) <= MOST_SCOPES
-    assert len(ward.breaker.counts) <= MOST_SCOPES
+    assert len(ward.breaker.describe()) <= MAX_SCOPES
+    assert len(ward.breaker.counts) <= MAX_SCOPES
 
 
 def test_an_upstream_without_a_breaker_is_always_asked(ward: Ward) -> None:
@@ -350,20 +359,20 @@ def test_pauses_outlive_the_process_and_a_moved_clock(tmp_path: Path) -> None:
         after.breaker.changed = lambda: None
 
     asyncio.run(restart())
-    assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
+    assert (tmp_path / COOLDOWN_FILE).stat().st_mode & 0o077 == 0
     resting = after.refuses()
-    assert resting is not None and "spent" in str(resting) and resting.ready == 300
+    assert resting is not None and "spent" in str(resting) and resting.seconds_left == 300
     assert [row["models"] for row in after.breaker.describe() if isinstance(row, dict)] == [None]
     moved = Ward()
     moved.breaker._wall = lambda: 0.0  # half a century back
-    moved.breaker.restore(before.breaker.kept())
+    moved.breaker.restore(before.breaker.saved_cooldowns())
     moved.clock.now += 86_400
     assert moved.refuses() is None
 
 
 @pytest.mark.parametrize("torn", [b"", b"[", b'[{"upstream": 1}]', b"\xff", b"{}"])
 def test_a_file_that_says_nothing_is_as_good_as_none(torn: bytes, tmp_path: Path, ward: Ward) -> None:
-    (tmp_path / FILE).write_bytes(torn)
-    (tmp_path / FILE).chmod(0o600)
+    (tmp_path / COOLDOWN_FILE).write_bytes(torn)
+    (tmp_path / COOLDOWN_FILE).chmod(0o600)
     CooldownFile(tmp_path, ward.breaker).load()
     assert ward.breaker.describe() == []

@@ -15,11 +15,11 @@ from msgspec import Struct, structs
 
 from dragoman.errors import LocalMisuse
 from dragoman.gateway import config as tables
-from dragoman.gateway.config import Config, Loaded, assemble, examine, load
+from dragoman.gateway.config import Config, LoadedConfig, build_config, load_config, load_with_origins
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.presets import PRESETS
-from dragoman.gateway.upstreams import Limits, SimulatorSettings, Timeouts, UpstreamTable
+from dragoman.gateway.upstreams import SimulatorSettings, TimeoutSettings, UpstreamLimits, UpstreamTable
 from dragoman.translate import Settings
 
 FILE = Path("/home/u/.config/dragoman/config.toml")
@@ -27,9 +27,9 @@ PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 KIMI = '[upstreams.kimi]\npreset = "moonshot"\nkey = "env:MOONSHOT_API_KEY"\n'
 
 
-def loaded(text: str, environ: Mapping[str, str] | None = None, **flags: Any) -> Loaded:
+def loaded(text: str, environ: Mapping[str, str] | None = None, **flags: Any) -> LoadedConfig:
     dotted = {name.replace("__", "."): value for name, value in flags.items()}
-    return assemble(text, FILE, {"HOME": "/home/u", **(environ or {})}, dotted)
+    return build_config(text, FILE, {"HOME": "/home/u", **(environ or {})}, dotted)
 
 
 def config(text: str, environ: Mapping[str, str] | None = None, **flags: Any) -> Config:
@@ -169,8 +169,8 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_file() -> None:
     text = (
         "[server]\nprt = 1\nhost = '0.0.0.0'\n" + KIMI + "nme = 1\nsettings = { x = 1 }\n[[routes]]\nupstream = 'y'\n"
     )
-    lines = [int(re.findall(r"FILE:(\d+)", problem)[0]) for problem in problems(text)]
-    assert lines == [2, 3, 7, 8, 9]
+    setting_lines = [int(re.findall(r"FILE:(\d+)", problem)[0]) for problem in problems(text)]
+    assert setting_lines == [2, 3, 7, 8, 9]
 
 
 def test_a_mistake_in_the_environment_names_the_variable() -> None:
@@ -341,36 +341,36 @@ def test_the_file_is_found_by_argument_variable_and_place(tmp_path: Path) -> Non
     for path, port in ((place, 1), (tmp_path / "variable.toml", 2), (tmp_path / "argument.toml", 3)):
         path.write_text(f"[server]\nport = {port}\n")
     named = {**environ, "DRAGOMAN_CONFIG": str(tmp_path / "variable.toml")}
-    assert load(None, environ).server.port == 1
-    assert load(None, named).server.port == 2
-    assert load(tmp_path / "argument.toml", named).server.port == 3
+    assert load_config(None, environ).server.port == 1
+    assert load_config(None, named).server.port == 2
+    assert load_config(tmp_path / "argument.toml", named).server.port == 3
 
 
 def test_a_named_file_must_be_there(tmp_path: Path) -> None:
-    assert load(None, {"HOME": str(tmp_path)}).file is None
+    assert load_config(None, {"HOME": str(tmp_path)}).file is None
     with pytest.raises(ConfigError, match="there is no such file"):
-        load(tmp_path / "none.toml", {"HOME": str(tmp_path)})
+        load_config(tmp_path / "none.toml", {"HOME": str(tmp_path)})
     with pytest.raises(ConfigError, match="is a directory"):
-        load(tmp_path, {"HOME": str(tmp_path)})
+        load_config(tmp_path, {"HOME": str(tmp_path)})
     (tmp_path / "latin").write_bytes(b"x = '\xe9'")
     with pytest.raises(ConfigError, match="no UTF-8"):
-        load(tmp_path / "latin", {"HOME": str(tmp_path)})
+        load_config(tmp_path / "latin", {"HOME": str(tmp_path)})
 
 
 def test_a_file_that_the_configuration_names_must_be_there(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text("[upstreams.a]\npreset = 'openai'\nca_file = 'none.pem'\n")
     with pytest.raises(ConfigError, match=r"c\.toml:3: upstreams\.a\.ca_file: there is no file .*none\.pem"):
-        load(path, {"HOME": str(tmp_path)})
+        load_config(path, {"HOME": str(tmp_path)})
     with pytest.raises(ConfigError, match=r"environment SSL_CERT_FILE: .*there is no file"):
         path.write_text("[upstreams.a]\npreset = 'openai'\n")
-        load(path, {"HOME": str(tmp_path), "SSL_CERT_FILE": "/none"})
+        load_config(path, {"HOME": str(tmp_path), "SSL_CERT_FILE": "/none"})
 
 
 def test_a_mark_at_the_beginning_of_the_file_is_no_mistake(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_bytes(b"\xef\xbb\xbf[server]\r\nport = 5\r\n")
-    assert load(path, {"HOME": str(tmp_path)}).server.port == 5
+    assert load_config(path, {"HOME": str(tmp_path)}).server.port == 5
 
 
 # --- the page
@@ -384,7 +384,7 @@ def blocks() -> list[str]:
 def test_the_examples_of_the_page_load(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(text, encoding="utf-8")
-    found = examine(path, {"HOME": str(tmp_path)}).config
+    found = load_with_origins(path, {"HOME": str(tmp_path)}).config
     assert "kimi" in found.upstreams
 
 
@@ -395,8 +395,8 @@ KEYS: dict[str, type[Struct]] = {  # every table of the file, and the Struct tha
     "log": tables.Log,
     "upstreams.NAME": UpstreamTable,
     "upstreams.NAME.translation": Settings,
-    "upstreams.NAME.limits": Limits,
-    "upstreams.NAME.timeouts": Timeouts,
+    "upstreams.NAME.limits": UpstreamLimits,
+    "upstreams.NAME.timeouts": TimeoutSettings,
     "upstreams.NAME.simulator": SimulatorSettings,
     "models.NAME": tables.ModelTable,
     "routes": tables.RouteTable,
@@ -461,13 +461,13 @@ _VARIABLES = st.lists(_NAMES, min_size=1, max_size=4).map(lambda parts: "DRAGOMA
 def test_whatever_is_said_it_is_a_configuration_or_a_configuration_error(
     tree: dict[str, Any], environ: dict[str, str], flags: dict[str, Any]
 ) -> None:
-    from dragoman.gateway.show import lines, toml
+    from dragoman.gateway.show import setting_lines, toml_value
 
-    text = "\n".join(f"{toml(name)} = {toml(value)}" for name, value in tree.items())
+    text = "\n".join(f"{toml_value(name)} = {toml_value(value)}" for name, value in tree.items())
     try:
-        found = assemble(text, FILE, environ, flags)
+        found = build_config(text, FILE, environ, flags)
     except ConfigError as error:
         assert str(error)
     else:
         assert found.config.upstreams or not found.config.routes.names()
-        assert all(toml(line.value) for line in lines(found.leaves))
+        assert all(toml_value(line.value) for line in setting_lines(found.leaves))

@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.secrets import Secret, gateway_key, literal, minted_key, places, read_private, write_private
+from dragoman.gateway.secrets import (
+    ConfiguredSecret,
+    app_folders,
+    gateway_key,
+    literal_secret,
+    load_or_create_key,
+    read_private,
+    write_private,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes are those of Unix")
 
@@ -33,12 +41,12 @@ def mode(path: Path) -> int:
 @pytest.mark.usefixtures("open_umask")
 def test_the_first_run_makes_a_key_and_the_next_finds_it(tmp_path: Path) -> None:
     path = tmp_path / "state" / "dragoman" / "key"
-    key = minted_key(path).reveal()
+    key = load_or_create_key(path).reveal()
     assert key.startswith("dgm_") and len(key) >= 47
     assert (mode(path), mode(path.parent)) == (0o600, 0o700)
-    assert minted_key(path).reveal() == key
+    assert load_or_create_key(path).reveal() == key
     assert [found.name for found in path.parent.iterdir()] == ["key"]
-    assert minted_key(tmp_path / "other" / "key").reveal() != key
+    assert load_or_create_key(tmp_path / "other" / "key").reveal() != key
 
 
 @pytest.mark.usefixtures("open_umask")
@@ -74,7 +82,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 
 
 def _mint(path: str, queue: object) -> None:
-    queue.put(minted_key(Path(path)).reveal())  # type: ignore[attr-defined]
+    queue.put(load_or_create_key(Path(path)).reveal())  # type: ignore[attr-defined]
 
 
 def test_many_first_runs_at_once_agree_on_one_key(tmp_path: Path) -> None:
@@ -83,7 +91,7 @@ def test_many_first_runs_at_once_agree_on_one_key(tmp_path: Path) -> None:
 
     def run() -> None:
         barrier.wait()
-        keys.append(minted_key(path).reveal())
+        keys.append(load_or_create_key(path).reveal())
 
     threads = [threading.Thread(target=run) for _ in range(8)]
     for thread in threads:
@@ -91,7 +99,7 @@ def test_many_first_runs_at_once_agree_on_one_key(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(keys) == 8
-    assert set(keys) == {minted_key(path).reveal()}
+    assert set(keys) == {load_or_create_key(path).reveal()}
 
 
 def test_processes_agree_too(tmp_path: Path) -> None:
@@ -108,16 +116,16 @@ def test_processes_agree_too(tmp_path: Path) -> None:
 
 def test_a_loose_folder_is_made_private(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir(mode=0o755)
-    minted_key(tmp_path / "state" / "key")
+    load_or_create_key(tmp_path / "state" / "key")
     assert mode(tmp_path / "state") == 0o700
 
 
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "key"
-    minted_key(path)
+    load_or_create_key(path)
     path.chmod(0o640)
     with pytest.raises(ConfigError, match="others may read or change it") as caught:
-        minted_key(path)
+        load_or_create_key(path)
     assert "chmod 600" in caught.value.hint
 
 
@@ -126,17 +134,17 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").chmod(0o600)
     (tmp_path / "key").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError):
-        minted_key(tmp_path / "key")
+        load_or_create_key(tmp_path / "key")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     with pytest.raises(ConfigError):
-        minted_key(tmp_path / "dangling")
+        load_or_create_key(tmp_path / "dangling")
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_an_empty_key_file_is_no_key(tmp_path: Path) -> None:
     write_private(tmp_path / "key", b"\n")
     with pytest.raises(ConfigError, match="it holds no key"):
-        minted_key(tmp_path / "key")
+        load_or_create_key(tmp_path / "key")
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_with_a_remedy(
@@ -147,7 +155,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_a_remedy(
 
     monkeypatch.setattr(os, "mkdir", refuse)  # root, as in many containers, may write everywhere
     with pytest.raises(ConfigError, match="permission denied"):
-        minted_key(tmp_path / "state" / "dragoman" / "key")
+        load_or_create_key(tmp_path / "state" / "dragoman" / "key")
 
 
 def test_read_private_gives_what_was_written(tmp_path: Path) -> None:
@@ -156,7 +164,7 @@ def test_read_private_gives_what_was_written(tmp_path: Path) -> None:
 
 
 def test_a_configured_key_goes_before_the_minted_one(tmp_path: Path) -> None:
-    key = literal("0123456789abcdef")
+    key = literal_secret("0123456789abcdef")
     assert gateway_key(key, tmp_path / "key") is key
     assert not (tmp_path / "key").exists()
     assert gateway_key(None, tmp_path / "key").reveal().startswith("dgm_")
@@ -167,28 +175,28 @@ def test_a_configured_key_goes_before_the_minted_one(tmp_path: Path) -> None:
 )
 def test_a_key_that_everybody_could_guess_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"server\.key: .*too short, or a placeholder") as caught:
-        gateway_key(literal(text), tmp_path / "key")
+        gateway_key(literal_secret(text), tmp_path / "key")
     assert text not in str(caught.value)
 
 
 def test_places_follow_xdg_and_home() -> None:
-    found = places({"HOME": "/h"})
+    found = app_folders({"HOME": "/h"})
     assert (str(found.config_file), str(found.key_file)) == (
         "/h/.config/dragoman/config.toml",
         "/h/.local/state/dragoman/key",
     )
     assert str(found.admin_socket) == "/h/.local/state/dragoman/run/admin.sock"
     given = {"HOME": "/h", "XDG_CONFIG_HOME": "/c", "XDG_STATE_HOME": "/s", "XDG_RUNTIME_DIR": "/r"}
-    found = places(given)
+    found = app_folders(given)
     assert [str(path) for path in (found.config, found.state, found.runtime)] == [
         "/c/dragoman",
         "/s/dragoman",
         "/r/dragoman",
     ]
-    assert places({"HOME": "/h", "XDG_CONFIG_HOME": "relative"}) == places({"HOME": "/h"})
+    assert app_folders({"HOME": "/h", "XDG_CONFIG_HOME": "relative"}) == app_folders({"HOME": "/h"})
 
 
 def test_a_secret_type_is_what_comes_back(tmp_path: Path) -> None:
-    key = minted_key(tmp_path / "key")
-    assert isinstance(key, Secret)
+    key = load_or_create_key(tmp_path / "key")
+    assert isinstance(key, ConfiguredSecret)
     assert key.reveal() not in repr(key)

@@ -15,8 +15,16 @@ from hypothesis import strategies as st
 
 from dragoman.cli import config as command
 from dragoman.errors import MalformedRequest, UnknownModel
-from dragoman.gateway.config import Config, assemble
-from dragoman.gateway.layers import DEFAULT, Key, flat, from_environment, line_numbers, nested, stacked
+from dragoman.gateway.config import Config, build_config
+from dragoman.gateway.layers import (
+    DEFAULT,
+    KeyPath,
+    flatten_tree,
+    from_environment,
+    line_numbers,
+    merge_layers,
+    nest_leaves,
+)
 from dragoman.http.addresses import is_loopback, proxy_variable
 from tests.growth import grows_linearly
 
@@ -43,7 +51,7 @@ DEFAULT_ROUTE = '[default]\nupstream = "kimi"\nmodel = "kimi-k2"\nfallbacks = "r
 
 
 def config(text: str) -> Config:
-    return assemble(text, Path("/c/config.toml"), {"HOME": "/h"}, {}).config
+    return build_config(text, Path("/c/config.toml"), {"HOME": "/h"}, {}).config
 
 
 def targets(model: str, text: str = SET_UP) -> list[str]:
@@ -191,8 +199,8 @@ m = 3
 '''
 
 
-def keys_of(tree: Any, at: Key = ()) -> set[Key]:
-    found: set[Key] = set()
+def keys_of(tree: Any, at: KeyPath = ()) -> set[KeyPath]:
+    found: set[KeyPath] = set()
     if isinstance(tree, dict):
         inner: list[tuple[str | int, Any]] = list(tree.items())
     else:
@@ -225,7 +233,7 @@ def test_every_key_of_a_hard_text_is_found(text: str) -> None:
         (("items", 1, "inner", "m"), 34),
     ],
 )
-def test_a_key_is_on_its_line(key: Key, line: int) -> None:
+def test_a_key_is_on_its_line(key: KeyPath, line: int) -> None:
     assert line_numbers(HARD)[key] == line
 
 
@@ -248,9 +256,11 @@ _TREES = st.dictionaries(
 
 @given(_TREES)
 def test_every_key_of_any_tree_is_found(tree: dict[str, Any]) -> None:
-    from dragoman.gateway.show import toml
+    from dragoman.gateway.show import toml_value
 
-    text = "\n".join(f"# {number}\n{toml(name)} = {toml(value)}" for number, (name, value) in enumerate(tree.items()))
+    text = "\n".join(
+        f"# {number}\n{toml_value(name)} = {toml_value(value)}" for number, (name, value) in enumerate(tree.items())
+    )
     assert tomllib.loads(text) == tree
     found = line_numbers(text)
     assert set(found) == keys_of(tree)
@@ -392,23 +402,23 @@ def merged(low: Any, high: Any) -> Any:
 
 
 def _flat(tree: dict[str, Any]) -> Any:
-    return flat(tree, DEFAULT)
+    return flatten_tree(tree, DEFAULT)
 
 
 @given(_SETTINGS)
 def test_a_flat_tree_becomes_the_tree_again(tree: dict[str, Any]) -> None:
-    assert nested(_flat(tree)) == tree
+    assert nest_leaves(_flat(tree)) == tree
 
 
 @given(_SETTINGS, _SETTINGS)
 def test_tables_mingle_and_everything_else_is_replaced(low: dict[str, Any], high: dict[str, Any]) -> None:
-    assert nested(stacked(_flat(low), _flat(high))) == merged(low, high)
+    assert nest_leaves(merge_layers(_flat(low), _flat(high))) == merged(low, high)
 
 
 @given(_SETTINGS, _SETTINGS, _SETTINGS)
 def test_it_does_not_matter_which_two_layers_are_stacked_first(a: Any, b: Any, c: Any) -> None:
     one, two, three = map(_flat, (a, b, c))
-    assert nested(stacked(one, two, three)) == merged(merged(a, b), c)
+    assert nest_leaves(merge_layers(one, two, three)) == merged(merged(a, b), c)
 
 
 def test_variables_find_names_with_hyphens_dots_and_capitals() -> None:
@@ -419,4 +429,4 @@ def test_variables_find_names_with_hyphens_dots_and_capitals() -> None:
 
 def test_two_variables_that_contradict_each_other_are_no_crash() -> None:
     found, _ = from_environment({"DRAGOMAN_SERVER": "x", "DRAGOMAN_SERVER__PORT": "1"}, {}, ["server"])
-    assert nested(found) == {"server": {"port": "1"}}
+    assert nest_leaves(found) == {"server": {"port": "1"}}

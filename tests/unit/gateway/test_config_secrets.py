@@ -14,7 +14,14 @@ from types import ModuleType
 import pytest
 
 from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.secrets import BadReference, Secret, SecretUnavailable, Surroundings, literal, reference
+from dragoman.gateway.secrets import (
+    BadReference,
+    ConfiguredSecret,
+    ReferenceContext,
+    SecretUnavailable,
+    literal_secret,
+    parse_reference,
+)
 from tests.gateway.house import wait_until
 from tests.gateway.test_server_process import is_alive
 
@@ -28,12 +35,12 @@ def private_umask() -> Iterator[None]:
     os.umask(old)
 
 
-def around(folder: Path, timeout: float = 10.0, **environ: str) -> Surroundings:
-    return Surroundings({"PATH": "/usr/bin:/bin", **environ}, folder, folder, timeout)
+def around(folder: Path, timeout: float = 10.0, **environ: str) -> ReferenceContext:
+    return ReferenceContext({"PATH": "/usr/bin:/bin", **environ}, folder, folder, timeout)
 
 
-def named(text: str, folder: Path = Path("/nowhere"), timeout: float = 10.0, **environ: str) -> Secret:
-    found = reference(text, around(folder, timeout, **environ))
+def named(text: str, folder: Path = Path("/nowhere"), timeout: float = 10.0, **environ: str) -> ConfiguredSecret:
+    found = parse_reference(text, around(folder, timeout, **environ))
     assert found is not None
     return found
 
@@ -77,10 +84,10 @@ def test_many_who_need_it_at_once_run_its_command_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "secret",
-    [literal(CANARY), named("env:KEY", KEY=CANARY), named(f"cmd:echo {CANARY}")],
+    [literal_secret(CANARY), named("env:KEY", KEY=CANARY), named(f"cmd:echo {CANARY}")],
     ids=["literal", "env", "cmd"],
 )
-def test_no_way_of_looking_at_it_shows_it(secret: Secret) -> None:
+def test_no_way_of_looking_at_it_shows_it(secret: ConfiguredSecret) -> None:
     assert secret.reveal() == CANARY
     looks = [
         repr(secret),
@@ -136,12 +143,12 @@ def test_a_reference_that_leads_nowhere_says_why(
 )
 def test_a_reference_that_cannot_be_right_is_refused_at_once(text: str) -> None:
     with pytest.raises(BadReference):
-        reference(text, around(Path("/")))
+        parse_reference(text, around(Path("/")))
 
 
 @pytest.mark.parametrize("text", ["sk-1", "", "vault:x", "ENV:X", "https://x"])
 def test_other_texts_are_no_references(text: str) -> None:
-    assert reference(text, around(Path("/"))) is None
+    assert parse_reference(text, around(Path("/"))) is None
 
 
 def test_no_shell_reads_a_command(tmp_path: Path) -> None:
@@ -179,6 +186,6 @@ def test_secrets_are_equal_if_they_say_the_same() -> None:
     assert named("env:A") == named("env:A")
     assert named("env:A") != named("env:B")
     assert named("cmd:x a") != named("cmd:x b")
-    assert literal("aaaa") == literal("aaaa")
-    assert literal("aaaa") != literal("bbbb")
-    assert len({literal("aaaa"), literal("aaaa")}) == 1
+    assert literal_secret("aaaa") == literal_secret("aaaa")
+    assert literal_secret("aaaa") != literal_secret("bbbb")
+    assert len({literal_secret("aaaa"), literal_secret("aaaa")}) == 1

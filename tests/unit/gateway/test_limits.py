@@ -28,10 +28,10 @@ from dragoman.errors import (
     UpstreamFault,
 )
 from dragoman.gateway.admission import Admission
-from dragoman.gateway.breaker import Resting
+from dragoman.gateway.breaker import CooldownActive
 from dragoman.gateway.config import Server
 from dragoman.gateway.limits import (
-    Account,
+    MemoryAccount,
     MemoryBudget,
     Overloaded,
     RequestLimits,
@@ -39,7 +39,7 @@ from dragoman.gateway.limits import (
     check_text,
     check_tree,
 )
-from dragoman.gateway.policy import REQUEST, Budget, Patience, next_step, pick_error, with_reset
+from dragoman.gateway.policy import REQUEST, RetryBudget, RetrySettings, pick_error, retry_action, with_reset
 from dragoman.http.exchange import DEFAULT_BODY_TIMEOUT, BodyTimeout, Exchange
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
@@ -246,10 +246,10 @@ def test_large_requests_leave_room_for_small_ones() -> None:
     with pytest.raises(Overloaded):
         for account in many:
             account.reserve(1024 * 1024)
-    assert load.small <= most // 8
+    assert load.small_bytes <= most // 8
     for account in (large, other, small, *many):
         account.leave()
-    assert (load.asked, load.small, load.requests) == (0, 0, 0)
+    assert (load.request_bytes, load.small_bytes, load.requests) == (0, 0, 0)
 
 
 # --- A head is judged each time, whatever was let in before it
@@ -258,7 +258,7 @@ KEY = "dgm_a-key-for-the-gate-0123456789"
 OURS: Headers = (("host", "localhost"), ("x-api-key", KEY), ("content-length", "2"))
 
 
-class Asking(Exchange[Account]):
+class Asking(Exchange[MemoryAccount]):
     """An exchange that nobody carries."""
 
     async def body(self, limit: int, pace: BodyTimeout = DEFAULT_BODY_TIMEOUT) -> bytes:
@@ -272,7 +272,7 @@ class Asking(Exchange[Account]):
 
 def asking(
     headers: Headers, *, path: str = "/v1/messages", method: str = "POST", version: str = "1.1"
-) -> Exchange[Account]:
+) -> Exchange[MemoryAccount]:
     return Asking(HttpRequest(method, path, headers=headers), target=path, version=version, began=0.0)
 
 
@@ -327,8 +327,8 @@ def refused(kind: Kind, retry_after: float | None = None) -> UpstreamFault:
 
 
 def test_the_numbers_of_the_policy_are_those_of_the_specification() -> None:
-    assert Patience() == Patience(retries=2, least=0.2, most=2.0, longest=30.0)
-    budget = Budget()
+    assert RetrySettings() == RetrySettings(retries=2, min_wait=0.2, max_wait=2.0, max_retry_after=30.0)
+    budget = RetryBudget()
     assert (budget.share, budget.always, budget.window) == (0.2, 3, 10.0)
 
 
@@ -353,31 +353,31 @@ def test_the_numbers_of_the_policy_are_those_of_the_specification() -> None:
         (refused("context_full"), "tell"),
         (MalformedRequest("another target may take it"), "target"),
         (Overloaded("we are full"), "tell"),
-        (Resting("later", 5.0, hinted=False), "key"),
+        (CooldownActive("later", 5.0, hinted=False), "key"),
     ],
 )
 def test_each_failure_has_one_answer(error: DragomanError, step: str) -> None:
-    assert next_step(error) == step
+    assert retry_action(error) == step
 
 
 def test_waits_are_spread_between_a_fifth_of_a_second_and_two() -> None:
     for tries in range(6):
-        waits = [Patience().wait(Reset("x"), tries) or 0 for _ in range(300)]
+        waits = [RetrySettings().wait(Reset("x"), tries) or 0 for _ in range(300)]
         assert min(waits) >= 0.2 and max(waits) <= 2.0
         assert max(waits) - min(waits) > 0.1  # not all at once
-    assert max(Patience().wait(Reset("x"), 5) or 0 for _ in range(300)) > 1.5
-    said = [Patience().wait(refused("rate_limit", 3.0), 2) or 0 for _ in range(100)]
+    assert max(RetrySettings().wait(Reset("x"), 5) or 0 for _ in range(300)) > 1.5
+    said = [RetrySettings().wait(refused("rate_limit", 3.0), 2) or 0 for _ in range(100)]
     assert max(said) - min(said) > 0.1
 
 
 @pytest.mark.parametrize(("said", "kept"), [(0.0, True), (7.0, True), (30.0, True), (30.1, False), (1.6e6, False)])
 def test_a_retry_after_within_half_a_minute_is_kept_to_and_a_longer_one_fails_at_once(said: float, kept: bool) -> None:
-    wait = Patience().wait(refused("rate_limit", said), 0)
+    wait = RetrySettings().wait(refused("rate_limit", said), 0)
     assert wait is None if not kept else wait is not None and max(said, 0.2) <= wait <= said + 0.4
 
 
 def test_retries_are_a_fifth_of_the_traffic_and_three_in_any_case() -> None:
-    budget = Budget()
+    budget = RetryBudget()
     assert [budget.allows(0.0) for _ in range(4)] == [True, True, True, False]
     for _ in range(100):
         budget.recent.add(1.0, REQUEST)
@@ -388,7 +388,7 @@ def test_retries_are_a_fifth_of_the_traffic_and_three_in_any_case() -> None:
 
 def test_a_client_hears_the_first_failure_or_who_is_ready_first() -> None:
     first, second = Reset("first"), Reset("second")
-    late, soon = Resting("late", 60.0, hinted=True), Resting("soon", 5.0, hinted=False)
+    late, soon = CooldownActive("late", 60.0, hinted=True), CooldownActive("soon", 5.0, hinted=False)
     assert pick_error(None, first) is first
     assert pick_error(first, second) is first
     assert pick_error(first, soon) is first

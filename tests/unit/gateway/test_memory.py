@@ -21,8 +21,8 @@ from dragoman.conformance.laws import encoded, fixed_environment
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway import memory
-from dragoman.gateway.access_log import AccessLog, Cap, Record
-from dragoman.gateway.memory import Memory, Pickled, all_said
+from dragoman.gateway.access_log import AccessLog, LogRateLimit, Record
+from dragoman.gateway.memory import PickledConversation, ResponseStore, whole_conversation
 from dragoman.gateway.redaction import Redactor
 from dragoman.http.exchange import Owner
 from dragoman.model.blocks import Text
@@ -54,45 +54,45 @@ def read(text: str, **fields: object) -> Conversation:
 
 
 def test_the_bounds_are_those_that_the_page_states() -> None:
-    assert (memory.MOST, memory.MOST_BYTES, memory.OLDEST) == (1000, 64 * 1024 * 1024, 6 * 3600)
+    assert (memory.MAX_RESPONSES, memory.MAX_STORED_BYTES, memory.MAX_AGE) == (1000, 64 * 1024 * 1024, 6 * 3600)
     page = Path("docs/dialects/responses.md").read_text()
     assert "at most 1000 answers, 64 MB and 6 hours" in page
 
 
 def test_count_is_bounded_and_the_oldest_goes_first() -> None:
-    memory = Memory(most=2)
+    memory = ResponseStore(most=2)
     for name in "abc":
         memory.keep("me", name, said(name))
-    assert [memory.recall("me", name) is not None for name in "abc"] == [False, True, True]
+    assert [memory.find_conversation("me", name) is not None for name in "abc"] == [False, True, True]
 
 
 def test_bytes_are_bounded() -> None:
-    memory = Memory(most_bytes=10_000)
+    memory = ResponseStore(most_bytes=10_000)
     memory.keep("me", "a", said("x" * 1000))
     memory.keep("me", "b", said("x" * 1000))
-    assert memory.recall("me", "a") is None and memory.recall("me", "b") is not None
+    assert memory.find_conversation("me", "a") is None and memory.find_conversation("me", "b") is not None
     memory.keep("me", "c", said("x" * 9000))
-    assert memory.recall("me", "c") is None and memory.size <= 10_000
+    assert memory.find_conversation("me", "c") is None and memory.size <= 10_000
 
 
 def test_age_is_bounded() -> None:
     now = [0.0]
-    memory = Memory(oldest=10, now=lambda: now[0])
+    memory = ResponseStore(oldest=10, now=lambda: now[0])
     memory.keep("me", "a", said("x"))
     now[0] = 11.0
-    assert memory.recall("me", "a") is None
+    assert memory.find_conversation("me", "a") is None
     assert (len(memory), memory.size) == (0, 0)
 
 
 def test_the_same_id_again_replaces_what_was_kept() -> None:
-    memory = Memory()
+    memory = ResponseStore()
     memory.keep("me", "a", said("one"))
     size = memory.size
     memory.keep("me", "a", said("two"))
-    assert memory.recall("me", "a") == said("two") and memory.size == size
+    assert memory.find_conversation("me", "a") == said("two") and memory.size == size
 
 
-def answered(memory: Memory, owner: Owner, asked: Conversation, *, fails: bool = False) -> str:
+def answered(memory: ResponseStore, owner: Owner, asked: Conversation, *, fails: bool = False) -> str:
     """The id the client was given for an answer that streamed through."""
     made, store = memory.plan(owner, RESPONSES, CHAT, asked, model="m", settings=Settings())
     events = STREAMS["text"]
@@ -106,7 +106,7 @@ def answered(memory: Memory, owner: Owner, asked: Conversation, *, fails: bool =
 
 
 def test_what_was_said_is_told_to_the_next_target_and_only_for_the_same_key() -> None:
-    memory = Memory()
+    memory = ResponseStore()
     answer_id = answered(memory, KEY, read("one", stream=True))
     now = read("two", previous_response_id=answer_id)
     made, _ = memory.plan(KEY, RESPONSES, CHAT, now, model="m", settings=Settings())
@@ -122,7 +122,7 @@ def test_what_was_said_is_told_to_the_next_target_and_only_for_the_same_key() ->
 
 
 def test_what_is_known_here_is_told_at_home_too_and_not_sent_as_the_clients_bytes() -> None:
-    memory = Memory()
+    memory = ResponseStore()
     answer_id = answered(memory, KEY, read("one"))
     now = read("two", previous_response_id=answer_id)
     made, _ = memory.plan(KEY, RESPONSES, RESPONSES, now, model="m", settings=Settings())
@@ -131,20 +131,20 @@ def test_what_is_known_here_is_told_at_home_too_and_not_sent_as_the_clients_byte
 
 @pytest.mark.parametrize("asked", [{"store": False}, {}], ids=["not stored", "failed"])
 def test_neither_what_may_not_be_stored_nor_what_failed_is_kept(asked: dict[str, object]) -> None:
-    memory = Memory()
+    memory = ResponseStore()
     answered(memory, KEY, read("one", **asked), fails=not asked)
     assert len(memory) == 0
 
 
 def test_a_dialect_without_previous_answers_costs_nothing() -> None:
-    memory = Memory()
+    memory = ResponseStore()
     made, _ = memory.plan(KEY, CHAT, CHAT, said("x"), model="m", settings=Settings())
     assert made.client is CHAT
     assert len(memory) == 0
 
 
 def test_an_answer_says_what_it_goes_on_from_and_notes_say_where_the_client_said_it() -> None:
-    memory = Memory()
+    memory = ResponseStore()
     image: dict[str, jsonio.Json] = {
         "type": "input_file",
         "file_data": "data:application/pdf;base64,aGk=",
@@ -165,14 +165,14 @@ def test_an_answer_says_what_it_goes_on_from_and_notes_say_where_the_client_said
 
 def test_s3_a_conversation_that_has_grown_large_is_kept_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the worker process reads it again: many small requests can make one conversation as large as a large one."""
-    monkeypatch.setattr(memory, "LARGE", 2000)
-    store = Memory()
+    monkeypatch.setattr(memory, "LARGE_CONVERSATION", 2000)
+    store = ResponseStore()
     store.keep("me", "a", said("x" * 1000))
     store.keep("me", "b", said("y" * 3000))
-    small, large = store.recall("me", "a"), store.recall("me", "b")
-    assert not isinstance(small, Pickled)
-    assert isinstance(large, Pickled)
-    assert jsonio.encode(large.read().messages) == jsonio.encode(all_said(said("y" * 3000), ()).messages)
+    small, large = store.find_conversation("me", "a"), store.find_conversation("me", "b")
+    assert not isinstance(small, PickledConversation)
+    assert isinstance(large, PickledConversation)
+    assert jsonio.encode(large.read().messages) == jsonio.encode(whole_conversation(said("y" * 3000), ()).messages)
     store.forget("me", "a")
     store.forget("me", "b")
     assert store.size == 0
@@ -181,7 +181,7 @@ def test_s3_a_conversation_that_has_grown_large_is_kept_as_bytes(monkeypatch: py
 def test_an_answer_that_is_kept_twice_has_its_whole_limit_and_one_over_it_is_sent_and_not_stored() -> None:
     """The encoder keeps a text for its last event, and the store keeps it, too: neither takes the other's room."""
     limits = AnswerLimits(answer=100_000)
-    kept = Memory()
+    kept = ResponseStore()
     made, store = kept.plan(KEY, RESPONSES, CHAT, read("?", stream=True), model="m", settings=Settings())
     text = "y" * 70_000
     block = (BlockStarted(0, Text("")), TextDelta(0, text), BlockEnded(0))
@@ -191,8 +191,8 @@ def test_an_answer_that_is_kept_twice_has_its_whole_limit_and_one_over_it_is_sen
     answer = Answer(made, fixed_environment(), budget=budget, encoder=store.encoder(made, fixed_environment(), budget))
     assert text.encode() in answer.feed(encoded(CHAT, events)) and answer.fault is None
     assert len(kept) == 1
-    unused = Memory()
-    store = unused.store(KEY, RESPONSES, read("?"))
+    unused = ResponseStore()
+    store = unused.saver(KEY, RESPONSES, read("?"))
     assert store is not None
     encoder = RESPONSES.codec.encoder(read("?"), fixed_environment())
     small = memory._KeepingEncoder(encoder, store, Budget(AnswerLimits(answer=100)))
@@ -402,7 +402,7 @@ def test_ten_thousand_bad_requests_are_a_hundred_lines_and_a_count() -> None:
 
 def test_a_storm_that_ends_is_told_too() -> None:
     told: list[tuple[object, int]] = []
-    cap = Cap(most=3, seconds=10.0)
+    cap = LogRateLimit(most=3, seconds=10.0)
     assert [cap.allows(400, 100.0, lambda *each: told.append(each)) for _ in range(5)] == [True] * 3 + [False] * 2
     assert cap.allows(401, 101.0, lambda *each: told.append(each))
     assert not told
@@ -411,7 +411,7 @@ def test_a_storm_that_ends_is_told_too() -> None:
 
 
 def test_kinds_without_end_share_one_cap() -> None:
-    cap = Cap(most=2, kinds=4)
+    cap = LogRateLimit(most=2, kinds=4)
     assert sum(cap.allows(number, 1.0, lambda *_: None) for number in range(1000)) == 4 + 2
 
 

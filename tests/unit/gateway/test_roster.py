@@ -21,12 +21,12 @@ from bench.instructions import instructions
 from dragoman.dialects.base import ApiRequest
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway.access_log import Record
-from dragoman.gateway.admission import Pool
+from dragoman.gateway.admission import UnprovenPool
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.context import RequestContext
 from dragoman.gateway.limits import MemoryBudget, RequestLimits, Trimmer
-from dragoman.gateway.memory import Holder, Holders, Memory
-from dragoman.gateway.stored import StoredAnswer
+from dragoman.gateway.memory import ResponseHolder, ResponseHolders, ResponseStore
+from dragoman.gateway.stored import StoredResponseRequest
 from dragoman.http.exchange import Owner
 from dragoman.http.server import serving as roster_module
 from dragoman.http.server.connection import ServerConnection
@@ -119,7 +119,7 @@ def test_s1_a_large_body_does_not_give_way_to_many_small_requests() -> None:
     def told(name: str) -> Callable[[Fault], None]:
         return lambda _: refused.append(name)
 
-    pool = Pool(4, 1000)
+    pool = UnprovenPool(4, 1000)
     pool.enter("first", told("first")).reserve(1)
     pool.enter("boto3", told("boto3")).reserve(900)
     for number in range(4):
@@ -131,7 +131,7 @@ def test_s1_a_large_body_does_not_give_way_to_many_small_requests() -> None:
 
 def test_in_a_full_pool_the_oldest_of_equals_gives_way_not_the_newcomer() -> None:
     refused: list[int] = []
-    pool = Pool(3, 1000)
+    pool = UnprovenPool(3, 1000)
     for number in range(6):
         pool.enter(f"peer {number}", lambda _, number=number: refused.append(number))  # type: ignore[misc]
     assert refused == [0, 1, 2]
@@ -183,7 +183,7 @@ RESPONSES = registry.get("responses")
 
 
 def test_the_number_is_bounded_and_the_oldest_goes_first() -> None:
-    holders, holder = Holders(most=2), Holder("me", "one", "http://one", "key")
+    holders, holder = ResponseHolders(most=2), ResponseHolder("me", "one", "http://one", "key")
     for name in ("a", "b", "a", "c", ""):
         holders.remember(name, holder)
     assert [holders.find(name) for name in ("a", "b", "c", "")] == [holder, None, holder, None]
@@ -194,16 +194,16 @@ def test_the_number_is_bounded_and_the_oldest_goes_first() -> None:
 def test_l15_an_answer_of_another_key_is_not_found(key: str) -> None:
     """Also where a single upstream would be asked for an id that is not known."""
     request = HttpRequest("GET", "/v1/responses/resp_1")
-    holders = Holders()
-    holders.remember("resp_1", Holder(Owner("mine"), "one", "http://one", "c"))
+    holders = ResponseHolders()
+    holders.remember("resp_1", ResponseHolder(Owner("mine"), "one", "http://one", "c"))
     backend: Any = SimpleNamespace(name="one", dialect=RESPONSES, credential=lambda name: name)
-    services: Any = SimpleNamespace(memory=Memory(), holders=holders)
+    services: Any = SimpleNamespace(memory=ResponseStore(), holders=holders)
     fleet: Any = SimpleNamespace(backends=(backend,))
     exchange: Any = SimpleNamespace(request=request, owner=Owner(key))
     account: Any = None
     call = ApiRequest("stored", "", False, None, {"id": "resp_1", "action": "read", "query": ""})
     context = RequestContext(services, fleet, exchange, account, RESPONSES, call, Record("r", "GET", "/"))
-    stored = StoredAnswer(context)
+    stored = StoredResponseRequest(context)
     if key == "mine":
         found: Any = stored._holder(Owner(key))
         assert found == (backend, ["c"])
@@ -255,12 +255,12 @@ def test_a_burst_that_is_over_is_trimmed_once(load: MemoryBudget) -> None:
     shares = [load.enter() for _ in range(10)]
     for account in shares:
         account.reserve(MIB)
-    trimmer.look(100.0)
+    trimmer.trim_if_idle(100.0)
     assert not done  # it is not over
     for account in shares:
         account.leave()
-    trimmer.look(100.25)
-    trimmer.look(100.5)
+    trimmer.trim_if_idle(100.25)
+    trimmer.trim_if_idle(100.5)
     assert len(done) == 1
 
 
@@ -271,7 +271,7 @@ def test_small_requests_are_never_worth_it(load: MemoryBudget) -> None:
         account = load.enter()
         account.hold("body", MIB)
         account.leave()
-        trimmer.look(float(second))
+        trimmer.trim_if_idle(float(second))
     assert not done
 
 
@@ -279,12 +279,12 @@ def test_very_many_small_requests_at_once_are_a_burst(load: MemoryBudget) -> Non
     done: list[int] = []
     trimmer = Trimmer(load, lambda: done.append(1))
     shares = [load.enter() for _ in range(1000)]
-    trimmer.look(100.0)
+    trimmer.trim_if_idle(100.0)
     assert not done
     for account in shares:
         account.leave()
-    trimmer.look(100.25)
-    trimmer.look(110.0)
+    trimmer.trim_if_idle(100.25)
+    trimmer.trim_if_idle(110.0)
     assert len(done) == 1
 
 
@@ -295,7 +295,7 @@ def test_bursts_one_after_the_other_are_trimmed_seconds_apart(load: MemoryBudget
         account = load.enter()
         account.reserve(8 * MIB)
         account.leave()
-        trimmer.look(100 + quarter / 4)
+        trimmer.trim_if_idle(100 + quarter / 4)
     assert len(done) == 4
 
 
@@ -303,8 +303,8 @@ def test_the_real_one_does_no_harm(load: MemoryBudget) -> None:
     account = load.enter()
     account.reserve(8 * MIB)
     account.leave()
-    Trimmer(load).look(100.0)
-    assert load.peak == 0
+    Trimmer(load).trim_if_idle(100.0)
+    assert load.peak_bytes == 0
 
 
 # --- The response store counts no less than what a stored conversation takes
@@ -335,7 +335,7 @@ def read(data: bytes) -> Conversation:
 def test_a_stored_conversation_counts_for_what_it_takes(name: str) -> None:
     data = jsonio.encode({"model": "m", "input": SHAPES[name]})
     read(data)  # what is made once is made
-    memory = Memory()
+    memory = ResponseStore()
     gc.collect()
     tracemalloc.start()
     try:

@@ -35,7 +35,7 @@ from dragoman.filters.raw_tools.learning.probes import VARIANTS, generate_calls
 from dragoman.filters.raw_tools.learning.verify import verify
 from dragoman.filters.raw_tools.table import Keys, Markup, Table, TableFileError, parse_tables, render_tables
 from dragoman.filters.raw_tools.tables import TABLES
-from dragoman.gateway.config import examine
+from dragoman.gateway.config import load_with_origins
 from dragoman.gateway.layers import ConfigError
 
 FOLDER = Path(__file__).parent / "templates"
@@ -413,7 +413,7 @@ def _configured(tmp_path: Path, table: str | None) -> Path:
 
 
 def test_a_configuration_names_a_file_relative_to_itself(tmp_path: Path) -> None:
-    loaded = examine(_configured(tmp_path, SMALL), {"HOME": str(tmp_path)})
+    loaded = load_with_origins(_configured(tmp_path, SMALL), {"HOME": str(tmp_path)})
     choice = loaded.config.upstreams["local"].settings.raw_tools
     assert choice is not None
     assert [table.name for table in tables_of(choice)] == ["mine"]
@@ -421,9 +421,9 @@ def test_a_configuration_names_a_file_relative_to_itself(tmp_path: Path) -> None
 
 def test_a_reload_reads_the_file_again(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path)}
-    before = examine(_configured(tmp_path, SMALL), environ).config.upstreams["local"].settings.raw_tools
+    before = load_with_origins(_configured(tmp_path, SMALL), environ).config.upstreams["local"].settings.raw_tools
     changed = SMALL.replace("mine", "other")
-    after = examine(_configured(tmp_path, changed), environ).config.upstreams["local"].settings.raw_tools
+    after = load_with_origins(_configured(tmp_path, changed), environ).config.upstreams["local"].settings.raw_tools
     assert before is not None
     assert after is not None
     assert [table.name for choice in (before, after) for table in tables_of(choice)] == ["mine", "other"]
@@ -433,7 +433,7 @@ def test_a_reload_reads_the_file_again(tmp_path: Path) -> None:
 def test_check_says_where_a_bad_file_is_named(tmp_path: Path, table: str | None, said: str) -> None:
     config = _configured(tmp_path, table)
     with pytest.raises(ConfigError) as error:
-        examine(config, {"HOME": str(tmp_path)})
+        load_with_origins(config, {"HOME": str(tmp_path)})
     (problem,) = error.value.problems
     assert problem.at == "upstreams.local.translation.raw_tools"
     assert (problem.origin.place, problem.origin.line) == (str(config), 6)

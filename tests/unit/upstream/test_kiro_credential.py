@@ -15,7 +15,7 @@ from msgspec import structs
 
 from dragoman.errors import ConnectFailed
 from dragoman.gateway.backend import ConfiguredKey
-from dragoman.gateway.secrets import literal, plain
+from dragoman.gateway.secrets import literal_secret, plain_value
 from dragoman.simulator import running_simulator
 from dragoman.upstream.credentials import CredentialFault, SecretText
 from dragoman.upstream.kiro.cli_store import CliStore
@@ -506,8 +506,8 @@ def test_a_free_trial_counts_while_it_lasts(tmp_path: Path) -> None:
 
 
 async def test_a_configured_key_signs_in_the_style_of_its_upstream() -> None:
-    key, asked = literal("sk-1"), structs.replace(CHAT, headers=(("x-api-key", "clients"),))
+    key, asked = literal_secret("sk-1"), structs.replace(CHAT, headers=(("x-api-key", "clients"),))
     assert (await ConfiguredKey("k", key, "authorization").sign(asked)).header("authorization") == "Bearer sk-1"
     assert (await ConfiguredKey("k", key, "x-api-key").sign(asked)).headers == (("x-api-key", "sk-1"),)
     assert await ConfiguredKey("k", key, "authorization").refused(401) is False
-    assert await ConfiguredKey("none", plain(""), "authorization").sign(CHAT) == CHAT
+    assert await ConfiguredKey("none", plain_value(""), "authorization").sign(CHAT) == CHAT
