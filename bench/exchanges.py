@@ -10,10 +10,10 @@ from bench.answers import answer
 from bench.gateways import PATHS
 from bench.questions import question
 from bench.scenarios import BY_NAME
-from dragoman.answer import Answer, reply_whole
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Dialect
 from dragoman.gateway.answers import PassThrough, passes_frames
-from dragoman.translate import Plan, Settings, plan
+from dragoman.response_stream import ResponseTranslator, read_whole_reply
+from dragoman.translate import Plan, TranslationSettings, plan
 from dragoman.wire.http import HttpRequest
 
 READ = 64 * 1024  # bytes a read, as a socket gives them when the upstream is in a hurry
@@ -33,7 +33,7 @@ def exchange(name: str) -> Exchange:
     body = question(scenario.client, scenario.question, "bench", stream=scenario.stream)
     headers = (("content-type", "application/json"), ("anthropic-version", "2023-06-01"))
     request = HttpRequest("POST", PATHS[scenario.client], headers=headers, body=body)
-    settings = Settings(repair=scenario.reads, raw_tools="auto" if scenario.upstream == "kimi" else None)
+    settings = TranslationSettings(repair=scenario.reads, raw_tools="auto" if scenario.upstream == "kimi" else None)
     said = answer(scenario.upstream)
     whole = b"".join(said.events)
     reads = said.events if scenario.paced else [whole[at : at + READ] for at in range(0, len(whole), READ)]
@@ -43,9 +43,9 @@ def exchange(name: str) -> Exchange:
 
     def tell(made: Plan) -> list[bytes]:
         if not scenario.stream:
-            told, _ = reply_whole(made, whole)
-            return [made.client.codec.render_reply(told, made.asked, SYSTEM_ENVIRONMENT)]
-        way = PassThrough(made) if passes_frames(made) else Answer(made)
+            told, _ = read_whole_reply(made, whole)
+            return [made.client.codec.render_reply(told, made.original, SYSTEM_ENVIRONMENT)]
+        way = PassThrough(made) if passes_frames(made) else ResponseTranslator(made)
         pieces = [way.feed(read) for read in reads]
         return pieces if way.over else [*pieces, way.close()]
 
@@ -58,7 +58,7 @@ def translated(name: str) -> bytes:
     return b"".join(made.tell(made.ask()))
 
 
-def _asked(client: Dialect, upstream: Dialect, request: HttpRequest, settings: Settings) -> Plan:
+def _asked(client: Dialect, upstream: Dialect, request: HttpRequest, settings: TranslationSettings) -> Plan:
     call = client.binding.match(request)
     assert call is not None
     made = plan(client, upstream, client.codec.parse_request(call), settings=settings)

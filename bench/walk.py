@@ -21,9 +21,9 @@ from types import FrameType
 
 import dragoman
 import dragoman.dialects as registry
-from dragoman.answer import Answer
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message
+from dragoman.response_stream import ResponseTranslator
 from dragoman.simulator import parse, running_simulator
 from dragoman.translate import plan
 from dragoman.wire.eventstream import encode_event
@@ -90,7 +90,7 @@ def _in_loop(loop: object, work: Callable[[], object]) -> None:
 def delta() -> Walk:
     """The calls for one more delta of an open block, alone in its read."""
     asked = Conversation("m", (Message("user", (Text("?"),)),), stream=True)
-    answer = Answer(plan(registry.get("anthropic"), registry.get("kiro"), asked))
+    answer = ResponseTranslator(plan(registry.get("anthropic"), registry.get("kiro"), asked))
     frames = [encode_event("assistantResponseEvent", b'{"content":"word %d"}' % number) for number in range(4)]
     for frame in frames[:3]:
         answer.feed(frame)

@@ -15,7 +15,19 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PLATFORM = frozenset({"os", "socket", "select", "signal", "ctypes", "threading"})
 FIELDS = frozenset(
-    {"__name__", "__struct_fields__", "at", "blocks", "cache", "content", "extra", "flush", "key", "seal", "strict"}
+    {
+        "__name__",
+        "__struct_fields__",
+        "at",
+        "blocks",
+        "cache",
+        "content",
+        "extra",
+        "flush",
+        "key",
+        "signature",
+        "strict",
+    }
 )
 
 

@@ -15,32 +15,44 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec import structs
 
 from dragoman.errors import Fault
-from dragoman.model.blocks import Block, Cache, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.capabilities import Alphabet, Capabilities
+from dragoman.model.blocks import (
+    Block,
+    CacheBreakpoint,
+    Extra,
+    Location,
+    Media,
+    Opaque,
+    Reasoning,
+    Signature,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from dragoman.model.capabilities import Capabilities, IdentifierFormat
 from dragoman.model.conversation import (
     Conversation,
     Message,
     Output,
     Stop,
+    StopReason,
     Thinking,
     ToolChoice,
     ToolSpec,
     Usage,
-    Why,
-    canonical,
+    to_canonical,
 )
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
-    Cited,
+    CitationAdded,
     Event,
     Events,
     Failed,
     OpaqueEvent,
     ReasoningDelta,
-    Sealed,
+    SignatureAdded,
     Started,
     Stopped,
     TextDelta,
@@ -117,7 +129,7 @@ extras: SearchStrategy[Extra] = st.builds(
         max_size=2,
     ),
 )
-caches: SearchStrategy[Cache] = st.builds(Cache, st.sampled_from(("5m", "1h")))
+caches: SearchStrategy[CacheBreakpoint] = st.builds(CacheBreakpoint, st.sampled_from(("5m", "1h")))
 _SEALS = (
     ("anthropic", "signature"),
     ("anthropic", "redacted"),
@@ -125,12 +137,14 @@ _SEALS = (
     ("openai", "encrypted"),
     ("gemini", "signature"),
 )
-seals: SearchStrategy[Seal] = st.builds(
-    lambda made, data: Seal(made[0], data, made[1]), st.sampled_from(_SEALS), st.sampled_from(("c2VhbA==", "bW9yZQ=="))
+seals: SearchStrategy[Signature] = st.builds(
+    lambda made, data: Signature(made[0], data, made[1]),
+    st.sampled_from(_SEALS),
+    st.sampled_from(("c2VhbA==", "bW9yZQ==")),
 )
 
 
-_signatures = seals.filter(lambda seal: seal.kind == "signature")  # the others come with no text, whole
+_signatures = seals.filter(lambda signature: signature.kind == "signature")  # the others come with no text, whole
 
 # ---- blocks
 
@@ -257,7 +271,7 @@ thinkings: SearchStrategy[Thinking] = st.one_of(
         maybe(st.booleans()),
     ),
 )
-knobs: SearchStrategy[dict[str, float]] = st.dictionaries(
+sampling: SearchStrategy[dict[str, float]] = st.dictionaries(
     st.sampled_from(("temperature", "top_p", "top_k", "seed", "frequency_penalty", "x_knob")), numbers, max_size=2
 )
 
@@ -287,13 +301,13 @@ def conversations(draw: DrawFn, messages: SearchStrategy[tuple[Message, ...]] | 
         draw(thinkings),
         draw(maybe(st.integers(0, 4096))),
         tuple(draw(st.lists(st.sampled_from(("STOP", "\n\n")), max_size=2))),
-        draw(knobs),
+        draw(sampling),
         draw(st.sampled_from((1, 1, 1, 2))),
         draw(st.booleans()),
         user=draw(st.sampled_from(("", "user-1"))),
         extra=draw(maybe(extras)),
     )
-    return placed(canonical(conversation))
+    return placed(to_canonical(conversation))
 
 
 @st.composite
@@ -307,8 +321,8 @@ def conversations_that_go_on(draw: DrawFn) -> tuple[Conversation, Conversation]:
     answered = draw(st.tuples(assistant_turns, user_turns).map(list) | tool_exchanges())
     later = (*messages, *answered, *draw(histories))
     return (
-        placed(canonical(structs.replace(earlier, messages=messages))),
-        placed(canonical(structs.replace(earlier, messages=later))),
+        placed(to_canonical(structs.replace(earlier, messages=messages))),
+        placed(to_canonical(structs.replace(earlier, messages=later))),
     )
 
 
@@ -327,7 +341,7 @@ def placed(conversation: Conversation) -> Conversation:
         messages=tuple(
             [
                 structs.replace(
-                    message, at=Where(f"messages[{i}]"), blocks=_placed(message.blocks, f"messages[{i}].content")
+                    message, at=Location(f"messages[{i}]"), blocks=_placed(message.blocks, f"messages[{i}].content")
                 )
                 for i, message in enumerate(conversation.messages)
             ]
@@ -340,20 +354,20 @@ def _placed(nodes: Iterable[Any], path: str) -> tuple[Any, ...]:
     for index, node in enumerate(nodes):
         here = f"{path}[{index}]"
         content = {"content": _placed(node.content, f"{here}.content")} if isinstance(node, ToolResult) else {}
-        placed.append(structs.replace(node, at=Where(here), **content))
+        placed.append(structs.replace(node, at=Location(here), **content))
     return tuple(placed)
 
 
 # ---- targets
 
-alphabets: SearchStrategy[Alphabet] = st.builds(
-    Alphabet, st.sampled_from(("a-zA-Z0-9_-", "a-zA-Z0-9_.:-", "a-zA-Z0-9")), st.sampled_from((9, 40, 64, 128))
+alphabets: SearchStrategy[IdentifierFormat] = st.builds(
+    IdentifierFormat, st.sampled_from(("a-zA-Z0-9_-", "a-zA-Z0-9_.:-", "a-zA-Z0-9")), st.sampled_from((9, 40, 64, 128))
 )
 shapes: SearchStrategy[Capabilities] = st.builds(
     Capabilities,
     system=st.sampled_from(("native", "leading", "none")),
     turns=st.sampled_from(("free", "merge", "pair")),
-    turn_seam=st.sampled_from(("", "\n\n")),
+    turn_separator=st.sampled_from(("", "\n\n")),
     traits=st.frozensets(st.sampled_from(("user_last", "no_blank_text", "result_errors"))),
     names=alphabets,
     ids=alphabets,
@@ -365,8 +379,8 @@ shapes: SearchStrategy[Capabilities] = st.builds(
 # ---- answers
 
 usages: SearchStrategy[Usage] = st.builds(Usage, counts, counts, counts, counts, st.just(0), st.booleans())
-stops: SearchStrategy[Stop] = st.sampled_from(list(Why)).map(
-    lambda why: Stop(why, "STOP" if why is Why.SEQUENCE else None)
+stops: SearchStrategy[Stop] = st.sampled_from(list(StopReason)).map(
+    lambda why: Stop(why, "STOP" if why is StopReason.SEQUENCE else None)
 )
 faults: SearchStrategy[Fault] = st.sampled_from(
     (Fault("overloaded", "busy", 529), Fault("rate_limit", "slow down", 429, 3.0), Fault("server", "broke", 500))
@@ -433,9 +447,9 @@ def _stop_that_cut(event: Event, stream: Sequence[Event]) -> Event:
     """
     if not isinstance(event, Stopped):
         return event
-    cut = {ended.key for ended in stream if isinstance(ended, BlockEnded) and not ended.complete}
+    cut = {ended.key for ended in stream if isinstance(ended, BlockEnded) and not ended.is_complete}
     keys = {started.key for started in stream if isinstance(started, BlockStarted) and started.choice == event.choice}
-    return Stopped(Stop(Why.LENGTH), event.choice) if cut & keys else event
+    return Stopped(Stop(StopReason.LENGTH), event.choice) if cut & keys else event
 
 
 def _grown(draw: DrawFn, open_blocks: dict[int, BlockStarted], key: int, sealed: set[int]) -> Event:
@@ -445,9 +459,9 @@ def _grown(draw: DrawFn, open_blocks: dict[int, BlockStarted], key: int, sealed:
         return _ended(draw, open_blocks, key)
     if key not in sealed and not draw(st.integers(0, 4)):
         sealed.add(key)
-        return Sealed(key, draw(_signatures))
+        return SignatureAdded(key, draw(_signatures))
     if isinstance(block, Text) and not draw(st.integers(0, 4)):
-        return Cited(key, draw(opaques(("x_citation",))))
+        return CitationAdded(key, draw(opaques(("x_citation",))))
     grown: Event = delta(key, draw(texts))
     return grown
 

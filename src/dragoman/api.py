@@ -11,12 +11,12 @@ import msgspec
 from msgspec import structs
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer, answer_whole
 from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import DragomanError, LocalMisuse, MalformedRequest, UpstreamViolation
 from dragoman.model.conversation import Conversation
 from dragoman.model.filter import Note
-from dragoman.translate import Plan, Settings, configured, plan
+from dragoman.response_stream import ResponseTranslator, translate_whole_reply
+from dragoman.translate import Plan, TranslationSettings, configure_dialect, plan
 from dragoman.wire import jsonio
 
 P = ParamSpec("P")
@@ -51,7 +51,7 @@ class StreamTranslator:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._answer = Answer(plan)
+        self._answer = ResponseTranslator(plan)
 
     def feed(self, chunk: bytes) -> bytes:
         if not isinstance(chunk, bytes | bytearray | memoryview):
@@ -139,7 +139,7 @@ def translate_reply(
     UpstreamViolation, naming the path, for a reply that breaks its own dialect.
     """
     made = _plan_of(source, target, request, options)
-    raw, notes = answer_whole(made, _encoded(body))
+    raw, notes = translate_whole_reply(made, _encoded(body))
     return Translated(raw, notes, made)
 
 
@@ -171,29 +171,31 @@ def _plan_of(source: str, target: str, request: Translated | None, options: dict
         return made
     given = {**structs.asdict(made.settings), **options}
     client, upstream, settings = _configured(made.client, made.upstream, given)
-    return plan(client, upstream, made.asked, model=made.sent.model, settings=settings)
+    return plan(client, upstream, made.original, model=made.translated.model, settings=settings)
 
 
-def _ends(client: str, upstream: str, options: dict[str, Any]) -> tuple[Dialect, Dialect, Settings]:
+def _ends(client: str, upstream: str, options: dict[str, Any]) -> tuple[Dialect, Dialect, TranslationSettings]:
     return _configured(registry.get(client), registry.get(upstream), options)
 
 
-def _configured(asker: Dialect, answerer: Dialect, options: dict[str, Any]) -> tuple[Dialect, Dialect, Settings]:
+def _configured(
+    asker: Dialect, answerer: Dialect, options: dict[str, Any]
+) -> tuple[Dialect, Dialect, TranslationSettings]:
     """Both dialects and the settings; an option belongs to the translation or else to one of the dialects."""
-    general = {name: options.pop(name) for name in Settings.__struct_fields__ if name in options}
+    general = {name: options.pop(name) for name in TranslationSettings.__struct_fields__ if name in options}
     known = [*getattr(answerer.codec, "__struct_fields__", ()), *getattr(asker.codec, "__struct_fields__", ())]
     for name in options:
         if name not in known:
-            near = get_close_matches(name, [*known, *Settings.__struct_fields__], 1)
+            near = get_close_matches(name, [*known, *TranslationSettings.__struct_fields__], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise LocalMisuse(f"unknown option {name!r}{hint}")
     ours = {name: options[name] for name in options if name in getattr(answerer.codec, "__struct_fields__", ())}
     theirs = {name: options[name] for name in options if name not in ours}
     try:
-        settings = msgspec.convert(general, Settings)
+        settings = msgspec.convert(general, TranslationSettings)
     except msgspec.ValidationError as error:
         raise LocalMisuse(f"option: {error}") from None
-    return configured(asker, theirs), configured(answerer, ours), settings
+    return configure_dialect(asker, theirs), configure_dialect(answerer, ours), settings
 
 
 def _encoded(body: Mapping[str, Any] | bytes | str) -> bytes:

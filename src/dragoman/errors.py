@@ -29,7 +29,7 @@ from typing import ClassVar, Literal, Self, TypeAlias
 
 from msgspec import Struct, structs
 
-Kind: TypeAlias = Literal[
+ErrorKind: TypeAlias = Literal[
     "invalid",
     "auth",
     "permission",
@@ -45,35 +45,35 @@ Kind: TypeAlias = Literal[
 
 
 # Faults of the request itself: they say nothing about how an upstream or its credential is doing.
-OF_THE_REQUEST: frozenset[Kind] = frozenset({"invalid", "context_full", "too_large", "not_found"})
-LONGEST_WAIT = 24 * 3600.0  # seconds that a client may be told to wait
+REQUEST_ERROR_KINDS: frozenset[ErrorKind] = frozenset({"invalid", "context_full", "too_large", "not_found"})
+MAX_RETRY_AFTER = 24 * 3600.0  # seconds that a client may be told to wait
 
 
 class Fault(Struct, frozen=True):
     """What went wrong, ready to be told in any dialect. `at` is a path into the payload."""
 
-    kind: Kind
+    kind: ErrorKind
     message: str
     status: int = 502
     retry_after: float | None = None
     at: str = ""
     code: str = ""  # the upstream's own error type or code, kept so that its own family can repeat it
-    violation: bool = False  # the upstream broke its own dialect
-    final: bool = False  # the answer came to its end: to ask again is to buy it again
+    is_violation: bool = False  # the upstream broke its own dialect
+    is_final: bool = False  # the answer came to its end: to ask again is to buy it again
     details: str = ""  # an error's further fields as JSON text, which clients of its family act on
 
     def __post_init__(self) -> None:
         """Bound the wait, which an upstream may have named: not below zero, at most a day. NaN is no time."""
         wait = self.retry_after
-        if wait is not None and not 0.0 <= wait <= LONGEST_WAIT:
-            is_number = wait < 0.0 or wait > LONGEST_WAIT
-            structs.force_setattr(self, "retry_after", min(max(wait, 0.0), LONGEST_WAIT) if is_number else None)
+        if wait is not None and not 0.0 <= wait <= MAX_RETRY_AFTER:
+            is_number = wait < 0.0 or wait > MAX_RETRY_AFTER
+            structs.force_setattr(self, "retry_after", min(max(wait, 0.0), MAX_RETRY_AFTER) if is_number else None)
 
 
 class DragomanError(Exception):
     """The root of the tree. `str(error)` is a sentence that names the place."""
 
-    kind: ClassVar[Kind] = "server"
+    kind: ClassVar[ErrorKind] = "server"
     status: ClassVar[int] = 500
 
     def __init__(self, message: str, *, at: str = "", fault: Fault | None = None) -> None:
@@ -89,7 +89,7 @@ class DragomanError(Exception):
 
 
 class ClientFault(DragomanError):
-    kind: ClassVar[Kind] = "invalid"
+    kind: ClassVar[ErrorKind] = "invalid"
     status = 400
 
 
@@ -129,11 +129,11 @@ class UpstreamViolation(DragomanError):
 
     def __init__(self, message: str, *, at: str = "", fault: Fault | None = None) -> None:
         super().__init__(message, at=at, fault=fault)
-        self.fault = structs.replace(self.fault, violation=True)
+        self.fault = structs.replace(self.fault, is_violation=True)
 
-    def after_the_end(self) -> Self:
+    def as_final(self) -> Self:
         """The same, of an answer that came to its end."""
-        self.fault = structs.replace(self.fault, final=True)
+        self.fault = structs.replace(self.fault, is_final=True)
         return self
 
 
@@ -149,12 +149,12 @@ class OutOfOrder(UpstreamViolation):
     """An event that the stream's grammar does not allow here."""
 
 
-class AnswerTooLarge(UpstreamViolation):
+class ResponseTooLarge(UpstreamViolation):
     """The answer would make the translation keep more than it may. To ask again would give as much again."""
 
     def __init__(self, message: str, *, at: str = "", fault: Fault | None = None) -> None:
         super().__init__(message, at=at, fault=fault)
-        self.after_the_end()
+        self.as_final()
 
 
 class Truncated(UpstreamViolation):

@@ -1,6 +1,6 @@
 """plan: what must change in a conversation so that the upstream can take it, and the ways back for its answer. Pure.
 
-One table, `ORDER`, says in which order filters work: forward top to bottom, back bottom to top
+One table, `FILTER_ORDER`, says in which order filters work: forward top to bottom, back bottom to top
 (docs/decisions/seals.md#d52).
 """
 
@@ -17,12 +17,12 @@ from dragoman import filters
 from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import LocalMisuse, Unrepresentable
 from dragoman.model.capabilities import Capabilities, Trait
-from dragoman.model.conversation import Conversation, canonical
-from dragoman.model.filter import Facts, Features, Filter, MakeBack, Note, Notes
+from dragoman.model.conversation import Conversation, to_canonical
+from dragoman.model.filter import Facts, Features, Filter, MakeResponseFilter, Note, Notes
 from dragoman.wire.http import HttpRequest
 
 
-class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TranslationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a caller may choose about a translation."""
 
     losses: Literal["note", "refuse"] = "note"
@@ -37,7 +37,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     repair: bool = False  # never pass bytes on as they came, whatever the pair (docs/decisions/answers.md#d51)
 
     @property
-    def reads_answers(self) -> bool:
+    def reads_responses(self) -> bool:
         """Whether a setting asks for something in answers that passing them on unread would miss."""
         return self.think_tags or self.repair or self.raw_tools not in (None, "off")
 
@@ -49,7 +49,7 @@ class Pair(Struct, frozen=True):
     client_family: str
     upstream: Capabilities
     upstream_family: str
-    settings: Settings
+    settings: TranslationSettings
     attribution: bool = False  # the upstream reads Claude Code's accounting line
 
     @property
@@ -61,9 +61,9 @@ class Pair(Struct, frozen=True):
 _Maker: TypeAlias = Callable[[Pair], Filter | None]
 _NO_QUESTION = "there is nothing in it to be answered"
 
-ORDER: tuple[_Maker, ...] = (
+FILTER_ORDER: tuple[_Maker, ...] = (
     lambda pair: filters.RefuseServerState(
-        pair.upstream.holds if pair.client_family == pair.upstream_family else frozenset()
+        pair.upstream.server_state if pair.client_family == pair.upstream_family else frozenset()
     ),
     lambda pair: (
         filters.SerializeBlocks(calls_end="open_calls" not in pair.upstream.traits)
@@ -98,8 +98,8 @@ ORDER: tuple[_Maker, ...] = (
     lambda pair: filters.FitLimits(pair.upstream),
     lambda pair: filters.WrapArguments(pair.client, pair.upstream),
 )
-LAST: tuple[_Maker, ...] = (  # after the upstream dialect's own quirks: these read the answer first
-    lambda pair: filters.FitThinkingBudget(pair.upstream) if pair.upstream.least_budget else None,
+LAST_FILTERS: tuple[_Maker, ...] = (  # after the upstream dialect's own quirks: these read the answer first
+    lambda pair: filters.FitThinkingBudget(pair.upstream) if pair.upstream.min_thinking_budget else None,
     lambda pair: _raw_tools(pair),  # noqa: PLW0108  # defined below
 )
 
@@ -123,11 +123,11 @@ class Plan(Struct, frozen=True):
 
     client: Dialect
     upstream: Dialect
-    asked: Conversation
-    sent: Conversation
+    original: Conversation
+    translated: Conversation
     notes: tuple[Note, ...]
-    makers: tuple[MakeBack, ...]
-    settings: Settings
+    response_filters: tuple[MakeResponseFilter, ...]
+    settings: TranslationSettings
     passes: bool = False  # an answer may pass frame by frame; those that tell what only we asked for are left out
     finds_calls: bool = False  # an answer may hold raw tool calls, so a whole one is read even where it may pass
 
@@ -137,15 +137,15 @@ class Plan(Struct, frozen=True):
     traits: frozenset[Trait] = frozenset()  # of the upstream's model
 
     def call(self) -> ApiRequest:
-        return self.upstream.codec.render_request(self.sent)
+        return self.upstream.codec.render_request(self.translated)
 
     def request(self) -> HttpRequest:
         """The HTTP request that is sent."""
-        return self.upstream.binding.wrap(self.upstream.codec.render_request(self.sent))
+        return self.upstream.binding.wrap(self.upstream.codec.render_request(self.translated))
 
-    def head(self) -> ApiRequest:
+    def request_head(self) -> ApiRequest:
         """The same without a body, for one that is already written in the upstream's own words."""
-        sent, told = self.sent, self.sent.hints
+        sent, told = self.translated, self.translated.hints
         fields = {name: value for name, value in told.fields.items() if name not in told.spelling} if told else {}
         hints = {name: value for name, value in fields.items() if isinstance(value, str)}
         return ApiRequest("generate", sent.model, sent.stream, {}, hints)
@@ -157,42 +157,43 @@ def plan(
     asked: Conversation,
     *,
     model: str | None = None,
-    settings: Settings | None = None,
+    settings: TranslationSettings | None = None,
 ) -> Plan:
     """Fit what a client asked to an upstream. Raises Unrepresentable (docs/decisions/content.md#d9)."""
     said = bool(asked.messages or asked.system)
-    if not said and not asked.held and asked.extra is not None and client.codec.family != upstream.codec.family:
+    if not said and not asked.server_state and asked.extra is not None and client.codec.family != upstream.codec.family:
         raise Unrepresentable(_NO_QUESTION, at="messages")  # it stands in a field that only its family knows
-    settings = settings or Settings()
+    settings = settings or TranslationSettings()
     notes = Notes(refuse=settings.losses == "refuse")
     sent = asked if model is None or model == asked.model else structs.replace(asked, model=model)
-    facts, tidy, makers = Facts(), asked.messages, list[MakeBack]()  # every reader ends with the canonical form
+    facts, makers = Facts(), list[MakeResponseFilter]()
+    tidy = asked.messages  # every reader ends with the canonical form
     altered, noted, finds_calls = False, 0, False
     features: Features | None = None  # unknown: nobody has asked since the last change
     way = _way(client, upstream, sent.model, settings)
     for each in way.filters:
         if each.answers is not None:
             makers.append(each.answers)
-        if each.concerns is not None:
-            if each.concerns and features is None:
+        if each.applies_to is not None:
+            if each.applies_to and features is None:
                 features = facts.features(sent)
-            if features is None or features.isdisjoint(each.concerns):
+            if features is None or features.isdisjoint(each.applies_to):
                 continue
         changed, maker = each.forward(sent, notes, facts)
         if changed is not sent:
             moved = changed.messages is not sent.messages or changed.system is not sent.system
-            if moved and not each.keeps_form:
-                changed = canonical(changed, tidy)  # what a filter leaves may be less than a text
+            if moved and not each.keeps_canonical:
+                changed = to_canonical(changed, tidy)  # what a filter leaves may be less than a text
                 tidy = changed.messages
             sent, features = changed, None
         if len(notes) > noted:
-            altered, noted = altered or not each.only_asks, len(notes)
+            altered, noted = altered or not each.keeps_replies, len(notes)
         if maker is not None:
             makers.append(maker)
             finds_calls = finds_calls or isinstance(each, filters.RawTools)
     if said and not (sent.messages or sent.system):
         raise Unrepresentable(_NO_QUESTION, at="messages")
-    passes = not altered and not settings.reads_answers and way.same_wire
+    passes = not altered and not settings.reads_responses and way.same_wire
     ways = passes, finds_calls, passes and not notes, way.same_wire, way.keeps_frames, way.traits
     return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings, *ways)
 
@@ -206,7 +207,7 @@ class _Way(Struct, frozen=True):
     traits: frozenset[Trait]
 
 
-def _made_way(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> _Way:
+def _made_way(client: Dialect, upstream: Dialect, model: str, settings: TranslationSettings) -> _Way:
     codec = upstream.codec
     pair = Pair(
         client.codec.capabilities(model),
@@ -216,11 +217,11 @@ def _made_way(client: Dialect, upstream: Dialect, model: str, settings: Settings
         settings,
         upstream.attribution,
     )
-    shared = [each for make in ORDER if (each := make(pair)) is not None]
-    last = [each for make in LAST if (each := make(pair)) is not None]
+    shared = [each for make in FILTER_ORDER if (each := make(pair)) is not None]
+    last = [each for make in LAST_FILTERS if (each := make(pair)) is not None]
     same_wire = type(client.codec) is type(codec) and type(client.binding) is type(upstream.binding)
     # A filter may hold back a block that an earlier frame has announced: the announcement would be wrong.
-    announces = settings.reads_answers and "announces" in pair.upstream.traits
+    announces = settings.reads_responses and "announces" in pair.upstream.traits
     keeps_frames = same_wire and not settings.repair and not announces
     return _Way((*_placed(shared, codec.quirks(model)), *last), same_wire, keeps_frames, pair.upstream.traits)
 
@@ -228,7 +229,7 @@ def _made_way(client: Dialect, upstream: Dialect, model: str, settings: Settings
 _kept_way = lru_cache(maxsize=256)(_made_way)
 
 
-def _way(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> _Way:
+def _way(client: Dialect, upstream: Dialect, model: str, settings: TranslationSettings) -> _Way:
     try:
         return _kept_way(client, upstream, model, settings)
     except TypeError:  # a dialect from outside that cannot be hashed
@@ -244,7 +245,7 @@ def _placed(shared: Sequence[Filter], quirks: Sequence[Filter]) -> Iterator[Filt
     yield from (quirk for quirk in quirks if quirk.before not in names)
 
 
-def configured(dialect: Dialect, settings: dict[str, object]) -> Dialect:
+def configure_dialect(dialect: Dialect, settings: dict[str, object]) -> Dialect:
     """The dialect with its codec's settings changed. Raises LocalMisuse for one it does not have."""
     codec = dialect.codec
     known = getattr(codec, "__struct_fields__", ())

@@ -12,7 +12,7 @@ from dragoman.dialects import get
 from dragoman.dialects.base import ApiRequest, Dialect, Environment
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.conversation import Conversation, Reply
-from dragoman.translate import Settings
+from dragoman.translate import TranslationSettings
 
 FOLDER = Path(__file__).parent
 ENVIRONMENT = Environment(new_id=lambda prefix: f"{prefix}1", now=lambda: 1_780_000_000)
@@ -32,8 +32,8 @@ class Exchange(Struct, frozen=True):
     refusal: dict[str, Any] | None
 
     @property
-    def settings(self) -> Settings:
-        return Settings(**self.expected.get("settings", {"raw_tools": "off"}))
+    def settings(self) -> TranslationSettings:
+        return TranslationSettings(**self.expected.get("settings", {"raw_tools": "off"}))
 
     def asked(self, client: str = "openai") -> Conversation:
         """The question as a client of this dialect has it: fields of Chat's own stay with Chat's clients."""
@@ -72,7 +72,7 @@ def outcome(reply: Reply) -> dict[str, Any]:
         "text": "".join(block.text for block in texts),
         "reasoning": "".join(block.text for block in blocks if isinstance(block, Reasoning)),
         "calls": [(call.id, call.name, json.loads(call.arguments)) for call in blocks if isinstance(call, ToolCall)],
-        "stop": reply.choices[0].stop.why.value,
+        "stop": reply.choices[0].stop.reason.value,
         "sources": [cited.source.url for text in texts for cited in text.citations if cited.source is not None],
     }
     if usage is not None:

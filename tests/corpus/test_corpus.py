@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from dragoman.answer import Answer, ResponseFilters, reply_whole
 from dragoman.dialects.base import StreamReader
 from dragoman.errors import UpstreamFault, UpstreamViolation
 from dragoman.gateway.answers import PassThrough
-from dragoman.model.assemble import check, fold
+from dragoman.model.assemble import assemble_reply, check
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys, Event, Failed
+from dragoman.response_stream import ResponseFilters, ResponseTranslator, read_whole_reply
 from dragoman.translate import plan
 from dragoman.wire.http import HttpResponse
 from tests.corpus.exchange import CLIENTS, ENVIRONMENT, UPSTREAM, Exchange, dialect_of, exchanges, outcome, wanted
@@ -73,7 +73,7 @@ def pieces(data: bytes, seed: int) -> list[bytes]:
 def told(exchange: Exchange, client: str, seed: int = 0) -> bytes:
     """What a client gets for the answer, as bytes of a stream."""
     made = plan(dialect_of(client), UPSTREAM, exchange.asked(client), settings=exchange.settings)
-    answer = Answer(made, ENVIRONMENT)
+    answer = ResponseTranslator(made, ENVIRONMENT)
     assert exchange.stream is not None
     return b"".join([*map(answer.feed, pieces(exchange.stream, seed)), answer.close()])
 
@@ -84,7 +84,7 @@ def heard(client: str, data: bytes, asked: Conversation) -> Reply:
     reader = StreamReader(spoken.binding.frame_decoder(), spoken.codec.decoder(asked, ENVIRONMENT))
     events = [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
     check(events)
-    return fold(events)
+    return assemble_reply(events)
 
 
 def compare(exchange: Exchange, client: str, reply: Reply) -> None:
@@ -114,7 +114,7 @@ def test_an_answer_is_read_as_expected(exchange: Exchange) -> None:
     asked, right = exchange.asked(), wanted(exchange.expected)
     if exchange.reply is not None:
         made = plan(UPSTREAM, UPSTREAM, asked, settings=exchange.settings)
-        found = outcome(reply_whole(made, exchange.reply, ENVIRONMENT)[0])
+        found = outcome(read_whole_reply(made, exchange.reply, ENVIRONMENT)[0])
         assert found == right, exchange.vendor
         return
     for seed in (0, 1, 2):
@@ -122,12 +122,14 @@ def test_an_answer_is_read_as_expected(exchange: Exchange) -> None:
         events: list[Event] = []
         assert exchange.stream is not None
         keys = BlockKeys()
-        reader = StreamReader(UPSTREAM.binding.frame_decoder(), UPSTREAM.codec.decoder(made.sent, ENVIRONMENT, keys))
+        reader = StreamReader(
+            UPSTREAM.binding.frame_decoder(), UPSTREAM.codec.decoder(made.translated, ENVIRONMENT, keys)
+        )
         for piece in pieces(exchange.stream, seed):
             events += [event for step in reader.feed(piece) for event in step.events]
         events += [event for step in reader.close() for event in step.events]
         check(events)
-        found = outcome(fold(ResponseFilters(made, keys).feed(tuple(events))))
+        found = outcome(assemble_reply(ResponseFilters(made, keys).feed(tuple(events))))
         ids = [
             one[0] if other[0] == "*" else other[0] for one, other in zip(found["calls"], right["calls"], strict=True)
         ]
@@ -169,7 +171,7 @@ def test_a_whole_reply_reaches_every_client(exchange: Exchange, client: str) -> 
     spoken, asked = dialect_of(client), exchange.asked(client)
     made = plan(spoken, UPSTREAM, asked, settings=exchange.settings)
     assert exchange.reply is not None
-    reply, _ = reply_whole(made, exchange.reply, ENVIRONMENT)
+    reply, _ = read_whole_reply(made, exchange.reply, ENVIRONMENT)
     data = spoken.codec.render_reply(reply, asked, ENVIRONMENT)
     if "streams_only" in spoken.codec.capabilities("m").traits:
         compare(exchange, client, heard(client, data, asked))
@@ -185,12 +187,12 @@ def test_a_failure_reaches_every_client(exchange: Exchange) -> None:
         made = plan(dialect_of(client), UPSTREAM, asked, settings=exchange.settings)
         if exchange.reply is not None:
             with pytest.raises((UpstreamFault, UpstreamViolation), match=error["message"]) as caught:
-                reply_whole(made, exchange.reply, ENVIRONMENT)
+                read_whole_reply(made, exchange.reply, ENVIRONMENT)
             assert caught.value.fault.kind == error["kind"], exchange.vendor
             continue
         assert exchange.stream is not None
         for seed in (0, 1, 6):
-            answer = Answer(made, ENVIRONMENT)
+            answer = ResponseTranslator(made, ENVIRONMENT)
             data = b"".join([*map(answer.feed, pieces(exchange.stream, seed)), answer.close()])
             assert answer.fault is not None and answer.fault.kind == error["kind"], exchange.vendor
             assert error["message"] in answer.fault.message, exchange.vendor

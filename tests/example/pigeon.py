@@ -15,21 +15,21 @@ from msgspec import Struct
 from dragoman.dialects.base import ApiRequest, Decoder, Dialect, Encoder, Environment
 from dragoman.dialects.rulebook import Breach, DialectRule
 from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, OutOfOrder, Truncated, Unrepresentable
-from dragoman.model.assemble import fold, unfold
-from dragoman.model.blocks import Block, Text, ToolCall, ToolResult, Where
+from dragoman.model.assemble import assemble_reply, reply_events
+from dragoman.model.blocks import Block, Location, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities, traits
-from dragoman.model.conversation import Conversation, Message, Reply, Stop, ToolSpec, Usage, Why, canonical
+from dragoman.model.conversation import Conversation, Message, Reply, Stop, StopReason, ToolSpec, Usage, to_canonical
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
     BlockKeys,
     BlockStarted,
-    Budget,
     Event,
     Events,
     Failed,
     Finished,
+    ResponseBudget,
     Started,
     Stopped,
     TextDelta,
@@ -42,11 +42,11 @@ from dragoman.wire.frame import Frame, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
-WHY = {Why.TOOL: "call", Why.LENGTH: "full"}
+WHY = {StopReason.TOOL: "call", StopReason.LENGTH: "full"}
 
 
 def parse_block(fields: Fields) -> Block:
-    at = Where(fields.at)
+    at = Location(fields.at)
     if fields.has("call"):
         call = fields.child("call")
         return ToolCall(call.text("id"), call.text("name"), call.text("arguments", ""), at=at)
@@ -114,17 +114,17 @@ class PigeonCodec(Struct, frozen=True):
             Message(
                 turn.one_of("who", ("user", "assistant", "system")),  # type: ignore[arg-type]
                 tuple(map(parse_block, turn.children("says"))),
-                at=Where(turn.at),
+                at=Location(turn.at),
             )
             for turn in body.children("turns")
         )
         tools = tuple(
-            ToolSpec(tool.text("name"), tool.text("about", ""), tool.child("schema").rest(), at=Where(tool.at))
+            ToolSpec(tool.text("name"), tool.text("about", ""), tool.child("schema").rest(), at=Location(tool.at))
             for tool in (body.children("tools") if body.has("tools") else [])
         )
         system = tuple(map(Text, body.strings("system"))) if body.has("system") else ()
         limit = body.integer("max_tokens") if body.has("max_tokens") else None
-        return canonical(Conversation(call.model, messages, system, tools, max_tokens=limit, stream=call.stream))
+        return to_canonical(Conversation(call.model, messages, system, tools, max_tokens=limit, stream=call.stream))
 
     def render_request(self, conversation: Conversation) -> ApiRequest:
         body: dict[str, Json] = {
@@ -146,15 +146,17 @@ class PigeonCodec(Struct, frozen=True):
     def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
         decoder, frames = PigeonDecoder(), Lines()
         events = [event for frame in (*frames.feed(body), *frames.close()) for event in decoder.feed(frame)]
-        return fold([*events, *decoder.close(None)])
+        return assemble_reply([*events, *decoder.close(None)])
 
     def render_reply(self, reply: Reply, asked: Conversation, environment: Environment) -> bytes:
-        return b"".join(payload.data + b"\n" for payload in PigeonEncoder().feed(unfold(reply)))
+        return b"".join(payload.data + b"\n" for payload in PigeonEncoder().feed(reply_events(reply)))
 
     def decoder(self, asked: Conversation, environment: Environment, keys: BlockKeys | None = None) -> PigeonDecoder:
         return PigeonDecoder(keys)
 
-    def encoder(self, asked: Conversation, environment: Environment, budget: Budget | None = None) -> PigeonEncoder:
+    def encoder(
+        self, asked: Conversation, environment: Environment, budget: ResponseBudget | None = None
+    ) -> PigeonEncoder:
         return PigeonEncoder()
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
@@ -210,7 +212,7 @@ class PigeonDecoder(Decoder):
         if line.has("end"):
             return self._end()
         if line.has("stop"):
-            why = {name: why for why, name in WHY.items()}.get(line.text("stop"), Why.END)
+            why = {name: why for why, name in WHY.items()}.get(line.text("stop"), StopReason.END)
             return (*self._end(), Stopped(Stop(why)))
         self._over = True
         return (*self._end(), FINISHED) if line.has("bye") else (Failed(Fault("server", line.text("oops"))),)
@@ -249,7 +251,7 @@ class PigeonEncoder(Encoder):
             case UsageReported(usage=usage):
                 return {"usage": [usage.input + usage.cache_read + usage.cache_write, usage.output]}
             case Stopped(stop=stop):
-                return {"stop": WHY.get(stop.why, "done")}
+                return {"stop": WHY.get(stop.reason, "done")}
             case Finished():
                 return {"bye": True}
             case Failed(fault=fault):

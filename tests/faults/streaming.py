@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer as Translated
 from dragoman.conformance.samples import STREAMS
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT
 from dragoman.errors import Fault as Trouble
 from dragoman.model.blocks import Text, ToolCall
-from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.conversation import Conversation, Stop, StopReason, Usage
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -26,6 +25,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
+from dragoman.response_stream import ResponseTranslator as Translated
 from dragoman.simulator.faults import Answer, Fault
 from dragoman.simulator.faults.answer import Pieces, Slicer, pieces_of
 from dragoman.simulator.faults.frames import (
@@ -221,7 +221,7 @@ def _calls(count: int) -> tuple[Events, list[dict[str, Any]]]:
         *parts,
         *ended,
         UsageReported(Usage(1, 1)),
-        Stopped(Stop(Why.TOOL)),
+        Stopped(Stop(StopReason.TOOL)),
         FINISHED,
     )
     return events, arguments

@@ -17,14 +17,14 @@ from pathlib import Path
 from msgspec import structs
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer
 from dragoman.conformance import laws
-from dragoman.conformance.laws import alike
+from dragoman.conformance.laws import normalize_spelling
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError
 from dragoman.filters.raw_tools.outputs import Remark
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.response_stream import ResponseTranslator
 from dragoman.translate import plan
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder, parse_headers
@@ -137,18 +137,20 @@ def _comes_back(dialect: Dialect, first: Conversation) -> None:
         raise Promise(f"{dialect.name} cannot say its own body: {error!r} {first!r}") from error
     kept, found = (dict(each.extra.fields) if each.extra else {} for each in (first, again))
     lost = [name for name, value in kept.items() if name not in found or found[name] != value]
-    if lost or alike(structs.replace(first, extra=None)) != alike(structs.replace(again, extra=None)):
+    if lost or normalize_spelling(structs.replace(first, extra=None)) != normalize_spelling(
+        structs.replace(again, extra=None)
+    ):
         raise Promise(f"{dialect.name} loses something of its own body: {lost} {first!r} {again!r}")
 
 
 def answer(dialect: Dialect, data: bytes) -> None:
     """A stream or a whole reply: read with our own errors, by the grammar, whatever the cut; told by the client's rules."""
-    laws.only_our_errors(dialect, data)
+    laws.only_own_errors(dialect, data)
     made = plan(client := _other_end(data), dialect, _ASKED)
     laws.cuts_do_not_matter(made, data, (1, len(data) // 2, len(data) - 1))
     if client.codec.family == dialect.codec.family:
         return  # as it came
-    answer, frames = Answer(made, laws.fixed_environment()), client.binding.frame_decoder()
+    answer, frames = ResponseTranslator(made, laws.fixed_environment()), client.binding.frame_decoder()
     told = [*frames.feed(answer.feed(data) + answer.close()), *frames.close()]
     broken = [each for each in client.codec.stream_breaches(told) if not each.rule.endswith(_UNSAID)]
     if broken:

@@ -19,7 +19,7 @@ from dragoman.gateway.memory import ResponseStore
 from dragoman.gateway.preparing import Bounds
 from dragoman.gateway.redaction import Redactor
 from dragoman.http.exchange import Owner
-from dragoman.translate import Settings
+from dragoman.translate import TranslationSettings
 from dragoman.wire.http import HttpRequest, HttpResponse
 from tests.gateway.house import behind, kept_refusal, messages
 
@@ -29,7 +29,7 @@ BODY = b'{"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content
 
 
 def case(request_id: str, body: bytes = BODY) -> PendingReport:
-    plan = PlanJob(HttpRequest("POST", "/v1/messages"), BOUNDS, registry.get("openai"), "m", Settings())
+    plan = PlanJob(HttpRequest("POST", "/v1/messages"), BOUNDS, registry.get("openai"), "m", TranslationSettings())
     way = (request_id, "anthropic", "one")
     job = ExplainJob(plan, way, (), HttpResponse(400, (), b"{}"), Fault("invalid", "no", 400), ())
     return PendingReport(job, registry.get("anthropic"), body, ResponseStore(), Owner("a"), None)

@@ -63,7 +63,7 @@ def passed(stream: bytes, cuts: list[int]) -> tuple[bytes, PassThrough]:
 def test_what_passes_is_what_came_however_it_was_cut(cuts: list[int]) -> None:
     out, answer = passed(STREAM, cuts)
     assert out == STREAM
-    assert (answer.over, answer.fault, answer.progress.begun) == (True, None, True)
+    assert (answer.over, answer.fault, answer.progress.has_content) == (True, None, True)
     assert answer.progress.usage is not None and answer.progress.usage.output == 2
     assert answer.progress.stop is not None
 

@@ -18,7 +18,6 @@ import pytest
 from msgspec import structs
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer
 from dragoman.dialects.kiro.quirks import raw_calls
 from dragoman.dialects.openai import choice
 from dragoman.filters import calls as filter_calls
@@ -38,6 +37,7 @@ from dragoman.http import framing as http_limits
 from dragoman.http.client.response import HttpTimeouts as UpstreamTimeouts
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message
+from dragoman.response_stream import ResponseTranslator
 from dragoman.simulator import parse, running_simulator
 from dragoman.translate import plan
 from dragoman.wire import eventstream, sse
@@ -246,10 +246,10 @@ def test_rule_4_every_dialects_errors_have_a_status(
     found = []
     for name in ("anthropic", "openai", "bedrock"):
         asked = Conversation(MODEL, (Message("user", (Text("hi"),)),), stream=True, max_tokens=9)
-        answer = Answer(plan(registry.get(name), registry.get(dialect), asked, model=MODEL))
+        answer = ResponseTranslator(plan(registry.get(name), registry.get(dialect), asked, model=MODEL))
         answer.feed(frame)
         assert answer.fault is not None and answer.fault.kind == kind
-        assert not answer.progress.begun  # so it can still be told as a status
+        assert not answer.progress.has_content  # so it can still be told as a status
         found.append(error_response(registry.get(name), answer.fault).status)
     assert tuple(found) == statuses
 

@@ -24,7 +24,7 @@ from dragoman.gateway import access_log, admin
 from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import running_gateway
-from dragoman.model.conversation import Stop, Usage, Why
+from dragoman.model.conversation import Stop, StopReason, Usage
 from dragoman.simulator import parse, running_simulator
 from tests.gateway.house import KEY, House, RawClient, chat, configured, house, messages, upstream, wait_until
 
@@ -227,7 +227,7 @@ print("flown")
 def record() -> Record:
     made = Record("req_1", "POST", "/v1/messages")
     made.dialect, made.upstream, made.model, made.used_model = "anthropic", "kiro", "claude", "claude-sonnet-4.5"
-    made.status, made.usage, made.stop, made.first_byte = 200, Usage(10, 5, 3, 0), Stop(Why.TOOL), 0.0421
+    made.status, made.usage, made.stop, made.first_byte = 200, Usage(10, 5, 3, 0), Stop(StopReason.TOOL), 0.0421
     return made
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer
-from dragoman.errors import LONGEST_WAIT, Fault
+from dragoman.errors import MAX_RETRY_AFTER, Fault
 from dragoman.gateway.answers import PassThrough
 from dragoman.gateway.policy import RetrySettings
 from dragoman.gateway.redaction import Redactor, mask_addresses
 from dragoman.model.conversation import Conversation
+from dragoman.response_stream import ResponseTranslator
 from dragoman.simulator import Simulator, parse, running_simulator
 from dragoman.translate import plan
 from dragoman.wire.eventstream import encode_event
@@ -95,26 +95,26 @@ EACH = [(dialect, number) for dialect, signs in SIGNS.items() for number in rang
 def test_s16_no_sign_of_life_is_content(dialect: str, number: int, passing: bool) -> None:
     it, sign = registry.get(dialect), SIGNS[dialect][number]
     made = plan(it, it, Conversation("m", ()))
-    answer = PassThrough(made) if passing else Answer(made)
+    answer = PassThrough(made) if passing else ResponseTranslator(made)
     answer.feed(BEGIN[dialect])
     answer.feed(sign)
-    before = answer.hushed
+    before = answer.quiet_chunks
     for _ in range(5):
         answer.feed(sign)
-    assert answer.hushed == before + 5
+    assert answer.quiet_chunks == before + 5
     if dialect in CONTENT:
         answer.feed(CONTENT[dialect])
-        assert answer.hushed == before + 5
+        assert answer.quiet_chunks == before + 5
 
 
 def test_s16_growing_counts_are_content() -> None:
     """A model that thinks without showing it tells so by its counts."""
     it = registry.get("gemini")
-    answer = Answer(plan(it, it, Conversation("m", ())))
+    answer = ResponseTranslator(plan(it, it, Conversation("m", ())))
     answer.feed(BEGIN["gemini"])
     for count in range(5, 10):
         answer.feed(sse(_USAGE.replace("3", str(count))))
-    assert answer.hushed == 0
+    assert answer.quiet_chunks == 0
 
 
 @contextmanager
@@ -266,9 +266,9 @@ def test_s12_a_failing_upstream_does_not_use_up_the_retries_of_others(tmp_path: 
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        (99999999999999999999.0, LONGEST_WAIT),
-        (10**400, LONGEST_WAIT),
-        (math.inf, LONGEST_WAIT),
+        (99999999999999999999.0, MAX_RETRY_AFTER),
+        (10**400, MAX_RETRY_AFTER),
+        (math.inf, MAX_RETRY_AFTER),
         (-5.0, 0.0),
         (-math.inf, 0.0),
         (math.nan, None),
@@ -287,7 +287,7 @@ def test_s12_a_client_is_told_a_day_at_most(path: str, body: dict[str, Any], sai
     raw = f"HTTP/1.1 429 No\r\nretry-after: {said}\r\ncontent-length: 4\r\nconnection: close\r\n\r\nslow"
     with answering(raw.encode()) as url, house(upstream("one", "anthropic", url), tmp_path) as home:
         _, headers, answer = home.ask(path, body)
-        assert 0 <= int(headers["retry-after"]) <= LONGEST_WAIT
+        assert 0 <= int(headers["retry-after"]) <= MAX_RETRY_AFTER
         assert said.encode() not in answer
 
 

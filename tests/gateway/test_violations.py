@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.answer import ResponseFilters
 from dragoman.conformance import laws
-from dragoman.conformance.laws import NOBODY, fixed_environment
-from dragoman.model.assemble import fold, unfold
+from dragoman.conformance.laws import EMPTY_REQUEST, fixed_environment
+from dragoman.model.assemble import assemble_reply, reply_events
 from dragoman.model.blocks import Text, ToolCall
-from dragoman.model.conversation import Choice, Reply, Stop, Usage, Why
+from dragoman.model.conversation import Choice, Reply, Stop, StopReason, Usage
 from dragoman.model.events import BlockKeys
+from dragoman.response_stream import ResponseFilters
 from dragoman.translate import plan
 from tests.gateway.house import CLIENTS, asked_by, chat, house, messages, upstream
 from tests.gateway.test_resources import Canned
@@ -26,7 +26,10 @@ from tests.gateway.test_resources import Canned
 BROKEN = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
 DONE = b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\ndata: [DONE]\n\n'
 SAID = Reply(
-    "resp_1", "m", (Choice((Text("Hello"), ToolCall("call_1", "read", '{"path":"a"}')), Stop(Why.TOOL)),), Usage(3, 2)
+    "resp_1",
+    "m",
+    (Choice((Text("Hello"), ToolCall("call_1", "read", '{"path":"a"}')), Stop(StopReason.TOOL)),),
+    Usage(3, 2),
 )
 
 
@@ -117,13 +120,13 @@ def test_l22_a_redirect_is_a_502_once(status: int, client: str, stream: bool, tm
 @pytest.mark.parametrize("client", ["anthropic", "openai"])
 @pytest.mark.parametrize("name", ["anthropic", "openai", "gemini", "bedrock", "responses"])
 def test_l22_a_whole_answer_is_told_as_the_stream_it_stands_for(name: str, client: str, tmp_path: Path) -> None:
-    body = registry.get(name).codec.render_reply(SAID, NOBODY, fixed_environment())
+    body = registry.get(name).codec.render_reply(SAID, EMPTY_REQUEST, fixed_environment())
     path, asks = asked_by(client, stream=True)
     with answering(200, "application/json", body) as (url, asked), house(upstream("one", name, url), tmp_path) as home:
         status, headers, answer = home.ask(path, asks)
     assert (status, len(asked)) == (200, 1)
     assert headers["content-type"].startswith("text/event-stream")
-    reply = fold(laws.read_back(registry.get(client), answer))
+    reply = assemble_reply(laws.decode_events(registry.get(client), answer))
     assert [block.name for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == ["read"]
     assert "".join(block.text for block in reply.choices[0].blocks if isinstance(block, Text)) == "Hello"
 
@@ -141,13 +144,15 @@ def test_l22_a_refusal_in_a_whole_answer_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["anthropic", "openai", "gemini", "bedrock", "responses"])
 def test_l22_a_stream_is_gathered_where_a_whole_answer_was_asked_for(name: str, client: str, tmp_path: Path) -> None:
     dialect = registry.get(name)
-    events = unfold(SAID)
-    body = laws.encoded(dialect, ResponseFilters(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
+    events = reply_events(SAID)
+    body = laws.encode_events(
+        dialect, ResponseFilters(plan(dialect, dialect, EMPTY_REQUEST), BlockKeys.after(events)).feed(events)
+    )
     path, asks = asked_by(client)
     with answering(200, "text/event-stream", body) as (url, asked), house(upstream("one", name, url), tmp_path) as home:
         status, _, answer = home.ask(path, asks)
     assert (status, len(asked)) == (200, 1)
-    reply = registry.get(client).codec.parse_reply(answer, NOBODY)
+    reply = registry.get(client).codec.parse_reply(answer, EMPTY_REQUEST)
     assert [block.name for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == ["read"]
     assert json.loads(answer)
 

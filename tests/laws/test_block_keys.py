@@ -10,14 +10,13 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer, ResponseFilters
 from dragoman.conformance import laws
-from dragoman.conformance.laws import NOBODY, fixed_environment
+from dragoman.conformance.laws import EMPTY_REQUEST, fixed_environment
 from dragoman.dialects.base import StreamReader
 from dragoman.filters.raw_tools.choices import FORMAT_NAMES as TABLES
-from dragoman.model.assemble import Grammar
-from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Conversation, Message, Stop, Thinking, ToolSpec, Why
+from dragoman.model.assemble import EventOrderCheck
+from dragoman.model.blocks import Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Conversation, Message, Stop, StopReason, Thinking, ToolSpec
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -27,13 +26,14 @@ from dragoman.model.events import (
     Event,
     Events,
     ReasoningDelta,
-    Sealed,
+    SignatureAdded,
     Started,
     Stopped,
     TextDelta,
 )
-from dragoman.model.filter import MakeBack, Notes
-from dragoman.translate import Plan, Settings, plan
+from dragoman.model.filter import MakeResponseFilter, Notes
+from dragoman.response_stream import ResponseFilters, ResponseTranslator
+from dragoman.translate import Plan, TranslationSettings, plan
 from tests import strategies
 from tests.stories.telling import Story, stories
 
@@ -62,7 +62,7 @@ PIECES = (
 ARGUMENTS = ("", "{}", '{"path": "a"}', '{"pa', "no json")
 
 settings_of_all_kinds = st.builds(
-    Settings,
+    TranslationSettings,
     think_tags=st.booleans(),
     raw_tools=st.sampled_from((None, "auto", "off", *TABLES)),
     raw_tools_mode=st.sampled_from(("live", "buffered")),
@@ -87,8 +87,12 @@ def answers(draw: st.DrawFn) -> Events:
     lives: list[list[Event]] = []
     for _ in range(draw(st.integers(0, 5))):
         key, kind = keys.fresh(), draw(st.sampled_from(("text", "thought", "call", "call")))
-        seal = draw(st.sampled_from((None, None, Seal("gemini", "c2ln"), Seal("anthropic", "sig"), Seal("kiro", "s"))))
-        sealed: list[Event] = [Sealed(key, seal)] if seal is not None else []
+        signature = draw(
+            st.sampled_from(
+                (None, None, Signature("gemini", "c2ln"), Signature("anthropic", "sig"), Signature("kiro", "s"))
+            )
+        )
+        sealed: list[Event] = [SignatureAdded(key, signature)] if signature is not None else []
         said = draw(st.lists(st.sampled_from(PIECES), max_size=3))
         if kind == "call":
             name = draw(st.sampled_from(("read", "mcp_a_b", "patch")))
@@ -104,23 +108,29 @@ def answers(draw: st.DrawFn) -> Events:
         life = lives[draw(st.integers(0, min(1, len(lives) - 1)))]
         events.append(life.pop(0))
         lives = [each for each in lives if each]
-    return (*events, Stopped(Stop(draw(st.sampled_from((Why.END, Why.TOOL, Why.LENGTH))))), FINISHED)
+    return (
+        *events,
+        Stopped(Stop(draw(st.sampled_from((StopReason.END, StopReason.TOOL, StopReason.LENGTH))))),
+        FINISHED,
+    )
 
 
 def spoken(name: str, events: Events) -> bytes:
     """The events as the bytes of a dialect."""
     dialect = registry.get(name)
-    return laws.encoded(dialect, ResponseFilters(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
+    return laws.encode_events(
+        dialect, ResponseFilters(plan(dialect, dialect, EMPTY_REQUEST), BlockKeys.after(events)).feed(events)
+    )
 
 
 def grammar_holds_everywhere(made: Plan, pieces: list[bytes]) -> None:
     """Check the grammar after the decoder and after each filter, and what the client reads."""
     keys, notes, upstream = BlockKeys(), Notes(refuse=False), made.upstream
     reader = StreamReader(
-        upstream.binding.frame_decoder(), upstream.codec.decoder(made.sent, fixed_environment(), keys)
+        upstream.binding.frame_decoder(), upstream.codec.decoder(made.translated, fixed_environment(), keys)
     )
-    backs = [make(notes, keys) for make in reversed(made.makers)]
-    grammars = [Grammar() for _ in range(len(backs) + 1)]
+    backs = [make(notes, keys) for make in reversed(made.response_filters)]
+    grammars = [EventOrderCheck() for _ in range(len(backs) + 1)]
     for steps in (*(reader.feed(piece) for piece in pieces), reader.close()):
         for step in steps:
             events = step.events
@@ -128,12 +138,12 @@ def grammar_holds_everywhere(made: Plan, pieces: list[bytes]) -> None:
             for back, grammar in zip(backs, grammars[1:], strict=True):
                 events = back.feed(events)
                 grammar.check(events)
-    assert all(grammar.over for grammar in grammars)
+    assert all(grammar.is_over for grammar in grammars)
     client_reads_it(made, pieces)
 
 
 def client_reads_it(made: Plan, pieces: list[bytes]) -> None:
-    answer, client = Answer(made, fixed_environment()), made.client
+    answer, client = ResponseTranslator(made, fixed_environment()), made.client
     out = b"".join([*map(answer.feed, pieces), answer.close()])
     frames = client.binding.frame_decoder()
     breaches = client.codec.stream_breaches([*frames.feed(out), *frames.close()])
@@ -141,9 +151,9 @@ def client_reads_it(made: Plan, pieces: list[bytes]) -> None:
     beside = ("json", "input_cut", "no_usage")
     numbering = [each for each in breaches if not each.rule.endswith(beside)]
     assert not numbering or answer.fault is not None, (numbering, out)
-    again = Grammar()
-    again.check(laws.read_back(client, out))
-    assert again.over
+    again = EventOrderCheck()
+    again.check(laws.decode_events(client, out))
+    assert again.is_over
 
 
 def cut(data: bytes, edges: list[int]) -> list[bytes]:
@@ -151,7 +161,7 @@ def cut(data: bytes, edges: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in itertools.pairwise([0, *inside, len(data)])]
 
 
-def planned(client: str, upstream: str, model: str, thinks: bool, settings: Settings) -> Plan:
+def planned(client: str, upstream: str, model: str, thinks: bool, settings: TranslationSettings) -> Plan:
     return plan(registry.get(client), registry.get(upstream), asked(model, thinks), settings=settings)
 
 
@@ -164,7 +174,7 @@ def planned(client: str, upstream: str, model: str, thinks: bool, settings: Sett
     edges=st.lists(st.integers(0, 5000), max_size=12),
 )
 def test_l19_the_grammar_holds_after_every_filter(
-    upstream: str, model: str, thinks: bool, settings: Settings, events: Events, edges: list[int]
+    upstream: str, model: str, thinks: bool, settings: TranslationSettings, events: Events, edges: list[int]
 ) -> None:
     pieces = cut(spoken(upstream, events), edges)
     for client in DIALECTS:
@@ -176,7 +186,7 @@ def test_l19_the_grammar_holds_after_every_filter(
 @pytest.mark.parametrize("story", stories(), ids=str)
 def test_l19_the_grammar_holds_for_every_story(story: Story, client: str) -> None:
     for think, raw, mode in ((False, "auto", "live"), (True, "kimi", "buffered"), (True, "hermes", "live")):
-        settings = Settings(think_tags=think, raw_tools=raw, raw_tools_mode=mode)  # type: ignore[arg-type]
+        settings = TranslationSettings(think_tags=think, raw_tools=raw, raw_tools_mode=mode)  # type: ignore[arg-type]
         made = planned(client, story.answered, "kimi-k2", True, settings)
         grammar_holds_everywhere(made, [story.stream])
 
@@ -184,15 +194,15 @@ def test_l19_the_grammar_holds_for_every_story(story: Story, client: str) -> Non
 # --- all pairs of response filters, in any order
 
 
-def makers() -> Iterator[MakeBack]:
+def makers() -> Iterator[MakeResponseFilter]:
     """The answer half of every filter that any pair of dialects and any setting can have."""
     choices = [
-        Settings(think_tags=think, raw_tools=raw, raw_tools_mode=mode)  # type: ignore[arg-type]
+        TranslationSettings(think_tags=think, raw_tools=raw, raw_tools_mode=mode)  # type: ignore[arg-type]
         for think, raw, mode in ((True, "auto", "live"), (False, "kimi", "buffered"), (False, "hermes", "live"))
     ]
     seen = set[tuple[str, str]]()
     for client, upstream, settings in itertools.product(DIALECTS, DIALECTS, choices):
-        for make in planned(client, upstream, "claude-sonnet-4", True, settings).makers:
+        for make in planned(client, upstream, "claude-sonnet-4", True, settings).response_filters:
             kind = repr(type(make(Notes(), BlockKeys())))
             by = client if "seals" in kind or "foreign" in kind else settings.raw_tools or ""
             if (kind, by) not in seen:
@@ -206,15 +216,17 @@ MAKERS = tuple(makers())
 @given(
     pair=st.tuples(st.sampled_from(MAKERS), st.sampled_from(MAKERS)), events=answers() | strategies.events(choices=1)
 )
-def test_l19_the_grammar_holds_after_any_two_filters(pair: tuple[MakeBack, MakeBack], events: Events) -> None:
+def test_l19_the_grammar_holds_after_any_two_filters(
+    pair: tuple[MakeResponseFilter, MakeResponseFilter], events: Events
+) -> None:
     keys, notes = BlockKeys.after(events), Notes(refuse=False)
     for back in [make(notes, keys) for make in pair]:
-        grammar, out = Grammar(), list[Event]()
+        grammar, out = EventOrderCheck(), list[Event]()
         for event in events:
             told = back.feed((event,))
             grammar.check(told)
             out += told
-        assert grammar.over
+        assert grammar.is_over
         events = tuple(out)
 
 
@@ -229,7 +241,7 @@ def test_l19_gemini_signed_calls_with_think_tags_have_numbers_of_their_own() -> 
     ]
     frames = [f'data: {{"candidates":[{{"content":{{"parts":[{part}]}}}}]}}\n\n'.encode() for part in parts]
     end = b'data: {"candidates":[{"content":{"parts":[]},"finishReason":"STOP"}]}\n\n'
-    made = planned("anthropic", "gemini", "gemini-3", False, Settings(think_tags=True))
+    made = planned("anthropic", "gemini", "gemini-3", False, TranslationSettings(think_tags=True))
     grammar_holds_everywhere(made, [*frames, end])
 
 
@@ -239,8 +251,8 @@ def test_l19_gemini_signed_calls_with_think_tags_have_numbers_of_their_own() -> 
 def test_an_item_that_was_announced_but_held_back_leaves_no_gap(text: str) -> None:
     """Before, a Responses client got the message's `output_item.added`, and then another item at the same index."""
     events = (Started("i", "m"), BlockStarted(0, Text("")), TextDelta(0, text), BlockEnded(0))
-    data = spoken("responses", (*events, Stopped(Stop(Why.END)), FINISHED))
-    made = planned("responses", "responses", "gpt-5", False, Settings(raw_tools="hermes", think_tags=True))
+    data = spoken("responses", (*events, Stopped(Stop(StopReason.END)), FINISHED))
+    made = planned("responses", "responses", "gpt-5", False, TranslationSettings(raw_tools="hermes", think_tags=True))
     grammar_holds_everywhere(made, [data])
 
 
@@ -248,6 +260,6 @@ def test_l19_kiro_thinking_and_raw_calls_have_numbers_of_their_own() -> None:
     """Before, `content_block_start` had the indices 0 1 2 2."""
     text = f"<thinking>a</thinking>\n\nb {HERMES}"
     events = (Started("i", "m"), BlockStarted(0, Text("")), TextDelta(0, text), BlockEnded(0))
-    data = spoken("kiro", (*events, Stopped(Stop(Why.END)), FINISHED))
-    made = planned("anthropic", "kiro", "claude-sonnet-4", True, Settings(raw_tools="hermes"))
+    data = spoken("kiro", (*events, Stopped(Stop(StopReason.END)), FINISHED))
+    made = planned("anthropic", "kiro", "claude-sonnet-4", True, TranslationSettings(raw_tools="hermes"))
     grammar_holds_everywhere(made, [data])

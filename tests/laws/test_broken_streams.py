@@ -14,16 +14,16 @@ from typing import Any, TypeAlias
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer
 from dragoman.conformance import laws
 from dragoman.conformance.laws import fixed_environment
 from dragoman.dialects.base import Dialect
 from dragoman.gateway.answers import PassThrough, passes_frames
-from dragoman.model.assemble import fold
+from dragoman.model.assemble import assemble_reply
 from dragoman.model.blocks import Text, ToolCall
-from dragoman.model.conversation import Conversation, Message, ToolSpec, Why
+from dragoman.model.conversation import Conversation, Message, StopReason, ToolSpec
 from dragoman.model.events import Failed, Finished
-from dragoman.translate import Plan, Settings, plan
+from dragoman.response_stream import ResponseTranslator
+from dragoman.translate import Plan, TranslationSettings, plan
 from dragoman.wire.eventstream import encode_event
 from tests.anthropic_client import sse as data_of
 
@@ -370,11 +370,13 @@ def rows(table: dict[str, dict[str, Stream]]) -> Iterable[Any]:
 
 def planned(client: str, upstream: str, **settings: Any) -> Plan:
     asked = Conversation("model-1", (Message("user", (Text("go"),)),), stream=True)
-    return plan(registry.get(client), registry.get(upstream), asked, settings=Settings(raw_tools="off", **settings))
+    return plan(
+        registry.get(client), registry.get(upstream), asked, settings=TranslationSettings(raw_tools="off", **settings)
+    )
 
 
-def said(made: Plan, data: bytes, *, bytewise: bool = False, passing: bool = False) -> tuple[bytes, Answer]:
-    answer = PassThrough(made, fixed_environment()) if passing else Answer(made, fixed_environment())
+def said(made: Plan, data: bytes, *, bytewise: bool = False, passing: bool = False) -> tuple[bytes, ResponseTranslator]:
+    answer = PassThrough(made, fixed_environment()) if passing else ResponseTranslator(made, fixed_environment())
     pieces = [data[at : at + 1] for at in range(len(data))] if bytewise else [data]
     return b"".join([*map(answer.feed, pieces), answer.close()]), answer
 
@@ -388,7 +390,7 @@ def ways(dialect: str) -> Iterable[tuple[Plan, bool]]:
 
 
 def ends_well(client: Dialect, out: bytes) -> bool:
-    events = laws.read_back(client, out)
+    events = laws.decode_events(client, out)
     assert isinstance(events[-1], Finished | Failed)
     return isinstance(events[-1], Finished)
 
@@ -413,7 +415,7 @@ def test_l20_a_harmless_oddity_passes(dialect: str, stream: Stream) -> None:
             out, answer = said(made, data, bytewise=bytewise, passing=passing)
             assert answer.fault is None, (made.client.name, passing, answer.fault)
             assert ends_well(made.client, out), (made.client.name, passing, out)
-            reply = fold(laws.read_back(made.client, out))
+            reply = assemble_reply(laws.decode_events(made.client, out))
             calls = [block for block in reply.choices[0].blocks if isinstance(block, ToolCall)]
             assert [json.loads(call.arguments or "{}") for call in calls][:1] == [{"path": "a"}], out
             assert len(calls) == len({call.id for call in calls})
@@ -425,7 +427,7 @@ def test_l20_calls_that_share_an_index_are_not_passed_on_as_they_came() -> None:
     data = b"".join(FRAMING["openai"](*event) for event in stream)
     tools = (ToolSpec("read", schema={"type": "object"}),)
     asked = Conversation("model-1", (Message("user", (Text("go"),)),), tools=tools, stream=True)
-    made = plan(registry.get("openai"), registry.get("openai"), asked, settings=Settings(raw_tools="off"))
+    made = plan(registry.get("openai"), registry.get("openai"), asked, settings=TranslationSettings(raw_tools="off"))
     assert not passes_frames(made)
     out, _ = said(made, data)
     calls = [
@@ -440,8 +442,8 @@ def test_a_gemini_call_in_pieces_that_a_limit_cut_is_not_complete() -> None:
     data = b"".join(FRAMING["gemini"](*event) for event in stream)
     for made, passing in ways("gemini"):
         out, answer = said(made, data, passing=passing)
-        reply = fold(laws.read_back(made.client, out))
-        assert answer.fault is None and reply.choices[0].stop.why is Why.LENGTH, made.client.name
+        reply = assemble_reply(laws.decode_events(made.client, out))
+        assert answer.fault is None and reply.choices[0].stop.reason is StopReason.LENGTH, made.client.name
 
 
 def test_the_error_field_of_old_llama_cpp_servers_is_the_error() -> None:
@@ -463,7 +465,7 @@ def test_l20_calls_that_share_index_and_name_and_have_no_ids_are_not_merged(piec
     for client in DIALECTS:
         for bytewise in (False, True):
             out, answer = said(planned(client, "openai"), data, bytewise=bytewise)
-            found = fold(laws.read_back(registry.get(client), out)).choices[0].blocks
+            found = assemble_reply(laws.decode_events(registry.get(client), out)).choices[0].blocks
             told = [json.loads(block.arguments) for block in found if isinstance(block, ToolCall)]
             assert told == [{"path": "a"}] * 3 and answer.fault is None, (client, out)
 

@@ -18,50 +18,50 @@ from typing import Any, TypeAlias
 import pytest
 from msgspec import Struct
 
-import dragoman.answer
 import dragoman.dialects as registry
-from dragoman.answer import Answer
+import dragoman.response_stream
 from dragoman.conformance import laws
-from dragoman.conformance.laws import NOBODY, fixed_environment
+from dragoman.conformance.laws import EMPTY_REQUEST, fixed_environment
 from dragoman.dialects.base import Dialect, Environment
-from dragoman.errors import AnswerTooLarge
+from dragoman.errors import ResponseTooLarge
 from dragoman.filters.raw_tools.grammar import Grammar
 from dragoman.filters.raw_tools.table import Table
 from dragoman.gateway.answers import PassThrough
 from dragoman.gateway.memory import ResponseSaver, ResponseStore
 from dragoman.http.exchange import Owner
-from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.blocks import Opaque, Reasoning, Signature, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, ToolSpec, Usage
 from dragoman.model.events import (
-    AnswerLimits,
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
-    Budget,
-    Cited,
+    CitationAdded,
     Events,
     Failed,
-    KeptText,
     ReasoningDelta,
-    Sealed,
+    ResponseBudget,
+    ResponseLimits,
+    SignatureAdded,
     Started,
+    TextBuffer,
     TextDelta,
     UsageReported,
     json_size,
 )
-from dragoman.translate import Plan, Settings, plan
+from dragoman.response_stream import ResponseTranslator
+from dragoman.translate import Plan, TranslationSettings, plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.markers import Markers
 
 DIALECTS = sorted(registry.names())
-LIMITS = AnswerLimits(answer=32 * 1024, blocks=48, choices=6)
+LIMITS = ResponseLimits(answer=32 * 1024, blocks=48, choices=6)
 FEW_NOTES = 20
 FRAMES = 400
 MUCH = 6 * LIMITS.answer  # bytes of frames
 HELD = 3 * LIMITS.answer  # that may be held when the answer is over, or goes on
 WORDS = "words of an answer that has no end " * 16
-ENDLESS = AnswerLimits(sys.maxsize, sys.maxsize, sys.maxsize)
+ENDLESS = ResponseLimits(sys.maxsize, sys.maxsize, sys.maxsize)
 FAMILIES = {name: registry.get(name).codec.family for name in DIALECTS}
 
 Told: TypeAlias = Iterator[Events | Payload]
@@ -135,7 +135,7 @@ def side_by_side(_family: str) -> Told:
 def thoughts(family: str) -> Told:
     for key in itertools.count():
         thought = BlockStarted(key, Reasoning("", family))
-        yield (thought, ReasoningDelta(key, "so"), Sealed(key, Seal(family, "c2VhbA==")), BlockEnded(key))
+        yield (thought, ReasoningDelta(key, "so"), SignatureAdded(key, Signature(family, "c2VhbA==")), BlockEnded(key))
 
 
 def alternating(family: str) -> Told:
@@ -203,7 +203,7 @@ def citations(family: str) -> Told:
     yield (BlockStarted(0, Text("")), TextDelta(0, "a"))
     for number in itertools.count():
         data = {**CITATIONS[family], "title": f"{number} {WORDS}", "document_title": f"{number} {WORDS}"}
-        yield (Cited(0, Opaque(family, data)),)
+        yield (CitationAdded(0, Opaque(family, data)),)
 
 
 def blocks_of_its_own(family: str) -> Told:
@@ -330,7 +330,7 @@ def shapes_of(upstream: str) -> dict[str, Callable[[str], Told]]:
 
 def stream(upstream: Dialect, shape: Callable[[str], Told]) -> Iterator[bytes]:
     """The frames of an answer that repeats something without end."""
-    encoder = upstream.codec.encoder(NOBODY, fixed_environment(), Budget(ENDLESS))
+    encoder = upstream.codec.encoder(EMPTY_REQUEST, fixed_environment(), ResponseBudget(ENDLESS))
     frame = upstream.binding.encode_frame
     if shape.__qualname__ != OF_ONE["openai"]["early fields"].__qualname__ or upstream.codec.family != "openai":
         yield b"".join([frame(payload) for payload in encoder.feed((Started("msg_1", "model-1"),))])
@@ -341,7 +341,7 @@ def stream(upstream: Dialect, shape: Callable[[str], Told]) -> Iterator[bytes]:
             yield b"".join([frame(payload) for payload in encoder.feed(told)])
 
 
-def fed(answer: Answer, pieces: Iterator[bytes]) -> bytes:
+def fed(answer: ResponseTranslator, pieces: Iterator[bytes]) -> bytes:
     """Feed many frames, or as many as it takes to say much; gives what came out."""
     out, size = [], 0
     for piece in itertools.islice(pieces, FRAMES):
@@ -356,7 +356,7 @@ def fed(answer: Answer, pieces: Iterator[bytes]) -> bytes:
 
 
 SHARED_KINDS: tuple[type, ...] = (type, types.ModuleType, types.BuiltinFunctionType, Plan, Dialect, Conversation)
-SHARED_KINDS += (Settings, ResponseStore, Grammar, Markers, Table)  # the last three are of raw tool calls
+SHARED_KINDS += (TranslationSettings, ResponseStore, Grammar, Markers, Table)  # the last three are of raw tool calls
 
 
 def held(*roots: object) -> int:
@@ -388,30 +388,32 @@ def asked() -> Conversation:
 
 @pytest.fixture(autouse=True)
 def few_notes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dragoman.answer, "MOST_OF_ANSWER", FEW_NOTES)
+    monkeypatch.setattr(dragoman.response_stream, "MOST_OF_ANSWER", FEW_NOTES)
 
 
-def bounded(made: Plan, make: Callable[..., Answer], name: str, shape: Callable[[str], Told]) -> Answer:
+def bounded(
+    made: Plan, make: Callable[..., ResponseTranslator], name: str, shape: Callable[[str], Told]
+) -> ResponseTranslator:
     """Check one answer, and give it."""
-    answer = make(made, fixed_environment(), budget=Budget(LIMITS))
+    answer = make(made, fixed_environment(), budget=ResponseBudget(LIMITS))
     before = held(answer)
     out = fed(answer, stream(made.upstream, shape))
     grown = held(answer) - before
     assert grown < HELD, f"{name}: {grown} bytes are held"
     if answer.fault is not None:
         assert answer.over
-        assert isinstance(laws.read_back(made.client, out)[-1], Failed), f"{name}: no error at the end"
+        assert isinstance(laws.decode_events(made.client, out)[-1], Failed), f"{name}: no error at the end"
     return answer
 
 
 @pytest.mark.parametrize("client", DIALECTS)
 @pytest.mark.parametrize("upstream", DIALECTS)
 def test_s2_no_answer_makes_a_translation_grow(client: str, upstream: str) -> None:
-    settings = Settings(raw_tools="auto", think_tags=True)
+    settings = TranslationSettings(raw_tools="auto", think_tags=True)
     for name, shape in shapes_of(upstream).items():
-        for how in (Settings(), settings):
+        for how in (TranslationSettings(), settings):
             made = plan(registry.get(client), registry.get(upstream), asked(), settings=how)
-            bounded(made, Answer, f"{name}, {how.raw_tools}", shape)
+            bounded(made, ResponseTranslator, f"{name}, {how.raw_tools}", shape)
 
 
 @pytest.mark.parametrize("name", DIALECTS)
@@ -427,11 +429,15 @@ def test_s2_what_is_stored_of_an_answer_is_counted(upstream: str) -> None:
     for name, shape in shapes_of(upstream).items():
         client = registry.get("responses")
         given = registry.get(upstream)
-        made, store = memory.plan(owner, client, given, asked(), model="model-1", settings=Settings())
+        made, store = memory.plan(owner, client, given, asked(), model="model-1", settings=TranslationSettings())
         assert store is not None
 
-        def keeping(made: Plan, environment: Environment, budget: Budget, store: ResponseSaver = store) -> Answer:
-            return Answer(made, environment, budget=budget, encoder=store.encoder(made, environment, budget))
+        def keeping(
+            made: Plan, environment: Environment, budget: ResponseBudget, store: ResponseSaver = store
+        ) -> ResponseTranslator:
+            return ResponseTranslator(
+                made, environment, budget=budget, encoder=store.encoder(made, environment, budget)
+            )
 
         bounded(made, keeping, name, shape)
     assert len(memory) == 0
@@ -454,10 +460,10 @@ def test_s2_a_limit_ends_the_stream_with_an_error(client: str, upstream: str) ->
         if shape is None or name in WAITING.get(FAMILIES[upstream], ()):
             continue
         made = plan(registry.get(client), registry.get(upstream), asked())
-        answer = bounded(made, Answer, name, shape)
+        answer = bounded(made, ResponseTranslator, name, shape)
         assert answer.fault is not None and answer.over, f"{name} goes on"
         if name != "choices" or FAMILIES[client] in WITH_CHOICES:
-            assert "the limit (" in answer.fault.message and answer.fault.final, (name, answer.fault)
+            assert "the limit (" in answer.fault.message and answer.fault.is_final, (name, answer.fault)
 
 
 KEEPING = ("responses",)  # these repeat the whole text at the end, so it has to be kept
@@ -471,7 +477,7 @@ def test_s2_what_need_not_be_kept_goes_on(client: str, upstream: str) -> None:
         shape = shapes_of(upstream).get(name)
         if shape is not None:
             made = plan(registry.get(client), registry.get(upstream), asked())
-            assert bounded(made, Answer, name, shape).fault is None, name
+            assert bounded(made, ResponseTranslator, name, shape).fault is None, name
 
 
 @pytest.mark.parametrize("name", [name for name in DIALECTS if FAMILIES[name] not in KEEPING])
@@ -493,7 +499,7 @@ class Shared:
 
     def keep(self, size: int) -> None:
         if self.kept + size > self.most:
-            raise AnswerTooLarge("all answers together")
+            raise ResponseTooLarge("all answers together")
         self.kept += size
 
     def free(self, size: int) -> None:
@@ -502,36 +508,36 @@ class Shared:
 
 def test_a_budget_takes_room_from_the_account_in_steps_and_gives_it_back() -> None:
     account = Shared(1 << 20)
-    budget = Budget(AnswerLimits(answer=1 << 20), account)
-    budget.keep(1)
+    budget = ResponseBudget(ResponseLimits(answer=1 << 20), account)
+    budget.reserve(1)
     first = account.kept
     assert first >= 1
-    budget.keep(first - 1)
+    budget.reserve(first - 1)
     assert account.kept == first  # no second step was needed
-    budget.keep(10 * first)
-    assert account.kept >= budget.kept
-    budget.free(10 * first)
-    assert budget.kept <= account.kept <= 3 * first
+    budget.reserve(10 * first)
+    assert account.kept >= budget.reserved
+    budget.release(10 * first)
+    assert budget.reserved <= account.kept <= 3 * first
     budget.close()
-    assert account.kept == budget.kept == 0
+    assert account.kept == budget.reserved == 0
 
 
 def test_a_budget_that_the_account_refuses_counts_nothing() -> None:
     account = Shared(100_000)
-    budget = Budget(AnswerLimits(), account)
-    with pytest.raises(AnswerTooLarge, match="all answers"):
-        budget.keep(200_000)
-    assert account.kept == budget.kept == 0
+    budget = ResponseBudget(ResponseLimits(), account)
+    with pytest.raises(ResponseTooLarge, match="all answers"):
+        budget.reserve(200_000)
+    assert account.kept == budget.reserved == 0
 
 
 def test_kept_text_counts_what_it_takes() -> None:
-    budget = Budget()
-    kept = KeptText(budget)
+    budget = ResponseBudget()
+    kept = TextBuffer(budget)
     for piece in ("plain", " text ", "ünd wide \N{GRINNING FACE}"):
         kept.add(piece)
-    assert budget.kept == 4 * len(kept)
+    assert budget.reserved == 4 * len(kept)
     assert kept.take() == "plain text ünd wide \N{GRINNING FACE}"
-    assert budget.kept == len(kept) == 0
+    assert budget.reserved == len(kept) == 0
 
 
 def test_the_size_of_json_is_no_less_than_what_it_takes() -> None:

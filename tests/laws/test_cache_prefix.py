@@ -23,9 +23,9 @@ import dragoman.dialects as registry
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError
 from dragoman.filters.limits import has_unopened_loop
-from dragoman.model.blocks import Block, Cache, Media, Reasoning, Seal, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, Thinking, ToolChoice, ToolSpec, canonical
-from dragoman.translate import Plan, configured, plan
+from dragoman.model.blocks import Block, CacheBreakpoint, Media, Reasoning, Signature, Text, ToolCall, ToolResult
+from dragoman.model.conversation import Conversation, Message, Thinking, ToolChoice, ToolSpec, to_canonical
+from dragoman.translate import Plan, configure_dialect, plan
 from dragoman.wire import jsonio
 from tests import strategies
 
@@ -57,7 +57,7 @@ every_client = pytest.mark.parametrize("client", CLIENTS)
 
 def target_of(name: str) -> tuple[Dialect, str]:
     dialect, settings, model = TARGETS[name]
-    return configured(registry.get(dialect), settings), model
+    return configure_dialect(registry.get(dialect), settings), model
 
 
 def planned(client: Dialect, upstream: Dialect, model: str, asked: Conversation) -> Plan | None:
@@ -139,7 +139,7 @@ def hold(client: Dialect, target: str, earlier: Conversation, later: Conversatio
         return True
     assert second.tools[: len(first.tools)] == first.tools
     if len(first.tools) != len(second.tools):
-        assert _new_calls(short, long) - {tool.name for tool in short.sent.tools if isinstance(tool, ToolSpec)}
+        assert _new_calls(short, long) - {tool.name for tool in short.translated.tools if isinstance(tool, ToolSpec)}
         return True
     assert second.rest == first.rest
     assert first.fields == second.fields
@@ -168,20 +168,20 @@ def _last_field(upstream: Dialect) -> str:
 
 
 def _new_calls(short: Plan, long: Plan) -> set[str]:
-    new = long.sent.messages[len(short.sent.messages) - 1 :]
+    new = long.translated.messages[len(short.translated.messages) - 1 :]
     return {block.name for message in new for block in message.blocks if isinstance(block, ToolCall)}
 
 
 def _tells_that_thinking_does_not_return(short: Plan, long: Plan) -> bool:
     """Whether the new turn is the first that calls tools without the thinking that led to it."""
-    return has_unopened_loop(long.sent) and not has_unopened_loop(short.sent)
+    return has_unopened_loop(long.translated) and not has_unopened_loop(short.translated)
 
 
 # --- conversations as agents have them
 
 
 def _text(text: str, mark: bool = False) -> Text:
-    return Text(text, Cache() if mark else None)
+    return Text(text, CacheBreakpoint() if mark else None)
 
 
 def _user(*blocks: Block) -> Message:
@@ -202,12 +202,12 @@ def _result(id_: str, *content: Any, error: bool = False) -> ToolResult:
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 IMAGE = Media("image", "image/png", "base64", PNG)
-SIGNED = Reasoning("hm", "anthropic", Seal("anthropic", "c2VhbGVk"))
+SIGNED = Reasoning("hm", "anthropic", Signature("anthropic", "c2VhbGVk"))
 REASONED = {
     "anthropic": SIGNED,
     "openai": Reasoning("hm", "openai"),
-    "responses": Reasoning("hm", "responses", Seal("responses", "abc", "encrypted")),
-    "kiro": Reasoning("hm", "kiro", Seal("kiro", "abc")),
+    "responses": Reasoning("hm", "responses", Signature("responses", "abc", "encrypted")),
+    "kiro": Reasoning("hm", "kiro", Signature("kiro", "abc")),
 }
 SYSTEM = Message("system", (Text("remember the rules"),))
 
@@ -259,7 +259,7 @@ EXCHANGES: dict[str, tuple[Message, ...]] = {
     "system alone": (_said(Text("yes")), SYSTEM),
     "system between call and result": (_said(_call("call_19")), SYSTEM, _user(_result("call_19"))),
     "answer after its calls": (_said(_call("call_20")), _said(Text("I read it")), _user(_result("call_20"))),
-    "sealed call": (_said(_call("call_21", seal=Seal("gemini", "c2VhbA=="))), _user(_result("call_21"))),
+    "sealed call": (_said(_call("call_21", signature=Signature("gemini", "c2VhbA=="))), _user(_result("call_21"))),
     "document": (
         _said(Text("send it")),
         _user(Media("document", "application/pdf", "base64", PNG, "a report.pdf"), Text("there")),
@@ -270,7 +270,7 @@ EXCHANGES: dict[str, tuple[Message, ...]] = {
     },
 }
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}}
-READ, WRITE = ToolSpec("read", "Reads.", SCHEMA), ToolSpec("write", "", SCHEMA, Cache())
+READ, WRITE = ToolSpec("read", "Reads.", SCHEMA), ToolSpec("write", "", SCHEMA, CacheBreakpoint())
 TOOLS: tuple[tuple[ToolSpec, ...], ...] = (
     (),
     (READ, WRITE),
@@ -331,8 +331,8 @@ def _bytes_are_a_prefix(target: str, client: Dialect, earlier: Conversation, lat
     if (
         short is None
         or long is None
-        or short.sent.tools != long.sent.tools
-        or short.sent.thinking != long.sent.thinking
+        or short.translated.tools != long.translated.tools
+        or short.translated.thinking != long.translated.thinking
     ):
         return  # the law above tells when these may differ
     first, second = short.request().body, long.request().body
@@ -358,7 +358,7 @@ def _without_marks(conversation: Conversation) -> Conversation:
 
 
 def _placed(conversation: Conversation) -> Conversation:
-    return strategies.placed(canonical(conversation))
+    return strategies.placed(to_canonical(conversation))
 
 
 conversations = st.one_of(agents(), agents(), agents(), strategies.conversations_that_go_on())

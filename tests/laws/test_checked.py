@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 
 import dragoman
 import dragoman.dialects as registry
-from dragoman.answer import ResponseFilters
 from dragoman.api import Translated
 from dragoman.cli.check import breaches_of
 from dragoman.conformance import laws
-from dragoman.conformance.laws import NOBODY
+from dragoman.conformance.laws import EMPTY_REQUEST
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroTargetBinding
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.events import BlockKeys, Events
+from dragoman.response_stream import ResponseFilters
 from dragoman.simulator.kiro.rules import refusals
-from dragoman.translate import configured, plan
+from dragoman.translate import configure_dialect, plan
 from dragoman.wire import jsonio
 from tests import strategies
 from tests.stories.telling import Story, stories
@@ -90,7 +90,9 @@ def test_requests(client: Dialect, asked: Conversation, data: st.DataObject) -> 
 
 @given(source=st.sampled_from(NAMES).map(registry.get), events=strategies.events(choices=1))
 def test_streams(source: Dialect, events: Events) -> None:
-    told = laws.encoded(source, ResponseFilters(plan(source, source, NOBODY), BlockKeys.after(events)).feed(events))
+    told = laws.encode_events(
+        source, ResponseFilters(plan(source, source, EMPTY_REQUEST), BlockKeys.after(events)).feed(events)
+    )
     for target in NAMES:
         note(target)
         stream = dragoman.stream_translator(source=source.name, target=target)
@@ -112,7 +114,7 @@ def test_what_is_sent_passes_the_paranoid_simulator(asked: Conversation, model: 
     for client in ("anthropic", "openai"):
         for pairing in ("placeholders", "merge"):
             note(f"{client}, {pairing}")
-            upstream = configured(DIALECT, {"pairing": pairing})
+            upstream = configure_dialect(DIALECT, {"pairing": pairing})
             try:
                 made = plan(registry.get(client), upstream, asked, model=model)
             except Unrepresentable:
@@ -163,4 +165,4 @@ def test_every_schema_becomes_one_the_service_takes(schema: dict[str, Any]) -> N
     asked = Conversation("claude-sonnet-4.5", (Message("user", (Text("a"),)),), tools=(tool,))
     made = plan(DIALECT, DIALECT, asked)
     assert [str(refusal) for refusal in refusals(BINDINGS[0].wrap(made.call()), "paranoid")] == []
-    assert plan(DIALECT, DIALECT, made.sent).sent == made.sent
+    assert plan(DIALECT, DIALECT, made.translated).translated == made.translated

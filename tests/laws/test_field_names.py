@@ -15,12 +15,12 @@ import pytest
 
 import dragoman
 import dragoman.dialects as registry
-from dragoman.answer import Answer, answer_whole
 from dragoman.dialects.base import Dialect
-from dragoman.model.assemble import fold
+from dragoman.model.assemble import assemble_reply
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import Failed
 from dragoman.model.filter import Note
+from dragoman.response_stream import ResponseTranslator, translate_whole_reply
 from dragoman.translate import plan
 from dragoman.wire import jsonio
 from tests.stories.telling import Story, fixed_environment, steps, stories, wire_bytes
@@ -275,7 +275,7 @@ def test_nor_is_one_of_a_stream(story: Story, name: str) -> None:
         return [_json(payload.data) for step in told for payload in encoder.feed(step.events)], ()
 
     def told_elsewhere(field: str) -> Told:
-        answer = Answer(plan(elsewhere, dialect, asked_elsewhere), fixed_environment())
+        answer = ResponseTranslator(plan(elsewhere, dialect, asked_elsewhere), fixed_environment())
         raw = answer.feed(with_planted(dialect, text, field)) + answer.close()
         return raw.decode(errors="replace"), answer.notes
 
@@ -297,11 +297,11 @@ def test_nor_is_one_of_a_whole_reply(story: Story, name: str) -> None:
         isinstance(event, Failed) for event in events
     ):
         return  # there is no such reply
-    body = jsonio.decode(dialect.codec.render_reply(fold(events), asked, fixed_environment()))
+    body = jsonio.decode(dialect.codec.render_reply(assemble_reply(events), asked, fixed_environment()))
     for client, question in ((dialect, asked), (elsewhere, asked_elsewhere)):
 
         def told(field: str, client: Dialect = client, question: Conversation = question) -> Told:
-            raw, notes = answer_whole(
+            raw, notes = translate_whole_reply(
                 plan(client, dialect, question), jsonio.encode(planted(body, field)), fixed_environment()
             )
             return jsonio.decode(raw), notes

@@ -11,12 +11,12 @@ from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman import translate
-from dragoman.answer import ResponseFilters
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Block, Media, Opaque
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.events import BlockKeys, Events
-from dragoman.model.filter import Facts, Filter, MakeBack, Notes
+from dragoman.model.filter import Facts, Filter, MakeResponseFilter, Notes
+from dragoman.response_stream import ResponseFilters
 from dragoman.translate import Plan, plan
 from tests import strategies
 from tests.laws.test_block_keys import answers, asked, settings_of_all_kinds
@@ -30,9 +30,11 @@ class Called(Filter):
     def __init__(self, inner: Filter) -> None:
         self.inner, self.name, self.answers = inner, inner.name, inner.answers
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        concerns = self.inner.concerns
-        if concerns is None or not facts.features(conversation).isdisjoint(concerns):
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
+        applies_to = self.inner.applies_to
+        if applies_to is None or not facts.features(conversation).isdisjoint(applies_to):
             return self.inner.forward(conversation, notes, facts)
         needless = Notes()
         note(self.name)
@@ -41,12 +43,12 @@ class Called(Filter):
         return conversation, None
 
 
-def outcome(client: str, upstream: str, conversation: Conversation, settings: translate.Settings) -> Any:
+def outcome(client: str, upstream: str, conversation: Conversation, settings: translate.TranslationSettings) -> Any:
     try:
         made = plan(registry.get(client), registry.get(upstream), conversation, settings=settings)
     except DragomanError as error:
         return type(error), str(error)
-    return made.sent, made.notes, len(made.makers)
+    return made.translated, made.notes, len(made.response_filters)
 
 
 def all_called(*pair: Any) -> translate._Way:
@@ -61,7 +63,7 @@ def all_called(*pair: Any) -> translate._Way:
     settings=settings_of_all_kinds,
 )
 def test_a_filter_that_is_not_called_would_have_changed_nothing(
-    conversation: Conversation, client: str, upstream: str, settings: translate.Settings
+    conversation: Conversation, client: str, upstream: str, settings: translate.TranslationSettings
 ) -> None:
     expected = outcome(client, upstream, conversation, settings)
     with patch.object(translate, "_kept_way", all_called):
@@ -84,7 +86,7 @@ def test_every_kind_of_block_has_its_feature() -> None:
     data=st.data(),
 )
 def test_an_answer_half_that_is_not_fed_would_have_changed_nothing(
-    events: Events, client: str, upstream: str, settings: translate.Settings, data: st.DataObject
+    events: Events, client: str, upstream: str, settings: translate.TranslationSettings, data: st.DataObject
 ) -> None:
     made = plan(registry.get(client), registry.get(upstream), asked("kimi-k2", thinks=True), settings=settings)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(events)), max_size=len(events))))
@@ -97,7 +99,7 @@ def test_an_answer_half_that_is_not_fed_would_have_changed_nothing(
 
 def _fed_everything(made: Plan, events: Events, frames: list[Events]) -> tuple[Notes, Events]:
     keys, notes = BlockKeys.after(events), Notes(most=1000)
-    backs = [make(notes, keys) for make in reversed(made.makers)]
+    backs = [make(notes, keys) for make in reversed(made.response_filters)]
     told: list[Any] = []
     for frame in frames:
         changed = frame

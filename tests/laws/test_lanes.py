@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer
 from dragoman.conformance.laws import fixed_environment
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.events import Event
-from dragoman.translate import Plan, Settings, plan
+from dragoman.response_stream import ResponseTranslator
+from dragoman.translate import Plan, TranslationSettings, plan
 from dragoman.wire.eventstream import encode_event
 from tests.growth import grows_linearly
 from tests.unit.wire.cutting import reads
@@ -85,7 +85,7 @@ SPELLINGS: tuple[Callable[[Any], str], ...] = (
 )
 
 
-class _Counting(Answer):
+class _Counting(ResponseTranslator):
     """Counts the frames that went by a lane; `carefully`: it opens none."""
 
     def __init__(self, made: Plan, *, carefully: bool) -> None:
@@ -279,7 +279,7 @@ def streams(draw: st.DrawFn, name: str) -> list[bytes]:
     return [whole[start:end] for start, end in zip([0, *edges], [*edges, len(whole)], strict=True)]
 
 
-def planned(client: str, upstream: str, settings: Settings | None = None) -> Plan:
+def planned(client: str, upstream: str, settings: TranslationSettings | None = None) -> Plan:
     return plan(registry.get(client), registry.get(upstream), ASKED, settings=settings)
 
 
@@ -288,7 +288,7 @@ def planned(client: str, upstream: str, settings: Settings | None = None) -> Pla
 def test_lanes_do_not_matter(upstream: str, client: str, data: st.DataObject) -> None:
     think, repair = data.draw(st.booleans(), "think tags"), data.draw(st.booleans(), "repair")
     raw = data.draw(st.sampled_from((None, "auto", "off")), "raw tools")
-    made = planned(client, upstream, Settings(think_tags=think, repair=repair, raw_tools=raw))
+    made = planned(client, upstream, TranslationSettings(think_tags=think, repair=repair, raw_tools=raw))
     lanes_do_not_matter(made, data.draw(streams(upstream)))
 
 
@@ -304,7 +304,7 @@ def _plain(name: str, kind: str, count: int) -> list[bytes]:
 @pytest.mark.parametrize("kind", ["text", "thought", "arguments"])
 @pytest.mark.parametrize("upstream", DIALECTS)
 def test_nearly_all_of_a_usual_stream_goes_by_lanes(upstream: str, kind: str, client: str, repair: bool) -> None:
-    made = planned(client, upstream, Settings(repair=repair))
+    made = planned(client, upstream, TranslationSettings(repair=repair))
     frames = _plain(upstream, kind, 100)
     for pieces in (frames, [b"".join(frames)], reads(b"".join(frames), 1000)):
         least = 70 if len(pieces) > 1 and len(pieces) < len(frames) else 95
@@ -316,7 +316,7 @@ def test_nearly_all_of_a_usual_stream_goes_by_lanes(upstream: str, kind: str, cl
 @pytest.mark.parametrize("kind", ["text", "thought", "arguments"])
 @pytest.mark.parametrize("upstream", DIALECTS)
 def test_what_comes_alone_is_looked_at(upstream: str, kind: str, client: str, repair: bool) -> None:
-    made = planned(client, upstream, Settings(repair=repair, raw_tools="auto"))
+    made = planned(client, upstream, TranslationSettings(repair=repair, raw_tools="auto"))
     for word in WORDS:
         words = ["a ", "b ", "c ", "d ", word, "e ", "f ", "g "]
         script = [(kind, each) for each in (['{"a":"', *words] if kind == "arguments" else words)]
@@ -384,7 +384,7 @@ def test_one_odd_message_does_not_hide_behind_its_neighbours() -> None:
 def test_what_a_call_says_in_a_lane_counts_as_said() -> None:
     """Arguments that begin with nothing: were it not known that more came, the encoder would add an empty object."""
     for client, upstream in (("openai", "anthropic"), ("anthropic", "openai"), ("openai", "kiro")):
-        made = planned(client, upstream, Settings(repair=True))
+        made = planned(client, upstream, TranslationSettings(repair=True))
         for words in (["", '{"path":"a"}'], ["", "", "{", "}"], ["{", '"path"', ":", '"a"', "}", " "], ["{", "}", "x"]):
             script = [("arguments", word) for word in words]
             frames = [framed(upstream, *frame, 0) for frame in DIALECTS[upstream](script, SPELLINGS[0])]
@@ -403,7 +403,7 @@ def test_a_call_gives_way_in_a_lane() -> None:
 
     said = [more(0, word) for word in ("{", '"path"', ":", '"a"', "}", " ")] + [more(1, word) for word in "{ }"]
     for client in ("anthropic", "openai"):
-        made = planned(client, "openai", Settings(repair=True))
+        made = planned(client, "openai", TranslationSettings(repair=True))
         for whole in ([*frames[:3], *said, *frames[3:]], [*frames[:2], *said[:6], frames[2], *said[6:], *frames[3:]]):
             lanes_do_not_matter(made, whole)
             lanes_do_not_matter(made, [b"".join(whole)])
@@ -442,6 +442,6 @@ def test_a_read_of_many_frames_is_linear(upstream: str, word: str) -> None:
         script = [("text", word if at % 2 else "x") for at in range(count)]
         frames = [framed(upstream, *frame, 0) for frame in DIALECTS[upstream](script, SPELLINGS[0])]
         data = b"".join(frames)
-        return lambda: Answer(made, fixed_environment()).feed(data)
+        return lambda: ResponseTranslator(made, fixed_environment()).feed(data)
 
     grows_linearly(work, 150)

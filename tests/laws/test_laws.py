@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer, ResponseFilters
 from dragoman.conformance import laws, run
-from dragoman.conformance.laws import NOBODY, fixed_environment
+from dragoman.conformance.laws import EMPTY_REQUEST, fixed_environment
 from dragoman.dialects.base import Dialect
 from dragoman.errors import Unrepresentable
 from dragoman.filters.calls import fit_alphabet
 from dragoman.model.conversation import Conversation, ToolSpec
 from dragoman.model.events import BlockKeys, Events
+from dragoman.response_stream import ResponseFilters, ResponseTranslator
 from dragoman.translate import plan
 from dragoman.wire import jsonio
 from tests import strategies
@@ -74,52 +74,52 @@ def test_cuts_do_not_matter(client: Dialect, events: Events, data: st.DataObject
 
 
 def _cuts_do_not_matter(source: Dialect, client: Dialect, events: Events, data: st.DataObject) -> None:
-    ways = ResponseFilters(plan(source, source, NOBODY), BlockKeys.after(events))
-    stream = laws.encoded(source, ways.feed(events))
+    ways = ResponseFilters(plan(source, source, EMPTY_REQUEST), BlockKeys.after(events))
+    stream = laws.encode_events(source, ways.feed(events))
     if stream and data.draw(st.booleans(), "broken"):
         at = data.draw(st.integers(0, len(stream) - 1))
         stream = data.draw(st.sampled_from([stream[:at], stream[:at] + b"\xff" + stream[at + 1 :]]))
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=12))
-    laws.cuts_do_not_matter(plan(client, source, NOBODY), stream, cuts)
+    laws.cuts_do_not_matter(plan(client, source, EMPTY_REQUEST), stream, cuts)
 
 
 @given(events=strategies.events(choices=1))
 def test_equal_steps_pass_as_they_came(events: Events) -> None:
     for name in NAMES:
         note(name)
-        laws.equal_steps_pass_as_they_came(registry.get(name), events)
+        laws.unchanged_frames_pass_verbatim(registry.get(name), events)
 
 
 @given(data=st.binary(max_size=200))
 def test_arbitrary_bytes_raise_only_our_errors(data: bytes) -> None:
     for name in NAMES:
         note(name)
-        laws.only_our_errors(registry.get(name), data)
+        laws.only_own_errors(registry.get(name), data)
 
 
 @given(body=strategies.json_values)
 def test_arbitrary_json_raises_only_our_errors(body: object) -> None:
     for name in NAMES:
         note(name)
-        laws.only_our_errors(registry.get(name), jsonio.encode(body))
+        laws.only_own_errors(registry.get(name), jsonio.encode(body))
 
 
 @pytest.mark.parametrize("story", stories(), ids=str)
 def test_every_single_cut_of_every_story_gives_the_same_answer(story: Story) -> None:
     """The two stories that are longer than 3,000 bytes are cut at every ninth one; `make laws-long` tries all."""
-    made = plan(registry.get(story.asked), registry.get(story.answered), NOBODY)
+    made = plan(registry.get(story.asked), registry.get(story.answered), EMPTY_REQUEST)
     stream = story.stream
-    whole = Answer(made, fixed_environment())
+    whole = ResponseTranslator(made, fixed_environment())
     expected = whole.feed(stream) + whole.close()
     for at in range(1, len(stream), 1 if len(stream) < 3000 or LONG else 9):
-        answer = Answer(made, fixed_environment())
+        answer = ResponseTranslator(made, fixed_environment())
         assert answer.feed(stream[:at]) + answer.feed(stream[at:]) + answer.close() == expected, at
     laws.cuts_do_not_matter(made, stream, range(len(stream)))
 
 
 @pytest.mark.parametrize("story", stories(), ids=str)
 def test_the_own_body_of_every_story_returns(story: Story) -> None:
-    laws.own_body_returns(registry.get(story.asked), jsonio.decode(story.request))
+    laws.own_body_round_trips(registry.get(story.asked), jsonio.decode(story.request))
 
 
 # --- Every tool that a client declares, wherever it does, is in the request; a longer conversation moves none of them

@@ -18,7 +18,7 @@ from dragoman.dialects.base import Dialect, RequestSummary
 from dragoman.errors import DragomanError
 from dragoman.gateway.answers import PassThrough
 from dragoman.gateway.preparing import PlanCache
-from dragoman.translate import Plan, Settings, configured, plan
+from dragoman.translate import Plan, TranslationSettings, configure_dialect, plan
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 
@@ -70,14 +70,14 @@ _CODECS = st.fixed_dictionaries(
         "more_knobs": st.just(["top_k"]),
     },
 )
-_SETTINGS = st.builds(Settings, losses=st.sampled_from(["note", "refuse"]), repair=st.booleans())
+_SETTINGS = st.builds(TranslationSettings, losses=st.sampled_from(["note", "refuse"]), repair=st.booleans())
 
 
 def _request(body: dict[str, Any]) -> HttpRequest:
     return HttpRequest("POST", "/v1/chat/completions", body=json.dumps(body).encode())
 
 
-def _planned(upstream: Dialect, request: HttpRequest, settings: Settings) -> tuple[Plan, HttpRequest]:
+def _planned(upstream: Dialect, request: HttpRequest, settings: TranslationSettings) -> tuple[Plan, HttpRequest]:
     call = OPENAI.binding.match(request)
     assert call is not None
     made = plan(OPENAI, upstream, OPENAI.codec.parse_request(call), settings=settings)
@@ -98,9 +98,9 @@ def _plain(request: HttpRequest) -> RequestSummary:
 
 @given(_shapes(), _CODECS, _SETTINGS)
 def test_a_cached_plan_sends_and_answers_as_a_plan_of_its_own(
-    bodies: tuple[dict[str, Any], dict[str, Any]], codec: dict[str, Any], settings: Settings
+    bodies: tuple[dict[str, Any], dict[str, Any]], codec: dict[str, Any], settings: TranslationSettings
 ) -> None:
-    upstream = configured(OPENAI, codec)
+    upstream = configure_dialect(OPENAI, codec)
     first, second = map(_request, bodies)
     one, other = _read(first.body), _read(second.body)
     assume(one is not None and other is not None and one.shape == other.shape)
@@ -201,15 +201,15 @@ def test_models_without_end_are_not_all_kept() -> None:
     for number in range(1000):
         for model in (f"m{number}", "x" * 300 + str(number)):
             request = _request({**_ASKED, "model": model})
-            made, sent = _planned(OPENAI, request, Settings())
+            made, sent = _planned(OPENAI, request, TranslationSettings())
             cache.keep(_plain(request), made, request, sent)
     assert 0 < len(cache) <= 256
 
 
 def test_a_limit_of_the_upstream_holds_for_those_who_follow() -> None:
-    upstream, cache = configured(OPENAI, {"user_limit": 8}), PlanCache()
+    upstream, cache = configure_dialect(OPENAI, {"user_limit": 8}), PlanCache()
     short, long = (_request({**_ASKED, "user": user}) for user in ("u", "u" * 9))
-    made, sent = _planned(upstream, short, Settings())
+    made, sent = _planned(upstream, short, TranslationSettings())
     cache.keep(_plain(short), made, short, sent)
     assert cache.find(OPENAI, _plain(short), "m") is not None
     assert cache.find(OPENAI, _plain(long), "m") is None

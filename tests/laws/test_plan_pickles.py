@@ -11,7 +11,6 @@ import pytest
 from msgspec import structs
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer, reply_whole
 from dragoman.dialects.base import Environment
 from dragoman.errors import DragomanError
 from dragoman.gateway.answers import translate_whole
@@ -21,8 +20,9 @@ from dragoman.gateway.preparing import Bounds, parse_within_limits, render_plann
 from dragoman.gateway.worker import JobRunner
 from dragoman.gateway.worker_process import JobResult, WorkerJob
 from dragoman.model.conversation import without_messages
-from dragoman.model.events import AnswerLimits
-from dragoman.translate import Plan, Settings
+from dragoman.model.events import ResponseLimits
+from dragoman.response_stream import ResponseTranslator, read_whole_reply
+from dragoman.translate import Plan, TranslationSettings
 from dragoman.wire.http import HttpRequest
 from tests.laws.bodies import BODIES
 from tests.load.payload import answer
@@ -32,9 +32,9 @@ NAME = "0" * 16
 ENVIRONMENT = Environment(new_id=lambda prefix: f"{prefix}1", now=lambda: 1)
 BOUNDS = Bounds(RequestLimits(), 32 * 1024 * 1024, "web")
 SETTINGS = {
-    "usual": Settings(),
-    "reading": Settings(think_tags=True, raw_tools="auto"),
-    "repair": Settings(repair=True),
+    "usual": TranslationSettings(),
+    "reading": TranslationSettings(think_tags=True, raw_tools="auto"),
+    "repair": TranslationSettings(repair=True),
 }
 ALL = [registry.get(name) for name in registry.names()]
 WORKER = JobRunner(ALL)
@@ -60,12 +60,12 @@ def outcome(made: Plan, upstream: str) -> list[Any]:
     """What the client is told of one answer, streamed and whole."""
     body = b"".join(DIALECTS[upstream](NAME, answer(NAME)))
     told: list[Any] = []
-    streamed = Answer(made, ENVIRONMENT)
+    streamed = ResponseTranslator(made, ENVIRONMENT)
     told.append(b"".join(streamed.feed(body[at : at + 777]) for at in range(0, len(body), 777)) + streamed.close())
     told.append(streamed.notes)
     try:
-        reply, notes = reply_whole(made, body, ENVIRONMENT)
-        told += [made.client.codec.render_reply(reply, made.asked, ENVIRONMENT), notes]
+        reply, notes = read_whole_reply(made, body, ENVIRONMENT)
+        told += [made.client.codec.render_reply(reply, made.original, ENVIRONMENT), notes]
     except DragomanError as error:
         told.append(error.fault)
     return told
@@ -108,26 +108,28 @@ def test_s7_a_whole_answer_from_the_worker_is_the_one_made_here(
     client: str, upstream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.gateway.answers.SYSTEM_ENVIRONMENT", ENVIRONMENT)
-    monkeypatch.setattr("dragoman.gateway.answers.reply_whole", partial(reply_whole, environment=ENVIRONMENT))
+    monkeypatch.setattr("dragoman.gateway.answers.reply_whole", partial(read_whole_reply, environment=ENVIRONMENT))
     request, speaks, target = request_of(client, stream=False), registry.get(client), registry.get(upstream)
     call = speaks.binding.match(request)
     assert call is not None
     known = ParsedRequest(speaks, request, parse_within_limits(speaks, call, 1, BOUNDS)[0])
     try:
-        made, _ = make_plan(PlanJob(request, BOUNDS, target, "claude-sonnet-4.5", Settings()), known)
+        made, _ = make_plan(PlanJob(request, BOUNDS, target, "claude-sonnet-4.5", TranslationSettings()), known)
     except DragomanError:
         return
-    plan_left = structs.replace(made, asked=without_messages(made.asked), sent=without_messages(made.sent))
+    plan_left = structs.replace(
+        made, original=without_messages(made.original), translated=without_messages(made.translated)
+    )
     whole = b"".join(DIALECTS[upstream](NAME, answer(NAME)))
     for body in (whole, whole[: len(whole) // 2], b"<html>", b"{"):
         try:
             written = translate_whole(plan_left, body)
         except DragomanError as error:
             with pytest.raises(type(error)) as caught:
-                through_pickles(ResponseJob(plan_left, AnswerLimits(), is_saved=False), body)
+                through_pickles(ResponseJob(plan_left, ResponseLimits(), is_saved=False), body)
             assert caught.value.fault == error.fault
             continue
-        answered, beside = through_pickles(ResponseJob(plan_left, AnswerLimits(), is_saved=False), body)
+        answered, beside = through_pickles(ResponseJob(plan_left, ResponseLimits(), is_saved=False), body)
         told, raw, found = structs.replace(written, body=b""), written.body, answered
         assert answered.kept is None
         if told.notes is None:  # it passes as it came; an id that the answer lacks is made by chance
@@ -141,7 +143,7 @@ def test_every_dialect_is_among_them() -> None:
 
 def test_a_forgotten_request_is_planned_from_its_body() -> None:
     request = request_of("anthropic")
-    job = PlanJob(structs.replace(request, body=b""), BOUNDS, registry.get("openai"), "m", Settings())
+    job = PlanJob(structs.replace(request, body=b""), BOUNDS, registry.get("openai"), "m", TranslationSettings())
     assert through_pickles(job, None, "another") == ("unknown", b"")
     call = registry.get("anthropic").binding.match(request)
     assert call is not None

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer, ResponseFilters, answer_whole
-from dragoman.conformance.laws import NOBODY, encoded, fixed_environment, read_back
+from dragoman.conformance.laws import EMPTY_REQUEST, decode_events, encode_events, fixed_environment
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import Fault
-from dragoman.model.assemble import fold
+from dragoman.model.assemble import assemble_reply
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.conversation import Reply
 from dragoman.model.events import Failed
+from dragoman.response_stream import ResponseFilters, ResponseTranslator, translate_whole_reply
 from dragoman.simulator.server import Simulator, running_simulator
 from dragoman.translate import plan
 from tests.gateway.house import KEY, House, house, upstream
@@ -44,15 +44,15 @@ def streamed() -> dict[str, tuple[Task, Reply | None]]:
     for sdk in SDKS:
         client = registry.get(sdk)
         for title, events in STREAMS.items():
-            told = ResponseFilters(plan(client, registry.get("openai"), NOBODY)).feed(events)
-            expected = None if isinstance(told[-1], Failed) else fold(told)
-            tasks[f"{sdk} sample {title}"] = (Task(sdk, "stream", encoded(client, told)), expected)
+            told = ResponseFilters(plan(client, registry.get("openai"), EMPTY_REQUEST)).feed(events)
+            expected = None if isinstance(told[-1], Failed) else assemble_reply(told)
+            tasks[f"{sdk} sample {title}"] = (Task(sdk, "stream", encode_events(client, told)), expected)
         for story in stories():
             upstream = registry.get(story.answered)
-            answer = Answer(plan(client, upstream, NOBODY), fixed_environment())
+            answer = ResponseTranslator(plan(client, upstream, EMPTY_REQUEST), fixed_environment())
             body = answer.feed(story.stream) + answer.close()
-            events = read_back(client, body)
-            expected = None if isinstance(events[-1], Failed) else fold(events)
+            events = decode_events(client, body)
+            expected = None if isinstance(events[-1], Failed) else assemble_reply(events)
             tasks[f"{sdk} story {story}"] = (Task(sdk, "stream", body), expected)
     return tasks
 
@@ -63,10 +63,10 @@ def whole() -> dict[str, tuple[Task, Reply]]:
     for sdk in SDKS:
         client = registry.get(sdk)
         for title, events in STREAMS.items():
-            told = ResponseFilters(plan(client, registry.get("openai"), NOBODY)).feed(events)
+            told = ResponseFilters(plan(client, registry.get("openai"), EMPTY_REQUEST)).feed(events)
             if not isinstance(told[-1], Failed):
-                reply = fold(told)
-                body = client.codec.render_reply(reply, NOBODY, fixed_environment())
+                reply = assemble_reply(told)
+                body = client.codec.render_reply(reply, EMPTY_REQUEST, fixed_environment())
                 tasks[f"{sdk} {title}"] = (Task(sdk, "whole", body), reply)
     return tasks
 
@@ -91,7 +91,7 @@ def expected_outcome(sdk: str, reply: Reply) -> Outcome:
             for call in choice.blocks
             if isinstance(call, ToolCall)
         ],
-        "stop": STOPS[sdk].get(choice.stop.why.value),
+        "stop": STOPS[sdk].get(choice.stop.reason.value),
         "usage": [prompt, usage.output if usage else 0],
     }
 
@@ -106,7 +106,7 @@ def check(sdk: str, outcome: Outcome, reply: Reply | None) -> None:
         expected.pop("reasoning")
     if outcome["usage"] is None and reply.usage is None:
         expected.pop("usage")
-    if reply.choices[0].stop.why.value == "length":  # a stream shows a cut call, a whole reply leaves it out
+    if reply.choices[0].stop.reason.value == "length":  # a stream shows a cut call, a whole reply leaves it out
         expected.pop("calls")
     assert {name: outcome[name] for name in expected} == expected
 
@@ -197,8 +197,8 @@ def test_a_whole_reply_says_what_the_stream_says() -> None:
             "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7},
         }
     ).encode()
-    made = plan(registry.get("anthropic"), registry.get("openai"), NOBODY)
-    raw, _ = answer_whole(made, body)
+    made = plan(registry.get("anthropic"), registry.get("openai"), EMPTY_REQUEST)
+    raw, _ = translate_whole_reply(made, body)
     outcome = ask_python(Task("anthropic", "whole", raw))
     assert outcome["calls"] == [["a", "f", {"raw_arguments": "[1]"}]]
     assert (outcome["stop"], outcome["usage"]) == ("tool_use", [5, 2])

@@ -92,10 +92,10 @@ def check(name: str, home: House, simulator: Simulator) -> None:
     conversations = asked(name, simulator)
     if name == "anthropic":
         assert [results(each) for each in conversations] == [[], *([each] for each in RESULTS)]
-        assert [each.continues for each in conversations] == [False] + [True] * CALLS
+        assert [each.has_stored_turns for each in conversations] == [False] + [True] * CALLS
     else:
         assert results(conversations[-1]) == RESULTS
-        assert not any(each.held for each in conversations)
+        assert not any(each.server_state for each in conversations)
         assert all(len(each.tools) == 1 for each in conversations)
     unthreaded = [line for line in home.lines() if line["status"] == 400 and line["model"] == f"to-{name}"]
     assert len(unthreaded) == (0 if name == "anthropic" else 1)

@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 
 import dragoman
 import dragoman.dialects as registry
-from dragoman.conformance.laws import encoded
+from dragoman.conformance.laws import encode_events
 from dragoman.errors import Fault
 from dragoman.gateway.routing import matches_pattern
 from dragoman.model.blocks import Reasoning, Text, ToolCall
-from dragoman.model.conversation import Stop, Usage, Why
+from dragoman.model.conversation import Stop, StopReason, Usage
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -171,8 +171,8 @@ def test_point_28_where_losses_are_refused_so_is_this(bird: Parrot, tmp_path: Pa
 )
 def test_point_28_only_what_is_doubled_is_found(tree: Any) -> None:
     text = json.dumps(tree).encode()
-    assert jsonio.doubled(text) is None
-    assert jsonio.doubled(b'{"a":%b,"b":[{"x":1,"y":%b,"x":2}]}' % (text, text)) == "x"
+    assert jsonio.find_duplicate_name(text) is None
+    assert jsonio.find_duplicate_name(b'{"a":%b,"b":[{"x":1,"y":%b,"x":2}]}' % (text, text)) == "x"
 
 
 # --- 29: regular expressions
@@ -306,7 +306,7 @@ def answer(text: str) -> Events:
         BlockStarted(3, ToolCall(text, text, "")),
         ArgumentsDelta(3, jsonio.encode({"a": text}).decode()),
         BlockEnded(3),
-        Stopped(Stop(Why.TOOL)),
+        Stopped(Stop(StopReason.TOOL)),
         FINISHED,
     )
 
@@ -347,10 +347,10 @@ HOSTILE = [
 @example(text="\u2028")
 def test_point_31_no_text_begins_an_event(name: str, text: str) -> None:
     dialect = registry.get(name)
-    expected = frames(encoded(dialect, answer("plain")))
-    got = frames(encoded(dialect, answer(f"a{text}b")))
+    expected = frames(encode_events(dialect, answer("plain")))
+    got = frames(encode_events(dialect, answer(f"a{text}b")))
     assert got == expected
-    for line in encoded(dialect, answer(f"a{text}b")).split(b"\n"):
+    for line in encode_events(dialect, answer(f"a{text}b")).split(b"\n"):
         assert line.partition(b":")[0] in (b"event", b"data", b"")
 
 
@@ -361,7 +361,7 @@ def test_point_31_nor_does_an_upstreams_complaint(name: str, text: str) -> None:
 
     def told(words: str) -> list[list[str]]:
         fault = Fault("server", words, 500, code=words)
-        return frames(encoded(dialect, (*answer("plain")[:6], Failed(fault))))
+        return frames(encode_events(dialect, (*answer("plain")[:6], Failed(fault))))
 
     shapes = [[field.partition("{")[0] for field in block] for block in told(f"a{text}b")]
     assert shapes == [[field.partition("{")[0] for field in block] for block in told("a plain complaint")]

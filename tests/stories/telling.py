@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer
 from dragoman.dialects.base import Dialect, Environment, StreamReader
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import Event
+from dragoman.response_stream import ResponseTranslator
 from dragoman.translate import Plan, plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
@@ -70,7 +70,9 @@ def tell(story: Story) -> dict[str, bytes]:
         target = registry.get(name)
         if name != story.asked:
             made = plan(client, target, asked)
-            files[f"{name}.request.json"] = jsonio.pretty(jsonio.decode(target.binding.wrap(made.call()).body)) + b"\n"
+            files[f"{name}.request.json"] = (
+                jsonio.encode_pretty(jsonio.decode(target.binding.wrap(made.call()).body)) + b"\n"
+            )
             notes += [f"request {story.asked} -> {name}: {note}" for note in made.notes]
     events = [event for step in steps(upstream, asked, story.stream) for event in step.events]
     files["events.jsonl"] = b"".join(jsonio.encode(_readable(event)) + b"\n" for event in events)
@@ -78,7 +80,7 @@ def tell(story: Story) -> dict[str, bytes]:
         target = registry.get(name)
         if name == story.answered:
             continue
-        answer = Answer(_plan_for(story, target, upstream, asked), fixed_environment())
+        answer = ResponseTranslator(_plan_for(story, target, upstream, asked), fixed_environment())
         raw = answer.feed(story.stream) + answer.close()
         files[f"{name}.stream"] = story_text(target, raw)
         notes += [f"answer {story.answered} -> {name}: {note}" for note in answer.notes]
@@ -102,7 +104,7 @@ def steps(dialect: Dialect, asked: Conversation, data: bytes):  # type: ignore[n
 
 def canonical_json(value: Conversation | Event) -> bytes:
     """A canonical value as people read it: defaults and places left out."""
-    return jsonio.pretty(_readable(value)) + b"\n"
+    return jsonio.encode_pretty(_readable(value)) + b"\n"
 
 
 def _readable(value: Conversation | Event) -> object:

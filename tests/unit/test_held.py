@@ -13,7 +13,7 @@ from dragoman.dialects.base import SYSTEM_ENVIRONMENT
 from dragoman.errors import MalformedRequest, Unrepresentable, UpstreamFault
 from dragoman.model.blocks import ToolResult
 from dragoman.model.conversation import Conversation
-from dragoman.translate import Plan, Settings, plan
+from dragoman.translate import Plan, TranslationSettings, plan
 from dragoman.wire.http import HttpResponse
 
 NAMES = tuple(registry.names())
@@ -69,7 +69,9 @@ def read(source: str, body: dict[str, Any]) -> Conversation:
 
 
 def planned(source: str, target: str, body: dict[str, Any], **settings: Any) -> Plan:
-    return plan(registry.get(source), registry.get(target), read(source, body), settings=Settings(**settings))
+    return plan(
+        registry.get(source), registry.get(target), read(source, body), settings=TranslationSettings(**settings)
+    )
 
 
 def results(conversation: Conversation) -> list[ToolResult]:
@@ -82,7 +84,9 @@ def test_l2_a_result_stays_a_result_where_the_service_holds_its_call(title: str,
     source, body, _ = HELD[title]
     made = planned(source, source, body, repair=repair)
     assert not made.notes and made.verbatim is not repair
-    assert [each.content for each in results(made.sent)] == [each.content for each in results(made.asked)] != []
+    assert (
+        [each.content for each in results(made.translated)] == [each.content for each in results(made.original)] != []
+    )
     sent = made.call().body
     assert isinstance(sent, dict)
     assert {name: sent[name] for name in body if name not in ("model", "max_tokens")} == {
@@ -110,7 +114,7 @@ def test_a_result_without_a_call_is_still_an_orphan_where_nothing_is_held(source
     if source not in ("anthropic", "responses"):
         return
     made = planned(source, target, anthropic() if source == "anthropic" else responses())
-    assert "tools.orphan_result" in {note.rule for note in made.notes} and not results(made.sent)
+    assert "tools.orphan_result" in {note.rule for note in made.notes} and not results(made.translated)
 
 
 def test_l2_other_results_of_a_continued_request_are_paired_as_ever() -> None:
@@ -118,7 +122,7 @@ def test_l2_other_results_of_a_continued_request_are_paired_as_ever() -> None:
     again = {"type": "function_call_output", "call_id": "a", "output": "other"}
     body = responses(call, {**again, "output": "one"}, again, previous_response_id="resp_1")
     made = planned("responses", "responses", body)
-    assert [each.call_id for each in results(made.sent)] == ["a", CALL_ID]
+    assert [each.call_id for each in results(made.translated)] == ["a", CALL_ID]
     assert [note.rule for note in made.notes] == ["tools.duplicate_result"]
 
 
@@ -151,9 +155,11 @@ def test_l2_a_compatible_service_may_be_said_to_keep_no_threads() -> None:
 
 
 def test_l2_no_thread_is_nothing_held() -> None:
-    assert read("anthropic", anthropic(thread=None)).held == ()
-    assert read("responses", responses(previous_response_id=None, conversation=None, background=False)).held == ()
-    assert read("gemini", {"model": "m", "contents": [], "cachedContent": ""}).held == ()
+    assert read("anthropic", anthropic(thread=None)).server_state == ()
+    assert (
+        read("responses", responses(previous_response_id=None, conversation=None, background=False)).server_state == ()
+    )
+    assert read("gemini", {"model": "m", "contents": [], "cachedContent": ""}).server_state == ()
 
 
 @pytest.mark.parametrize("conversation", [7, [], {}, {"id": ""}, ""], ids=str)

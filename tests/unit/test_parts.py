@@ -8,7 +8,7 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman import translate_request
-from dragoman.model.blocks import Media, Opaque, Where
+from dragoman.model.blocks import Location, Media, Opaque
 from dragoman.model.filter import Note
 from dragoman.model.parts import PartText, part_text, read_any_media, read_tool_media, server_tool_text
 from dragoman.translate import plan
@@ -56,7 +56,7 @@ def test_l1_what_a_part_says(part: Any, text: str) -> None:
 
 def test_data_that_is_no_text_is_left_out_and_named() -> None:
     words = part_text({"type": "x", "content": ["a"], "y": [{"z": LONG}]})
-    assert words == PartText('a\n{"y":[{"z":"[800 characters of base64 left out]"}]}', left_out=("y[0].z",))
+    assert words == PartText('a\n{"y":[{"z":"[800 characters of base64 left out]"}]}', omitted=("y[0].z",))
     assert part_text(LONG).text == LONG
 
 
@@ -93,8 +93,8 @@ def test_depth_is_no_hindrance(depth: int) -> None:
     ],
 )
 def test_media_in_the_form_of_another_protocol(part: Body, kind: str | None, how: str) -> None:
-    media = read_tool_media("openai", part, Where())
-    assert (media.kind, media.how) == (kind, how) if isinstance(media, Media) else kind is None
+    media = read_tool_media("openai", part, Location())
+    assert (media.kind, media.form) == (kind, how) if isinstance(media, Media) else kind is None
 
 
 # --- what a provider ran itself
@@ -275,11 +275,11 @@ FILE = "JVBERi0x" + "QUJD" * 200
     ],
 )
 def test_l1_media_of_every_form_is_read(part: Body, kind: str, mime: str) -> None:
-    media = read_any_media("x", part, Where())
+    media = read_any_media("x", part, Location())
     assert media is not None and (media.kind, media.mime) == (kind, mime)
     nested: Body = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "a"}, part]}
     words = part_text(nested)
-    assert (words.text, words.left_out) == ("a", ())
+    assert (words.text, words.omitted) == ("a", ())
     assert [(each.kind, each.at.path) for each in words.media] == [(kind, "content[1]")]
 
 
@@ -298,7 +298,7 @@ def test_l1_media_of_every_form_is_read(part: Body, kind: str, mime: str) -> Non
     ],
 )
 def test_what_is_no_media_of_any_form_is_not_read(part: Body) -> None:
-    assert read_any_media("x", part, Where()) is None
+    assert read_any_media("x", part, Location()) is None
 
 
 def asked(source: str, part: Any) -> Body:

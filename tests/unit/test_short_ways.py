@@ -24,8 +24,8 @@ from dragoman.filters import PairTools
 from dragoman.filters import calls as renaming
 from dragoman.filters import results as pairing
 from dragoman.gateway.limits import RequestLimits, check_tree
-from dragoman.model.blocks import Cache, Reasoning, Seal, Text, ToolResult, Where
-from dragoman.model.conversation import Conversation, Message, canonical
+from dragoman.model.blocks import CacheBreakpoint, Location, Reasoning, Signature, Text, ToolResult
+from dragoman.model.conversation import Conversation, Message, to_canonical
 from dragoman.model.filter import Facts, Notes, inventory
 from dragoman.translate import plan
 from dragoman.wire import jsonio
@@ -126,7 +126,7 @@ chat = st.lists(
 @given(chat)
 def test_chat_messages_of_the_documented_shape_are_read_as_all_others(body: Any) -> None:
     short = read("openai", body)
-    with patch.object(openai_messages, "exact_message", lambda *_: None):
+    with patch.object(openai_messages, "read_typed_message", lambda *_: None):
         assert short == read("openai", body)
 
 
@@ -151,7 +151,7 @@ def told(upstream: str, asked: Conversation) -> Any:
     try:
         made = plan(registry.get("anthropic"), registry.get(upstream), asked)
         sent = registry.get(upstream).binding.wrap(made.call())
-        return made.sent, sent.body, sorted(map(str, made.notes))
+        return made.translated, sent.body, sorted(map(str, made.notes))
     except DragomanError as error:
         return type(error), str(error)
 
@@ -170,10 +170,10 @@ def test_a_filter_that_need_not_look_would_have_changed_nothing(upstream: str, a
 @given(asked=strategies.conversations(), upstream=st.sampled_from(["kiro", "anthropic", "openai", "gemini"]))
 def test_what_is_known_of_a_plan_is_so(upstream: str, asked: Conversation) -> None:
     try:
-        sent = plan(registry.get("anthropic"), registry.get(upstream), asked).sent
+        sent = plan(registry.get("anthropic"), registry.get(upstream), asked).translated
     except DragomanError:
         return
-    assert canonical(sent) == sent
+    assert to_canonical(sent) == sent
 
 
 @given(strategies.conversations())
@@ -202,18 +202,20 @@ def conversation_is_as_long_as_its_parts(asked: Conversation) -> None:
 
 
 def test_a_place_is_told_by_its_steps() -> None:
-    message = Where(Where("messages"), 3)
-    assert [place.path for place in (message, Where(Where(message, "content"), 0), Where(), Where("system"))] == [
+    message = Location(Location("messages"), 3)
+    assert [
+        place.path for place in (message, Location(Location(message, "content"), 0), Location(), Location("system"))
+    ] == [
         "messages[3]",
         "messages[3].content[0]",
         "",
         "system",
     ]
-    assert repr(Where(message, "content", bare=True)) == "Where('messages[3].content', bare=True)"
+    assert repr(Location(message, "content", is_absent=True)) == "Where('messages[3].content', bare=True)"
 
 
 def test_a_thought_with_half_a_character_is_told_as_text_without_it() -> None:
-    thought = Reasoning("half \ud800", "kiro", Seal("kiro", "sealed"))
+    thought = Reasoning("half \ud800", "kiro", Signature("kiro", "sealed"))
     asked = Conversation(
         "m", (Message("user", (Text("a"),)), Message("assistant", (thought,)), Message("user", (Text("b"),)))
     )
@@ -228,14 +230,16 @@ def head_of_a_call_is_that_of_the_whole_call(name: str, asked: Conversation) -> 
         made = plan(dialect, dialect, asked)
     except DragomanError:
         return
-    whole, head = dialect.binding.wrap(made.call()), dialect.binding.wrap(made.head())
+    whole, head = dialect.binding.wrap(made.call()), dialect.binding.wrap(made.request_head())
     assert structs.replace(head, body=whole.body) == whole
 
 
 def test_facts_are_those_of_the_messages_that_are_there() -> None:
     facts, asked = Facts(), Conversation("m", (Message("user", (Text("a"),)),))
     assert facts.inventory(asked).kinds == {Text} and facts.plain(asked)
-    changed = structs.replace(asked, messages=(Message("assistant", (Text("a", cache=Cache()), Reasoning("b"))),))
+    changed = structs.replace(
+        asked, messages=(Message("assistant", (Text("a", cache=CacheBreakpoint()), Reasoning("b"))),)
+    )
     assert facts.inventory(changed).kinds == {Text, Reasoning} and not facts.plain(changed)
     assert facts.plain(asked)
 
@@ -262,4 +266,8 @@ def test_a_name_that_stands_twice_is_found_with_the_tree_at_hand(
     if escaped:  # every other colon of a string; the text stays the same JSON
         text = json.dumps(tree).replace("a:", "a\\u003A")
     data = around.format(text).encode()
-    assert jsonio.doubled(data, jsonio.decode(data)) == jsonio.doubled(data) == ("x" if "x" in around else None)
+    assert (
+        jsonio.find_duplicate_name(data, jsonio.decode(data))
+        == jsonio.find_duplicate_name(data)
+        == ("x" if "x" in around else None)
+    )

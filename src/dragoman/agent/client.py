@@ -8,16 +8,16 @@ from typing import Any, Protocol, TypeAlias
 
 import dragoman.dialects as registry
 from dragoman.agent.types import BedrockResponseError, ToolUseBlock
-from dragoman.answer import ResponseFilters
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Dialect, StreamReader
 from dragoman.errors import Fault, LocalMisuse, Reset, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.filters.calls import as_object
 from dragoman.http.addresses import parse_base_url
 from dragoman.http.client.blocking import send
 from dragoman.http.client.client import HttpTimeouts
-from dragoman.model.assemble import unfold
+from dragoman.model.assemble import reply_events
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import BlockKeys, Events, Step
+from dragoman.model.events import BlockKeys, DecodedFrame, Events
+from dragoman.response_stream import ResponseFilters
 from dragoman.translate import plan
 from dragoman.wire import jsonio
 from dragoman.wire.fields import describe, is_blank
@@ -86,22 +86,22 @@ class DialectClient:
         head, body = self._send(self._sign(request) if self._sign else request, timeout)
         if head.status >= 400:
             whole = HttpResponse(head.status, head.headers, b"".join(body))
-            fault = dialect.codec.parse_fault(whole, made.sent)
+            fault = dialect.codec.parse_fault(whole, made.translated)
             raise UpstreamFault(fault.message, fault=fault)
         keys = BlockKeys()
         ways = ResponseFilters(made, keys)
-        if not (made.sent.stream or "streams_only" in dialect.codec.capabilities(model).traits):
-            yield ways.feed(unfold(dialect.codec.parse_reply(b"".join(body), made.sent), keys))
+        if not (made.translated.stream or "streams_only" in dialect.codec.capabilities(model).traits):
+            yield ways.feed(reply_events(dialect.codec.parse_reply(b"".join(body), made.translated), keys))
             return
         reader = StreamReader(
-            dialect.binding.frame_decoder(), dialect.codec.decoder(made.sent, SYSTEM_ENVIRONMENT, keys)
+            dialect.binding.frame_decoder(), dialect.codec.decoder(made.translated, SYSTEM_ENVIRONMENT, keys)
         )
         with _closing(body):
             for step in _steps(reader, body):
                 yield ways.feed(step.events)
 
 
-def _steps(reader: StreamReader, body: Body) -> Iterator[Step]:
+def _steps(reader: StreamReader, body: Body) -> Iterator[DecodedFrame]:
     """What a body says, up to its end, or up to where the network broke it."""
     broken: Fault | None = None
     try:

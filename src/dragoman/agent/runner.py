@@ -36,9 +36,9 @@ from dragoman.agent.types import (
     with_valid_ids,
 )
 from dragoman.errors import DragomanError, TransportError, UpstreamFault, UpstreamViolation
-from dragoman.model.assemble import fold
+from dragoman.model.assemble import assemble_reply
 from dragoman.model.blocks import Media, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, Reply, Usage, Why
+from dragoman.model.conversation import Conversation, Message, Reply, StopReason, Usage
 from dragoman.model.events import Event as ModelEvent
 from dragoman.model.events import Events, ReasoningDelta, TextDelta
 from dragoman.wire import jsonio
@@ -135,9 +135,9 @@ class AgentRunner:
                 return run.ended("error", result.message, self._stepped(number, result))
             result = self._dealt_with(run, reply)
             run.steps.append(self._stepped(number, result))
-            why = reply.choices[0].stop.why
-            if result.status == "done" and why is not Why.PAUSE:
-                cut = why in (Why.LENGTH, Why.CONTEXT)
+            why = reply.choices[0].stop.reason
+            if result.status == "done" and why is not StopReason.PAUSE:
+                cut = why in (StopReason.LENGTH, StopReason.CONTEXT)
                 return run.ended("length", "the answer was cut at the limit of tokens") if cut else run.ended("done")
         return run.ended("steps", f"the run ended after {self._max_steps} steps, before the model was done")
 
@@ -152,7 +152,7 @@ class AgentRunner:
             for group in groups:
                 events.extend(group)
                 self._demand_time(run)
-        reply = fold(events)
+        reply = assemble_reply(events)
         if not reply.choices:
             told = {"events": [type(event).__name__ for event in events]}
             raise BedrockResponseError("The model gave no answer", told)

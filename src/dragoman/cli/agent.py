@@ -66,7 +66,7 @@ def run(arguments: Namespace) -> int:
     )
     result = runner.run(sys.stdin.read() if arguments.question == "-" else arguments.question)
     if arguments.json:
-        print(jsonio.pretty(result).decode())
+        print(jsonio.encode_pretty(result).decode())
     else:
         print(plain(result.text))
     if result.error:

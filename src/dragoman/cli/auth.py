@@ -145,7 +145,7 @@ async def _list(arguments: Namespace) -> int:
     async with open_fetch(os.environ) as fetch:
         rows = [await _described(found, fetch, arguments) for found in find_logins(KiroPaths())]
     if arguments.json:
-        sys.stdout.write(jsonio.pretty(rows).decode() + "\n")
+        sys.stdout.write(jsonio.encode_pretty(rows).decode() + "\n")
     elif not rows:
         _say("No Kiro login on this machine. Run `dragoman auth login kiro`.")
     else:

@@ -63,7 +63,7 @@ def read_template(name: str, data: bytes, variables: Mapping[str, Json]) -> Temp
     except UnicodeDecodeError:
         raise TemplateError(f"{name}: not UTF-8 text") from None
     if Path(name).suffix == ".json":
-        config = jsonio.object_of(text)
+        config = jsonio.decode_object(text)
         if config is None:
             raise TemplateError(f"{name}: not a JSON object; expected a tokenizer_config.json or a .jinja file")
         text = _template_in(config, name)
@@ -105,7 +105,7 @@ def render(template: Template, jobs: Mapping[str, RenderJob], seconds: float = S
         raise TemplateError(f"the template could not be rendered: {reason}") from None
 
 
-_read_rendered = jsonio.typed(Rendered)
+_read_rendered = jsonio.typed_decoder(Rendered)
 
 
 def _last_line(data: bytes) -> str:
@@ -124,7 +124,7 @@ class _Order(Struct, frozen=True):
 
 def main() -> int:
     """Render what standard input says."""
-    order = jsonio.typed(_Order)(sys.stdin.buffer.read())
+    order = jsonio.typed_decoder(_Order)(sys.stdin.buffer.read())
     try:
         import jinja2  # noqa: F401
     except ImportError:
@@ -195,7 +195,7 @@ def _compiled(template: Template) -> Callable[..., str]:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
-    environment.filters["tojson"] = jsonio.python_text
+    environment.filters["tojson"] = jsonio.encode_like_python
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = _now
     compiled = environment.from_string(template.source)

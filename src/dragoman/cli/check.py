@@ -35,7 +35,7 @@ def run(arguments: Namespace) -> int:
         return 0
     breaches = breaches_of(dialect, arguments.what, read_input(arguments.file), arguments.model or "")
     if arguments.json:
-        print(jsonio.pretty(breaches).decode())
+        print(jsonio.encode_pretty(breaches).decode())
     else:
         for breach in sorted(breaches, key=lambda breach: breach.severity != "error"):
             print(one_line(_line(breach), 1000))

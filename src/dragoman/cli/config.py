@@ -32,7 +32,7 @@ def run(arguments: Namespace) -> int:
 def _path(arguments: Namespace) -> int:
     path, _ = find_file(arguments.config, os.environ)
     if arguments.json:
-        print(jsonio.pretty({"path": str(path), "exists": path.is_file()}).decode())
+        print(jsonio.encode_pretty({"path": str(path), "exists": path.is_file()}).decode())
     else:
         print(path)
         if not path.is_file():
@@ -61,7 +61,7 @@ def _check(arguments: Namespace) -> int:
 
 def _print_json(good: bool, problems: tuple[Problem, ...], warnings: tuple[str, ...]) -> None:
     told = [{"at": p.at, "message": p.message, "hint": p.hint, **structs.asdict(p.origin)} for p in problems]
-    print(jsonio.pretty({"ok": good, "problems": told, "warnings": list(warnings)}).decode())
+    print(jsonio.encode_pretty({"ok": good, "problems": told, "warnings": list(warnings)}).decode())
 
 
 def _unset(loaded: LoadedConfig) -> list[str]:
@@ -90,7 +90,7 @@ def _show(arguments: Namespace) -> int:
     lines = show.setting_lines(loaded.leaves)
     if arguments.json:
         rows = [{"key": line.key, "value": line.value, "origin": str(line.origin)} for line in lines]
-        print(jsonio.pretty(rows).decode())
+        print(jsonio.encode_pretty(rows).decode())
         return 0
     texts = [f"{line.key} = {show.toml_value(line.value)}" for line in lines]
     width = min(max(map(len, texts)), 60)

@@ -34,7 +34,7 @@ def run(arguments: Namespace) -> int:
         return _cleared(found, as_json=arguments.json)
     listed = [row for row in objects_in(found) if arguments.upstream in ("", row.get("upstream"))]
     if arguments.json:
-        print(jsonio.pretty(listed).decode())
+        print(jsonio.encode_pretty(listed).decode())
     else:
         now = time.time()
         print(

@@ -15,7 +15,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     rows = [_row(name) for name in registry.names()]
     if arguments.json:
-        print(jsonio.pretty(rows).decode())
+        print(jsonio.encode_pretty(rows).decode())
         return 0
     width = max(len(row["name"]) for row in rows)
     for row in rows:

@@ -74,7 +74,7 @@ def _print(found: Sequence[Check]) -> None:
 
 def _print_json(found: Sequence[Check], about: Mapping[str, object]) -> None:
     told = {"ok": not _status(found), "version": __version__, "checks": list(found), **about}
-    print(jsonio.pretty(told).decode())
+    print(jsonio.encode_pretty(told).decode())
 
 
 # --- for others to read

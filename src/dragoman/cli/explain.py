@@ -43,7 +43,7 @@ def _list(ring: RefusalLog, *, as_json: bool) -> int:
     kept = [found for identity in ring.ids() if (found := ring.load(identity))]
     if as_json:
         rows = [{**msgspec.to_builtins(each), "status": each.answered.line} for each in kept]
-        print(jsonio.pretty([{name: row[name] for name in _LISTED} for row in rows]).decode())
+        print(jsonio.encode_pretty([{name: row[name] for name in _LISTED} for row in rows]).decode())
     elif not kept:
         print("No refusal is kept: none came in the last day, or `explain = false` says so.", file=sys.stderr)
     else:
@@ -69,7 +69,7 @@ def _show(ring: RefusalLog, wanted: str, *, as_json: bool) -> int:
     if refusal is None:
         return print_error(_missing(wanted, ids, found), 1)
     if as_json:
-        print(jsonio.pretty(msgspec.to_builtins(refusal)).decode())
+        print(jsonio.encode_pretty(msgspec.to_builtins(refusal)).decode())
     else:
         sys.stdout.write(explain.render_report(refusal, width(_WIDEST)))
     return 0

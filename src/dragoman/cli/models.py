@@ -31,7 +31,7 @@ def run(arguments: Namespace) -> int:
     listed = [model for model in known_models(config) if wanted in (None, model.upstream)]
     patterns = [(pattern, upstream) for pattern, upstream in config.routes.patterns() if wanted in (None, upstream)]
     if arguments.json:
-        print(jsonio.pretty(_document(config, listed, patterns)).decode())
+        print(jsonio.encode_pretty(_document(config, listed, patterns)).decode())
         return 0
     if detected is not None:
         said = ", ".join(find.what for find in detected) or f"{NOTHING_FOUND}: the simulator answers"

@@ -53,7 +53,7 @@ def run(arguments: Namespace) -> int:
 def _list(arguments: Namespace) -> int:
     found = list_formats()
     if arguments.json:
-        print(jsonio.pretty(found).decode())
+        print(jsonio.encode_pretty(found).decode())
         return 0
     paint, width = Paint(sys.stdout), max(len(row.name) for row in found)
     for row in found:
@@ -73,7 +73,7 @@ def _try(arguments: Namespace) -> int:
     text = read_input(arguments.file).decode(errors="replace")
     found = list(find_calls(text, _choice(arguments.table), tools, arguments.cut))
     if arguments.json:
-        print(jsonio.pretty(found).decode())
+        print(jsonio.encode_pretty(found).decode())
     else:
         print("\n".join(_lines(found, Paint(sys.stdout))))
         calls = sum(each.kind == "call" for each in found)
@@ -128,7 +128,7 @@ def _lines(found: Iterable[ParsedItem], paint: Paint) -> Iterator[str]:
 
 def _shown(arguments: str) -> str:
     try:
-        return jsonio.pretty(jsonio.decode(arguments)).decode()
+        return jsonio.encode_pretty(jsonio.decode(arguments)).decode()
     except jsonio.JsonError:
         return plain(arguments)
 

@@ -42,13 +42,13 @@ def run(arguments: Namespace) -> int:
     elsewhere = _others(socket) if arguments.port is None else []
     if found is None:
         if arguments.json:
-            print(jsonio.pretty({"state": "not running", "admin_socket": str(socket)}).decode())
+            print(jsonio.encode_pretty({"state": "not running", "admin_socket": str(socket)}).decode())
         print("\n".join(elsewhere), end="\n" if elsewhere else "", file=sys.stderr)
         return print_error(f"no gateway answers at {socket}. `dragoman serve` starts one.", EXIT_NOT_RUNNING)
     if arguments.usage:
         asyncio.run(_add_usage(found, arguments.config))
     if arguments.json:
-        print(jsonio.pretty(found).decode())
+        print(jsonio.encode_pretty(found).decode())
     else:
         print("\n".join([*render_status(found, time.time(), Paint(sys.stdout)), *elsewhere]))
     return 0

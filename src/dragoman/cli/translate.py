@@ -74,7 +74,7 @@ def _whole(arguments: Namespace, options: dict[str, Any]) -> tuple[Sequence[Note
     if arguments.json:
         _print_json(done.body, done.notes)
     else:
-        print(jsonio.pretty(done.body).decode())
+        print(jsonio.encode_pretty(done.body).decode())
     return done.notes, None
 
 
@@ -109,7 +109,7 @@ def _as_text(data: bytes) -> jsonio.Json:
 
 
 def _print_json(body: jsonio.Json, notes: Sequence[Note]) -> None:
-    print(jsonio.pretty({"body": body, "notes": list(notes)}).decode())
+    print(jsonio.encode_pretty({"body": body, "notes": list(notes)}).decode())
 
 
 def _explain(notes: Sequence[Note]) -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dragoman.conformance.laws import LAWS, Broken, run
+from dragoman.conformance.laws import LAWS, LawBroken, run
 from dragoman.conformance.samples import CONVERSATIONS, STREAMS
 
-__all__ = ["CONVERSATIONS", "LAWS", "STREAMS", "Broken", "run"]
+__all__ = ["CONVERSATIONS", "LAWS", "STREAMS", "LawBroken", "run"]

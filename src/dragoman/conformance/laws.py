@@ -13,22 +13,22 @@ from typing import TypeAlias
 from msgspec import structs
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer, ResponseFilters, folded
 from dragoman.conformance.samples import CONVERSATIONS, STREAMS
 from dragoman.dialects.base import Dialect, Environment, StreamReader
 from dragoman.errors import DragomanError, Unrepresentable
-from dragoman.model.assemble import check, fold
+from dragoman.model.assemble import assemble_reply, check
 from dragoman.model.blocks import Block, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, Reply
 from dragoman.model.events import BlockEnded, BlockKeys, Events, Failed
 from dragoman.model.filter import Notes
+from dragoman.response_stream import ResponseFilters, ResponseTranslator, assemble_client_reply
 from dragoman.translate import Plan, plan
 from dragoman.wire import jsonio
 
 # --- when two canonical values say the same, whatever their spelling
 
 
-Summary: TypeAlias = tuple[tuple[str, str, tuple[tuple[str, str, bytes], ...]], ...]
+ReplySummary: TypeAlias = tuple[tuple[str, str, tuple[tuple[str, str, bytes], ...]], ...]
 
 
 def arguments_value(call: ToolCall) -> bytes:
@@ -39,12 +39,12 @@ def arguments_value(call: ToolCall) -> bytes:
         return call.arguments.encode("utf-8", "surrogatepass")
 
 
-def alike(conversation: Conversation) -> Conversation:
+def normalize_spelling(conversation: Conversation) -> Conversation:
     """The conversation with every spelling settled, so that `==` asks whether two say the same."""
     messages = tuple(
         structs.replace(message, blocks=tuple(map(_alike_block, message.blocks))) for message in conversation.messages
     )
-    return structs.replace(conversation, messages=messages, tokens=None)
+    return structs.replace(conversation, messages=messages, estimated_tokens=None)
 
 
 def _alike_block(block: Block) -> Block:
@@ -53,7 +53,7 @@ def _alike_block(block: Block) -> Block:
     return structs.replace(block, arguments=arguments_value(block).decode("utf-8", "surrogatepass"))
 
 
-def summary(reply: Reply) -> Summary:
+def summarize_reply(reply: Reply) -> ReplySummary:
     """What must never be lost: text, reasoning, and every call, for each choice."""
     return tuple(
         (
@@ -65,10 +65,10 @@ def summary(reply: Reply) -> Summary:
     )
 
 
-NOBODY = Conversation("", ())  # a question nobody told us
+EMPTY_REQUEST = Conversation("", ())  # a question nobody told us
 
 
-class Broken(AssertionError):
+class LawBroken(AssertionError):
     """A law that does not hold, with what it was tried on."""
 
 
@@ -80,10 +80,10 @@ def fixed_environment() -> Environment:
 
 def _hold(truth: bool, law: str, *evidence: object) -> None:
     if not truth:
-        raise Broken(f"{law}\n" + "\n".join(f"  {each!r}" for each in evidence))
+        raise LawBroken(f"{law}\n" + "\n".join(f"  {each!r}" for each in evidence))
 
 
-def fitted(client: Dialect, upstream: Dialect, asked: Conversation) -> Plan | None:
+def try_plan(client: Dialect, upstream: Dialect, asked: Conversation) -> Plan | None:
     """The plan, or None where there is nothing to say or the target's own clear refusal is the answer."""
     if not asked.messages and not asked.system:
         return None
@@ -96,69 +96,78 @@ def fitted(client: Dialect, upstream: Dialect, asked: Conversation) -> Plan | No
 # --- requests
 
 
-def settles(client: Dialect, upstream: Dialect, asked: Conversation) -> None:
+def planning_is_idempotent(client: Dialect, upstream: Dialect, asked: Conversation) -> None:
     """1. Fitting settles: a second run changes nothing and notes nothing."""
-    first = fitted(client, upstream, asked)
+    first = try_plan(client, upstream, asked)
     if first is None:
         return
-    again = plan(client, upstream, first.sent)
-    _hold(again.sent == first.sent, "fitting twice is not fitting once", first.sent, again.sent)
+    again = plan(client, upstream, first.translated)
+    _hold(again.translated == first.translated, "fitting twice is not fitting once", first.translated, again.translated)
     _hold(not again.notes, "a second fitting noted something", again.notes)
 
 
 def notes_tell_changes(client: Dialect, upstream: Dialect, asked: Conversation) -> None:
     """2. No note without a change, no change without a note."""
-    made = fitted(client, upstream, asked)
+    made = try_plan(client, upstream, asked)
     if made is None:
         return
-    sent, given = (jsonio.encode(_without(alike(each), "at", spelt=False)) for each in (made.sent, asked))
-    _hold((sent == given) != bool(made.notes), "notes and changes disagree", made.notes, asked, made.sent)
+    sent, given = (
+        jsonio.encode(_without(normalize_spelling(each), "at", spelt=False)) for each in (made.translated, asked)
+    )
+    _hold((sent == given) != bool(made.notes), "notes and changes disagree", made.notes, asked, made.translated)
 
 
-def fits_break_no_rule(client: Dialect, upstream: Dialect, asked: Conversation) -> None:
+def plans_break_no_rule(client: Dialect, upstream: Dialect, asked: Conversation) -> None:
     """3. What fits breaks no rule of the dialect."""
-    made = fitted(client, upstream, asked)
+    made = try_plan(client, upstream, asked)
     if made is not None:
         breaches = upstream.codec.breaches(made.call())
-        _hold(not breaches, f"what fits breaks rules of {upstream.name}", breaches, made.sent)
+        _hold(not breaches, f"what fits breaks rules of {upstream.name}", breaches, made.translated)
 
 
 def codec_is_exact(client: Dialect, upstream: Dialect, asked: Conversation) -> None:
     """4. On what fits the codec is exact: what it renders it reads as the same."""
-    made = fitted(client, upstream, asked)
+    made = try_plan(client, upstream, asked)
     if made is None:
         return
     call = upstream.binding.match(upstream.binding.wrap(made.call()))
     _hold(call is not None, "a binding does not match what it wrapped", made.call())
     if call is not None:
         read = upstream.codec.parse_request(call)
-        same = _without(alike(read), "at", "spelling") == _without(alike(made.sent), "at", "spelling")
-        _hold(same, f"{upstream.name} reads what it wrote otherwise", made.sent, read)
+        same = _without(normalize_spelling(read), "at", "spelling") == _without(
+            normalize_spelling(made.translated), "at", "spelling"
+        )
+        _hold(same, f"{upstream.name} reads what it wrote otherwise", made.translated, read)
 
 
 def prefix_is_stable(client: Dialect, upstream: Dialect, asked: Conversation, more: Sequence[Message]) -> None:
     """6. Appending turns after a user turn keeps the fitted messages as a prefix, so that prompt caches stay warm."""
     if not asked.messages or asked.messages[-1].role != "user" or not more or more[0].role != "assistant":
         return
-    short = fitted(client, upstream, asked)
-    long = fitted(client, upstream, structs.replace(asked, messages=(*asked.messages, *more)))
+    short = try_plan(client, upstream, asked)
+    long = try_plan(client, upstream, structs.replace(asked, messages=(*asked.messages, *more)))
     if short is None or long is None:
         return
-    kept = _without(long.sent.messages[: len(short.sent.messages)], "cache", "at")  # marks may move
+    kept = _without(long.translated.messages[: len(short.translated.messages)], "cache", "at")  # marks may move
     _hold(
-        kept == _without(short.sent.messages, "cache", "at"),
+        kept == _without(short.translated.messages, "cache", "at"),
         "an appended turn changed the turns before it",
-        short.sent,
-        long.sent,
+        short.translated,
+        long.translated,
     )
 
 
-def own_body_returns(dialect: Dialect, body: jsonio.Json) -> None:
+def own_body_round_trips(dialect: Dialect, body: jsonio.Json) -> None:
     """5. A dialect's own body comes back with every known and unknown field."""
     read = dialect.codec.parse_request(dialect.binding.unwrap(body))
     written = jsonio.decode(dialect.binding.wrap(dialect.codec.render_request(read)).body)
     again = dialect.codec.parse_request(dialect.binding.unwrap(written))
-    _hold(alike(again) == alike(read), f"{dialect.name} loses something of its own body", read, again)
+    _hold(
+        normalize_spelling(again) == normalize_spelling(read),
+        f"{dialect.name} loses something of its own body",
+        read,
+        again,
+    )
 
 
 # --- answers
@@ -166,9 +175,9 @@ def own_body_returns(dialect: Dialect, body: jsonio.Json) -> None:
 
 def cuts_do_not_matter(made: Plan, data: bytes, cuts: Iterable[int]) -> None:
     """7. Output bytes do not depend on how the input was cut, violations included."""
-    whole = Answer(made, fixed_environment())
+    whole = ResponseTranslator(made, fixed_environment())
     expected = whole.feed(data) + whole.close()
-    answer = Answer(made, fixed_environment())
+    answer = ResponseTranslator(made, fixed_environment())
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(data)}), len(data)]
     pieces = [data[start:end] for start, end in itertools.pairwise(edges)]
     got = b"".join(map(answer.feed, pieces)) + answer.close()
@@ -177,10 +186,10 @@ def cuts_do_not_matter(made: Plan, data: bytes, cuts: Iterable[int]) -> None:
 
 def nothing_is_lost_in_a_stream(client: Dialect, upstream: Dialect, events: Events) -> None:
     """8 and 9. Streamed equals whole, the grammar is kept on the way, and text, reasoning and calls all arrive."""
-    made = plan(client, upstream, NOBODY)
+    made = plan(client, upstream, EMPTY_REQUEST)
     told = ResponseFilters(made, BlockKeys.after(events)).feed(events)
     check(told)
-    streamed = read_back(client, encoded(client, told))
+    streamed = decode_events(client, encode_events(client, told))
     check(streamed)
     if isinstance(told[-1], Failed) or isinstance(streamed[-1], Failed):
         _hold(
@@ -190,12 +199,24 @@ def nothing_is_lost_in_a_stream(client: Dialect, upstream: Dialect, events: Even
             streamed,
         )
         return
-    said, shown = fold(told), fold(_as_shown(told))
-    seen = summary(fold(streamed))
-    _hold(seen in (summary(said), summary(shown)), f"{client.name} lost something in a stream", shown, fold(streamed))
-    wanted = folded(made, told, Notes())
-    whole = client.codec.parse_reply(client.codec.render_reply(wanted, NOBODY, fixed_environment()), NOBODY)
-    _hold(summary(whole) == summary(wanted), f"{client.name} lost something in a whole reply", wanted, whole)
+    said, shown = assemble_reply(told), assemble_reply(_as_shown(told))
+    seen = summarize_reply(assemble_reply(streamed))
+    _hold(
+        seen in (summarize_reply(said), summarize_reply(shown)),
+        f"{client.name} lost something in a stream",
+        shown,
+        assemble_reply(streamed),
+    )
+    wanted = assemble_client_reply(made, told, Notes())
+    whole = client.codec.parse_reply(
+        client.codec.render_reply(wanted, EMPTY_REQUEST, fixed_environment()), EMPTY_REQUEST
+    )
+    _hold(
+        summarize_reply(whole) == summarize_reply(wanted),
+        f"{client.name} lost something in a whole reply",
+        wanted,
+        whole,
+    )
 
 
 def _as_shown(events: Events) -> Events:
@@ -206,32 +227,34 @@ def _as_shown(events: Events) -> Events:
     return tuple(BlockEnded(event.key) if isinstance(event, BlockEnded) else event for event in events)
 
 
-def equal_steps_pass_as_they_came(dialect: Dialect, events: Events) -> None:
+def unchanged_frames_pass_verbatim(dialect: Dialect, events: Events) -> None:
     """10. At home, a stream in which nothing changes goes out as it came."""
-    data = encoded(dialect, ResponseFilters(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
-    answer = Answer(plan(dialect, dialect, NOBODY), fixed_environment())
+    data = encode_events(
+        dialect, ResponseFilters(plan(dialect, dialect, EMPTY_REQUEST), BlockKeys.after(events)).feed(events)
+    )
+    answer = ResponseTranslator(plan(dialect, dialect, EMPTY_REQUEST), fixed_environment())
     got = answer.feed(data) + answer.close()
     _hold(got == data, f"{dialect.name} to itself changed a stream", data, got)
 
 
-def only_our_errors(dialect: Dialect, data: bytes) -> None:
+def only_own_errors(dialect: Dialect, data: bytes) -> None:
     """11. Arbitrary bytes raise only our errors, and a stream of them ends by the grammar."""
-    check(read_back(dialect, data))
+    check(decode_events(dialect, data))
     for read in (
-        lambda: dialect.codec.parse_reply(data, NOBODY),
+        lambda: dialect.codec.parse_reply(data, EMPTY_REQUEST),
         lambda: dialect.codec.parse_request(dialect.binding.unwrap(_json(data))),
     ):
         with suppress(DragomanError):
             read()
 
 
-def encoded(dialect: Dialect, events: Events) -> bytes:
-    encoder = dialect.codec.encoder(NOBODY, fixed_environment())
+def encode_events(dialect: Dialect, events: Events) -> bytes:
+    encoder = dialect.codec.encoder(EMPTY_REQUEST, fixed_environment())
     return b"".join(dialect.binding.encode_frame(payload) for payload in encoder.feed(events))
 
 
-def read_back(dialect: Dialect, data: bytes) -> Events:
-    reader = StreamReader(dialect.binding.frame_decoder(), dialect.codec.decoder(NOBODY, fixed_environment()))
+def decode_events(dialect: Dialect, data: bytes) -> Events:
+    reader = StreamReader(dialect.binding.frame_decoder(), dialect.codec.decoder(EMPTY_REQUEST, fixed_environment()))
     steps = [*reader.feed(data), *reader.close()]
     return tuple(event for step in steps for event in step.events)
 
@@ -267,15 +290,15 @@ def _without(value: object, *names: str, spelt: bool = True) -> jsonio.Json:
 # --- the kit
 
 RequestLaw: TypeAlias = Callable[[Dialect, Dialect, Conversation], None]
-REQUEST_LAWS: tuple[RequestLaw, ...] = (settles, notes_tell_changes, fits_break_no_rule, codec_is_exact)
+REQUEST_LAWS: tuple[RequestLaw, ...] = (planning_is_idempotent, notes_tell_changes, plans_break_no_rule, codec_is_exact)
 LAWS = (
     *REQUEST_LAWS,
-    own_body_returns,
+    own_body_round_trips,
     prefix_is_stable,
     cuts_do_not_matter,
     nothing_is_lost_in_a_stream,
-    equal_steps_pass_as_they_came,
-    only_our_errors,
+    unchanged_frames_pass_verbatim,
+    only_own_errors,
 )
 
 
@@ -286,7 +309,7 @@ def run(dialect: Dialect) -> tuple[int, list[str]]:
     for name, trial in trials:
         try:
             trial()
-        except (Broken, DragomanError) as error:
+        except (LawBroken, DragomanError) as error:
             failures.append(f"{name}: {error}")
     return len(trials), failures
 
@@ -297,13 +320,18 @@ def _trials(dialect: Dialect) -> Iterable[tuple[str, Callable[[], None]]]:
         for law in REQUEST_LAWS:
             yield f"{law.__name__} {title} from {other.name}", lambda a=law, b=other, c=asked: a(b, dialect, c)  # type: ignore[misc]
     for title, events in STREAMS.items():
-        yield f"at home {title}", lambda e=events: equal_steps_pass_as_they_came(dialect, e)  # type: ignore[misc]
-        data = encoded(dialect, ResponseFilters(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
-        yield f"cuts {title}", lambda d=data: cuts_do_not_matter(plan(dialect, dialect, NOBODY), d, range(len(d)))  # type: ignore[misc]
+        yield f"at home {title}", lambda e=events: unchanged_frames_pass_verbatim(dialect, e)  # type: ignore[misc]
+        data = encode_events(
+            dialect, ResponseFilters(plan(dialect, dialect, EMPTY_REQUEST), BlockKeys.after(events)).feed(events)
+        )
+        yield (
+            f"cuts {title}",
+            lambda d=data: cuts_do_not_matter(plan(dialect, dialect, EMPTY_REQUEST), d, range(len(d))),  # type: ignore[misc]
+        )
         for other in others:
             yield (
                 f"stream {title} from {other.name}",
                 lambda e=events, o=other: nothing_is_lost_in_a_stream(dialect, o, e),  # type: ignore[misc]
             )
     for data in (b"", b"{", b"null", b"data: {}\n\n", b"data: [1]\n\n", b"\x00" * 20, b'{"messages": 1}'):
-        yield f"bytes {data!r}", lambda d=data: only_our_errors(dialect, d)  # type: ignore[misc]
+        yield f"bytes {data!r}", lambda d=data: only_own_errors(dialect, d)  # type: ignore[misc]

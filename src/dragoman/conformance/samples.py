@@ -5,7 +5,17 @@ from __future__ import annotations
 from dragoman.errors import Fault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, Output, Stop, Thinking, ToolChoice, ToolSpec, Usage, Why
+from dragoman.model.conversation import (
+    Conversation,
+    Message,
+    Output,
+    Stop,
+    StopReason,
+    Thinking,
+    ToolChoice,
+    ToolSpec,
+    Usage,
+)
 
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 _WEATHER = ToolSpec(
@@ -36,7 +46,7 @@ CONVERSATIONS: dict[str, Conversation] = {
         system=(Text("Be brief."), Text("Be kind.")),
         max_tokens=100,
         stop=("END",),
-        knobs={"temperature": 0.5, "top_p": 0.9},
+        sampling={"temperature": 0.5, "top_p": 0.9},
         thinking=Thinking(effort="high"),
         stream=True,
         user="someone",
@@ -98,7 +108,7 @@ CONVERSATIONS: dict[str, Conversation] = {
 }
 
 
-def _stream(*items: object, why: Why = Why.END) -> ev.Events:
+def _stream(*items: object, why: StopReason = StopReason.END) -> ev.Events:
     return (
         ev.Started("msg_1", "m"),
         *items,  # type: ignore[arg-type]
@@ -121,7 +131,7 @@ STREAMS: dict[str, ev.Events] = {
         ev.ArgumentsDelta(2, '{"city":'),
         ev.ArgumentsDelta(2, '"Paris"}'),
         ev.BlockEnded(2),
-        why=Why.TOOL,
+        why=StopReason.TOOL,
     ),
     "interleaved calls": _stream(
         ev.BlockStarted(0, ToolCall("a", "f")),
@@ -132,10 +142,14 @@ STREAMS: dict[str, ev.Events] = {
         ev.ArgumentsDelta(1, "2}"),
         ev.BlockEnded(0),
         ev.BlockEnded(1),
-        why=Why.TOOL,
+        why=StopReason.TOOL,
     ),
-    "a call without arguments": _stream(ev.BlockStarted(0, ToolCall("a", "now")), ev.BlockEnded(0), why=Why.TOOL),
-    "cut by length": _stream(ev.BlockStarted(0, Text("")), ev.TextDelta(0, "and so"), ev.BlockEnded(0), why=Why.LENGTH),
+    "a call without arguments": _stream(
+        ev.BlockStarted(0, ToolCall("a", "now")), ev.BlockEnded(0), why=StopReason.TOOL
+    ),
+    "cut by length": _stream(
+        ev.BlockStarted(0, Text("")), ev.TextDelta(0, "and so"), ev.BlockEnded(0), why=StopReason.LENGTH
+    ),
     "nothing": _stream(),
     "failed": (
         ev.Started("msg_1", "m"),

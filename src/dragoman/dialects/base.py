@@ -174,7 +174,9 @@ class Codec(Protocol):
         What it keeps of the answer for later it counts in `keys.budget` first.
         """
 
-    def encoder(self, asked: Conversation, environment: Environment, budget: ev.Budget | None = None) -> Encoder:
+    def encoder(
+        self, asked: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None
+    ) -> Encoder:
         """An encoder for one answer. What it keeps of the answer for later it counts in `budget` first."""
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
@@ -323,18 +325,23 @@ class StreamReader:
     __slots__ = ("_decoder", "_frames", "_keeps_unread", "buffered", "error", "is_over")
 
     def __init__(
-        self, frames: FrameDecoder, decoder: Decoder, *, keeps_unread: bool = False, budget: ev.Budget | None = None
+        self,
+        frames: FrameDecoder,
+        decoder: Decoder,
+        *,
+        keeps_unread: bool = False,
+        budget: ev.ResponseBudget | None = None,
     ) -> None:
         self._frames = frames
-        self.buffered = ev.KeptSize(budget or ev.Budget())  # bytes that wait for the rest of their frame
+        self.buffered = ev.BufferedSize(budget or ev.ResponseBudget())  # bytes that wait for the rest of their frame
         self._keeps_unread = keeps_unread
         self._decoder = decoder
         self.is_over = False
         self.error: DragomanError | None = None  # what the decoders raised, if that ended the stream
 
-    def feed(self, chunk: bytes) -> list[ev.Step]:
+    def feed(self, chunk: bytes) -> list[ev.DecodedFrame]:
         """Take more bytes and give the steps they complete."""
-        steps: list[ev.Step] = []
+        steps: list[ev.DecodedFrame] = []
         try:
             for frame in () if self.is_over else self._frames.feed(chunk):
                 if not self.is_over and (step := self.step(frame)) is not None:
@@ -345,9 +352,9 @@ class StreamReader:
                 steps.append(self.fail(error))
         return steps
 
-    def close(self, broken: Fault | None = None) -> list[ev.Step]:
+    def close(self, broken: Fault | None = None) -> list[ev.DecodedFrame]:
         """The end of the bytes; `broken` says why if it was not their own end."""
-        steps: list[ev.Step] = []
+        steps: list[ev.DecodedFrame] = []
         has_more = broken is None and not self.is_over
         if has_more:
             try:
@@ -360,17 +367,17 @@ class StreamReader:
                 steps.append(self.fail(error))
         if not self.is_over:
             self.is_over = True
-            steps.append(ev.Step(self._decoder.close(broken)))
+            steps.append(ev.DecodedFrame(self._decoder.close(broken)))
         return steps
 
-    def step(self, frame: Frame, *, closing: bool = False) -> ev.Step | None:
+    def step(self, frame: Frame, *, closing: bool = False) -> ev.DecodedFrame | None:
         """Read one frame; None if it says nothing that may travel. Raises an error that is not the upstream's."""
         try:
             events = self._decoder.feed(frame)
         except BadFrame as error:
             if closing or frame.error or frame.kind == "error" or (self._decoder.is_open and not self._keeps_unread):
                 return self.fail(error)  # it was cut, or a part of an open block may be lost
-            return ev.Step((), frame.raw if self._keeps_unread else b"", str(error))
+            return ev.DecodedFrame((), frame.raw if self._keeps_unread else b"", str(error))
         except DragomanError as error:
             return self.fail(error)
         if events is None:
@@ -378,16 +385,16 @@ class StreamReader:
         if events and type(events[-1]) in _LAST:
             self.is_over = True
             self.buffered.set(0)
-        return ev.Step(events, frame.raw)
+        return ev.DecodedFrame(events, frame.raw)
 
-    def fail(self, error: DragomanError) -> ev.Step:
+    def fail(self, error: DragomanError) -> ev.DecodedFrame:
         """The end that an error makes. Raises one that is not the upstream's fault."""
         if isinstance(error, ClientFault):
             raise error
         self.error = error.with_traceback(None)  # its frames would keep what was being read
         self.is_over = True
         self.buffered.set(0)
-        return ev.Step((ev.Failed(error.fault),))
+        return ev.DecodedFrame((ev.Failed(error.fault),))
 
 
 _PINGS = frozenset({"ping", "pingEvent", "keepalive", "keep-alive", "heartbeat"})

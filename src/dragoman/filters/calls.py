@@ -15,10 +15,29 @@ from msgspec import Struct, structs
 
 from dragoman.errors import Fault
 from dragoman.model import events as ev
-from dragoman.model.blocks import Block, Extra, Opaque, ToolCall, ToolResult, Where
-from dragoman.model.capabilities import Alphabet, Capabilities
-from dragoman.model.conversation import NAME_AT_HOME, Choice, Conversation, Message, Reply, ToolChoice, ToolSpec, Why
-from dragoman.model.filter import NEVER, Back, EachMessage, Facts, Filter, LaneWatch, MakeBack, Notes, Reads
+from dragoman.model.blocks import Block, Extra, Location, Opaque, ToolCall, ToolResult
+from dragoman.model.capabilities import Capabilities, IdentifierFormat
+from dragoman.model.conversation import (
+    NATIVE_NAME,
+    Choice,
+    Conversation,
+    Message,
+    Reply,
+    StopReason,
+    ToolChoice,
+    ToolSpec,
+)
+from dragoman.model.filter import (
+    NO_FEATURES,
+    EventKinds,
+    Facts,
+    Filter,
+    LaneWatch,
+    MakeResponseFilter,
+    MessageFilter,
+    Notes,
+    ResponseFilter,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import ObjectScanner
 
@@ -26,7 +45,7 @@ _HASH = 8
 _NO_NAMES: Mapping[str, str] = {}
 
 
-def fit_alphabet(text: str, alphabet: Alphabet) -> str:
+def fit_alphabet(text: str, alphabet: IdentifierFormat) -> str:
     """The text itself if the alphabet allows it, else a cleaned prefix and eight characters of its hash.
 
     A function of the text alone: the same on a call and its result, in every request, whatever stands around it.
@@ -39,7 +58,7 @@ def fit_alphabet(text: str, alphabet: Alphabet) -> str:
 
 
 @cache
-def _rules(alphabet: Alphabet) -> tuple[re.Pattern[str], re.Pattern[str], str]:
+def _rules(alphabet: IdentifierFormat) -> tuple[re.Pattern[str], re.Pattern[str], str]:
     characters = alphabet.pattern
     joint = "_" if re.fullmatch(f"[{characters}]", "_") else ""
     return re.compile(f"[{characters}]{{1,{alphabet.limit}}}"), re.compile(f"[^{characters}]"), joint
@@ -57,7 +76,9 @@ class RenameTools(Filter):
         self._names = upstream.names
         self._ids = upstream.ids
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         tools, turns, held = conversation.tools, str(len(conversation.messages)), facts.inventory(conversation)
         used = {call.id for call in held.calls}.union([result.call_id for result in held.results])
         called = {call.name for call in held.calls}.union([tool.name for tool in tools if isinstance(tool, ToolSpec)])
@@ -78,7 +99,7 @@ class RenameTools(Filter):
         return conversation, partial(_Back, names.originals, ids.aliases, turns)
 
 
-def _allows(alphabet: Alphabet, texts: set[str]) -> bool:
+def _allows(alphabet: IdentifierFormat, texts: set[str]) -> bool:
     """Whether none of these needs an alias."""
     if not texts:
         return True
@@ -89,7 +110,7 @@ def _allows(alphabet: Alphabet, texts: set[str]) -> bool:
 class _Aliases:
     """The aliases of one request; each new one is noted, at the first place that needs it."""
 
-    def __init__(self, alphabet: Alphabet, rule: str, notes: Notes, family: str = "") -> None:
+    def __init__(self, alphabet: IdentifierFormat, rule: str, notes: Notes, family: str = "") -> None:
         self._alphabet = alphabet
         self._family = family
         self._legal = _rules(alphabet)[0].fullmatch
@@ -98,7 +119,7 @@ class _Aliases:
         self.aliases: dict[str, str] = {}
         self.originals: dict[str, str] = {}  # by alias, of those that needed one
 
-    def of(self, text: str, at: Where, extra: Extra | None = None) -> str:
+    def of(self, text: str, at: Location, extra: Extra | None = None) -> str:
         alias = self.aliases.get(text)
         if alias is None:
             fits = self._legal(text) or self._has_another(extra)
@@ -110,7 +131,7 @@ class _Aliases:
 
     def _has_another(self, extra: Extra | None) -> bool:
         """Whether the target gets another name than this one, and that one is legal."""
-        name = extra.fields.get(NAME_AT_HOME) if extra is not None and extra.family == self._family else None
+        name = extra.fields.get(NATIVE_NAME) if extra is not None and extra.family == self._family else None
         return isinstance(name, str) and self._legal(name) is not None
 
 
@@ -143,7 +164,7 @@ def _block(block: Block, names: _Aliases, ids: _Aliases) -> Block:
     return block
 
 
-class _Back(Struct, Back, eq=False):
+class _Back(Struct, ResponseFilter, eq=False):
     """Restores the names this request changed, and sees to it that every call of the answer has an id of its own.
 
     Some upstreams send none, or begin with `call_0` in every answer, which a client that pairs by id alone mistakes for
@@ -156,7 +177,7 @@ class _Back(Struct, Back, eq=False):
     _seed: str
     _notes: Notes
     _keys: ev.BlockKeys
-    reads: Reads | None = frozenset({ev.Started, ToolCall})
+    reads: EventKinds | None = frozenset({ev.Started, ToolCall})
     _given: dict[tuple[int, str], bool] = {}  # a set, small while it is empty
     _calls: int = 0
 
@@ -198,31 +219,33 @@ def as_object(arguments: str) -> str:
         return arguments
     if not arguments.strip():
         return ""
-    value = jsonio.decoded(arguments)
+    value = jsonio.try_decode(arguments)
     if isinstance(value, dict):
         return arguments
     if isinstance(value, str):
         inner = value.strip()
-        if not inner or isinstance(jsonio.decoded(inner), dict):
+        if not inner or isinstance(jsonio.try_decode(inner), dict):
             return inner
     return jsonio.encode({"raw_arguments": arguments}).decode()
 
 
-_IDLE: Reads = frozenset({ToolCall})
-_IN_CALL: Reads = _IDLE | {ev.ArgumentsDelta, ev.BlockEnded}
-_WHOLE: Reads = _IN_CALL | {ev.Sealed, ev.Stopped}
+_IDLE: EventKinds = frozenset({ToolCall})
+_IN_CALL: EventKinds = _IDLE | {ev.ArgumentsDelta, ev.BlockEnded}
+_WHOLE: EventKinds = _IN_CALL | {ev.SignatureAdded, ev.Stopped}
 
 
-class WrapArguments(EachMessage):
+class WrapArguments(MessageFilter):
     name = "wrap_arguments"
 
     def __init__(self, client: Capabilities, upstream: Capabilities) -> None:
         self._must = upstream.arguments == "object"
-        self.concerns = frozenset({"calls"}) if self._must else NEVER
+        self.applies_to = frozenset({"calls"}) if self._must else NO_FEATURES
         if client.arguments == "object":
             self.answers = _WholeCalls if "whole_calls" in client.traits else _Objects
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         calls = facts.inventory(conversation).calls if self._must else []
         if not [call for call in calls if call.form != "json" or not isinstance(call.arguments, jsonio.ObjectText)]:
             return conversation, None
@@ -265,7 +288,7 @@ class _Arguments(Struct):
 
     scanner: ObjectScanner | None = None  # set once they are known to begin as an object
     tail: bool = False  # something stands after the object
-    held: ev.KeptText | None = None  # arguments that do not begin so
+    held: ev.TextBuffer | None = None  # arguments that do not begin so
 
     def scan(self, text: str) -> None:
         """Follow more of an object."""
@@ -273,10 +296,10 @@ class _Arguments(Struct):
             self.tail = True
 
 
-class _Objects(Struct, Back, eq=False):
+class _Objects(Struct, ResponseFilter, eq=False):
     _notes: Notes
     _keys: ev.BlockKeys
-    reads: Reads | None = _IDLE
+    reads: EventKinds | None = _IDLE
     _calls: dict[int, _Arguments] = {}
     _failed: bool = False
 
@@ -299,7 +322,7 @@ class _Objects(Struct, Back, eq=False):
                 return (event if block.form == "json" else structs.replace(event, block=_as_json(block)),)
             case ev.BlockEnded(key) if (call := self._calls.pop(key, None)) is not None:
                 self.reads = _IN_CALL if self._calls else _IDLE
-                if call.held is not None or (call.scanner and (call.tail or not call.scanner.complete)):
+                if call.held is not None or (call.scanner and (call.tail or not call.scanner.is_complete)):
                     return (*self._end(key, call), event)
             case _:
                 pass
@@ -313,7 +336,7 @@ class _Objects(Struct, Back, eq=False):
             call.scan(begun)
             return (ev.ArgumentsDelta(key, text),)
         if begun:
-            call.held = call.held or ev.KeptText(self._keys.budget)
+            call.held = call.held or ev.TextBuffer(self._keys.budget)
             call.held.add(text)
             if len(call.held) > HELD_LIMIT:
                 self._failed, self.reads = True, None
@@ -337,7 +360,7 @@ class _Gathered(Struct, eq=False):
     """A call that is not out yet."""
 
     started: ev.BlockStarted
-    pieces: ev.KeptText
+    pieces: ev.TextBuffer
     seals: list[ev.Event] = []
 
     def events(self, arguments: str) -> Iterable[ev.Event]:
@@ -348,7 +371,7 @@ class _Gathered(Struct, eq=False):
         yield ev.BlockEnded(self.started.key)
 
 
-class _WholeCalls(Struct, Back, eq=False):
+class _WholeCalls(Struct, ResponseFilter, eq=False):
     """Every call in one piece. One that is no object waits for the stop, which tells whether the length cut it.
 
     See docs/decisions/answers.md#d7.
@@ -356,7 +379,7 @@ class _WholeCalls(Struct, Back, eq=False):
 
     _notes: Notes
     _keys: ev.BlockKeys
-    reads: Reads | None = _WHOLE
+    reads: EventKinds | None = _WHOLE
     _calls: dict[int, _Gathered] = {}
     _odd: list[_Gathered] = []
     _failed: bool = False
@@ -367,20 +390,20 @@ class _WholeCalls(Struct, Back, eq=False):
         match event:
             case ev.BlockStarted(key, ToolCall() as block):
                 self._calls[key] = _Gathered(
-                    structs.replace(event, block=_as_json(block)), ev.KeptText(self._keys.budget)
+                    structs.replace(event, block=_as_json(block)), ev.TextBuffer(self._keys.budget)
                 )
             case ev.ArgumentsDelta(key, text) if (call := self._calls.get(key)) is not None:
                 call.pieces.add(text)
                 if len(call.pieces) > WHOLE_LIMIT:
                     self._failed, self.reads = True, None
                     yield ev.Failed(Fault("server", f"tool arguments grew beyond {WHOLE_LIMIT} characters"))
-            case ev.Sealed(key) if (call := self._calls.get(key)) is not None:
-                self._keys.budget.keep(ev.event_size(event))
+            case ev.SignatureAdded(key) if (call := self._calls.get(key)) is not None:
+                self._keys.budget.reserve(ev.event_size(event))
                 call.seals.append(event)
             case ev.BlockEnded(key, complete) if (call := self._calls.pop(key, None)) is not None:
                 yield from self._ended(call, complete)
             case ev.Stopped(stop, choice):
-                yield from self._settled(choice, cut=stop.why in (Why.LENGTH, Why.CONTEXT))
+                yield from self._settled(choice, cut=stop.reason in (StopReason.LENGTH, StopReason.CONTEXT))
                 yield event
             case _:
                 yield event

@@ -12,21 +12,30 @@ from msgspec import Struct, structs
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.capabilities import Capabilities, Place
-from dragoman.model.conversation import OUTER, Conversation, Message, Role, ToolChoice, ToolSpec, tool_name, wire_name
+from dragoman.model.capabilities import Capabilities, FieldScope
+from dragoman.model.conversation import (
+    PARENT_PREFIX,
+    Conversation,
+    Message,
+    Role,
+    ToolChoice,
+    ToolSpec,
+    tool_name,
+    wire_name,
+)
 from dragoman.model.filter import (
-    BLOCKS,
-    MOST_OF_ANSWER,
-    UNSEEN,
+    BLOCK_STARTS,
+    MAX_RESPONSE_NOTES,
+    NO_WATCH,
     Action,
-    Back,
+    EventKinds,
     Facts,
     Features,
     Filter,
     LaneWatch,
-    MakeBack,
+    MakeResponseFilter,
     Notes,
-    Reads,
+    ResponseFilter,
 )
 from dragoman.model.parts import UNREADABLE, missing_media_line, opaque_as_parts, part_text, server_tool_text
 from dragoman.wire.jsonio import Json
@@ -48,7 +57,7 @@ class SharedFields(Struct, frozen=True):
 
 
 def find_shared_fields(family: str, giver: Capabilities, taker: Capabilities) -> SharedFields:
-    def both(place: Place) -> dict[str, str]:
+    def both(place: FieldScope) -> dict[str, str]:
         taken = taker.shared_fields.get(place, NO_FIELDS)
         return {own: taken[name] for name, own in giver.shared_fields.get(place, NO_FIELDS).items() if name in taken}
 
@@ -57,7 +66,7 @@ def find_shared_fields(family: str, giver: Capabilities, taker: Capabilities) ->
 
 def field_path(name: str, at: str) -> str:
     """Where a field stands, of a node that stands there."""
-    if name.startswith(OUTER):
+    if name.startswith(PARENT_PREFIX):
         at = at.rpartition(".")[0]
     name = wire_name(name)
     return f"{at}.{name}" if at else name
@@ -80,8 +89,8 @@ S = TypeVar("S", bound=Struct)
 
 class DropForeign(Filter):
     name = "drop_foreign"
-    concerns: Features = frozenset(
-        {"extras", "seals", "citations", "media", "reasoning", "opaque", "opaque_tools", "chosen"}
+    applies_to: Features = frozenset(
+        {"extras", "signatures", "citations", "media", "reasoning", "opaque", "opaque_tools", "chosen"}
     )
 
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities, upstream_family: str) -> None:
@@ -91,7 +100,9 @@ class DropForeign(Filter):
         self._family = upstream_family
         self.answers = partial(_Answer, client, client_family, find_shared_fields(upstream_family, upstream, client))
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         fitted = _Request(self._upstream, self._family, self._carried, notes, self._client).fit(conversation, facts)
         return (conversation if fitted == conversation else fitted), None
 
@@ -113,13 +124,13 @@ def _is_plain(message: Message) -> bool:
         if isinstance(block, ToolResult):
             if not all(map(_is_plain_text, block.content)):
                 return False
-        elif not _is_plain_text(block) and not (isinstance(block, ToolCall) and block.seal is None):
+        elif not _is_plain_text(block) and not (isinstance(block, ToolCall) and block.signature is None):
             return False
     return True
 
 
 def _is_plain_text(block: Block) -> bool:
-    return isinstance(block, Text) and block.extra is None and block.seal is None and not block.citations
+    return isinstance(block, Text) and block.extra is None and block.signature is None and not block.citations
 
 
 class _Request:
@@ -176,7 +187,7 @@ class _Request:
         return Extra(self._family, kept) if kept else None
 
     def _lost(self, family: str, name: str, place: str) -> None:
-        if name.startswith(OUTER):
+        if name.startswith(PARENT_PREFIX):
             if place in self._shared:
                 return
             self._shared.add(place)
@@ -248,17 +259,23 @@ class _Request:
         return self._bare(self._unsealed(text), text.at.path)
 
     def _unsealed(self, node: S) -> S:
-        seal = getattr(node, "seal", None)
-        ours = seal is not None and (seal.family == self._family or seal.family in self._target.seals)
-        if seal is None or (ours and "sealed_words" in self._target.traits):
+        signature = getattr(node, "signature", None)
+        ours = signature is not None and (
+            signature.family == self._family or signature.family in self._target.signatures
+        )
+        if signature is None or (ours and "signed_content" in self._target.traits):
             return node
-        self._notes.dropped("foreign.seal", node.at.path, f"a {seal.kind} of {seal.family} means nothing to the target")  # type: ignore[attr-defined]
-        return structs.replace(node, seal=None)
+        self._notes.dropped(
+            "foreign.seal",
+            node.at.path,  # type: ignore[attr-defined]
+            f"a {signature.kind} of {signature.family} means nothing to the target",
+        )
+        return structs.replace(node, signature=None)
 
     def _opaque(self, block: Opaque, role: Role) -> Iterable[Block]:
         if block.family == self._family:
             return (block,)
-        if block.echo:
+        if block.is_redundant:
             return ()
         words = server_tool_text(block) or part_text(block.data, block.family)
         if (words.found and words.text.strip()) or words.media:
@@ -268,8 +285,12 @@ class _Request:
         return ()
 
     def _reasoning(self, block: Reasoning) -> Iterable[Reasoning]:
-        seal, target = block.seal, self._target
-        ours = block.family == self._family if seal is None else seal.family in {self._family, *target.seals}
+        signature, target = block.signature, self._target
+        ours = (
+            block.family == self._family
+            if signature is None
+            else signature.family in {self._family, *target.signatures}
+        )
         if not ("reasoning" in target.traits and ours):
             self._notes.dropped(
                 "foreign.reasoning",
@@ -277,30 +298,32 @@ class _Request:
                 f"reasoning of {block.family or 'unknown origin'} is not the target's own",
             )
             return ()
-        if "sealed_reasoning" in target.traits and seal is None:
+        if "signed_reasoning" in target.traits and signature is None:
             self._notes.dropped(
                 "reasoning.unsealed", block.at.path, "the target takes its reasoning back only with its signature"
             )
             return ()
-        if seal is not None:  # accepted as its own
-            block = structs.replace(block, family=self._family, seal=structs.replace(seal, family=self._family))
+        if signature is not None:  # accepted as its own
+            block = structs.replace(
+                block, family=self._family, signature=structs.replace(signature, family=self._family)
+            )
         return (self._bare(block, block.at.path),)
 
     def _media(self, block: Media, last: bool, role: Role) -> Media | Text:
         if self._takes(block, role):
             return self._bare(block, block.at.path, self._carried.media)
-        if block.how == "base64" and block.mime.startswith("text/") and (words := _decoded(block.data)) is not None:
-            block = structs.replace(block, mime="text/plain", how="text", data=words)
+        if block.form == "base64" and block.mime.startswith("text/") and (words := _decoded(block.data)) is not None:
+            block = structs.replace(block, mime="text/plain", form="text", data=words)
             if self._takes(block, role):
                 self._notes.changed("media.as_text", block.at.path, "a text document is given as text")
                 return self._bare(block, block.at.path, self._carried.media)
-        if block.how == "text":
+        if block.form == "text":
             self._notes.changed("media.as_text", block.at.path, "a text document is given as text")
             self._extra(block.extra, block.at.path)
             title = f"{block.name}\n" if block.name else ""
             return Text(title + block.data, cache=block.cache, at=block.at)
         if last:
-            what = f"{block.kind} ({block.mime or 'of unknown type'}) given as {block.how}"
+            what = f"{block.kind} ({block.mime or 'of unknown type'}) given as {block.form}"
             raise Unrepresentable(f"the target takes no {what}", at=block.at.path)
         return self._replaced(block)
 
@@ -308,7 +331,7 @@ class _Request:
         self._notes.dropped(
             "media.replaced",
             block.at.path,
-            f"the target takes no {block.kind} given as {block.how}; a line of text stands for it",
+            f"the target takes no {block.kind} given as {block.form}; a line of text stands for it",
         )
         return Text(missing_media_line(block), cache=block.cache, at=block.at)
 
@@ -318,18 +341,18 @@ class _Request:
         types = self._target.media_types.get(block.kind)
         if self._is_held(block):
             return False
-        if self._at_home and (block.kind, block.how) in self._target.home_media:
+        if self._at_home and (block.kind, block.form) in self._target.own_family_media:
             return True
-        return (block.kind, block.how) in self._target.media and (
-            block.how != "base64" or types is None or block.mime in types
+        return (block.kind, block.form) in self._target.media and (
+            block.form != "base64" or types is None or block.mime in types
         )
 
     def _is_held(self, block: Media) -> bool:
         """Whether only the client's service can read it: its file by an id, or an address of its own."""
-        if block.how == "file":
+        if block.form == "file":
             return self._client.files != self._target.files
-        own = block.how == "url" and block.data.startswith(self._client.addresses)
-        return own and not block.data.startswith(self._target.addresses)
+        own = block.form == "url" and block.data.startswith(self._client.own_url_prefixes)
+        return own and not block.data.startswith(self._target.own_url_prefixes)
 
     def _tool(self, tool: ToolSpec | Opaque) -> ToolSpec | Opaque | None:
         if isinstance(tool, ToolSpec):
@@ -359,11 +382,11 @@ class _Request:
         return structs.replace(choice, names=names, mode=choice.mode if names and tools else "auto")
 
 
-_KEEPING: Reads = BLOCKS | {ev.Started, ev.Stopped, ev.UsageReported, ev.Cited, ev.OpaqueEvent}
-_DROPPING: Reads = _KEEPING | {ev.TextDelta, ev.ReasoningDelta, ev.Sealed, ev.BlockEnded}
+_KEEPING: EventKinds = BLOCK_STARTS | {ev.Started, ev.Stopped, ev.UsageReported, ev.CitationAdded, ev.OpaqueEvent}
+_DROPPING: EventKinds = _KEEPING | {ev.TextDelta, ev.ReasoningDelta, ev.SignatureAdded, ev.BlockEnded}
 
 
-class _Answer(Struct, Back, eq=False):
+class _Answer(Struct, ResponseFilter, eq=False):
     """The answer half: what the client's family does not know is left out, once noted per kind."""
 
     _client: Capabilities
@@ -371,12 +394,12 @@ class _Answer(Struct, Back, eq=False):
     _carried: SharedFields
     _notes: Notes
     _keys: ev.BlockKeys
-    reads: Reads | None = _KEEPING
+    reads: EventKinds | None = _KEEPING
     _dropped: dict[int, bool] = {}  # sets, small while they are empty
     _said: dict[tuple[str, str], bool] = {}
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
-        return None if key in self._dropped else UNSEEN
+        return None if key in self._dropped else NO_WATCH
 
     def take(self, event: ev.Event) -> ev.Events:
         match event:
@@ -384,7 +407,7 @@ class _Answer(Struct, Back, eq=False):
                 return (event,)
             case ev.BlockStarted():
                 return self._block(event)
-            case ev.TextDelta(key) | ev.ReasoningDelta(key) | ev.Sealed(key) if key in self._dropped:
+            case ev.TextDelta(key) | ev.ReasoningDelta(key) | ev.SignatureAdded(key) if key in self._dropped:
                 return ()
             case ev.BlockEnded(key) if key in self._dropped:
                 del self._dropped[key]
@@ -398,7 +421,7 @@ class _Answer(Struct, Back, eq=False):
             case ev.UsageReported(usage) if usage.extra is not None:
                 bare_usage = self._bare(usage)
                 return (event if bare_usage is usage else ev.UsageReported(bare_usage),)
-            case ev.Cited(_, citation):
+            case ev.CitationAdded(_, citation):
                 cites = not self._client.traits.isdisjoint({"citations", "cites"})
                 if cites and citation.family == self._family:
                     return (event,)
@@ -420,7 +443,7 @@ class _Answer(Struct, Back, eq=False):
         if isinstance(block, Opaque):
             foreign, kind = block.family != self._family, block.kind
         elif isinstance(block, Media):
-            known = (block.kind, block.how) in self._client.media and "no_answer_media" not in self._client.traits
+            known = (block.kind, block.form) in self._client.media and "no_answer_media" not in self._client.traits
             foreign, kind = not known, block.kind
         else:
             foreign, kind = isinstance(block, Reasoning) and "reasoning" not in self._client.traits, "reasoning"
@@ -447,7 +470,7 @@ class _Answer(Struct, Back, eq=False):
     def _say(self, rule: str, what: str, detail: str, action: Action = "dropped") -> None:
         what = what[:_LONGEST_KIND]
         if (rule, what) not in self._said:
-            if len(self._said) < MOST_OF_ANSWER:
+            if len(self._said) < MAX_RESPONSE_NOTES:
                 self._said[rule, what] = True
             self._notes.add(rule, action, "", detail)
 

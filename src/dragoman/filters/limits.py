@@ -11,7 +11,7 @@ from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Opaque, Reasoning, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec, tool_name
-from dragoman.model.filter import Action, Facts, Features, Filter, MakeBack, Notes
+from dragoman.model.filter import Action, Facts, Features, Filter, MakeResponseFilter, Notes
 from dragoman.wire.jsonio import Json
 
 SCALE = ("minimal", "low", "medium", "high", "xhigh", "max")  # every effort any dialect knows, least first
@@ -71,7 +71,7 @@ N = TypeVar("N", bound=Struct)
 _LIMITED: Features = frozenset(
     {
         "choices",
-        "knobs",
+        "sampling",
         "zero_length",
         "stops",
         "output",
@@ -91,9 +91,11 @@ class FitLimits(Filter):
 
     def __init__(self, upstream: Capabilities) -> None:
         self._target = upstream
-        self.concerns = _LIMITED if upstream.max_tokens is None else _LIMITED | {"no_length"}
+        self.applies_to = _LIMITED if upstream.max_tokens is None else _LIMITED | {"no_length"}
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         for fit in _FITS:
             conversation = fit(conversation, self._target, notes)
         return _cache_marks(conversation, self._target, notes, facts), None
@@ -106,15 +108,15 @@ def _choices(conversation: Conversation, target: Capabilities, notes: Notes) -> 
 
 
 def _knobs(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
-    knobs = {name: value for name, value in conversation.knobs.items() if name in target.knobs}
-    for name in sorted(conversation.knobs.keys() - knobs.keys()):
+    sampling = {name: value for name, value in conversation.sampling.items() if name in target.sampling}
+    for name in sorted(conversation.sampling.keys() - sampling.keys()):
         notes.dropped("knob.dropped", name, f"the target has no {name}")
-    for name, low, high in target.knob_ranges:
-        if name in knobs and not low <= knobs[name] <= high:
-            clamped = min(max(knobs[name], low), high)
-            notes.changed("knob.clamped", name, f"{knobs[name]} is outside {low:g} to {high:g}; {clamped:g} is sent")
-            knobs[name] = clamped
-    return conversation if knobs == conversation.knobs else structs.replace(conversation, knobs=knobs)
+    for name, low, high in target.sampling_ranges:
+        if name in sampling and not low <= sampling[name] <= high:
+            clamped = min(max(sampling[name], low), high)
+            notes.changed("knob.clamped", name, f"{sampling[name]} is outside {low:g} to {high:g}; {clamped:g} is sent")
+            sampling[name] = clamped
+    return conversation if sampling == conversation.sampling else structs.replace(conversation, sampling=sampling)
 
 
 def _max_tokens(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
@@ -300,12 +302,14 @@ class FitThinkingBudget(Filter):
     """For targets whose thinking has a least budget; what it was told in the client's words is already fitted."""
 
     name = "fit_thinking_budget"
-    concerns: Features = frozenset({"thinking"})
+    applies_to: Features = frozenset({"thinking"})
 
     def __init__(self, upstream: Capabilities) -> None:
-        self._least = upstream.least_budget
+        self._least = upstream.min_thinking_budget
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         thinking = _with_fitting_words(conversation.thinking, notes)
         if thinking is not conversation.thinking:
             conversation = structs.replace(conversation, thinking=thinking)
@@ -379,10 +383,14 @@ def has_unopened_loop(conversation: Conversation) -> bool:
 
 
 def _with_knobs(conversation: Conversation, notes: Notes) -> Conversation:
-    knobs = {name: value for name, value in conversation.knobs.items() if not _excluded(name, value)}
-    for name in sorted(conversation.knobs.keys() - knobs.keys()):
+    sampling = {name: value for name, value in conversation.sampling.items() if not _excluded(name, value)}
+    for name in sorted(conversation.sampling.keys() - sampling.keys()):
         notes.dropped("thinking.knob", name, f"the target takes no such {name} beside thinking")
-    return conversation if len(knobs) == len(conversation.knobs) else structs.replace(conversation, knobs=knobs)
+    return (
+        conversation
+        if len(sampling) == len(conversation.sampling)
+        else structs.replace(conversation, sampling=sampling)
+    )
 
 
 def _excluded(name: str, value: float) -> bool:

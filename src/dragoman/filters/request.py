@@ -14,28 +14,30 @@ from msgspec import structs
 
 from dragoman.errors import Fault, Unrepresentable
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import SHAPES, Conversation, Held
-from dragoman.model.filter import Action, Facts, Features, Filter, MakeBack, Notes
+from dragoman.model.conversation import OTHER_SHAPES, Conversation, ServerState
+from dragoman.model.filter import Action, Facts, Features, Filter, MakeResponseFilter, Notes
 
 
 class RefuseServerState(Filter):
     name = "refuse_server_state"
-    concerns: Features = frozenset({"held"})
+    applies_to: Features = frozenset({"held"})
 
     def __init__(self, takes: frozenset[str]) -> None:
         self._takes = takes
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         """Raises Unrepresentable."""
-        for held in conversation.held:
+        for held in conversation.server_state:
             if held.name not in self._takes:
                 raise server_state_error(held)
         return conversation, None
 
 
-def server_state_error(held: Held) -> Unrepresentable:
+def server_state_error(held: ServerState) -> Unrepresentable:
     """The error for a request whose target does not hold what the request names."""
-    message = f"{held.at}: {held.why}"
+    message = f"{held.at}: {held.reason}"
     fault = Fault("invalid", message, 400, at=held.at, code=held.code, details=held.details)
     return Unrepresentable(message, fault=fault)
 
@@ -50,19 +52,21 @@ class NoteAcceptedShapes(Filter):
     """Readers write no notes: they leave a list of rule, action, place and sentence, which ends here."""
 
     name = "note_accepted_shapes"
-    concerns: Features = frozenset({"shapes"})
+    applies_to: Features = frozenset({"shapes"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         extra = conversation.extra
-        shapes = extra.fields.get(SHAPES) if extra is not None else None
+        shapes = extra.fields.get(OTHER_SHAPES) if extra is not None else None
         if extra is None or not isinstance(shapes, list):
             return conversation, None
         for shape in shapes:
             match shape:
                 case [str(rule), str(action), str(at), str(detail)] if action in _ACTIONS:
                     notes.add(rule, _ACTIONS[action], at, detail)
-        fields = {name: value for name, value in extra.fields.items() if name != SHAPES}
-        kept = structs.replace(extra, fields=fields, spelling=extra.spelling - {SHAPES}) if fields else None
+        fields = {name: value for name, value in extra.fields.items() if name != OTHER_SHAPES}
+        kept = structs.replace(extra, fields=fields, spelling=extra.spelling - {OTHER_SHAPES}) if fields else None
         return structs.replace(conversation, extra=kept), None
 
 
@@ -78,13 +82,15 @@ class HashUser(Filter):
     """The hash depends on the id alone, so that one user stays one user."""
 
     name = "hash_user"
-    concerns: Features = frozenset({"user", "extras"})
+    applies_to: Features = frozenset({"user", "extras"})
 
     def __init__(self, upstream: Capabilities, *, foreign: bool) -> None:
         self._limit = upstream.user_limit
         self._foreign = foreign  # the upstream is of another family than the client
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         if self._must_hash(conversation.user):
             notes.changed("user.hashed", "user", self._why(conversation.user))
             conversation = structs.replace(conversation, user=_hash(conversation.user))

@@ -16,19 +16,28 @@ from msgspec import Struct, structs
 from dragoman.errors import Fault
 from dragoman.model import events as ev
 from dragoman.model.blocks import ToolCall
-from dragoman.model.conversation import Stop, Why
-from dragoman.model.filter import BLOCKS, NEVER, UNSEEN, Back, Filter, LaneWatch, Notes, Reads
+from dragoman.model.conversation import Stop, StopReason
+from dragoman.model.filter import (
+    BLOCK_STARTS,
+    NO_FEATURES,
+    NO_WATCH,
+    EventKinds,
+    Filter,
+    LaneWatch,
+    Notes,
+    ResponseFilter,
+)
 from dragoman.wire.jsonio import ObjectScanner
 
 HELD_LIMIT = 4 * 1024 * 1024  # characters held back in one stream
 
-_LEADING: Reads = BLOCKS | {ev.BlockEnded, ev.Stopped}
-_SCANNING: Reads = _LEADING | {ev.ArgumentsDelta}
+_LEADING: EventKinds = BLOCK_STARTS | {ev.BlockEnded, ev.Stopped}
+_SCANNING: EventKinds = _LEADING | {ev.ArgumentsDelta}
 
 
 class SerializeBlocks(Filter):
     name = "serialize_blocks"
-    concerns = NEVER
+    applies_to = NO_FEATURES
 
     def __init__(self, *, calls_end: bool = False) -> None:
         self.answers = partial(_Queue, calls_end)
@@ -41,13 +50,13 @@ class _Waiting(Struct, eq=False):
     ended: bool = False
 
 
-class _Queue(Struct, Back, eq=False):
+class _Queue(Struct, ResponseFilter, eq=False):
     """The block at the head is out and streams; `_waiting` holds the others in the order they began."""
 
     _calls_end: bool
     _notes: Notes
     _keys: ev.BlockKeys
-    reads: Reads | None = BLOCKS
+    reads: EventKinds | None = BLOCK_STARTS
     _head: int | None = None
     _scanner: ObjectScanner | None = None  # follows the head's arguments if it is a JSON call without an end
     _waiting: dict[int, _Waiting] = {}
@@ -59,7 +68,7 @@ class _Queue(Struct, Back, eq=False):
     def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
         if key != self._head or self._waiting or self._failed:
             return None
-        return UNSEEN if self._scanner is None else LaneWatch(listener=self._scanner.feed)
+        return NO_WATCH if self._scanner is None else LaneWatch(listener=self._scanner.feed)
 
     def take(self, event: ev.Event) -> list[ev.Event]:
         out: list[ev.Event] = []
@@ -69,9 +78,9 @@ class _Queue(Struct, Back, eq=False):
             case ev.BlockStarted() if self._head is None:
                 self._lead(event, out)
             case ev.BlockStarted():
-                self._keys.budget.keep(ev.event_size(event))
+                self._keys.budget.reserve(ev.event_size(event))
                 self._waiting[event.key] = _Waiting([event])
-                if self._scanner is not None and self._scanner.complete:
+                if self._scanner is not None and self._scanner.is_complete:
                     self._give_way(out)
             case ev.BlockEnded(key) if key == self._head:
                 out.append(event)
@@ -81,10 +90,15 @@ class _Queue(Struct, Back, eq=False):
             case ev.ArgumentsDelta(key, text) if key == self._head and self._scanner is not None:
                 out.append(event)
                 self._scanner.feed(text)
-                if self._scanner.complete and self._waiting:
+                if self._scanner.is_complete and self._waiting:
                     self._give_way(out)
             case (
-                ev.TextDelta() | ev.ReasoningDelta() | ev.ArgumentsDelta() | ev.Sealed() | ev.Cited() | ev.BlockEnded()
+                ev.TextDelta()
+                | ev.ReasoningDelta()
+                | ev.ArgumentsDelta()
+                | ev.SignatureAdded()
+                | ev.CitationAdded()
+                | ev.BlockEnded()
             ) if event.key != self._head:
                 self._hold(event, out)
             case ev.Stopped() if self._waiting or self._head is not None:
@@ -95,7 +109,7 @@ class _Queue(Struct, Back, eq=False):
         if self._waiting or self._closed_early or self._failed:
             self.reads = None
         elif self._head is None:
-            self.reads = BLOCKS
+            self.reads = BLOCK_STARTS
         else:
             self.reads = _LEADING if self._scanner is None else _SCANNING
         return out
@@ -108,7 +122,12 @@ class _Queue(Struct, Back, eq=False):
 
     def _hold(
         self,
-        event: ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.Sealed | ev.Cited | ev.BlockEnded,
+        event: ev.TextDelta
+        | ev.ReasoningDelta
+        | ev.ArgumentsDelta
+        | ev.SignatureAdded
+        | ev.CitationAdded
+        | ev.BlockEnded,
         out: list[ev.Event],
     ) -> None:
         """Keep an event of a block that waits.
@@ -120,7 +139,7 @@ class _Queue(Struct, Back, eq=False):
                 self._fail("a tool call went on after its JSON was complete", out)
             return
         waiting = self._waiting[event.key]
-        self._keys.budget.keep(ev.event_size(event))
+        self._keys.budget.reserve(ev.event_size(event))
         waiting.events.append(event)
         if isinstance(event, ev.BlockEnded):
             waiting.ended = True
@@ -146,7 +165,7 @@ class _Queue(Struct, Back, eq=False):
         while self._waiting and self._head is None:
             key = next(iter(self._waiting))
             waiting = self._waiting.pop(key)
-            self._keys.budget.free(sum(map(ev.event_size, waiting.events)))
+            self._keys.budget.release(sum(map(ev.event_size, waiting.events)))
             for event in waiting.events:
                 if isinstance(event, ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta):
                     self._held -= len(event.text)
@@ -158,7 +177,7 @@ class _Queue(Struct, Back, eq=False):
                     self._scanner.feed(event.text)
             if waiting.ended:
                 self._head = self._scanner = None
-            elif self._scanner is not None and self._scanner.complete and self._waiting:
+            elif self._scanner is not None and self._scanner.is_complete and self._waiting:
                 self._closed_early[key] = True
                 out.append(ev.BlockEnded(key))
                 self._head = self._scanner = None
@@ -175,25 +194,27 @@ class _Queue(Struct, Back, eq=False):
 # One that paused to be asked to go on has ended, for a client that cannot be told so.
 
 
-_FOLLOWS = frozenset({Why.END, Why.TOOL, Why.SEQUENCE, Why.PAUSE})  # all others say more than the content can
+_FOLLOWS = frozenset(
+    {StopReason.END, StopReason.TOOL, StopReason.SEQUENCE, StopReason.PAUSE}
+)  # all others say more than the content can
 
-_IDLE: Reads = frozenset({ToolCall, ev.Stopped})
-_IN_CALL: Reads = _IDLE | {ev.BlockEnded}
+_IDLE: EventKinds = frozenset({ToolCall, ev.Stopped})
+_IN_CALL: EventKinds = _IDLE | {ev.BlockEnded}
 
 
 class FixStopReason(Filter):
     name = "fix_stop_reason"
-    concerns = NEVER
+    applies_to = NO_FEATURES
 
     def __init__(self, *, pauses: bool) -> None:
         self.answers = partial(_Settle, pauses)
 
 
-class _Settle(Struct, Back, eq=False):
+class _Settle(Struct, ResponseFilter, eq=False):
     _pauses: bool
     _notes: Notes
     _keys: ev.BlockKeys
-    reads: Reads | None = _IDLE
+    reads: EventKinds | None = _IDLE
     _open: dict[int, int] = {}  # key of an open call -> its choice
     _whole: dict[int, bool] = {}  # choices with calls -> whether all of them came to their end
 
@@ -205,9 +226,9 @@ class _Settle(Struct, Back, eq=False):
                 choice = self._open.pop(key)
                 self._whole[choice] = complete and self._whole.get(choice, True)
                 self.reads = _IN_CALL if self._open else _IDLE
-            case ev.Stopped(stop, choice) if stop.why in _FOLLOWS:
+            case ev.Stopped(stop, choice) if stop.reason in _FOLLOWS:
                 whole = self._whole.get(choice)  # None: no call
-                if stop.why is Why.PAUSE or whole is not (True if stop.why is Why.TOOL else None):
+                if stop.reason is StopReason.PAUSE or whole is not (True if stop.reason is StopReason.TOOL else None):
                     return (ev.Stopped(self._settle(stop, whole), choice),)
             case _:
                 pass
@@ -216,18 +237,18 @@ class _Settle(Struct, Back, eq=False):
     def _settle(self, stop: Stop, whole: bool | None) -> Stop:
         """The stop that agrees with the content."""
         if whole is False:
-            return self._right(stop, Why.LENGTH, "a tool call never came to its end")
+            return self._right(stop, StopReason.LENGTH, "a tool call never came to its end")
         if whole:
-            return self._right(stop, Why.TOOL, "it made a tool call")
-        if stop.why is not Why.PAUSE:
-            return self._right(stop, Why.END, "it made no tool call")
+            return self._right(stop, StopReason.TOOL, "it made a tool call")
+        if stop.reason is not StopReason.PAUSE:
+            return self._right(stop, StopReason.END, "it made no tool call")
         if self._pauses:
             return stop
         self._notes.changed("stop.pause", "", "the answer paused to be asked to go on; for the client it has ended")
-        return structs.replace(stop, why=Why.END, extra=None)
+        return structs.replace(stop, reason=StopReason.END, extra=None)
 
-    def _right(self, stop: Stop, why: Why, because: str) -> Stop:
+    def _right(self, stop: Stop, why: StopReason, because: str) -> Stop:
         self._notes.changed(
-            "stop.settled", "", f"the answer said it stopped by {stop.why.value}, but {because}: {why.value}"
+            "stop.settled", "", f"the answer said it stopped by {stop.reason.value}, but {because}: {why.value}"
         )
-        return structs.replace(stop, why=why, sequence=None, extra=None)
+        return structs.replace(stop, reason=why, sequence=None, extra=None)

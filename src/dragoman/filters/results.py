@@ -17,8 +17,8 @@ from msgspec import structs
 
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, Message, canonical
-from dragoman.model.filter import EachMessage, Facts, Features, Filter, Inventory, MakeBack, Notes
+from dragoman.model.conversation import Conversation, Message, to_canonical
+from dragoman.model.filter import Facts, Features, Filter, Inventory, MakeResponseFilter, MessageFilter, Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, opaque_as_parts
 
 NO_RESULT = "(no result)"
@@ -30,25 +30,27 @@ class PairTools(Filter):
     """`in_order`: the results of a turn stand in the order of its calls."""
 
     name = "pair_tools"
-    concerns: Features = frozenset({"calls", "results"})
+    applies_to: Features = frozenset({"calls", "results"})
 
     def __init__(self, *, in_order: bool = False) -> None:
         self._in_order = in_order
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         held = facts.inventory(conversation)
         if _paired(conversation, held) and (
             not self._in_order or [result.call_id for result in held.results] == [call.id for call in held.calls]
         ):
             return conversation, None
         before = len(notes)
-        pairing = _Pairing(notes, self._in_order, continues=conversation.continues)
+        pairing = _Pairing(notes, self._in_order, continues=conversation.has_stored_turns)
         for message in conversation.messages:
             pairing.read(message)
         messages = tuple(pairing.write())
         if len(notes) == before:
             return conversation, None
-        return canonical(structs.replace(conversation, messages=messages), conversation.messages), None
+        return to_canonical(structs.replace(conversation, messages=messages), conversation.messages), None
 
 
 def _paired(conversation: Conversation, held: Inventory) -> bool:
@@ -243,13 +245,13 @@ ERROR = "Error"
 _RICH: Features = frozenset({"media", "opaque"})
 
 
-class SimplifyResults(EachMessage):
+class SimplifyResults(MessageFilter):
     name = "simplify_results"
 
     def __init__(self, upstream: Capabilities) -> None:
         self._media = upstream.result_media
         self._errors = "result_errors" in upstream.traits
-        self.concerns = _RICH if self._errors else _RICH | {"failed_results"}
+        self.applies_to = _RICH if self._errors else _RICH | {"failed_results"}
 
     def message(self, message: Message, notes: Notes) -> Message:
         if message.role != "user":

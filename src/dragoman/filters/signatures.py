@@ -18,10 +18,21 @@ from operator import is_
 from msgspec import Struct, structs
 
 from dragoman.model import events as ev
-from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall
+from dragoman.model.blocks import Block, Reasoning, Signature, Text, ToolCall
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.filter import BLOCKS, UNSEEN, Back, Facts, Features, Filter, LaneWatch, MakeBack, Notes, Reads
+from dragoman.model.filter import (
+    BLOCK_STARTS,
+    NO_WATCH,
+    EventKinds,
+    Facts,
+    Features,
+    Filter,
+    LaneWatch,
+    MakeResponseFilter,
+    Notes,
+    ResponseFilter,
+)
 
 _PREFIX = "dragoman1."
 _CODED_PREFIX = base64.b64encode(_PREFIX[:9].encode()).decode()  # how a mark begins that is bytes in base64
@@ -29,21 +40,21 @@ _KINDS = {"signature", "redacted", "encrypted"}
 _SEALED = (Text, Reasoning, ToolCall)
 _PLAIN, _RIDING = 2, 3  # dots behind the prefix
 
-_IDLE: Reads = frozenset({Reasoning, ev.Sealed})
-_UNSEALED: Reads = _IDLE | {ev.BlockEnded}
-_OF_WORDS: Reads = _UNSEALED | BLOCKS | {ev.TextDelta, ev.ArgumentsDelta, ev.Cited, ev.Stopped}
+_IDLE: EventKinds = frozenset({Reasoning, ev.SignatureAdded})
+_UNSEALED: EventKinds = _IDLE | {ev.BlockEnded}
+_OF_WORDS: EventKinds = _UNSEALED | BLOCK_STARTS | {ev.TextDelta, ev.ArgumentsDelta, ev.CitationAdded, ev.Stopped}
 
 
 class MarkedSignature(Struct, frozen=True):
     """A foreign seal; `owner` is None for that of the reasoning it stands on, "" for a text's, else a call's id."""
 
-    seal: Seal
+    signature: Signature
     owner: str | None = None
 
 
-def mark_signature(seal: Seal, owner: str | None = None) -> str:
+def mark_signature(signature: Signature, owner: str | None = None) -> str:
     """Write a foreign seal so that its own family can be told again."""
-    text = f"{_PREFIX}{seal.family}.{seal.kind}.{_coded(seal.data)}"
+    text = f"{_PREFIX}{signature.family}.{signature.kind}.{_coded(signature.data)}"
     return text if owner is None else f"{text}.{_coded(owner)}"
 
 
@@ -57,8 +68,8 @@ def unmark_signature(text: str) -> MarkedSignature | None:
     plain = [_decoded(each) for each in coded]
     if not family or kind not in _KINDS or plain[0] is None or plain[-1] is None:
         return None
-    seal = Seal(family, plain[0], kind)  # type: ignore[arg-type]
-    return MarkedSignature(seal, plain[1] if len(plain) > 1 else None)
+    signature = Signature(family, plain[0], kind)  # type: ignore[arg-type]
+    return MarkedSignature(signature, plain[1] if len(plain) > 1 else None)
 
 
 def _coded(text: str) -> str:
@@ -75,13 +86,15 @@ def _decoded(text: str) -> str | None:
 
 class CarrySignatures(Filter):
     name = "carry_signatures"
-    concerns: Features = frozenset({"seals"})
+    applies_to: Features = frozenset({"signatures"})
 
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities) -> None:
-        rides = "sealed_words" in upstream.traits and "sealed_words" not in client.traits
+        rides = "signed_content" in upstream.traits and "signed_content" not in client.traits
         self.answers = partial(_Riding if rides else _Marks, client, client_family)
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         home = _Home(notes)
         messages = tuple(map(home.message, conversation.messages))
         home.end()
@@ -92,7 +105,7 @@ class CarrySignatures(Filter):
 
 def _has_seal(message: Message) -> bool:
     for block in message.blocks:  # noqa: SIM110  # a generator for each message would cost more than the rest
-        if isinstance(block, _SEALED) and block.seal is not None:
+        if isinstance(block, _SEALED) and block.signature is not None:
             return True
     return False
 
@@ -102,7 +115,9 @@ class _Home:
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        self._riding: dict[str, tuple[Seal, str]] = {}  # by the id of the call that is to come; where the seal stood
+        self._riding: dict[
+            str, tuple[Signature, str]
+        ] = {}  # by the id of the call that is to come; where the seal stood
 
     def message(self, message: Message) -> Message:
         if not self._riding and not _has_seal(message):
@@ -113,41 +128,43 @@ class _Home:
         return message if tuple(blocks) == message.blocks else structs.replace(message, blocks=tuple(blocks))
 
     def end(self) -> None:
-        for seal, at in self._riding.values():
-            self._notes.dropped("seal.no_call", at, f"a {seal.kind} of {seal.family} came without the call it is of")
+        for signature, at in self._riding.values():
+            self._notes.dropped(
+                "seal.no_call", at, f"a {signature.kind} of {signature.family} came without the call it is of"
+            )
 
     def _block(self, block: Block, blocks: list[Block]) -> None:
-        seal: Seal | None = getattr(block, "seal", None)
-        found = unmark_signature(seal.data) if seal is not None else None
+        signature: Signature | None = getattr(block, "signature", None)
+        found = unmark_signature(signature.data) if signature is not None else None
         if isinstance(block, ToolCall) and block.id in self._riding:
-            blocks.append(structs.replace(block, seal=self._riding.pop(block.id)[0]))
+            blocks.append(structs.replace(block, signature=self._riding.pop(block.id)[0]))
         elif found is None:
             blocks.append(block)
         elif isinstance(block, Reasoning) and found.owner is not None:
             if block.text:
-                blocks.append(structs.replace(block, seal=None))
-            self._ride(found.seal, found.owner, block.at.path, blocks)
+                blocks.append(structs.replace(block, signature=None))
+            self._ride(found.signature, found.owner, block.at.path, blocks)
         elif isinstance(block, Reasoning):
-            own = found.seal if found.seal.data else None
-            blocks.append(structs.replace(block, family=found.seal.family, seal=own))
+            own = found.signature if found.signature.data else None
+            blocks.append(structs.replace(block, family=found.signature.family, signature=own))
         else:
-            blocks.append(structs.replace(block, seal=found.seal))
+            blocks.append(structs.replace(block, signature=found.signature))
 
-    def _ride(self, seal: Seal, owner: str, at: str, blocks: list[Block]) -> None:
+    def _ride(self, signature: Signature, owner: str, at: str, blocks: list[Block]) -> None:
         if owner:
-            self._riding[owner] = (seal, at)
-        elif blocks and isinstance(text := blocks[-1], Text) and text.seal is None:
-            blocks[-1] = structs.replace(text, seal=seal)
+            self._riding[owner] = (signature, at)
+        elif blocks and isinstance(text := blocks[-1], Text) and text.signature is None:
+            blocks[-1] = structs.replace(text, signature=signature)
         else:
-            blocks.append(Text("", seal=seal))
+            blocks.append(Text("", signature=signature))
 
 
-class _Marks(Struct, Back, eq=False):
+class _Marks(Struct, ResponseFilter, eq=False):
     _client: Capabilities
     _family: str
     _notes: Notes
     _keys: ev.BlockKeys
-    reads: Reads | None = _IDLE
+    reads: EventKinds | None = _IDLE
     _unsealed: dict[int, str] = {}  # open foreign reasoning without a seal yet -> its family
     _thoughts: dict[int, bool] = {}  # a set of keys, small while it is empty
 
@@ -163,41 +180,43 @@ class _Marks(Struct, Back, eq=False):
                 if self._foreign(family):
                     self._unsealed[key] = family
                 yield event
-            case ev.Sealed(key, seal) if self._foreign(seal.family) or not self._holds(key):
-                yield from self._sealed(key, seal)
-            case ev.Sealed(key):
+            case ev.SignatureAdded(key, signature) if self._foreign(signature.family) or not self._holds(key):
+                yield from self._sealed(key, signature)
+            case ev.SignatureAdded(key):
                 self._unsealed.pop(key, None)
                 yield event
             case ev.BlockEnded(key) if key in self._unsealed:
                 family = self._unsealed.pop(key)
-                if "seal_slot" in self._client.traits:
-                    yield self._marked(key, Seal(family, ""))
+                if "signature_slot" in self._client.traits:
+                    yield self._marked(key, Signature(family, ""))
                 yield event
             case _:
                 yield event
 
     def _foreign(self, family: str) -> bool:
-        return bool(family) and family != self._family and family not in self._client.seals
+        return bool(family) and family != self._family and family not in self._client.signatures
 
     def _holds(self, key: int) -> bool:
-        return key in self._thoughts or "sealed_words" in self._client.traits
+        return key in self._thoughts or "signed_content" in self._client.traits
 
-    def _marked(self, key: int, seal: Seal, owner: str | None = None) -> ev.Sealed:
-        text = mark_signature(seal, owner)
-        if "seal_bytes" in self._client.traits:
+    def _marked(self, key: int, signature: Signature, owner: str | None = None) -> ev.SignatureAdded:
+        text = mark_signature(signature, owner)
+        if "signature_bytes" in self._client.traits:
             text = base64.b64encode(text.encode()).decode()
-        return ev.Sealed(key, Seal(self._family, text))
+        return ev.SignatureAdded(key, Signature(self._family, text))
 
-    def _sealed(self, key: int, seal: Seal) -> Iterable[ev.Event]:
-        slot = key in self._unsealed if key in self._thoughts else "sealed_words" in self._client.traits
-        if "seal_slot" in self._client.traits and slot:
+    def _sealed(self, key: int, signature: Signature) -> Iterable[ev.Event]:
+        slot = key in self._unsealed if key in self._thoughts else "signed_content" in self._client.traits
+        if "signature_slot" in self._client.traits and slot:
             self._unsealed.pop(key, None)
-            yield self._marked(key, seal)
+            yield self._marked(key, signature)
         else:
-            self._drop(seal)
+            self._drop(signature)
 
-    def _drop(self, seal: Seal) -> None:
-        self._notes.dropped("seal.no_place", "", f"a {seal.kind} of {seal.family} has no place in the client's dialect")
+    def _drop(self, signature: Signature) -> None:
+        self._notes.dropped(
+            "seal.no_place", "", f"a {signature.kind} of {signature.family} has no place in the client's dialect"
+        )
 
 
 class _Riding(_Marks, eq=False):
@@ -208,13 +227,13 @@ class _Riding(_Marks, eq=False):
     that only carries a seal is left out.
     """
 
-    reads: Reads | None = _OF_WORDS
+    reads: EventKinds | None = _OF_WORDS
     _held: dict[int, list[ev.Event]] = {}  # of calls, and of texts that have said nothing yet
     _texts: dict[int, ev.BlockStarted] = {}
-    _waiting: dict[int, list[Seal]] = {}  # of texts, by choice
+    _waiting: dict[int, list[Signature]] = {}  # of texts, by choice
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
-        return None if key in self._held else UNSEEN
+        return None if key in self._held else NO_WATCH
 
     def take(self, event: ev.Event) -> Iterable[ev.Event]:
         return self._mark(event)
@@ -226,21 +245,21 @@ class _Riding(_Marks, eq=False):
             case ev.BlockStarted(key, Text(text="")):
                 self._held[key] = [event]
                 self._texts[key] = event
-            case ev.TextDelta(key) | ev.Cited(key) if key in self._texts:
+            case ev.TextDelta(key) | ev.CitationAdded(key) if key in self._texts:
                 yield from (*self._begin(key), event)
-            case ev.Sealed(key, seal) if key in self._texts:
-                self._keys.budget.keep(ev.text_size(seal.data))
-                self._waiting.setdefault(self._texts[key].choice, []).append(seal)
-            case ev.Sealed(key) | ev.ArgumentsDelta(key) if key in self._held:
-                self._keys.budget.keep(ev.event_size(event))
+            case ev.SignatureAdded(key, signature) if key in self._texts:
+                self._keys.budget.reserve(ev.text_size(signature.data))
+                self._waiting.setdefault(self._texts[key].choice, []).append(signature)
+            case ev.SignatureAdded(key) | ev.ArgumentsDelta(key) if key in self._held:
+                self._keys.budget.reserve(ev.event_size(event))
                 self._held[key].append(event)
             case ev.BlockEnded(key) if key in self._texts:
                 yield from self._text_ended(key, event)
             case ev.BlockEnded(key) if key in self._held:
                 yield from self._call_ended(key, event)
             case ev.Stopped(choice=choice):
-                for seal in self._waiting.pop(choice, ()):
-                    self._drop(seal)
+                for signature in self._waiting.pop(choice, ()):
+                    self._drop(signature)
                 yield event
             case ev.BlockStarted(choice=choice):
                 yield from (*self._before(choice), *super()._mark(event))
@@ -261,24 +280,24 @@ class _Riding(_Marks, eq=False):
 
     def _call_ended(self, key: int, end: ev.BlockEnded) -> Iterable[ev.Event]:
         start, *rest = self._held.pop(key)
-        self._keys.budget.free(sum(map(ev.event_size, rest)))
+        self._keys.budget.release(sum(map(ev.event_size, rest)))
         assert isinstance(start, ev.BlockStarted) and isinstance(start.block, ToolCall)
         yield from self._before(start.choice)
         for event in rest:
-            if isinstance(event, ev.Sealed):
-                yield from self._rider(event.seal, start.block.id, start.choice)
-        yield from (start, *(event for event in rest if not isinstance(event, ev.Sealed)), end)
+            if isinstance(event, ev.SignatureAdded):
+                yield from self._rider(event.signature, start.block.id, start.choice)
+        yield from (start, *(event for event in rest if not isinstance(event, ev.SignatureAdded)), end)
 
     def _before(self, choice: int) -> Iterable[ev.Event]:
         """The seals of texts that wait for something to come after them."""
-        for seal in self._waiting.pop(choice, ()):
-            yield from self._rider(seal, "", choice)
+        for signature in self._waiting.pop(choice, ()):
+            yield from self._rider(signature, "", choice)
 
-    def _rider(self, seal: Seal, owner: str, choice: int) -> Iterable[ev.Event]:
-        if "seal_slot" not in self._client.traits:
-            self._drop(seal)
+    def _rider(self, signature: Signature, owner: str, choice: int) -> Iterable[ev.Event]:
+        if "signature_slot" not in self._client.traits:
+            self._drop(signature)
             return
         key = self._keys.fresh()
         yield ev.BlockStarted(key, Reasoning("", self._family), choice)
-        yield self._marked(key, seal, owner)
+        yield self._marked(key, signature, owner)
         yield ev.BlockEnded(key)

@@ -20,6 +20,7 @@ from dragoman.model.blocks import (
     Block,
     ClientTool,
     DefinedTool,
+    Location,
     Media,
     Opaque,
     ShownTool,
@@ -29,12 +30,21 @@ from dragoman.model.blocks import (
     ToolChange,
     ToolResult,
     Untranslatable,
-    Where,
 )
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, ToolSpec
-from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event, KeptText
-from dragoman.model.filter import Back, EachMessage, EachTool, Facts, Features, Filter, MakeBack, Notes, Reads
+from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event, TextBuffer
+from dragoman.model.filter import (
+    EventKinds,
+    Facts,
+    Features,
+    Filter,
+    MakeResponseFilter,
+    MessageFilter,
+    Notes,
+    ResponseFilter,
+    ToolFilter,
+)
 from dragoman.wire import jsonio
 
 PLACEHOLDER = "DeferredToolPlaceholder"  # Claude Code declares it so that `tools` holds a deferred tool
@@ -72,8 +82,8 @@ class ToolMentions:
                     self.shown.add(name)
                 case ToolResult(content=parts):
                     self._read(parts)
-                case Opaque(means=means):
-                    self._read(means)
+                case Opaque(effects=effects):
+                    self._read(effects)
                 case _:
                     pass
 
@@ -119,14 +129,14 @@ def offered_tools(conversation: Conversation, notes: Notes) -> tuple[ToolSpec | 
 
 def _declared(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -> tuple[ToolSpec | Opaque, ...]:
     """The tools, those of a family's own shape that the client runs as functions, without what says others again."""
-    if not any(isinstance(tool, Opaque) and (tool.means or tool.echo) for tool in tools):
+    if not any(isinstance(tool, Opaque) and (tool.effects or tool.is_redundant) for tool in tools):
         return tools
     names = {tool.name for tool in tools if isinstance(tool, ToolSpec)}
     declared: list[ToolSpec | Opaque] = []
     for tool in tools:
-        if isinstance(tool, ToolSpec) or not (tool.means or tool.echo):
+        if isinstance(tool, ToolSpec) or not (tool.effects or tool.is_redundant):
             declared.append(tool)
-        for meaning in tool.means if isinstance(tool, Opaque) else ():
+        for meaning in tool.effects if isinstance(tool, Opaque) else ():
             if isinstance(meaning, ClientTool):
                 if meaning.name in names:
                     raise Unrepresentable(f"another tool is called {meaning.name}, too", at=tool.at.path)
@@ -203,18 +213,20 @@ SCHEMA: dict[str, jsonio.Json] = {
     "required": ["input"],
 }
 
-_IDLE: Reads = frozenset({ToolCall})
-_IN_CALL: Reads = _IDLE | {ArgumentsDelta, BlockEnded}
+_IDLE: EventKinds = frozenset({ToolCall})
+_IN_CALL: EventKinds = _IDLE | {ArgumentsDelta, BlockEnded}
 
 
-class WrapTextTools(EachMessage):
+class WrapTextTools(MessageFilter):
     name = "wrap_text_tools"
-    concerns: Features = frozenset({"text_tools", "text_calls"})
+    applies_to: Features = frozenset({"text_tools", "text_calls"})
 
     def __init__(self, *, native: bool = False) -> None:
         self._native = native
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         wrapped = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec) and tool.schema is None}
         if self._native:
             return conversation, partial(_Unwrap, wrapped) if wrapped else None
@@ -242,19 +254,19 @@ def _wrap_tool(tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
     return structs.replace(tool, schema=SCHEMA)
 
 
-class _Unwrap(Struct, Back, eq=False):
+class _Unwrap(Struct, ResponseFilter, eq=False):
     """Holds the arguments of a wrapped call until they are whole, for half a JSON string is no text."""
 
     _wrapped: set[str]
     _notes: Notes
     _keys: BlockKeys
-    reads: Reads | None = _IDLE
-    _held: dict[int, KeptText] = {}
+    reads: EventKinds | None = _IDLE
+    _held: dict[int, TextBuffer] = {}
 
     def take(self, event: Event) -> Iterable[Event]:
         match event:
             case BlockStarted(key, ToolCall(name=name, form="json") as call) if name in self._wrapped:
-                self._held[key], self.reads = KeptText(self._keys.budget), _IN_CALL
+                self._held[key], self.reads = TextBuffer(self._keys.budget), _IN_CALL
                 yield structs.replace(event, block=structs.replace(call, form="text"))
             case ArgumentsDelta(key, text) if key in self._held:
                 self._held[key].add(text)
@@ -268,7 +280,7 @@ class _Unwrap(Struct, Back, eq=False):
                 yield event
 
     def _unwrapped(self, arguments: str) -> str:
-        value = jsonio.decoded(arguments) if arguments else {}
+        value = jsonio.try_decode(arguments) if arguments else {}
         if isinstance(value, dict):
             text = value.get("input", "")
             if isinstance(text, str) and not value.keys() - {"input"}:
@@ -295,17 +307,19 @@ class FlattenToolHistory(Filter):
     """Runs only where client and upstream are of different families. Raises Unrepresentable for what has no form."""
 
     name = "flatten_tool_history"
-    concerns: Features = frozenset({"opaque", "opaque_tools", "waiting_tools"})
+    applies_to: Features = frozenset({"opaque", "opaque_tools", "waiting_tools"})
 
     def __init__(self, upstream: Capabilities, family: str) -> None:
         self._target = upstream
         self._family = family
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         held = facts.inventory(conversation)
         nodes = (*held.others, *held.parts)
         messages = conversation.messages
-        has_meaning = any(isinstance(node, Opaque) and node.means for node in nodes)
+        has_meaning = any(isinstance(node, Opaque) and node.effects for node in nodes)
         tools = offered_tools(conversation, notes)
         if has_meaning:
             history = _History(tools, self._target, self._family, notes)
@@ -343,16 +357,16 @@ class _History:
             yield structs.replace(message, blocks=tuple(blocks))
 
     def _is_ours(self, block: Opaque) -> bool:
-        says = any(not isinstance(meaning, DefinedTool) for meaning in block.means)
-        return says and not block.echo and block.family != self._family
+        says = any(not isinstance(meaning, DefinedTool) for meaning in block.effects)
+        return says and not block.is_redundant and block.family != self._family
 
     def _told(self, block: Opaque) -> Block:
         said: list[str] = []
-        shown = list(dict.fromkeys(meaning.name for meaning in block.means if isinstance(meaning, ShownTool)))
+        shown = list(dict.fromkeys(meaning.name for meaning in block.effects if isinstance(meaning, ShownTool)))
         if shown:
             said.append(self._shown(shown))
             self._notes.changed("tools.reference", block.at.path, f"definitions are given as text: {', '.join(shown)}")
-        for meaning in block.means:
+        for meaning in block.effects:
             match meaning:
                 case ToolCall():
                     self._notes.changed("tools.search", block.at.path, "a tool search became the call of a function")
@@ -385,8 +399,8 @@ class _History:
         return isinstance(part, Opaque) and self._is_ours(part)
 
     def _shown_part(self, parts: Sequence[Text | Media | Opaque]) -> Text:
-        means = [meaning for part in parts if isinstance(part, Opaque) for meaning in part.means]
-        names = list(dict.fromkeys(meaning.name for meaning in means if isinstance(meaning, ShownTool)))
+        effects = [meaning for part in parts if isinstance(part, Opaque) for meaning in part.effects]
+        names = list(dict.fromkeys(meaning.name for meaning in effects if isinstance(meaning, ShownTool)))
         first, last = parts[0], parts[-1]
         self._notes.changed("tools.reference", first.at.path, f"definitions are given as text: {', '.join(names)}")
         return Text(self._shown(names), cache=last.cache, at=first.at)
@@ -400,7 +414,7 @@ class _History:
 
     def _definition(self, tool: ToolSpec) -> str:
         schema = tool.schema if tool.schema is not None else SCHEMA
-        return jsonio.text_of(
+        return jsonio.encode_to_text(
             {"description": tool.description, "name": self._alias(tool.name), "parameters": dict(schema)}
         )
 
@@ -418,14 +432,14 @@ class _History:
 # --- GiveSchemas: a tool whose client gave no schema is sent with an empty one, where the target wants one
 
 
-class AddEmptySchemas(EachTool):
+class AddEmptySchemas(ToolFilter):
     """Readers give such a tool the schema of no parameters and mark its place as bare."""
 
     name = "add_empty_schemas"
-    concerns: Features = frozenset({"bare_tools"})
+    applies_to: Features = frozenset({"bare_tools"})
 
     def tool(self, tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
-        if not tool.at.bare or isinstance(tool, Opaque):
+        if not tool.at.is_absent or isinstance(tool, Opaque):
             return tool
         notes.added("tools.schema", tool.at.path, f"the tool {tool.name} has no schema; one without properties is sent")
-        return structs.replace(tool, at=Where(tool.at.path))
+        return structs.replace(tool, at=Location(tool.at.path))

@@ -14,20 +14,22 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from dragoman.model.blocks import Block, Cache, Extra, Reasoning, Text, ToolResult
+from dragoman.model.blocks import Block, CacheBreakpoint, Extra, Reasoning, Text, ToolResult
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, Message, Role, canonical, spaced
-from dragoman.model.filter import Action, Facts, Features, Filter, MakeBack, Notes
+from dragoman.model.conversation import Conversation, Message, Role, to_canonical, with_separator
+from dragoman.model.filter import Action, Facts, Features, Filter, MakeResponseFilter, Notes
 
 ATTRIBUTION_PREFIX = "x-anthropic-billing-header:"  # Claude Code itself recognises the block by exactly this
 
 
 class StripAttribution(Filter):
     name = "strip_attribution"
-    concerns: Features = frozenset({"system"})
-    only_asks = True  # no answer differs by it, so frames of the same dialect still pass
+    applies_to: Features = frozenset({"system"})
+    keeps_replies = True  # no answer differs by it, so frames of the same dialect still pass
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         system = conversation.system
         if not system or not system[0].text.startswith(ATTRIBUTION_PREFIX):
             return conversation, None
@@ -63,11 +65,13 @@ class FoldSystem(Filter):
 
     def __init__(self, upstream: Capabilities) -> None:
         self._keeps_leading = upstream.system != "none"
-        self.concerns = _TURNS if self._keeps_leading else _TURNS | {"system"}
+        self.applies_to = _TURNS if self._keeps_leading else _TURNS | {"system"}
         self._question = upstream.fillers[1]
-        self._seam = upstream.turn_seam
+        self._seam = upstream.turn_separator
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         before = len(notes)
         messages = [*conversation.messages]
         if [message for message in messages if message.role == "system"]:
@@ -80,14 +84,14 @@ class FoldSystem(Filter):
         if len(notes) == before:
             return conversation, None
         folded = structs.replace(conversation, messages=tuple(messages), system=system)
-        return canonical(folded, conversation.messages), None
+        return to_canonical(folded, conversation.messages), None
 
     def _lead(self, system: tuple[Text, ...], messages: list[Message], notes: Notes) -> list[Message]:
         if messages and messages[0].role == "user":
-            turn = structs.replace(messages[0], blocks=spaced(system, messages[0].blocks, self._seam))
+            turn = structs.replace(messages[0], blocks=with_separator(system, messages[0].blocks, self._seam))
             return [_begun(system, turn), *messages[1:]]
         notes.added("turn.placeholder", "messages", f"a missing first user turn became {self._question!r}")
-        return [Message("user", (*system, *spaced(system, (Text(self._question),), self._seam))), *messages]
+        return [Message("user", (*system, *with_separator(system, (Text(self._question),), self._seam))), *messages]
 
 
 def _fold(messages: Iterable[Message], notes: Notes) -> list[Message]:
@@ -138,9 +142,11 @@ B = TypeVar("B", bound=Block)
 
 class FillEmpty(Filter):
     name = "fill_empty"
-    concerns: Features = frozenset({"blank", "prefill"})
+    applies_to: Features = frozenset({"blank", "prefill"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         before = len(notes)
         system = _without_blanks(conversation.system, notes)
         messages: list[Message] = []
@@ -161,7 +167,7 @@ class FillEmpty(Filter):
         if len(notes) == before:
             return conversation, None
         filled = structs.replace(conversation, messages=tuple(messages), system=system)
-        return canonical(filled, conversation.messages), None
+        return to_canonical(filled, conversation.messages), None
 
 
 def _spoken(message: Message, notes: Notes) -> Message:
@@ -178,7 +184,7 @@ def _result(result: ToolResult, notes: Notes) -> ToolResult:
 def _without_blanks(blocks: tuple[B, ...], notes: Notes) -> tuple[B, ...]:
     kept: list[B] = []
     for block in blocks:
-        if not isinstance(block, Text) or block.text.strip() or block.seal:
+        if not isinstance(block, Text) or block.text.strip() or block.signature:
             kept.append(block)
             continue
         fate = "" if block.cache is None else _move_mark(kept, block.cache)
@@ -187,7 +193,7 @@ def _without_blanks(blocks: tuple[B, ...], notes: Notes) -> tuple[B, ...]:
     return blocks if len(kept) == len(blocks) else tuple(kept)
 
 
-def _move_mark(kept: list[B], mark: Cache) -> str:
+def _move_mark(kept: list[B], mark: CacheBreakpoint) -> str:
     """Give a cache mark to the block before, which ends at the same place."""
     if not kept or isinstance(kept[-1], Reasoning):
         return _MARK_LOST
@@ -220,13 +226,15 @@ class AlternateTurns(Filter):
 
     def __init__(self, upstream: Capabilities) -> None:
         self._turns = upstream.turns
-        self._seam = upstream.turn_seam
+        self._seam = upstream.turn_separator
         self._prefill = "user_last" not in upstream.traits
         ends: Features = frozenset() if self._prefill else frozenset({"prefill"})
-        self.concerns = ends if upstream.turns == "free" else ends | {"uneven_turns"}
+        self.applies_to = ends if upstream.turns == "free" else ends | {"uneven_turns"}
         self._fillers: dict[Role, str] = {"assistant": upstream.fillers[0], "user": upstream.fillers[1]}
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         before = len(notes)
         messages = list(conversation.messages)
         if self._turns != "free":
@@ -274,7 +282,7 @@ def _joined(run: list[Message], seam: str) -> Message:
     extra: Extra | None = None
     said: tuple[Block, ...] = ()  # a text before, if there is one
     for message in run:
-        blocks += spaced(said, message.blocks, seam)
+        blocks += with_separator(said, message.blocks, seam)
         said = said or tuple(block for block in message.blocks if isinstance(block, Text) and block.text.strip())[:1]
         extra = _union(extra, message.extra)
     if run[0].role == "user":

@@ -259,7 +259,7 @@ class Record(Struct):
         if notes:
             line["rules"] = [*dict.fromkeys([note.rule for note in notes])]
         if self.stop is not None:
-            line["stop"] = self.stop.why.value
+            line["stop"] = self.stop.reason.value
         if self.error:
             line["error"] = self.error
         if self.client:
@@ -277,7 +277,7 @@ class Record(Struct):
             model,
             f"{first}{self.total * 1000:.0f} ms",
             "" if self.usage is None else f"{_input(self.usage)} in, {self.usage.output} out",
-            self.stop.why.value if self.stop else "",
+            self.stop.reason.value if self.stop else "",
             f"{len(self.notes)} notes" if self.notes else "",
             f"{self.attempts} attempts" if self.attempts > 1 else "",
             "" if self.outcome == "ok" else f"{self.outcome.upper()} {self.error}".strip(),

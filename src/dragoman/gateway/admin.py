@@ -74,11 +74,11 @@ class Admin:
             return 405, _PLAIN, b"GET only\n"
         match request.path:
             case "/status":
-                return 200, _JSON, jsonio.pretty(self._gateway.status()) + b"\n"
+                return 200, _JSON, jsonio.encode_pretty(self._gateway.status()) + b"\n"
             case "/metrics":
                 return 200, _METRICS, self._gateway.metrics()
             case "/cooldowns":
-                return 200, _JSON, jsonio.pretty(self._gateway.cooldowns()) + b"\n"
+                return 200, _JSON, jsonio.encode_pretty(self._gateway.cooldowns()) + b"\n"
             case "/healthz":
                 return 200, _PLAIN, b"ok\n"
             case _:

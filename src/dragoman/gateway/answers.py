@@ -11,15 +11,22 @@ from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
-from dragoman.answer import MOST_WHOLE, Answer, Mask, is_event_stream, note_unread, reply_whole
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Encoder, Environment
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault, UpstreamFault, UpstreamViolation
 from dragoman.gateway.limits import json_memory
 from dragoman.gateway.memory import SavedResponse, saved_response
-from dragoman.model.assemble import unfold
+from dragoman.model.assemble import reply_events
 from dragoman.model.conversation import Reply, Stop, Usage
-from dragoman.model.events import Budget, Delta, Events, Failed, Step
+from dragoman.model.events import DecodedFrame, Delta, Events, Failed, ResponseBudget
 from dragoman.model.filter import Note
+from dragoman.response_stream import (
+    MAX_WHOLE_REPLY,
+    MaskFault,
+    ResponseTranslator,
+    is_event_stream,
+    note_unread,
+    read_whole_reply,
+)
 from dragoman.translate import Plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame, Payload
@@ -29,10 +36,10 @@ _MOST_UNCOUNTED = 32  # steps that passed and that the encoder has not counted y
 
 def passes_frames(plan: Plan) -> bool:
     """Whether the bytes of a stream may pass. Calls that clients would read wrongly are written anew."""
-    return plan.passes and not (plan.sent.tools and "loose_calls" in plan.traits)
+    return plan.passes and not (plan.translated.tools and "loose_calls" in plan.traits)
 
 
-class PassThrough(Answer):
+class PassThrough(ResponseTranslator):
     """The bytes of the upstream, as they came. The decoder reads them for usage, stop and errors; no filter does.
 
     Whole frames go out, with what stands between them, so that an error or a ping can follow the last one. Frames that
@@ -49,10 +56,12 @@ class PassThrough(Answer):
         self,
         plan: Plan,
         environment: Environment = SYSTEM_ENVIRONMENT,
-        mask: Mask | None = None,
-        budget: Budget | None = None,
+        mask: MaskFault | None = None,
+        budget: ResponseBudget | None = None,
     ) -> None:
-        super().__init__(structs.replace(plan, makers=()) if plan.makers else plan, environment, mask, budget)
+        super().__init__(
+            structs.replace(plan, response_filters=()) if plan.response_filters else plan, environment, mask, budget
+        )
         self._pieces: list[bytes] = []  # the bytes that are read now, after those of a frame that is not complete
         self._size = 0  # of them
         self._ours = b""  # written by the encoder, after the frames that pass
@@ -80,7 +89,7 @@ class PassThrough(Answer):
         if self.over:
             return b""
         rest, self._pieces = b"".join(self._pieces), []
-        for step in self._reader.close() if broken is None else [Step((Failed(broken),))]:
+        for step in self._reader.close() if broken is None else [DecodedFrame((Failed(broken),))]:
             self._add(step, [])
             rest = step.raw or rest  # the last frame may lack the line end without which clients do not read it
         self.over = True
@@ -92,11 +101,11 @@ class PassThrough(Answer):
         self._catch_up()
         return super().ping()
 
-    def _add(self, step: Step, out: list[bytes]) -> None:
+    def _add(self, step: DecodedFrame, out: list[bytes]) -> None:
         self._lane = None
         if self.over:
             return
-        if step.unread:
+        if step.decode_error:
             note_unread(self.notes, step)
         events = self._watched(step.events)
         last = events[-1] if events else None
@@ -118,7 +127,7 @@ class PassThrough(Answer):
     def _failed(self, error: DragomanError, out: list[bytes]) -> None:
         if isinstance(error, ClientFault):
             raise error
-        self._add(Step((Failed(error.fault),)), out)
+        self._add(DecodedFrame((Failed(error.fault),)), out)
 
     def _cut(self, chunk: bytes, frames: Sequence[Frame], count: int) -> bytes:
         """The bytes that came, up to the end of the last of the `count` frames that pass, and what the encoder has
@@ -142,7 +151,7 @@ class PassThrough(Answer):
         self._unasked = []
         return data + self._ours if self._ours else data
 
-    def _rewritten(self, step: Step, failed: Failed, is_unmasked: bool) -> bytes | None:
+    def _rewritten(self, step: DecodedFrame, failed: Failed, is_unmasked: bool) -> bytes | None:
         """An error that came as bare JSON among events, as our own are written; None for one that passes.
 
         Empty: the error is not a frame of the upstream, or must not be read as it came, and the encoder writes it. Only
@@ -176,7 +185,7 @@ class PassThrough(Answer):
             self._is_counted = False  # it lacks something, so what comes next would have no place in it
 
 
-class WholeAsStream(Answer):
+class WholeAsStream(ResponseTranslator):
     """A whole answer, gathered and written as the stream it stands for.
 
     What cannot be read as a whole answer is read as a stream.
@@ -188,22 +197,22 @@ class WholeAsStream(Answer):
         self,
         plan: Plan,
         environment: Environment = SYSTEM_ENVIRONMENT,
-        mask: Mask | None = None,
-        budget: Budget | None = None,
+        mask: MaskFault | None = None,
+        budget: ResponseBudget | None = None,
         encoder: Encoder | None = None,
     ) -> None:
-        self._plan, self._budget = plan, budget or Budget()
+        self._plan, self._budget = plan, budget or ResponseBudget()
         super().__init__(plan, environment, mask, self._budget, encoder)
         self._pieces: list[bytes] = []
         self._size = 0
 
     def feed(self, chunk: bytes) -> bytes:
         self._size += len(chunk)
-        self.hushed += chunk.isspace()
-        if self._size > MOST_WHOLE:
-            return super().close(BadFrame(f"the answer is longer than {MOST_WHOLE} bytes").fault)
+        self.quiet_chunks += chunk.isspace()
+        if self._size > MAX_WHOLE_REPLY:
+            return super().close(BadFrame(f"the answer is longer than {MAX_WHOLE_REPLY} bytes").fault)
         try:
-            self._budget.keep(len(chunk))
+            self._budget.reserve(len(chunk))
         except UpstreamViolation as error:
             return super().close(error.fault)
         self._pieces.append(chunk)
@@ -212,26 +221,26 @@ class WholeAsStream(Answer):
     def close(self, broken: Fault | None = None) -> bytes:
         """The body is complete: write all of it."""
         body, self._pieces = b"".join(self._pieces), []
-        self._budget.free(len(body))
+        self._budget.release(len(body))
         if broken is not None:
             return super().close(broken)
         tree = json_memory(body)
         try:
-            self._budget.keep(tree)
+            self._budget.reserve(tree)
         except UpstreamViolation as error:
             return super().close(error.fault)
         try:
-            reply = self._plan.upstream.codec.parse_reply(body, self._plan.sent)
+            reply = self._plan.upstream.codec.parse_reply(body, self._plan.translated)
         except UpstreamFault as error:
             return super().close(error.fault)
         except (DragomanError, RecursionError):
             return super().feed(body) + super().close()
         finally:
-            self._budget.free(tree)
+            self._budget.release(tree)
         self.notes.changed("stream.from_whole", "", "a whole answer came where a stream was asked for")
         out: list[bytes] = []
         try:
-            self._add(Step(unfold(reply, self._filters.keys)), out)
+            self._add(DecodedFrame(reply_events(reply, self._filters.keys)), out)
         except DragomanError as error:
             self._failed(error, out)
         return b"".join(out)
@@ -254,16 +263,18 @@ class WholeResponse(Struct, frozen=True):
     saved: SavedResponse | None = None
 
 
-def translate_whole(plan: Plan, body: bytes, budget: Budget | None = None, *, keeps: bool = False) -> WholeResponse:
+def translate_whole(
+    plan: Plan, body: bytes, budget: ResponseBudget | None = None, *, keeps: bool = False
+) -> WholeResponse:
     """Read an answer and write it for the client. Raises UpstreamViolation, UpstreamFault."""
     may_pass = plan.verbatim and not keeps and ("streams_only" in plan.traits or not is_event_stream(body))
     if may_pass and not _holds_calls(plan, body):
         return _tapped(plan, body)
     try:
-        reply, notes = reply_whole(plan, body, budget=budget)
+        reply, notes = read_whole_reply(plan, body, budget=budget)
     except RecursionError:
         raise BadFrame("the answer is nested too deeply") from None
-    raw = plan.client.codec.render_reply(reply, plan.asked, SYSTEM_ENVIRONMENT)
+    raw = plan.client.codec.render_reply(reply, plan.original, SYSTEM_ENVIRONMENT)
     continuation = plan.client.continuation
     kept = saved_response(continuation, reply, raw) if keeps and continuation is not None else None
     return _written(raw, reply, notes, kept)
@@ -284,7 +295,7 @@ def _tapped(plan: Plan, body: bytes) -> WholeResponse:
     if forms is not None and (seen := forms.read_reply(body)) is not None:
         return WholeResponse(body, usage=seen.usage, stop=seen.stop)
     try:
-        return _written(body, plan.upstream.codec.parse_reply(body, plan.sent))
+        return _written(body, plan.upstream.codec.parse_reply(body, plan.translated))
     except RecursionError:
         return WholeResponse(body)
 
@@ -294,7 +305,7 @@ def _holds_calls(plan: Plan, body: bytes) -> bool:
     if not plan.finds_calls:
         return False
     try:
-        notes = reply_whole(plan, body)[1]
+        notes = read_whole_reply(plan, body)[1]
     except (RecursionError, UpstreamViolation, UpstreamFault):
         return False  # `_tapped` says what is wrong
     return any(note.rule.startswith("raw_tools.") for note in notes)

@@ -76,7 +76,7 @@ class ClientRequest:
             self.parameters = self._plain.asked
         else:
             self.parameters = without_messages(self.read())
-            if self.parameters.previous is not None:
+            if self.parameters.previous_id is not None:
                 self._continue_large()
 
     def read(self) -> Conversation:
@@ -119,7 +119,7 @@ class ClientRequest:
             memory = context.services.response_store
             try:
                 prepared = await self.large.prepare(context.client, backend, model, memory, counts=counts)
-                self.parameters = prepared.plan.asked
+                self.parameters = prepared.plan.original
             except WorkerUnavailable:  # it cannot be handed over
                 self.large = None
         self.prepared = prepared = prepared or self.plan(backend, model)
@@ -190,15 +190,17 @@ class ClientRequest:
         """The request is sent: its messages are held no more, unless it is small or its answer is kept with them."""
         context, prepared, holder = self.context, self.prepared, None
         assert prepared is not None
-        may_hold = context.client.stored is not None or self.parameters.held
+        may_hold = context.client.stored is not None or self.parameters.server_state
         if may_hold and backend.dialect.codec.family == context.client.codec.family:
             holder = ResponseHolder(context.exchange.owner, backend.name, backend.base_url, credential.name)
         made = prepared.plan
         if self._plain is None and self.large is None:
-            made = structs.replace(made, asked=without_messages(made.asked), sent=without_messages(made.sent))
+            made = structs.replace(
+                made, original=without_messages(made.original), translated=without_messages(made.translated)
+            )
             self.prepared = self._conversation = None
             if prepared.saver is None and context.account.bytes_by_kind["decoded"] > _WORTH_COUNTING:
-                context.account.hold("decoded", base_memory(made.asked, made.sent))
+                context.account.hold("decoded", base_memory(made.original, made.translated))
         return InFlight(self, ticket, holder, made, prepared.saver)
 
 
@@ -257,9 +259,9 @@ async def run_attempts(context: RequestContext, question: ClientRequest, deliver
     for target in targets:
         backend, is_bound = context.upstreams.by_name[target.upstream.name], False
         try:
-            sent = (await question.prepare(backend, target.model)).sent
-            is_bound = sent.is_bound
-            if sent.held:
+            sent = (await question.prepare(backend, target.model)).translated
+            is_bound = sent.needs_same_service
+            if sent.server_state:
                 _check_holder(context, backend, sent)
             del sent  # it is not held while the request is answered
             await _ask_target(context, question, delivery, backend, target.model, retries, last=target is targets[-1])
@@ -288,7 +290,7 @@ async def _ask_target(
     credentials = list(backend.all_credentials)
     if len(credentials) > 1:
         credentials = backend.credentials(question.session(), model)
-        if question.parameters.held:
+        if question.parameters.server_state:
             _holders_first(context, question, backend, credentials)
     backend.budget.recent.add(time.monotonic(), REQUEST)
     failure: DragomanError | None = None
@@ -298,7 +300,7 @@ async def _ask_target(
             return
         except DragomanError as error:
             failure = pick_error(failure, error)
-            retries.violations += error.fault.violation
+            retries.violations += error.fault.is_violation
             if delivery.has_started or retries.may_have_started(error):
                 raise failure from None
             delivery.discard()
@@ -323,7 +325,7 @@ async def _attempt(
 ) -> None:
     """Send the request once and deliver the answer to it."""
     question.prepared = question.prepared or question.plan(backend, model)
-    model = question.prepared.plan.sent.model
+    model = question.prepared.plan.translated.model
     ticket = backend.breaker.enter(backend.name, credential.name, model, guarded=backend.upstream.limits.breaker)
     context.record.attempts += 1
     reply, is_inside = None, False
@@ -335,7 +337,7 @@ async def _attempt(
         flight = question.mark_sent(ticket, backend, credential)
         assert flight.plan is not None
         try:
-            reply = await backend.open(request, credential, flight.plan.sent)
+            reply = await backend.open(request, credential, flight.plan.translated)
         finally:
             del request
             context.account.hold("rendered", 0)
@@ -367,8 +369,8 @@ def _count_failure(context: RequestContext, backend: Backend, fault: Fault) -> N
 
 def _check_holder(context: RequestContext, backend: Backend, sent: Conversation) -> None:
     """Raise Unrepresentable for a request that continues an answer of another upstream, or of another client."""
-    for held in sent.held:
-        holder = context.services.holders.find(held.answer)
+    for held in sent.server_state:
+        holder = context.services.holders.find(held.reply_id)
         if holder is None:
             continue
         if holder.address != backend.base_url or holder.owner != context.exchange.owner:
@@ -379,7 +381,7 @@ def _holders_first(
     context: RequestContext, question: ClientRequest, backend: Backend, credentials: list[Credential]
 ) -> None:
     """Put the credential first that made the response which is continued."""
-    holders = [context.services.holders.find(held.answer) for held in question.parameters.held]
+    holders = [context.services.holders.find(held.reply_id) for held in question.parameters.server_state]
     made_with = {holder.credential for holder in holders if holder is not None and holder.upstream == backend.name}
     credentials.sort(key=lambda each: each.name not in made_with)
 

@@ -16,7 +16,7 @@ from functools import partial
 from msgspec import structs
 
 from dragoman._version import __version__
-from dragoman.errors import OF_THE_REQUEST, DragomanError, Fault, TooLarge
+from dragoman.errors import REQUEST_ERROR_KINDS, DragomanError, Fault, TooLarge
 from dragoman.gateway.breaker import CircuitBreaker, Permit
 from dragoman.gateway.config import Config
 from dragoman.gateway.layers import ConfigError
@@ -247,7 +247,7 @@ class Backend:
     def record_failure(self, ticket: Permit, error: DragomanError) -> None:
         fault = error.fault
         ticket.failed(error)
-        if fault.kind not in OF_THE_REQUEST:
+        if fault.kind not in REQUEST_ERROR_KINDS:
             self.failures += 1
         self.last_error, self.last_error_at = truncate_text(fault.message), time.time()
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import OF_THE_REQUEST, ClientFault, ConnectFailed, DragomanError, Fault, Kind
+from dragoman.errors import REQUEST_ERROR_KINDS, ClientFault, ConnectFailed, DragomanError, ErrorKind, Fault
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.secrets import make_private_folder, read_private, write_private
 from dragoman.wire import jsonio
@@ -64,7 +64,7 @@ class _Rule(Struct, frozen=True):
     usual: float | None = None
 
 
-_COOLS: dict[Kind, _Rule] = {
+_COOLS: dict[ErrorKind, _Rule] = {
     "rate_limit": _Rule(),
     "overloaded": _Rule(),
     "permission": _Rule(usual=60.0),
@@ -75,7 +75,7 @@ _COOLS: dict[Kind, _Rule] = {
 _MENDED_BY_WAITING: frozenset[str] = frozenset({"rate_limit", "overloaded"})
 # What the client is refused with while the upstream is not asked, if that is not `overloaded`: an error that its SDK
 # takes for passing would be waited for there.
-_LASTING: dict[str, tuple[Kind, int]] = {
+_LASTING: dict[str, tuple[ErrorKind, int]] = {
     "auth": ("auth", 401),
     "permission": ("permission", 403),
     "quota": ("quota", 429),
@@ -278,7 +278,7 @@ class CircuitBreaker:
 
     def note_failure(self, scope: CooldownScope, since: float, error: DragomanError) -> None:
         fault = error.fault
-        if fault.kind in OF_THE_REQUEST:
+        if fault.kind in REQUEST_ERROR_KINDS:
             return
         rule = _COOLS.get(fault.kind)
         if rule is not None and (seconds := rule.usual if fault.retry_after is None else fault.retry_after):

@@ -46,7 +46,7 @@ from dragoman.gateway.upstreams import (
     with_table_files,
 )
 from dragoman.http.addresses import is_loopback, is_network
-from dragoman.translate import Settings
+from dragoman.translate import TranslationSettings
 
 _PORT = Meta(ge=0, le=65535)
 _DEEPEST = 20
@@ -247,7 +247,7 @@ def _defaults(given: Leaves, home: AppFolders) -> Leaves:
     tree["log"] = _default_values(Log)
     for name in _upstream_names(given):
         tables: dict[str, type[Struct]] = {
-            "translation": Settings,
+            "translation": TranslationSettings,
             "limits": UpstreamLimits,
             "timeouts": TimeoutSettings,
         }

@@ -15,7 +15,6 @@ from typing import cast
 
 from msgspec import structs
 
-from dragoman.answer import MOST_WHOLE, Answer
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT, ApiRequest, Binding
 from dragoman.errors import BadFrame, DragomanError, Fault, TooLarge, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.gateway.answers import PassThrough, WholeAsStream, WholeResponse, passes_frames, translate_whole
@@ -29,7 +28,8 @@ from dragoman.gateway.routing import BUG, ENDING, MatchedRequest
 from dragoman.gateway.worker_process import WorkerUnavailable
 from dragoman.http.client.client import ClientResponse
 from dragoman.model.conversation import without_messages
-from dragoman.model.events import Budget, Failed
+from dragoman.model.events import Failed, ResponseBudget
+from dragoman.response_stream import MAX_WHOLE_REPLY, ResponseTranslator
 from dragoman.translate import Plan
 from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json
@@ -83,8 +83,8 @@ class StreamDelivery:
         exchange, server = context.exchange, context.upstreams.config.server
         self._context, self._exchange, self._client = context, exchange, context.client
         self._question = question
-        self._answer: Answer | None = None
-        self._budget = Budget()  # of the answer
+        self._answer: ResponseTranslator | None = None
+        self._budget = ResponseBudget()  # of the answer
         self._mask = context.services.log.redactor.upstream_fault
         self._flight: InFlight | None = None  # until the answer has begun
         self._sniffs = False  # the first bytes tell whether they are a stream
@@ -138,14 +138,14 @@ class StreamDelivery:
     async def deliver(self, reply: ClientResponse, flight: InFlight) -> Fault | None:
         buffer, account, made, store = self._buffer, self._context.account, flight.plan, flight.saver
         assert made is not None  # the answer has not begun
-        self._budget = budget = Budget(account.budget.response_limits, account)
+        self._budget = budget = ResponseBudget(account.budget.response_limits, account)
         self._flight, self._is_named, self._reply = flight, False, reply
         self._sniffs = not made.upstream.json_lines
         if store is None and made.passes and passes_frames(made):
             self._answer = PassThrough(made, mask=self._mask, budget=budget)
         else:
             encoder = None if store is None else store.encoder(made, budget=budget)
-            self._answer = Answer(made, mask=self._mask, budget=budget, encoder=encoder)
+            self._answer = ResponseTranslator(made, mask=self._mask, budget=budget, encoder=encoder)
         buffer.feed_from(reply)
         broken: DragomanError | None = None
         try:
@@ -190,7 +190,7 @@ class StreamDelivery:
         elif data:
             self._exchange.chunk(data)
 
-    def _whole_answer(self, flight: InFlight) -> Answer:
+    def _whole_answer(self, flight: InFlight) -> ResponseTranslator:
         """Read the answer as one that came in one piece."""
         made, store, budget = flight.plan, flight.saver, self._budget
         assert made is not None  # the answer has not begun
@@ -198,9 +198,9 @@ class StreamDelivery:
         return WholeAsStream(made, mask=self._mask, budget=budget, encoder=encoder)
 
     def _without_content(self) -> int:
-        return 0 if self._answer is None else self._answer.hushed
+        return 0 if self._answer is None else self._answer.quiet_chunks
 
-    def _begin_or_end(self, answer: Answer, data: bytes) -> None:
+    def _begin_or_end(self, answer: ResponseTranslator, data: bytes) -> None:
         """The answer has yet to begin, or it is over."""
         buffer, flight = self._buffer, self._flight
         if self._reply is None:
@@ -216,13 +216,13 @@ class StreamDelivery:
             if last or not self._bare:
                 buffer.end(last)
             reply, self._reply = self._reply, None
-            if answer.fault is not None and answer.fault.violation:
+            if answer.fault is not None and answer.fault.is_violation:
                 reply.close()  # an answer that broke a rule may have no end either
             else:
                 reply.end_within(_GRACE)
             return
         buffer.push(data)
-        if flight is not None and (answer.progress.begun or (self._is_job and answer_id)):
+        if flight is not None and (answer.progress.has_content or (self._is_job and answer_id)):
             self._flight = None
             buffer.release()
             flight.mark_started()
@@ -270,7 +270,7 @@ class StreamDelivery:
 
 def _failure(fault: Fault) -> DragomanError:
     """The error that ended an answer: the upstream's own words, or a violation of its dialect."""
-    kind = UpstreamViolation if fault.violation else UpstreamFault
+    kind = UpstreamViolation if fault.is_violation else UpstreamFault
     return kind(fault.message, fault=fault)
 
 
@@ -315,15 +315,15 @@ class WholeDelivery:
     async def deliver(self, reply: ClientResponse, flight: InFlight) -> Fault | None:
         record = self._context.record
         try:
-            body = await reply.read(MOST_WHOLE, self._count)
+            body = await reply.read(MAX_WHOLE_REPLY, self._count)
         except TooLarge as error:  # not the client's fault
-            raise BadFrame(str(error)).after_the_end() from None
+            raise BadFrame(str(error)).as_final() from None
         record.mark_first_byte()
         assert flight.plan is not None  # a whole answer does not begin before its end
         try:
             written = await self._written(flight.plan, flight.saver, body)
         except UpstreamViolation as error:
-            raise error.after_the_end() from None
+            raise error.as_final() from None
         flight.remember_id(written.id)
         record.usage, record.stop = written.usage, written.stop
         if written.notes is None:
@@ -348,7 +348,9 @@ class WholeDelivery:
         worker = self._context.services.worker
         if worker is None or not is_large(body, self._context.upstreams.config.server.offload):
             return None
-        made = structs.replace(made, asked=without_messages(made.asked), sent=without_messages(made.sent))
+        made = structs.replace(
+            made, original=without_messages(made.original), translated=without_messages(made.translated)
+        )
         limits = self._account.budget.response_limits
         try:
             result, raw = await worker.run_job(ResponseJob(made, limits, keeps), "", body)
@@ -360,7 +362,7 @@ class WholeDelivery:
         return structs.replace(written, body=raw)
 
     def _read(self, made: Plan, body: bytes, store: ResponseSaver | None) -> WholeResponse:
-        budget, tree = Budget(self._account.budget.response_limits, self._account), json_memory(body)
+        budget, tree = ResponseBudget(self._account.budget.response_limits, self._account), json_memory(body)
         self._count(tree)
         try:
             return translate_whole(made, body, budget, keeps=store is not None)

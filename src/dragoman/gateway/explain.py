@@ -190,7 +190,7 @@ def build_report(job: ExplainJob, known: ParsedRequest) -> RefusalReport:
         client=client,
         upstream=upstream,
         dialect=made.upstream.name,
-        model=redactor.text(made.sent.model),
+        model=redactor.text(made.translated.model),
         fault=redactor.text(job.fault.message),
         asked=_request(known.request, redactor),
         sent=_request(with_headers(request, job.headers), redactor),
@@ -346,7 +346,7 @@ def _lines(sent: RecordedMessage) -> list[str]:
 
 def _pretty(body: str) -> str:
     try:
-        return jsonio.pretty(jsonio.decode(body)).decode()
+        return jsonio.encode_pretty(jsonio.decode(body)).decode()
     except jsonio.JsonError:
         return body
 

@@ -27,10 +27,10 @@ from dragoman.gateway.preparing import (
 )
 from dragoman.gateway.routing import Router, UnreadableRequest
 from dragoman.model.blocks import Block, Extra
-from dragoman.model.conversation import Conversation, Output, ToolSpec, bare, without_messages
-from dragoman.model.events import AnswerLimits, Budget
+from dragoman.model.conversation import Conversation, Output, ToolSpec, without_content, without_messages
+from dragoman.model.events import ResponseBudget, ResponseLimits
 from dragoman.model.filter import Note
-from dragoman.translate import Plan, Settings
+from dragoman.translate import Plan, TranslationSettings
 from dragoman.wire.http import HttpRequest
 
 _HEAVY_PLAN = 64 * 1024  # bytes of a pickled plan that is counted
@@ -44,7 +44,7 @@ _NOTES = 2000  # that the gateway reads in one turn
 
 def routing_part(asked: Conversation) -> Conversation:
     """What the gateway must know to find a target."""
-    return structs.replace(bare(asked), output=Output(), extra=None)
+    return structs.replace(without_content(asked), output=Output(), extra=None)
 
 
 def reply_context(conversation: Conversation) -> Conversation:
@@ -106,7 +106,7 @@ class PlanJob(Struct, frozen=True):
     bounds: Bounds
     upstream: Dialect
     model: str
-    settings: Settings
+    settings: TranslationSettings
     earlier: StoredConversation | None = None  # the conversation that the request continues
     items: Mapping[str, Sequence[Block]] = {}  # those items of earlier answers that are known
     counts: bool = False  # render a request to count tokens
@@ -129,7 +129,7 @@ class ResponseJob(Struct, frozen=True):
     """Read a large whole answer, and write it for the client."""
 
     plan: Plan  # without messages
-    limits: AnswerLimits
+    limits: ResponseLimits
     is_saved: bool  # what the gateway keeps of the answer is wanted, too
 
 
@@ -177,10 +177,10 @@ def plan(job: PlanJob, known: ParsedRequest) -> tuple[PlanResult, bytes]:
     """Plan what was read for one target; gives the plan and the body to send. Raises ClientFault."""
     made, said = make_plan(job, known)
     notes = tuple([pickle.dumps(made.notes[at : at + _NOTES]) for at in range(0, len(made.notes), _NOTES)])
-    asked = without_messages(made.asked) if known.dialect.continuation is not None else reply_context(made.asked)
+    asked = without_messages(made.original) if known.dialect.continuation is not None else reply_context(made.original)
     # What reads raw tool calls keeps the schemas of all tools.
-    memory = base_memory(made.sent) if len(pickle.dumps(made.makers)) > _HEAVY_PLAN else 0
-    bare_plan = structs.replace(made, asked=asked, sent=reply_context(made.sent), notes=())
+    memory = base_memory(made.translated) if len(pickle.dumps(made.response_filters)) > _HEAVY_PLAN else 0
+    bare_plan = structs.replace(made, original=asked, translated=reply_context(made.translated), notes=())
     result = PlanResult(bare_plan, notes, None if said is None else pickle.dumps(said), memory)
     try:
         request, note = (
@@ -219,5 +219,5 @@ def translate_response(job: ResponseJob, body: bytes) -> tuple[WholeResponse, by
     """Read an answer and write it for the client; the body is given beside the rest. Raises UpstreamViolation,
     UpstreamFault.
     """
-    written = translate_whole(job.plan, body, Budget(job.limits), keeps=job.is_saved)
+    written = translate_whole(job.plan, body, ResponseBudget(job.limits), keeps=job.is_saved)
     return structs.replace(written, body=b""), b"" if written.notes is None else written.body

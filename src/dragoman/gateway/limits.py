@@ -15,14 +15,14 @@ from msgspec import Meta, Struct
 
 from dragoman.errors import ClientFault, Fault, MalformedRequest, TooLarge
 from dragoman.model.conversation import Conversation, ToolSpec
-from dragoman.model.events import AnswerLimits
+from dragoman.model.events import ResponseLimits
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 _SETTING = "server.limits"
 _STREAMS = 2048
 _IN_FLIGHT = 256 * 1024 * 1024
-_ANSWER = AnswerLimits()
+_ANSWER = ResponseLimits()
 _SCHEMA_DEPTH, _SCHEMA_NODES = 64, 20_000
 _OBJECT, _ARRAY = 100, 10  # bytes of text that take as long to read and translate as a JSON object, and an array
 _VALUE = 100  # bytes of a JSON value in memory, beside its text
@@ -229,7 +229,7 @@ class MemoryBudget:
 
     def resize(self, limits: RequestLimits) -> None:
         self.limits, self._max_of_peer = limits, peer_share(limits.peer_requests, limits.streams)
-        self.response_limits = AnswerLimits(limits.answer, limits.blocks, limits.choices)
+        self.response_limits = ResponseLimits(limits.answer, limits.blocks, limits.choices)
 
     @property
     def bytes(self) -> int:

@@ -64,7 +64,7 @@ def _addresses(node: Media | Opaque) -> Iterator[str]:
     if isinstance(node, Opaque):
         yield from _in_part(node.data)
         return
-    if node.how == "url":
+    if node.form == "url":
         yield node.data
     if node.extra is not None:
         yield from _in_part(dict(node.extra.fields))

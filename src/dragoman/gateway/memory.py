@@ -19,14 +19,14 @@ from typing import TypeAlias, TypeVar
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Continuation, Dialect, Encoder, Environment
-from dragoman.errors import AnswerTooLarge, DragomanError
+from dragoman.errors import DragomanError, ResponseTooLarge
 from dragoman.gateway.limits import Overloaded, count_values, is_large
 from dragoman.http.exchange import Owner
-from dragoman.model.assemble import Assembly
-from dragoman.model.blocks import Block, Node, Where
+from dragoman.model.assemble import ReplyAssembler
+from dragoman.model.blocks import Block, Location, Node
 from dragoman.model.conversation import Conversation, Message, Reply
-from dragoman.model.events import Budget, Events, Failed, Finished
-from dragoman.translate import Plan, Settings, plan
+from dragoman.model.events import Events, Failed, Finished, ResponseBudget
+from dragoman.translate import Plan, TranslationSettings, plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 
@@ -69,7 +69,7 @@ def as_earlier(node: N) -> N:
     inside = {
         name: tuple(map(as_earlier, nodes)) for name in ("blocks", "content") if (nodes := getattr(node, name, ()))
     }
-    return structs.replace(node, at=Where(_WHERE, bare=node.at.bare), **inside)
+    return structs.replace(node, at=Location(_WHERE, is_absent=node.at.is_absent), **inside)
 
 
 def item_references(client: Dialect, asked: Conversation) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ def continued_plan(
     asked: Conversation,
     *,
     model: str,
-    settings: Settings,
+    settings: TranslationSettings,
     earlier: StoredConversation | None,
     find: FindItem,
 ) -> tuple[Plan, Conversation | None]:
@@ -105,7 +105,7 @@ def continued_plan(
     if continuation is None:
         return plan(client, upstream, asked, model=model, settings=settings), None
     at_home = client.codec.family == upstream.codec.family
-    previous, given = asked.previous, asked
+    previous, given = asked.previous_id, asked
     asked = continuation.resolve_references(asked, find)
     if earlier is not None:
         asked = continuation.continue_conversation(
@@ -115,9 +115,9 @@ def continued_plan(
         settings = structs.replace(settings, repair=True)  # the client's own bytes say less
     made = plan(client, upstream, asked, model=model, settings=settings)
     if previous is not None:  # an answer tells it again
-        made = structs.replace(made, asked=structs.replace(asked, previous=previous))
+        made = structs.replace(made, original=structs.replace(asked, previous_id=previous))
     # What a service holds of this conversation is not known here, so an answer to it is not kept here either.
-    if (at_home and not settings.repair) or asked.held or not continuation.may_store(asked):
+    if (at_home and not settings.repair) or asked.server_state or not continuation.may_store(asked):
         return made, None
     return made, asked
 
@@ -236,7 +236,7 @@ class ResponseStore:
         asked: Conversation,
         *,
         model: str,
-        settings: Settings,
+        settings: TranslationSettings,
     ) -> tuple[Plan, ResponseSaver | None]:
         """Plan a request with what it continues; give the store of its answer, if it is kept. Raises ClientFault."""
         made, said = continued_plan(
@@ -252,7 +252,7 @@ class ResponseStore:
 
     def earlier(self, owner: str, asked: Conversation) -> StoredConversation | None:
         """What the conversation continues, if it is known here."""
-        return None if asked.previous is None else self.find_conversation(owner, asked.previous)
+        return None if asked.previous_id is None else self.find_conversation(owner, asked.previous_id)
 
     def saver(self, owner: str, client: Dialect, asked: Conversation | bytes) -> ResponseSaver | None:
         """Where the answer to a request is kept. `asked` is the conversation, or its pickled bytes."""
@@ -272,7 +272,7 @@ class _Identified(Struct, gc=False):
     id: str = ""
 
 
-_identified = jsonio.typed(_Identified)
+_identified = jsonio.typed_decoder(_Identified)
 
 
 def saved_response(continuation: Continuation, reply: Reply, response: bytes) -> SavedResponse:
@@ -299,19 +299,19 @@ class ResponseSaver(Struct, frozen=True):
         self.store.keep(self.owner, answer.id, said, response, answer.items)
 
     def encoder(
-        self, made: Plan, environment: Environment = SYSTEM_ENVIRONMENT, budget: Budget | None = None
+        self, made: Plan, environment: Environment = SYSTEM_ENVIRONMENT, budget: ResponseBudget | None = None
     ) -> Encoder:
         """An encoder of the client's dialect that keeps what it writes."""
-        return _KeepingEncoder(made.client.codec.encoder(made.asked, environment, budget), self, budget)
+        return _KeepingEncoder(made.client.codec.encoder(made.original, environment, budget), self, budget)
 
 
 class _KeepingEncoder(Encoder):
     """Assembles what the client gets and keeps it at its end. An answer over a limit is sent, and not kept."""
 
-    def __init__(self, encoder: Encoder, store: ResponseSaver, budget: Budget | None = None) -> None:
+    def __init__(self, encoder: Encoder, store: ResponseSaver, budget: ResponseBudget | None = None) -> None:
         self._encoder, self._store = encoder, store
         self._budget = None if budget is None else budget.copy()
-        self._assembly: Assembly | None = Assembly(self._budget)  # None: the answer is too large to be kept
+        self._assembly: ReplyAssembler | None = ReplyAssembler(self._budget)  # None: the answer is too large to be kept
 
     def ping(self) -> Payload | None:
         return self._encoder.ping()
@@ -339,7 +339,7 @@ class _KeepingEncoder(Encoder):
             if self._assembly is not None:
                 for event in events:
                     self._assembly.add(event)
-        except (AnswerTooLarge, Overloaded):
+        except (ResponseTooLarge, Overloaded):
             self._assembly = None
             if self._budget is not None:
                 self._budget.close()

@@ -44,7 +44,7 @@ async def _counted(context: RequestContext, question: ClientRequest) -> int | No
     backend = context.upstreams.by_name[target.upstream.name]
     counts = backend.dialect.counts
     try:
-        sent = (await question.prepare(backend, target.model, counts=counts is not None)).sent
+        sent = (await question.prepare(backend, target.model, counts=counts is not None)).translated
         if counts is None:
             return None
         request = question.request_to_count(backend)

@@ -17,8 +17,8 @@ from dragoman.errors import (
     ClientFault,
     ConnectFailed,
     DragomanError,
+    ErrorKind,
     Fault,
-    Kind,
     LocalMisuse,
     TimedOut,
     UpstreamFault,
@@ -32,7 +32,7 @@ from dragoman.wire.jsonio import Json
 
 RetryAction: TypeAlias = Literal["again", "key", "target", "tell"]
 
-_BY_KIND: dict[Kind, RetryAction] = {
+_BY_KIND: dict[ErrorKind, RetryAction] = {
     "invalid": "tell",
     "context_full": "tell",
     "too_large": "tell",
@@ -84,12 +84,12 @@ class Redirected(UpstreamFault):
             f"the upstream {upstream} answered with a redirect (status {status}), which is not followed; "
             f"check base_url of [upstreams.{upstream}]"
         )
-        super().__init__(message, fault=Fault("server", message, 502, violation=True))
+        super().__init__(message, fault=Fault("server", message, 502, is_violation=True))
 
 
 def retry_action(error: DragomanError) -> RetryAction:
     """What may mend this failure."""
-    if isinstance(error, LocalMisuse | Overloaded) or error.fault.final:
+    if isinstance(error, LocalMisuse | Overloaded) or error.fault.is_final:
         return "tell"
     if isinstance(error, CooldownActive):
         return "key"
@@ -133,7 +133,7 @@ class Retries(Struct):
 
     def wait(self, error: DragomanError, budget: RetryBudget, *, last: bool) -> float | None:
         """Seconds before the same target is asked again; None if it is not. `last`: there is no other target."""
-        if error.fault.violation and (not last or self.violations >= _MOST_VIOLATIONS):
+        if error.fault.is_violation and (not last or self.violations >= _MOST_VIOLATIONS):
             return None  # an upstream that broke its dialect may do so every time
         step = retry_action(error)
         # There is no other credential. A pause that an upstream asked for is waited for, if there is no other target.
@@ -177,7 +177,7 @@ _SPAN = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s)?
 _NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,9})?\Z", re.ASCII)
 _MOMENTS = ("anthropic-ratelimit-unified-reset",)  # seconds of the epoch
 _SPANS = ("x-ratelimit-reset-requests", "x-ratelimit-reset-tokens")  # as in 6m0s: the longer one counts
-_WAITING: frozenset[Kind] = frozenset({"rate_limit", "quota"})
+_WAITING: frozenset[ErrorKind] = frozenset({"rate_limit", "quota"})
 
 
 def with_reset(fault: Fault, response: HttpResponse, now: float) -> Fault:
@@ -192,7 +192,7 @@ def _reset(response: HttpResponse, now: float) -> float | None:
     for name in _MOMENTS:
         if _NUMBER.match(said := response.header(name)):
             return float(said) - now
-    body = jsonio.decoded(response.body)
+    body = jsonio.try_decode(response.body)
     error = body.get("error", body) if isinstance(body, dict) else None
     if isinstance(error, dict):
         span, moment = _number(error.get("resets_in_seconds")), _number(error.get("resets_at"))

@@ -55,16 +55,16 @@ def parse_within_limits(
 
 def refuse_duplicate_keys(given: HttpRequest) -> None:
     """Refuse a name that stands twice in one object, where losses are refused. Raises MalformedRequest."""
-    if name := jsonio.doubled(given.body, given.document):
+    if name := jsonio.find_duplicate_name(given.body, given.document):
         raise MalformedRequest(f"{name!r} stands twice in one object; losses are refused")
 
 
 def render_planned(made: Plan, given: HttpRequest, max_body: int) -> tuple[HttpRequest, Note | None]:
     """What is sent, and a note about it if there is something to say. Raises Unrepresentable, TooLarge."""
     note: Note | None = None
-    if made.verbatim and made.sent.model == made.asked.model:
-        if (name := jsonio.doubled(given.body, given.document)) is None:
-            return structs.replace(made.upstream.binding.wrap(made.head()), body=given.body), None
+    if made.verbatim and made.translated.model == made.original.model:
+        if (name := jsonio.find_duplicate_name(given.body, given.document)) is None:
+            return structs.replace(made.upstream.binding.wrap(made.request_head()), body=given.body), None
         # The upstream might read the first of the two, which was not checked here.
         note = Note("json.duplicate_keys", "dropped", "", f"{name!r} stands twice in one object; the last one counts")
     try:
@@ -106,8 +106,8 @@ class CachedPlan(Struct, frozen=True):
     def plan(self, plain: RequestSummary) -> Plan:
         """The plan of another request of this shape."""
         made, asked = self.made, plain.asked
-        sent = structs.replace(asked, extra=made.sent.extra) if self.added else asked
-        return structs.replace(made, asked=asked, sent=sent, makers=(), finds_calls=False)
+        sent = structs.replace(asked, extra=made.translated.extra) if self.added else asked
+        return structs.replace(made, original=asked, translated=sent, response_filters=(), finds_calls=False)
 
     def request(self, body: bytes) -> HttpRequest:
         if self.added:
@@ -131,7 +131,7 @@ class PlanCache:
 
     def keep(self, plain: RequestSummary, made: Plan, given: HttpRequest, sent: HttpRequest) -> None:
         """Keep a plan that leaves the body as it was given, but for fields that it adds."""
-        model = made.sent.model
+        model = made.translated.model
         if not made.passes or model != plain.asked.model or len(model) > _LONGEST:
             return
         before, after = given.document, jsonio.decode(sent.body)
@@ -142,9 +142,9 @@ class PlanCache:
         added = {name: value for name, value in after.items() if name not in before}
         if len(self._plans) >= _MOST:
             self._plans.clear()
-        like = structs.replace(plain.asked, extra=made.sent.extra if added else plain.asked.extra)
+        like = structs.replace(plain.asked, extra=made.translated.extra if added else plain.asked.extra)
         self._plans[made.client.name, model, plain.shape] = CachedPlan(
             structs.replace(sent, body=b""),
-            structs.replace(made, asked=like, sent=like, makers=()),
+            structs.replace(made, original=like, translated=like, response_filters=()),
             jsonio.encode(added)[1:] if added else b"",
         )

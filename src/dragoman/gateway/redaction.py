@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import structs
 
-from dragoman.errors import OF_THE_REQUEST, Fault, Kind
+from dragoman.errors import REQUEST_ERROR_KINDS, ErrorKind, Fault
 from dragoman.upstream.credentials import MASK, mask_secrets
 from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json
@@ -120,13 +120,13 @@ _IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?(?![\w.]*\d)"
 _IPV6 = re.compile(r"(?<![\w:.])\[?[0-9a-fA-F:]{2,39}(?:\.\d{1,3}){0,3}\]?", re.ASCII)
 
 
-def mask_addresses(text: str, known: Iterable[KnownAddress], kind: Kind) -> str:
+def mask_addresses(text: str, known: Iterable[KnownAddress], kind: ErrorKind) -> str:
     """The text with words in place of known addresses, and of any IP address unless the fault is the request's."""
     low = text.lower()
     for host, pattern, words in _patterns(tuple(dict.fromkeys(known))):
         if host in low or "port" in low:
             text = pattern.sub(words, text)
-    if kind in OF_THE_REQUEST:
+    if kind in REQUEST_ERROR_KINDS:
         return text  # the request may hold addresses of its own
     if ":" in text:
         text = _IPV6.sub(_ip_hidden, text)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import ApiRequest, Dialect, RequestSummary, TypedRequest
-from dragoman.errors import DragomanError, Fault, Kind, MalformedRequest, UnknownModel
+from dragoman.errors import DragomanError, ErrorKind, Fault, MalformedRequest, UnknownModel
 from dragoman.gateway.upstreams import Upstream
 from dragoman.wire.http import HttpRequest, HttpResponse
 
@@ -249,7 +249,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 BUG = Fault("server", "the gateway itself failed; its log says more under this request id", 500)
 ENDING = Fault("overloaded", "the gateway is shutting down", 503, retry_after=1.0)
 
-_WAITS: dict[Kind, float] = {"quota": 60.0}  # for a 429 whose upstream did not say how long
+_WAITS: dict[ErrorKind, float] = {"quota": 60.0}  # for a 429 whose upstream did not say how long
 _USUAL_WAIT = 2.0
 # What the gateway itself says about a request is no dialect's affair.
 _OF_HTTP = frozenset({405, 408, 414, 415, 417, 421, 426, 431, 505})
@@ -258,7 +258,7 @@ _OF_HTTP = frozenset({405, 408, 414, 415, 417, 421, 426, 431, 505})
 def error_response(dialect: Dialect, fault: Fault) -> HttpResponse:
     """A fault as an HTTP answer in a client's dialect. A 429 always says when to come back: clients retry by it."""
     response = dialect.binding.error_response(fault, dialect.codec.render_fault(fault))
-    bad_gateway = fault.violation and fault.status == 502  # whatever statuses the dialect knows
+    bad_gateway = fault.is_violation and fault.status == 502  # whatever statuses the dialect knows
     if fault.status in _OF_HTTP or bad_gateway:
         return structs.replace(response, status=fault.status)
     if response.status == 429 and not response.header("retry-after"):

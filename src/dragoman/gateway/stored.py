@@ -23,7 +23,7 @@ from dragoman.gateway.context import JSON_BODY, RequestContext
 from dragoman.gateway.policy import Refused
 from dragoman.http.client.client import ClientResponse
 from dragoman.http.exchange import Owner
-from dragoman.model.events import Budget, KeptSize
+from dragoman.model.events import BufferedSize, ResponseBudget
 from dragoman.upstream.credentials import Credential, with_headers
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers
@@ -34,7 +34,7 @@ _UNKNOWN = (
     "no response {!r} is known here: the gateway does not store it and does not know which upstream made it;"
     " make the response again"
 )
-_check_json = jsonio.typed(jsonio.Raw)  # makes no values of it
+_check_json = jsonio.typed_decoder(jsonio.Raw)  # makes no values of it
 _SIGNS_OF_LIFE = frozenset({"keepalive", "response.in_progress"})
 _NAMES = {"read": "body", "input_items": "input items"}
 _NOT_IN_BACKGROUND = {
@@ -138,15 +138,15 @@ class StoredResponseRequest:
         """Pass whole frames as they come. A stream without its last frame ends with the dialect's error."""
         exchange, stored, frames = self._exchange, backend.dialect.stored, backend.dialect.binding.frame_decoder()
         assert stored is not None  # the upstream is of the client's family
-        held = KeptSize(Budget(self._account.budget.response_limits, self._account))
-        ended, hushed = False, 0
+        held = BufferedSize(ResponseBudget(self._account.budget.response_limits, self._account))
+        ended, quiet_chunks = False, 0
 
         def pass_on(chunk: bytes) -> None:
-            nonlocal ended, hushed
+            nonlocal ended, quiet_chunks
             complete = list(frames.feed(chunk))
             held.set(frames.held)
             ended = ended or any(stored.is_last_frame(frame) for frame in complete)
-            hushed += all(frame.kind in _SIGNS_OF_LIFE for frame in complete)
+            quiet_chunks += all(frame.kind in _SIGNS_OF_LIFE for frame in complete)
             if complete:
                 exchange.chunk(b"".join([frame.raw for frame in complete]))
 
@@ -158,7 +158,7 @@ class StoredResponseRequest:
             reply.pause()
         broken: DragomanError = Truncated("the upstream's stream ended before its last event")
         try:
-            await reply.pump(pass_on, lambda: hushed)
+            await reply.pump(pass_on, lambda: quiet_chunks)
         except DragomanError as error:
             broken = error
         if not ended:

@@ -20,7 +20,7 @@ from dragoman.gateway.presets import PRESETS, SIMULATOR
 from dragoman.gateway.schema import ConfigReader, InvalidValue, fields_of
 from dragoman.gateway.secrets import ConfiguredSecret, expand_path, plain_value
 from dragoman.http.addresses import is_loopback, proxy_variable
-from dragoman.translate import Settings, configured
+from dragoman.translate import TranslationSettings, configure_dialect
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 LoginSource: TypeAlias = Literal["auto", "store", "ide", "cli", "aws"]
@@ -95,7 +95,7 @@ class UpstreamTable(Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
     long_thinking: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
-    translation: Settings = Settings()
+    translation: TranslationSettings = TranslationSettings()
     limits: UpstreamLimits = UpstreamLimits()
     timeouts: TimeoutSettings = TimeoutSettings()
     simulator: SimulatorSettings = SimulatorSettings()
@@ -118,7 +118,7 @@ class Upstream(Struct, frozen=True, kw_only=True):
     logins: tuple[Login, ...] = ()
     models: tuple[str, ...] = ()
     long_thinking: tuple[str, ...] = ()  # names and patterns of models that may be silent for long
-    settings: Settings = Settings()
+    settings: TranslationSettings = TranslationSettings()
     limits: UpstreamLimits = UpstreamLimits()
     timeouts: TimeoutSettings = TimeoutSettings()
     simulator: SimulatorSettings = SimulatorSettings()
@@ -246,7 +246,7 @@ class _Making:
         if len(look.problems) > before:
             return None
         try:
-            return configured(dialect, values)
+            return configure_dialect(dialect, values)
         except LocalMisuse as error:
             look.problem((*at, *([error.at] if error.at else [])), str(error).removeprefix(f"{error.at}: "))
             return None
@@ -298,7 +298,7 @@ class _Making:
                 found.append(Login(known, detail))
         return tuple(found)
 
-    def translation(self) -> Settings:
+    def translation(self) -> TranslationSettings:
         settings = self._table.translation
         known = ("auto", "off", *FORMAT_NAMES, *FORMAT_ALIASES)
         if settings.raw_tools is not None and is_file_choice(settings.raw_tools):

@@ -64,7 +64,7 @@ class WorkerFailed(DragomanError):
 
     def __init__(self, why: str) -> None:
         message = f"the process that reads large requests failed at this one ({why})"
-        super().__init__(message, fault=Fault("server", message, 500, final=True))
+        super().__init__(message, fault=Fault("server", message, 500, is_final=True))
 
 
 class WorkerProcess:

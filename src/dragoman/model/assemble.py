@@ -12,8 +12,8 @@ from msgspec import structs
 
 from dragoman.errors import OutOfOrder, Truncated, UpstreamFault
 from dragoman.model import events as ev
-from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Choice, Reply, Stop, Usage, Why
+from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Choice, Reply, Stop, StopReason, Usage
 from dragoman.model.filter import Notes
 from dragoman.wire import jsonio
 
@@ -28,15 +28,15 @@ from dragoman.wire import jsonio
 
 # What may come for an open block, by the block's kind.
 _GROWS_BY: dict[type, frozenset[type]] = {
-    Text: frozenset({ev.TextDelta, ev.Cited, ev.Sealed}),
-    Reasoning: frozenset({ev.ReasoningDelta, ev.Sealed}),
-    ToolCall: frozenset({ev.ArgumentsDelta, ev.Sealed}),
+    Text: frozenset({ev.TextDelta, ev.CitationAdded, ev.SignatureAdded}),
+    Reasoning: frozenset({ev.ReasoningDelta, ev.SignatureAdded}),
+    ToolCall: frozenset({ev.ArgumentsDelta, ev.SignatureAdded}),
     Media: frozenset(),
     Opaque: frozenset(),
 }
 
 
-class Grammar:
+class EventOrderCheck:
     """Check a stream of events one by one; raises OutOfOrder at the first that may not come here."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Grammar:
         self._stopped: set[int] = set()
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self._over
 
     def check(self, events: Iterable[ev.Event]) -> None:
@@ -78,7 +78,7 @@ class Grammar:
                 return "" if self._open.pop(key, None) else "the block is not open"
             case ev.Stopped(_, choice):
                 return self._stopped_problem(choice)
-            case ev.TextDelta() | ev.ReasoningDelta() | ev.ArgumentsDelta() | ev.Sealed() | ev.Cited():
+            case ev.TextDelta() | ev.ReasoningDelta() | ev.ArgumentsDelta() | ev.SignatureAdded() | ev.CitationAdded():
                 return self._growth(event)
             case _:
                 return ""
@@ -100,13 +100,15 @@ class Grammar:
         self._stopped.add(choice)
         return ""
 
-    def _growth(self, event: ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.Sealed | ev.Cited) -> str:
+    def _growth(
+        self, event: ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.SignatureAdded | ev.CitationAdded
+    ) -> str:
         started = self._open.get(event.key)
         if started is None:
             return f"block {event.key} is not open"
         if type(event) not in _GROWS_BY[type(started.block)]:
             return f"block {event.key} is a {type(started.block).__name__}"
-        if isinstance(event, ev.Sealed):
+        if isinstance(event, ev.SignatureAdded):
             if event.key in self._sealed:
                 return f"block {event.key} is sealed already"
             self._sealed.add(event.key)
@@ -115,44 +117,46 @@ class Grammar:
 
 def check(events: Iterable[ev.Event]) -> None:
     """Raise OutOfOrder unless `events` is one whole stream."""
-    grammar = Grammar()
+    grammar = EventOrderCheck()
     grammar.check(events)
-    if not grammar.over:
+    if not grammar.is_over:
         raise OutOfOrder("the stream has no end")
 
 
 class _Growing:
     """A block under construction."""
 
-    def __init__(self, started: ev.BlockStarted, budget: ev.Budget) -> None:
+    def __init__(self, started: ev.BlockStarted, budget: ev.ResponseBudget) -> None:
         self.block = started.block
         self.choice = started.choice
-        self.pieces = ev.KeptText(budget)
+        self.pieces = ev.TextBuffer(budget)
         self.citations: list[Opaque] = []
-        self.seal: Seal | None = None
+        self.signature: Signature | None = None
         self.complete = False
 
     def built(self) -> Block:
         text = self.pieces.text()
         match self.block:
             case Text() as block:
-                seal = self.seal or block.seal
+                signature = self.signature or block.signature
                 return structs.replace(
-                    block, text=block.text + text, seal=seal, citations=(*block.citations, *self.citations)
+                    block, text=block.text + text, signature=signature, citations=(*block.citations, *self.citations)
                 )
             case Reasoning() as block:
-                return structs.replace(block, text=block.text + text, seal=self.seal or block.seal)
+                return structs.replace(block, text=block.text + text, signature=self.signature or block.signature)
             case ToolCall() as block:
-                return structs.replace(block, arguments=block.arguments + text, seal=self.seal or block.seal)
+                return structs.replace(
+                    block, arguments=block.arguments + text, signature=self.signature or block.signature
+                )
             case whole:
                 return whole
 
 
-class Assembly:
+class ReplyAssembler:
     """A whole reply while its events come. Without a budget there is no limit to it."""
 
-    def __init__(self, budget: ev.Budget | None = None) -> None:
-        self._budget = budget or ev.Budget(ev.AnswerLimits(answer=sys.maxsize))
+    def __init__(self, budget: ev.ResponseBudget | None = None) -> None:
+        self._budget = budget or ev.ResponseBudget(ev.ResponseLimits(answer=sys.maxsize))
         self._started: ev.Started | None = None
         self._usage: Usage | None = None
         self._growing: dict[int, _Growing] = {}
@@ -166,15 +170,15 @@ class Assembly:
             case ev.TextDelta(key, text) | ev.ReasoningDelta(key, text) | ev.ArgumentsDelta(key, text):
                 growing[key].pieces.add(text)
             case ev.BlockStarted():
-                self._budget.keep(ev.event_size(event))
+                self._budget.reserve(ev.event_size(event))
                 growing[event.key] = _Growing(event, self._budget)
             case ev.BlockEnded(key, complete):
                 growing[key].complete = complete
-            case ev.Sealed(key, seal):
-                self._budget.keep(ev.event_size(event))
-                growing[key].seal = seal
-            case ev.Cited(key, citation):
-                self._budget.keep(ev.event_size(event))
+            case ev.SignatureAdded(key, signature):
+                self._budget.reserve(ev.event_size(event))
+                growing[key].signature = signature
+            case ev.CitationAdded(key, citation):
+                self._budget.reserve(ev.event_size(event))
                 growing[key].citations.append(citation)
             case ev.Started():
                 self._started, self._usage = event, event.usage or self._usage
@@ -200,9 +204,9 @@ class Assembly:
         return Reply(started.id, started.model, told, self._usage, extra=started.extra)
 
 
-def fold(events: Iterable[ev.Event], notes: Notes | None = None) -> Reply:
+def assemble_reply(events: Iterable[ev.Event], notes: Notes | None = None) -> Reply:
     """Assemble a whole reply. Raises the fault of a failed stream, and Truncated for one without an end."""
-    assembly = Assembly()
+    assembly = ReplyAssembler()
     for event in events:
         assembly.add(event)
     return assembly.reply(notes)
@@ -229,12 +233,12 @@ def _whole(call: ToolCall, stop: Stop) -> bool:
 
     See docs/decisions/answers.md#d7.
     """
-    if stop.why not in (Why.LENGTH, Why.CONTEXT) or call.form == "text" or not call.arguments:
+    if stop.reason not in (StopReason.LENGTH, StopReason.CONTEXT) or call.form == "text" or not call.arguments:
         return True
     return jsonio.is_json(call.arguments)
 
 
-def unfold(reply: Reply, keys: ev.BlockKeys | None = None) -> ev.Events:
+def reply_events(reply: Reply, keys: ev.BlockKeys | None = None) -> ev.Events:
     """Tell a whole reply as the events of a stream, with the keys of the answer it belongs to."""
     keys = keys or ev.BlockKeys()
     events: list[ev.Event] = [ev.Started(reply.id, reply.model, extra=reply.extra)]
@@ -252,21 +256,21 @@ def unfold(reply: Reply, keys: ev.BlockKeys | None = None) -> ev.Events:
 def _block_events(key: int, choice: int, block: Block) -> Iterable[ev.Event]:
     match block:
         case Text():
-            yield ev.BlockStarted(key, structs.replace(block, text="", seal=None, citations=()), choice)
+            yield ev.BlockStarted(key, structs.replace(block, text="", signature=None, citations=()), choice)
             if block.text:
                 yield ev.TextDelta(key, block.text)
-            yield from (ev.Cited(key, citation) for citation in block.citations)
+            yield from (ev.CitationAdded(key, citation) for citation in block.citations)
         case Reasoning():
-            yield ev.BlockStarted(key, structs.replace(block, text="", seal=None), choice)
+            yield ev.BlockStarted(key, structs.replace(block, text="", signature=None), choice)
             if block.text:
                 yield ev.ReasoningDelta(key, block.text)
         case ToolCall():
-            yield ev.BlockStarted(key, structs.replace(block, arguments="", seal=None), choice)
+            yield ev.BlockStarted(key, structs.replace(block, arguments="", signature=None), choice)
             if block.arguments:
                 yield ev.ArgumentsDelta(key, block.arguments)
         case whole:
             yield ev.BlockStarted(key, whole, choice)  # type: ignore[arg-type]  # a ToolResult is no part of a reply
-    seal = getattr(block, "seal", None)
-    if seal is not None:
-        yield ev.Sealed(key, seal)
+    signature = getattr(block, "signature", None)
+    if signature is not None:
+        yield ev.SignatureAdded(key, signature)
     yield ev.BlockEnded(key)

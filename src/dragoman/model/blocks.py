@@ -10,16 +10,16 @@ from msgspec import Struct
 from dragoman.wire.jsonio import Json
 
 
-class Where(Struct, frozen=True, eq=False, gc=False):
+class Location(Struct, frozen=True, eq=False, gc=False):
     """A place in the client's payload: a path, or a step from another place. Equal to every other, so that it never
     decides whether two values are.
 
     `bare`: what a node there should hold was not given at all, which says less than giving nothing.
     """
 
-    base: str | Where = ""
+    base: str | Location = ""
     step: str | int = ""
-    bare: bool = False
+    is_absent: bool = False
 
     @property
     def path(self) -> str:
@@ -30,16 +30,16 @@ class Where(Struct, frozen=True, eq=False, gc=False):
         return f"{base}.{self.step}" if self.step else base
 
     def __repr__(self) -> str:
-        return f"Where({self.path!r}{', bare=True' if self.bare else ''})"
+        return f"Where({self.path!r}{', bare=True' if self.is_absent else ''})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Where)
+        return isinstance(other, Location)
 
     def __hash__(self) -> int:
         return 0
 
 
-NOWHERE = Where()
+NO_LOCATION = Location()
 
 
 class Extra(Struct, frozen=True):
@@ -55,14 +55,14 @@ class Extra(Struct, frozen=True):
     spelling: frozenset[str] = frozenset()
 
 
-class Cache(Struct, frozen=True):
+class CacheBreakpoint(Struct, frozen=True):
     """A prompt-cache breakpoint after the node that carries it."""
 
     ttl: Literal["5m", "1h"] = "5m"
     extra: Extra | None = None
 
 
-class Seal(Struct, frozen=True):
+class Signature(Struct, frozen=True):
     """A proof that only the family which made it can read (docs/decisions/seals.md#d50)."""
 
     family: str
@@ -74,7 +74,7 @@ class Node(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """What all have in common. Frozen values that hold older ones cannot hold themselves, so no collector looks."""
 
     extra: Extra | None = None
-    at: Where = NOWHERE
+    at: Location = NO_LOCATION
 
 
 class DefinedTool(Struct, frozen=True, tag=True):
@@ -116,7 +116,7 @@ class Untranslatable(Struct, frozen=True, tag=True):
     reason: str
 
 
-class Source(Struct, frozen=True):
+class CitationSource(Struct, frozen=True):
     """What a citation points at, for every family that has citations. `start` and `end` are characters of the text."""
 
     url: str
@@ -130,23 +130,25 @@ class Opaque(Node, frozen=True):
     """What the model has no name for, whole, with the family that can read it.
 
     `kind` is for people; `model.parts` gives its text for families that cannot read it. An `echo` says what the rest of
-    the conversation says too: nothing is lost without it. `means` is what it does to the conversation, in terms that
+    the conversation says too: nothing is lost without it. `effects` is what it does to the conversation, in terms that
     hold for every family; the filter `flatten_tool_history` reads it.
     """
 
     family: str
     data: Json
     kind: str = ""
-    cache: Cache | None = None
-    echo: bool = False
-    means: tuple[Meaning, ...] = ()
-    source: Source | None = None  # of a citation; one without `data` stands elsewhere in its own family's answer
+    cache: CacheBreakpoint | None = None
+    is_redundant: bool = False
+    effects: tuple[Effect, ...] = ()
+    source: CitationSource | None = (
+        None  # of a citation; one without `data` stands elsewhere in its own family's answer
+    )
 
 
 class Text(Node, frozen=True):
     text: str
-    cache: Cache | None = None
-    seal: Seal | None = None
+    cache: CacheBreakpoint | None = None
+    signature: Signature | None = None
     citations: tuple[Opaque, ...] = ()
 
 
@@ -155,16 +157,16 @@ class Reasoning(Node, frozen=True):
 
     text: str
     family: str = ""
-    seal: Seal | None = None
+    signature: Signature | None = None
 
 
 class Media(Node, frozen=True):
     kind: Literal["image", "document", "audio", "video"]
     mime: str
-    how: Literal["base64", "url", "text", "file"]
+    form: Literal["base64", "url", "text", "file"]
     data: str
     name: str = ""
-    cache: Cache | None = None
+    cache: CacheBreakpoint | None = None
 
 
 class ToolCall(Node, frozen=True):
@@ -177,18 +179,16 @@ class ToolCall(Node, frozen=True):
     name: str
     arguments: str = ""
     form: Literal["json", "text"] = "json"
-    cache: Cache | None = None
-    seal: Seal | None = None
+    cache: CacheBreakpoint | None = None
+    signature: Signature | None = None
 
 
 class ToolResult(Node, frozen=True):
     call_id: str
     content: tuple[Text | Media | Opaque, ...] = ()
     is_error: bool = False
-    cache: Cache | None = None
+    cache: CacheBreakpoint | None = None
 
 
 Block: TypeAlias = Text | Reasoning | Media | ToolCall | ToolResult | Opaque
-Meaning: TypeAlias = (
-    DefinedTool | ShownTool | ToolChange | ClientTool | Summary | Untranslatable | ToolCall | ToolResult
-)
+Effect: TypeAlias = DefinedTool | ShownTool | ToolChange | ClientTool | Summary | Untranslatable | ToolCall | ToolResult

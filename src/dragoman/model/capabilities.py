@@ -25,10 +25,10 @@ Trait: TypeAlias = Literal[
     # content
     "home_names",  # media from clients of its own family may have a name, whatever its kind
     "reasoning",  # takes its own family's reasoning back, and shows reasoning in answers
-    "sealed_reasoning",  # takes reasoning back only with its seal
-    "sealed_words",  # texts and tool calls carry seals too, not reasoning alone
-    "seal_slot",  # has a place where a foreign seal can travel, marked (docs/decisions/seals.md#d50)
-    "seal_bytes",  # its seals are bytes, written as base64
+    "signed_reasoning",  # takes reasoning back only with its seal
+    "signed_content",  # texts and tool calls carry seals too, not reasoning alone
+    "signature_slot",  # has a place where a foreign seal can travel, marked (docs/decisions/seals.md#d50)
+    "signature_bytes",  # its seals are bytes, written as base64
     "citations",  # texts carry citations, in questions and in answers
     "cites",  # answers alone carry citations
     "user",  # takes a user id
@@ -50,7 +50,7 @@ Trait: TypeAlias = Literal[
     "thinking_show",  # thinking may be asked for without being shown
     "zero_tokens",  # max_tokens 0 is allowed (cache pre-warm)
 ]
-Place: TypeAlias = Literal["request", "tool", "media", "answer"]
+FieldScope: TypeAlias = Literal["request", "tool", "media", "answer"]
 
 
 def traits(*always: Trait, when: Mapping[Trait, bool] | None = None) -> frozenset[Trait]:
@@ -58,7 +58,7 @@ def traits(*always: Trait, when: Mapping[Trait, bool] | None = None) -> frozense
     return frozenset((*always, *(trait for trait, holds in (when or {}).items() if holds)))
 
 
-class Alphabet(Struct, frozen=True):
+class IdentifierFormat(Struct, frozen=True):
     """The characters (a regular-expression class body) and the length that an identifier may have."""
 
     pattern: str
@@ -70,37 +70,37 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
     traits: frozenset[Trait] = frozenset()
     # fields that several families have, by where they stand: by their common name, its own
-    shared_fields: Mapping[Place, Mapping[str, str]] = {}
+    shared_fields: Mapping[FieldScope, Mapping[str, str]] = {}
     # the conversation's shape
     system: Literal["native", "leading", "none"] = "native"  # leading: only before the first turn
     turns: Literal["free", "merge", "pair"] = "free"  # merge: one role never twice in a row; pair: user, assistant, …
     fillers: tuple[str, str] = ("I understand.", "Continue")  # a missing answer, a missing question
-    turn_seam: str = ""  # what stands between texts of different turns, or of system and turn, that become one
+    turn_separator: str = ""  # what stands between texts of different turns, or of system and turn, that become one
     # tools
-    names: Alphabet = Alphabet("a-zA-Z0-9_-", 64)
-    ids: Alphabet = Alphabet("a-zA-Z0-9_-", 64)
+    names: IdentifierFormat = IdentifierFormat("a-zA-Z0-9_-", 64)
+    ids: IdentifierFormat = IdentifierFormat("a-zA-Z0-9_-", 64)
     arguments: Literal["text", "object"] = "text"
     choice_modes: frozenset[str] = frozenset({"auto", "any", "none", "one"})
     result_media: frozenset[str] = frozenset()  # kinds of media that a tool result may hold
     # content
     media: frozenset[tuple[str, str]] = frozenset()  # (kind, how)
-    home_media: frozenset[tuple[str, str]] = frozenset()  # taken from clients of its own family alone
+    own_family_media: frozenset[tuple[str, str]] = frozenset()  # taken from clients of its own family alone
     media_roles: frozenset[str] = frozenset({"user", "assistant", "system"})  # whose turns may hold them
     named_media: frozenset[str] = frozenset({"document"})  # kinds of media that have a name
     media_types: Mapping[str, frozenset[str]] = {}  # by kind, of what is given as base64; none: any
-    seals: frozenset[str] = frozenset()  # families whose seals it accepts
+    signatures: frozenset[str] = frozenset()  # families whose seals it accepts
     cache_marks: int = 0
     # limits and knobs
-    knobs: frozenset[str] = frozenset()
-    knob_ranges: tuple[tuple[str, float, float], ...] = ()
+    sampling: frozenset[str] = frozenset()
+    sampling_ranges: tuple[tuple[str, float, float], ...] = ()
     output: frozenset[str] = frozenset({"text"})
     efforts: tuple[str, ...] = ()  # accepted effort names, least first
     thinking: frozenset[str] = frozenset({"default"})  # accepted Thinking modes
-    least_budget: int = 0  # not 0: of thinking as Claude has it, which excludes some other wishes
+    min_thinking_budget: int = 0  # not 0: of thinking as Claude has it, which excludes some other wishes
     user_limit: int | None = None  # characters of a user id
-    holds: frozenset[str] = frozenset()  # what requests may name that the service holds (`Held.name`)
+    server_state: frozenset[str] = frozenset()  # what requests may name that the service holds (`Held.name`)
     files: str = ""  # the service whose file ids it takes; the same name means the same service
-    addresses: tuple[str, ...] = ()  # how addresses begin that only this service can read
+    own_url_prefixes: tuple[str, ...] = ()  # how addresses begin that only this service can read
     option_needs: Mapping[str, str] = {}  # a shared field of a request that is refused unless another field is true
     stop_limit: int | None = None  # how many stop sequences; 0: none at all
     max_tokens: int | None = None  # not None: required, and this is the default

@@ -11,8 +11,8 @@ from typing import Literal, TypeAlias, TypeVar
 
 from msgspec import Struct, structs
 
-from dragoman.errors import Kind, MalformedRequest
-from dragoman.model.blocks import Block, Cache, Extra, Node, Opaque, Text, ToolCall, ToolResult, Where
+from dragoman.errors import ErrorKind, MalformedRequest
+from dragoman.model.blocks import Block, CacheBreakpoint, Extra, Location, Node, Opaque, Text, ToolCall, ToolResult
 from dragoman.wire.jsonio import Json
 
 # --- How fields are named in an `Extra`: by their place as seen from the node, or by a word of the family's own.
@@ -23,35 +23,40 @@ from dragoman.wire.jsonio import Json
 
 T = TypeVar("T")
 
-OUTER = "../"  # before the name of a field of what the node came in
-WORD = "~"  # before a word of the family's own: how something was spelt, never sent
+PARENT_PREFIX = "../"  # before the name of a field of what the node came in
+INTERNAL_PREFIX = "~"  # before a word of the family's own: how something was spelt, never sent
 _HERE = "./"
 
-SHAPES = "~shapes"  # on a conversation: what was read in another shape than its dialect's own, for a filter to note
-NAME_AT_HOME = "~inner"  # on a tool or a call: the name its family calls it by, where its own is for all others
+OTHER_SHAPES = (
+    "~shapes"  # on a conversation: what was read in another shape than its dialect's own, for a filter to note
+)
+NATIVE_NAME = "~inner"  # on a tool or a call: the name its family calls it by, where its own is for all others
 
 
-def to_keep(fields: Mapping[str, T]) -> dict[str, T]:
+def to_extra_names(fields: Mapping[str, T]) -> dict[str, T]:
     """Fields of the wire by the names they are kept under."""
-    return {_HERE + name if "." in name or name.startswith(WORD) else name: value for name, value in fields.items()}
+    return {
+        _HERE + name if "." in name or name.startswith(INTERNAL_PREFIX) else name: value
+        for name, value in fields.items()
+    }
 
 
-def of_the_node(fields: Mapping[str, T]) -> dict[str, T]:
+def node_fields(fields: Mapping[str, T]) -> dict[str, T]:
     """The node's own fields among those kept, by their names on the wire."""
     return {
         name.removeprefix(_HERE): value
         for name, value in fields.items()
-        if name.startswith(_HERE) or not ("." in name or name.startswith(WORD))
+        if name.startswith(_HERE) or not ("." in name or name.startswith(INTERNAL_PREFIX))
     }
 
 
-def of_what_it_came_in(fields: Mapping[str, T]) -> dict[str, T]:
+def parent_fields(fields: Mapping[str, T]) -> dict[str, T]:
     """The fields of what the node came in among those kept, by their names on the wire."""
-    return {wire_name(name): value for name, value in fields.items() if name.startswith(OUTER)}
+    return {wire_name(name): value for name, value in fields.items() if name.startswith(PARENT_PREFIX)}
 
 
 def wire_name(name: str) -> str:
-    return name.removeprefix(OUTER).removeprefix(_HERE)
+    return name.removeprefix(PARENT_PREFIX).removeprefix(_HERE)
 
 
 Role: TypeAlias = Literal["user", "assistant", "system"]
@@ -72,11 +77,11 @@ class ToolSpec(Node, frozen=True):
     name: str
     description: str = ""
     schema: Mapping[str, Json] | None = None
-    cache: Cache | None = None
+    cache: CacheBreakpoint | None = None
     strict: bool | None = None
     waits_for: Literal["", "search", "block"] = ""
 
-    def defines_the_same(self, other: ToolSpec) -> bool:
+    def has_same_definition(self, other: ToolSpec) -> bool:
         """Whether a model would be shown the same; `name`s are taken to be equal."""
         return (self.description, self.schema, self.strict) == (other.description, other.schema, other.strict)
 
@@ -98,7 +103,7 @@ class ToolChoice(Struct, frozen=True):
     mode: Literal["auto", "any", "none", "one"] = "auto"
     names: tuple[str, ...] = ()
     parallel: bool | None = None
-    at: Where = Where("tool_choice")
+    at: Location = Location("tool_choice")
 
 
 class Output(Struct, frozen=True):
@@ -120,7 +125,7 @@ class Thinking(Struct, frozen=True):
     show: bool | None = None  # None: as the target does by itself
 
 
-class Held(Struct, frozen=True):
+class ServerState(Struct, frozen=True):
     """Something in a request that only the client's own service can serve: earlier turns or a template that it holds, a
     job that it runs, a conversation that it shall compact.
 
@@ -129,11 +134,11 @@ class Held(Struct, frozen=True):
 
     name: str  # the field of the request, or the type of the item, that names it
     at: str
-    why: str  # why another service cannot have it, and what to send instead
-    turns: bool = False  # it holds earlier turns: a result may answer a call that the request does not show
-    stored: bool = False  # it is stored by the service, so that no other service has it; so are earlier turns
-    job: bool = False  # it asks for work that goes on without the client: asking twice does it twice
-    answer: str = ""  # the id of the earlier answer that it continues
+    reason: str  # why another service cannot have it, and what to send instead
+    has_turns: bool = False  # it holds earlier turns: a result may answer a call that the request does not show
+    is_stored: bool = False  # it is stored by the service, so that no other service has it; so are earlier turns
+    is_job: bool = False  # it asks for work that goes on without the client: asking twice does it twice
+    reply_id: str = ""  # the id of the earlier answer that it continues
     code: str = ""  # of the error
     details: str = ""  # of the error, as JSON text
 
@@ -148,29 +153,31 @@ class Conversation(Node, frozen=True):
     thinking: Thinking = Thinking()
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
-    knobs: Mapping[str, float] = {}
+    sampling: Mapping[str, float] = {}
     choices: int = 1
     stream: bool = False
-    previous: str | None = None
+    previous_id: str | None = None
     user: str = ""  # who asks, for the upstream's abuse checks
     hints: Extra | None = None  # request headers that matter to one family
-    held: tuple[Held, ...] = ()  # what the client's service holds of this request
-    tokens: int | None = None  # an estimate of its length, where a filter has made one for those who read the answer
+    server_state: tuple[ServerState, ...] = ()  # what the client's service holds of this request
+    estimated_tokens: int | None = (
+        None  # an estimate of its length, where a filter has made one for those who read the answer
+    )
 
     @property
-    def continues(self) -> bool:
+    def has_stored_turns(self) -> bool:
         """Whether earlier turns are held by the service."""
-        return any(each.turns for each in self.held)
+        return any(each.has_turns for each in self.server_state)
 
     @property
-    def is_bound(self) -> bool:
+    def needs_same_service(self) -> bool:
         """Whether only the service that stores what the request names can answer it."""
-        return any(each.turns or each.stored for each in self.held)
+        return any(each.has_turns or each.is_stored for each in self.server_state)
 
     @property
     def is_job(self) -> bool:
         """Whether asking twice starts two jobs."""
-        return any(each.job for each in self.held)
+        return any(each.is_job for each in self.server_state)
 
 
 def without_messages(conversation: Conversation) -> Conversation:
@@ -178,12 +185,12 @@ def without_messages(conversation: Conversation) -> Conversation:
     return structs.replace(conversation, messages=())
 
 
-def bare(conversation: Conversation) -> Conversation:
+def without_content(conversation: Conversation) -> Conversation:
     """How an answer is wanted, without what is asked: for those who remember it while the answer comes."""
     return structs.replace(conversation, messages=(), system=(), tools=())
 
 
-class Why(Enum):
+class StopReason(Enum):
     END = "end"
     TOOL = "tool"
     LENGTH = "length"
@@ -194,7 +201,7 @@ class Why(Enum):
 
 
 class Stop(Struct, frozen=True):
-    why: Why
+    reason: StopReason
     sequence: str | None = None
     extra: Extra | None = None
 
@@ -227,7 +234,7 @@ class Reply(Node, frozen=True):
 # whatever its framing
 
 
-def canonical(conversation: Conversation, tidy: Sequence[Message] = ()) -> Conversation:
+def to_canonical(conversation: Conversation, tidy: Sequence[Message] = ()) -> Conversation:
     """Give the conversation its canonical form. `tidy` are messages that have it already, as those have that a filter
     was given: one that stands there at the same place is not looked at again.
 
@@ -252,7 +259,7 @@ def canonical(conversation: Conversation, tidy: Sequence[Message] = ()) -> Conve
     return conversation
 
 
-def spaced(before: Iterable[Block], blocks: tuple[Block, ...], seam: str) -> tuple[Block, ...]:
+def with_separator(before: Iterable[Block], blocks: tuple[Block, ...], seam: str) -> tuple[Block, ...]:
     """The blocks with the seam in front of their first text, if there is text before them that it keeps apart."""
     if not seam or not any(isinstance(block, Text) and block.text.strip() for block in before):
         return blocks
@@ -264,7 +271,7 @@ def spaced(before: Iterable[Block], blocks: tuple[Block, ...], seam: str) -> tup
 
 def _says_something(block: Block) -> bool:
     return not (isinstance(block, Text) and not block.text) or any(
-        (block.cache, block.seal, block.citations, block.extra)
+        (block.cache, block.signature, block.citations, block.extra)
     )
 
 
@@ -344,32 +351,37 @@ def _lifted(message: Message) -> Iterable[Text]:
 def _outer(extra: Extra | None) -> Extra | None:
     if extra is None:
         return None
-    fields = {name if name in extra.spelling else f"{OUTER}{name}": value for name, value in extra.fields.items()}
+    fields = {
+        name if name in extra.spelling else f"{PARENT_PREFIX}{name}": value for name, value in extra.fields.items()
+    }
     return Extra(extra.family, fields, extra.spelling)
 
 
 # --- What services report of an answer: token counts, and why it stopped.
 #
 # Every reader of usage builds its `Usage` here. The rules are the same for all: a count is a whole number between 0 and
-# `LARGEST`, a part never exceeds its total, and no token is counted twice. Services disagree about which count contains
+# `MAX_TOKEN_COUNT`, a part never exceeds its total, and no token is counted twice. Services disagree about which count
+# contains
 # which, so the total decides where it can.
 
 
-LARGEST = 1_000_000_000  # no model reads or writes as much; the sum of two fits the 32-bit integers of typed SDKs
+MAX_TOKEN_COUNT = (
+    1_000_000_000  # no model reads or writes as much; the sum of two fits the 32-bit integers of typed SDKs
+)
 
 
-def count(value: Json) -> int:
-    """Return a reported count as a possible one: nonsense is 0, a negative number is 0, an absurd one is `LARGEST`."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(LARGEST)):
+def parse_token_count(value: Json) -> int:
+    """Return a reported count as a possible one: nonsense or a negative number is 0, the largest `MAX_TOKEN_COUNT`."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(MAX_TOKEN_COUNT)):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         return 0
-    return int(min(max(value, 0), LARGEST))
+    return int(min(max(value, 0), MAX_TOKEN_COUNT))
 
 
-def first_count(*values: Json) -> int:
+def first_token_count(*values: Json) -> int:
     """Return the first count that is not 0: services have several names for one figure."""
-    return next((found for value in values if (found := count(value))), 0)
+    return next((found for value in values if (found := parse_token_count(value))), 0)
 
 
 def inclusive_usage(
@@ -384,7 +396,7 @@ def inclusive_usage(
         completion += reasoning
     elif read + write and total == prompt + completion + read + write:
         prompt += read + write
-    prompt, completion = count(prompt), count(completion)
+    prompt, completion = parse_token_count(prompt), parse_token_count(completion)
     read = min(read, prompt)
     write = min(write, prompt - read)
     return Usage(prompt - read - write, completion, read, write, min(reasoning, completion), extra=extra)
@@ -394,14 +406,15 @@ def exclusive_usage(
     fresh: int, output: int, read: int, write: int, reasoning: int = 0, *, extra: Extra | None = None
 ) -> Usage:
     """Build the usage of a service that counts fresh, cached and written input apart."""
-    read = min(read, LARGEST)
-    write = min(write, LARGEST - read)
-    return Usage(min(fresh, LARGEST - read - write), output, read, write, min(reasoning, output), extra=extra)
+    read = min(read, MAX_TOKEN_COUNT)
+    write = min(write, MAX_TOKEN_COUNT - read)
+    return Usage(min(fresh, MAX_TOKEN_COUNT - read - write), output, read, write, min(reasoning, output), extra=extra)
 
 
 # --- Why answers stop, in the words of many services. Dialects look here for words that their own tables do not have.
 #
-# A block is a block (`Why.REFUSAL`), a cut is a cut (`Why.LENGTH`, `Why.CONTEXT`), and a failure is a failure
+# A block is a block (`StopReason.REFUSAL`), a cut is a cut (`StopReason.LENGTH`, `StopReason.CONTEXT`), and a failure
+# is a failure
 # (`failure_kind`), whatever a service calls it. Words are compared without regard to case.
 
 
@@ -431,19 +444,23 @@ _REFUSALS = (
     "content_policy_violation",
     "data_inspection_failed",  # DashScope
 )
-_WHYS: dict[str, Why] = {
-    **dict.fromkeys(_REFUSALS, Why.REFUSAL),
-    **dict.fromkeys(("stop", "end_turn", "eos", "eos_token", "end_of_sequence", "complete", "completed"), Why.END),
-    **dict.fromkeys(("tool_calls", "tool_call", "tool_use", "function_call"), Why.TOOL),
-    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "max_length", "repetition_truncation"), Why.LENGTH),
+_WHYS: dict[str, StopReason] = {
+    **dict.fromkeys(_REFUSALS, StopReason.REFUSAL),
+    **dict.fromkeys(
+        ("stop", "end_turn", "eos", "eos_token", "end_of_sequence", "complete", "completed"), StopReason.END
+    ),
+    **dict.fromkeys(("tool_calls", "tool_call", "tool_use", "function_call"), StopReason.TOOL),
+    **dict.fromkeys(
+        ("length", "max_tokens", "max_output_tokens", "max_length", "repetition_truncation"), StopReason.LENGTH
+    ),
     **dict.fromkeys(
         ("model_context_window_exceeded", "context_length_exceeded", "context_window_exceeded", "model_length"),
-        Why.CONTEXT,
+        StopReason.CONTEXT,
     ),
-    "stop_sequence": Why.SEQUENCE,
-    "pause_turn": Why.PAUSE,
+    "stop_sequence": StopReason.SEQUENCE,
+    "pause_turn": StopReason.PAUSE,
 }
-_FAILURES: dict[str, Kind] = {
+_FAILURES: dict[str, ErrorKind] = {
     "error": "server",
     "server_error": "server",
     "internal_error": "server",
@@ -458,14 +475,14 @@ _FAILURES: dict[str, Kind] = {
     "failed": "server",
     "timeout": "timeout",
 }
-NO_REASON = frozenset({"", "null", "none"})  # how some servers write that the answer goes on
+NO_STOP_WORDS = frozenset({"", "null", "none"})  # how some servers write that the answer goes on
 
 
-def known_stop(word: str) -> Why | None:
+def find_stop_reason(word: str) -> StopReason | None:
     """Return what a stop word means; None for one that no table has."""
     return _WHYS.get(word.lower())
 
 
-def failure_kind(word: str) -> Kind | None:
+def failure_kind(word: str) -> ErrorKind | None:
     """Return the kind of failure that a stop word names; None for one that is no failure."""
     return _FAILURES.get(word.lower())

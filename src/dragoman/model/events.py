@@ -8,8 +8,8 @@ from typing import Protocol, TypeAlias
 
 from msgspec import Struct, field, structs
 
-from dragoman.errors import AnswerTooLarge, Fault
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.errors import Fault, ResponseTooLarge
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Signature, Text, ToolCall
 from dragoman.model.conversation import Stop, Usage
 from dragoman.wire.jsonio import Json
 
@@ -28,7 +28,7 @@ _NODE, _ITEM = 64, 8  # bytes of a JSON value and of a place in an array or an o
 _WIDE = 4  # bytes of a character where a text is not ASCII
 
 
-class AnswerLimits(Struct, frozen=True):
+class ResponseLimits(Struct, frozen=True):
     """What one answer may make the translation keep."""
 
     answer: int = 32 * 1024 * 1024  # bytes
@@ -36,42 +36,42 @@ class AnswerLimits(Struct, frozen=True):
     choices: int = 128
 
 
-class Account(Protocol):
+class SharedBudget(Protocol):
     """What all answers together keep. `keep` raises where there is no room."""
 
     def keep(self, size: int) -> None: ...
     def free(self, size: int) -> None: ...
 
 
-class Budget(Struct, eq=False):
+class ResponseBudget(Struct, eq=False):
     """Counts what is kept of one answer. `account`, if there is one, counts it among all answers too."""
 
-    limits: AnswerLimits = AnswerLimits()
-    account: Account | None = None
-    kept: int = 0  # bytes that are kept now
+    limits: ResponseLimits = ResponseLimits()
+    account: SharedBudget | None = None
+    reserved: int = 0  # bytes that are kept now
     _room: int = 0  # that need not be asked for
     _blocks: int = 0
     _choices: int = 0
-    _copy: Budget | None = None
+    _copy: ResponseBudget | None = None
 
-    def keep(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """Count bytes before they are kept. Raises AnswerTooLarge, or what the account raises; then none are."""
-        kept, most = self.kept + size, self.limits.answer
+        kept, most = self.reserved + size, self.limits.answer
         if kept > self._room:
             if kept > most:
-                raise AnswerTooLarge(f"more than {most} bytes of the answer have to be kept, the limit (answer)")
+                raise ResponseTooLarge(f"more than {most} bytes of the answer have to be kept, the limit (answer)")
             if self.account is None:
                 self._room = most
             else:
                 more = -(-(kept - self._room) // _STEP) * _STEP
                 self.account.keep(more)
                 self._room += more
-        self.kept = kept
+        self.reserved = kept
 
-    def free(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Count bytes that are kept no more."""
-        self.kept -= size
-        spare = self._room - self.kept
+        self.reserved -= size
+        spare = self._room - self.reserved
         if self.account is not None and spare >= 2 * _STEP:
             spare -= spare % _STEP
             self._room -= spare
@@ -80,20 +80,20 @@ class Budget(Struct, eq=False):
     def block(self, block: Block | None) -> None:
         """Count one more block, with its id, name and extra fields, until the answer ends."""
         if self._blocks >= self.limits.blocks:
-            raise AnswerTooLarge(f"the answer has more than {self.limits.blocks} blocks, the limit (blocks)")
+            raise ResponseTooLarge(f"the answer has more than {self.limits.blocks} blocks, the limit (blocks)")
         self._blocks += 1
-        self.keep(_BLOCK if block is None else _BLOCK + block_size(block))
+        self.reserve(_BLOCK if block is None else _BLOCK + block_size(block))
 
     def choice(self) -> None:
         """Count one more choice."""
         if self._choices >= self.limits.choices:
-            raise AnswerTooLarge(f"the answer has more than {self.limits.choices} choices, the limit (choices)")
+            raise ResponseTooLarge(f"the answer has more than {self.limits.choices} choices, the limit (choices)")
         self._choices += 1
-        self.keep(_CHOICE)
+        self.reserve(_CHOICE)
 
-    def copy(self) -> Budget:
+    def copy(self) -> ResponseBudget:
         """Return a budget with the same limits for a second copy of the answer. It is closed with this one."""
-        self._copy = Budget(self.limits, self.account)
+        self._copy = ResponseBudget(self.limits, self.account)
         return self._copy
 
     def close(self) -> None:
@@ -103,13 +103,13 @@ class Budget(Struct, eq=False):
         if self.account is not None:
             self.account.free(self._room)
             self._room = 0
-        self.kept = 0
+        self.reserved = 0
 
 
-class KeptText(Struct, eq=False):
+class TextBuffer(Struct, eq=False):
     """Text that is kept piece by piece until it is needed as a whole, and counted."""
 
-    _budget: Budget
+    _budget: ResponseBudget
     _text: StringIO | None = None  # a list of small pieces would take ten times as much
     _length: int = 0
     _width: int = 1
@@ -121,9 +121,9 @@ class KeptText(Struct, eq=False):
         """Keep one more piece. Raises AnswerTooLarge."""
         length = len(text)
         if self._width == 1 and not text.isascii():
-            self._budget.keep((_WIDE - 1) * self._length)
+            self._budget.reserve((_WIDE - 1) * self._length)
             self._width = _WIDE
-        self._budget.keep(self._width * length)
+        self._budget.reserve(self._width * length)
         self._length += length
         if self._text is None:
             self._text = StringIO()
@@ -137,24 +137,24 @@ class KeptText(Struct, eq=False):
         if self._text is None:
             return ""
         text = self._text.getvalue()
-        self._budget.free(self._width * self._length)
+        self._budget.release(self._width * self._length)
         self._text, self._length, self._width = None, 0, 1
         return text
 
 
-class KeptSize(Struct, eq=False):
+class BufferedSize(Struct, eq=False):
     """Bytes that somebody else keeps, counted whenever their number changes."""
 
-    _budget: Budget
+    _budget: ResponseBudget
     size: int = 0
 
     def set(self, size: int) -> None:
         """Count so many instead of those before. Raises AnswerTooLarge."""
         more = size - self.size
         if more > 0:
-            self._budget.keep(more)
+            self._budget.reserve(more)
         elif more:
-            self._budget.free(-more)
+            self._budget.release(-more)
         self.size = size
 
 
@@ -200,7 +200,7 @@ class BlockKeys(Struct, eq=False):
     """
 
     _next: int = 0
-    budget: Budget = field(default_factory=Budget)
+    budget: ResponseBudget = field(default_factory=ResponseBudget)
 
     @classmethod
     def after(cls, events: Iterable[Event]) -> BlockKeys:
@@ -232,7 +232,7 @@ class BlockStarted(Struct, frozen=True, tag=True):
     key: int
     block: Text | Reasoning | ToolCall | Media | Opaque
     choice: int = 0
-    place: int | None = None
+    wire_index: int | None = None
 
 
 class TextDelta(Struct, frozen=True, gc=False, tag=True):
@@ -250,19 +250,19 @@ class ArgumentsDelta(Struct, frozen=True, gc=False, tag=True):
     text: str
 
 
-class Sealed(Struct, frozen=True, tag=True):
+class SignatureAdded(Struct, frozen=True, tag=True):
     key: int
-    seal: Seal
+    signature: Signature
 
 
-class Cited(Struct, frozen=True, tag=True):
+class CitationAdded(Struct, frozen=True, tag=True):
     key: int
     citation: Opaque
 
 
 class BlockEnded(Struct, frozen=True, gc=False, tag=True):
     key: int
-    complete: bool = True  # False: its end never came (docs/decisions/answers.md#d7)
+    is_complete: bool = True  # False: its end never came (docs/decisions/answers.md#d7)
 
 
 class UsageReported(Struct, frozen=True, tag=True):
@@ -298,8 +298,8 @@ Event: TypeAlias = (
     | TextDelta
     | ReasoningDelta
     | ArgumentsDelta
-    | Sealed
-    | Cited
+    | SignatureAdded
+    | CitationAdded
     | BlockEnded
     | UsageReported
     | Stopped
@@ -317,9 +317,9 @@ def event_size(event: Event) -> int:
     match event:
         case TextDelta(_, text) | ReasoningDelta(_, text) | ArgumentsDelta(_, text):
             return _EVENT + text_size(text)
-        case Sealed(_, seal):
-            return _EVENT + text_size(seal.data)
-        case Cited(_, citation):
+        case SignatureAdded(_, signature):
+            return _EVENT + text_size(signature.data)
+        case CitationAdded(_, citation):
             return _EVENT + json_size(citation)
         case BlockStarted(_, (Media() | Opaque()) as block):
             return _EVENT + json_size(block.data)
@@ -332,7 +332,7 @@ def event_size(event: Event) -> int:
 Delta: TypeAlias = TextDelta | ReasoningDelta | ArgumentsDelta
 
 
-class Step(Struct, frozen=True, gc=False):
+class DecodedFrame(Struct, frozen=True, gc=False):
     """One wire frame: what it meant, and itself. Empty `raw`: it has no frame of its own.
 
     `unread` says why the frame could not be read. It has no events then, and its bytes only if they may be passed on.
@@ -340,4 +340,4 @@ class Step(Struct, frozen=True, gc=False):
 
     events: Events
     raw: bytes = b""
-    unread: str = ""
+    decode_error: str = ""

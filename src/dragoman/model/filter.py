@@ -15,7 +15,16 @@ from msgspec import Struct, structs
 
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.conversation import SHAPES, Conversation, Message, Output, Thinking, ToolChoice, ToolSpec, tool_name
+from dragoman.model.conversation import (
+    OTHER_SHAPES,
+    Conversation,
+    Message,
+    Output,
+    Thinking,
+    ToolChoice,
+    ToolSpec,
+    tool_name,
+)
 from dragoman.model.events import BlockKeys, BlockStarted, Delta, Event, Events
 
 # --- Notes: what a translation changed. No change without its note, no note without a change
@@ -37,7 +46,7 @@ class Note(Struct, frozen=True):
         return f"[{self.rule}] {self.action}{place} {self.detail}"
 
 
-MOST_OF_ANSWER = 1000  # notes on one answer that are kept
+MAX_RESPONSE_NOTES = 1000  # notes on one answer that are kept
 _LONGEST = 2000  # characters of such a note
 
 
@@ -83,7 +92,7 @@ class Notes(list[Note]):
 # --- What the filters of one plan ask about a conversation, found once for all of them.
 #
 # `Feature` names what a conversation may have that concerns filters. A plan calls a filter only if the conversation
-# has a feature that the filter names (`Filter.concerns`).
+# has a feature that the filter names (`Filter.applies_to`).
 
 
 _COMMON: frozenset[type[Block]] = frozenset({Text, ToolCall, ToolResult})
@@ -101,7 +110,7 @@ Feature: TypeAlias = Literal[
     "uneven_turns",  # turns that do not alternate, or do not begin with a user turn; no turn at all
     "prefill",  # the last turn is an assistant's
     # of messages, tools or system
-    "seals",
+    "signatures",
     "citations",
     "blank",  # a text of white space only, a message without blocks, or a result without content
     "marks",  # cache marks
@@ -125,7 +134,7 @@ Feature: TypeAlias = Literal[
     "no_length",  # none
     "zero_length",  # a limit of 0
     "stops",  # stop sequences
-    "knobs",  # temperature and the like
+    "sampling",  # temperature and the like
     "choices",  # more than one answer
     "whole",  # an answer that is not streamed
     "user",  # the id of a user
@@ -200,7 +209,7 @@ class Facts:
             found += _of_system(conversation.system)
         if conversation.extra or conversation.hints or conversation.output.extra:
             found.append("extras")
-            if conversation.extra and SHAPES in conversation.extra.fields:
+            if conversation.extra and OTHER_SHAPES in conversation.extra.fields:
                 found.append("shapes")
         has: tuple[tuple[object, Feature], ...] = (
             (conversation.tool_choice != _NO_CHOICE, "chosen"),
@@ -208,12 +217,12 @@ class Facts:
             (conversation.thinking != _NO_THOUGHT, "thinking"),
             (conversation.max_tokens == 0, "zero_length"),
             (conversation.stop, "stops"),
-            (conversation.knobs, "knobs"),
+            (conversation.sampling, "sampling"),
             (conversation.choices > 1, "choices"),
             (not conversation.stream, "whole"),
             (conversation.user, "user"),
             (conversation.hints, "hints"),
-            (conversation.held, "held"),
+            (conversation.server_state, "held"),
         )
         found += [feature for holds, feature in has if holds]
         return self._of_messages.union(self._of_tools, found)
@@ -224,7 +233,7 @@ class Facts:
         return self._of_messages.isdisjoint(_FOREIGN)
 
 
-_FOREIGN: Features = frozenset({"reasoning", "media", "opaque", "extras", "seals", "citations"})
+_FOREIGN: Features = frozenset({"reasoning", "media", "opaque", "extras", "signatures", "citations"})
 _BY_KIND: Mapping[type[Block], Feature] = {
     ToolCall: "calls",
     ToolResult: "results",
@@ -242,10 +251,12 @@ def _of_messages(messages: tuple[Message, ...], held: Inventory) -> Features:
         texts = texts + [part for part in held.parts if type(part) is Text]
         others = others + [part for part in held.parts if not isinstance(part, Text)]
         found.update([_BY_KIND[type(part)] for part in others])
-    if odd := [text for text in texts if text.cache or text.seal or text.citations or text.extra]:
+    if odd := [text for text in texts if text.cache or text.signature or text.citations or text.extra]:
         _add_odd(found, odd)
     if not held.kinds <= {Text}:
-        _add_odd(found, [call for call in held.calls if call.form != "json" or call.cache or call.seal or call.extra])
+        _add_odd(
+            found, [call for call in held.calls if call.form != "json" or call.cache or call.signature or call.extra]
+        )
         _add_odd(found, [result for result in held.results if result.is_error or result.cache or result.extra])
         _add_odd(found, (*held.thoughts, *others))
     for message in [message for message in messages if message.extra or not message.blocks]:
@@ -273,8 +284,8 @@ def _add_odd(found: set[Feature], nodes: Iterable[Block]) -> None:
             found.add("extras")
         if not isinstance(node, Reasoning) and node.cache:
             found.add("marks")
-        if isinstance(node, Text | ToolCall | Reasoning) and node.seal:
-            found.add("seals")
+        if isinstance(node, Text | ToolCall | Reasoning) and node.signature:
+            found.add("signatures")
         if type(node) is Text and node.citations:
             found.add("citations")
         elif type(node) is ToolCall and node.form == "text":
@@ -298,7 +309,7 @@ def _of_tools(tools: tuple[ToolSpec | Opaque, ...]) -> Features:
         names.append(tool.name)
         if tool.schema is None:
             found.add("text_tools")
-        if tool.at.bare:
+        if tool.at.is_absent:
             found.add("bare_tools")
         if not tool.description or tool.description.isspace():
             found.add("undescribed_tools")
@@ -361,17 +372,17 @@ class LaneTarget(Struct, frozen=True, gc=False):
     listener: Listener | None = None
 
 
-UNSEEN = LaneWatch()  # of a filter that need not see such deltas
+NO_WATCH = LaneWatch()  # of a filter that need not see such deltas
 
 
 # The type of an event; for the beginning of a block also the type of the block.
-Kind: TypeAlias = type[Event] | type[Block]
-Reads: TypeAlias = frozenset[Kind]
-NOTHING: Reads = frozenset()
-BLOCKS: Reads = frozenset({Text, Reasoning, ToolCall, Media, Opaque})  # the beginning of any block
+EventKind: TypeAlias = type[Event] | type[Block]
+EventKinds: TypeAlias = frozenset[EventKind]
+NO_EVENTS: EventKinds = frozenset()
+BLOCK_STARTS: EventKinds = frozenset({Text, Reasoning, ToolCall, Media, Opaque})  # the beginning of any block
 
 
-class Back:
+class ResponseFilter:
     """The answer half of a filter: stateful, one per answer. It writes `take`, or `feed` to see all events of a frame.
 
     Every stream ends with Finished or Failed, so a filter that holds something gives it out there. One that opens
@@ -384,7 +395,7 @@ class Back:
     """
 
     __slots__ = ()
-    reads: Reads | None = None
+    reads: EventKinds | None = None
 
     def feed(self, events: Events) -> Events:
         """Return what becomes of the events: the same tuple if nothing changes."""
@@ -411,8 +422,8 @@ class Back:
         return None
 
 
-MakeBack: TypeAlias = Callable[[Notes, BlockKeys], Back]
-NEVER: Features = frozenset()  # for a filter that has an answer half alone
+MakeResponseFilter: TypeAlias = Callable[[Notes, BlockKeys], ResponseFilter]
+NO_FEATURES: Features = frozenset()  # for a filter that has an answer half alone
 
 
 class Filter(Protocol):
@@ -424,12 +435,16 @@ class Filter(Protocol):
 
     name: str
     before: ClassVar[str] = ""  # for a quirk: the name of the shared filter that needs its work done
-    only_asks: ClassVar[bool] = False  # its changes leave answers as they are, or only ask for more than the client did
-    keeps_form: ClassVar[bool] = False  # it leaves messages in canonical form, whatever it does to them
-    concerns: Features | None = None  # it is called only for a conversation that has one of these; None: always
-    answers: MakeBack | None = None  # makes the answer half that every answer needs, whatever is asked
+    keeps_replies: ClassVar[bool] = (
+        False  # its changes leave answers as they are, or only ask for more than the client did
+    )
+    keeps_canonical: ClassVar[bool] = False  # it leaves messages in canonical form, whatever it does to them
+    applies_to: Features | None = None  # it is called only for a conversation that has one of these; None: always
+    answers: MakeResponseFilter | None = None  # makes the answer half that every answer needs, whatever is asked
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         """Return the conversation, changed or the same, and what makes the answer half of this request, if it has one.
 
         The conversation has the canonical form. `facts` says what it holds.
@@ -437,10 +452,12 @@ class Filter(Protocol):
         return conversation, None
 
 
-class EachMessage(Filter):
+class MessageFilter(Filter):
     """A filter that looks at one message at a time, or at one block at a time."""
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         messages = tuple([self.message(message, notes) for message in conversation.messages])
         if messages == conversation.messages:
             return conversation, None
@@ -456,10 +473,12 @@ class EachMessage(Filter):
         return (block,)
 
 
-class EachTool(Filter):
+class ToolFilter(Filter):
     """A filter that looks at one declared tool at a time."""
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         before = len(notes)
         tools = tuple([self.tool(tool, notes) for tool in conversation.tools])
         return (conversation if len(notes) == before else structs.replace(conversation, tools=tools)), None

@@ -15,8 +15,8 @@ from typing import Literal, TypeAlias
 from msgspec import Struct, structs
 
 from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Extra, Media, Opaque, Text, Where
-from dragoman.model.conversation import to_keep
+from dragoman.model.blocks import Extra, Location, Media, Opaque, Text
+from dragoman.model.conversation import to_extra_names
 from dragoman.model.filter import Notes
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -26,10 +26,10 @@ from dragoman.wire.jsonio import Json
 # Tools give their results in forms of their own, whatever dialect the client speaks.
 
 
-How: TypeAlias = Literal["base64", "url", "text", "file"]
+MediaForm: TypeAlias = Literal["base64", "url", "text", "file"]
 
 _KINDS: Mapping[str, Literal["image", "audio", "video"]] = {"image": "image", "audio": "audio", "video": "video"}
-_SOURCES: Mapping[str, tuple[How, str]] = {
+_SOURCES: Mapping[str, tuple[MediaForm, str]] = {
     "base64": ("base64", "data"),
     "url": ("url", "url"),
     "text": ("text", "data"),
@@ -42,7 +42,7 @@ _FILE_TYPES = frozenset({"media", "file", "image-data", "file-data", *_KINDS})  
 _DOCUMENTS = {"pdf": "application/pdf", "txt": "text/plain", "md": "text/markdown", "csv": "text/csv"}
 
 
-def read_tool_media(family: str, part: Mapping[str, Json], at: Where) -> Media | None:
+def read_tool_media(family: str, part: Mapping[str, Json], at: Location) -> Media | None:
     """Return the media in a part of MCP's form, or with a `source` as Anthropic has it; None if it is no such part.
 
     Fields that the form does not have are kept for the family.
@@ -59,7 +59,7 @@ def read_tool_media(family: str, part: Mapping[str, Json], at: Where) -> Media |
             return None
 
 
-def read_any_media(family: str, part: Mapping[str, Json], at: Where) -> Media | None:
+def read_any_media(family: str, part: Mapping[str, Json], at: Location) -> Media | None:
     """Return the media in a part of any known form; None if it is no such part."""
     return (
         read_tool_media(family, part, at)
@@ -69,7 +69,7 @@ def read_any_media(family: str, part: Mapping[str, Json], at: Where) -> Media | 
     )
 
 
-def _openai_media(family: str, part: Mapping[str, Json], at: Where) -> Media | None:
+def _openai_media(family: str, part: Mapping[str, Json], at: Location) -> Media | None:
     """Media as Chat Completions and Responses write it."""
     match part:
         case {"type": "image_url" | "input_image" | "computer_screenshot", "image_url": str(url) | {"url": str(url)}}:
@@ -87,7 +87,7 @@ def _openai_media(family: str, part: Mapping[str, Json], at: Where) -> Media | N
             return None
 
 
-def _wrapped_media(family: str, part: Mapping[str, Json], at: Where) -> Media | None:
+def _wrapped_media(family: str, part: Mapping[str, Json], at: Location) -> Media | None:
     """Media as Gemini and Bedrock write it: an object with one member, whose name says the kind."""
     if len(part) != 1:
         return None
@@ -105,7 +105,7 @@ def _wrapped_media(family: str, part: Mapping[str, Json], at: Where) -> Media | 
             return None
 
 
-def _framework_media(family: str, part: Mapping[str, Json], at: Where) -> Media | None:
+def _framework_media(family: str, part: Mapping[str, Json], at: Location) -> Media | None:
     """Media as LangChain and the AI SDK write it: the data and its type in the part itself."""
     kind = part.get("type")
     if not isinstance(kind, str) or kind not in _FILE_TYPES:
@@ -115,20 +115,20 @@ def _framework_media(family: str, part: Mapping[str, Json], at: Where) -> Media 
     return _data_media(part, name, family, rest, at)
 
 
-def _data_media(part: Mapping[str, Json], name: str, family: str, rest: dict[str, Json], at: Where) -> Media | None:
+def _data_media(part: Mapping[str, Json], name: str, family: str, rest: dict[str, Json], at: Location) -> Media | None:
     mime = next((value for field in _MIME_FIELDS if isinstance(value := part.get(field), str)), "")
     data = next((value for field in _DATA_FIELDS if isinstance(value := part.get(field), str)), "")
     return _media(mime.partition("/")[0], mime, "base64", data, name, family, rest, at)
 
 
-def _addressed(kind: str, url: str, name: str, family: str, rest: dict[str, Json], at: Where) -> Media | None:
+def _addressed(kind: str, url: str, name: str, family: str, rest: dict[str, Json], at: Location) -> Media | None:
     """Media by its address, which may hold the data itself."""
     if found := _DATA_URL.fullmatch(url):
         return _media(kind, found[1], "base64", found[2], name, family, rest, at)
     return _media(kind, "", "url", url, name, family, rest, at) if url.startswith(("http://", "https://")) else None
 
 
-def _sourced(kind: str, source: dict[str, Json], family: str, rest: dict[str, Json], at: Where) -> Media | None:
+def _sourced(kind: str, source: dict[str, Json], family: str, rest: dict[str, Json], at: Location) -> Media | None:
     form = source.get("type")
     if not isinstance(form, str) or form not in _SOURCES:
         return None
@@ -145,16 +145,16 @@ def _sourced(kind: str, source: dict[str, Json], family: str, rest: dict[str, Js
 def _media(
     kind: str,
     mime: str,
-    how: How,
+    how: MediaForm,
     data: str,
     name: str,
     family: str,
     rest: dict[str, Json],
-    at: Where,
+    at: Location,
 ) -> Media | None:
     if how == "base64" and not (mime and _is_base64(data)):
         return None
-    extra = Extra(family, to_keep(rest)) if rest else None
+    extra = Extra(family, to_extra_names(rest)) if rest else None
     return Media(_KINDS.get(kind, "document"), mime, how, data, name, extra=extra, at=at)
 
 
@@ -195,20 +195,20 @@ _BASE64 = re.compile(r"(?:data:[^,]{0,200};base64,)?[A-Za-z0-9+/_-]{512,}={0,2}"
 class PartText(Struct, frozen=True):
     """The text of a part, and what the text does not hold.
 
-    `found`: the part has a field that says it; otherwise the text is the part's JSON. `left_out`: paths of base64 and
+    `found`: the part has a field that says it; otherwise the text is the part's JSON. `omitted`: paths of base64 and
     sealed data. `labels`: names of ids and media types. `media`: images and files in the part, each with its path.
     """
 
     text: str
     found: bool = True
-    left_out: tuple[str, ...] = ()
+    omitted: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     media: tuple[Media, ...] = ()
 
     @property
     def is_whole(self) -> bool:
         """Whether the text holds all that the part does."""
-        return not (self.left_out or self.labels or self.media)
+        return not (self.omitted or self.labels or self.media)
 
 
 def part_text(part: Json, family: str = "") -> PartText:
@@ -216,10 +216,10 @@ def part_text(part: Json, family: str = "") -> PartText:
     reading = _Reading(family)
     text = reading.text(part, "", 0)
     found = not isinstance(part, dict) or _is_text(part) or any(_has(part, name) for name in _FOLLOWED)
-    return PartText(text, found, tuple(reading.left_out), tuple(dict.fromkeys(reading.labels)), tuple(reading.media))
+    return PartText(text, found, tuple(reading.omitted), tuple(dict.fromkeys(reading.labels)), tuple(reading.media))
 
 
-def _part_text(part: Json, family: str, blame: type[DragomanError], at: Where) -> PartText:
+def _part_text(part: Json, family: str, blame: type[DragomanError], at: Location) -> PartText:
     try:
         return part_text(part, family)
     except jsonio.JsonError as error:
@@ -257,10 +257,10 @@ def opaque_as_parts(
     words = words or _part_text(block.data, block.family, Unrepresentable, block.at)
     without = f", without its {', '.join(words.labels)}" if words.labels else ""
     notes.changed(rule, at, f"{what} of {block.family} is given as text{without}")
-    for path in words.left_out:
+    for path in words.omitted:
         notes.dropped("part.data", _place(at, path), f"data of {what} that is no text was left out")
     parts: list[Text | Media] = [Text(words.text, at=block.at)] if words.text or not words.media else []
-    parts += [structs.replace(media, at=Where(_place(at, media.at.path))) for media in words.media]
+    parts += [structs.replace(media, at=Location(_place(at, media.at.path))) for media in words.media]
     parts[-1] = structs.replace(parts[-1], cache=block.cache)
     return parts
 
@@ -288,7 +288,7 @@ class _Reading:
     def __init__(self, family: str) -> None:
         self._family = family
         self.media: list[Media] = []
-        self.left_out: list[str] = []
+        self.omitted: list[str] = []
         self.labels: list[str] = []
 
     def text(self, value: Json, path: str, depth: int) -> str:
@@ -323,8 +323,8 @@ class _Reading:
 
     def _is_media(self, part: dict[str, Json], path: str, *, data_only: bool = False) -> bool:
         """Whether the part is media; if it is, it is collected. With `data_only` an address stays what it is: text."""
-        media = read_any_media(self._family, part, Where(path))
-        if media is None or media.how == "text" or (data_only and media.how != "base64"):  # a text document is text
+        media = read_any_media(self._family, part, Location(path))
+        if media is None or media.form == "text" or (data_only and media.form != "base64"):  # a text document is text
             return False
         self.media.append(media)
         return True
@@ -338,7 +338,7 @@ class _Reading:
     def shown(self, value: Json, path: str, depth: int) -> Json:
         """Return the value with a few words in the place of media and base64 data."""
         if isinstance(value, str) and _BASE64.fullmatch(value):
-            self.left_out.append(path)
+            self.omitted.append(path)
             return f"[{len(value)} characters of base64 left out]"
         if depth > _DEEPEST:
             return value
@@ -394,22 +394,22 @@ def server_tool_text(block: Opaque) -> PartText | None:
     kind, data = block.kind, _unwrapped(block.data)
     if not kind.endswith(_CALLS + _RESULTS) or not isinstance(data, dict):
         return None
-    left_out: list[str] = []
+    omitted: list[str] = []
     name = data.get("name")
     given = data.get("input")
     if kind.endswith(_RESULTS):
         tool = kind.removesuffix("_tool_result").removesuffix("_call_output").removesuffix("_output")
-        words = join_texts(_lines(data, "", "", left_out)) or "nothing to read"
+        words = join_texts(_lines(data, "", "", omitted)) or "nothing to read"
         failed = data.get("is_error") is True or data.get("status") == "error"
-        media = tuple(each for each in part_text(data, block.family).media if each.how == "base64")
-        lost = [path for path in left_out if not path.startswith(tuple(each.at.path for each in media))]
-        return PartText(f"({tool} {'failed' if failed else 'gave'}: {words})", left_out=tuple(lost), media=media)
+        media = tuple(each for each in part_text(data, block.family).media if each.form == "base64")
+        lost = [path for path in omitted if not path.startswith(tuple(each.at.path for each in media))]
+        return PartText(f"({tool} {'failed' if failed else 'gave'}: {words})", omitted=tuple(lost), media=media)
     tool = name if isinstance(name, str) and name else kind.removesuffix("_call")
     if isinstance(given, dict):
         return PartText(f"({tool} was used with {_json(given)})")
     rest = {each: value for each, value in data.items() if each != "name"}
-    words = join_texts(_lines(rest, "", "", left_out)) or "nothing to read"
-    return PartText(f"({tool} was used with {words})", left_out=tuple(left_out))
+    words = join_texts(_lines(rest, "", "", omitted)) or "nothing to read"
+    return PartText(f"({tool} was used with {words})", omitted=tuple(omitted))
 
 
 def _unwrapped(data: Json) -> Json:
@@ -420,21 +420,21 @@ def _unwrapped(data: Json) -> Json:
     return data
 
 
-def _lines(value: Json, name: str, path: str, left_out: list[str], depth: int = 0) -> Iterator[str]:
+def _lines(value: Json, name: str, path: str, omitted: list[str], depth: int = 0) -> Iterator[str]:
     """What people can read of a value, one line for each string or number: no ids, no sealed content."""
     if isinstance(value, dict | list) and depth > _DEEPEST:
         yield _json(value)
     elif isinstance(value, dict):
         for key, each in value.items():
             if key not in _UNSAID:
-                yield from _lines(each, key, _step(path, key), left_out, depth + 1)
+                yield from _lines(each, key, _step(path, key), omitted, depth + 1)
     elif isinstance(value, list):
         for index, each in enumerate(value):
-            yield from _lines(each, name, f"{path}[{index}]", left_out, depth + 1)
+            yield from _lines(each, name, f"{path}[{index}]", omitted, depth + 1)
     elif not _says(value):
         return
     elif name.startswith("encrypted") or (isinstance(value, str) and _BASE64.fullmatch(value)):
-        left_out.append(path)
+        omitted.append(path)
     else:
         words = value if isinstance(value, str) else _json(value)
         yield words if name in _BARE else f"{name}: {words}"
@@ -443,7 +443,7 @@ def _lines(value: Json, name: str, path: str, left_out: list[str], depth: int = 
 # --- parts of tool results in forms that the client's dialect does not have
 
 
-def read_loose_part(family: str, value: Json, at: Where, kind: str = "") -> Text | Media | Opaque:
+def read_loose_part(family: str, value: Json, at: Location, kind: str = "") -> Text | Media | Opaque:
     """Return a part of a tool result that its dialect does not know.
 
     It is media if it has the form of MCP's or Anthropic's, and whole for its own family if it says what it is (`kind`),
@@ -459,7 +459,7 @@ def read_loose_part(family: str, value: Json, at: Where, kind: str = "") -> Text
     return Text(_part_text(value, family, MalformedRequest, at).text, at=at)
 
 
-def read_bad_media(family: str, part: Mapping[str, Json], kind: str, at: Where) -> Media | Opaque:
+def read_bad_media(family: str, part: Mapping[str, Json], kind: str, at: Location) -> Media | Opaque:
     """Return the part that stands for media which its dialect cannot read: media of another form, or words, or nothing
     that anybody can read."""
     if (media := read_any_media(family, part, at)) is not None:
@@ -472,5 +472,5 @@ def read_bad_media(family: str, part: Mapping[str, Json], kind: str, at: Where) 
 def missing_media_line(media: Media) -> str:
     """Return the line of text that stands for media which the target cannot take."""
     name = f" {media.name!r}" if media.name else ""
-    address = f" ({media.data})" if media.how == "url" else ""
+    address = f" ({media.data})" if media.form == "url" else ""
     return f"[{media.kind}{name}{address} left out: this model cannot take it]"

@@ -14,8 +14,8 @@ from dragoman.dialects.kiro.request import estimate_input_tokens
 from dragoman.dialects.rulebook import Severity
 from dragoman.errors import DragomanError, Fault
 from dragoman.model import events as ev
-from dragoman.model.assemble import fold
-from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult
+from dragoman.model.assemble import assemble_reply
+from dragoman.model.blocks import Reasoning, Signature, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Stop, ToolSpec, Usage
 from dragoman.simulator.model import Prompt, Tool, output_tokens, respond
 from dragoman.simulator.pieces import Pause, Piece, Response, header_text, scripted_headers, shaped, whole
@@ -143,7 +143,7 @@ class DialectFace:
             elif not isinstance(each, Emit):
                 events.append(each)
         try:
-            reply = fold(events)
+            reply = assemble_reply(events)
         except DragomanError as error:  # the script let it fail: a whole reply fails as a whole
             return self._refuse(error.fault)
         rendered = self._dialect.codec.render_reply(reply, asked, environment)
@@ -228,7 +228,7 @@ def _tell(
         if "reasoning" in capabilities.traits
         else tuple(part for part in spoken.parts if not isinstance(part, Reason))
     )
-    family = dialect.codec.family if dialect.codec.family in capabilities.seals else ""
+    family = dialect.codec.family if dialect.codec.family in capabilities.signatures else ""
     used = prompt.input_tokens if turn.input_tokens is None else turn.input_tokens
     said = output_tokens(parts) if turn.output_tokens is None else turn.output_tokens
     reply_prefix, call_prefix = _PREFIXES.get(dialect.codec.family, ("sim-", "call_"))
@@ -236,7 +236,7 @@ def _tell(
     keys = itertools.count()
     free = {tool.name for tool in asked.tools if isinstance(tool, ToolSpec) and tool.schema is None}
     for choice in range(max(asked.choices, 1)):
-        unsigned = "sealed_words" in capabilities.traits  # where calls are sealed, the first of an answer is
+        unsigned = "signed_content" in capabilities.traits  # where calls are sealed, the first of an answer is
         for part in parts:
             if isinstance(part, Raise):
                 yield ev.Failed(fault(part.type, part.message))
@@ -255,7 +255,7 @@ def _tell(
 
 def _only_text(arguments: str) -> str:
     """What a script's arguments say to a tool that takes free text: the one string of an object is that text."""
-    texts = list((jsonio.object_of(arguments) or {}).values())
+    texts = list((jsonio.decode_object(arguments) or {}).values())
     return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else arguments
 
 
@@ -285,7 +285,9 @@ def _part_events(
 
 def _signed(key: int, family: str, text: str) -> Iterator[ev.Event]:
     if family:
-        yield ev.Sealed(key, Seal(family, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()))
+        yield ev.SignatureAdded(
+            key, Signature(family, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
+        )
 
 
 def _frames(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from dragoman.dialects.kit.filters import SchemaReferences
-from dragoman.model.conversation import Why
+from dragoman.model.conversation import StopReason
 from dragoman.simulator.script import Part, Reason, Say, Use
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -50,14 +50,14 @@ class Spoken(Struct, frozen=True):
     """What the model says, and why it stopped."""
 
     parts: tuple[Part, ...]
-    stop: Why
+    stop: StopReason
     sequence: str | None = None
 
 
 def respond(prompt: Prompt, scripted: tuple[Part, ...] | None = None) -> Spoken:
     """Answer a prompt: with what a script says, if it says something."""
     if scripted is not None:
-        return Spoken(scripted, Why.TOOL if any(isinstance(part, Use) for part in scripted) else Why.END)
+        return Spoken(scripted, StopReason.TOOL if any(isinstance(part, Use) for part in scripted) else StopReason.END)
     thought: list[Part] = (
         [Reason(f"The last turn has {len(prompt.text)} characters; I answer it.")] if prompt.thinks else []
     )
@@ -66,7 +66,7 @@ def respond(prompt: Prompt, scripted: tuple[Part, ...] | None = None) -> Spoken:
     calls = _calls(prompt)
     if calls:
         names = " and ".join(call.name for call in calls)
-        return Spoken((*thought, Say(f"I will call {names}."), *calls), Why.TOOL)
+        return Spoken((*thought, Say(f"I will call {names}."), *calls), StopReason.TOOL)
     if prompt.output is not None:
         return _said(prompt, thought, jsonio.encode(example_value(prompt.output)).decode())
     return _said(prompt, thought, f"You said: {_shown(prompt.text, _REPEATED)}")
@@ -94,13 +94,13 @@ def output_tokens(parts: Sequence[Part]) -> int:
 
 def _said(prompt: Prompt, before: list[Part], text: str) -> Spoken:
     """Say a text, as far as stop sequences and the token limit let it."""
-    stop, sequence = Why.END, None
+    stop, sequence = StopReason.END, None
     found = [(text.index(each), each) for each in prompt.stop if each and each in text]
     if found:
         at, sequence = min(found)
-        text, stop = text[:at], Why.SEQUENCE
+        text, stop = text[:at], StopReason.SEQUENCE
     if prompt.max_tokens is not None and estimate(text) > prompt.max_tokens:
-        text, stop, sequence = text[: 4 * prompt.max_tokens], Why.LENGTH, None
+        text, stop, sequence = text[: 4 * prompt.max_tokens], StopReason.LENGTH, None
     return Spoken((*before, *([Say(text)] if text else [])), stop, sequence)
 
 
@@ -163,7 +163,7 @@ def _written_object(rest: str) -> str | None:
     start = lead.end()
     for end in (match.end() for match in re.finditer(r"\}", rest[start : start + 10_000])):
         text = rest[start : start + end]
-        if jsonio.object_of(text) is not None:
+        if jsonio.decode_object(text) is not None:
             return text
     return None
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from dragoman.errors import Fault, Kind, LocalMisuse
-from dragoman.model.conversation import Why
+from dragoman.errors import ErrorKind, Fault, LocalMisuse
+from dragoman.model.conversation import StopReason
 from dragoman.wire import jsonio
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class _AnyTurn(Pace, frozen=True, kw_only=True):
     type: str = ""
     retry_after: float | None = None
     headers: dict[str, str] = {}
-    stop: Why | None = None  # None: by what was said
+    stop: StopReason | None = None  # None: by what was said
     sequence: str | None = None
     cut: Cut | None = None
     quirks: frozenset[str] = frozenset()
@@ -111,7 +111,7 @@ class Turn(_AnyTurn, frozen=True, kw_only=True):
 
 
 class Trouble(Struct, frozen=True):
-    kind: Kind
+    kind: ErrorKind
     status: int
     message: str
 

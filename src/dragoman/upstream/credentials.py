@@ -133,7 +133,7 @@ class SingleFlight(Generic[T]):
 
 def json_object_of(response: HttpResponse) -> dict[str, Json]:
     """The JSON object in an answer; empty if there is none."""
-    return jsonio.object_of(response.body) or {}
+    return jsonio.decode_object(response.body) or {}
 
 
 @asynccontextmanager

@@ -26,7 +26,7 @@ from dragoman.wire.jsonio import quote
 # botocore's limits. aws-c-event-stream has one of 24 MiB for headers and payload together.
 MAX_HEADERS = 128 * 1024
 MAX_PAYLOAD = 24 * 1024 * 1024
-SHORTEST = 16  # a message without headers and payload
+MIN_MESSAGE_SIZE = 16  # a message without headers and payload
 
 _PRELUDE = Layout(">III")
 _PRELUDE_SIZE = 12
@@ -173,7 +173,7 @@ class EventStreamDecoder(Struct, eq=False):
         if self._failed is not None:
             raise self._failed
         if self.held:
-            need = f"at least {SHORTEST}" if self._need < SHORTEST else str(self._need)
+            need = f"at least {MIN_MESSAGE_SIZE}" if self._need < MIN_MESSAGE_SIZE else str(self._need)
             raise Truncated(f"the stream ended inside a message, after {self.held} of {need} bytes")
         return iter(())
 
@@ -184,14 +184,14 @@ def _prelude(prelude: bytes) -> tuple[int, int]:
     total, headers, checksum = _PRELUDE.unpack(prelude)
     if crc32(prelude[:8]) != checksum:
         raise PreludeChecksumMismatch("a message's lengths do not match their checksum")
-    if total < SHORTEST:
-        raise LengthOutOfRange(f"a message of {total} bytes, shorter than {SHORTEST}")
+    if total < MIN_MESSAGE_SIZE:
+        raise LengthOutOfRange(f"a message of {total} bytes, shorter than {MIN_MESSAGE_SIZE}")
     if headers > MAX_HEADERS:
         raise HeadersTooLong(f"{headers} bytes of headers, more than {MAX_HEADERS}")
-    if headers > total - SHORTEST:
+    if headers > total - MIN_MESSAGE_SIZE:
         raise HeadersOverrun(f"{headers} bytes of headers in a message of {total}")
-    if total - SHORTEST - headers > MAX_PAYLOAD:
-        raise PayloadTooLong(f"{total - SHORTEST - headers} bytes of payload, more than {MAX_PAYLOAD}")
+    if total - MIN_MESSAGE_SIZE - headers > MAX_PAYLOAD:
+        raise PayloadTooLong(f"{total - MIN_MESSAGE_SIZE - headers} bytes of payload, more than {MAX_PAYLOAD}")
     return total, _PRELUDE_SIZE + headers
 
 
@@ -335,6 +335,6 @@ def _encoded(name: str, text: str) -> bytes:
 def _seal(headers: bytes, payload: bytes) -> bytes:
     if len(payload) > MAX_PAYLOAD:
         raise LocalMisuse(f"{len(payload)} bytes of payload, more than {MAX_PAYLOAD}")
-    lengths = _LENGTHS.pack(SHORTEST + len(headers) + len(payload), len(headers))
+    lengths = _LENGTHS.pack(MIN_MESSAGE_SIZE + len(headers) + len(payload), len(headers))
     body = b"".join((lengths, _CRC.pack(crc32(lengths)), headers, payload))
     return body + _CRC.pack(crc32(body))

@@ -119,7 +119,7 @@ def has_dot_segment(path: str) -> bool:
     return True
 
 
-def path_name(name: str) -> str:
+def check_path_name(name: str) -> str:
     """A model's name that is to stand in a path, or stood in one. Raises MalformedRequest."""
     if problem := name_problem(name):
         raise MalformedRequest(f"{name[:80]!r} cannot be a model's name: {problem}", at="model")

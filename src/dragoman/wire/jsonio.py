@@ -63,7 +63,11 @@ def _as_plain(value: object) -> str:
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
 
 
-TROUBLE = (msgspec.MsgspecError, RecursionError, ValueError)  # ValueError: UnicodeError, and integers of 4300 digits
+DECODE_ERRORS = (
+    msgspec.MsgspecError,
+    RecursionError,
+    ValueError,
+)  # ValueError: UnicodeError, and integers of 4300 digits
 _DEEP = "nested too deeply"
 
 _plain_decode: Callable[[bytes | str], Json] = msgspec.json.Decoder().decode
@@ -80,11 +84,11 @@ def decode(data: bytes | str) -> Json:
         return data.value
     try:
         return _plain_decode(data)
-    except TROUBLE as error:
+    except DECODE_ERRORS as error:
         return _decode_surrogates(data, error)
 
 
-def decoded(data: bytes | str) -> Json:
+def try_decode(data: bytes | str) -> Json:
     """Return the JSON value of a text, or None if it is no JSON."""
     try:
         return decode(data)
@@ -101,30 +105,30 @@ def is_json(text: str) -> bool:
     return True
 
 
-def typed(kind: type[T]) -> Callable[[bytes | str], T]:
+def typed_decoder(kind: type[T]) -> Callable[[bytes | str], T]:
     """Make a decoder into `kind`, usually a Struct of a stream chunk. What it makes raises JsonError."""
-    strict = msgspec.json.Decoder(kind).decode
+    strict_decoder = msgspec.json.Decoder(kind).decode
 
     def read(data: bytes | str) -> T:
         try:
-            return strict(data)
-        except TROUBLE as error:
+            return strict_decoder(data)
+        except DECODE_ERRORS as error:
             try:
                 return msgspec.convert(_decode_surrogates(data, error), kind)
-            except (JsonError, *TROUBLE):  # it is wrong, or has a part that is kept as `Raw`
-                return _decode_again(strict, data, error)
+            except (JsonError, *DECODE_ERRORS):  # it is wrong, or has a part that is kept as `Raw`
+                return _decode_again(strict_decoder, data, error)
 
     return read
 
 
-def fitting(kind: type[T]) -> Callable[[bytes], T | None]:
+def optional_decoder(kind: type[T]) -> Callable[[bytes], T | None]:
     """Make a decoder into `kind` that gives None for whatever is not just that, JSON or not."""
-    strict = msgspec.json.Decoder(kind).decode
+    strict_decoder = msgspec.json.Decoder(kind).decode
 
     def read(data: bytes) -> T | None:
         try:
-            return strict(data)
-        except TROUBLE:
+            return strict_decoder(data)
+        except DECODE_ERRORS:
             return None
 
     return read
@@ -149,7 +153,7 @@ def decode_at(text: str, at: int) -> tuple[Json, int]:
     return value, end
 
 
-def python_text(
+def encode_like_python(
     value: Json,
     ensure_ascii: bool = False,
     indent: int | None = None,
@@ -160,7 +164,7 @@ def python_text(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def is_whole(value: object) -> bool:
+def is_encodable(value: object) -> bool:
     """Whether it can be encoded, and there is no half character in it."""
     try:
         _plain_encode(value)
@@ -169,7 +173,7 @@ def is_whole(value: object) -> bool:
     return True
 
 
-def text_of(value: Json) -> str:
+def encode_to_text(value: Json) -> str:
     """Encode as text, which of an object is an ObjectText. Raises JsonError."""
     if isinstance(value, dict):
         try:
@@ -182,7 +186,7 @@ def text_of(value: Json) -> str:
     return encode(value).decode()
 
 
-def text_of_parts(parts: Mapping[str, Raw]) -> ObjectText:
+def encode_raw_parts(parts: Mapping[str, Raw]) -> ObjectText:
     """The text of an object whose values are not read, the same as if they had been. Raises JsonError.
 
     A string is written as it came, unless that is not how strings are written here; all else is read first.
@@ -193,7 +197,7 @@ def text_of_parts(parts: Mapping[str, Raw]) -> ObjectText:
         if _ODD_ESCAPE.search(data) is not None:
             data = _plain_encode(_decode_object(data))
         return _object_text(data)
-    except TROUBLE as error:
+    except DECODE_ERRORS as error:
         raise _refusal(error) from None
 
 
@@ -203,18 +207,18 @@ def _object_text(data: bytes) -> ObjectText:
     return text
 
 
-def object_of(text: str | bytes) -> dict[str, Json] | None:
+def decode_object(text: str | bytes) -> dict[str, Json] | None:
     """The object that this text is; None if it is none."""
-    value = decoded(text)
+    value = try_decode(text)
     return value if isinstance(value, dict) else None
 
 
-def pretty(value: object) -> bytes:
+def encode_pretty(value: object) -> bytes:
     """Encode for people: two spaces a level, what a terminal would obey escaped. Raises JsonError."""
     return _guard(_indent, encode(value))
 
 
-def strict(kind: type[T]) -> Callable[[bytes], T]:
+def strict_decoder(kind: type[T]) -> Callable[[bytes], T]:
     """Make a decoder into `kind` that raises one of TROUBLE for all else, JSON or not."""
     return msgspec.json.Decoder(kind).decode
 
@@ -227,7 +231,7 @@ def quote(text: str) -> bytes:
         return json.dumps(text).encode()
 
 
-def may_double(data: bytes, names: int, colons: int) -> bool:
+def may_have_duplicates(data: bytes, names: int, colons: int) -> bool:
     """Whether a name may stand twice in an object of this text, which was read as so many names and colons in strings.
 
     A name that the reader passed over would have one more colon, unless an escape hides another.
@@ -235,7 +239,7 @@ def may_double(data: bytes, names: int, colons: int) -> bool:
     return _colons(data) != names + colons or (colons > 0 and _HIDDEN_COLON.search(data) is not None)
 
 
-def doubled(data: bytes, tree: Json = None) -> str | None:
+def find_duplicate_name(data: bytes, tree: Json = None) -> str | None:
     """Give a name that stands twice in one object of this text, which `decode` has read; the last of them counted.
 
     With `tree`, which is what it read, few texts are looked at closely.
@@ -339,7 +343,7 @@ def _decode_surrogates(data: bytes | str, error: Exception) -> Json:
     plain = text.replace("\\ud", "\\u0").replace("\\uD", "\\u0")
     try:  # the same text without surrogates, for the words in which msgspec refuses it
         _plain_decode(plain if _ESCAPED_SURROGATE.search(plain) else plain.encode("utf-8", "replace"))
-    except TROUBLE as second:
+    except DECODE_ERRORS as second:
         refused = second
     refusal = _refusal(refused)
     raise JsonError(refusal.message, at=refusal.at) from None  # its position is one in another text
@@ -353,7 +357,7 @@ def _decode_again(decoder: Callable[[bytes | str], T], data: bytes | str, error:
         if found:
             try:
                 return _unmask(decoder(masked), re.compile(mark + "(....)"))  # type: ignore[return-value]
-            except TROUBLE as second:
+            except DECODE_ERRORS as second:
                 refusal = _refusal(second)
                 raise JsonError(refusal.message, at=refusal.at) from None  # its position is one in the masked text
     raise _refusal(error, len(data)) from None
@@ -428,7 +432,7 @@ _STRING_END = re.compile(r'["\\]')
 class ObjectScanner(Struct):
     """Feed text cut anywhere; `complete` turns true with the bracket that closes the first object or array."""
 
-    complete: bool = False
+    is_complete: bool = False
     _depth: int = 0
     _quoted: bool = False
     _escaped: bool = False  # a backslash was the last character
@@ -438,7 +442,7 @@ class ObjectScanner(Struct):
         position = 0
         if self._escaped and text:
             position, self._escaped = 1, False
-        while not self.complete:
+        while not self.is_complete:
             found = (_STRING_END if self._quoted else _STRUCTURE).search(text, position)
             if found is None:
                 return ""
@@ -452,7 +456,7 @@ class ObjectScanner(Struct):
                 self._depth += 1
             else:
                 self._depth -= 1
-                self.complete = self._depth <= 0
+                self.is_complete = self._depth <= 0
         return text[position:]
 
 

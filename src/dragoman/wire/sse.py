@@ -217,6 +217,6 @@ def _prefix(kind: bytes) -> bytes:
     return b"event: " + kind + b"\ndata: " if kind else b"data: "
 
 
-def comment(text: bytes) -> bytes:
+def encode_comment(text: bytes) -> bytes:
     """Write a comment, which every client ignores: the usual keep-alive."""
     return b": %b\n\n" % b"\n: ".join(_LINE_END.split(text))

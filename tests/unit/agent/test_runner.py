@@ -30,8 +30,8 @@ from dragoman.agent import (
     Watched,
 )
 from dragoman.errors import Fault, LocalMisuse
-from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, Stop, Usage, Why
+from dragoman.model.blocks import Reasoning, Signature, Text, ToolCall, ToolResult
+from dragoman.model.conversation import Conversation, Message, Stop, StopReason, Usage
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -41,7 +41,7 @@ from dragoman.model.events import (
     Events,
     Failed,
     ReasoningDelta,
-    Sealed,
+    SignatureAdded,
     Started,
     Stopped,
     TextDelta,
@@ -65,7 +65,7 @@ class Scripted:
             yield (event,)
 
 
-def answer(*items: Any, why: Why | None = None) -> list[Event]:
+def answer(*items: Any, why: StopReason | None = None) -> list[Event]:
     """An answer: texts, and calls as (id, name, arguments)."""
     events: list[Event] = [Started("", "m")]
     for key, item in enumerate(items):
@@ -75,7 +75,12 @@ def answer(*items: Any, why: Why | None = None) -> list[Event]:
             id_, name, arguments = item
             events += [BlockStarted(key, ToolCall(id_, name)), ArgumentsDelta(key, arguments), BlockEnded(key)]
     called = any(not isinstance(item, str) for item in items)
-    return [*events, UsageReported(Usage(10, 5)), Stopped(Stop(why or (Why.TOOL if called else Why.END))), FINISHED]
+    return [
+        *events,
+        UsageReported(Usage(10, 5)),
+        Stopped(Stop(why or (StopReason.TOOL if called else StopReason.END))),
+        FINISHED,
+    ]
 
 
 def get(city: str) -> str:
@@ -284,29 +289,29 @@ def test_a_run_can_be_cancelled_while_the_model_speaks() -> None:
 
 
 def test_an_answer_that_the_limit_cut_says_so() -> None:
-    result = AgentRunner(Scripted(answer("and so", why=Why.LENGTH)), model="m").run("x")
+    result = AgentRunner(Scripted(answer("and so", why=StopReason.LENGTH)), model="m").run("x")
     assert (result.status, result.text) == ("length", "and so")
     assert result.error
 
 
 def test_a_pause_is_gone_on_with() -> None:
-    client = Scripted(answer("one", why=Why.PAUSE), answer("two"))
+    client = Scripted(answer("one", why=StopReason.PAUSE), answer("two"))
     assert AgentRunner(client, model="m").run("x").text == "two"
     assert client.asked[1].messages[-1].role == "assistant"
 
 
 def test_reasoning_goes_back_with_its_seal() -> None:
-    seal = Seal("bedrock", "sig")
+    signature = Signature("bedrock", "sig")
     thought: list[Event] = [
         BlockStarted(9, Reasoning("", "bedrock")),
         ReasoningDelta(9, "hm"),
-        Sealed(9, seal),
+        SignatureAdded(9, signature),
         BlockEnded(9),
     ]
     first = answer(("a", "get", '{"city":"x"}'))
     client = Scripted([first[0], *thought, *first[1:]], answer("ok"))
     AgentRunner(client, [get], model="m").run("x")
-    assert client.asked[1].messages[1].blocks[0] == Reasoning("hm", "bedrock", seal)
+    assert client.asked[1].messages[1].blocks[0] == Reasoning("hm", "bedrock", signature)
 
 
 @pytest.mark.parametrize(

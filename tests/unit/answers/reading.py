@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dragoman.answer import Answer, answer_whole
 from dragoman.dialects import get as dialect
 from dragoman.dialects.base import Environment, StreamReader
-from dragoman.model.assemble import fold
+from dragoman.model.assemble import assemble_reply
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, Reply
+from dragoman.response_stream import ResponseTranslator, translate_whole_reply
 from dragoman.translate import plan
 
 ENVIRONMENT = Environment(new_id=lambda prefix: f"{prefix}1", now=lambda: 1_780_000_000)
@@ -23,14 +23,16 @@ def asked(stream: bool = False) -> Conversation:
 
 def whole(upstream: str, client: str, body: Any) -> tuple[Any, list[str]]:
     """Translate a whole reply; give the client's JSON and the rules of the notes."""
-    raw, notes = answer_whole(plan(dialect(client), dialect(upstream), asked()), json.dumps(body).encode(), ENVIRONMENT)
+    raw, notes = translate_whole_reply(
+        plan(dialect(client), dialect(upstream), asked()), json.dumps(body).encode(), ENVIRONMENT
+    )
     told = json.loads(raw) if client != "kiro" else raw  # its answers are frames
     return told, [note.rule for note in notes]
 
 
 def streamed(upstream: str, client: str, data: bytes) -> bytes:
     """Translate a stream; give the client's bytes."""
-    answer = Answer(plan(dialect(client), dialect(upstream), asked(stream=True)), ENVIRONMENT)
+    answer = ResponseTranslator(plan(dialect(client), dialect(upstream), asked(stream=True)), ENVIRONMENT)
     return answer.feed(data) + answer.close()
 
 
@@ -44,4 +46,4 @@ def heard(upstream: str, data: bytes) -> Reply:
     spoken = dialect(upstream)
     reader = StreamReader(spoken.binding.frame_decoder(), spoken.codec.decoder(asked(stream=True), ENVIRONMENT))
     steps = [*reader.feed(data), *reader.close()]
-    return fold([event for step in steps for event in step.events])
+    return assemble_reply([event for step in steps for event in step.events])

@@ -11,8 +11,8 @@ from dragoman.dialects import get
 from dragoman.errors import UpstreamFault
 from dragoman.gateway.answers import PassThrough
 from dragoman.model.blocks import Reasoning, Text, ToolCall
-from dragoman.model.conversation import Why
-from dragoman.translate import configured, plan
+from dragoman.model.conversation import StopReason
+from dragoman.translate import configure_dialect, plan
 from dragoman.wire.http import HttpRequest
 from tests.unit.answers.reading import CLIENTS, ENVIRONMENT, asked, heard, sse, streamed, whole
 
@@ -129,7 +129,7 @@ def sent(messages: list[Any], **settings: object) -> list[Any]:
     body = json.dumps({"model": "m", "messages": messages}).encode()
     call = openai.binding.match(HttpRequest("POST", "/v1/chat/completions", "", (), body))
     assert call is not None
-    made = plan(openai, configured(openai, settings), openai.codec.parse_request(call))
+    made = plan(openai, configure_dialect(openai, settings), openai.codec.parse_request(call))
     rendered: Any = made.call().body
     messages_sent: list[Any] = rendered["messages"]
     return messages_sent
@@ -177,22 +177,22 @@ def test_l17_every_blocked_prompt_of_gemini_is_a_refusal(reason: str) -> None:
 @pytest.mark.parametrize(
     ("word", "why"),
     [
-        ("sensitive", Why.REFUSAL),
-        ("content_filter", Why.REFUSAL),
-        ("SAFETY", Why.REFUSAL),
-        ("guardrail_intervened", Why.REFUSAL),
-        ("model_context_window_exceeded", Why.CONTEXT),
-        ("model_length", Why.CONTEXT),
-        ("max_tokens", Why.LENGTH),
-        ("repetition_truncation", Why.LENGTH),
-        ("eos", Why.END),
-        ("end_turn", Why.END),
+        ("sensitive", StopReason.REFUSAL),
+        ("content_filter", StopReason.REFUSAL),
+        ("SAFETY", StopReason.REFUSAL),
+        ("guardrail_intervened", StopReason.REFUSAL),
+        ("model_context_window_exceeded", StopReason.CONTEXT),
+        ("model_length", StopReason.CONTEXT),
+        ("max_tokens", StopReason.LENGTH),
+        ("repetition_truncation", StopReason.LENGTH),
+        ("eos", StopReason.END),
+        ("end_turn", StopReason.END),
     ],
 )
-def test_l17_stop_words_of_chat_services(word: str, why: Why) -> None:
+def test_l17_stop_words_of_chat_services(word: str, why: StopReason) -> None:
     body = json.dumps(chat({"role": "assistant", "content": "x"}, word)).encode()
-    assert get("openai").codec.parse_reply(body, asked()).choices[0].stop.why is why
-    assert heard("openai", sse(chunk({"content": "x"}), chunk({}, word))).choices[0].stop.why is why
+    assert get("openai").codec.parse_reply(body, asked()).choices[0].stop.reason is why
+    assert heard("openai", sse(chunk({"content": "x"}), chunk({}, word))).choices[0].stop.reason is why
     told, notes = whole("openai", "anthropic", chat({"role": "assistant", "content": "x"}, word))
     assert told["stop_reason"] != "tool_use" and not notes
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.dialects import get
-from dragoman.model.conversation import LARGEST, Usage
+from dragoman.model.conversation import MAX_TOKEN_COUNT, Usage
 from tests.unit.answers.reading import CLIENTS, asked, heard, sse, streamed, whole
 
 CHAT: dict[str, Any] = {
@@ -64,7 +64,7 @@ def totals(prompt: int, completion: int, total: int | None = None) -> dict[str, 
         # a proxy whose prompt leaves its caches out: the total shows it
         ({**totals(14, 10, 2178), "prompt_tokens_details": {"cached_tokens": 2154}}, (14, 10, 2154, 0, 0)),
         # figures that cannot be
-        ({"prompt_tokens": -5, "completion_tokens": 1e308}, (0, LARGEST, 0, 0, 0)),
+        ({"prompt_tokens": -5, "completion_tokens": 1e308}, (0, MAX_TOKEN_COUNT, 0, 0, 0)),
         ({"prompt_tokens": "12", "completion_tokens": 3.0}, (12, 3, 0, 0, 0)),
         ({"prompt_tokens": True, "completion_tokens": None, "prompt_tokens_details": "x"}, (0, 0, 0, 0, 0)),
         ({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 9}}, (0, 0, 5, 0, 0)),
@@ -121,7 +121,7 @@ def test_l16_what_is_no_usage_is_none(usage: Any) -> None:
         ),
         ({"promptTokenCount": 10, "toolUsePromptTokenCount": 5, "candidatesTokenCount": 1}, (15, 1, 0, 0, 0)),
         ({"promptTokenCount": 10, "cachedContentTokenCount": 99, "candidatesTokenCount": -1}, (0, 0, 10, 0, 0)),
-        ({"promptTokenCount": 1e308, "candidatesTokenCount": "x"}, (LARGEST, 0, 0, 0, 0)),
+        ({"promptTokenCount": 1e308, "candidatesTokenCount": "x"}, (MAX_TOKEN_COUNT, 0, 0, 0, 0)),
     ],
 )
 def test_l16_gemini_usage(usage: dict[str, Any], expected: tuple[int, ...]) -> None:
@@ -132,7 +132,7 @@ def test_l16_gemini_usage(usage: dict[str, Any], expected: tuple[int, ...]) -> N
 @pytest.mark.parametrize(
     ("usage", "expected"),
     [
-        ({"input_tokens": 5, "output_tokens": 1e308}, (5, LARGEST, 0, 0, 0)),
+        ({"input_tokens": 5, "output_tokens": 1e308}, (5, MAX_TOKEN_COUNT, 0, 0, 0)),
         (
             {"input_tokens": 5, "output_tokens": 2, "cache_creation": {"ephemeral_5m_input_tokens": 3, "ephemeral_1h_input_tokens": 4}},
             (5, 2, 0, 7, 0),
@@ -231,7 +231,7 @@ def test_l16_law_usage_is_possible_and_each_dialect_adds_up(report: tuple[str, d
     assert read is not None
     given = read.input + read.cache_read + read.cache_write
     assert min(counts(read)) >= 0
-    assert given <= LARGEST and read.output <= LARGEST and read.reasoning <= read.output
+    assert given <= MAX_TOKEN_COUNT and read.output <= MAX_TOKEN_COUNT and read.reasoning <= read.output
     for client in CLIENTS:
         if client == "kiro":
             continue  # it tells a percentage

@@ -73,7 +73,7 @@ def read(data: bytes, asked: Conversation = ASKED) -> list[Event]:
     """The events of a stream, without the places of blocks."""
     reader = StreamReader(DIALECT.binding.frame_decoder(), DIALECT.codec.decoder(asked, SYSTEM_ENVIRONMENT))
     events = [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
-    return [structs.replace(event, place=None) if isinstance(event, BlockStarted) else event for event in events]
+    return [structs.replace(event, wire_index=None) if isinstance(event, BlockStarted) else event for event in events]
 
 
 def frames(data: bytes | Iterable[bytes]) -> list[tuple[str, Any]]:

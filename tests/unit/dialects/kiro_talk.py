@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import dragoman
-from dragoman.answer import Answer
 from dragoman.api import Translated
 from dragoman.conformance.laws import fixed_environment
 from dragoman.dialects.kiro import DIALECT
 from dragoman.dialects.kiro.codec import KiroCodec
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import Event, Events, Failed
+from dragoman.response_stream import ResponseTranslator
 from dragoman.simulator.kiro.rules import refusals
 from dragoman.translate import Plan
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
@@ -139,7 +139,7 @@ def answered(data: bytes, made: Plan | None = None, target: str = "anthropic") -
     from dragoman.translate import plan
 
     made = made or plan(dialects.get(target), DIALECT, Conversation(MODEL, ()))  # type: ignore[attr-defined]
-    answer = Answer(made, fixed_environment())
+    answer = ResponseTranslator(made, fixed_environment())
     return answer.feed(data) + answer.close()
 
 

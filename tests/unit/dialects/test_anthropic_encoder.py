@@ -13,21 +13,21 @@ import pytest
 from dragoman.dialects.anthropic import DIALECT
 from dragoman.dialects.base import Environment, StreamReader
 from dragoman.errors import Fault, LocalMisuse
-from dragoman.model.assemble import fold
-from dragoman.model.blocks import Extra, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.assemble import assemble_reply
+from dragoman.model.blocks import Extra, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, StopReason, Usage
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
-    Cited,
+    CitationAdded,
     Event,
     Events,
     Failed,
     OpaqueEvent,
     ReasoningDelta,
-    Sealed,
+    SignatureAdded,
     Started,
     Stopped,
     TextDelta,
@@ -46,16 +46,16 @@ RICH: Events = (
     BlockStarted(7, Reasoning("", "anthropic")),
     ReasoningDelta(7, "let me"),
     ReasoningDelta(7, " see"),
-    Sealed(7, Seal("anthropic", "sig==")),
+    SignatureAdded(7, Signature("anthropic", "sig==")),
     BlockEnded(7),
     BlockStarted(3, Reasoning("", "anthropic")),
-    Sealed(3, Seal("anthropic", "hidden", "redacted")),
+    SignatureAdded(3, Signature("anthropic", "hidden", "redacted")),
     BlockEnded(3),
     BlockStarted(4, Opaque("anthropic", SERVER_TOOL, "server_tool_use")),
     BlockEnded(4),
     BlockStarted(9, Text("")),
     TextDelta(9, 'Found "it" \u2028é\n'),
-    Cited(9, CITATION),
+    CitationAdded(9, CITATION),
     BlockEnded(9),
     BlockStarted(1, ToolCall("toolu_1", "read", extra=Extra("anthropic", {"caller": {"type": "direct"}}))),
     ArgumentsDelta(1, '{"p": '),
@@ -63,7 +63,7 @@ RICH: Events = (
     BlockEnded(1),
     BlockStarted(2, ToolCall("toolu_2", "list")),
     BlockEnded(2),
-    Stopped(Stop(Why.TOOL)),
+    Stopped(Stop(StopReason.TOOL)),
     UsageReported(Usage(12, 7, 100, 20, 5)),
     FINISHED,
 )
@@ -110,17 +110,26 @@ def block(key: int, what: Any, *events: Event) -> Events:
 
 STREAMS: dict[str, Events] = {
     "rich": RICH,
-    "empty": (STARTED, Stopped(Stop(Why.END)), FINISHED),
+    "empty": (STARTED, Stopped(Stop(StopReason.END)), FINISHED),
     "no stop": (STARTED, *block(0, Text(""), TextDelta(0, "x")), FINISHED),
-    "no usage": (Started("m", "x"), *block(0, Text(""), TextDelta(0, "x")), Stopped(Stop(Why.LENGTH)), FINISHED),
-    "no id": (Started("", ""), *block(5, ToolCall("a", "f")), Stopped(Stop(Why.TOOL)), FINISHED),
-    "unsigned thinking": (STARTED, *block(0, Reasoning(""), ReasoningDelta(0, "x")), Stopped(Stop(Why.END)), FINISHED),
-    "empty thinking": (STARTED, *block(0, Reasoning("")), Stopped(Stop(Why.END)), FINISHED),
-    "signed empty thinking": (STARTED, *block(0, Reasoning(""), Sealed(0, Seal("anthropic", "s"))), FINISHED),
+    "no usage": (Started("m", "x"), *block(0, Text(""), TextDelta(0, "x")), Stopped(Stop(StopReason.LENGTH)), FINISHED),
+    "no id": (Started("", ""), *block(5, ToolCall("a", "f")), Stopped(Stop(StopReason.TOOL)), FINISHED),
+    "unsigned thinking": (
+        STARTED,
+        *block(0, Reasoning(""), ReasoningDelta(0, "x")),
+        Stopped(Stop(StopReason.END)),
+        FINISHED,
+    ),
+    "empty thinking": (STARTED, *block(0, Reasoning("")), Stopped(Stop(StopReason.END)), FINISHED),
+    "signed empty thinking": (
+        STARTED,
+        *block(0, Reasoning(""), SignatureAdded(0, Signature("anthropic", "s"))),
+        FINISHED,
+    ),
     "late usage": (
         STARTED,
         *block(0, Text("")),
-        Stopped(Stop(Why.SEQUENCE, "END")),
+        Stopped(Stop(StopReason.SEQUENCE, "END")),
         UsageReported(Usage(1, 2)),
         FINISHED,
     ),
@@ -128,8 +137,8 @@ STREAMS: dict[str, Events] = {
         STARTED,
         BlockStarted(0, ToolCall("a", "f")),
         ArgumentsDelta(0, '{"a":'),
-        BlockEnded(0, complete=False),
-        Stopped(Stop(Why.LENGTH)),
+        BlockEnded(0, is_complete=False),
+        Stopped(Stop(StopReason.LENGTH)),
         FINISHED,
     ),
 }
@@ -143,10 +152,10 @@ def test_a_stream_breaks_no_rule_of_the_dialect(name: str) -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_official_client_reads_what_was_said(name: str) -> None:
-    said = fold(
+    said = assemble_reply(
         STREAMS[name]
         if name not in ("no stop", "signed empty thinking")
-        else (*STREAMS[name][:-1], Stopped(Stop(Why.END)), FINISHED)
+        else (*STREAMS[name][:-1], Stopped(Stop(StopReason.END)), FINISHED)
     )
     message = final_message(encode(*STREAMS[name]))
     mine = json.loads(CODEC.render_reply(said, ASKED, STILL))
@@ -164,9 +173,9 @@ def test_the_official_client_reads_what_was_said(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(STREAMS.keys() - {"no stop", "signed empty thinking", "cut call"}))
 def test_what_is_encoded_is_decoded_as_the_same(name: str) -> None:
-    once = fold(decoded(encode(*STREAMS[name])))
-    assert fold(decoded(encode(*decoded(encode(*STREAMS[name]))))) == once
-    said = fold(STREAMS[name])
+    once = assemble_reply(decoded(encode(*STREAMS[name])))
+    assert assemble_reply(decoded(encode(*decoded(encode(*STREAMS[name]))))) == once
+    said = assemble_reply(STREAMS[name])
     assert [type(each) for each in once.choices[0].blocks] == [type(each) for each in said.choices[0].blocks]
     assert once.choices[0].stop == said.choices[0].stop
 
@@ -239,7 +248,7 @@ def test_an_event_of_its_own_family_goes_out_under_the_new_number() -> None:
     "event",
     [
         BlockStarted(0, Text(""), choice=1),
-        Stopped(Stop(Why.END), choice=1),
+        Stopped(Stop(StopReason.END), choice=1),
         BlockStarted(0, Opaque("openai", {"type": "audio"})),
         OpaqueEvent("openai", "x", {}),
     ],
@@ -249,10 +258,10 @@ def test_what_filters_should_have_removed_is_a_misuse(event: Event) -> None:
         encode(STARTED, event)
 
 
-@pytest.mark.parametrize("seal", [Seal("openai", "x", "encrypted"), Seal("google", "x")])
-def test_a_seal_without_a_place_is_a_misuse(seal: Seal) -> None:
+@pytest.mark.parametrize("signature", [Signature("openai", "x", "encrypted"), Signature("google", "x")])
+def test_a_seal_without_a_place_is_a_misuse(signature: Signature) -> None:
     with pytest.raises(LocalMisuse):
-        encode(STARTED, BlockStarted(0, ToolCall("a", "f")), Sealed(0, seal))
+        encode(STARTED, BlockStarted(0, ToolCall("a", "f")), SignatureAdded(0, signature))
 
 
 # --- frames that pass as they came
@@ -265,7 +274,9 @@ def forwarded(data: bytes, drop: int | None = None, change: bool = False) -> byt
     for step in [*reader.feed(data), *reader.close()]:
         events = tuple(event for event in step.events if drop is None or getattr(event, "key", None) != drop)
         if change:
-            events = tuple(Stopped(Stop(Why.LENGTH)) if isinstance(event, Stopped) else event for event in events)
+            events = tuple(
+                Stopped(Stop(StopReason.LENGTH)) if isinstance(event, Stopped) else event for event in events
+            )
         if step.raw and events == step.events and encoder.passes(events):
             out += step.raw
         else:
@@ -291,14 +302,16 @@ def test_odd_spelling_passes_too() -> None:
 def test_a_dropped_block_moves_the_numbers_of_the_others(drop: int) -> None:
     got = forwarded(encode(*RICH), drop)
     assert CODEC.stream_breaches(frames(got)) == []
-    expected = [each for index, each in enumerate(fold(decoded(encode(*RICH))).choices[0].blocks) if index != drop]
-    assert list(fold(decoded(got)).choices[0].blocks) == expected
+    expected = [
+        each for index, each in enumerate(assemble_reply(decoded(encode(*RICH))).choices[0].blocks) if index != drop
+    ]
+    assert list(assemble_reply(decoded(got)).choices[0].blocks) == expected
 
 
 def test_a_changed_reason_is_told_once() -> None:
     got = forwarded(encode(*RICH), change=True)
     assert CODEC.stream_breaches(frames(got)) == []
-    assert fold(decoded(got)).choices[0].stop == Stop(Why.LENGTH)
+    assert assemble_reply(decoded(got)).choices[0].stop == Stop(StopReason.LENGTH)
 
 
 def test_an_upstream_that_counts_from_one_is_put_right() -> None:

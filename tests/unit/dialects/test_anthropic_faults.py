@@ -10,12 +10,12 @@ import pytest
 from dragoman import translate_request
 from dragoman.dialects.anthropic import DIALECT
 from dragoman.dialects.base import ApiRequest
-from dragoman.errors import DragomanError, Fault, Kind, MalformedRequest
+from dragoman.errors import DragomanError, ErrorKind, Fault, MalformedRequest
 from dragoman.wire.frame import Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 
 CODEC, BINDING, COUNTS = DIALECT.codec, DIALECT.binding, DIALECT.counts
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[ErrorKind, ...] = get_args(ErrorKind)
 ASK: dict[str, Any] = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}], "stream": True}
 
 
@@ -49,7 +49,7 @@ def post(path: str = "/v1/messages", body: Any = None, **headers: str) -> HttpRe
         (529, "overloaded_error", "overloaded"),
     ],
 )
-def test_an_error_comes_back_as_it_was(status: int, name: str, kind: Kind) -> None:
+def test_an_error_comes_back_as_it_was(status: int, name: str, kind: ErrorKind) -> None:
     fault = refused(status, {"type": name, "message": "why"})
     assert fault == Fault(kind, "why", status, code=name)
     response = BINDING.error_response(fault, CODEC.render_fault(fault))
@@ -69,7 +69,7 @@ def test_an_error_comes_back_as_it_was(status: int, name: str, kind: Kind) -> No
         (503, "overloaded"),
     ],
 )
-def test_a_status_alone_says_the_kind(status: int, kind: Kind) -> None:
+def test_a_status_alone_says_the_kind(status: int, kind: ErrorKind) -> None:
     for body in (b"", b"<html><h1>Bad gateway</h1></html>", b"[1]", json.dumps({"error": "why"}).encode()):
         fault = refused(status, body)
         assert (fault.kind, fault.status) == (kind, status)
@@ -92,14 +92,14 @@ def test_an_answer_that_is_no_json_makes_a_short_sentence() -> None:
         ("messages: roles must alternate", "invalid"),
     ],
 )
-def test_words_tell_apart_what_has_one_type(message: str, kind: Kind) -> None:
+def test_words_tell_apart_what_has_one_type(message: str, kind: ErrorKind) -> None:
     fault = refused(400, {"type": "invalid_request_error", "message": message})
     assert (fault.kind, fault.message) == (kind, message)
     assert CODEC.parse_fault(BINDING.error_response(fault, CODEC.render_fault(fault))).kind == kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_told_so_that_it_is_read_again(kind: Kind) -> None:
+def test_every_kind_is_told_so_that_it_is_read_again(kind: ErrorKind) -> None:
     message = "prompt is too long" if kind == "context_full" else "why"
     for code in ("", "insufficient_quota", "api_error"):
         fault = Fault(kind, message, 599, code=code)

@@ -11,7 +11,17 @@ from msgspec import structs
 from dragoman.dialects.anthropic import DIALECT
 from dragoman.dialects.base import ApiRequest
 from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Cache, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
+from dragoman.model.blocks import (
+    CacheBreakpoint,
+    Extra,
+    Media,
+    Opaque,
+    Reasoning,
+    Signature,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
 from tests.wrong import WRONG, dotted, paths, replaced
 
@@ -218,10 +228,10 @@ def test_every_field_has_its_canonical_place() -> None:
     got = read(FULL, {"anthropic-beta": "b"})
     assert got.model == "claude-opus-5-5"
     assert got.stream
-    assert got.system == (Text("Be brief."), Text("Speak Latin.", Cache("1h")))
+    assert got.system == (Text("Be brief."), Text("Speak Latin.", CacheBreakpoint("1h")))
     assert got.max_tokens == 4096
     assert got.stop == ("END",)
-    assert got.knobs == {"temperature": 1, "top_p": 0.99, "top_k": 40}
+    assert got.sampling == {"temperature": 1, "top_p": 0.99, "top_k": 40}
     assert got.user == "u1"
     assert got.tool_choice == ToolChoice("one", ("read",), parallel=False)
     assert got.thinking == Thinking("on", "high", 2048, show=False)
@@ -238,14 +248,14 @@ def test_every_field_has_its_canonical_place() -> None:
     assert isinstance(read_tool, ToolSpec)
     assert (read_tool.name, read_tool.strict) == ("read", True)
     assert isinstance(search, Opaque)
-    assert (search.kind, search.cache) == ("web_search_20250305", Cache())
+    assert (search.kind, search.cache) == ("web_search_20250305", CacheBreakpoint())
 
 
 def test_every_block_has_its_canonical_form() -> None:
     user, assistant, results, system, last = read(FULL).messages
     image = Media("image", "image/png", "base64", PNG)
     assert user.blocks[:4] == (
-        Text("Look.", Cache()),
+        Text("Look.", CacheBreakpoint()),
         image,
         Media("image", "", "url", "https://x.test/a.png"),
         Media("image", "", "file", "file_1"),
@@ -256,8 +266,8 @@ def test_every_block_has_its_canonical_form() -> None:
     assert user.blocks[5] == Media("document", "text/plain", "text", "plain")
     assert [block.kind for block in user.blocks[6:] if isinstance(block, Opaque)] == ["document", "search_result"]
     assert assistant.blocks[:3] == (
-        Reasoning("hm", "anthropic", Seal("anthropic", "sig==")),
-        Reasoning("", "anthropic", Seal("anthropic", "hidden", "redacted")),
+        Reasoning("hm", "anthropic", Signature("anthropic", "sig==")),
+        Reasoning("", "anthropic", Signature("anthropic", "hidden", "redacted")),
         Text("I read", citations=(Opaque("anthropic", {"type": "char_location", "cited_text": "x"}, "char_location"),)),
     )
     assert [block.kind for block in assistant.blocks[3:5] if isinstance(block, Opaque)] == [
@@ -271,7 +281,7 @@ def test_every_block_has_its_canonical_form() -> None:
     second = results.blocks[1]
     assert isinstance(second, ToolResult)
     assert second.content[:2] == (Text("seen"), image)
-    assert second.cache == Cache()
+    assert second.cache == CacheBreakpoint()
     assert system == Message("system", (Text("From here on, Greek."),), extra=Extra("anthropic", {"clear_at": "end"}))
     assert last == Message("user", (Text("Well?"),))
 
@@ -555,15 +565,15 @@ USER = Message("user", (Text("x"),))
         Conversation("m", (Message("assistant", (ToolCall("a", "f", "[1]"),)),)),
         Conversation("m", (Message("assistant", (ToolCall("a", "f", "{"),)),)),
         Conversation("m", (Message("assistant", (ToolCall("a", "f", "*** Begin", form="text"),)),)),
-        Conversation("m", (Message("assistant", (ToolCall("a", "f", seal=Seal("x", "y")),)),)),
-        Conversation("m", (Message("assistant", (Reasoning("t", "x", Seal("x", "y", "encrypted")),)),)),
+        Conversation("m", (Message("assistant", (ToolCall("a", "f", signature=Signature("x", "y")),)),)),
+        Conversation("m", (Message("assistant", (Reasoning("t", "x", Signature("x", "y", "encrypted")),)),)),
         Conversation("m", (USER,), tools=(ToolSpec("f"),)),
         Conversation("m", (USER,), tool_choice=ToolChoice("any", ("a", "b"))),
         Conversation("m", (USER,), tool_choice=ToolChoice("one")),
         Conversation("m", (USER,), output=Output("json")),
-        Conversation("m", (USER,), knobs={"seed": 1}),
+        Conversation("m", (USER,), sampling={"seed": 1}),
         Conversation("m", (USER,), choices=2),
-        Conversation("m", (USER,), previous="resp_1"),
+        Conversation("m", (USER,), previous_id="resp_1"),
     ],
 )
 def test_what_cannot_be_said_is_refused(conversation: Conversation) -> None:

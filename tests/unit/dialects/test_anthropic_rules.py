@@ -11,7 +11,7 @@ from dragoman.dialects.anthropic import DIALECT
 from dragoman.dialects.anthropic.quirks import AddFirstMessage, FitAnthropicReasoning, RequireObjectSchemas
 from dragoman.dialects.base import ApiRequest
 from dragoman.filters import FitThinkingBudget
-from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Block, Reasoning, Signature, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Thinking, ToolChoice, ToolSpec
 from dragoman.model.filter import Facts, Filter, Notes
@@ -286,7 +286,7 @@ def test_data_that_is_no_object_is_named() -> None:
 CALL, USER, THOUGHT = (
     ToolCall("a", "f"),
     Message("user", (Text("x"),)),
-    Reasoning("t", "anthropic", Seal("anthropic", "s")),
+    Reasoning("t", "anthropic", Signature("anthropic", "s")),
 )
 
 
@@ -307,7 +307,7 @@ def run(each: Filter, conversation: Conversation) -> tuple[Conversation, list[st
 )
 def test_a_budget_is_brought_within_its_bounds(budget: int | None, limit: int, expected: int) -> None:
     settled, rules = run(
-        FitThinkingBudget(Capabilities(least_budget=1024)),
+        FitThinkingBudget(Capabilities(min_thinking_budget=1024)),
         Conversation("m", (USER,), thinking=Thinking("on", "", budget), max_tokens=limit),
     )
     assert settled.thinking == Thinking("on", "", expected)
@@ -334,7 +334,7 @@ def test_a_budget_is_brought_within_its_bounds(budget: int | None, limit: int, e
     ],
 )
 def test_thinking_that_the_service_would_refuse_is_turned_off(conversation: Conversation) -> None:
-    settled, rules = run(FitThinkingBudget(Capabilities(least_budget=1024)), conversation)
+    settled, rules = run(FitThinkingBudget(Capabilities(min_thinking_budget=1024)), conversation)
     assert settled.thinking == Thinking("off")
     assert rules == ["thinking.off"]
 
@@ -349,15 +349,15 @@ def test_thinking_that_the_service_would_refuse_is_turned_off(conversation: Conv
             "m",
             (USER, Message("assistant", (CALL,))),
             thinking=Thinking("adaptive"),
-            knobs={"temperature": 1, "top_p": 0.97},
+            sampling={"temperature": 1, "top_p": 0.97},
         ),
         Conversation(
-            "m", (USER, Message("assistant", (CALL,))), knobs={"temperature": 0.2}, tool_choice=ToolChoice("any")
+            "m", (USER, Message("assistant", (CALL,))), sampling={"temperature": 0.2}, tool_choice=ToolChoice("any")
         ),
     ],
 )
 def test_what_the_service_takes_is_left_alone(conversation: Conversation) -> None:
-    assert run(FitThinkingBudget(Capabilities(least_budget=1024)), conversation) == (conversation, [])
+    assert run(FitThinkingBudget(Capabilities(min_thinking_budget=1024)), conversation) == (conversation, [])
 
 
 RESULT = Message("user", (ToolResult("a", (Text("ok"),)),))
@@ -366,7 +366,7 @@ LOOP = (Message("assistant", (THOUGHT, CALL)), RESULT, Message("assistant", (CAL
 
 def thinking_of(*messages: Message) -> Thinking:
     asked = Conversation("m", (USER, *messages), thinking=Thinking("on", "", 1024), max_tokens=9000)
-    return run(FitThinkingBudget(Capabilities(least_budget=1024)), asked)[0].thinking
+    return run(FitThinkingBudget(Capabilities(min_thinking_budget=1024)), asked)[0].thinking
 
 
 def test_only_the_first_answer_of_a_tool_loop_need_open_with_thinking() -> None:
@@ -387,10 +387,10 @@ def test_thinking_that_one_loop_turned_off_stays_off() -> None:
 
 def test_knobs_that_exclude_thinking_are_dropped() -> None:
     asked = Conversation(
-        "m", (USER,), thinking=Thinking("adaptive"), knobs={"temperature": 0.5, "top_k": 4, "top_p": 0.5}
+        "m", (USER,), thinking=Thinking("adaptive"), sampling={"temperature": 0.5, "top_k": 4, "top_p": 0.5}
     )
-    settled, rules = run(FitThinkingBudget(Capabilities(least_budget=1024)), asked)
-    assert settled.knobs == {}
+    settled, rules = run(FitThinkingBudget(Capabilities(min_thinking_budget=1024)), asked)
+    assert settled.sampling == {}
     assert set(rules) == {"thinking.knob"}
 
 
@@ -427,7 +427,8 @@ def test_a_conversation_of_nothing_gets_a_question() -> None:
 )
 def test_thinking_is_told_in_words_that_go_together(asked: Thinking, told: Thinking) -> None:
     settled, rules = run(
-        FitThinkingBudget(Capabilities(least_budget=1024)), Conversation("m", (USER,), thinking=asked, max_tokens=9000)
+        FitThinkingBudget(Capabilities(min_thinking_budget=1024)),
+        Conversation("m", (USER,), thinking=asked, max_tokens=9000),
     )
     assert settled.thinking == told
     assert rules == ["thinking.words"]
@@ -437,10 +438,10 @@ def test_thinking_is_told_in_words_that_go_together(asked: Thinking, told: Think
     ("block", "expected"),
     [
         (
-            Reasoning("t", "anthropic", Seal("anthropic", "s", "redacted")),
-            Reasoning("", "anthropic", Seal("anthropic", "s", "redacted")),
+            Reasoning("t", "anthropic", Signature("anthropic", "s", "redacted")),
+            Reasoning("", "anthropic", Signature("anthropic", "s", "redacted")),
         ),
-        (Reasoning("t", "anthropic", Seal("anthropic", "s", "encrypted")), None),
+        (Reasoning("t", "anthropic", Signature("anthropic", "s", "encrypted")), None),
         (THOUGHT, THOUGHT),
     ],
 )

@@ -12,21 +12,21 @@ from msgspec import structs
 from dragoman.dialects.anthropic import DIALECT
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Environment, StreamReader
 from dragoman.errors import BadFrame, DragomanError, Fault, MissingField, OutOfOrder, UpstreamFault
-from dragoman.model.assemble import Grammar, check, fold, unfold
-from dragoman.model.blocks import Extra, Opaque, Reasoning, Seal, Source, Text, ToolCall
-from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
+from dragoman.model.assemble import EventOrderCheck, assemble_reply, check, reply_events
+from dragoman.model.blocks import CitationSource, Extra, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Choice, Conversation, Reply, Stop, StopReason, Usage
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
-    Cited,
+    CitationAdded,
     Event,
     Events,
     Failed,
     OpaqueEvent,
     ReasoningDelta,
-    Sealed,
+    SignatureAdded,
     Started,
     Stopped,
     TextDelta,
@@ -128,12 +128,12 @@ def read(data: bytes, *cuts: int) -> Events:
 
 
 def placeless(events: list[Event]) -> Events:
-    return tuple(structs.replace(each, place=None) if isinstance(each, BlockStarted) else each for each in events)
+    return tuple(structs.replace(each, wire_index=None) if isinstance(each, BlockStarted) else each for each in events)
 
 
 def decode(*frames: dict[str, Any]) -> Events:
     """All events, without places; a violation is raised, and the grammar is checked on the way."""
-    decoder, grammar, out = CODEC.decoder(ASKED, SYSTEM_ENVIRONMENT), Grammar(), list[Event]()
+    decoder, grammar, out = CODEC.decoder(ASKED, SYSTEM_ENVIRONMENT), EventOrderCheck(), list[Event]()
     for each in frames:
         events = decoder.feed(frame(each)) or ()
         grammar.check(events)
@@ -159,10 +159,10 @@ def test_a_rich_stream_means_what_it_says() -> None:
         BlockStarted(0, Reasoning("", "anthropic")),
         ReasoningDelta(0, "let me"),
         ReasoningDelta(0, " see"),
-        Sealed(0, Seal("anthropic", "sig==")),
+        SignatureAdded(0, Signature("anthropic", "sig==")),
         BlockEnded(0),
         BlockStarted(1, hidden),
-        Sealed(1, Seal("anthropic", "hidden", "redacted")),
+        SignatureAdded(1, Signature("anthropic", "hidden", "redacted")),
         BlockEnded(1),
         BlockStarted(2, Opaque("anthropic", {**SERVER_TOOL, "input": {"query": "é"}}, "server_tool_use")),
         BlockEnded(2),
@@ -170,7 +170,7 @@ def test_a_rich_stream_means_what_it_says() -> None:
         BlockEnded(3),
         BlockStarted(4, Text("")),
         TextDelta(4, "Found \U0001f600 "),
-        Cited(4, Opaque("anthropic", CITATION, "web_search_result_location", source=Source("u"))),
+        CitationAdded(4, Opaque("anthropic", CITATION, "web_search_result_location", source=CitationSource("u"))),
         TextDelta(4, "it."),
         BlockEnded(4),
         BlockStarted(5, ToolCall("toolu_1", "read", extra=caller)),
@@ -181,7 +181,7 @@ def test_a_rich_stream_means_what_it_says() -> None:
         BlockStarted(6, ToolCall("toolu_2", "list")),
         BlockEnded(6),
         UsageReported(Usage(10, 42, 100, 0, 5, extra=usage.extra)),
-        Stopped(Stop(Why.TOOL)),
+        Stopped(Stop(StopReason.TOOL)),
         FINISHED,
     )
 
@@ -209,14 +209,14 @@ def test_a_later_signature_replaces_the_one_before() -> None:
         delta(0, "signature_delta", signature="third"),
         end(0),
     )
-    assert events[1:] == (Sealed(0, Seal("anthropic", "third")), BlockEnded(0))
+    assert events[1:] == (SignatureAdded(0, Signature("anthropic", "third")), BlockEnded(0))
 
 
 def test_a_signature_is_not_lost_when_the_stream_is() -> None:
     signed = begin(0, type="thinking", thinking=""), delta(0, "signature_delta", signature="s")
     error = {"type": "error", "error": {"type": "api_error", "message": "x"}}
-    assert after_start(*signed, {"type": "ping"}, error)[1] == Sealed(0, Seal("anthropic", "s"))
-    assert isinstance(read(sse(START, *signed))[-2], Sealed)
+    assert after_start(*signed, {"type": "ping"}, error)[1] == SignatureAdded(0, Signature("anthropic", "s"))
+    assert isinstance(read(sse(START, *signed))[-2], SignatureAdded)
 
 
 def test_signatures_of_two_open_blocks_do_not_mix() -> None:
@@ -229,8 +229,8 @@ def test_signatures_of_two_open_blocks_do_not_mix() -> None:
         end(1),
     )
     assert events[2:] == (
-        Sealed(0, Seal("anthropic", "a")),
-        Sealed(1, Seal("anthropic", "b")),
+        SignatureAdded(0, Signature("anthropic", "a")),
+        SignatureAdded(1, Signature("anthropic", "b")),
         BlockEnded(0),
         BlockEnded(1),
     )
@@ -238,13 +238,17 @@ def test_signatures_of_two_open_blocks_do_not_mix() -> None:
 
 def test_signed_thinking_without_text_keeps_its_seal() -> None:
     events = after_start(begin(0, type="thinking", thinking=""), delta(0, "signature_delta", signature="s"), end(0))
-    assert events == (BlockStarted(0, Reasoning("", "anthropic")), Sealed(0, Seal("anthropic", "s")), BlockEnded(0))
+    assert events == (
+        BlockStarted(0, Reasoning("", "anthropic")),
+        SignatureAdded(0, Signature("anthropic", "s")),
+        BlockEnded(0),
+    )
 
 
 def test_text_and_thinking_in_a_blocks_start_are_not_lost() -> None:
     assert after_start(begin(0, type="text", text="hi")) == (BlockStarted(0, Text("")), TextDelta(0, "hi"))
     events = after_start(begin(0, type="thinking", thinking="hm", signature="s"), end(0))
-    assert events[1:] == (ReasoningDelta(0, "hm"), Sealed(0, Seal("anthropic", "s")), BlockEnded(0))
+    assert events[1:] == (ReasoningDelta(0, "hm"), SignatureAdded(0, Signature("anthropic", "s")), BlockEnded(0))
 
 
 def test_a_text_block_may_start_without_its_text() -> None:
@@ -298,31 +302,31 @@ def test_counts_left_out_of_message_delta_survive() -> None:
 @pytest.mark.parametrize(
     ("reason", "why"),
     [
-        ("end_turn", Why.END),
-        ("tool_use", Why.TOOL),
-        ("max_tokens", Why.LENGTH),
-        ("stop_sequence", Why.SEQUENCE),
-        ("refusal", Why.REFUSAL),
-        ("model_context_window_exceeded", Why.CONTEXT),
-        ("pause_turn", Why.PAUSE),
+        ("end_turn", StopReason.END),
+        ("tool_use", StopReason.TOOL),
+        ("max_tokens", StopReason.LENGTH),
+        ("stop_sequence", StopReason.SEQUENCE),
+        ("refusal", StopReason.REFUSAL),
+        ("model_context_window_exceeded", StopReason.CONTEXT),
+        ("pause_turn", StopReason.PAUSE),
     ],
 )
-def test_reasons_to_stop(reason: str, why: Why) -> None:
+def test_reasons_to_stop(reason: str, why: StopReason) -> None:
     assert after_start(stop(reason))[1] == Stopped(Stop(why))
 
 
 def test_an_unknown_reason_is_an_end_that_keeps_its_name() -> None:
     assert after_start(stop("compaction"))[1] == Stopped(
-        Stop(Why.END, None, Extra("anthropic", {"stop_reason": "compaction"}))
+        Stop(StopReason.END, None, Extra("anthropic", {"stop_reason": "compaction"}))
     )
 
 
 def test_details_of_the_stop_are_kept_and_nulls_are_not() -> None:
     details: dict[str, Any] = {"type": "refusal", "category": "bio"}
     got = after_start(stop("refusal", stop_details=details, container=None))[1]
-    assert got == Stopped(Stop(Why.REFUSAL, None, Extra("anthropic", {"stop_details": details})))
+    assert got == Stopped(Stop(StopReason.REFUSAL, None, Extra("anthropic", {"stop_details": details})))
     sequence = after_start({"type": "message_delta", "delta": {"stop_reason": "stop_sequence", "stop_sequence": "END"}})
-    assert sequence == (Stopped(Stop(Why.SEQUENCE, "END")),)
+    assert sequence == (Stopped(Stop(StopReason.SEQUENCE, "END")),)
 
 
 def test_a_second_message_delta_only_counts() -> None:
@@ -332,8 +336,8 @@ def test_a_second_message_delta_only_counts() -> None:
 
 
 def test_a_message_without_a_reason_to_stop_has_ended() -> None:
-    assert after_start(LAST) == (Stopped(Stop(Why.END)), FINISHED)
-    assert after_start(stop(None), LAST)[1:] == (Stopped(Stop(Why.END)), FINISHED)
+    assert after_start(LAST) == (Stopped(Stop(StopReason.END)), FINISHED)
+    assert after_start(stop(None), LAST)[1:] == (Stopped(Stop(StopReason.END)), FINISHED)
 
 
 def test_a_message_without_id_or_model_is_read() -> None:
@@ -518,7 +522,7 @@ def test_a_whole_reply_comes_back_as_it_was() -> None:
 def test_a_reply_is_the_same_read_whole_or_streamed() -> None:
     reply = whole({**WHOLE, "content": WHOLE["content"][:4]})
     frames = [START, *RICH[2:15], stop("tool_use", {**WHOLE["usage"]}, container={"id": "c"}), LAST]
-    streamed = fold(decode(*frames))
+    streamed = assemble_reply(decode(*frames))
     assert streamed.choices[0].blocks == reply.choices[0].blocks
     assert streamed.usage == reply.usage
     assert rendered(streamed) == rendered(reply)
@@ -527,11 +531,11 @@ def test_a_reply_is_the_same_read_whole_or_streamed() -> None:
 def test_what_is_rendered_is_read_as_the_same() -> None:
     reply = whole(WHOLE)
     assert CODEC.parse_reply(CODEC.render_reply(reply, ASKED, STILL), ASKED) == reply
-    assert fold(unfold(reply)) == reply
+    assert assemble_reply(reply_events(reply)) == reply
 
 
 def test_a_reply_without_id_model_usage_gets_them() -> None:
-    body = rendered(Reply("", "", (Choice((Text("x"),), Stop(Why.END)),)))
+    body = rendered(Reply("", "", (Choice((Text("x"),), Stop(StopReason.END)),)))
     assert (body["id"], body["model"]) == ("msg_new", "asked-model")
     assert body["usage"]["output_tokens"] == 0
 

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 
 import dragoman
-from dragoman.answer import ResponseFilters
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT
 from dragoman.dialects.bedrock import DIALECT
 from dragoman.errors import Fault, LocalMisuse, MissingField, UpstreamFault, UpstreamViolation
-from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
+from dragoman.model.blocks import Media, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Choice, Conversation, Reply, Stop, StopReason, Usage
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -25,12 +24,13 @@ from dragoman.model.events import (
     Events,
     Failed,
     ReasoningDelta,
-    Sealed,
+    SignatureAdded,
     Started,
     Stopped,
     TextDelta,
     UsageReported,
 )
+from dragoman.response_stream import ResponseFilters
 from dragoman.translate import plan
 from dragoman.wire.eventstream import EventStreamDecoder
 from tests import strategies
@@ -44,7 +44,7 @@ def told(*events: Event) -> list[tuple[str, Any]]:
     return frames(DIALECT.binding.encode_frame(payload) for payload in encoder.feed(events))
 
 
-def whole(*events: Event, why: Why = Why.END) -> list[tuple[str, Any]]:
+def whole(*events: Event, why: StopReason = StopReason.END) -> list[tuple[str, Any]]:
     """The frames between messageStart and the end of a stream."""
     return told(Started("", "m"), *events, Stopped(Stop(why)), FINISHED)[1:-2]
 
@@ -53,7 +53,7 @@ def whole(*events: Event, why: Why = Why.END) -> list[tuple[str, Any]]:
 
 
 def test_a_stream_begins_and_ends_as_the_services_does() -> None:
-    assert told(Started("id", "m"), UsageReported(Usage(12, 7, 100, 20)), Stopped(Stop(Why.END)), FINISHED) == [
+    assert told(Started("id", "m"), UsageReported(Usage(12, 7, 100, 20)), Stopped(Stop(StopReason.END)), FINISHED) == [
         ("messageStart", {"role": "assistant"}),
         ("messageStop", {"stopReason": "end_turn"}),
         ("metadata", {**METADATA[1], "metrics": {"latencyMs": 0}}),
@@ -64,7 +64,7 @@ def test_text_and_reasoning_have_no_start_and_tools_have_one() -> None:
     events = (
         BlockStarted(7, Reasoning("", "bedrock")),
         ReasoningDelta(7, "hm"),
-        Sealed(7, Seal("bedrock", "sig")),
+        SignatureAdded(7, Signature("bedrock", "sig")),
         BlockEnded(7),
         BlockStarted(3, Text("")),
         TextDelta(3, "hé"),
@@ -73,7 +73,7 @@ def test_text_and_reasoning_have_no_start_and_tools_have_one() -> None:
         ArgumentsDelta(9, '{"a":1}'),
         BlockEnded(9),
     )
-    assert whole(*events, why=Why.TOOL) == [
+    assert whole(*events, why=StopReason.TOOL) == [
         ("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"reasoningContent": {"text": "hm"}}}),
         ("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"reasoningContent": {"signature": "sig"}}}),
         ("contentBlockStop", {"contentBlockIndex": 0}),
@@ -86,7 +86,7 @@ def test_text_and_reasoning_have_no_start_and_tools_have_one() -> None:
 
 
 def test_a_call_without_arguments_says_so() -> None:
-    frames_ = whole(BlockStarted(0, ToolCall("t1", "now")), ArgumentsDelta(0, ""), BlockEnded(0), why=Why.TOOL)
+    frames_ = whole(BlockStarted(0, ToolCall("t1", "now")), ArgumentsDelta(0, ""), BlockEnded(0), why=StopReason.TOOL)
     assert frames_[1] == ("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"toolUse": {"input": "{}"}}})
 
 
@@ -97,7 +97,7 @@ def test_an_empty_block_says_that_it_is_empty() -> None:
 def test_redacted_reasoning_is_base64_of_its_data() -> None:
     hidden = (
         BlockStarted(0, Reasoning("", "bedrock")),
-        Sealed(0, Seal("bedrock", "EpoBCkYI", "redacted")),
+        SignatureAdded(0, Signature("bedrock", "EpoBCkYI", "redacted")),
         BlockEnded(0),
     )
     assert whole(*hidden)[0][1]["delta"] == {"reasoningContent": {"redactedContent": "RXBvQkNrWUk="}}
@@ -150,11 +150,11 @@ def test_at_home_the_bytes_pass_as_they_came_padding_and_all() -> None:
     assert translator.feed(data) + translator.close() == data
 
 
-@pytest.mark.parametrize("seal", [{"signature": "s"}, {"redactedContent": "aGk="}])
+@pytest.mark.parametrize("signature", [{"signature": "s"}, {"redactedContent": "aGk="}])
 @pytest.mark.parametrize("said", [[], [{"text": "hm"}]])
-def test_at_home_a_seal_goes_out_once(seal: Any, said: list[Any]) -> None:
-    thoughts = [] if "redactedContent" in seal else said
-    deltas = [{"contentBlockIndex": 0, "delta": {"reasoningContent": each}} for each in (*thoughts, seal)]
+def test_at_home_a_seal_goes_out_once(signature: Any, said: list[Any]) -> None:
+    thoughts = [] if "redactedContent" in signature else said
+    deltas = [{"contentBlockIndex": 0, "delta": {"reasoningContent": each}} for each in (*thoughts, signature)]
     data = stream(
         START, [("contentBlockDelta", each) for each in deltas], end(0), text(1, "x"), stop("end_turn"), METADATA
     )
@@ -206,12 +206,12 @@ def test_a_whole_reply_is_read() -> None:
     reply = DIALECT.codec.parse_reply(json.dumps(BODY).encode(), ASKED)
     assert reply.model == CLAUDE
     assert reply.choices[0].blocks == (
-        Reasoning("hm", "bedrock", Seal("bedrock", "s")),
+        Reasoning("hm", "bedrock", Signature("bedrock", "s")),
         Text("I look"),
         ToolCall("t1", "get", '{"a":1}'),
         Text("c", citations=(Opaque("bedrock", {"title": "t"}, "citation"),)),
     )
-    assert reply.choices[0].stop.why is Why.TOOL
+    assert reply.choices[0].stop.reason is StopReason.TOOL
     assert reply.usage is not None
     assert (reply.usage.input, reply.usage.output, reply.usage.cache_read, reply.usage.cache_write) == (12, 7, 100, 20)
 
@@ -272,12 +272,14 @@ def test_a_malformed_answer_without_content_is_a_fault() -> None:
 
 def test_what_has_no_place_in_a_reply_is_a_mistake() -> None:
     for block in (
-        Reasoning("x", "bedrock", Seal("bedrock", "y", "encrypted")),
+        Reasoning("x", "bedrock", Signature("bedrock", "y", "encrypted")),
         Opaque("openai", {}),
-        Text("x", seal=Seal("a", "b")),
+        Text("x", signature=Signature("a", "b")),
     ):
         with pytest.raises(LocalMisuse):
-            DIALECT.codec.render_reply(Reply("", "m", (Choice((block,), Stop(Why.END)),)), ASKED, SYSTEM_ENVIRONMENT)
+            DIALECT.codec.render_reply(
+                Reply("", "m", (Choice((block,), Stop(StopReason.END)),)), ASKED, SYSTEM_ENVIRONMENT
+            )
 
 
 def test_frames_that_were_padded_are_not_padded_by_us() -> None:

@@ -11,7 +11,7 @@ import dragoman
 from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.bedrock import DIALECT
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Cache, Media, Text, ToolCall, ToolResult
+from dragoman.model.blocks import CacheBreakpoint, Media, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Thinking, ToolSpec
 from dragoman.translate import plan
 from tests.unit.dialects.bedrock_wire import CLAUDE, NOVA
@@ -433,7 +433,7 @@ def test_a_type_that_the_service_does_not_know_is_refused() -> None:
 def test_a_type_by_another_name_is_the_same_type() -> None:
     asked = Conversation(CLAUDE, (Message("user", (Media("image", "image/JPG; q=1", "base64", "aGk="),)),))
     made = plan(DIALECT, DIALECT, asked)
-    assert made.sent.messages[0].blocks == (Media("image", "image/jpeg", "base64", "aGk="),)
+    assert made.translated.messages[0].blocks == (Media("image", "image/jpeg", "base64", "aGk="),)
     assert [note.rule for note in made.notes] == ["bedrock.media.type"]
 
 
@@ -480,7 +480,7 @@ def test_the_user_is_request_metadata_in_legal_characters() -> None:
 def test_tools_of_one_name_and_schemas_of_no_object_are_settled() -> None:
     tools = [ToolSpec("get", "", {"type": "string"}), ToolSpec("get", "", SCHEMA)]
     made = plan(DIALECT, DIALECT, Conversation(CLAUDE, (Message("user", (Text("x"),)),), tools=tuple(tools)))
-    assert made.sent.tools == (ToolSpec("get", "", {"type": "object", "properties": {}}),)
+    assert made.translated.tools == (ToolSpec("get", "", {"type": "object", "properties": {}}),)
     assert {note.rule for note in made.notes} == {"tools.duplicate", "bedrock.tools.schema"}
 
 
@@ -496,12 +496,12 @@ def test_tools_of_one_name_and_schemas_of_no_object_are_settled() -> None:
 )
 def test_thinking_is_told_in_words_that_claude_takes(asked: Thinking, sent: Thinking, rule: str) -> None:
     conversation = Conversation(
-        CLAUDE, (Message("user", (Text("x"),)),), thinking=asked, knobs={"temperature": 0.5, "top_k": 3}
+        CLAUDE, (Message("user", (Text("x"),)),), thinking=asked, sampling={"temperature": 0.5, "top_k": 3}
     )
     made = plan(DIALECT, DIALECT, conversation)
-    assert made.sent.thinking == sent
+    assert made.translated.thinking == sent
     assert rule in [note.rule for note in made.notes]
-    assert bool(made.sent.knobs) == (sent.mode == "off")  # the sampling knobs are refused beside thinking
+    assert bool(made.translated.sampling) == (sent.mode == "off")  # the sampling knobs are refused beside thinking
 
 
 @pytest.mark.parametrize(
@@ -522,7 +522,7 @@ def test_thinking_is_told_in_words_that_claude_takes(asked: Thinking, sent: Thin
 )
 def test_thinking_is_off_where_claude_would_refuse_it(conversation: Conversation) -> None:
     made = plan(DIALECT, DIALECT, conversation)
-    assert made.sent.thinking == Thinking("off")
+    assert made.translated.thinking == Thinking("off")
     assert "thinking.off" in [note.rule for note in made.notes]
 
 
@@ -532,11 +532,11 @@ def test_media_that_is_unusual_is_settled() -> None:
     )
     asked = Conversation("m", (before, Message("assistant", (Text("y"),)), Message("user", (Text("x"),))))
     made = plan(DIALECT, DIALECT, asked)
-    assert made.sent.messages[0].blocks == (Text("name"), Media("image", "image/png", "base64", "aGk="))
+    assert made.translated.messages[0].blocks == (Text("name"), Media("image", "image/png", "base64", "aGk="))
     assert {"media.name", "bedrock.media.blank"} <= {note.rule for note in made.notes}
 
 
 def test_a_mark_goes_from_a_document_that_is_no_pdf() -> None:
-    marked = Media("document", "text/csv", "base64", "aGk=", "n", Cache())
+    marked = Media("document", "text/csv", "base64", "aGk=", "n", CacheBreakpoint())
     made = plan(DIALECT, DIALECT, Conversation(CLAUDE, (Message("user", (marked, Text("x"))),)))
     assert [note.rule for note in made.notes] == ["bedrock.cache.document"]

@@ -11,9 +11,19 @@ import dragoman
 from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.bedrock import DIALECT
 from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Cache, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
+from dragoman.model.blocks import (
+    CacheBreakpoint,
+    Extra,
+    Media,
+    Opaque,
+    Reasoning,
+    Signature,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
-from dragoman.translate import configured
+from dragoman.translate import configure_dialect
 from dragoman.wire.http import HttpRequest
 from tests.unit.dialects.bedrock_wire import CLAUDE, NOVA
 
@@ -70,8 +80,8 @@ def test_every_known_block_is_read() -> None:
         Media("video", "video/3gpp", "base64", "aGk="),
         Media("audio", "audio/wav", "base64", "aGk="),
         ToolCall("t1", "get", '{"a":1}'),
-        Reasoning("hm", "bedrock", Seal("bedrock", "s")),
-        Reasoning("", "bedrock", Seal("bedrock", "hi", "redacted")),
+        Reasoning("hm", "bedrock", Signature("bedrock", "s")),
+        Reasoning("", "bedrock", Signature("bedrock", "hi", "redacted")),
     )
 
 
@@ -125,8 +135,8 @@ def test_a_cache_point_marks_the_block_before_it() -> None:
             "messages": [{"role": "user", "content": [{"text": "x"}, {"cachePoint": {"type": "default"}}]}],
         }
     )
-    assert (asked.system[0].cache, asked.tools[0].cache) == (Cache("1h"), Cache())
-    assert asked.messages[0].blocks == (Text("x", Cache()),)
+    assert (asked.system[0].cache, asked.tools[0].cache) == (CacheBreakpoint("1h"), CacheBreakpoint())
+    assert asked.messages[0].blocks == (Text("x", CacheBreakpoint()),)
 
 
 def test_a_cache_point_that_marks_nothing_stays_a_block() -> None:
@@ -142,12 +152,12 @@ def test_settings_are_read_where_each_vendor_has_them() -> None:
     body["outputConfig"] = {"effort": "high"}
     asked = parsed(body)
     assert (asked.max_tokens, asked.stop) == (9, ("X",))
-    assert asked.knobs == {"temperature": 0.5, "top_p": 0.9, "top_k": 5}
+    assert asked.sampling == {"temperature": 0.5, "top_p": 0.9, "top_k": 5}
     assert asked.thinking == Thinking("on", "high", 2048)
     assert asked.extra == Extra("bedrock", {"additionalModelRequestFields": {"anthropic_beta": ["b"]}})
     assert rendered(asked) == body
     nova = parsed({**body, "additionalModelRequestFields": {"inferenceConfig": {"topK": 3}}}, NOVA)
-    assert nova.knobs["top_k"] == 3
+    assert nova.sampling["top_k"] == 3
     gpt = parsed(
         {**asking({"text": "x"}), "additionalModelRequestFields": {"reasoning_effort": "low"}}, "openai.gpt-oss-20b"
     )
@@ -281,9 +291,9 @@ def test_a_count_is_asked_for_with_what_bears_on_it() -> None:
     ("conversation", "at"),
     [
         (Conversation("m", (), choices=2), "n"),
-        (Conversation("m", (), previous="r"), "previous_response_id"),
+        (Conversation("m", (), previous_id="r"), "previous_response_id"),
         (Conversation("m", (), output=Output("json")), "response_format"),
-        (Conversation("m", (), knobs={"seed": 1}), "seed"),
+        (Conversation("m", (), sampling={"seed": 1}), "seed"),
         (Conversation("m", (), tool_choice=ToolChoice("any")), "tool_choice"),
         (Conversation(NOVA, (), thinking=Thinking("on")), "thinking"),
         (Conversation("m", (), tools=(ToolSpec("t"),)), ""),
@@ -296,10 +306,10 @@ def test_what_cannot_be_said_is_refused(conversation: Conversation, at: str) -> 
 
 
 def test_a_setting_names_the_vendor_of_an_opaque_id() -> None:
-    claude = configured(DIALECT, {"vendor": "anthropic"})
-    assert "sealed_reasoning" not in DIALECT.codec.capabilities(PROFILE).traits
-    assert "sealed_reasoning" in claude.codec.capabilities(PROFILE).traits
-    assert "sealed_reasoning" not in claude.codec.capabilities(NOVA).traits
+    claude = configure_dialect(DIALECT, {"vendor": "anthropic"})
+    assert "signed_reasoning" not in DIALECT.codec.capabilities(PROFILE).traits
+    assert "signed_reasoning" in claude.codec.capabilities(PROFILE).traits
+    assert "signed_reasoning" not in claude.codec.capabilities(NOVA).traits
 
 
 # --- at home: what is unusual comes back as it was

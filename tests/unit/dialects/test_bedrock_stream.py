@@ -10,18 +10,18 @@ import pytest
 
 import dragoman
 from dragoman.model.assemble import check
-from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Stop, Why
+from dragoman.model.blocks import Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Stop, StopReason
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
-    Cited,
+    CitationAdded,
     Failed,
     OpaqueEvent,
     ReasoningDelta,
-    Sealed,
+    SignatureAdded,
     Started,
     Stopped,
     TextDelta,
@@ -121,7 +121,7 @@ def test_reasoning_is_sealed_at_its_end_by_all_pieces_of_its_signature() -> None
     assert read(data)[1:5] == [
         BlockStarted(0, Reasoning("", "bedrock")),
         ReasoningDelta(0, "Hm"),
-        Sealed(0, Seal("bedrock", "sign")),
+        SignatureAdded(0, Signature("bedrock", "sign")),
         BlockEnded(0),
     ]
 
@@ -129,7 +129,7 @@ def test_reasoning_is_sealed_at_its_end_by_all_pieces_of_its_signature() -> None
 def test_redacted_reasoning_carries_what_anthropic_calls_data() -> None:
     hidden = [delta(0, reasoningContent={"redactedContent": REDACTED}), end(0)]
     data = stream(START, hidden, text(1, "x"), stop("end_turn"))
-    assert Sealed(0, Seal("bedrock", "EpoBCkYICBgCKkA=", "redacted")) in read(data)
+    assert SignatureAdded(0, Signature("bedrock", "EpoBCkYICBgCKkA=", "redacted")) in read(data)
     starts = [event["content_block"] for event in sse(to("anthropic", data)) if event["type"] == "content_block_start"]
     assert starts[0] == {"type": "redacted_thinking", "data": "EpoBCkYICBgCKkA="}
 
@@ -195,7 +195,7 @@ def test_citations_belong_to_their_text() -> None:
     data = stream(START, delta(0, citation=cited), delta(0, text="x"), end(0), stop("end_turn"))
     assert read(data)[1:4] == [
         BlockStarted(0, Text("")),
-        Cited(0, Opaque("bedrock", cited, "citation")),
+        CitationAdded(0, Opaque("bedrock", cited, "citation")),
         TextDelta(0, "x"),
     ]
 
@@ -207,7 +207,7 @@ def test_the_padding_key_is_nothing() -> None:
         ("messageStop", {"stopReason": "end_turn", "p": "ab"}),
     )
     assert Started("", "anthropic.claude-sonnet-4-5-20250929-v1:0") == read(padded)[0]
-    assert Stopped(Stop(Why.END)) in read(padded)
+    assert Stopped(Stop(StopReason.END)) in read(padded)
 
 
 # --- tools
@@ -259,7 +259,7 @@ def test_a_call_that_the_limit_followed_is_returned() -> None:
 def test_a_call_that_the_limit_cut_is_closed_uncompleted() -> None:
     opened = use(0, "t1", "get", '{"a":')[:-1]
     events = read(stream(START, opened, stop("max_tokens"), METADATA))
-    assert BlockEnded(0, complete=False) in events
+    assert BlockEnded(0, is_complete=False) in events
     check(events)
 
 
@@ -304,19 +304,19 @@ def test_an_open_think_tag_does_not_swallow_the_end() -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ("end_turn", Why.END),
-        ("stop_sequence", Why.SEQUENCE),
-        ("max_tokens", Why.LENGTH),
-        ("content_filtered", Why.REFUSAL),
-        ("guardrail_intervened", Why.REFUSAL),
-        ("model_context_window_exceeded", Why.CONTEXT),
-        ("something_new", Why.END),
+        ("end_turn", StopReason.END),
+        ("stop_sequence", StopReason.SEQUENCE),
+        ("max_tokens", StopReason.LENGTH),
+        ("content_filtered", StopReason.REFUSAL),
+        ("guardrail_intervened", StopReason.REFUSAL),
+        ("model_context_window_exceeded", StopReason.CONTEXT),
+        ("something_new", StopReason.END),
     ],
 )
-def test_reasons_to_stop(said: str, why: Why) -> None:
+def test_reasons_to_stop(said: str, why: StopReason) -> None:
     data = stream(START, text(0, "x"), stop(said), METADATA)
     (stopped,) = [event for event in read(data) if isinstance(event, Stopped)]
-    assert stopped.stop.why is why
+    assert stopped.stop.reason is why
     assert ("messageStop", {"stopReason": said}) in frames(to("bedrock", data))
 
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer, ResponseFilters, answer_whole
-from dragoman.conformance.laws import NOBODY, encoded, fixed_environment, read_back
+from dragoman.conformance.laws import EMPTY_REQUEST, decode_events, encode_events, fixed_environment
 from dragoman.conformance.samples import STREAMS
 from dragoman.dialects.base import ApiRequest, StreamReader
 from dragoman.dialects.gemini import DIALECT
 from dragoman.errors import Fault, MissingField, UpstreamFault
-from dragoman.model.assemble import fold
-from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Conversation, Reply, Stop, Usage, Why
-from dragoman.model.events import ArgumentsDelta, Events, Failed, Finished, OpaqueEvent, Sealed, Stopped
+from dragoman.model.assemble import assemble_reply
+from dragoman.model.blocks import Media, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Conversation, Reply, Stop, StopReason, Usage
+from dragoman.model.events import ArgumentsDelta, Events, Failed, Finished, OpaqueEvent, SignatureAdded, Stopped
+from dragoman.response_stream import ResponseFilters, ResponseTranslator, translate_whole_reply
 from dragoman.translate import plan
 from dragoman.wire.frame import Payload
 from dragoman.wire.http import HttpResponse
@@ -36,7 +36,7 @@ def whole(*candidates: Any, **more: Any) -> bytes:
 
 
 def parsed(body: bytes) -> Reply:
-    return CODEC.parse_reply(body, NOBODY)
+    return CODEC.parse_reply(body, EMPTY_REQUEST)
 
 
 def sse(*responses: Any) -> bytes:
@@ -44,7 +44,7 @@ def sse(*responses: Any) -> bytes:
 
 
 def events_of(data: bytes) -> Events:
-    return read_back(DIALECT, data)
+    return decode_events(DIALECT, data)
 
 
 # --- whole
@@ -52,38 +52,38 @@ def events_of(data: bytes) -> Events:
 
 def test_a_reply_has_thoughts_texts_and_signed_calls() -> None:
     reply = parsed(whole(candidate({"text": "hm", "thought": True}, {"text": "ok"}, CALL)))
-    call = ToolCall("", "read", '{"n": 1.0}', seal=Seal("gemini", "cw=="))
+    call = ToolCall("", "read", '{"n": 1.0}', signature=Signature("gemini", "cw=="))
     assert reply.choices[0].blocks == (Reasoning("hm", "gemini"), Text("ok"), call)
-    assert reply.choices[0].stop == Stop(Why.TOOL)
+    assert reply.choices[0].stop == Stop(StopReason.TOOL)
     assert (reply.id, reply.model) == ("r", "g")
 
 
 @pytest.mark.parametrize(
     ("reason", "why"),
     [
-        ("STOP", Why.END),
-        ("MAX_TOKENS", Why.LENGTH),
-        ("SAFETY", Why.REFUSAL),
-        ("RECITATION", Why.REFUSAL),
-        ("LANGUAGE", Why.REFUSAL),
-        ("BLOCKLIST", Why.REFUSAL),
-        ("PROHIBITED_CONTENT", Why.REFUSAL),
-        ("SPII", Why.REFUSAL),
-        ("IMAGE_SAFETY", Why.REFUSAL),
-        ("OTHER", Why.END),
-        ("NO_IMAGE", Why.END),
-        ("UNHEARD_OF", Why.END),
-        ("MALFORMED_RESPONSE", Why.END),
-        ("TOO_MANY_TOOL_CALLS", Why.END),
+        ("STOP", StopReason.END),
+        ("MAX_TOKENS", StopReason.LENGTH),
+        ("SAFETY", StopReason.REFUSAL),
+        ("RECITATION", StopReason.REFUSAL),
+        ("LANGUAGE", StopReason.REFUSAL),
+        ("BLOCKLIST", StopReason.REFUSAL),
+        ("PROHIBITED_CONTENT", StopReason.REFUSAL),
+        ("SPII", StopReason.REFUSAL),
+        ("IMAGE_SAFETY", StopReason.REFUSAL),
+        ("OTHER", StopReason.END),
+        ("NO_IMAGE", StopReason.END),
+        ("UNHEARD_OF", StopReason.END),
+        ("MALFORMED_RESPONSE", StopReason.END),
+        ("TOO_MANY_TOOL_CALLS", StopReason.END),
     ],
 )
-def test_every_reason_to_stop_is_read_and_comes_back_at_home(reason: str, why: Why) -> None:
+def test_every_reason_to_stop_is_read_and_comes_back_at_home(reason: str, why: StopReason) -> None:
     body = whole(candidate({"text": "x"}, reason=reason, safetyRatings=[{"probability": "LOW"}]))
     reply = parsed(body)
-    assert reply.choices[0].stop.why is why
-    again = json.loads(CODEC.render_reply(reply, NOBODY, fixed_environment()))
+    assert reply.choices[0].stop.reason is why
+    again = json.loads(CODEC.render_reply(reply, EMPTY_REQUEST, fixed_environment()))
     assert again == json.loads(body)
-    streamed = fold(events_of(sse(json.loads(body))))
+    streamed = assemble_reply(events_of(sse(json.loads(body))))
     assert streamed.choices[0].stop == reply.choices[0].stop
 
 
@@ -106,11 +106,11 @@ def test_l20_an_answer_that_lost_a_call_is_a_failure_whatever_it_says(reason: st
 def test_a_blocked_prompt_is_a_refusal_and_comes_back_at_home() -> None:
     body = {"promptFeedback": {"blockReason": "SAFETY"}, "modelVersion": "g", "responseId": "r"}
     reply = parsed(json.dumps(body).encode())
-    assert reply.choices[0].blocks == () and reply.choices[0].stop.why is Why.REFUSAL
-    assert json.loads(CODEC.render_reply(reply, NOBODY, fixed_environment())) == body
+    assert reply.choices[0].blocks == () and reply.choices[0].stop.reason is StopReason.REFUSAL
+    assert json.loads(CODEC.render_reply(reply, EMPTY_REQUEST, fixed_environment())) == body
     events = events_of(sse(body))
     assert isinstance(events[-1], Finished)
-    assert events_of(encoded(DIALECT, events)) == events
+    assert events_of(encode_events(DIALECT, events)) == events
 
 
 def test_no_candidate_and_no_reason_is_a_violation() -> None:
@@ -131,9 +131,9 @@ def test_usage_counts_cached_tokens_apart_and_thoughts_as_output() -> None:
     reply = parsed(whole(candidate({"text": "x"}), usageMetadata=counts))
     assert reply.usage is not None
     assert (reply.usage.input, reply.usage.output, reply.usage.cache_read, reply.usage.reasoning) == (23, 12, 100, 5)
-    assert json.loads(CODEC.render_reply(reply, NOBODY, fixed_environment()))["usageMetadata"] == counts
+    assert json.loads(CODEC.render_reply(reply, EMPTY_REQUEST, fixed_environment()))["usageMetadata"] == counts
     other = Reply("r", "m", reply.choices, Usage(12, 7, 100, 20))
-    told = json.loads(CODEC.render_reply(other, NOBODY, fixed_environment()))["usageMetadata"]
+    told = json.loads(CODEC.render_reply(other, EMPTY_REQUEST, fixed_environment()))["usageMetadata"]
     assert (told["promptTokenCount"], told["cachedContentTokenCount"], told["totalTokenCount"]) == (132, 100, 139)
 
 
@@ -148,8 +148,8 @@ def test_pictures_and_code_are_part_of_answers() -> None:
     body = whole(candidate(picture, code))
     one, other = parsed(body).choices[0].blocks
     assert isinstance(one, Media) and isinstance(other, Opaque)
-    assert json.loads(CODEC.render_reply(parsed(body), NOBODY, fixed_environment())) == json.loads(body)
-    assert fold(events_of(sse(json.loads(body)))).choices == parsed(body).choices
+    assert json.loads(CODEC.render_reply(parsed(body), EMPTY_REQUEST, fixed_environment())) == json.loads(body)
+    assert assemble_reply(events_of(sse(json.loads(body)))).choices == parsed(body).choices
 
 
 # --- streams
@@ -161,7 +161,7 @@ def chunk(*parts: Any, reason: str = "", **more: Any) -> dict[str, Any]:
 
 def test_pieces_of_one_text_are_one_block_and_a_call_comes_whole() -> None:
     usage = {"promptTokenCount": 1, "candidatesTokenCount": 2, "totalTokenCount": 3}
-    reply = fold(
+    reply = assemble_reply(
         events_of(
             sse(
                 chunk({"text": "Let ", "thought": True}),
@@ -172,9 +172,9 @@ def test_pieces_of_one_text_are_one_block_and_a_call_comes_whole() -> None:
             )
         )
     )
-    call = ToolCall("", "read", '{"n": 1.0}', seal=Seal("gemini", "cw=="))
+    call = ToolCall("", "read", '{"n": 1.0}', signature=Signature("gemini", "cw=="))
     assert reply.choices[0].blocks == (Reasoning("Let me", "gemini"), Text("I look"), call)
-    assert reply.choices[0].stop.why is Why.TOOL
+    assert reply.choices[0].stop.reason is StopReason.TOOL
     assert reply.usage == Usage(1, 2)
 
 
@@ -187,7 +187,10 @@ def test_arguments_keep_their_text() -> None:
 
 def test_signed_and_unsigned_texts_are_not_joined() -> None:
     data = sse(chunk({"text": "a"}), chunk({"text": "", "thoughtSignature": "cw=="}, reason="STOP"))
-    assert fold(events_of(data)).choices[0].blocks == (Text("a"), Text("", seal=Seal("gemini", "cw==")))
+    assert assemble_reply(events_of(data)).choices[0].blocks == (
+        Text("a"),
+        Text("", signature=Signature("gemini", "cw==")),
+    )
 
 
 def test_an_end_without_a_reason_is_a_cut() -> None:
@@ -214,7 +217,7 @@ ERROR = {"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE"
 def test_an_error_in_mid_stream_is_told_in_each_of_its_forms(tail: bytes) -> None:
     data = sse(chunk({"text": "a"})) + tail
     for size in (1, 7, len(data)):
-        reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(NOBODY, fixed_environment()))
+        reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(EMPTY_REQUEST, fixed_environment()))
         steps = [step for at in range(0, len(data), size) for step in reader.feed(data[at : at + size])]
         events = [event for step in (*steps, *reader.close()) for event in step.events]
         assert events[-1] == Failed(Fault("overloaded", "overloaded", 503, code="UNAVAILABLE"))
@@ -224,10 +227,10 @@ def test_a_stream_that_is_one_array_is_read_too() -> None:
     responses = [chunk({"text": "a {[\\"}), chunk({"text": "b"}, reason="STOP")]
     data = json.dumps(responses, indent=1).encode()
     for size in (1, 5, len(data)):
-        reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(NOBODY, fixed_environment()))
+        reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(EMPTY_REQUEST, fixed_environment()))
         steps = [step for at in range(0, len(data), size) for step in reader.feed(data[at : at + size])]
         events = tuple(event for step in (*steps, *reader.close()) for event in step.events)
-        assert fold(events).choices[0].blocks == (Text("a {[\\b"),)
+        assert assemble_reply(events).choices[0].blocks == (Text("a {[\\b"),)
 
 
 def test_what_only_this_family_knows_of_a_candidate_is_kept_for_home_and_noted_elsewhere() -> None:
@@ -236,8 +239,8 @@ def test_what_only_this_family_knows_of_a_candidate_is_kept_for_home_and_noted_e
     data = sse(grounded, chunk({"text": "b"}, reason="STOP"))
     events = events_of(data)
     assert [event.kind for event in events if isinstance(event, OpaqueEvent)] == ["candidate"]
-    assert b"webSearchQueries" in encoded(DIALECT, events)
-    answer = Answer(plan(registry.get("openai"), DIALECT, NOBODY), fixed_environment())
+    assert b"webSearchQueries" in encode_events(DIALECT, events)
+    answer = ResponseTranslator(plan(registry.get("openai"), DIALECT, EMPTY_REQUEST), fixed_environment())
     assert b"webSearchQueries" not in answer.feed(data) + answer.close()
     assert "foreign.event" in [note.rule for note in answer.notes]
 
@@ -257,7 +260,7 @@ def test_without_alt_sse_the_stream_is_one_array_of_the_same_responses(title: st
     encoder = CODEC.encoder(asked, fixed_environment())
     array = json.loads(b"".join(BINDING.encode_frame(payload) for payload in encoder.feed(told)))
     frames = BINDING.frame_decoder()
-    data = encoded(DIALECT, told)
+    data = encode_events(DIALECT, told)
     events = [json.loads(frame.data) for frame in (*frames.feed(data), *frames.close())]
     assert [each["candidates"] for each in array] == [each["candidates"] for each in events]
 
@@ -272,7 +275,7 @@ def test_at_home_an_array_is_made_of_the_events_that_were_asked_for() -> None:
     made = plan(DIALECT, DIALECT, asking_for_an_array())
     assert [note.rule for note in made.notes] == ["gemini.stream.sse"] and not made.verbatim
     assert BINDING.wrap(made.call()).query == "alt=sse"
-    answer = Answer(made, fixed_environment())
+    answer = ResponseTranslator(made, fixed_environment())
     data = answer.feed(sse(chunk({"text": "a"}), chunk({"text": "b"}, reason="STOP"))) + answer.close()
     assert [part["candidates"][0]["content"]["parts"] for part in json.loads(data)][:2] == [
         [{"text": "a"}],
@@ -282,9 +285,9 @@ def test_at_home_an_array_is_made_of_the_events_that_were_asked_for() -> None:
 
 @pytest.mark.parametrize("title", STREAMS)
 def test_what_is_written_keeps_the_rules_of_streams(title: str) -> None:
-    told = ResponseFilters(plan(DIALECT, registry.get("openai"), NOBODY)).feed(STREAMS[title])
+    told = ResponseFilters(plan(DIALECT, registry.get("openai"), EMPTY_REQUEST)).feed(STREAMS[title])
     frames = BINDING.frame_decoder()
-    data = encoded(DIALECT, told)
+    data = encode_events(DIALECT, told)
     assert CODEC.stream_breaches([*frames.feed(data), *frames.close()]) == []
 
 
@@ -315,18 +318,20 @@ data: [DONE]
 def test_half_a_call_is_left_out_if_the_length_cut_it_and_wrapped_if_not(
     reason: bytes, calls: list[str], rule: str
 ) -> None:
-    answer = Answer(plan(DIALECT, registry.get("openai"), NOBODY), fixed_environment())
-    reply = fold(events_of(answer.feed(CUT % reason) + answer.close()))
+    answer = ResponseTranslator(plan(DIALECT, registry.get("openai"), EMPTY_REQUEST), fixed_environment())
+    reply = assemble_reply(events_of(answer.feed(CUT % reason) + answer.close()))
     assert [block.name for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == calls
     assert rule in [note.rule for note in answer.notes]
 
 
 def test_a_keep_alive_says_nothing_and_is_no_comment() -> None:
     """The JavaScript SDK takes any line that is no data for broken JSON."""
-    payload = CODEC.encoder(NOBODY, fixed_environment()).ping()
+    payload = CODEC.encoder(EMPTY_REQUEST, fixed_environment()).ping()
     assert isinstance(payload, Payload)
     assert BINDING.encode_frame(payload).startswith(b"data: {")
-    assert not [event for event in events_of(BINDING.encode_frame(payload)) if isinstance(event, Stopped | Sealed)]
+    assert not [
+        event for event in events_of(BINDING.encode_frame(payload)) if isinstance(event, Stopped | SignatureAdded)
+    ]
 
 
 def test_a_whole_answer_of_another_family_keeps_its_calls() -> None:
@@ -339,7 +344,7 @@ def test_a_whole_answer_of_another_family_keeps_its_calls() -> None:
             "usage": {"input_tokens": 1, "output_tokens": 2},
         }
     ).encode()
-    told, _ = answer_whole(plan(DIALECT, registry.get("anthropic"), NOBODY), body, fixed_environment())
+    told, _ = translate_whole_reply(plan(DIALECT, registry.get("anthropic"), EMPTY_REQUEST), body, fixed_environment())
     (part,) = json.loads(told)["candidates"][0]["content"]["parts"]
     assert part == {"functionCall": {"id": "toolu_1", "name": "f", "args": {"x": 1}}}
 
@@ -403,16 +408,20 @@ def test_what_a_bad_request_was_about(body: bytes, kind: str) -> None:
 def test_an_empty_thought_says_nothing_whole_or_streamed() -> None:
     answer = candidate({"text": "", "thought": True}, {"text": "ok"})
     assert parsed(whole(answer)).choices[0].blocks == (Text("ok"),)
-    assert fold(events_of(sse({"candidates": [answer]}))).choices[0].blocks == (Text("ok"),)
+    assert assemble_reply(events_of(sse({"candidates": [answer]}))).choices[0].blocks == (Text("ok"),)
 
 
 def test_the_prompt_of_server_tools_is_input_everywhere_and_no_loss() -> None:
     counts = {"promptTokenCount": 10, "candidatesTokenCount": 1, "toolUsePromptTokenCount": 5, "totalTokenCount": 16}
     made = plan(registry.get("openai"), DIALECT, Conversation("m", ()))
-    raw, notes = answer_whole(made, whole(candidate({"text": "ok"}), usageMetadata=counts), fixed_environment())
+    raw, notes = translate_whole_reply(
+        made, whole(candidate({"text": "ok"}), usageMetadata=counts), fixed_environment()
+    )
     assert json.loads(raw)["usage"]["prompt_tokens"] == 15
     assert notes == []
-    again, _ = answer_whole(plan(DIALECT, DIALECT, NOBODY), whole(candidate({"text": "ok"}), usageMetadata=counts))
+    again, _ = translate_whole_reply(
+        plan(DIALECT, DIALECT, EMPTY_REQUEST), whole(candidate({"text": "ok"}), usageMetadata=counts)
+    )
     assert json.loads(again)["usageMetadata"] == counts
 
 
@@ -432,7 +441,7 @@ def test_arguments_in_pieces_make_one_whole_call() -> None:
         piece({"jsonPath": "$['x y']", "boolValue": True}, {"jsonPath": "$.n", "nullValue": "NULL_VALUE"}),
         {"candidates": [candidate({"text": ""}, reason="STOP")]},
     )
-    (call,) = fold(events_of(frames)).choices[0].blocks
+    (call,) = assemble_reply(events_of(frames)).choices[0].blocks
     assert isinstance(call, ToolCall) and (call.id, call.name) == ("c1", "read")
     assert json.loads(call.arguments) == {"path": "ab", "q": [None, {"r": 3}], "x y": True, "n": None}
 

@@ -13,7 +13,7 @@ import dragoman.dialects as registry
 from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.gemini import DIALECT
 from dragoman.errors import DragomanError, MalformedRequest
-from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Media, Opaque, Reasoning, Signature, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Output, Thinking, ToolChoice, ToolSpec
 from dragoman.translate import plan
 from dragoman.wire import jsonio
@@ -141,7 +141,7 @@ def test_names_are_read_in_both_spellings() -> None:
     assert [tool.schema for tool in one.tools if isinstance(tool, ToolSpec)] == [
         tool.schema for tool in other.tools if isinstance(tool, ToolSpec)
     ]
-    for field in ("thinking", "knobs", "stop", "max_tokens", "choices"):
+    for field in ("thinking", "sampling", "stop", "max_tokens", "choices"):
         assert getattr(one, field) == getattr(other, field)
     assert one.output.schema == other.output.schema
 
@@ -150,11 +150,14 @@ def test_names_are_read_in_both_spellings() -> None:
     ("said", "block"),
     [
         ({"text": "a"}, Text("a")),
-        ({"text": "a", "thoughtSignature": "cw=="}, Text("a", seal=Seal("gemini", "cw=="))),
-        ({"thoughtSignature": "cw=="}, Text("", seal=Seal("gemini", "cw=="))),
+        ({"text": "a", "thoughtSignature": "cw=="}, Text("a", signature=Signature("gemini", "cw=="))),
+        ({"thoughtSignature": "cw=="}, Text("", signature=Signature("gemini", "cw=="))),
         ({"text": "a", "thought": True}, Reasoning("a", "gemini")),
-        ({"text": "", "thought": True, "thoughtSignature": "cw=="}, Reasoning("", "gemini", Seal("gemini", "cw=="))),
-        (call("f", "i", thoughtSignature="cw=="), ToolCall("i", "f", '{"n":1}', seal=Seal("gemini", "cw=="))),
+        (
+            {"text": "", "thought": True, "thoughtSignature": "cw=="},
+            Reasoning("", "gemini", Signature("gemini", "cw==")),
+        ),
+        (call("f", "i", thoughtSignature="cw=="), ToolCall("i", "f", '{"n":1}', signature=Signature("gemini", "cw=="))),
         ({"inlineData": {"mimeType": "image/png", "data": "aGk"}}, Media("image", "image/png", "base64", "aGk=")),
         ({"inlineData": {"mimeType": "audio/wav", "data": "aGk="}}, Media("audio", "audio/wav", "base64", "aGk=")),
         (
@@ -246,7 +249,7 @@ def test_a_chat_that_recorded_chunks_is_read_as_one_turn() -> None:
         model({"text": ""}),
     ]
     blocks = parsed({"contents": [user({"text": "x"}), *chunks, user(response({"output": "y"}))]}).messages[1].blocks
-    assert blocks[:2] == (Reasoning("Thinking", "gemini", Seal("gemini", "cw==")), Text("I look"))
+    assert blocks[:2] == (Reasoning("Thinking", "gemini", Signature("gemini", "cw==")), Text("I look"))
     assert len(blocks) == 3
 
 
@@ -299,7 +302,7 @@ def test_how_to_think(config: Any, thinking: Thinking) -> None:
 )
 def test_thinking_is_told_by_a_budget_or_a_level_never_both(model_name: str, asked: Thinking, config: Any) -> None:
     conversation = Conversation(model_name, parsed({"contents": [user({"text": "x"})]}).messages, thinking=asked)
-    sent = plan(registry.get("anthropic"), DIALECT, conversation).sent
+    sent = plan(registry.get("anthropic"), DIALECT, conversation).translated
     assert rendered(sent)["generationConfig"]["thinkingConfig"] == config
 
 
@@ -346,7 +349,7 @@ def test_a_call_of_other_origin_says_so_where_signatures_are_demanded() -> None:
     turns = [user({"text": "x"}), model(call("a"), call("b")), user(response({}, "a"), response({}, "b"))]
     for name, seals in (("gemini-3-pro", ["skip_thought_signature_validator", None]), ("gemini-2.5-pro", [None, None])):
         made = plan(DIALECT, DIALECT, parsed({"contents": turns}, name))
-        parts = rendered(made.sent)["contents"][1]["parts"]
+        parts = rendered(made.translated)["contents"][1]["parts"]
         assert [each.get("thoughtSignature") for each in parts] == seals
         assert [note.rule for note in made.notes] == (["gemini.seal.skip"] if seals[0] else [])
 

@@ -14,7 +14,7 @@ import dragoman.dialects as registry
 from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.gemini import DIALECT
 from dragoman.dialects.kit.values import ToolCallIds
-from dragoman.model.blocks import Block, Media, Reasoning, Seal, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Block, Media, Reasoning, Signature, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
 from dragoman.translate import Plan, plan
 from tests.growth import Work, grows_linearly
@@ -103,15 +103,15 @@ def test_several_texts_of_a_result_become_one_before_its_media() -> None:
     picture = Media("image", "image/png", "base64", "aGk=")
     asked = (
         turn("user", Text("x")),
-        turn("assistant", ToolCall("a", "f", "{}", seal=Seal("gemini", "cw=="))),
+        turn("assistant", ToolCall("a", "f", "{}", signature=Signature("gemini", "cw=="))),
         turn("user", ToolResult("a", (picture, Text("one"), Text("two\n"), Text("three")))),
     )
     made = fitted(*asked)
-    (result,) = made.sent.messages[2].blocks
+    (result,) = made.translated.messages[2].blocks
     assert isinstance(result, ToolResult) and result.content == (Text("one\ntwo\nthree"), picture)
     assert rules(made) == ["gemini.result"]
     older = fitted(*asked, model="gemini-2.5-pro")
-    assert older.sent.messages[2].blocks[1:] == (picture,)
+    assert older.translated.messages[2].blocks[1:] == (picture,)
     assert "result.media_lifted" in rules(older)
 
 
@@ -119,7 +119,7 @@ def test_media_by_address_gets_a_type_and_its_name_is_text() -> None:
     made = fitted(
         turn("user", Media("document", "", "url", "https://x/a.pdf", "a"), Media("image", "", "url", "https://x/a"))
     )
-    name, one, other = made.sent.messages[0].blocks
+    name, one, other = made.translated.messages[0].blocks
     assert isinstance(one, Media) and isinstance(other, Media)
     assert (name, one.mime, one.name, other.mime) == (Text("a"), "application/pdf", "", "image/jpeg")
     assert rules(made) == ["media.name", "gemini.media.type", "gemini.media.type"]
@@ -128,7 +128,7 @@ def test_media_by_address_gets_a_type_and_its_name_is_text() -> None:
 def test_a_choice_of_one_tool_is_told_as_such() -> None:
     tools = (ToolSpec("a", "", {"type": "object"}), ToolSpec("b", "", {"type": "object"}))
     made = fitted(turn("user", Text("x")), tools=tools, tool_choice=ToolChoice("any", ("a",)))
-    assert made.sent.tool_choice == ToolChoice("one", ("a",))
+    assert made.translated.tool_choice == ToolChoice("one", ("a",))
     assert rules(made) == ["gemini.choice.one"]
 
 
@@ -137,7 +137,7 @@ def test_a_system_prompt_alone_is_asked_to_go_on() -> None:
 
 
 def test_a_signed_text_goes_back_even_if_it_is_empty() -> None:
-    signed = Text("", seal=Seal("gemini", "cw=="))
+    signed = Text("", signature=Signature("gemini", "cw=="))
     made = plan(
         DIALECT,
         DIALECT,
@@ -145,7 +145,7 @@ def test_a_signed_text_goes_back_even_if_it_is_empty() -> None:
             "gemini-3-pro", (turn("user", Text("x")), turn("assistant", Text("y"), signed), turn("user", Text("z")))
         ),
     )
-    assert made.sent.messages[1].blocks == (Text("y"), signed)
+    assert made.translated.messages[1].blocks == (Text("y"), signed)
     assert not made.notes
 
 
@@ -159,7 +159,7 @@ def test_thoughts_of_its_own_go_back_and_those_of_others_do_not() -> None:
             (turn("user", Text("x")), turn("assistant", own, foreign, Text("y")), turn("user", Text("z"))),
         ),
     )
-    assert made.sent.messages[1].blocks == (own, Text("y"))
+    assert made.translated.messages[1].blocks == (own, Text("y"))
     assert rules(made) == ["foreign.reasoning"]
 
 

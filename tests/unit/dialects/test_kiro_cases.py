@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.answer import Answer
 from dragoman.conformance.laws import fixed_environment
+from dragoman.response_stream import ResponseTranslator
 from tests.anthropic_client import message, sse
 from tests.unit.dialects.kiro_talk import (
     MODEL,
@@ -333,7 +333,7 @@ DONE = "File edited successfully"
 
 def told(*chunks: Any, model: str = MODEL) -> list[list[Any]]:
     """The Anthropic events that each Kiro chunk gives, and last those that the end of the stream gives."""
-    answer = Answer(sent(ask(user("hi"), model=model)).plan, fixed_environment())
+    answer = ResponseTranslator(sent(ask(user("hi"), model=model)).plan, fixed_environment())
     return [*(sse(answer.feed(frames(each))) for each in chunks), sse(answer.close())]
 
 

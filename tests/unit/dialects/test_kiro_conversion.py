@@ -8,10 +8,10 @@ import pytest
 from msgspec import structs
 
 import dragoman
-from dragoman.answer import Answer
 from dragoman.dialects.kiro.request import estimate_tokens
 from dragoman.dialects.kiro.stream import TokenCounter, usage_of
 from dragoman.model.conversation import Usage
+from dragoman.response_stream import ResponseTranslator
 from tests.anthropic_client import message, sse
 from tests.unit.dialects.kiro_talk import (
     WEATHER,
@@ -164,7 +164,7 @@ def test_d15_figures_made_from_the_percentage_are_marked_estimated(settings: dic
     """
     counted = ("metadataEvent", {"tokenUsage": {"uncachedInputTokens": 5, "outputTokens": 2, "totalTokens": 7}})
     for more, estimated in (((), True), ((counted,), False)):
-        answer = Answer(sent(ask(user("hi")), **settings).plan)
+        answer = ResponseTranslator(sent(ask(user("hi")), **settings).plan)
         answer.feed(frames(text("Hello"), usage(), *more))
         answer.close()
         told = answer.progress.usage

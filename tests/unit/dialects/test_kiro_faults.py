@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 import dragoman.dialects as registry
 from dragoman import dialects
-from dragoman.answer import Answer, reply_whole
 from dragoman.conformance.laws import fixed_environment
 from dragoman.dialects.kiro import DIALECT, KiroCodec
 from dragoman.dialects.kiro.quirks.raw_calls import RawCallScanner
 from dragoman.dialects.kiro.quirks.schemas import MAX_EXPANSION, ExpansionBudget
 from dragoman.dialects.kiro.quirks.tools import clean_schema
-from dragoman.errors import Fault, Kind
+from dragoman.errors import ErrorKind, Fault
 from dragoman.model.blocks import Text, ToolCall
-from dragoman.model.conversation import Conversation, Message, ToolSpec, Why
+from dragoman.model.conversation import Conversation, Message, StopReason, ToolSpec
+from dragoman.response_stream import ResponseTranslator, read_whole_reply
 from dragoman.translate import Plan, plan
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import encode_event
@@ -64,7 +64,7 @@ def refused(status: int, message: str = "", reason: str | None = None, **more: A
     ],
 )
 def test_the_table_of_errors(
-    status: int, message: str, reason: str | None, kind: Kind, anthropic: int, openai: int
+    status: int, message: str, reason: str | None, kind: ErrorKind, anthropic: int, openai: int
 ) -> None:
     fault = refused(status, message, reason)
     assert fault.kind == kind
@@ -136,8 +136,8 @@ def test_something_else_that_expired_is_no_token() -> None:
     assert refused(400, "The conversation expired").kind == "invalid"
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
-def test_a_kiro_client_gets_every_kind_back_as_it_was(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", get_args(ErrorKind))
+def test_a_kiro_client_gets_every_kind_back_as_it_was(kind: ErrorKind) -> None:
     fault = Fault(kind, "why", 500, 2.5)
     response = BINDING.error_response(fault, CODEC.render_fault(fault))
     assert response.header("retry-after") == "3"
@@ -187,16 +187,16 @@ END = frame("contextUsageEvent", contextUsagePercentage=1.5)
 def test_l23_a_call_without_its_stop_is_not_completed(client: str, ends: tuple[bool, ...]) -> None:
     data = b"".join(call(f"t{at}", stop=stop) for at, stop in enumerate(ends)) + END
     made = planned(client)
-    reply, notes = reply_whole(made, data, fixed_environment())
+    reply, notes = read_whole_reply(made, data, fixed_environment())
     [choice] = reply.choices
     calls = [block.id for block in choice.blocks if isinstance(block, ToolCall)]
     assert len(calls) == sum(ends)
-    assert choice.stop.why is Why.LENGTH
+    assert choice.stop.reason is StopReason.LENGTH
     assert [note.rule for note in notes].count("kiro.stream.open_call") == ends.count(False)
-    answer = Answer(made, fixed_environment())
+    answer = ResponseTranslator(made, fixed_environment())
     answer.feed(data)
     answer.close()
-    assert answer.progress.stop is not None and answer.progress.stop.why is Why.LENGTH
+    assert answer.progress.stop is not None and answer.progress.stop.reason is StopReason.LENGTH
     assert [note.rule for note in answer.notes].count("kiro.stream.open_call") == ends.count(False)
 
 
@@ -207,9 +207,9 @@ def test_l23_calls_that_interleave_and_end_are_completed(client: str) -> None:
         call("t1", stop=True),
         frame("toolUseEvent", toolUseId="t0", name="read", stop=True),
     ]
-    reply, notes = reply_whole(planned(client), b"".join([*pieces, END]), fixed_environment())
+    reply, notes = read_whole_reply(planned(client), b"".join([*pieces, END]), fixed_environment())
     assert sorted(block.id for block in reply.choices[0].blocks if isinstance(block, ToolCall)) == ["t0", "t1"]
-    assert reply.choices[0].stop.why is Why.TOOL
+    assert reply.choices[0].stop.reason is StopReason.TOOL
     assert not [note for note in notes if "call" in note.rule]
 
 
@@ -230,7 +230,7 @@ def test_l23_no_figure_fails_an_answer(kind: str, value: Any) -> None:
     body = {"contextUsagePercentage": value, "tokenUsage": inside, "stopReason": value, "utteranceId": value}
     for told in (body, {**body, "tokenUsage": value}):
         data = text("Hello") + encode_event(kind, json.dumps(told).encode())
-        reply, _ = reply_whole(planned("anthropic"), data, fixed_environment())
+        reply, _ = read_whole_reply(planned("anthropic"), data, fixed_environment())
         assert [block.text for block in reply.choices[0].blocks if isinstance(block, Text)] == ["Hello"]
         assert reply.usage is not None and min(reply.usage.input, reply.usage.output) >= 0
 
@@ -255,7 +255,7 @@ def test_l23_no_figure_fails_an_answer(kind: str, value: Any) -> None:
     ],
 )
 def test_l23_text_that_cannot_be_a_call_is_not_held(words: str) -> None:
-    answer = Answer(planned("anthropic"), fixed_environment())
+    answer = ResponseTranslator(planned("anthropic"), fixed_environment())
     held = not RawCallScanner(NAMES).feed(words)
     out = b"".join(answer.feed(text(letter)) for letter in f"Well. {words}")
     told = "".join(json.loads(line[6:])["delta"]["text"] for line in out.splitlines() if b"text_delta" in line)
@@ -279,9 +279,9 @@ def test_l23_text_that_cannot_be_a_call_is_not_held(words: str) -> None:
 def test_l23_calls_are_still_found(words: str) -> None:
     for size in (1, 3, 1000):
         pieces = [text(words[at : at + size]) for at in range(0, len(words), size)]
-        reply, notes = reply_whole(planned("anthropic"), b"".join([*pieces, END]), fixed_environment())
+        reply, notes = read_whole_reply(planned("anthropic"), b"".join([*pieces, END]), fixed_environment())
         calls = [block for block in reply.choices[0].blocks if isinstance(block, ToolCall)]
-        assert calls and reply.choices[0].stop.why is Why.TOOL
+        assert calls and reply.choices[0].stop.reason is StopReason.TOOL
         assert [note.rule for note in notes].count("kiro.stream.recovered") == len(calls)
 
 
@@ -289,9 +289,9 @@ def test_l23_calls_are_still_found(words: str) -> None:
        "<parameter name=\"p\">", "</parameter>", "```", "x", " ", "\n"]), max_size=14), st.integers(1, 5))  # fmt: skip
 def test_l23_nothing_is_lost_however_it_is_cut(parts: list[str], size: int) -> None:
     words = "".join(parts) or "x"
-    whole, _ = reply_whole(planned("anthropic"), text(words) + END, fixed_environment())
+    whole, _ = read_whole_reply(planned("anthropic"), text(words) + END, fixed_environment())
     cut = b"".join(text(words[at : at + size]) for at in range(0, len(words), size))
-    pieces, _ = reply_whole(planned("anthropic"), cut + END, fixed_environment())
+    pieces, _ = read_whole_reply(planned("anthropic"), cut + END, fixed_environment())
     assert [(type(block), getattr(block, "text", "") or getattr(block, "arguments", "")) for block in whole.choices[0].blocks] == [
         (type(block), getattr(block, "text", "") or getattr(block, "arguments", "")) for block in pieces.choices[0].blocks
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from dragoman.dialects.kiro.quirks.turns import (
 )
 from dragoman.dialects.kiro.request import estimate_input_tokens, estimate_message_tokens
 from dragoman.errors import DragomanError, Unrepresentable
-from dragoman.model.blocks import Media, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Location, Media, Reasoning, Signature, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.filter import Facts, Note, Notes
 from tests.growth import grows_linearly
@@ -265,7 +265,7 @@ def test_system_messages_are_no_entries_of_their_own() -> None:
 def test_nothing_is_no_history() -> None:
     nothing = Conversation("claude-sonnet-4.5", ())
     assert FitSize(200_000, "trim", 1, False).forward(nothing, Notes(), Facts()) == (
-        structs.replace(nothing, tokens=0),
+        structs.replace(nothing, estimated_tokens=0),
         None,
     )
 
@@ -281,11 +281,11 @@ def build(*messages: Message) -> tuple[tuple[Message, ...], list[Note]]:
 
 
 def turn(role: Any, *blocks: Any) -> Message:
-    return Message(role, blocks, at=Where("here"))
+    return Message(role, blocks, at=Location("here"))
 
 
 IMAGE = Media("image", "image/png", "base64", "aGk=")
-SEALED = Reasoning("plan", "kiro", Seal("kiro", "sig"))
+SEALED = Reasoning("plan", "kiro", Signature("kiro", "sig"))
 CALL = ToolCall("t", "f", "{}")
 RESULT = ToolResult("t", (Text("r"),))
 
@@ -302,12 +302,12 @@ RESULT = ToolResult("t", (Text("r"),))
         (turn("assistant", CALL, Text("a")), (Text("a"), CALL), "kiro.text.joined"),
         (turn("assistant", SEALED), (SEALED, Text(".")), "kiro.text.missing"),
         (
-            turn("assistant", SEALED, Text("a"), Reasoning("more", "kiro", Seal("kiro", "other"))),
+            turn("assistant", SEALED, Text("a"), Reasoning("more", "kiro", Signature("kiro", "other"))),
             (SEALED, Text("a\n<kiro_thinking>more</kiro_thinking>")),
             "kiro.thinking.wrapped",
         ),
         (
-            turn("assistant", SEALED, Text("a"), Reasoning("", "kiro", Seal("kiro", "x", "redacted"))),
+            turn("assistant", SEALED, Text("a"), Reasoning("", "kiro", Signature("kiro", "x", "redacted"))),
             (SEALED, Text("a")),
             "kiro.thinking.unreadable",
         ),

@@ -524,7 +524,7 @@ def test_whole_characters_stay_even_escaped() -> None:
     }
     request = sent(body, "openai")
     assert "kiro.text.surrogate" not in rules(request)
-    assert request.plan.sent.messages[1].blocks[1].arguments == arguments  # type: ignore[union-attr]
+    assert request.plan.translated.messages[1].blocks[1].arguments == arguments  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("data", "because"), [("?", "it is no base64"), ("", "it is empty")])

@@ -17,7 +17,7 @@ from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroCodec, KiroTargetBi
 from dragoman.dialects.kiro.rules import GRADED_RULES, breaches
 from dragoman.dialects.kiro.stream_rules import KiroStreamLint
 from dragoman.errors import DragomanError, LocalMisuse, MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Media, Opaque, Reasoning, Signature, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
 from dragoman.simulator.kiro.verdict import Limits
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
@@ -82,7 +82,7 @@ def test_a_clients_request_is_read_whole() -> None:
     user, assistant, current = found.messages
     assert (found.model, found.stream) == (MODEL, True)
     assert user.blocks == (Text("a"),)
-    assert assistant.blocks[:2] == (Reasoning("t", "kiro", Seal("kiro", "s")), Text("b"))
+    assert assistant.blocks[:2] == (Reasoning("t", "kiro", Signature("kiro", "s")), Text("b"))
     assert isinstance(assistant.blocks[2], ToolCall)
     result, words, picture = current.blocks
     assert isinstance(result, ToolResult)
@@ -94,7 +94,7 @@ def test_a_clients_request_is_read_whole() -> None:
 
 
 def test_a_clients_request_comes_back_with_every_field() -> None:
-    laws.own_body_returns(TARGETED, body())
+    laws.own_body_round_trips(TARGETED, body())
     call = KiroTargetBinding().unwrap(body())
     written = json.loads(KiroTargetBinding().wrap(DIALECT.codec.render_request(DIALECT.codec.parse_request(call))).body)
     assert written == body()
@@ -112,8 +112,8 @@ def test_redacted_reasoning_and_unknown_forms() -> None:
     given = body()
     turn = given["conversationState"]["history"][1]["assistantResponseMessage"]
     turn["reasoningContent"] = {"redactedContent": "eA=="}
-    assert read(given).messages[1].blocks[0] == Reasoning("", "kiro", Seal("kiro", "eA==", "redacted"))
-    laws.own_body_returns(TARGETED, given)
+    assert read(given).messages[1].blocks[0] == Reasoning("", "kiro", Signature("kiro", "eA==", "redacted"))
+    laws.own_body_round_trips(TARGETED, given)
     turn["reasoningContent"] = {"flat": 1}
     extra = read(given).messages[1].extra
     assert extra is not None
@@ -130,7 +130,7 @@ def test_what_newer_models_are_asked_is_read_and_the_rest_kept() -> None:
     assert found.thinking == Thinking("adaptive", "high")
     assert found.extra is not None
     assert found.extra.fields["additionalModelRequestFields"] == {"other": 1}
-    laws.own_body_returns(TARGETED, {**body(), "additionalModelRequestFields": fields})
+    laws.own_body_round_trips(TARGETED, {**body(), "additionalModelRequestFields": fields})
     gpt = read({**body(), "additionalModelRequestFields": {"reasoning": {"effort": "low"}}})
     assert gpt.thinking == Thinking(effort="low")
 
@@ -203,12 +203,12 @@ ASK = Conversation(MODEL, (Message("user", (Text("a"),)),), stream=True)
     [
         {"system": (Text("s"),)},
         {"choices": 2},
-        {"previous": "x"},
+        {"previous_id": "x"},
         {"output": Output("json")},
         {"tool_choice": ToolChoice("any")},
         {"max_tokens": 1},
         {"stop": ("x",)},
-        {"knobs": {"top_p": 1}},
+        {"sampling": {"top_p": 1}},
         {"user": "me"},
         {"thinking": Thinking("on")},
         {"stream": False},

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.answer import Answer, ResponseFilters
-from dragoman.conformance.laws import NOBODY, fixed_environment
+from dragoman.conformance.laws import EMPTY_REQUEST, fixed_environment
 from dragoman.dialects.kiro import DIALECT, KiroCodec
 from dragoman.dialects.kiro.encoder import KiroEncoder
 from dragoman.dialects.kiro.quirks.raw_calls import RecoverCalls
@@ -26,29 +25,30 @@ from dragoman.errors import (
     Truncated,
     UpstreamFault,
 )
-from dragoman.model.assemble import check, fold
-from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Conversation, Stop, ToolSpec, Usage, Why
+from dragoman.model.assemble import assemble_reply, check
+from dragoman.model.blocks import Media, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, StopReason, ToolSpec, Usage
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
     BlockKeys,
     BlockStarted,
-    Cited,
+    CitationAdded,
     Event,
     Events,
     Failed,
     Finished,
     OpaqueEvent,
     ReasoningDelta,
-    Sealed,
+    SignatureAdded,
     Started,
     Stopped,
     TextDelta,
     UsageReported,
 )
 from dragoman.model.filter import Facts, Notes
+from dragoman.response_stream import ResponseFilters, ResponseTranslator
 from dragoman.translate import plan
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.frame import Frame
@@ -80,7 +80,7 @@ def blocks(data: bytes) -> list[Any]:
     """The blocks of a stream, as a whole reply has them."""
     events = decoded(data)
     check(events)
-    return list(fold(events).choices[0].blocks)
+    return list(assemble_reply(events).choices[0].blocks)
 
 
 def stop(data: bytes) -> Stop:
@@ -125,18 +125,22 @@ def test_message_metadata_names_the_answer() -> None:
 
 def test_a_thought_ends_where_text_begins_and_its_signature_is_joined() -> None:
     data = frames(thought(text="pl"), thought(text="an"), thought(signature="s1"), thought(signature="s2"), text("a"))
-    assert blocks(data) == [Reasoning("plan", "kiro", Seal("kiro", "s1s2")), Text("a")]
+    assert blocks(data) == [Reasoning("plan", "kiro", Signature("kiro", "s1s2")), Text("a")]
 
 
 def test_a_thought_after_a_signature_is_another() -> None:
     data = frames(thought(text="a"), thought(signature="1"), thought(text="b"), thought(signature="2"), call(stop=True))
-    sealed = [Reasoning("a", "kiro", Seal("kiro", "1")), Reasoning("b", "kiro", Seal("kiro", "2"))]
+    sealed = [Reasoning("a", "kiro", Signature("kiro", "1")), Reasoning("b", "kiro", Signature("kiro", "2"))]
     assert blocks(data)[:2] == sealed
 
 
 def test_redacted_thoughts_are_whole() -> None:
     data = frames(thought(text="a"), thought(redactedContent="eA=="), text("b"))
-    assert blocks(data) == [Reasoning("a", "kiro"), Reasoning("", "kiro", Seal("kiro", "eA==", "redacted")), Text("b")]
+    assert blocks(data) == [
+        Reasoning("a", "kiro"),
+        Reasoning("", "kiro", Signature("kiro", "eA==", "redacted")),
+        Text("b"),
+    ]
 
 
 def test_an_empty_thought_says_nothing() -> None:
@@ -162,11 +166,11 @@ def test_an_unknown_event_is_not_parsed() -> None:
 def test_exact_counts_win_over_the_percentage() -> None:
     counts = {"uncachedInputTokens": 5, "outputTokens": 7, "cacheReadInputTokens": 3, "cacheWriteInputTokens": 2}
     data = frames(text("a"), ("metadataEvent", {"tokenUsage": {**counts, "contextUsagePercentage": 2}}), usage(50))
-    assert fold(decoded(data)).usage == Usage(5, 7, 3, 2)
+    assert assemble_reply(decoded(data)).usage == Usage(5, 7, 3, 2)
 
 
 def test_credits_stay_with_the_counts() -> None:
-    found = fold(decoded(frames(text("a"), usage(), ("meteringEvent", {"usage": 0.5})))).usage
+    found = assemble_reply(decoded(frames(text("a"), usage(), ("meteringEvent", {"usage": 0.5})))).usage
     assert found is not None
     assert found.extra is not None
     assert found.extra.fields == {"metering": {"usage": 0.5}}
@@ -241,21 +245,21 @@ def test_a_missing_id_or_name_is_a_violation_that_names_the_field(body: Body, fi
 @pytest.mark.parametrize(
     ("reason", "why"),
     [
-        ("END_TURN", Why.END),
-        ("STOP_SEQUENCE", Why.SEQUENCE),
-        ("TOOL_USE", Why.TOOL),
-        ("MAX_TOKENS", Why.LENGTH),
-        ("LENGTH_LIMIT", Why.LENGTH),
-        ("MODEL_CONTEXT_WINDOW_EXCEEDED", Why.CONTEXT),
-        ("CONTENT_FILTERED", Why.REFUSAL),
-        ("GUARDRAIL_INTERVENED", Why.REFUSAL),
-        ("MALFORMED_MODEL_OUTPUT", Why.END),
-        ("SOMETHING_NEW", Why.END),
+        ("END_TURN", StopReason.END),
+        ("STOP_SEQUENCE", StopReason.SEQUENCE),
+        ("TOOL_USE", StopReason.TOOL),
+        ("MAX_TOKENS", StopReason.LENGTH),
+        ("LENGTH_LIMIT", StopReason.LENGTH),
+        ("MODEL_CONTEXT_WINDOW_EXCEEDED", StopReason.CONTEXT),
+        ("CONTENT_FILTERED", StopReason.REFUSAL),
+        ("GUARDRAIL_INTERVENED", StopReason.REFUSAL),
+        ("MALFORMED_MODEL_OUTPUT", StopReason.END),
+        ("SOMETHING_NEW", StopReason.END),
     ],
 )
 @pytest.mark.parametrize("kind", ["metadataEvent", "messageStopEvent"])
-def test_reasons_to_stop(reason: str, why: Why, kind: str) -> None:
-    assert stop(frames(text("a"), (kind, {"stopReason": reason}), usage())).why is why
+def test_reasons_to_stop(reason: str, why: StopReason, kind: str) -> None:
+    assert stop(frames(text("a"), (kind, {"stopReason": reason}), usage())).reason is why
 
 
 def test_an_unknown_reason_is_kept() -> None:
@@ -273,23 +277,23 @@ def test_l20_an_answer_that_lost_a_call_is_a_failure_whatever_it_says() -> None:
 
 
 def test_without_a_reason_it_follows_from_the_content() -> None:
-    assert stop(frames(text("a"), usage())).why is Why.END
-    assert stop(frames(call(stop=True), usage())).why is Why.TOOL
-    assert stop(frames(text("a"), usage(100.2))).why is Why.CONTEXT
-    assert stop(frames(call(stop=True), usage(100.2))).why is Why.TOOL
+    assert stop(frames(text("a"), usage())).reason is StopReason.END
+    assert stop(frames(call(stop=True), usage())).reason is StopReason.TOOL
+    assert stop(frames(text("a"), usage(100.2))).reason is StopReason.CONTEXT
+    assert stop(frames(call(stop=True), usage(100.2))).reason is StopReason.TOOL
 
 
 def test_a_clean_end_with_an_open_call_is_cut_by_length() -> None:
     data = frames(call(input='{"a":1}'), stopped("END_TURN"), usage())
-    assert stop(data).why is Why.LENGTH
+    assert stop(data).reason is StopReason.LENGTH
     assert blocks(data) == []
-    assert BlockEnded(0, complete=False) in decoded(data)
+    assert BlockEnded(0, is_complete=False) in decoded(data)
 
 
 def test_only_the_open_one_of_several_calls_was_cut() -> None:
     data = frames(call("a", "f", input='{"x":1}'), call("b", "g", stop=True), usage())
     assert blocks(data) == [ToolCall("b", "g", "{}")]
-    assert stop(data).why is Why.LENGTH
+    assert stop(data).reason is StopReason.LENGTH
 
 
 def test_text_at_a_clean_end_is_an_end_with_a_note_if_no_usage_came() -> None:
@@ -300,7 +304,7 @@ def test_text_at_a_clean_end_is_an_end_with_a_note_if_no_usage_came() -> None:
 
 
 def test_a_broken_stream_is_never_a_clean_end() -> None:
-    answer = Answer(plan(DIALECT, DIALECT, NOBODY), fixed_environment())
+    answer = ResponseTranslator(plan(DIALECT, DIALECT, EMPTY_REQUEST), fixed_environment())
     answer.feed(frames(text("Hello")))
     answer.close(Fault("server", "reset"))
     assert answer.fault == Fault("server", "reset")
@@ -308,7 +312,7 @@ def test_a_broken_stream_is_never_a_clean_end() -> None:
 
 def test_half_a_frame_is_truncated() -> None:
     with pytest.raises(Truncated):
-        DIALECT.codec.parse_reply(frames(text("Hello"))[:-3], NOBODY)
+        DIALECT.codec.parse_reply(frames(text("Hello"))[:-3], EMPTY_REQUEST)
 
 
 @pytest.mark.parametrize("data", [b"", frames(("messageMetadataEvent", {"utteranceId": "u"}))])
@@ -321,7 +325,7 @@ def test_an_answer_with_usage_alone_is_empty() -> None:
 
 
 def test_nothing_may_follow_the_end() -> None:
-    decoder = KiroCodec().decoder(NOBODY, fixed_environment())
+    decoder = KiroCodec().decoder(EMPTY_REQUEST, fixed_environment())
     decoder.close(None)
     assert decoder.close(None) == ()
     with pytest.raises(OutOfOrder):
@@ -348,7 +352,7 @@ def test_nothing_may_follow_the_end() -> None:
 def test_failures_before_any_output(data: bytes, kind: str) -> None:
     assert fault(decoded(data)).kind == kind
     with pytest.raises(UpstreamFault):
-        DIALECT.codec.parse_reply(data, NOBODY)
+        DIALECT.codec.parse_reply(data, EMPTY_REQUEST)
 
 
 def test_too_long_says_how_long() -> None:
@@ -358,7 +362,7 @@ def test_too_long_says_how_long() -> None:
 
 def test_an_answer_that_grew_too_long_stopped_by_length() -> None:
     data = frames(text("Hel"), call(input="{")) + exception("ContentLengthExceededException", message="too long")
-    assert stop(data).why is Why.LENGTH
+    assert stop(data).reason is StopReason.LENGTH
     assert blocks(data) == [Text("Hel")]
 
 
@@ -379,7 +383,7 @@ def test_content_must_be_text() -> None:
 
 
 def written(*events: Event) -> list[tuple[str, Any]]:
-    encoder = KiroEncoder(NOBODY, fixed_environment(), KiroCodec())
+    encoder = KiroEncoder(EMPTY_REQUEST, fixed_environment(), KiroCodec())
     data = b"".join(encode_event(each.kind, each.data, error=each.error) for each in encoder.feed(events))
     return [(frame.kind, json.loads(frame.data)) for frame in EventStreamDecoder().feed(data)]
 
@@ -389,7 +393,7 @@ def test_a_client_gets_the_events_the_service_would_send() -> None:
         Started("m1", "claude-sonnet-4.5"),
         BlockStarted(0, Reasoning("")),
         ReasoningDelta(0, "plan"),
-        Sealed(0, Seal("kiro", "sig")),
+        SignatureAdded(0, Signature("kiro", "sig")),
         BlockEnded(0),
         BlockStarted(1, Text("")),
         TextDelta(1, "50% \\ done"),
@@ -398,7 +402,7 @@ def test_a_client_gets_the_events_the_service_would_send() -> None:
         ArgumentsDelta(2, "{}"),
         BlockEnded(2),
         UsageReported(Usage(91, 12, 2301, 183)),
-        Stopped(Stop(Why.TOOL)),
+        Stopped(Stop(StopReason.TOOL)),
         FINISHED,
     )
     assert told == [
@@ -430,8 +434,8 @@ def test_a_cut_call_has_no_end_for_the_client_either() -> None:
     told = written(
         Started("", ""),
         BlockStarted(0, ToolCall("t", "f")),
-        BlockEnded(0, complete=False),
-        Stopped(Stop(Why.LENGTH)),
+        BlockEnded(0, is_complete=False),
+        Stopped(Stop(StopReason.LENGTH)),
         FINISHED,
     )
     assert told[1:] == [
@@ -446,10 +450,10 @@ def test_a_cut_call_has_no_end_for_the_client_either() -> None:
         BlockStarted(0, Media("image", "image/png", "base64", "aGk=")),
         BlockStarted(0, Opaque("kiro", {}, "x")),
         BlockStarted(0, Text(""), 1),
-        Cited(0, Opaque("x", {})),
-        Sealed(0, Seal("kiro", "x", "encrypted")),
+        CitationAdded(0, Opaque("x", {})),
+        SignatureAdded(0, Signature("kiro", "x", "encrypted")),
         OpaqueEvent("anthropic", "x", {}),
-        Stopped(Stop(Why.END), 1),
+        Stopped(Stop(StopReason.END), 1),
     ],
 )
 def test_what_filters_should_have_removed_is_a_misuse(event: Event) -> None:
@@ -515,7 +519,7 @@ def test_at_home_frames_go_as_they_came() -> None:
 
 def test_at_home_a_renamed_call_is_told_anew_in_all_its_frames() -> None:
     request = dragoman.translate_request(_kiro_body("files.read all"), source="kiro", target="kiro")
-    (alias,) = [tool.name for tool in request.plan.sent.tools if not isinstance(tool, Opaque)]
+    (alias,) = [tool.name for tool in request.plan.translated.tools if not isinstance(tool, Opaque)]
     data = frames(text("a"), call("t", alias, input="{}"), call("t", alias, stop=True), usage())
     out = answered(data, request.plan)
     names = {json.loads(frame.data)["name"] for frame in EventStreamDecoder().feed(out) if frame.kind == "toolUseEvent"}
@@ -534,7 +538,7 @@ def _kiro_body(tool: str) -> Body:
 
 
 def test_there_is_no_ping() -> None:
-    assert KiroEncoder(NOBODY, fixed_environment(), KiroCodec()).ping() is None
+    assert KiroEncoder(EMPTY_REQUEST, fixed_environment(), KiroCodec()).ping() is None
 
 
 # --- leaked calls and tags (facts 3.3, nos. 9 and 10)
@@ -615,13 +619,13 @@ def recovered(*events: Any) -> list[Any]:
 
 def test_a_text_block_begins_with_the_first_thing_in_it() -> None:
     began, ended, held = BlockStarted(0, Text("")), BlockEnded(0), TextDelta(0, "[Called Read")
-    seal = Sealed(0, Seal("kiro", "s"))
+    signature = SignatureAdded(0, Signature("kiro", "s"))
     failed = Failed(Fault("server", "x"))
     assert recovered(began) == []
     for events in (
         (began, TextDelta(0, "a")),
         (began, ended),
-        (began, seal, held, ended),
+        (began, signature, held, ended),
         (began, held, ended),
         (began, held, failed),
         (BlockStarted(0, Text("a")),),
@@ -642,7 +646,7 @@ def test_a_native_call_makes_leaked_ones_text() -> None:
 def leaking(piece: str, count: int, *, start: str = "", end: str = "") -> list[Any]:
     """An answer in which a piece comes again and again."""
     deltas = [TextDelta(0, part) for part in (start, *(piece for _ in range(count)), end) if part]
-    return [BlockStarted(0, Text("")), *deltas, BlockEnded(0), Stopped(Stop(Why.END))]
+    return [BlockStarted(0, Text("")), *deltas, BlockEnded(0), Stopped(Stop(StopReason.END))]
 
 
 @pytest.mark.parametrize(
@@ -762,31 +766,33 @@ def test_errors_are_ours_whatever_the_field_holds() -> None:
 
 def test_a_whole_reply_is_written_and_read_as_a_stream() -> None:
     data = frames(text("a"), call(input='{"x":1}'), call(stop=True), stopped("TOOL_USE"), usage())
-    reply = DIALECT.codec.parse_reply(data, NOBODY)
-    again = DIALECT.codec.parse_reply(DIALECT.codec.render_reply(reply, NOBODY, fixed_environment()), NOBODY)
+    reply = DIALECT.codec.parse_reply(data, EMPTY_REQUEST)
+    again = DIALECT.codec.parse_reply(
+        DIALECT.codec.render_reply(reply, EMPTY_REQUEST, fixed_environment()), EMPTY_REQUEST
+    )
     assert again.choices == reply.choices
 
 
 def test_what_follows_a_failure_is_not_read() -> None:
     with pytest.raises(UpstreamFault, match="slow down"):
-        DIALECT.codec.parse_reply(exception("ThrottlingException", message="slow down") + b"garbage", NOBODY)
+        DIALECT.codec.parse_reply(exception("ThrottlingException", message="slow down") + b"garbage", EMPTY_REQUEST)
 
 
 def test_what_only_text_can_have_ends_the_search_for_tags() -> None:
     asked = sent(ask(user("a"), thinking={"type": "enabled", "budget_tokens": 2000})).plan
-    cited = Cited(0, Opaque("anthropic", {}))
+    cited = CitationAdded(0, Opaque("anthropic", {}))
     for words in ("<thin", "<thinking>plan", "<thinking>plan</thinking>\n\n", "plain"):
         told = ResponseFilters(asked, BlockKeys(1)).feed(
             (Started("", ""), BlockStarted(0, Text("")), TextDelta(0, words), cited, BlockEnded(0))
         )
-        check((*told, Stopped(Stop(Why.END)), FINISHED))
+        check((*told, Stopped(Stop(StopReason.END)), FINISHED))
         assert cited in told
 
 
 def test_what_is_held_has_a_limit() -> None:
     request = sent(ask(user("a"), tools=TOOLS))
     words = '[Called Read with args: {"path": "' + "x" * 2**20
-    answer = Answer(request.plan, fixed_environment())
+    answer = ResponseTranslator(request.plan, fixed_environment())
     assert b"x" * 1000 in answer.feed(frames(text(words)))
 
 

@@ -14,7 +14,7 @@ from dragoman.dialects.kiro.quirks.turns import NO_OUTPUT, BuildHistory, Flatten
 from dragoman.dialects.kiro.request import render_turn, to_json_object
 from dragoman.dialects.kiro.request_parser import parse_result
 from dragoman.errors import MalformedRequest
-from dragoman.model.blocks import Media, Opaque, Text, ToolResult, Where
+from dragoman.model.blocks import Location, Media, Opaque, Text, ToolResult
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import Facts, Notes
 from dragoman.model.parts import UNREADABLE_LINE
@@ -258,7 +258,7 @@ def test_backward_compatibility_existing_formats(message: Body) -> None:
 
 
 def result(*content: Text | Media | Opaque) -> ToolResult:
-    return ToolResult("c", content, at=Where("here"))
+    return ToolResult("c", content, at=Location("here"))
 
 
 def read(*blocks: Any) -> tuple[Conversation, list[str]]:

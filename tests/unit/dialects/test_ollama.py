@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer, answer_whole
-from dragoman.conformance.laws import NOBODY, fixed_environment, read_back
+from dragoman.conformance.laws import EMPTY_REQUEST, decode_events, fixed_environment
 from dragoman.dialects.base import ListedModel
 from dragoman.dialects.ollama import OllamaCodec
 from dragoman.errors import DragomanError, Fault, LocalMisuse, MalformedRequest, MissingField, Truncated, UpstreamFault
-from dragoman.model.assemble import fold
+from dragoman.model.assemble import assemble_reply
 from dragoman.model.blocks import Media, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, Thinking, ToolChoice, ToolSpec, Usage, Why
+from dragoman.model.conversation import Conversation, Message, StopReason, Thinking, ToolChoice, ToolSpec, Usage
 from dragoman.model.events import Failed, Finished, ReasoningDelta, Started, TextDelta
-from dragoman.translate import Plan, configured, plan
+from dragoman.response_stream import ResponseTranslator, translate_whole_reply
+from dragoman.translate import Plan, configure_dialect, plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpRequest, HttpResponse
@@ -43,7 +43,7 @@ def parsed(**body: Any) -> Conversation:
 
 def sent(asked: Conversation, **settings: object) -> tuple[dict[str, Any], Plan]:
     """What an Anthropic client's conversation becomes."""
-    made = plan(ANTHROPIC, configured(OLLAMA, settings), asked)
+    made = plan(ANTHROPIC, configure_dialect(OLLAMA, settings), asked)
     body: Any = jsonio.decode(made.request().body)
     return body, made
 
@@ -67,7 +67,7 @@ def test_the_settings_of_a_request_are_those_that_others_have() -> None:
     options = {"num_predict": 9, "temperature": 0.5, "repeat_penalty": 1.1, "stop": ["a", "b"], "num_ctx": 8192}
     asked = parsed(options=options, format={"type": "object"}, think="high", keep_alive=0, logprobs=True)
     assert (asked.max_tokens, asked.stop) == (9, ("a", "b"))
-    assert asked.knobs == {"temperature": 0.5, "repetition_penalty": 1.1}
+    assert asked.sampling == {"temperature": 0.5, "repetition_penalty": 1.1}
     assert (asked.output.kind, asked.output.schema) == ("schema", {"type": "object"})
     assert asked.thinking == Thinking("default", "high")
     written = OLLAMA.codec.render_request(asked).body
@@ -190,7 +190,7 @@ def test_a_client_of_its_own_decides_about_truncation_itself() -> None:
 
 def test_one_window_is_sent_whatever_the_client_asks_for() -> None:
     assert sent(asked_for(), num_ctx=32768, keep_alive="30m")[0]["options"] == {"num_ctx": 32768}
-    upstream = configured(OLLAMA, {"num_ctx": 32768, "keep_alive": -1})
+    upstream = configure_dialect(OLLAMA, {"num_ctx": 32768, "keep_alive": -1})
     assert upstream.codec.capabilities("m").window == 32768
     made = plan(OLLAMA, upstream, parsed(options={"num_ctx": 2048, "top_k": 3}, keep_alive="1m"))
     body: Any = jsonio.decode(made.request().body)
@@ -198,7 +198,7 @@ def test_one_window_is_sent_whatever_the_client_asks_for() -> None:
     assert [(note.rule, note.action) for note in made.notes] == [("ollama.num_ctx", "changed")]
     assert not made.verbatim and made.passes  # the answer is what the client asked for
     with pytest.raises(LocalMisuse):
-        configured(OLLAMA, {"num_ctx": 0})
+        configure_dialect(OLLAMA, {"num_ctx": 0})
 
 
 def test_a_budget_of_thinking_is_a_level() -> None:
@@ -210,72 +210,81 @@ def test_a_budget_of_thinking_is_a_level() -> None:
 
 
 def read(*lines: str) -> Any:
-    return read_back(OLLAMA, "".join(lines).encode())
+    return decode_events(OLLAMA, "".join(lines).encode())
 
 
 def test_calls_come_whole_in_one_line_or_in_several() -> None:
     one, other = call("read", {"z": 1, "a": 2}), call("find", {}, id="call_12345678")
     for lines in ([line({"tool_calls": [one, other]})], [line({"tool_calls": [one]}), line({"tool_calls": [other]})]):
-        reply = fold(read(line({"content": "I "}), line({"content": "look"}), *lines, END))
+        reply = assemble_reply(read(line({"content": "I "}), line({"content": "look"}), *lines, END))
         calls = [block for block in reply.choices[0].blocks if isinstance(block, ToolCall)]
         assert [(each.id, each.name, each.arguments) for each in calls] == [
             ("", "read", '{"z":1,"a":2}'),
             ("call_12345678", "find", "{}"),
         ]
-        assert reply.choices[0].blocks[0] == Text("I look") and reply.choices[0].stop.why is Why.TOOL
+        assert reply.choices[0].blocks[0] == Text("I look") and reply.choices[0].stop.reason is StopReason.TOOL
 
 
 @pytest.mark.parametrize(
-    ("reason", "why"), [("stop", Why.END), ("length", Why.LENGTH), ("", Why.END), ("load", Why.END), (None, Why.END)]
+    ("reason", "why"),
+    [
+        ("stop", StopReason.END),
+        ("length", StopReason.LENGTH),
+        ("", StopReason.END),
+        ("load", StopReason.END),
+        (None, StopReason.END),
+    ],
 )
-def test_why_it_stopped(reason: str | None, why: Why) -> None:
-    reply = fold(read(line({"content": "x"}), line({}, done=True, done_reason=reason)))
-    assert reply.choices[0].stop.why is why
+def test_why_it_stopped(reason: str | None, why: StopReason) -> None:
+    reply = assemble_reply(read(line({"content": "x"}), line({}, done=True, done_reason=reason)))
+    assert reply.choices[0].stop.reason is why
 
 
 def test_counts_that_are_left_out_are_zero() -> None:
-    assert fold(read(line({}, done=True, eval_count=7))).usage == Usage(0, 7)
-    assert fold(read(line({}, done=True))).usage is None
-    usage = fold(read(line({}, done=True, prompt_eval_count=3, eval_count=7, total_duration=5))).usage
+    assert assemble_reply(read(line({}, done=True, eval_count=7))).usage == Usage(0, 7)
+    assert assemble_reply(read(line({}, done=True))).usage is None
+    usage = assemble_reply(read(line({}, done=True, prompt_eval_count=3, eval_count=7, total_duration=5))).usage
     assert usage is not None and (usage.input, usage.output) == (3, 7)
     assert usage.extra is not None and usage.extra.fields == {"total_duration": 5}
 
 
 def test_a_stream_without_its_last_line_was_cut() -> None:
     for stream in (b"", line({"content": "x"}).encode(), line({"content": "x"}).encode() + END.encode()[:30]):
-        last = read_back(OLLAMA, stream)[-1]
-        assert isinstance(last, Failed) and last.fault.violation
+        last = decode_events(OLLAMA, stream)[-1]
+        assert isinstance(last, Failed) and last.fault.is_violation
     with pytest.raises(Truncated):
-        OLLAMA.codec.parse_reply(line({"content": "x"}).encode(), NOBODY)
+        OLLAMA.codec.parse_reply(line({"content": "x"}).encode(), EMPTY_REQUEST)
 
 
 def test_an_error_in_mid_stream_is_a_failure() -> None:
     *_, last = read(line({"content": "x"}), '{"error":"unexpected EOF"}\n', END)
     assert isinstance(last, Failed) and (last.fault.kind, last.fault.message) == ("server", "unexpected EOF")
-    assert not last.fault.violation
+    assert not last.fault.is_violation
     with pytest.raises(UpstreamFault, match="unexpected EOF"):
-        OLLAMA.codec.parse_reply(b'{"error":"unexpected EOF"}', NOBODY)
+        OLLAMA.codec.parse_reply(b'{"error":"unexpected EOF"}', EMPTY_REQUEST)
 
 
 @pytest.mark.parametrize("told", [call("go", "{}"), call("", {}), call("go", [1]), {"function": None}, {}])
 def test_a_call_that_cannot_be_read_is_the_upstreams_fault(told: dict[str, Any]) -> None:
     assert isinstance(read(line({"tool_calls": [told]}), END)[-1], Failed)
     with pytest.raises(MissingField):
-        OLLAMA.codec.decoder(NOBODY, fixed_environment()).feed(Frame("", line({"tool_calls": [told]}).encode(), b""))
+        OLLAMA.codec.decoder(EMPTY_REQUEST, fixed_environment()).feed(
+            Frame("", line({"tool_calls": [told]}).encode(), b"")
+        )
 
 
 @pytest.mark.parametrize("body", [END, json.dumps(json.loads(END), indent=2), line({"content": "a"}) + END])
 def test_a_whole_reply_is_a_line_or_a_stream(body: str) -> None:
-    assert OLLAMA.codec.parse_reply(body.encode(), NOBODY).choices[0].stop.why is Why.END
+    assert OLLAMA.codec.parse_reply(body.encode(), EMPTY_REQUEST).choices[0].stop.reason is StopReason.END
 
 
 def test_a_whole_reply_holds_all_of_its_message() -> None:
-    reply = fold(
+    reply = assemble_reply(
         read(
             line({"thinking": "why"}), line({"content": "x"}), line({"tool_calls": [call("go", {"a": 1}, id="c")]}), END
         )
     )
-    body: Any = jsonio.decode(OLLAMA.codec.render_reply(reply, NOBODY, fixed_environment()))
+    body: Any = jsonio.decode(OLLAMA.codec.render_reply(reply, EMPTY_REQUEST, fixed_environment()))
     assert body["message"] == {
         "role": "assistant",
         "content": "x",
@@ -294,7 +303,7 @@ def test_unknown_fields_come_back_at_home() -> None:
     events = read(*told)
     started = events[0]
     assert isinstance(started, Started) and isinstance(events[-1], Finished)
-    encoder = OLLAMA.codec.encoder(NOBODY, fixed_environment())
+    encoder = OLLAMA.codec.encoder(EMPTY_REQUEST, fixed_environment())
     lines = [json.loads(payload.data) for payload in encoder.feed(events)]
     assert (lines[0]["x_first"], lines[0]["message"]["x_image"]) == (1, "i")
     assert {"logprobs": [{"token": "b"}]}.items() <= lines[1].items()
@@ -306,14 +315,14 @@ def test_unknown_fields_come_back_at_home() -> None:
 
 def test_an_answer_of_another_service_is_lines() -> None:
     made = plan(OLLAMA, ANTHROPIC, parsed())
-    data = ANTHROPIC.codec.encoder(NOBODY, fixed_environment())
+    data = ANTHROPIC.codec.encoder(EMPTY_REQUEST, fixed_environment())
     stream = b"".join(
         map(
             ANTHROPIC.binding.encode_frame,
             data.feed(read(line({"content": "x"}), line({"tool_calls": [call("go", {"a": 1}, id="c")]}), END)),
         )
     )
-    answer = Answer(made, fixed_environment())
+    answer = ResponseTranslator(made, fixed_environment())
     told = [json.loads(each) for each in (answer.feed(stream) + answer.close()).splitlines()]
     assert [each["message"]["content"] for each in told] == ["x", "", ""]
     assert told[1]["message"]["tool_calls"] == [
@@ -328,7 +337,7 @@ def test_a_whole_answer_of_it_is_one_of_another_service() -> None:
     body = line(
         {"content": "x", "tool_calls": [call("go", {"a": 1})]}, done=True, done_reason="stop", prompt_eval_count=4
     )
-    told, notes = answer_whole(made, body.encode(), fixed_environment())
+    told, notes = translate_whole_reply(made, body.encode(), fixed_environment())
     reply: Any = jsonio.decode(told)
     assert (reply["stop_reason"], reply["usage"]["input_tokens"]) == ("tool_use", 4)
     assert reply["content"][1]["input"] == {"a": 1} and "ids.minted" in [note.rule for note in notes]
@@ -337,8 +346,8 @@ def test_a_whole_answer_of_it_is_one_of_another_service() -> None:
 @pytest.mark.parametrize(("name", "kind"), [("content", TextDelta), ("thinking", ReasoningDelta)])
 def test_deltas_go_by_a_lane(name: str, kind: type[TextDelta | ReasoningDelta]) -> None:
     decoder, encoder = (
-        OLLAMA.codec.decoder(NOBODY, fixed_environment()),
-        OLLAMA.codec.encoder(NOBODY, fixed_environment()),
+        OLLAMA.codec.decoder(EMPTY_REQUEST, fixed_environment()),
+        OLLAMA.codec.encoder(EMPTY_REQUEST, fixed_environment()),
     )
     first = decoder.feed(Frame("", line({name: "a"}).encode(), b""))
     assert first is not None and isinstance(first[-1], kind)
@@ -350,7 +359,7 @@ def test_deltas_go_by_a_lane(name: str, kind: type[TextDelta | ReasoningDelta]) 
     other = "thinking" if name == "content" else "content"
     assert source.text_of(source.decode(line({other: "b"}).encode())) == ""
     for odd in (line({name: "b"}, logprobs=[]), line({name: "b", "tool_calls": []}), END, "{}"):
-        with pytest.raises(jsonio.TROUBLE):
+        with pytest.raises(jsonio.DECODE_ERRORS):
             source.decode(odd.encode())
 
 

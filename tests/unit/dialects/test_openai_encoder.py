@@ -11,9 +11,9 @@ import pytest
 from dragoman.dialects.base import Environment, StreamReader
 from dragoman.dialects.openai import DIALECT, OpenaiCodec
 from dragoman.errors import Fault
-from dragoman.model.assemble import fold
-from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Conversation, Message, Stop, Usage, Why
+from dragoman.model.assemble import assemble_reply
+from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Conversation, Message, Stop, StopReason, Usage
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -24,7 +24,7 @@ from dragoman.model.events import (
     Failed,
     OpaqueEvent,
     ReasoningDelta,
-    Sealed,
+    SignatureAdded,
     Started,
     Stopped,
     TextDelta,
@@ -36,7 +36,7 @@ ENVIRONMENT = Environment(new_id=lambda prefix: f"{prefix}1", now=lambda: 5)
 ASKED = Conversation("asked", (Message("user", (Text("?"),)),))
 WITH_USAGE = Conversation("asked", (), extra=Extra("openai", {"stream_options": {"include_usage": True}}))
 HELLO: Events = (Started("c1", "m1"), BlockStarted(7, Text("")), TextDelta(7, "hi"), BlockEnded(7))
-END: Events = (Stopped(Stop(Why.END)), FINISHED)
+END: Events = (Stopped(Stop(StopReason.END)), FINISHED)
 
 
 def write(events: Events, asked: Conversation = ASKED, codec: Any = CODEC) -> bytes:
@@ -83,7 +83,7 @@ PARALLEL: Events = (
     Started("c1", "m1"),
     BlockStarted(9, Reasoning("", "anthropic")),
     ReasoningDelta(9, "think"),
-    Sealed(9, Seal("openai", "sig")),
+    SignatureAdded(9, Signature("openai", "sig")),
     BlockEnded(9),
     BlockStarted(3, Text("")),
     TextDelta(3, "a"),
@@ -96,7 +96,7 @@ PARALLEL: Events = (
     BlockEnded(5),
     BlockEnded(2),
     UsageReported(Usage(12, 7, 100, 20, 3)),
-    Stopped(Stop(Why.TOOL)),
+    Stopped(Stop(StopReason.TOOL)),
     FINISHED,
 )
 
@@ -119,7 +119,7 @@ def test_a_sealed_thought_is_told_again_whole_with_its_seal() -> None:
     events = (
         Started("", "m"),
         BlockStarted(0, Reasoning("", "a")),
-        Sealed(0, Seal("openai", "d", "redacted")),
+        SignatureAdded(0, Signature("openai", "d", "redacted")),
         BlockEnded(0),
         *END,
     )
@@ -131,8 +131,11 @@ def test_the_reasoning_field_is_a_setting() -> None:
 
 
 def test_what_is_written_is_read_as_it_was() -> None:
-    said, heard = fold(PARALLEL), fold(read(write(PARALLEL, WITH_USAGE)))
-    assert heard.choices[0].blocks == (Reasoning("think", "openai", Seal("openai", "sig")), *said.choices[0].blocks[1:])
+    said, heard = assemble_reply(PARALLEL), assemble_reply(read(write(PARALLEL, WITH_USAGE)))
+    assert heard.choices[0].blocks == (
+        Reasoning("think", "openai", Signature("openai", "sig")),
+        *said.choices[0].blocks[1:],
+    )
     assert (heard.usage, heard.choices[0].stop) == (said.usage, said.choices[0].stop)
 
 
@@ -178,12 +181,12 @@ def test_every_choice_has_its_role_its_numbers_and_its_end() -> None:
         BlockStarted(1, ToolCall("b", "f"), 1),
         BlockEnded(0),
         BlockEnded(1),
-        Stopped(Stop(Why.TOOL), 0),
-        Stopped(Stop(Why.TOOL), 1),
+        Stopped(Stop(StopReason.TOOL), 0),
+        Stopped(Stop(StopReason.TOOL), 1),
         FINISHED,
     )
     assert breaches(write(events)) == []
-    assert len(fold(read(write(events))).choices) == 2
+    assert len(assemble_reply(read(write(events))).choices) == 2
 
 
 def test_two_open_texts_are_told_one_after_the_other() -> None:
@@ -213,7 +216,9 @@ def test_what_only_chat_knows_goes_back_into_its_chunk() -> None:
         BlockStarted(2, Media("image", "image/png", "base64", "aGk=")),
         BlockEnded(2),
         Stopped(
-            Stop(Why.END, extra=Extra("openai", {"finish_reason": "odd", "choice": {"native_finish_reason": "x"}}))
+            Stop(
+                StopReason.END, extra=Extra("openai", {"finish_reason": "odd", "choice": {"native_finish_reason": "x"}})
+            )
         ),
         FINISHED,
     )
@@ -257,7 +262,10 @@ USAGE = UsageReported(Usage(1, 2))
 
 
 def test_plain_frames_pass() -> None:
-    assert passes((Started("c", "m"),), HELLO[1:3], (BlockEnded(7), Stopped(Stop(Why.END))), (FINISHED,)) == [True] * 4
+    assert (
+        passes((Started("c", "m"),), HELLO[1:3], (BlockEnded(7), Stopped(Stop(StopReason.END))), (FINISHED,))
+        == [True] * 4
+    )
 
 
 def test_a_usage_frame_nobody_asked_for_does_not_pass() -> None:
@@ -296,15 +304,15 @@ def test_what_begins_while_reasoning_is_open_waits_for_its_seal() -> None:
         ReasoningDelta(0, "t"),
         TextDelta(2, "hi"),
         BlockEnded(1),
-        Sealed(0, Seal("openai", "s")),
+        SignatureAdded(0, Signature("openai", "s")),
         BlockEnded(0),
         BlockEnded(2),
-        Stopped(Stop(Why.TOOL)),
+        Stopped(Stop(StopReason.TOOL)),
         FINISHED,
     )
     assert breaches(write(events)) == []
-    assert fold(read(write(events))).choices[0].blocks == (
-        Reasoning("t", "openai", Seal("openai", "s")),
+    assert assemble_reply(read(write(events))).choices[0].blocks == (
+        Reasoning("t", "openai", Signature("openai", "s")),
         ToolCall("a", "f", "{}"),
         Text("hi"),
     )

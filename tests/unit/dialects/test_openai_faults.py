@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.openai import DIALECT, OpenaiBinding
 from dragoman.dialects.openai.shapes import OpenaiSummaryReader
-from dragoman.errors import DragomanError, Fault, Kind, MalformedRequest
-from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.errors import DragomanError, ErrorKind, Fault, MalformedRequest
+from dragoman.model.conversation import Conversation, Stop, StopReason, Usage
 from dragoman.wire.frame import Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from tests.wrong import paths, value_at
@@ -112,7 +112,7 @@ STATUS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
+@pytest.mark.parametrize("kind", get_args(ErrorKind))
 def test_every_kind_is_told_and_read_back(kind: Any) -> None:
     said = Fault(kind, "because", 502, 3.2, "messages[1]")
     answer = BINDING.error_response(said, CODEC.render_fault(said))
@@ -243,7 +243,7 @@ def _bent(draw: st.DrawFn) -> dict[str, Any]:
 def test_a_plain_reply_is_read() -> None:
     seen = OpenaiSummaryReader("").read_reply(json.dumps(PLAIN).encode())
     assert seen is not None
-    assert (seen.usage, seen.stop) == (Usage(5, 3, 4, reasoning=1), Stop(Why.END))
+    assert (seen.usage, seen.stop) == (Usage(5, 3, 4, reasoning=1), Stop(StopReason.END))
 
 
 @given(_bent())

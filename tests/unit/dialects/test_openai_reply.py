@@ -11,12 +11,12 @@ import pytest
 from msgspec import structs
 
 import dragoman
-from dragoman.conformance.laws import summary
+from dragoman.conformance.laws import summarize_reply
 from dragoman.dialects.base import Environment
 from dragoman.dialects.openai import DIALECT
 from dragoman.errors import DragomanError, MissingField, UpstreamFault, UpstreamViolation
-from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
+from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Choice, Conversation, Reply, Stop, StopReason, Usage
 from tests.wrong import WRONG, dotted, paths, replaced
 
 CODEC = DIALECT.codec
@@ -86,7 +86,7 @@ def test_a_full_reply_is_understood() -> None:
                     ToolCall("call_1", "read", "{}"),
                     ToolCall("call_2", "patch", "x", "text"),
                 ),
-                Stop(Why.TOOL),
+                Stop(StopReason.TOOL),
             ),
         ),
         Usage(12, 7, 100, 20, 3),
@@ -106,30 +106,30 @@ def test_a_full_reply_comes_back_as_it_was() -> None:
 
 
 REPLIES = [
-    Reply("i", "m", (Choice((Text("hi"),), Stop(Why.END)),)),
-    Reply("i", "m", (Choice((), Stop(Why.LENGTH)),), Usage(1, 2)),
-    Reply("i", "m", (Choice((Text("a"),), Stop(Why.END)), Choice((Text("b"),), Stop(Why.LENGTH)))),
-    Reply("i", "m", (Choice((Text("a"),), Stop(Why.SEQUENCE, "END")),)),
-    Reply("i", "m", (Choice((Reasoning("t", "openai", Seal("openai", "s")), Text("a")), Stop(Why.END)),)),
-    Reply("i", "m", (Choice((Reasoning("", "openai", Seal("openai", "d", "encrypted")), Text("a")), Stop(Why.END)),)),
-    Reply("i", "m", (Choice((Reasoning("s", "openai", Seal("openai", "d", "encrypted")), Text("a")), Stop(Why.END)),)),
-    Reply("i", "m", (Choice((Reasoning("a", "openai"), Reasoning("b", "openai"), Text("c")), Stop(Why.END)),)),
+    Reply("i", "m", (Choice((Text("hi"),), Stop(StopReason.END)),)),
+    Reply("i", "m", (Choice((), Stop(StopReason.LENGTH)),), Usage(1, 2)),
+    Reply("i", "m", (Choice((Text("a"),), Stop(StopReason.END)), Choice((Text("b"),), Stop(StopReason.LENGTH)))),
+    Reply("i", "m", (Choice((Text("a"),), Stop(StopReason.SEQUENCE, "END")),)),
+    Reply("i", "m", (Choice((Reasoning("t", "openai", Signature("openai", "s")), Text("a")), Stop(StopReason.END)),)),
+    Reply("i", "m", (Choice((Reasoning("", "openai", Signature("openai", "d", "encrypted")), Text("a")), Stop(StopReason.END)),)),
+    Reply("i", "m", (Choice((Reasoning("s", "openai", Signature("openai", "d", "encrypted")), Text("a")), Stop(StopReason.END)),)),
+    Reply("i", "m", (Choice((Reasoning("a", "openai"), Reasoning("b", "openai"), Text("c")), Stop(StopReason.END)),)),
     Reply(
         "i",
         "m",
         (
             Choice(
                 (Text("No.", extra=Extra("openai", {"refusal": True}, frozenset({"refusal"}))),),
-                Stop(Why.REFUSAL, extra=Extra("openai", {"~finish_reason": "stop"}, frozenset({"~finish_reason"}))),
+                Stop(StopReason.REFUSAL, extra=Extra("openai", {"~finish_reason": "stop"}, frozenset({"~finish_reason"}))),
             ),
         ),
     ),
-    Reply("i", "m", (Choice((Text("x"),), Stop(Why.END, extra=Extra("openai", {"finish_reason": "weird"}))),)),
-    Reply("i", "m", (Choice((Text("x"),), Stop(Why.END, extra=Extra("openai", {"choice": {"logprobs": {"content": []}}}))),)),
-    Reply("i", "m", (Choice((ToolCall("c", "f", "{}", extra=Extra("openai", {"x": 1})),), Stop(Why.TOOL)),)),
-    Reply("i", "m", (Choice((Text("x"), Media("image", "image/png", "base64", "aGk=")), Stop(Why.END)),)),
-    Reply("i", "m", (Choice((Text("x"),), Stop(Why.END)),), Usage(5, 6, 7, 8, 2, extra=Extra("openai", {"cost": 0.1}))),
-    Reply("i", "m", (Choice((Text("x"),), Stop(Why.END)),), extra=Extra("openai", {"provider": "p"})),
+    Reply("i", "m", (Choice((Text("x"),), Stop(StopReason.END, extra=Extra("openai", {"finish_reason": "weird"}))),)),
+    Reply("i", "m", (Choice((Text("x"),), Stop(StopReason.END, extra=Extra("openai", {"choice": {"logprobs": {"content": []}}}))),)),
+    Reply("i", "m", (Choice((ToolCall("c", "f", "{}", extra=Extra("openai", {"x": 1})),), Stop(StopReason.TOOL)),)),
+    Reply("i", "m", (Choice((Text("x"), Media("image", "image/png", "base64", "aGk=")), Stop(StopReason.END)),)),
+    Reply("i", "m", (Choice((Text("x"),), Stop(StopReason.END)),), Usage(5, 6, 7, 8, 2, extra=Extra("openai", {"cost": 0.1}))),
+    Reply("i", "m", (Choice((Text("x"),), Stop(StopReason.END)),), extra=Extra("openai", {"provider": "p"})),
 ]  # fmt: skip
 
 
@@ -143,15 +143,15 @@ def test_what_chat_can_say_is_read_as_it_was_written(reply: Reply) -> None:
 @pytest.mark.parametrize(
     ("word", "stop"),
     [
-        ("stop", Stop(Why.END)),
-        ("length", Stop(Why.LENGTH)),
-        ("tool_calls", Stop(Why.TOOL)),
-        ("function_call", Stop(Why.TOOL, extra=Extra("openai", {"~older": True}, frozenset({"~older"})))),
-        ("content_filter", Stop(Why.REFUSAL)),
-        (None, Stop(Why.END)),
-        ("", Stop(Why.END)),
-        ("eos", Stop(Why.END, extra=Extra("openai", {"~finish_reason": "eos"}, frozenset({"~finish_reason"})))),
-        ("odd", Stop(Why.END, extra=Extra("openai", {"finish_reason": "odd"}))),
+        ("stop", Stop(StopReason.END)),
+        ("length", Stop(StopReason.LENGTH)),
+        ("tool_calls", Stop(StopReason.TOOL)),
+        ("function_call", Stop(StopReason.TOOL, extra=Extra("openai", {"~older": True}, frozenset({"~older"})))),
+        ("content_filter", Stop(StopReason.REFUSAL)),
+        (None, Stop(StopReason.END)),
+        ("", Stop(StopReason.END)),
+        ("eos", Stop(StopReason.END, extra=Extra("openai", {"~finish_reason": "eos"}, frozenset({"~finish_reason"})))),
+        ("odd", Stop(StopReason.END, extra=Extra("openai", {"finish_reason": "odd"}))),
     ],
 )
 def test_every_finish_reason(word: str | None, stop: Stop) -> None:
@@ -161,42 +161,44 @@ def test_every_finish_reason(word: str | None, stop: Stop) -> None:
 @pytest.mark.parametrize(
     ("why", "word"),
     [
-        (Why.END, "stop"),
-        (Why.SEQUENCE, "stop"),
-        (Why.PAUSE, "stop"),
-        (Why.TOOL, "tool_calls"),
-        (Why.LENGTH, "length"),
-        (Why.CONTEXT, "length"),
-        (Why.REFUSAL, "content_filter"),
+        (StopReason.END, "stop"),
+        (StopReason.SEQUENCE, "stop"),
+        (StopReason.PAUSE, "stop"),
+        (StopReason.TOOL, "tool_calls"),
+        (StopReason.LENGTH, "length"),
+        (StopReason.CONTEXT, "length"),
+        (StopReason.REFUSAL, "content_filter"),
     ],
 )
-def test_every_stop_has_a_word(why: Why, word: str) -> None:
+def test_every_stop_has_a_word(why: StopReason, word: str) -> None:
     assert render(Reply("i", "m", (Choice((), Stop(why)),)))["choices"][0]["finish_reason"] == word
 
 
 def test_a_refusal_that_says_stop_is_a_refusal() -> None:
     message = {"role": "assistant", "content": None, "refusal": "No."}
     choice = parse(with_choice(message=message, finish_reason="stop")).choices[0]
-    assert choice.stop.why is Why.REFUSAL
+    assert choice.stop.reason is StopReason.REFUSAL
     assert choice.blocks == (Text("No.", extra=Extra("openai", {"refusal": True}, frozenset({"refusal"}))),)
 
 
 def test_the_stop_sequence_where_an_upstream_names_it() -> None:
-    assert parse(with_choice(finish_reason="stop", stop_reason="END")).choices[0].stop == Stop(Why.SEQUENCE, "END")
+    assert parse(with_choice(finish_reason="stop", stop_reason="END")).choices[0].stop == Stop(
+        StopReason.SEQUENCE, "END"
+    )
     sglang = parse(with_choice(finish_reason="stop", matched_stop="END")).choices[0].stop
-    assert (sglang.why, sglang.sequence) == (Why.SEQUENCE, "END")
-    assert parse(with_choice(finish_reason="stop", matched_stop=151645)).choices[0].stop.why is Why.END
+    assert (sglang.reason, sglang.sequence) == (StopReason.SEQUENCE, "END")
+    assert parse(with_choice(finish_reason="stop", matched_stop=151645)).choices[0].stop.reason is StopReason.END
 
 
 def test_texts_of_a_reply_join_with_nothing_and_calls_come_last() -> None:
     blocks = (Text("a"), ToolCall("c", "f", "{}"), Text("b"))
-    message = render(Reply("", "", (Choice(blocks, Stop(Why.TOOL)),)))["choices"][0]["message"]
+    message = render(Reply("", "", (Choice(blocks, Stop(StopReason.TOOL)),)))["choices"][0]["message"]
     assert message["content"] == "ab" and len(message["tool_calls"]) == 1
 
 
 def test_an_answer_of_another_family_shows_its_reasoning() -> None:
-    blocks = (Reasoning("t", "anthropic", Seal("openai", "dragoman1.x")), Text("a"))
-    message = render(Reply("", "", (Choice(blocks, Stop(Why.END)),)))["choices"][0]["message"]
+    blocks = (Reasoning("t", "anthropic", Signature("openai", "dragoman1.x")), Text("a"))
+    message = render(Reply("", "", (Choice(blocks, Stop(StopReason.END)),)))["choices"][0]["message"]
     assert message["reasoning_content"] == "t"
     assert message["reasoning_details"] == [
         {"type": "reasoning.text", "text": "t", "signature": "dragoman1.x", "index": 0}
@@ -204,7 +206,7 @@ def test_an_answer_of_another_family_shows_its_reasoning() -> None:
 
 
 def test_a_reply_without_names_gets_them() -> None:
-    body = render(Reply("", "", (Choice((), Stop(Why.END)),)))
+    body = render(Reply("", "", (Choice((), Stop(StopReason.END)),)))
     assert (body["id"], body["model"], body["created"]) == ("chatcmpl-1", "asked-model", 1_780_000_000)
 
 
@@ -273,7 +275,7 @@ def test_a_wrong_type_anywhere_blames_the_upstream_or_is_understood(place: tuple
         except DragomanError as error:
             assert isinstance(error, UpstreamViolation | UpstreamFault)
             continue
-        assert summary(parse(render(reply))) == summary(reply)
+        assert summarize_reply(parse(render(reply))) == summarize_reply(reply)
 
 
 def test_a_reply_keeps_the_time_it_was_made() -> None:
@@ -299,7 +301,7 @@ def test_a_failure_that_looks_like_an_answer_is_a_fault(body: Any, message: str,
 OLDER = Conversation("m", (), extra=Extra("openai", {"~older": True}, frozenset({"~older"})))
 
 
-def older(*blocks: Any, why: Why = Why.TOOL) -> Any:
+def older(*blocks: Any, why: StopReason = StopReason.TOOL) -> Any:
     body = CODEC.render_reply(Reply("i", "m", (Choice(blocks, Stop(why)),)), OLDER, ENVIRONMENT)
     return json.loads(body)["choices"][0]
 
@@ -309,7 +311,7 @@ def test_a_client_that_offered_functions_is_told_a_function_call() -> None:
     assert choice["message"]["function_call"] == {"name": "f", "arguments": "{}"}
     assert "tool_calls" not in choice["message"]
     assert choice["finish_reason"] == "function_call"
-    assert older(Text("x"), why=Why.END)["finish_reason"] == "stop"
+    assert older(Text("x"), why=StopReason.END)["finish_reason"] == "stop"
 
 
 def test_calls_that_a_function_call_cannot_tell_stay_tool_calls() -> None:

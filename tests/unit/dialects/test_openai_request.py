@@ -10,11 +10,21 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from dragoman.conformance.laws import alike
+from dragoman.conformance.laws import normalize_spelling
 from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.openai import DIALECT, OpenaiCodec
 from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Cache, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
+from dragoman.model.blocks import (
+    CacheBreakpoint,
+    Extra,
+    Media,
+    Opaque,
+    Reasoning,
+    Signature,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
 from tests.wrong import WRONG, dotted, paths, replaced, without
 
@@ -128,7 +138,7 @@ def test_a_full_body_is_understood() -> None:
     assert asked.stream and asked.model == "gpt-5"
     assert [text.text for text in asked.system] == ["Be brief.", "Speak Latin."]
     assert [message.role for message in asked.messages] == ["user", "assistant", "user", "system", "assistant", "user"]
-    kinds = [(b.kind, b.how, b.mime) for b in asked.messages[0].blocks if isinstance(b, Media)]
+    kinds = [(b.kind, b.form, b.mime) for b in asked.messages[0].blocks if isinstance(b, Media)]
     assert kinds == [
         ("image", "base64", "image/png"),
         ("image", "url", ""),
@@ -157,7 +167,7 @@ def test_a_full_body_is_understood() -> None:
     )
     assert asked.thinking == Thinking(effort="high")
     assert (asked.max_tokens, asked.stop, asked.choices, asked.user) == (100, ("END",), 2, "u-1")
-    assert asked.knobs == {"temperature": 0.5, "top_p": 1, "seed": 7}
+    assert asked.sampling == {"temperature": 0.5, "top_p": 1, "seed": 7}
     assert asked.extra is not None and set(asked.extra.fields) == {
         "stream_options",
         "logit_bias",
@@ -183,7 +193,7 @@ def test_a_wrong_type_anywhere_is_a_clear_refusal_or_is_understood(place: tuple[
             assert error.at
             continue
         with contextlib.suppress(Unrepresentable):
-            assert alike(again(asked)) == alike(asked)
+            assert normalize_spelling(again(asked)) == normalize_spelling(asked)
 
 
 @pytest.mark.parametrize("place", list(paths(FULL)), ids=dotted)
@@ -192,7 +202,7 @@ def test_a_missing_field_anywhere_is_a_clear_refusal_or_is_understood(place: tup
         asked = parse(without(FULL, place))
     except MalformedRequest:
         return
-    assert alike(again(asked)) == alike(asked)
+    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
 
 
 def test_deep_nesting_is_a_client_error() -> None:
@@ -252,7 +262,7 @@ def test_system_texts_of_one_kind_are_one_message() -> None:
         "role": "system",
         "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
     }
-    assert alike(again(asked)) == alike(asked)
+    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
 
 
 def test_echoed_nulls_of_an_sdk_say_nothing() -> None:
@@ -282,7 +292,7 @@ def test_kimi_cli_shapes_are_accepted() -> None:
     )
     assert asked.messages[1].blocks == (ToolCall("c", "f", "{}"),)
     assert asked.messages[2].blocks == (ToolResult("c", (Text("a"), Text("b"))),)
-    assert alike(again(asked)) == alike(asked)
+    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
 
 
 def test_tool_messages_and_the_user_message_after_them_are_one_turn() -> None:
@@ -399,7 +409,9 @@ def test_function_messages_become_calls_and_results_with_stable_ids() -> None:
     assert asked.tool_choice == ToolChoice("one", ("f",))
     assert asked == ask(*body, functions=[{"name": "f", "parameters": {"type": "object"}}], function_call={"name": "f"})
     assert asked.extra == Extra("openai", {"~older": True}, frozenset({"~older"}))
-    assert alike(again(asked)) == alike(structs.replace(asked, extra=None))  # upstreams are asked in the newer form
+    assert normalize_spelling(again(asked)) == normalize_spelling(
+        structs.replace(asked, extra=None)
+    )  # upstreams are asked in the newer form
     assert [m["role"] for m in render(asked)["messages"]] == ["user", "assistant", "tool", "assistant", "tool"]
 
 
@@ -422,11 +434,13 @@ def test_details_win_over_the_plain_field() -> None:
     message = {"role": "assistant", "content": "a", "reasoning": "think", "reasoning_details": details}
     asked = ask(USER, message)
     assert asked.messages[1].blocks[:3] == (
-        Reasoning("think", "openai", Seal("openai", "sig"), extra=Extra("openai", {"format": "anthropic-claude-v1"})),
-        Reasoning("", "openai", Seal("openai", "blob", "encrypted"), extra=Extra("openai", {"id": "r1"})),
+        Reasoning(
+            "think", "openai", Signature("openai", "sig"), extra=Extra("openai", {"format": "anthropic-claude-v1"})
+        ),
+        Reasoning("", "openai", Signature("openai", "blob", "encrypted"), extra=Extra("openai", {"id": "r1"})),
         Reasoning("in short", "openai", extra=Extra("openai", {"type": "reasoning.summary"})),
     )
-    assert alike(again(asked)) == alike(asked)
+    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
     written = render(asked)["messages"][1]
     assert written["reasoning_details"] == details
     assert written["reasoning_content"] == "thinkin short"
@@ -442,9 +456,9 @@ def test_an_encrypted_detail_leaves_the_plain_text_alone() -> None:
     asked = ask(USER, message)
     assert asked.messages[1].blocks[:2] == (
         Reasoning("think", "openai"),
-        Reasoning("", "openai", Seal("openai", "blob", "encrypted")),
+        Reasoning("", "openai", Signature("openai", "blob", "encrypted")),
     )
-    assert alike(again(asked)) == alike(asked)
+    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
 
 
 def test_an_empty_signed_thought_round_trips() -> None:
@@ -456,19 +470,19 @@ def test_an_empty_signed_thought_round_trips() -> None:
             "reasoning_details": [{"type": "reasoning.text", "text": "", "signature": "s"}],
         },
     )
-    assert asked.messages[1].blocks[0] == Reasoning("", "openai", Seal("openai", "s"))
-    assert alike(again(asked)) == alike(asked)
+    assert asked.messages[1].blocks[0] == Reasoning("", "openai", Signature("openai", "s"))
+    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
 
 
 def test_thinking_blocks_come_back_as_thinking_blocks() -> None:
     blocks = [{"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "redacted_thinking", "data": "d"}]
     asked = ask(USER, {"role": "assistant", "content": "a", "thinking_blocks": blocks})
-    assert [b.seal for b in asked.messages[1].blocks if isinstance(b, Reasoning)] == [
-        Seal("openai", "s"),
-        Seal("openai", "d", "redacted"),
+    assert [b.signature for b in asked.messages[1].blocks if isinstance(b, Reasoning)] == [
+        Signature("openai", "s"),
+        Signature("openai", "d", "redacted"),
     ]
     assert render(asked)["messages"][1]["thinking_blocks"] == blocks
-    assert alike(again(asked)) == alike(asked)
+    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
 
 
 def test_the_reasoning_field_is_the_clients_at_home_and_the_setting_elsewhere() -> None:
@@ -493,7 +507,7 @@ def test_a_tool_without_a_schema_gets_the_empty_one(parameters: Any) -> None:
     asked = ask(USER, tools=[{"type": "function", "function": function}])
     tool = asked.tools[0]
     assert isinstance(tool, ToolSpec) and tool.schema == {"type": "object", "properties": {}}
-    assert alike(again(asked)) == alike(asked)
+    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
     if parameters not in (None, "missing"):
         assert render(asked)["tools"][0]["function"]["parameters"] == parameters
 
@@ -515,7 +529,7 @@ def test_every_tool_choice(choice: Any, meant: ToolChoice) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "p"}}]
     asked = ask(USER, tools=tools, tool_choice=choice)
     assert asked.tool_choice == meant
-    assert alike(again(asked)) == alike(asked)
+    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
     if isinstance(choice, dict) and "mode" not in choice:
         assert render(asked)["tool_choice"] == choice
 
@@ -584,15 +598,15 @@ def test_efforts() -> None:
 )
 def test_response_formats(form: dict[str, Any]) -> None:
     asked = ask(USER, response_format=form)
-    assert alike(again(asked)) == alike(asked)
+    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
     if form["type"] != "text":
         assert render(asked)["response_format"] == form
 
 
 def test_more_knobs_are_a_setting_and_unknown_ones_stay_fields() -> None:
     body = {"model": "m", "messages": [USER], "top_k": 5}
-    assert parse(body).knobs == {} and render(parse(body))["top_k"] == 5
-    assert parse(body, OpenaiCodec(more_knobs=("top_k",))).knobs == {"top_k": 5}
+    assert parse(body).sampling == {} and render(parse(body))["top_k"] == 5
+    assert parse(body, OpenaiCodec(more_knobs=("top_k",))).sampling == {"top_k": 5}
 
 
 @pytest.mark.parametrize(
@@ -622,15 +636,15 @@ def test_wrong_settings_are_named(fields: dict[str, Any], place: str) -> None:
 @pytest.mark.parametrize(
     "block",
     [
-        Text("x", cache=Cache()),
-        Text("x", seal=Seal("openai", "s")),
+        Text("x", cache=CacheBreakpoint()),
+        Text("x", signature=Signature("openai", "s")),
         Text("x", citations=(Opaque("openai", {}),)),
         Media("image", "", "file", "f"),
         Media("document", "text/plain", "text", "t"),
         Media("video", "video/mp4", "base64", "AAAA"),
         Opaque("anthropic", {"type": "x"}),
         ToolResult("c", (), True),
-        ToolResult("c", (Text("x"),), cache=Cache()),
+        ToolResult("c", (Text("x"),), cache=CacheBreakpoint()),
     ],
 )
 def test_what_chat_cannot_say_is_refused_with_its_place(block: Any) -> None:
@@ -641,7 +655,7 @@ def test_what_chat_cannot_say_is_refused_with_its_place(block: Any) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        Conversation("m", (), previous="resp_1"),
+        Conversation("m", (), previous_id="resp_1"),
         Conversation("m", (), thinking=Thinking("adaptive")),
         Conversation("m", (), thinking=Thinking(budget=1024)),
         Conversation("m", (), thinking=Thinking("off", "high")),

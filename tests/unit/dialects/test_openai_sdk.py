@@ -11,8 +11,8 @@ import dragoman
 from dragoman.dialects.base import Environment
 from dragoman.dialects.openai import DIALECT
 from dragoman.errors import Fault
-from dragoman.model.blocks import Extra, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Choice, Reply, Stop, Usage, Why
+from dragoman.model.blocks import Extra, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Choice, Reply, Stop, StopReason, Usage
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -21,7 +21,7 @@ from dragoman.model.events import (
     Events,
     Failed,
     ReasoningDelta,
-    Sealed,
+    SignatureAdded,
     Started,
     Stopped,
     TextDelta,
@@ -70,11 +70,11 @@ ANSWER: Events = (
     BlockStarted(0, Reasoning("", "anthropic")),
     ReasoningDelta(0, "thi"),
     ReasoningDelta(0, "nk"),
-    Sealed(0, Seal("openai", "s1")),
+    SignatureAdded(0, Signature("openai", "s1")),
     BlockEnded(0),
     BlockStarted(1, Reasoning("", "anthropic")),
     ReasoningDelta(1, "more"),
-    Sealed(1, Seal("openai", "s2")),
+    SignatureAdded(1, Signature("openai", "s2")),
     BlockEnded(1),
     BlockStarted(2, Text("")),
     TextDelta(2, "Hel"),
@@ -89,7 +89,7 @@ ANSWER: Events = (
     BlockEnded(3),
     BlockEnded(4),
     UsageReported(Usage(12, 7, 100, 20)),
-    Stopped(Stop(Why.TOOL)),
+    Stopped(Stop(StopReason.TOOL)),
     FINISHED,
 )
 
@@ -119,8 +119,8 @@ def test_details_the_helper_assembled_come_back_with_text_and_seal() -> None:
     echoed.pop("tool_calls")
     asked = CODEC.parse_request(BINDING.unwrap({"model": "m", "messages": [*MESSAGES, echoed]}))
     assert [b for b in asked.messages[1].blocks if isinstance(b, Reasoning)] == [
-        Reasoning("think", "openai", Seal("openai", "s1")),
-        Reasoning("more", "openai", Seal("openai", "s2")),
+        Reasoning("think", "openai", Signature("openai", "s1")),
+        Reasoning("more", "openai", Signature("openai", "s2")),
     ]
 
 
@@ -140,8 +140,8 @@ def test_two_choices() -> None:
         TextDelta(1, "b"),
         BlockEnded(0),
         BlockEnded(1),
-        Stopped(Stop(Why.END), 0),
-        Stopped(Stop(Why.LENGTH), 1),
+        Stopped(Stop(StopReason.END), 0),
+        Stopped(Stop(StopReason.LENGTH), 1),
         FINISHED,
     )
     with client(events).chat.completions.stream(model="m", messages=MESSAGES, n=2) as stream:
@@ -159,7 +159,7 @@ def test_a_custom_call_in_a_stream() -> None:
         ArgumentsDelta(0, "*** "),
         ArgumentsDelta(0, "Begin"),
         BlockEnded(0),
-        Stopped(Stop(Why.TOOL)),
+        Stopped(Stop(StopReason.TOOL)),
         FINISHED,
     )
     pieces = list(client(events).chat.completions.create(model="m", messages=MESSAGES, stream=True))
@@ -173,7 +173,7 @@ def test_a_refusal() -> None:
         BlockStarted(0, Text("", extra=Extra("openai", {"refusal": True}))),
         TextDelta(0, "No."),
         BlockEnded(0),
-        Stopped(Stop(Why.END)),
+        Stopped(Stop(StopReason.END)),
         FINISHED,
     )
     with client(events).chat.completions.stream(model="m", messages=MESSAGES) as stream:
@@ -188,7 +188,7 @@ def test_an_error_in_the_stream_raises() -> None:
 
 def test_a_whole_reply() -> None:
     calls = (ToolCall("a", "f", "{}"), ToolCall("b", "patch", "x", "text"))
-    reply = Reply("c1", "m1", (Choice((Text("hi"), *calls), Stop(Why.TOOL)),), Usage(1, 2))
+    reply = Reply("c1", "m1", (Choice((Text("hi"), *calls), Stop(StopReason.TOOL)),), Usage(1, 2))
     final = client(reply=reply).chat.completions.create(model="m", messages=MESSAGES)
     message = final.choices[0].message
     assert (message.content, message.tool_calls[0].function.name, message.tool_calls[1].custom.input) == (

@@ -13,9 +13,9 @@ import dragoman
 from dragoman.dialects.base import Environment, StreamReader
 from dragoman.dialects.openai import DIALECT
 from dragoman.errors import DragomanError, Fault, MissingField, OutOfOrder
-from dragoman.model.assemble import check, fold
-from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.assemble import assemble_reply, check
+from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, StopReason, Usage
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -26,7 +26,7 @@ from dragoman.model.events import (
     Finished,
     OpaqueEvent,
     ReasoningDelta,
-    Sealed,
+    SignatureAdded,
     Started,
     Stopped,
     TextDelta,
@@ -80,7 +80,7 @@ def told(*frames: Any, done: bool = True) -> list[Event]:
 
 
 def calls(*frames: Any) -> list[tuple[str, str, str]]:
-    reply = fold(read(wire(*frames, chunk(finish="tool_calls"), DONE)))
+    reply = assemble_reply(read(wire(*frames, chunk(finish="tool_calls"), DONE)))
     return [(b.id, b.name, b.arguments) for b in reply.choices[0].blocks if isinstance(b, ToolCall)]
 
 
@@ -109,7 +109,7 @@ def test_a_plain_answer() -> None:
         TextDelta(0, "Hel"),
         TextDelta(0, "lo"),
         BlockEnded(0),
-        Stopped(Stop(Why.END)),
+        Stopped(Stop(StopReason.END)),
         FINISHED,
     ]
 
@@ -124,13 +124,13 @@ def test_reasoning_and_content_in_one_chunk_are_two_blocks_reasoning_first(field
         BlockStarted(1, Text("")),
         TextDelta(1, "a"),
         BlockEnded(1),
-        Stopped(Stop(Why.END)),
+        Stopped(Stop(StopReason.END)),
         FINISHED,
     ]
 
 
 def test_reasoning_and_text_alternate_as_blocks() -> None:
-    reply = fold(
+    reply = assemble_reply(
         read(
             wire(
                 *(
@@ -151,11 +151,13 @@ def test_reasoning_and_text_alternate_as_blocks() -> None:
 
 
 def test_a_refusal_is_a_text_of_its_own_and_refuses() -> None:
-    reply = fold(read(wire(chunk({"refusal": "I "}), chunk({"refusal": "won't"}), chunk(finish="stop"), DONE)))
+    reply = assemble_reply(
+        read(wire(chunk({"refusal": "I "}), chunk({"refusal": "won't"}), chunk(finish="stop"), DONE))
+    )
     refused = Extra("openai", {"refusal": True}, frozenset({"refusal"}))  # how it was spelt: the stop says it too
     assert reply.choices[0].blocks == (Text("I won't", extra=refused),)
     word = Extra("openai", {"~finish_reason": "stop"}, frozenset({"~finish_reason"}))
-    assert reply.choices[0].stop == Stop(Why.REFUSAL, extra=word)
+    assert reply.choices[0].stop == Stop(StopReason.REFUSAL, extra=word)
 
 
 def test_content_as_parts() -> None:
@@ -171,7 +173,7 @@ def test_content_as_parts() -> None:
 
 def test_pictures() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}, "index": 0}
-    reply = fold(read(wire(chunk({"content": "see", "images": [image]}), chunk(finish="stop"), DONE)))
+    reply = assemble_reply(read(wire(chunk({"content": "see", "images": [image]}), chunk(finish="stop"), DONE)))
     assert reply.choices[0].blocks == (Text("see"), Media("image", "image/png", "base64", "aGk="))
 
 
@@ -182,7 +184,7 @@ def test_details_of_one_index_are_one_block_and_their_text_comes_once() -> None:
     def detail(**fields: Any) -> dict[str, Any]:
         return {"type": "reasoning.text", "index": 0, **fields}
 
-    reply = fold(
+    reply = assemble_reply(
         read(
             wire(
                 chunk({"reasoning": "th", "reasoning_details": [detail(text="th")]}),
@@ -196,8 +198,8 @@ def test_details_of_one_index_are_one_block_and_their_text_comes_once() -> None:
         )
     )
     assert reply.choices[0].blocks == (
-        Reasoning("think", "openai", Seal("openai", "sig")),
-        Reasoning("", "openai", Seal("openai", "blob", "encrypted")),
+        Reasoning("think", "openai", Signature("openai", "sig")),
+        Reasoning("", "openai", Signature("openai", "blob", "encrypted")),
         Text("a"),
     )
 
@@ -214,7 +216,7 @@ def test_a_seal_that_repeats_the_whole_text_seals_the_text_that_was_told() -> No
         BlockStarted(0, Reasoning("", "openai")),
         ReasoningDelta(0, "th"),
         ReasoningDelta(0, "ink"),
-        Sealed(0, Seal("openai", "s")),
+        SignatureAdded(0, Signature("openai", "s")),
         BlockEnded(0),
     ]
 
@@ -230,7 +232,7 @@ def test_summaries_and_unknown_details() -> None:
 
 
 def test_thinking_blocks_seal_what_the_plain_field_told() -> None:
-    reply = fold(
+    reply = assemble_reply(
         read(
             wire(
                 chunk(
@@ -250,7 +252,7 @@ def test_thinking_blocks_seal_what_the_plain_field_told() -> None:
             )
         )
     )
-    assert reply.choices[0].blocks == (Reasoning("t", "openai", Seal("openai", "s")), Text("a"))
+    assert reply.choices[0].blocks == (Reasoning("t", "openai", Signature("openai", "s")), Text("a"))
 
 
 # ---- calls
@@ -277,7 +279,7 @@ def test_text_closes_when_a_call_starts_and_text_after_it_is_a_new_block() -> No
         TextDelta(2, "b"),
         BlockEnded(2),
         BlockEnded(1),
-        Stopped(Stop(Why.TOOL)),
+        Stopped(Stop(StopReason.TOOL)),
         FINISHED,
     ]
 
@@ -318,14 +320,14 @@ def test_a_custom_call() -> None:
         {"tool_calls": [{"index": 0, "id": "a", "type": "custom", "custom": {"name": "patch", "input": "*** "}}]},
         {"tool_calls": [{"index": 0, "custom": {"input": "Begin"}}]},
     )
-    reply = fold(read(wire(*map(chunk, deltas), chunk(finish="tool_calls"), DONE)))
+    reply = assemble_reply(read(wire(*map(chunk, deltas), chunk(finish="tool_calls"), DONE)))
     assert reply.choices[0].blocks == (ToolCall("a", "patch", "*** Begin", "text"),)
 
 
 def test_fields_of_a_call_that_we_do_not_know_are_kept() -> None:
-    seal: Any = {"google": {"thought_signature": "x"}}
-    events = told(chunk(call(0, "a", "f", "{}", extra_content=seal)), chunk(finish="tool_calls"))
-    assert events[0] == BlockStarted(0, ToolCall("a", "f", extra=Extra("openai", {"extra_content": seal})))
+    signature: Any = {"google": {"thought_signature": "x"}}
+    events = told(chunk(call(0, "a", "f", "{}", extra_content=signature)), chunk(finish="tool_calls"))
+    assert events[0] == BlockStarted(0, ToolCall("a", "f", extra=Extra("openai", {"extra_content": signature})))
 
 
 def test_a_call_without_a_name_by_the_end_names_the_missing_field() -> None:
@@ -350,16 +352,16 @@ def test_escapes_cut_between_chunks_stay_exact() -> None:
 @pytest.mark.parametrize(
     ("word", "stop"),
     [
-        ("stop", Stop(Why.END)),
-        ("length", Stop(Why.LENGTH)),
-        ("tool_calls", Stop(Why.TOOL)),
-        ("function_call", Stop(Why.TOOL, extra=Extra("openai", {"~older": True}, frozenset({"~older"})))),
-        ("content_filter", Stop(Why.REFUSAL)),
+        ("stop", Stop(StopReason.END)),
+        ("length", Stop(StopReason.LENGTH)),
+        ("tool_calls", Stop(StopReason.TOOL)),
+        ("function_call", Stop(StopReason.TOOL, extra=Extra("openai", {"~older": True}, frozenset({"~older"})))),
+        ("content_filter", Stop(StopReason.REFUSAL)),
         (
             "eos_token",
-            Stop(Why.END, extra=Extra("openai", {"~finish_reason": "eos_token"}, frozenset({"~finish_reason"}))),
+            Stop(StopReason.END, extra=Extra("openai", {"~finish_reason": "eos_token"}, frozenset({"~finish_reason"}))),
         ),
-        ("odd", Stop(Why.END, extra=Extra("openai", {"finish_reason": "odd"}))),
+        ("odd", Stop(StopReason.END, extra=Extra("openai", {"finish_reason": "odd"}))),
     ],
 )
 def test_finish_reasons(word: str, stop: Stop) -> None:
@@ -369,7 +371,7 @@ def test_finish_reasons(word: str, stop: Stop) -> None:
 def test_an_empty_finish_reason_is_none() -> None:
     events = told(chunk({"content": "a"}, ""), chunk({"content": "b"}, ""), chunk(finish="length"))
     assert [e.text for e in events if isinstance(e, TextDelta)] == ["a", "b"]
-    assert [e.stop.why for e in events if isinstance(e, Stopped)] == [Why.LENGTH]
+    assert [e.stop.reason for e in events if isinstance(e, Stopped)] == [StopReason.LENGTH]
 
 
 def test_a_second_finish_and_empty_chunks_after_it_are_nothing() -> None:
@@ -404,7 +406,7 @@ def test_usage_anywhere_each_replaces_the_last() -> None:
         {"id": "c1", "choices": [], "usage": usage(3)},
     )
     assert [e.usage for e in events if isinstance(e, UsageReported)] == [Usage(1, 1), Usage(2, 2), Usage(3, 3)]
-    assert fold(
+    assert assemble_reply(
         read(wire(chunk({"content": "a"}, "stop", usage=usage(2)), {"choices": [], "usage": None}, DONE))
     ).usage == Usage(2, 2)
 
@@ -511,7 +513,7 @@ def test_logprobs_and_unknown_deltas_are_kept_for_their_own_family() -> None:
 
 
 def test_choices_have_their_own_blocks_and_stops() -> None:
-    reply = fold(
+    reply = assemble_reply(
         read(
             wire(
                 chunk({"content": "a"}),
@@ -523,16 +525,16 @@ def test_choices_have_their_own_blocks_and_stops() -> None:
             )
         )
     )
-    assert [(choice.blocks, choice.stop.why) for choice in reply.choices] == [
-        ((Text("aA"),), Why.END),
-        ((Text("b"),), Why.LENGTH),
+    assert [(choice.blocks, choice.stop.reason) for choice in reply.choices] == [
+        ((Text("aA"),), StopReason.END),
+        ((Text("b"),), StopReason.LENGTH),
     ]
 
 
 def test_the_stop_sequence_where_an_upstream_names_it() -> None:
     last = chunk(finish="stop")
     last["choices"][0]["stop_reason"] = "END"
-    assert Stopped(Stop(Why.SEQUENCE, "END")) in told(chunk({"content": "a"}), last)
+    assert Stopped(Stop(StopReason.SEQUENCE, "END")) in told(chunk({"content": "a"}), last)
 
 
 # ---- robustness

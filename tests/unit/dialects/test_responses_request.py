@@ -8,14 +8,14 @@ import pytest
 
 import dragoman
 import dragoman.dialects as registry
-from dragoman.answer import ResponseFilters
 from dragoman.conformance.laws import fixed_environment
 from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.model.assemble import fold
-from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, Stop, ToolChoice, ToolSpec, Why
+from dragoman.model.assemble import assemble_reply
+from dragoman.model.blocks import Media, Opaque, Reasoning, Signature, Text, ToolCall, ToolResult
+from dragoman.model.conversation import Conversation, Message, Stop, StopReason, ToolChoice, ToolSpec
 from dragoman.model.events import FINISHED, ArgumentsDelta, BlockEnded, BlockStarted, Started, Stopped
-from dragoman.translate import configured, plan
+from dragoman.response_stream import ResponseFilters
+from dragoman.translate import configure_dialect, plan
 from dragoman.wire import jsonio
 
 RESPONSES = registry.get("responses")
@@ -153,8 +153,8 @@ def test_rows_49_and_50_every_item_of_codex_is_told_or_noted_elsewhere(name: str
     noted = {note.at for note in made.notes}
     gone = {f"input[{index}]" for index in (13, 14, 15, 16, 19)} | {f"tools[{index}]" for index in range(3)}
     assert gone <= noted
-    assert "later" in {tool.name for tool in made.sent.tools if isinstance(tool, ToolSpec)}  # all that [17] says
-    said = [block for message in made.sent.messages for block in message.blocks]
+    assert "later" in {tool.name for tool in made.translated.tools if isinstance(tool, ToolSpec)}  # all that [17] says
+    said = [block for message in made.translated.messages for block in message.blocks]
     calls = {block.name for block in said if isinstance(block, ToolCall)}
     assert {"apply_patch", "local_shell", "agents__spawn", "exec_command"} <= calls
     assert any("found it" in block.text for block in said if isinstance(block, Text))
@@ -162,7 +162,7 @@ def test_rows_49_and_50_every_item_of_codex_is_told_or_noted_elsewhere(name: str
 
 def test_encrypted_reasoning_is_this_familys_own_seal() -> None:
     asked = read([{"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}, {"role": "user", "content": "x"}])
-    assert asked.messages[0].blocks == (Reasoning("", "responses", Seal("responses", "gAAA", "encrypted")),)
+    assert asked.messages[0].blocks == (Reasoning("", "responses", Signature("responses", "gAAA", "encrypted")),)
 
 
 def test_a_marked_seal_goes_home_to_the_family_that_made_it() -> None:
@@ -212,7 +212,7 @@ def test_images_and_files() -> None:
         {"type": "input_file", "file_id": "file_2"},
     ]
     asked = read([{"role": "user", "content": content}])
-    assert [(block.kind, block.how) for block in asked.messages[0].blocks if isinstance(block, Media)] == [
+    assert [(block.kind, block.form) for block in asked.messages[0].blocks if isinstance(block, Media)] == [
         ("image", "base64"),
         ("image", "file"),
         ("document", "base64"),
@@ -256,7 +256,7 @@ def test_a_tool_in_a_namespace_is_known_by_both_names() -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_namespaced_tool_can_be_offered_everywhere(name: str) -> None:
     made = plan(RESPONSES, registry.get(name), read(tools=TOOLS))
-    assert "agents__spawn" in {tool.name for tool in made.sent.tools if isinstance(tool, ToolSpec)}
+    assert "agents__spawn" in {tool.name for tool in made.translated.tools if isinstance(tool, ToolSpec)}
 
 
 def test_fields_called_as_ours_are_kept_where_they_stood() -> None:
@@ -300,11 +300,16 @@ def test_a_name_that_is_too_long_with_its_namespace_gets_one_alias_and_comes_bac
     tools = [{"type": "namespace", "name": "space", "description": "d", "tools": [long]}]
     asked = read(tools=tools)
     made = plan(RESPONSES, registry.get("openai"), asked)
-    [tool] = [tool for tool in made.sent.tools if isinstance(tool, ToolSpec)]
+    [tool] = [tool for tool in made.translated.tools if isinstance(tool, ToolSpec)]
     assert len(tool.name) <= 64
-    started = (Started("c", "m"), BlockStarted(0, ToolCall("a", tool.name)), BlockEnded(0), Stopped(Stop(Why.TOOL)))
+    started = (
+        Started("c", "m"),
+        BlockStarted(0, ToolCall("a", tool.name)),
+        BlockEnded(0),
+        Stopped(Stop(StopReason.TOOL)),
+    )
     told = ResponseFilters(made).feed((*started, FINISHED))
-    output: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(told), asked, fixed_environment()))
+    output: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(told), asked, fixed_environment()))
     [item] = output["output"]
     assert (item["namespace"], item["name"]) == ("space", "n" * 60)
 
@@ -390,7 +395,7 @@ def test_no_effort_is_thinking_switched_off() -> None:
 @pytest.mark.parametrize("field", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}], ids=str)
 def test_what_it_goes_on_from_is_kept_at_home_and_refused_elsewhere(field: Any) -> None:
     asked = read("go on", **field)
-    assert asked.continues
+    assert asked.has_stored_turns
     assert field.items() <= written(asked).items()
     with pytest.raises(Unrepresentable):
         plan(RESPONSES, registry.get("anthropic"), asked).call()
@@ -403,7 +408,7 @@ def test_the_earlier_answer_stands_before_what_is_asked_now_without_its_instruct
     joined = RESPONSES.continuation.continue_conversation(before, now)
     assert [text.text for text in joined.system] == ["New.", "Rules."]
     assert [message.role for message in joined.messages] == ["user", "system", "user"]
-    assert joined.previous is None
+    assert joined.previous_id is None
 
 
 @pytest.mark.parametrize(
@@ -470,7 +475,7 @@ def test_assistant_turns_in_a_row_are_joined_with_a_note() -> None:
 
 def test_a_limit_below_sixteen_tokens_is_raised_with_a_note() -> None:
     made = plan(registry.get("anthropic"), RESPONSES, Conversation("m", (Message("user", (Text("a"),)),), max_tokens=1))
-    assert made.sent.max_tokens == 16
+    assert made.translated.max_tokens == 16
     assert [note.rule for note in made.notes] == ["responses.least_tokens"]
 
 
@@ -478,7 +483,9 @@ def test_a_limit_below_sixteen_tokens_is_raised_with_a_note() -> None:
 def test_row_48_a_custom_tool_is_offered_everywhere_and_its_call_is_free_text_again(name: str) -> None:
     upstream = registry.get(name)
     if name == "openai":
-        upstream = configured(upstream, {"custom_tools": False})  # as servers that know functions only are set up
+        upstream = configure_dialect(
+            upstream, {"custom_tools": False}
+        )  # as servers that know functions only are set up
     history = [
         {"role": "user", "content": "go"},
         {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "*** Begin\n"},
@@ -486,13 +493,13 @@ def test_row_48_a_custom_tool_is_offered_everywhere_and_its_call_is_free_text_ag
     ]
     asked = read(history, tools=[{"type": "custom", "name": "apply_patch", "description": "P"}])
     made = plan(RESPONSES, upstream, asked)
-    [tool] = [tool for tool in made.sent.tools if isinstance(tool, ToolSpec)]
+    [tool] = [tool for tool in made.translated.tools if isinstance(tool, ToolSpec)]
     assert tool.schema is not None and "input" in tool.schema["properties"]  # type: ignore[operator]
-    [call] = [block for message in made.sent.messages for block in message.blocks if isinstance(block, ToolCall)]
+    [call] = [block for message in made.translated.messages for block in message.blocks if isinstance(block, ToolCall)]
     assert jsonio.decode(call.arguments) == {"input": "*** Begin\n"}
     answered = (BlockStarted(0, ToolCall("c2", "apply_patch")), ArgumentsDelta(0, '{"input":"*** End"}'), BlockEnded(0))
-    told = ResponseFilters(made).feed((Started("x", "m"), *answered, Stopped(Stop(Why.TOOL)), FINISHED))
-    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(told), asked, fixed_environment()))
+    told = ResponseFilters(made).feed((Started("x", "m"), *answered, Stopped(Stop(StopReason.TOOL)), FINISHED))
+    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(told), asked, fixed_environment()))
     [item] = reply["output"]
     assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "apply_patch", "*** End")
 
@@ -521,10 +528,10 @@ def test_tools_that_an_item_brings_are_offered_and_at_home_only_the_item_says_th
 def test_a_call_of_a_tool_that_an_item_brought_has_its_namespace_again(name: str) -> None:
     asked = read([ADDED, {"type": "message", "role": "user", "content": "go"}])
     made = plan(RESPONSES, registry.get(name), asked)
-    assert [tool.name for tool in made.sent.tools if isinstance(tool, ToolSpec)] == ["functions__exec", "later"]
+    assert [tool.name for tool in made.translated.tools if isinstance(tool, ToolSpec)] == ["functions__exec", "later"]
     answered = (BlockStarted(0, ToolCall("c", "functions__exec", form="text")), ArgumentsDelta(0, "1"), BlockEnded(0))
-    events = (Started("x", "m"), *answered, Stopped(Stop(Why.TOOL)), FINISHED)
-    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(events), asked, fixed_environment()))
+    events = (Started("x", "m"), *answered, Stopped(Stop(StopReason.TOOL)), FINISHED)
+    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), asked, fixed_environment()))
     [item] = reply["output"]
     assert (item["type"], item["namespace"], item["name"]) == ("custom_tool_call", "functions", "exec")
 
@@ -532,10 +539,10 @@ def test_a_call_of_a_tool_that_an_item_brought_has_its_namespace_again(name: str
 def test_the_latest_item_says_what_a_tool_is_and_the_request_before_all() -> None:
     newer = {**ADDED, "tools": [{"type": "function", "name": "later", "description": "newer"}]}
     asked = read([ADDED, {"role": "user", "content": "go"}, newer])
-    sent = plan(RESPONSES, registry.get("openai"), asked).sent.tools
+    sent = plan(RESPONSES, registry.get("openai"), asked).translated.tools
     assert [tool.description for tool in sent if isinstance(tool, ToolSpec)] == ["", "newer"]
     asked = read([ADDED, {"role": "user", "content": "go"}], tools=[{"type": "function", "name": "later"}])
-    sent = plan(RESPONSES, registry.get("openai"), asked).sent.tools
+    sent = plan(RESPONSES, registry.get("openai"), asked).translated.tools
     assert [tool.name for tool in sent if isinstance(tool, ToolSpec)] == ["later", "functions__exec"]
 
 
@@ -569,17 +576,19 @@ MET = [
 def test_a_tool_whose_name_looks_like_that_of_another_in_its_namespace_is_not_mistaken_for_it(name: str) -> None:
     asked = read(MET, tools=APART)
     made = plan(RESPONSES, registry.get(name), asked)
-    offered = [tool.name for tool in made.sent.tools if isinstance(tool, ToolSpec)]
+    offered = [tool.name for tool in made.translated.tools if isinstance(tool, ToolSpec)]
     assert len(set(offered)) == 3
-    called = [block.name for message in made.sent.messages for block in message.blocks if isinstance(block, ToolCall)]
+    called = [
+        block.name for message in made.translated.messages for block in message.blocks if isinstance(block, ToolCall)
+    ]
     assert called == [offered[1], "a__b"]
     if name == "responses":
         assert home(MET, tools=APART)["tools"] == APART and home(MET, tools=APART)["input"] == MET
     told: list[tuple[str, str | None]] = []
     for whole in offered:
         answer = (BlockStarted(0, ToolCall("c9", whole)), ArgumentsDelta(0, "{}"), BlockEnded(0))
-        events = ResponseFilters(made).feed((Started("x", "m"), *answer, Stopped(Stop(Why.TOOL)), FINISHED))
-        reply: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(events), asked, fixed_environment()))
+        events = ResponseFilters(made).feed((Started("x", "m"), *answer, Stopped(Stop(StopReason.TOOL)), FINISHED))
+        reply: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), asked, fixed_environment()))
         told.append((reply["output"][0]["name"], reply["output"][0].get("namespace")))
     assert told == [("a__b", None), ("b", "a"), ("_b", "a")]
 
@@ -613,7 +622,7 @@ def test_an_output_of_local_shell_names_its_call_as_it_did(about: dict[str, str]
 @pytest.mark.parametrize("name", OTHERS)
 def test_an_item_that_only_brings_tools_leaves_no_empty_turn_behind(name: str) -> None:
     asked = read([{"role": "user", "content": "go"}, ADDED, {"role": "user", "content": "on"}])
-    assert all(message.blocks for message in plan(RESPONSES, registry.get(name), asked).sent.messages)
+    assert all(message.blocks for message in plan(RESPONSES, registry.get(name), asked).translated.messages)
 
 
 # --- joined names that are not legal, of names that are
@@ -666,7 +675,7 @@ def test_a_tool_whose_name_is_not_legal_in_its_namespace_either_is_renamed_and_t
 def test_elsewhere_its_joined_name_is_made_legal_and_the_choice_follows(namespace: str, name: str, target: str) -> None:
     chosen = {"type": "function", "name": name, "namespace": namespace}
     body = {"model": "m", "input": "go", "tools": [inside(namespace, name)], "tool_choice": chosen}
-    sent = dragoman.translate_request(body, source="responses", target=target).plan.sent
+    sent = dragoman.translate_request(body, source="responses", target=target).plan.translated
     (tool,) = sent.tools
     assert isinstance(tool, ToolSpec)
     assert sent.tool_choice.names in ((), (tool.name,))  # Kiro has no choice

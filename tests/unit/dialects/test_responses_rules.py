@@ -9,7 +9,7 @@ import pytest
 import dragoman.dialects as registry
 from dragoman.dialects.base import ApiRequest
 from dragoman.errors import ClientFault, Fault, UpstreamFault, UpstreamViolation
-from dragoman.model.conversation import Conversation, Why
+from dragoman.model.conversation import Conversation, StopReason
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpRequest, HttpResponse
@@ -178,11 +178,11 @@ def reply(**fields: Any) -> Any:
 
 def test_why_a_whole_reply_stopped() -> None:
     message = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
-    assert reply().choices[0].stop.why is Why.END
-    assert reply(output=[CALL]).choices[0].stop.why is Why.TOOL
-    assert reply(output=[message]).choices[0].stop.why is Why.REFUSAL
+    assert reply().choices[0].stop.reason is StopReason.END
+    assert reply(output=[CALL]).choices[0].stop.reason is StopReason.TOOL
+    assert reply(output=[message]).choices[0].stop.reason is StopReason.REFUSAL
     cut = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
-    assert reply(**cut).choices[0].stop.why is Why.LENGTH
+    assert reply(**cut).choices[0].stop.reason is StopReason.LENGTH
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled", "queued", "in_progress"])

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer, answer_whole
-from dragoman.conformance.laws import NOBODY, encoded, fixed_environment, read_back
+from dragoman.conformance.laws import EMPTY_REQUEST, decode_events, encode_events, fixed_environment
 from dragoman.errors import Fault
-from dragoman.model.assemble import fold
-from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Conversation, Stop, ToolSpec, Usage, Why
+from dragoman.model.assemble import assemble_reply
+from dragoman.model.blocks import Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, StopReason, ToolSpec, Usage
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -23,12 +22,13 @@ from dragoman.model.events import (
     Failed,
     Finished,
     ReasoningDelta,
-    Sealed,
+    SignatureAdded,
     Started,
     Stopped,
     TextDelta,
     UsageReported,
 )
+from dragoman.response_stream import ResponseTranslator, translate_whole_reply
 from dragoman.translate import plan
 from dragoman.wire.frame import Frame
 from dragoman.wire.sse import SseDecoder
@@ -56,11 +56,11 @@ def completed(*output: Any, **more: Any) -> dict[str, Any]:
 
 
 def events_of(*events: dict[str, Any], begun: bool = True) -> Events:
-    return read_back(RESPONSES, stream(*events, begun=begun))
+    return decode_events(RESPONSES, stream(*events, begun=begun))
 
 
 def blocks_of(*events: dict[str, Any], begun: bool = True) -> tuple[Any, ...]:
-    return fold(events_of(*events, begun=begun)).choices[0].blocks
+    return assemble_reply(events_of(*events, begun=begun)).choices[0].blocks
 
 
 def bare(block: Any) -> Any:
@@ -84,11 +84,11 @@ def done(arguments: str = ARGS, index: int = 0, **more: Any) -> dict[str, Any]:
 # --- the encoder
 
 STARTED = Started("resp_1", "m")
-END = (UsageReported(Usage(12, 7, 100, 20, 3)), Stopped(Stop(Why.END)), FINISHED)
+END = (UsageReported(Usage(12, 7, 100, 20, 3)), Stopped(Stop(StopReason.END)), FINISHED)
 
 
 def test_a_message_is_told_in_the_order_that_the_sdk_helper_needs() -> None:
-    data = encoded(RESPONSES, (STARTED, BlockStarted(0, Text("")), TextDelta(0, "Hi"), BlockEnded(0), *END))
+    data = encode_events(RESPONSES, (STARTED, BlockStarted(0, Text("")), TextDelta(0, "Hi"), BlockEnded(0), *END))
     assert [event["type"] for event in told(data)] == [
         "response.created",
         "response.in_progress",
@@ -121,12 +121,14 @@ def test_codex_finds_the_whole_call_in_output_item_done() -> None:
         ArgumentsDelta(0, ARGS[4:]),
         BlockEnded(0),
     )
-    [item] = [e["item"] for e in told(encoded(RESPONSES, (STARTED, *items, *END))) if e["type"].endswith("item.done")]
+    [item] = [
+        e["item"] for e in told(encode_events(RESPONSES, (STARTED, *items, *END))) if e["type"].endswith("item.done")
+    ]
     assert (item["call_id"], item["name"], item["arguments"]) == ("c", "f", ARGS)
 
 
 def test_a_call_without_arguments_is_told_as_an_empty_object_in_a_delta_too() -> None:
-    data = told(encoded(RESPONSES, (STARTED, BlockStarted(0, ToolCall("c", "now")), BlockEnded(0), *END)))
+    data = told(encode_events(RESPONSES, (STARTED, BlockStarted(0, ToolCall("c", "now")), BlockEnded(0), *END)))
     assert [event["delta"] for event in data if event["type"].endswith("arguments.delta")] == ["{}"]
     assert data[-1]["response"]["output"][0]["arguments"] == "{}"
 
@@ -142,15 +144,15 @@ def test_items_that_are_open_side_by_side_have_dense_places_and_stay_apart() -> 
         BlockEnded(3),
         BlockEnded(7),
     )
-    data = encoded(RESPONSES, (STARTED, *items, *END))
+    data = encode_events(RESPONSES, (STARTED, *items, *END))
     assert [item["arguments"] for item in told(data)[-1]["response"]["output"]] == ['{"x":1}', '{"y":2}']
     assert RESPONSES.codec.stream_breaches(frames(data)) == []
 
 
 @pytest.mark.parametrize("arguments", ['{"cmd": "rm', ""])
 def test_a_call_that_was_cut_is_no_order_to_run_it(arguments: str) -> None:
-    items = (BlockStarted(0, ToolCall("c", "f")), ArgumentsDelta(0, arguments), BlockEnded(0, complete=False))
-    data = told(encoded(RESPONSES, (STARTED, *items, Stopped(Stop(Why.LENGTH)), FINISHED)))
+    items = (BlockStarted(0, ToolCall("c", "f")), ArgumentsDelta(0, arguments), BlockEnded(0, is_complete=False))
+    data = told(encode_events(RESPONSES, (STARTED, *items, Stopped(Stop(StopReason.LENGTH)), FINISHED)))
     assert not [event for event in data if event["type"] in ("response.output_item.done",)]
     assert data[-1]["type"] == "response.incomplete"
     assert data[-1]["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -159,8 +161,8 @@ def test_a_call_that_was_cut_is_no_order_to_run_it(arguments: str) -> None:
 
 def test_a_call_that_the_length_limit_cut_without_saying_so_is_none_either() -> None:
     items = (BlockStarted(0, ToolCall("c", "f")), ArgumentsDelta(0, '{"cmd": "rm'), BlockEnded(0))
-    cut = told(encoded(RESPONSES, (STARTED, *items, Stopped(Stop(Why.LENGTH)), FINISHED)))
-    whole = told(encoded(RESPONSES, (STARTED, *items, Stopped(Stop(Why.TOOL)), FINISHED)))
+    cut = told(encode_events(RESPONSES, (STARTED, *items, Stopped(Stop(StopReason.LENGTH)), FINISHED)))
+    whole = told(encode_events(RESPONSES, (STARTED, *items, Stopped(Stop(StopReason.TOOL)), FINISHED)))
     assert "response.output_item.done" not in {event["type"] for event in cut}
     assert whole[-1]["response"]["output"][0]["arguments"] == '{"cmd": "rm', "no JSON, but all there is"
 
@@ -169,10 +171,10 @@ def test_reasoning_is_a_summary_with_its_seal() -> None:
     items = (
         BlockStarted(0, Reasoning("", "responses")),
         ReasoningDelta(0, "Hm."),
-        Sealed(0, Seal("responses", "gAAA", "encrypted")),
+        SignatureAdded(0, Signature("responses", "gAAA", "encrypted")),
         BlockEnded(0),
     )
-    data = encoded(RESPONSES, (STARTED, *items, *END))
+    data = encode_events(RESPONSES, (STARTED, *items, *END))
     [item] = told(data)[-1]["response"]["output"]
     assert item["summary"] == [{"type": "summary_text", "text": "Hm."}] and item["encrypted_content"] == "gAAA"
     assert "response.reasoning_summary_part.added" in {event["type"] for event in told(data)}
@@ -193,7 +195,7 @@ def test_reasoning_is_a_summary_with_its_seal() -> None:
     ids=lambda value: value if isinstance(value, str) else value.kind,
 )
 def test_a_failure_has_the_code_that_codex_acts_on(fault: Fault, code: str) -> None:
-    data = encoded(RESPONSES, (STARTED, BlockStarted(0, Text("")), TextDelta(0, "Hi"), Failed(fault)))
+    data = encode_events(RESPONSES, (STARTED, BlockStarted(0, Text("")), TextDelta(0, "Hi"), Failed(fault)))
     last = told(data)[-1]
     assert last["type"] == "response.failed" and last["response"]["error"]["code"] == code
     assert last["response"]["status"] == "failed"
@@ -202,17 +204,17 @@ def test_a_failure_has_the_code_that_codex_acts_on(fault: Fault, code: str) -> N
 
 
 def test_a_failure_before_the_start_still_begins_with_response_created() -> None:
-    data = encoded(RESPONSES, (Failed(Fault("server", "broke")),))
+    data = encode_events(RESPONSES, (Failed(Fault("server", "broke")),))
     assert [event["type"] for event in told(data)][::2] == ["response.created", "response.failed"]
 
 
 def test_the_id_of_another_familys_answer_is_made_into_one_of_ours() -> None:
-    data = told(encoded(RESPONSES, (Started("msg_1", "m"), *END)))
+    data = told(encode_events(RESPONSES, (Started("msg_1", "m"), *END)))
     assert data[0]["response"]["id"].startswith("resp_") and data[0]["response"]["id"] == data[-1]["response"]["id"]
 
 
 def test_a_ping_is_a_comment() -> None:
-    answer = Answer(plan(RESPONSES, RESPONSES, NOBODY))
+    answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST))
     assert answer.ping() == b": ping\n\n"
 
 
@@ -257,7 +259,7 @@ def test_a_call_arrives_once_and_whole_whatever_the_server_leaves_out(events: tu
     [call] = blocks_of(*events)
     assert isinstance(call, ToolCall)
     assert (call.id, call.name, call.arguments) == ("c", "f", ARGS)
-    assert fold(events_of(*events)).choices[0].stop.why is Why.TOOL
+    assert assemble_reply(events_of(*events)).choices[0].stop.reason is StopReason.TOOL
 
 
 PART = {"type": "output_text", "text": "Hi there", "annotations": []}
@@ -306,7 +308,7 @@ def test_a_part_of_an_unknown_kind_is_told_once_for_its_place_however_alike_anot
 
 @pytest.mark.parametrize("events", [(BEGUN, words("Hi "), words("there"), ENDED), (words("Hi there"),), (ENDED,)])
 def test_at_home_a_stream_that_clients_cannot_read_is_written_anew(events: tuple[dict[str, Any], ...]) -> None:
-    answer = Answer(plan(RESPONSES, RESPONSES, NOBODY), fixed_environment())
+    answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
     data = answer.feed(stream(*events, completed())) + answer.close()
     breaches = {breach.rule for breach in RESPONSES.codec.stream_breaches(frames(data))}
     assert breaches <= {"responses.stream.sequence_number"}, "the server's own frames have none"
@@ -332,19 +334,19 @@ def test_other_items_come_whole_when_they_are_done() -> None:
 @pytest.mark.parametrize(
     ("last", "why"),
     [
-        (completed(), Why.END),
-        ({**completed(status="incomplete", incomplete_details={"reason": "max_output_tokens"})}, Why.LENGTH),
+        (completed(), StopReason.END),
+        ({**completed(status="incomplete", incomplete_details={"reason": "max_output_tokens"})}, StopReason.LENGTH),
         (
             {
                 "type": "response.incomplete",
                 "response": {"id": "r", "status": "incomplete", "incomplete_details": {"reason": "content_filter"}},
             },
-            Why.REFUSAL,
+            StopReason.REFUSAL,
         ),
     ],
 )
-def test_stop_reasons(last: dict[str, Any], why: Why) -> None:
-    assert fold(events_of(last)).choices[0].stop.why is why
+def test_stop_reasons(last: dict[str, Any], why: StopReason) -> None:
+    assert assemble_reply(events_of(last)).choices[0].stop.reason is why
 
 
 @pytest.mark.parametrize(
@@ -375,18 +377,20 @@ def test_failures_inside_a_stream(last: dict[str, Any], kind: str) -> None:
 @pytest.mark.parametrize("name", registry.names())
 def test_row_51_a_stream_that_closes_before_its_last_event_never_looks_complete(name: str) -> None:
     """Towards every client a cut stream is its dialect's error, and towards ours it is response.failed."""
-    answer = Answer(plan(registry.get(name), RESPONSES, Conversation("m", ())), fixed_environment())
+    answer = ResponseTranslator(plan(registry.get(name), RESPONSES, Conversation("m", ())), fixed_environment())
     data = answer.feed(stream(BEGUN, OPENED, words("Hi "))) + answer.close()
     assert answer.fault is not None
-    assert isinstance(read_back(registry.get(name), data)[-1], Failed)
+    assert isinstance(decode_events(registry.get(name), data)[-1], Failed)
 
 
 @pytest.mark.parametrize("name", registry.names())
 def test_row_51_whatever_the_upstream_our_stream_ends_with_completed_or_failed(name: str) -> None:
     source = registry.get(name)
-    whole = encoded(source, (Started("x", "m"), BlockStarted(0, Text("")), TextDelta(0, "Hi"), BlockEnded(0), *END))
+    whole = encode_events(
+        source, (Started("x", "m"), BlockStarted(0, Text("")), TextDelta(0, "Hi"), BlockEnded(0), *END)
+    )
     for cut in (len(whole), len(whole) - 3, len(whole) // 2):
-        answer = Answer(plan(RESPONSES, source, Conversation("m", ())), fixed_environment())
+        answer = ResponseTranslator(plan(RESPONSES, source, Conversation("m", ())), fixed_environment())
         data = answer.feed(whole[:cut]) + answer.close()
         assert told(data)[-1]["type"] in ("response.completed", "response.failed", "response.incomplete")
         assert (told(data)[-1]["type"] == "response.failed") == (answer.fault is not None)
@@ -397,9 +401,9 @@ def test_case_25_a_custom_tool_through_chat_comes_back_bare() -> None:
     chat = registry.get("openai")
     asked = Conversation("m", (), tools=(ToolSpec("apply_patch", "Patch."),))
     calls = (BlockStarted(0, ToolCall("c", "apply_patch")), ArgumentsDelta(0, '{"input":"*** Begin"}'), BlockEnded(0))
-    data = encoded(chat, (Started("chatcmpl-1", "m"), *calls, Stopped(Stop(Why.TOOL)), FINISHED))
+    data = encode_events(chat, (Started("chatcmpl-1", "m"), *calls, Stopped(Stop(StopReason.TOOL)), FINISHED))
     for upstream in (chat, registry.get("openai")):
-        answer = Answer(plan(RESPONSES, upstream, asked), fixed_environment())
+        answer = ResponseTranslator(plan(RESPONSES, upstream, asked), fixed_environment())
         events = told(answer.feed(data) + answer.close())
         [item] = [event["item"] for event in events if event["type"] == "response.output_item.done"]
         assert (item["type"], item["input"]) == ("custom_tool_call", "*** Begin")
@@ -408,19 +412,19 @@ def test_case_25_a_custom_tool_through_chat_comes_back_bare() -> None:
 
 def test_frames_that_say_nothing_do_not_travel() -> None:
     data = b"data: null\n\n" + stream(BEGUN) + b"data: [DONE]\n\n" + stream(completed(MESSAGE), begun=False)
-    answer = Answer(plan(RESPONSES, RESPONSES, NOBODY), fixed_environment())
+    answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
     out = answer.feed(data) + answer.close()
     assert b"null\n\n" not in out and b"[DONE]" not in out
-    assert isinstance(read_back(RESPONSES, data)[-1], Finished)
+    assert isinstance(decode_events(RESPONSES, data)[-1], Finished)
 
 
 def test_a_call_told_by_deltas_alone_is_whole_once_the_response_is_completed_and_cut_if_it_is_not() -> None:
     ended = events_of(ADDED, delta(ARGS), completed(status="completed"))
-    assert [event.complete for event in ended if isinstance(event, BlockEnded)] == [True]
-    assert [event.stop.why for event in ended if isinstance(event, Stopped)] == [Why.TOOL]
+    assert [event.is_complete for event in ended if isinstance(event, BlockEnded)] == [True]
+    assert [event.stop.reason for event in ended if isinstance(event, Stopped)] == [StopReason.TOOL]
     short = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     cut = events_of(ADDED, delta(ARGS[:4]), {**completed(**short), "type": "response.incomplete"})
-    assert [event.complete for event in cut if isinstance(event, BlockEnded)] == [False]
+    assert [event.is_complete for event in cut if isinstance(event, BlockEnded)] == [False]
 
 
 def test_at_home_log_probabilities_go_through() -> None:
@@ -436,7 +440,7 @@ def test_at_home_log_probabilities_go_through() -> None:
         {"type": "response.output_item.done", "output_index": 0, "item": whole},
         completed(whole, status="completed"),
     )
-    answer = Answer(plan(RESPONSES, RESPONSES, NOBODY))
+    answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST))
     assert answer.feed(data) + answer.close() == data
 
 
@@ -448,15 +452,17 @@ def test_free_text_for_a_client_that_has_no_such_tools_is_an_object_whole_or_str
     given = {"type": "response.custom_tool_call_input.delta", "output_index": 0, "item_id": "i", "delta": "free"}
     ended = {"type": "response.output_item.done", "output_index": 0, "item": item}
     end = completed(item, status="completed")
-    made = plan(client, RESPONSES, NOBODY)
-    answer = Answer(made, fixed_environment())
-    events = read_back(client, answer.feed(stream(added, given, ended, end)) + answer.close())
+    made = plan(client, RESPONSES, EMPTY_REQUEST)
+    answer = ResponseTranslator(made, fixed_environment())
+    events = decode_events(client, answer.feed(stream(added, given, ended, end)) + answer.close())
     if name != "kiro":  # it has no whole replies
-        reply = client.codec.parse_reply(answer_whole(made, json.dumps(end["response"]).encode())[0], NOBODY)
+        reply = client.codec.parse_reply(
+            translate_whole_reply(made, json.dumps(end["response"]).encode())[0], EMPTY_REQUEST
+        )
         assert [json.loads(block.arguments) for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == [
             {"raw_arguments": "free"}
         ]
-    [call] = [block for block in fold(events).choices[0].blocks if isinstance(block, ToolCall)]
+    [call] = [block for block in assemble_reply(events).choices[0].blocks if isinstance(block, ToolCall)]
     assert json.loads(call.arguments) == {"raw_arguments": "free"}
     assert [note.rule for note in answer.notes if note.rule.startswith("arguments")] == ["arguments.wrapped"]
 
@@ -464,7 +470,7 @@ def test_free_text_for_a_client_that_has_no_such_tools_is_an_object_whole_or_str
 def test_at_home_a_call_that_was_never_done_is_done_before_the_end() -> None:
     """Codex runs what an output_item.done tells, and nothing else."""
     item = {**CALL, "arguments": ARGS, "status": "completed"}
-    answer = Answer(plan(RESPONSES, RESPONSES, NOBODY), fixed_environment())
+    answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
     said = told(answer.feed(stream(ADDED, delta(ARGS), completed(item, status="completed"))) + answer.close())
     assert [each["item"]["arguments"] for each in said if each["type"] == "response.output_item.done"] == [ARGS]
     assert said[-1]["response"]["output"][0]["call_id"] == "c"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.model.blocks import Block, Extra, Text, Where
+from dragoman.model.blocks import Block, Extra, Location, Text
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import Facts, Filter, Note, Notes
 
@@ -16,7 +16,7 @@ def assistant(*blocks: Block | str) -> Message:
 
 
 def system(*blocks: Block | str) -> Message:
-    return Message("system", _blocks(blocks), at=Where("the system message"))
+    return Message("system", _blocks(blocks), at=Location("the system message"))
 
 
 def _blocks(blocks: tuple[Block | str, ...]) -> tuple[Block, ...]:

@@ -19,43 +19,43 @@ from dragoman.filters import (
 )
 from dragoman.filters.signatures import MarkedSignature, mark_signature, unmark_signature
 from dragoman.model import assemble
-from dragoman.model.assemble import fold
-from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.assemble import assemble_reply
+from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Signature, Text, ToolCall
 from dragoman.model.capabilities import Capabilities, traits
-from dragoman.model.conversation import Conversation, Message, Stop, ToolSpec, Usage, Why
+from dragoman.model.conversation import Conversation, Message, Stop, StopReason, ToolSpec, Usage
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
     BlockKeys,
     BlockStarted,
-    Cited,
+    CitationAdded,
     Event,
     Events,
     Failed,
     OpaqueEvent,
     ReasoningDelta,
-    Sealed,
+    SignatureAdded,
     Started,
     Stopped,
     TextDelta,
     UsageReported,
 )
-from dragoman.model.filter import Back, Facts, Filter, Notes
+from dragoman.model.filter import Facts, Filter, Notes, ResponseFilter
 from tests import strategies
 
 EMPTY = Conversation("m", ())
 OBJECT = Capabilities(arguments="object")
 
 
-def back_of(filter_: Filter, conversation: Conversation = EMPTY) -> tuple[Back, Notes]:
+def back_of(filter_: Filter, conversation: Conversation = EMPTY) -> tuple[ResponseFilter, Notes]:
     maker = filter_.answers or filter_.forward(conversation, Notes(), Facts())[1]
     assert maker is not None
     notes = Notes()
     return maker(notes, BlockKeys(1 << 20)), notes  # the tests choose the keys of their own blocks
 
 
-def stream(*items: Event, why: Why = Why.END) -> Events:
+def stream(*items: Event, why: StopReason = StopReason.END) -> Events:
     return (Started("r", "m"), *items, Stopped(Stop(why)), FINISHED)
 
 
@@ -91,7 +91,7 @@ def test_blocks_come_one_after_the_other_and_nothing_is_lost(events: Events, dat
     assemble.check(out)
     assert in_turn(out)
     if not isinstance(events[-1], Failed) and not isinstance(out[-1], Failed):
-        assert fold(out).choices == fold(events).choices
+        assert assemble_reply(out).choices == assemble_reply(events).choices
 
 
 def test_case_1_interleaved_calls_come_out_whole() -> None:
@@ -106,7 +106,7 @@ def test_case_1_interleaved_calls_come_out_whole() -> None:
         BlockEnded(1),
     ]
     back, _ = back_of(SerializeBlocks())
-    out = back.feed(stream(*mixed, why=Why.TOOL))
+    out = back.feed(stream(*mixed, why=StopReason.TOOL))
     assert [event.text for event in out if isinstance(event, ArgumentsDelta)] == ['{"x":', "1}", '{"y":', "2}"]
 
 
@@ -143,23 +143,23 @@ def test_what_is_held_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("blocks", "said", "right"),
     [
-        (call(0), Why.END, Why.TOOL),
-        (call(0), Why.SEQUENCE, Why.TOOL),
-        (call(0), Why.PAUSE, Why.TOOL),
-        (call(0), Why.LENGTH, Why.LENGTH),
-        (call(0), Why.REFUSAL, Why.REFUSAL),
-        ([], Why.TOOL, Why.END),
-        ([], Why.PAUSE, Why.PAUSE),
-        ([], Why.SEQUENCE, Why.SEQUENCE),
-        ([BlockStarted(0, ToolCall("a", "f")), BlockEnded(0, complete=False)], Why.TOOL, Why.LENGTH),
+        (call(0), StopReason.END, StopReason.TOOL),
+        (call(0), StopReason.SEQUENCE, StopReason.TOOL),
+        (call(0), StopReason.PAUSE, StopReason.TOOL),
+        (call(0), StopReason.LENGTH, StopReason.LENGTH),
+        (call(0), StopReason.REFUSAL, StopReason.REFUSAL),
+        ([], StopReason.TOOL, StopReason.END),
+        ([], StopReason.PAUSE, StopReason.PAUSE),
+        ([], StopReason.SEQUENCE, StopReason.SEQUENCE),
+        ([BlockStarted(0, ToolCall("a", "f")), BlockEnded(0, is_complete=False)], StopReason.TOOL, StopReason.LENGTH),
     ],
 )
-def test_the_stop_reason_follows_the_content(blocks: list[Event], said: Why, right: Why) -> None:
+def test_the_stop_reason_follows_the_content(blocks: list[Event], said: StopReason, right: StopReason) -> None:
     """The stop reason follows from the calls (docs/decisions/answers.md#d6)."""
     back, notes = back_of(FixStopReason(pauses=True))
     out = back.feed(stream(*blocks, why=said))
     (stopped,) = [event for event in out if isinstance(event, Stopped)]
-    assert stopped.stop.why is right
+    assert stopped.stop.reason is right
     assert rules(notes) == ([] if said is right else ["stop.settled"])
 
 
@@ -233,13 +233,13 @@ def test_a_free_text_tool_is_wrapped_and_its_call_comes_back_as_text() -> None:
     assert tool.schema is not None
     back, _ = back_of(WrapTextTools(), PATCH)
     out = [each for event in stream(*call(0, "patch", '{"inp', 'ut":"*** Beg\\n"}')) for each in back.feed((event,))]
-    (block,) = fold(out).choices[0].blocks
+    (block,) = assemble_reply(out).choices[0].blocks
     assert block == ToolCall("id0", "patch", "*** Beg\n", "text")
 
 
 def test_other_arguments_of_a_wrapped_tool_come_as_they_are() -> None:
     back, notes = back_of(WrapTextTools(), PATCH)
-    (block,) = fold(back.feed(stream(*call(0, "patch", '{"patch":"x"}')))).choices[0].blocks
+    (block,) = assemble_reply(back.feed(stream(*call(0, "patch", '{"patch":"x"}')))).choices[0].blocks
     assert block == ToolCall("id0", "patch", '{"patch":"x"}', "text")
     assert rules(notes) == ["tools.text_unwrapped"]
 
@@ -272,7 +272,7 @@ def test_thinking_at_the_head_of_a_text_is_reasoning_under_every_cut(text: str, 
         events = stream(BlockStarted(5, Text("")), *(TextDelta(5, piece) for piece in pieces), BlockEnded(5))
         out = [each for event in events for each in back.feed((event,))]
         assemble.check(out)
-        blocks = fold(out).choices[0].blocks
+        blocks = assemble_reply(out).choices[0].blocks
         assert "".join(block.text for block in blocks if isinstance(block, Reasoning)) == reasoning
         assert "".join(block.text for block in blocks if isinstance(block, Text)) == rest
         assert rules(notes) == (["think.tags"] if text.strip().startswith(("<think", "◁think▷")) else [])
@@ -280,13 +280,13 @@ def test_thinking_at_the_head_of_a_text_is_reasoning_under_every_cut(text: str, 
 
 # --- carry_signatures
 
-SLOT = Capabilities(traits=traits("reasoning", "seal_slot"), seals=frozenset({"anthropic"}))
+SLOT = Capabilities(traits=traits("reasoning", "signature_slot"), signatures=frozenset({"anthropic"}))
 
 
 @given(strategies.seals)
-def test_a_marked_seal_comes_home(seal: Seal) -> None:
-    assert unmark_signature(mark_signature(seal)) == MarkedSignature(seal)
-    assert unmark_signature(seal.data) is None
+def test_a_marked_seal_comes_home(signature: Signature) -> None:
+    assert unmark_signature(mark_signature(signature)) == MarkedSignature(signature)
+    assert unmark_signature(signature.data) is None
 
 
 @pytest.mark.parametrize(
@@ -296,37 +296,39 @@ def test_what_we_did_not_mark_is_not_unmarked(text: str) -> None:
     assert unmark_signature(text) is None
 
 
-def thought(family: str, seal: Seal | None) -> list[Event]:
-    sealed: list[Event] = [Sealed(0, seal)] if seal else []
+def thought(family: str, signature: Signature | None) -> list[Event]:
+    sealed: list[Event] = [SignatureAdded(0, signature)] if signature else []
     return [BlockStarted(0, Reasoning("", family)), ReasoningDelta(0, "hm"), *sealed, BlockEnded(0)]
 
 
 @pytest.mark.parametrize(
-    ("family", "seal", "told"),
+    ("family", "signature", "told"),
     [
-        ("anthropic", Seal("anthropic", "s"), Seal("anthropic", "s")),
+        ("anthropic", Signature("anthropic", "s"), Signature("anthropic", "s")),
         ("anthropic", None, None),
-        ("openai", None, Seal("anthropic", "dragoman1.openai.signature.")),
-        ("gemini", Seal("gemini", "hi"), Seal("anthropic", "dragoman1.gemini.signature.aGk")),
-        ("openai", Seal("openai", "hi", "encrypted"), Seal("anthropic", "dragoman1.openai.encrypted.aGk")),
+        ("openai", None, Signature("anthropic", "dragoman1.openai.signature.")),
+        ("gemini", Signature("gemini", "hi"), Signature("anthropic", "dragoman1.gemini.signature.aGk")),
+        ("openai", Signature("openai", "hi", "encrypted"), Signature("anthropic", "dragoman1.openai.encrypted.aGk")),
     ],
 )
-def test_a_foreign_seal_travels_marked_and_is_told_again(family: str, seal: Seal | None, told: Seal | None) -> None:
+def test_a_foreign_seal_travels_marked_and_is_told_again(
+    family: str, signature: Signature | None, told: Signature | None
+) -> None:
     """Reasoning goes back to the family that thought it (docs/decisions/seals.md#d50)."""
     filter_ = CarrySignatures(SLOT, "anthropic", Capabilities())
     back, _ = back_of(filter_)
-    (block,) = fold(back.feed(stream(*thought(family, seal)))).choices[0].blocks
+    (block,) = assemble_reply(back.feed(stream(*thought(family, signature)))).choices[0].blocks
     assert isinstance(block, Reasoning)
-    assert block.seal == told
+    assert block.signature == told
     echoed = Conversation("m", (Message("assistant", (Reasoning("hm", "anthropic", told),)),))
     sent, _ = filter_.forward(echoed, Notes(), Facts())
-    assert sent.messages[0].blocks == (Reasoning("hm", family, seal),)
+    assert sent.messages[0].blocks == (Reasoning("hm", family, signature),)
 
 
 def test_a_seal_without_a_place_is_dropped_with_a_note() -> None:
     back, notes = back_of(CarrySignatures(SLOT, "anthropic", Capabilities()))
-    text: list[Event] = [BlockStarted(1, Text("")), Sealed(1, Seal("gemini", "x")), BlockEnded(1)]
-    assert not any(isinstance(event, Sealed) for event in back.feed(stream(*text)))
+    text: list[Event] = [BlockStarted(1, Text("")), SignatureAdded(1, Signature("gemini", "x")), BlockEnded(1)]
+    assert not any(isinstance(event, SignatureAdded) for event in back.feed(stream(*text)))
     assert rules(notes) == ["seal.no_place"]
 
 
@@ -349,11 +351,11 @@ def test_what_the_client_does_not_know_is_left_out_of_the_answer() -> None:
             BlockEnded(2),
             BlockStarted(3, Text("", extra=extra)),
             TextDelta(3, "hi"),
-            Cited(3, Opaque("openai", {})),
+            CitationAdded(3, Opaque("openai", {})),
             BlockEnded(3),
             OpaqueEvent("openai", "logprobs", {}),
             UsageReported(Usage(1, 2, extra=extra)),
-            Stopped(Stop(Why.END, extra=extra)),
+            Stopped(Stop(StopReason.END, extra=extra)),
             FINISHED,
         )
     )
@@ -363,7 +365,7 @@ def test_what_the_client_does_not_know_is_left_out_of_the_answer() -> None:
         TextDelta(3, "hi"),
         BlockEnded(3),
         UsageReported(Usage(1, 2)),
-        Stopped(Stop(Why.END)),
+        Stopped(Stop(StopReason.END)),
         FINISHED,
     )
     told = ["foreign.field", "foreign.block", "foreign.block", "foreign.block", "foreign.citation", "foreign.event"]
@@ -372,5 +374,5 @@ def test_what_the_client_does_not_know_is_left_out_of_the_answer() -> None:
 
 def test_what_the_client_knows_passes_as_the_same_tuple() -> None:
     back, _ = back_of(DropForeign(SLOT, "anthropic", Capabilities(), "anthropic"))
-    events = stream(*thought("anthropic", Seal("anthropic", "s")))
+    events = stream(*thought("anthropic", Signature("anthropic", "s")))
     assert back.feed(events) is events

@@ -15,26 +15,47 @@ from msgspec import structs
 
 import dragoman
 import dragoman.dialects as registry
-from dragoman.answer import ResponseFilters
-from dragoman.conformance.laws import NOBODY, encoded, fixed_environment, read_back
+from dragoman.conformance.laws import EMPTY_REQUEST, decode_events, encode_events, fixed_environment
 from dragoman.errors import Unrepresentable
 from dragoman.filters import CarrySignatures, DropForeign
 from dragoman.filters.signatures import MarkedSignature, mark_signature, unmark_signature
 from dragoman.gateway.config import build_config
-from dragoman.model.assemble import check, fold, unfold
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.assemble import assemble_reply, check, reply_events
+from dragoman.model.blocks import (
+    Block,
+    Extra,
+    Location,
+    Media,
+    Opaque,
+    Reasoning,
+    Signature,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from dragoman.model.capabilities import Capabilities, traits
-from dragoman.model.conversation import Choice, Conversation, Message, Reply, Role, Stop, ToolChoice, ToolSpec, Why
-from dragoman.model.events import BlockStarted, Events, Sealed
+from dragoman.model.conversation import (
+    Choice,
+    Conversation,
+    Message,
+    Reply,
+    Role,
+    Stop,
+    StopReason,
+    ToolChoice,
+    ToolSpec,
+)
+from dragoman.model.events import BlockStarted, Events, SignatureAdded
 from dragoman.model.filter import Facts, Notes
+from dragoman.response_stream import ResponseFilters
 from dragoman.simulator import running_simulator
 from dragoman.translate import plan
 from dragoman.wire.jsonio import Json
 from tests.gateway.house import house, messages, upstream
 
 TARGET = Capabilities(
-    traits=traits("reasoning", "sealed_reasoning"),
-    seals=frozenset({"anthropic", "bedrock"}),
+    traits=traits("reasoning", "signed_reasoning"),
+    signatures=frozenset({"anthropic", "bedrock"}),
     media=frozenset({("image", "base64")}),
 )
 USER = Message("user", (Text("hi"),))
@@ -56,13 +77,21 @@ def assistant(block: Block) -> Conversation:
         (Reasoning("t", "openai"), None, "foreign.reasoning"),
         (Reasoning("t", "", None), None, "foreign.reasoning"),
         (Reasoning("t", "anthropic"), None, "reasoning.unsealed"),
-        (Reasoning("t", "anthropic", Seal("gemini", "s")), None, "foreign.reasoning"),
-        (Reasoning("", "anthropic", Seal("anthropic", "s")), Reasoning("", "anthropic", Seal("anthropic", "s")), ""),
-        (Reasoning("t", "bedrock", Seal("bedrock", "s")), Reasoning("t", "anthropic", Seal("anthropic", "s")), ""),
+        (Reasoning("t", "anthropic", Signature("gemini", "s")), None, "foreign.reasoning"),
+        (
+            Reasoning("", "anthropic", Signature("anthropic", "s")),
+            Reasoning("", "anthropic", Signature("anthropic", "s")),
+            "",
+        ),
+        (
+            Reasoning("t", "bedrock", Signature("bedrock", "s")),
+            Reasoning("t", "anthropic", Signature("anthropic", "s")),
+            "",
+        ),
         (Opaque("openai", {}, "odd"), None, "foreign.block"),
         (Opaque("anthropic", {}, "odd"), Opaque("anthropic", {}, "odd"), ""),
-        (ToolCall("a", "f", seal=Seal("gemini", "s")), ToolCall("a", "f"), "foreign.seal"),
-        (Text("x", seal=Seal("anthropic", "s")), Text("x"), "foreign.seal"),
+        (ToolCall("a", "f", signature=Signature("gemini", "s")), ToolCall("a", "f"), "foreign.seal"),
+        (Text("x", signature=Signature("anthropic", "s")), Text("x"), "foreign.seal"),
         (Text("x", citations=(Opaque("openai", {}),)), Text("x"), "foreign.citation"),
         (Text("x", extra=Extra("openai", {"odd": 1})), Text("x"), "foreign.field odd"),
         (Text("x", extra=Extra("openai", {"odd": 1}, frozenset({"odd"}))), Text("x"), ""),
@@ -75,7 +104,7 @@ def test_assistant_blocks(block: Block, kept: Block | None, rule: str) -> None:
 
 
 def test_no_old_image_bricks_a_conversation_but_a_new_one_is_refused() -> None:
-    picture = Media("image", "image/png", "url", "https://example.org/x.png", at=Where("messages[0].content[1]"))
+    picture = Media("image", "image/png", "url", "https://example.org/x.png", at=Location("messages[0].content[1]"))
     asked = Conversation("m", (Message("user", (Text("a"), picture)), Message("assistant", (Text("b"),)), USER))
     sent, rules = fit(asked)
     line = "[image (https://example.org/x.png) left out: this model cannot take it]"
@@ -86,7 +115,7 @@ def test_no_old_image_bricks_a_conversation_but_a_new_one_is_refused() -> None:
 
 
 def test_l1_media_in_results_never_ends_the_loop_that_called_the_tool() -> None:
-    result = ToolResult("a", (Media("document", "application/pdf", "base64", "x", "report", at=Where("there")),))
+    result = ToolResult("a", (Media("document", "application/pdf", "base64", "x", "report", at=Location("there")),))
     sent, rules = fit(Conversation("m", (Message("user", (result,)),)))
     line = Text("[document 'report' left out: this model cannot take it]")
     assert sent.messages[0].blocks == (ToolResult("a", (line,)),)
@@ -170,16 +199,16 @@ GEMINI = registry.get("gemini")
 SIGNED = (
     Reasoning("hm", "gemini"),
     Text("I will look."),
-    ToolCall("call_1", "read", '{"path":"a"}', seal=Seal("gemini", "c2lnbmVk")),
+    ToolCall("call_1", "read", '{"path":"a"}', signature=Signature("gemini", "c2lnbmVk")),
     ToolCall("call_2", "read", '{"path":"b"}'),
-    ToolCall("call_3", "read", '{"path":"c"}', seal=Seal("gemini", "dGhpcmQ=")),
+    ToolCall("call_3", "read", '{"path":"c"}', signature=Signature("gemini", "dGhpcmQ=")),
 )
 WITH_A_SLOT = [name for name in registry.names() if name not in ("gemini", "kiro", "ollama")]  # Kiro has no clients
 
 
-def told(client: str, blocks: tuple[Block, ...], why: Why = Why.TOOL) -> tuple[Events, list[str]]:
-    ways = ResponseFilters(plan(registry.get(client), GEMINI, NOBODY))
-    events = ways.feed(unfold(Reply("r", "claude-x", (Choice(blocks, Stop(why)),)), ways.keys))
+def told(client: str, blocks: tuple[Block, ...], why: StopReason = StopReason.TOOL) -> tuple[Events, list[str]]:
+    ways = ResponseFilters(plan(registry.get(client), GEMINI, EMPTY_REQUEST))
+    events = ways.feed(reply_events(Reply("r", "claude-x", (Choice(blocks, Stop(why)),)), ways.keys))
     check(events)
     return events, [note.rule for note in ways.notes]
 
@@ -190,7 +219,7 @@ def said_again(client: str, blocks: tuple[Block, ...], upstream: str = "gemini")
     results = tuple(ToolResult(block.id, (Text("ok"),)) for block in blocks if isinstance(block, ToolCall))
     history = Conversation("claude-x", (USER, Message("assistant", blocks), Message("user", (*results, Text("on")))))
     asked = dialect.codec.parse_request(dialect.codec.render_request(history))
-    return plan(dialect, registry.get(upstream), asked).sent.messages[1].blocks
+    return plan(dialect, registry.get(upstream), asked).translated.messages[1].blocks
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -199,12 +228,12 @@ def test_the_signatures_of_calls_come_home_through_every_client_that_has_a_slot(
     events, rules = told(client, SIGNED)
     assert "seal.no_place" not in rules
     dialect = registry.get(client)
-    got = fold(read_back(dialect, encoded(dialect, events))) if streamed else fold(events)
-    seen = dialect.codec.parse_reply(dialect.codec.render_reply(got, NOBODY, fixed_environment()), NOBODY)
+    got = assemble_reply(decode_events(dialect, encode_events(dialect, events))) if streamed else assemble_reply(events)
+    seen = dialect.codec.parse_reply(dialect.codec.render_reply(got, EMPTY_REQUEST, fixed_environment()), EMPTY_REQUEST)
     again = said_again(client, seen.choices[0].blocks)
     calls = [block for block in again if isinstance(block, ToolCall)]
     assert [(call.id, call.name) for call in calls] == [(f"call_{n}", "read") for n in (1, 2, 3)]
-    assert [call.seal and call.seal.data for call in calls] == ["c2lnbmVk", None, "dGhpcmQ="]
+    assert [call.signature and call.signature.data for call in calls] == ["c2lnbmVk", None, "dGhpcmQ="]
     assert "".join(block.text for block in again if isinstance(block, Reasoning)) == "hm"
     assert "".join(block.text for block in again if isinstance(block, Text)) == "I will look."
 
@@ -212,14 +241,18 @@ def test_the_signatures_of_calls_come_home_through_every_client_that_has_a_slot(
 @pytest.mark.parametrize("upstream", ["anthropic", "openai"])
 @pytest.mark.parametrize("streamed", [True, False])
 def test_signed_thinking_comes_home_through_a_gemini_client(upstream: str, streamed: bool) -> None:
-    sealed = (Reasoning("hm", upstream, Seal(upstream, "s1")), ToolCall("call_1", "read", "{}"))
-    ways = ResponseFilters(plan(GEMINI, registry.get(upstream), NOBODY))
-    events = ways.feed(unfold(Reply("r", "claude-x", (Choice(sealed, Stop(Why.TOOL)),)), ways.keys))
+    sealed = (Reasoning("hm", upstream, Signature(upstream, "s1")), ToolCall("call_1", "read", "{}"))
+    ways = ResponseFilters(plan(GEMINI, registry.get(upstream), EMPTY_REQUEST))
+    events = ways.feed(reply_events(Reply("r", "claude-x", (Choice(sealed, Stop(StopReason.TOOL)),)), ways.keys))
     if streamed:
-        seen = fold(read_back(GEMINI, encoded(GEMINI, events)))
+        seen = assemble_reply(decode_events(GEMINI, encode_events(GEMINI, events)))
     else:
-        seen = GEMINI.codec.parse_reply(GEMINI.codec.render_reply(fold(events), NOBODY, fixed_environment()), NOBODY)
-    assert said_again("gemini", seen.choices[0].blocks, upstream)[0] == Reasoning("hm", upstream, Seal(upstream, "s1"))
+        seen = GEMINI.codec.parse_reply(
+            GEMINI.codec.render_reply(assemble_reply(events), EMPTY_REQUEST, fixed_environment()), EMPTY_REQUEST
+        )
+    assert said_again("gemini", seen.choices[0].blocks, upstream)[0] == Reasoning(
+        "hm", upstream, Signature(upstream, "s1")
+    )
 
 
 def test_a_calls_signature_rides_on_an_empty_thought_right_before_it() -> None:
@@ -227,24 +260,28 @@ def test_a_calls_signature_rides_on_an_empty_thought_right_before_it() -> None:
     begun = [event.block for event in events if isinstance(event, BlockStarted)]
     kinds = [type(block).__name__ for block in begun]
     assert kinds == ["Reasoning", "Text", "Reasoning", "ToolCall", "ToolCall", "Reasoning", "ToolCall"]
-    rider = next(event.seal for event in events if isinstance(event, Sealed) and unmark_signature(event.seal.data))
+    rider = next(
+        event.signature
+        for event in events
+        if isinstance(event, SignatureAdded) and unmark_signature(event.signature.data)
+    )
     assert rider.family == "anthropic"
 
 
 def test_a_texts_signature_rides_before_what_comes_next_and_no_answer_ends_with_a_thought() -> None:
     """`claude -p` prints the last block if it is a text: a thought after it would be an empty answer."""
-    text, closing = Text("a", seal=Seal("gemini", "MQ==")), Text("", seal=Seal("gemini", "Mg=="))
-    events, rules = told("anthropic", (text, Text("b"), closing), Why.END)
+    text, closing = Text("a", signature=Signature("gemini", "MQ==")), Text("", signature=Signature("gemini", "Mg=="))
+    events, rules = told("anthropic", (text, Text("b"), closing), StopReason.END)
     begun = [event.block for event in events if isinstance(event, BlockStarted)]
     assert [type(block).__name__ for block in begun] == ["Text", "Reasoning", "Text"]
     assert rules == ["seal.no_place"]
-    assert said_again("anthropic", fold(events).choices[0].blocks) == (text, Text("b"))
+    assert said_again("anthropic", assemble_reply(events).choices[0].blocks) == (text, Text("b"))
 
 
 def test_a_signature_without_its_call_is_dropped_with_a_note() -> None:
-    rider = Reasoning("", "anthropic", Seal("anthropic", mark_signature(Seal("gemini", "MQ=="), "gone")))
+    rider = Reasoning("", "anthropic", Signature("anthropic", mark_signature(Signature("gemini", "MQ=="), "gone")))
     notes = Notes()
-    filter_ = CarrySignatures(Capabilities(), "anthropic", Capabilities(traits=traits("sealed_words")))
+    filter_ = CarrySignatures(Capabilities(), "anthropic", Capabilities(traits=traits("signed_content")))
     sent, _ = filter_.forward(Conversation("m", (USER, Message("assistant", (rider, Text("x"))))), notes, Facts())
     assert sent.messages[1].blocks == (Text("x"),)
     assert [note.rule for note in notes] == ["seal.no_call"]
@@ -252,8 +289,8 @@ def test_a_signature_without_its_call_is_dropped_with_a_note() -> None:
 
 @pytest.mark.parametrize("owner", [None, "", "call_1", "naïve id.with dots"])
 def test_a_mark_is_read_as_it_was_written_also_as_bytes(owner: str | None) -> None:
-    text = mark_signature(Seal("gemini", "ü/=", "redacted"), owner)
-    assert unmark_signature(text) == MarkedSignature(Seal("gemini", "ü/=", "redacted"), owner)
+    text = mark_signature(Signature("gemini", "ü/=", "redacted"), owner)
+    assert unmark_signature(text) == MarkedSignature(Signature("gemini", "ü/=", "redacted"), owner)
     assert unmark_signature(base64.b64encode(text.encode()).decode()) == unmark_signature(text)
     assert unmark_signature(base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")) == unmark_signature(text)
 

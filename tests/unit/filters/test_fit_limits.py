@@ -15,11 +15,11 @@ from dragoman.errors import Unrepresentable
 from dragoman.filters.calls import RenameTools, fit_alphabet
 from dragoman.filters.limits import FitLimits
 from dragoman.model import assemble
-from dragoman.model.blocks import Cache, Opaque, Text, ToolCall, ToolResult, Where
-from dragoman.model.capabilities import Alphabet, Capabilities, traits
+from dragoman.model.blocks import CacheBreakpoint, Location, Opaque, Text, ToolCall, ToolResult
+from dragoman.model.capabilities import Capabilities, IdentifierFormat, traits
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
 from dragoman.model.events import BlockKeys, BlockStarted, Event, Events, Started, TextDelta
-from dragoman.model.filter import Back, Facts, Note, Notes
+from dragoman.model.filter import Facts, Note, Notes, ResponseFilter
 from dragoman.wire.jsonio import Json
 from tests import strategies
 
@@ -41,9 +41,9 @@ def test_more_than_one_answer_is_refused_at_n() -> None:
 
 
 def test_knobs_are_dropped_or_clamped() -> None:
-    target = Capabilities(knobs=frozenset({"temperature"}), knob_ranges=(("temperature", 0.0, 1.0),))
-    sent, rules = fitted(target, knobs={"temperature": 1.7, "seed": 3})
-    assert (sent.knobs, rules) == ({"temperature": 1.0}, ["knob.dropped", "knob.clamped"])
+    target = Capabilities(sampling=frozenset({"temperature"}), sampling_ranges=(("temperature", 0.0, 1.0),))
+    sent, rules = fitted(target, sampling={"temperature": 1.7, "seed": 3})
+    assert (sent.sampling, rules) == ({"temperature": 1.0}, ["knob.dropped", "knob.clamped"])
 
 
 def test_max_tokens_is_added_where_needed_and_zero_refused_where_impossible() -> None:
@@ -149,7 +149,7 @@ def test_one_tool_of_a_name_stays() -> None:
 
 def test_a_fifth_cache_mark_is_dropped_the_oldest_of_the_messages_first() -> None:
     """Case 23."""
-    mark = Cache("1h")
+    mark = CacheBreakpoint("1h")
     old = Message("user", (ToolResult("t", (Text("x", mark),), cache=mark), Text("y", mark)))
     sent, rules = fitted(
         Capabilities(cache_marks=4),
@@ -173,19 +173,19 @@ def test_strict_flags_and_user_ids_go_where_there_is_no_place() -> None:
 
 # --- rename tools
 
-NARROW = Alphabet("a-zA-Z0-9_-", 64)
-BEDROCK = Alphabet("a-zA-Z0-9_.:-", 64)
+NARROW = IdentifierFormat("a-zA-Z0-9_-", 64)
+BEDROCK = IdentifierFormat("a-zA-Z0-9_.:-", 64)
 TARGET = Capabilities(names=NARROW, ids=NARROW)
 
 
-def forward(asked: Conversation, target: Capabilities = TARGET) -> tuple[Conversation, list[Note], Back]:
+def forward(asked: Conversation, target: Capabilities = TARGET) -> tuple[Conversation, list[Note], ResponseFilter]:
     notes = Notes()
     fitted, make_back = RenameTools(target).forward(asked, notes, Facts())
     assert make_back is not None
     return fitted, list(notes), make_back(notes, BlockKeys())
 
 
-def answer(back: Back, *calls: tuple[str, str], id_: str = "msg_1") -> list[tuple[str, str]]:
+def answer(back: ResponseFilter, *calls: tuple[str, str], id_: str = "msg_1") -> list[tuple[str, str]]:
     stream: Events = (Started(id_, "m"), *(BlockStarted(key, ToolCall(*each)) for key, each in enumerate(calls)))
     return [
         (e.block.id, e.block.name)
@@ -208,7 +208,7 @@ def answer(back: Back, *calls: tuple[str, str], id_: str = "msg_1") -> list[tupl
         ("\ud800", NARROW, False),
     ],
 )
-def test_only_an_illegal_text_changes(text: str, alphabet: Alphabet, same: bool) -> None:
+def test_only_an_illegal_text_changes(text: str, alphabet: IdentifierFormat, same: bool) -> None:
     alias = fit_alphabet(text, alphabet)
     assert (alias == text) == same
     assert re.fullmatch(f"[{alphabet.pattern}]{{1,{alphabet.limit}}}", alias)
@@ -219,7 +219,7 @@ def test_an_alias_can_be_recognised_by_people() -> None:
 
 
 @given(st.text(), st.text(), strategies.alphabets)
-def test_aliases_are_legal_and_distinct_and_settle(one: str, other: str, alphabet: Alphabet) -> None:
+def test_aliases_are_legal_and_distinct_and_settle(one: str, other: str, alphabet: IdentifierFormat) -> None:
     alias = fit_alphabet(one, alphabet)
     assert re.fullmatch(f"[{alphabet.pattern}]{{1,{alphabet.limit}}}", alias)
     assert fit_alphabet(alias, alphabet) == alias
@@ -235,10 +235,10 @@ def test_a_name_is_the_same_everywhere_and_comes_back_in_the_answer() -> None:
         "m",
         (
             Message("user", (Text("go"),)),
-            Message("assistant", (ToolCall("a|b", "mcp.a.b", at=Where("the call")),)),
+            Message("assistant", (ToolCall("a|b", "mcp.a.b", at=Location("the call")),)),
             Message("user", (ToolResult("a|b"),)),
         ),
-        tools=(ToolSpec("mcp.a.b", at=Where("tools[0]")), ToolSpec("mcp_a_b"), Opaque("anthropic", {"name": "a b"})),
+        tools=(ToolSpec("mcp.a.b", at=Location("tools[0]")), ToolSpec("mcp_a_b"), Opaque("anthropic", {"name": "a b"})),
         tool_choice=ToolChoice("one", ("mcp.a.b",)),
     )
     fitted, notes, back = forward(asked)

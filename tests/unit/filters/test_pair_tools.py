@@ -12,11 +12,11 @@ import dragoman
 import dragoman.dialects as registry
 from dragoman.errors import Unrepresentable
 from dragoman.filters.results import PairTools, SimplifyResults
-from dragoman.model.blocks import Block, Cache, Media, Opaque, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Block, CacheBreakpoint, Location, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities, reads_results_by_order, traits
-from dragoman.model.conversation import Conversation, Message, canonical
+from dragoman.model.conversation import Conversation, Message, to_canonical
 from dragoman.model.filter import Facts, Note, Notes
-from dragoman.translate import Settings, plan
+from dragoman.translate import TranslationSettings, plan
 from dragoman.wire.jsonio import Json
 from tests import strategies
 from tests.growth import Work, grows_linearly
@@ -24,11 +24,11 @@ from tests.unit.filters.messages import apply_filter, assistant, user
 
 
 def call(id_: str) -> ToolCall:
-    return ToolCall(id_, "read", "{}", at=Where(f"call {id_}"))
+    return ToolCall(id_, "read", "{}", at=Location(f"call {id_}"))
 
 
 def result(id_: str, text: str = "done") -> ToolResult:
-    return ToolResult(id_, (Text(text),), at=Where(f"result {id_}"))
+    return ToolResult(id_, (Text(text),), at=Location(f"result {id_}"))
 
 
 def no_result(id_: str) -> ToolResult:
@@ -36,7 +36,7 @@ def no_result(id_: str) -> ToolResult:
 
 
 def pair(*messages: Message) -> tuple[tuple[Message, ...], list[Note]]:
-    fitted, notes = apply_filter(PairTools(), canonical(Conversation("m", messages)))
+    fitted, notes = apply_filter(PairTools(), to_canonical(Conversation("m", messages)))
     return fitted.messages, notes
 
 
@@ -71,9 +71,9 @@ def test_a_trailing_call_is_answered_too() -> None:
 
 def test_a_result_without_its_call_becomes_text_and_media_of_its_turn() -> None:
     image = Media("image", "image/png", "base64", "aGk=")
-    orphan = ToolResult("x", (Text("A"), image, Text(""), Text("B")), cache=Cache(), at=Where("here"))
+    orphan = ToolResult("x", (Text("A"), image, Text(""), Text("B")), cache=CacheBreakpoint(), at=Location("here"))
     messages, notes = pair(user(orphan, Text("next")))
-    assert messages == (user(Text("A"), image, Text("B", cache=Cache()), Text("next")),)
+    assert messages == (user(Text("A"), image, Text("B", cache=CacheBreakpoint()), Text("next")),)
     assert [(note.rule, note.at) for note in notes] == [("tools.orphan_result", "here")]
 
 
@@ -83,14 +83,14 @@ def test_an_empty_orphan_still_says_something() -> None:
 
 
 def test_l1_what_only_a_result_can_hold_becomes_text_with_an_orphan() -> None:
-    reference = Opaque("anthropic", {"type": "tool_reference"}, at=Where("there"))
+    reference = Opaque("anthropic", {"type": "tool_reference"}, at=Location("there"))
     messages, notes = pair(user(ToolResult("x", (Text("A"), reference))))
     assert messages == (user(Text("A"), Text('{"type":"tool_reference"}')),)
     assert [(note.action, note.at) for note in notes] == [("changed", ""), ("changed", "there")]
 
 
 def test_l1_an_orphan_of_unreadable_media_is_not_without_output() -> None:
-    blur = Opaque("anthropic", {"type": "image"}, "unreadable media", at=Where("there"))
+    blur = Opaque("anthropic", {"type": "image"}, "unreadable media", at=Location("there"))
     messages, notes = pair(user(ToolResult("x", (blur,))))
     assert messages == (user(Text("[media left out: it cannot be read]")),)
     assert [(note.action, note.at) for note in notes] == [("changed", ""), ("dropped", "there")]
@@ -291,9 +291,9 @@ def test_l6_open_models_are_known_by_name(model: str) -> None:
 
 PLAIN = Capabilities()
 RICH = Capabilities(result_media=frozenset({"image", "document"}), traits=traits("result_errors"))
-IMAGE = Media("image", "image/png", "base64", "aGk=", cache=Cache(), at=Where("the image"))
+IMAGE = Media("image", "image/png", "base64", "aGk=", cache=CacheBreakpoint(), at=Location("the image"))
 PDF = Media("document", "application/pdf", "base64", "JVBERg==")
-UNREADABLE = Opaque("anthropic", {"type": "image"}, "unreadable media", at=Where("the blur"))
+UNREADABLE = Opaque("anthropic", {"type": "image"}, "unreadable media", at=Location("the blur"))
 
 
 def plain(target: Capabilities, *blocks: Block) -> tuple[tuple[Block, ...], list[Note]]:
@@ -358,14 +358,14 @@ def test_media_of_a_kind_that_results_cannot_hold_is_lifted_alone() -> None:
     ("content", "said"),
     [
         ((Text("boom"),), (Text("Error: boom"),)),
-        ((Text("boom", Cache()), Text("bang")), (Text("Error: boom", Cache()), Text("bang"))),
+        ((Text("boom", CacheBreakpoint()), Text("bang")), (Text("Error: boom", CacheBreakpoint()), Text("bang"))),
         ((), (Text("Error"),)),
         ((Text(" "), Text("boom")), (Text(" "), Text("Error: boom"))),
         ((IMAGE,), (Text("Error: (image 1 below)"),)),
     ],
 )
 def test_an_error_says_so_in_words(content: tuple[Text | Media, ...], said: tuple[Text, ...]) -> None:
-    blocks, notes = plain(PLAIN, ToolResult("a", content, is_error=True, at=Where("here")))
+    blocks, notes = plain(PLAIN, ToolResult("a", content, is_error=True, at=Location("here")))
     assert blocks[0] == ToolResult("a", said, is_error=False)
     assert [note.at for note in notes if note.rule == "result.error_text"] == ["here"]
 
@@ -405,7 +405,7 @@ def with_images(count: int) -> Work:
         {"role": "user", "content": [result]},
     ]
     asked = client.codec.parse_request(client.binding.unwrap({"model": "m", "max_tokens": 1, "messages": talk}))
-    return lambda: plan(client, target, asked, model="m", settings=Settings())
+    return lambda: plan(client, target, asked, model="m", settings=TranslationSettings())
 
 
 def test_s3_images_in_results_are_counted_once() -> None:

@@ -11,9 +11,9 @@ from hypothesis import given, note
 from dragoman.filters.calls import RenameTools
 from dragoman.filters.results import PairTools, SimplifyResults
 from dragoman.filters.turns import AlternateTurns, FillEmpty, FoldSystem
-from dragoman.model.blocks import Block, Cache, Extra, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Block, CacheBreakpoint, Extra, Location, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities, traits
-from dragoman.model.conversation import Conversation, Message, canonical
+from dragoman.model.conversation import Conversation, Message, to_canonical
 from dragoman.model.filter import Facts, Filter, Note, Notes
 from tests import strategies
 from tests.unit.filters.messages import apply_filter, assistant, system, user
@@ -38,7 +38,7 @@ EACH: dict[str, Fitting] = {
     "alternate_turns": lambda target: [AlternateTurns(target)],
     "all": ALL,
 }
-UNTOUCHED = ("model", "output", "thinking", "max_tokens", "stop", "knobs", "choices", "stream", "user", "extra")
+UNTOUCHED = ("model", "output", "thinking", "max_tokens", "stop", "sampling", "choices", "stream", "user", "extra")
 
 
 def fit(filters: Sequence[Filter], conversation: Conversation) -> tuple[Conversation, list[Note]]:
@@ -58,7 +58,7 @@ def test_fitting_settles_is_noted_and_changes_the_shape_alone(target: Capabiliti
         fitted, notes = fit(fitting(target), asked)
         assert bool(notes) == (fitted != asked)  # there is a note exactly if there is a change
         assert fitted is asked or notes
-        assert canonical(fitted) == fitted
+        assert to_canonical(fitted) == fitted
         for field in UNTOUCHED:
             assert getattr(fitted, field) == getattr(asked, field)
         again, more = fit(fitting(target), fitted)
@@ -155,7 +155,7 @@ def test_merged_turns_keep_the_fields_of_both_and_the_first_rules() -> None:
 
 
 def test_a_placeholder_is_noted_at_the_turn_that_needs_it() -> None:
-    _, notes = alternate(PAIR, user("a"), Message("user", (Text("b"),), at=Where("messages[1]")))
+    _, notes = alternate(PAIR, user("a"), Message("user", (Text("b"),), at=Location("messages[1]")))
     assert [note.at for note in notes] == ["messages[1]"]
 
 
@@ -176,7 +176,7 @@ NONE = Capabilities(system="none", fillers=("Understood", "Go on"))
 
 
 def fold(target: Capabilities, *messages: Message, leading: tuple[Text, ...] = ()) -> tuple[Conversation, list[Note]]:
-    return apply_filter(FoldSystem(target), canonical(Conversation("m", messages, leading)))
+    return apply_filter(FoldSystem(target), to_canonical(Conversation("m", messages, leading)))
 
 
 @pytest.mark.parametrize(
@@ -222,11 +222,11 @@ def test_a_system_message_joins_a_user_turn_beside_it(asked: list[Message], fold
 
 
 def test_a_folded_text_keeps_its_cache_mark() -> None:
-    fitted, _ = fold(LEADING, user("a"), system(Text("s", Cache("1h"))))
-    assert fitted.messages == (user("a", Text("[System] s", Cache("1h"))),)
+    fitted, _ = fold(LEADING, user("a"), system(Text("s", CacheBreakpoint("1h"))))
+    assert fitted.messages == (user("a", Text("[System] s", CacheBreakpoint("1h"))),)
 
 
-SYSTEM = (Text("You are terse.", Cache()),)
+SYSTEM = (Text("You are terse.", CacheBreakpoint()),)
 
 
 def test_the_leading_system_text_stays_where_the_target_has_a_place_for_it() -> None:
@@ -287,8 +287,8 @@ def test_an_empty_result_stays() -> None:
 
 
 def test_the_system_text_is_cleaned_too() -> None:
-    fitted, notes = fill(user("a"), leading=(Text("s"), Text(" ", Cache(), at=Where("system[1]"))))
-    assert fitted.system == (Text("s", Cache()),)
+    fitted, notes = fill(user("a"), leading=(Text("s"), Text(" ", CacheBreakpoint(), at=Location("system[1]"))))
+    assert fitted.system == (Text("s", CacheBreakpoint()),)
     assert [(note.rule, note.at) for note in notes] == [("text.blank", "system[1]")]
 
 
@@ -323,11 +323,11 @@ def test_a_turn_without_content_goes_or_says_a_dot(asked: list[Message], filled:
 @pytest.mark.parametrize(
     ("blocks", "kept"),
     [
-        ((Text("a"), Text(" ", Cache("1h"))), (Text("a", Cache("1h")),)),
-        ((Text("a", Cache()), Text(" ", Cache("1h"))), (Text("a", Cache()),)),
-        ((Opaque("anthropic", {}), Text("", Cache())), (Opaque("anthropic", {}, cache=Cache()),)),
-        ((Text(" ", Cache()), Text("a")), (Text("a"),)),
-        ((Reasoning("r"), Text(" ", Cache()), CALL), (Reasoning("r"), CALL)),
+        ((Text("a"), Text(" ", CacheBreakpoint("1h"))), (Text("a", CacheBreakpoint("1h")),)),
+        ((Text("a", CacheBreakpoint()), Text(" ", CacheBreakpoint("1h"))), (Text("a", CacheBreakpoint()),)),
+        ((Opaque("anthropic", {}), Text("", CacheBreakpoint())), (Opaque("anthropic", {}, cache=CacheBreakpoint()),)),
+        ((Text(" ", CacheBreakpoint()), Text("a")), (Text("a"),)),
+        ((Reasoning("r"), Text(" ", CacheBreakpoint()), CALL), (Reasoning("r"), CALL)),
     ],
 )
 def test_a_cache_mark_moves_to_the_block_before_if_that_can_carry_it(
@@ -356,5 +356,5 @@ def test_no_blank_text_and_no_empty_turn_is_left(asked: Conversation) -> None:
     fitted, _ = FillEmpty().forward(asked, Notes(), Facts())
     blocks: list[Block] = [*fitted.system, *(block for message in fitted.messages for block in message.blocks)]
     blocks += [part for block in blocks if isinstance(block, ToolResult) for part in block.content]
-    assert all(block.text.strip() for block in blocks if isinstance(block, Text) and not block.seal)
+    assert all(block.text.strip() for block in blocks if isinstance(block, Text) and not block.signature)
     assert all(message.blocks for message in fitted.messages)

@@ -8,13 +8,13 @@ import pytest
 
 import dragoman
 import dragoman.dialects as registry
-from dragoman.answer import ResponseFilters
 from dragoman.conformance.laws import fixed_environment
 from dragoman.errors import Unrepresentable
-from dragoman.model.assemble import fold
+from dragoman.model.assemble import assemble_reply
 from dragoman.model.blocks import Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Stop, ToolSpec, Why
+from dragoman.model.conversation import Conversation, Stop, StopReason, ToolSpec
 from dragoman.model.events import FINISHED, ArgumentsDelta, BlockEnded, BlockStarted, Events, Started, Stopped
+from dragoman.response_stream import ResponseFilters
 from dragoman.translate import Plan, plan
 from dragoman.wire import jsonio
 
@@ -53,7 +53,7 @@ def sent_to(target: str, asked: Conversation) -> Plan:
 
 
 def names(made: Plan) -> list[str]:
-    return [each.name for each in made.sent.tools if isinstance(each, ToolSpec)]
+    return [each.name for each in made.translated.tools if isinstance(each, ToolSpec)]
 
 
 def rules(made: Plan) -> set[str]:
@@ -62,8 +62,8 @@ def rules(made: Plan) -> set[str]:
 
 def said(made: Plan) -> str:
     """All text that the target is sent."""
-    words = [text.text for text in made.sent.system]
-    for message in made.sent.messages:
+    words = [text.text for text in made.translated.system]
+    for message in made.translated.messages:
         for block in message.blocks:
             parts = block.content if isinstance(block, ToolResult) else (block,)
             words += [part.text for part in parts if isinstance(part, Text)]
@@ -139,7 +139,9 @@ def test_l3_a_removed_tool_stays_declared_and_the_model_is_told(target: str) -> 
 def test_l3_references_become_definitions_and_found_tools_come_last_in_order_of_reference(target: str) -> None:
     made = sent_to(target, anthropic(SEARCHED, CLAUDE_CODE))
     assert names(made) == ["Agent", "Read", "ToolSearch", "WebFetch", "Edit"]
-    [result] = [block for message in made.sent.messages for block in message.blocks if isinstance(block, ToolResult)]
+    [result] = [
+        block for message in made.translated.messages for block in message.blocks if isinstance(block, ToolResult)
+    ]
     lines = next(part.text for part in result.content if isinstance(part, Text)).split("\n")
     assert [lines[0], lines[3]] == ["<functions>", "</functions>"]
     shown = jsonio.decode(lines[1].removeprefix("<function>").removesuffix("</function>").encode())
@@ -239,7 +241,7 @@ def test_l3_a_tool_that_only_a_search_output_declares_reaches_the_target(target:
     asked = responses([ASKED, CALL, OUTPUT], [function("X"), SEARCH_TOOL, function("later", defer_loading=True)])
     made = sent_to(target, asked)
     assert names(made) == ["X", "tool_search", "crm__get", "flat"]
-    blocks = [block for message in made.sent.messages for block in message.blocks]
+    blocks = [block for message in made.translated.messages for block in message.blocks]
     [call], [result] = ([b for b in blocks if isinstance(b, kind)] for kind in (ToolCall, ToolResult))
     assert isinstance(call, ToolCall) and call.name == "tool_search"
     assert isinstance(result, ToolResult) and result.call_id == call.id
@@ -311,7 +313,7 @@ ANSWER: Events = (
     ArgumentsDelta(0, '{"q":'),
     ArgumentsDelta(0, '"web"}'),
     BlockEnded(0),
-    Stopped(Stop(Why.TOOL)),
+    Stopped(Stop(StopReason.TOOL)),
     FINISHED,
 )
 
@@ -319,7 +321,7 @@ ANSWER: Events = (
 def test_l3_a_call_of_the_search_comes_back_as_the_item_that_the_client_waits_for() -> None:
     asked = responses([ASKED], [SEARCH_TOOL])
     told = ResponseFilters(sent_to("openai", asked)).feed(ANSWER)
-    whole: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(told), asked, fixed_environment()))
+    whole: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(told), asked, fixed_environment()))
     frames = [jsonio.decode(payload.data) for payload in RESPONSES.codec.encoder(asked, fixed_environment()).feed(told)]
     streamed: Any = frames[-1]
     for output in (whole["output"], streamed["response"]["output"]):
@@ -339,7 +341,7 @@ def test_l4_the_summary_of_the_past_travels(target: str, role: str) -> None:
     block = {"type": "compaction", "content": "We chose blue.", "tool_changes": [definition("inline")]}
     made = sent_to(target, anthropic([{"role": role, "content": [block]}, USER], [tool("Read")]))
     assert "We chose blue." in said(made)
-    assert made.sent.messages[0].role == "user", "the summary is what the model is told, not what it said"
+    assert made.translated.messages[0].role == "user", "the summary is what the model is told, not what it said"
     assert names(made) == ["Read", "inline"]
     assert "compaction.as_text" in rules(made)
 
@@ -437,7 +439,7 @@ def test_l5_a_call_names_the_declared_tool(call: dict[str, Any], tools: list[Any
         {"type": "function_call_output", "call_id": "c", "output": "ok"},
     ]
     made = sent_to("openai", responses(items, tools))
-    [sent] = [b for message in made.sent.messages for b in message.blocks if isinstance(b, ToolCall)]
+    [sent] = [b for message in made.translated.messages for b in message.blocks if isinstance(b, ToolCall)]
     assert sent.name == named
     at_home("responses", {"model": "m", "input": items, "tools": tools})
 
@@ -446,7 +448,7 @@ def test_l5_a_call_names_the_declared_tool(call: dict[str, Any], tools: list[Any
 def test_l5_a_choice_names_the_declared_tool(choice: dict[str, Any]) -> None:
     chosen = {"type": "function", **choice}
     made = sent_to("openai", responses([ASKED], [function("X")], tool_choice=chosen))
-    assert made.sent.tool_choice.names == ("X",) and made.sent.tool_choice.mode == "one"
+    assert made.translated.tool_choice.names == ("X",) and made.translated.tool_choice.mode == "one"
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [chosen]}
     for given in (chosen, allowed):
         at_home("responses", {"model": "m", "input": [ASKED], "tools": [function("X")], "tool_choice": given})
@@ -487,7 +489,7 @@ def test_l3_of_several_definitions_in_the_history_the_last_counts_at_the_place_o
     assert [note.at for note in made.notes if note.rule == "tools.redefined"] == [
         "messages[1].content[3].tool.definition"
     ]
-    [one] = [each for each in made.sent.tools if isinstance(each, ToolSpec) and each.name == "one"]
+    [one] = [each for each in made.translated.tools if isinstance(each, ToolSpec) and each.name == "one"]
     assert one.description == "Changed."
 
 

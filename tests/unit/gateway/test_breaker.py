@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.errors import Fault, Kind, MalformedRequest, Reset, TimedOut, UpstreamFault
+from dragoman.errors import ErrorKind, Fault, MalformedRequest, Reset, TimedOut, UpstreamFault
 from dragoman.gateway.breaker import (
     COOLDOWN_FILE,
     MAX_SCOPES,
@@ -67,7 +67,7 @@ def ward() -> Ward:
     return Ward()
 
 
-def refused(kind: Kind, retry_after: float | None = None, message: str = "no") -> UpstreamFault:
+def refused(kind: ErrorKind, retry_after: float | None = None, message: str = "no") -> UpstreamFault:
     return UpstreamFault(message, fault=Fault(kind, message, 429, retry_after))
 
 
@@ -228,7 +228,7 @@ def test_there_is_never_more_than_one_probe_and_success_always_opens_the_way(ste
     [("rate_limit", True, True), ("quota", False, True), ("auth", False, True), ("permission", True, True)],
 )
 def test_a_pause_covers_what_the_kind_of_refusal_is_about(
-    kind: Kind, other_model: bool, other_key: bool, ward: Ward
+    kind: ErrorKind, other_model: bool, other_key: bool, ward: Ward
 ) -> None:
     """A rate limit is a model's, a quota the account's, a refused credential is refused for all models."""
     ward.fail(1, refused(kind, 60.0))

@@ -20,7 +20,7 @@ from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.presets import PRESETS
 from dragoman.gateway.upstreams import SimulatorSettings, TimeoutSettings, UpstreamLimits, UpstreamTable
-from dragoman.translate import Settings
+from dragoman.translate import TranslationSettings
 
 FILE = Path("/home/u/.config/dragoman/config.toml")
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
@@ -394,7 +394,7 @@ KEYS: dict[str, type[Struct]] = {  # every table of the file, and the Struct tha
     "server.limits": RequestLimits,
     "log": tables.Log,
     "upstreams.NAME": UpstreamTable,
-    "upstreams.NAME.translation": Settings,
+    "upstreams.NAME.translation": TranslationSettings,
     "upstreams.NAME.limits": UpstreamLimits,
     "upstreams.NAME.timeouts": TimeoutSettings,
     "upstreams.NAME.simulator": SimulatorSettings,

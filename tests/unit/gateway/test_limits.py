@@ -16,8 +16,8 @@ from dragoman.errors import (
     ClientFault,
     ConnectFailed,
     DragomanError,
+    ErrorKind,
     Fault,
-    Kind,
     LocalMisuse,
     MalformedRequest,
     NotAuthorised,
@@ -322,7 +322,7 @@ def test_a_signature_is_judged_each_time() -> None:
 # --- What a failed attempt is answered with: by whom, how often, after how long
 
 
-def refused(kind: Kind, retry_after: float | None = None) -> UpstreamFault:
+def refused(kind: ErrorKind, retry_after: float | None = None) -> UpstreamFault:
     return UpstreamFault("no", fault=Fault(kind, "no", 429, retry_after))
 
 

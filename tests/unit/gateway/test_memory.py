@@ -16,8 +16,7 @@ from typing import Any, TextIO
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer
-from dragoman.conformance.laws import encoded, fixed_environment
+from dragoman.conformance.laws import encode_events, fixed_environment
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway import memory
@@ -26,19 +25,20 @@ from dragoman.gateway.memory import PickledConversation, ResponseStore, whole_co
 from dragoman.gateway.redaction import Redactor
 from dragoman.http.exchange import Owner
 from dragoman.model.blocks import Text
-from dragoman.model.conversation import Conversation, Message, Stop, Why
+from dragoman.model.conversation import Conversation, Message, Stop, StopReason
 from dragoman.model.events import (
     FINISHED,
-    AnswerLimits,
     BlockEnded,
     BlockStarted,
-    Budget,
     Failed,
+    ResponseBudget,
+    ResponseLimits,
     Started,
     Stopped,
     TextDelta,
 )
-from dragoman.translate import Settings
+from dragoman.response_stream import ResponseTranslator
+from dragoman.translate import TranslationSettings
 from dragoman.wire import jsonio
 
 RESPONSES, CHAT = registry.get("responses"), registry.get("openai")
@@ -94,13 +94,15 @@ def test_the_same_id_again_replaces_what_was_kept() -> None:
 
 def answered(memory: ResponseStore, owner: Owner, asked: Conversation, *, fails: bool = False) -> str:
     """The id the client was given for an answer that streamed through."""
-    made, store = memory.plan(owner, RESPONSES, CHAT, asked, model="m", settings=Settings())
+    made, store = memory.plan(owner, RESPONSES, CHAT, asked, model="m", settings=TranslationSettings())
     events = STREAMS["text"]
     if fails:
         events = (Started("x", "m"), BlockStarted(0, Text("")), TextDelta(0, "Hel"), BlockEnded(0))
         events = (*events, Failed(Fault("server", "broke")))
-    answer = Answer(made, fixed_environment(), encoder=store.encoder(made, fixed_environment()) if store else None)
-    data = answer.feed(encoded(CHAT, events)) + answer.close()
+    answer = ResponseTranslator(
+        made, fixed_environment(), encoder=store.encoder(made, fixed_environment()) if store else None
+    )
+    data = answer.feed(encode_events(CHAT, events)) + answer.close()
     first = next(line for line in data.split(b"\n") if line.startswith(b"data: "))
     return str(jsonio.decode(first[6:])["response"]["id"])  # type: ignore[index,call-overload]
 
@@ -109,14 +111,14 @@ def test_what_was_said_is_told_to_the_next_target_and_only_for_the_same_key() ->
     memory = ResponseStore()
     answer_id = answered(memory, KEY, read("one", stream=True))
     now = read("two", previous_response_id=answer_id)
-    made, _ = memory.plan(KEY, RESPONSES, CHAT, now, model="m", settings=Settings())
-    assert [(message.role, message.blocks[0]) for message in made.sent.messages] == [
+    made, _ = memory.plan(KEY, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
+    assert [(message.role, message.blocks[0]) for message in made.translated.messages] == [
         ("user", Text("one")),
         ("assistant", Text("Hello ✓")),
         ("user", Text("two")),
     ]
     with pytest.raises(ClientFault) as refused:
-        memory.plan(OTHER, RESPONSES, CHAT, now, model="m", settings=Settings())
+        memory.plan(OTHER, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
     assert refused.value.fault.code == "previous_response_not_found"
     assert refused.value.at == "previous_response_id"
 
@@ -125,8 +127,8 @@ def test_what_is_known_here_is_told_at_home_too_and_not_sent_as_the_clients_byte
     memory = ResponseStore()
     answer_id = answered(memory, KEY, read("one"))
     now = read("two", previous_response_id=answer_id)
-    made, _ = memory.plan(KEY, RESPONSES, RESPONSES, now, model="m", settings=Settings())
-    assert made.sent.previous is None and len(made.sent.messages) == 3 and not made.verbatim
+    made, _ = memory.plan(KEY, RESPONSES, RESPONSES, now, model="m", settings=TranslationSettings())
+    assert made.translated.previous_id is None and len(made.translated.messages) == 3 and not made.verbatim
 
 
 @pytest.mark.parametrize("asked", [{"store": False}, {}], ids=["not stored", "failed"])
@@ -138,7 +140,7 @@ def test_neither_what_may_not_be_stored_nor_what_failed_is_kept(asked: dict[str,
 
 def test_a_dialect_without_previous_answers_costs_nothing() -> None:
     memory = ResponseStore()
-    made, _ = memory.plan(KEY, CHAT, CHAT, said("x"), model="m", settings=Settings())
+    made, _ = memory.plan(KEY, CHAT, CHAT, said("x"), model="m", settings=TranslationSettings())
     assert made.client is CHAT
     assert len(memory) == 0
 
@@ -156,10 +158,10 @@ def test_an_answer_says_what_it_goes_on_from_and_notes_say_where_the_client_said
     )
     answer_id = answered(memory, KEY, asked)
     now = read("two", previous_response_id=answer_id)
-    made, _ = memory.plan(KEY, RESPONSES, CHAT, now, model="m", settings=Settings())
+    made, _ = memory.plan(KEY, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
     assert made.notes and {note.at.partition(".")[0] for note in made.notes} == {"previous_response_id"}
-    answer = Answer(made, fixed_environment())
-    data = answer.feed(encoded(CHAT, STREAMS["text"])) + answer.close()
+    answer = ResponseTranslator(made, fixed_environment())
+    data = answer.feed(encode_events(CHAT, STREAMS["text"])) + answer.close()
     assert data.count(b'"previous_response_id":"%b"' % answer_id.encode()) == 3
 
 
@@ -180,22 +182,24 @@ def test_s3_a_conversation_that_has_grown_large_is_kept_as_bytes(monkeypatch: py
 
 def test_an_answer_that_is_kept_twice_has_its_whole_limit_and_one_over_it_is_sent_and_not_stored() -> None:
     """The encoder keeps a text for its last event, and the store keeps it, too: neither takes the other's room."""
-    limits = AnswerLimits(answer=100_000)
+    limits = ResponseLimits(answer=100_000)
     kept = ResponseStore()
-    made, store = kept.plan(KEY, RESPONSES, CHAT, read("?", stream=True), model="m", settings=Settings())
+    made, store = kept.plan(KEY, RESPONSES, CHAT, read("?", stream=True), model="m", settings=TranslationSettings())
     text = "y" * 70_000
     block = (BlockStarted(0, Text("")), TextDelta(0, text), BlockEnded(0))
-    events = (Started("x", "m"), *block, Stopped(Stop(Why.END)), FINISHED)
+    events = (Started("x", "m"), *block, Stopped(Stop(StopReason.END)), FINISHED)
     assert store is not None
-    budget = Budget(limits)
-    answer = Answer(made, fixed_environment(), budget=budget, encoder=store.encoder(made, fixed_environment(), budget))
-    assert text.encode() in answer.feed(encoded(CHAT, events)) and answer.fault is None
+    budget = ResponseBudget(limits)
+    answer = ResponseTranslator(
+        made, fixed_environment(), budget=budget, encoder=store.encoder(made, fixed_environment(), budget)
+    )
+    assert text.encode() in answer.feed(encode_events(CHAT, events)) and answer.fault is None
     assert len(kept) == 1
     unused = ResponseStore()
     store = unused.saver(KEY, RESPONSES, read("?"))
     assert store is not None
     encoder = RESPONSES.codec.encoder(read("?"), fixed_environment())
-    small = memory._KeepingEncoder(encoder, store, Budget(AnswerLimits(answer=100)))
+    small = memory._KeepingEncoder(encoder, store, ResponseBudget(ResponseLimits(answer=100)))
     told = b"".join(payload.data for payload in small.feed(events))
     assert text.encode() in told and len(unused) == 0
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from dragoman.model.conversation import ToolSpec, Why
+from dragoman.model.conversation import StopReason, ToolSpec
 from tests.unit.raw_tools.samples import (
     AB,
     CB,
@@ -45,14 +45,14 @@ class Case(Struct, frozen=True):
     text: str = ""
     reasoning: str = ""
     calls: tuple[Call, ...] = ()
-    finish: Why = Why.END  # what the upstream says
-    why: Why = Why.TOOL  # what the client is told
+    finish: StopReason = StopReason.END  # what the upstream says
+    why: StopReason = StopReason.TOOL  # what the client is told
     tools: tuple[ToolSpec, ...] = TOOLS
     auto_text: str | None = None  # the text in `auto`, where that differs
 
 
 def _text(number: str, text: str, *calls: Call, shown: str = "", **more: object) -> Case:
-    more.setdefault("why", Why.TOOL if calls else Why.END)
+    more.setdefault("why", StopReason.TOOL if calls else StopReason.END)
     return Case(number, [(TEXT, text)], shown, calls=calls, **more)  # type: ignore[arg-type]
 
 
@@ -126,10 +126,12 @@ CASES: list[Case] = [
         "22",
         f'{SB}{CB}functions.bash:0{AB}{{"command":"ls -',
         _bash('{"command":"ls -', complete=False),
-        finish=Why.LENGTH,
-        why=Why.LENGTH,
+        finish=StopReason.LENGTH,
+        why=StopReason.LENGTH,
     ),
-    _text("23", f"{SB}{CB}functions.bash:0{AB}{LS}<|tool_call_e", _bash(), finish=Why.LENGTH, why=Why.LENGTH),
+    _text(
+        "23", f"{SB}{CB}functions.bash:0{AB}{LS}<|tool_call_e", _bash(), finish=StopReason.LENGTH, why=StopReason.LENGTH
+    ),
     _text("24", f"{SB} here it comes: {call('functions.bash:0', LS)}{SE}", _bash()),
     _text("25", f"{SB}{call('functions.bash:0', LS)}{CE}{CE}{SE}{SE}", _bash()),
     _text("26", "<|tool_call|> and <|im_end and a < b <| c", shown="<|tool_call|> and <|im_end and a < b <| c"),
@@ -153,7 +155,7 @@ CASES: list[Case] = [
         [(REASONING, f'{SB}{CB}functions.bash:0{AB}{{"comm'), (TEXT, f'and":"ls"}}{CE}{SE}')],
         calls=(_bash(),),
     ),
-    Case("35", [(REASONING, "hm <|tool_calls_sec"), (TEXT, "x")], "x", "hm <|tool_calls_sec", why=Why.END),
+    Case("35", [(REASONING, "hm <|tool_calls_sec"), (TEXT, "x")], "x", "hm <|tool_calls_sec", why=StopReason.END),
     _text("42", f"bash:0{AB}{LS}{SE}", _bash()),
     _text("42 (after text)", f"I look. functions.bash:0 {AB}{LS}{SE}", _bash(), shown="I look. "),
     # beyond the table: what its rules say
@@ -161,7 +163,7 @@ CASES: list[Case] = [
         "rule 10",
         section(call("functions.bash:0", '{"command":')),
         _bash('{"command":', complete=False),
-        why=Why.END,
+        why=StopReason.END,
     ),
     _text("rule 11", section(call("functions.bash:0", LS)) + "\n\n", _bash()),
     _text("rule 11, think", section(call("functions.bash:0", LS)) + "\n</think>\n\ndone", _bash(), shown="\n\ndone"),
@@ -175,8 +177,8 @@ CASES: list[Case] = [
     _text(
         "rule 13, header",
         f"{SB}{CB}functions.ba",
-        finish=Why.LENGTH,
-        why=Why.LENGTH,
+        finish=StopReason.LENGTH,
+        why=StopReason.LENGTH,
         auto_text=f"{SB}{CB}functions.ba",
     ),
     _text("repeated begins", f"{SB}{SB}{CB}{call('functions.bash:0', LS)}{SE}", _bash()),

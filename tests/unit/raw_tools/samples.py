@@ -14,7 +14,7 @@ from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted
 from dragoman.model import assemble
 from dragoman.model.blocks import Reasoning, Text
 from dragoman.model.blocks import ToolCall as CallBlock
-from dragoman.model.conversation import Conversation, Message, Stop, ToolSpec, Why
+from dragoman.model.conversation import Conversation, Message, Stop, StopReason, ToolSpec
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -75,7 +75,7 @@ class FilteredResponse(Struct, frozen=True):
     """All that an answer says, in the order in which it says it."""
 
     said: tuple[ChannelText | Call, ...]
-    why: Why = Why.END
+    why: StopReason = StopReason.END
     rules: frozenset[str] = frozenset()
 
     @property
@@ -187,7 +187,9 @@ def conversation(
     return Conversation(model, (*messages, asked), tools=tuple(tools))
 
 
-def stream(pieces: Iterable[ChannelText], why: Why = Why.END, choice: int = 0, first_key: int = 0) -> Iterator[Events]:
+def stream(
+    pieces: Iterable[ChannelText], why: StopReason = StopReason.END, choice: int = 0, first_key: int = 0
+) -> Iterator[Events]:
     """An answer as a decoder tells it: one frame a piece, a block as long as its carrier lasts."""
     yield (Started("r", "m"),)
     yield from blocks(pieces, choice, first_key)
@@ -225,7 +227,7 @@ def run_filter(
 
 def collect_response(events: Iterable[Event], rules: frozenset[str] = frozenset(), choice: int = 0) -> FilteredResponse:
     said: dict[int, ChannelText | Call] = {}
-    why = Why.END
+    why = StopReason.END
     for event in events:
         match event:
             case BlockStarted(key, CallBlock(id=id_, name=name), number) if number == choice:
@@ -243,7 +245,7 @@ def collect_response(events: Iterable[Event], rules: frozenset[str] = frozenset(
                 if isinstance(grown, Call):
                     said[key] = Call(grown.id, grown.name, grown.arguments, complete)
             case Stopped(stop, number) if number == choice:
-                why = stop.why
+                why = stop.reason
             case _:
                 pass
     return FilteredResponse(tuple(said.values()), why, rules)

@@ -11,7 +11,7 @@ from dragoman.filters.raw_tools import DeclaredTools, Engine, RawTools
 from dragoman.filters.raw_tools.outputs import Remark
 from dragoman.filters.raw_tools.readers import HELD_LIMIT
 from dragoman.model.blocks import Text, ToolCall
-from dragoman.model.conversation import Stop, ToolChoice, Why
+from dragoman.model.conversation import Stop, StopReason, ToolChoice
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -82,7 +82,7 @@ def _around(before: list[str], after: list[str] | None = None) -> Iterator[Event
     yield from _native(1)
     if after is not None:
         yield from _text(2, after)
-    yield (Stopped(Stop(Why.TOOL)),)
+    yield (Stopped(Stop(StopReason.TOOL)),)
     yield (FINISHED,)
 
 
@@ -154,7 +154,7 @@ def test_residue_in_the_frame_of_the_native_call() -> None:
         (Started("r", "m"),),
         (BlockStarted(0, Text("")), TextDelta(0, f"Done.{SB}"), BlockEnded(0), BlockStarted(1, ToolCall("call_1", "bash"))),
         (ArgumentsDelta(1, "{}"), BlockEnded(1)),
-        (Stopped(Stop(Why.TOOL)), FINISHED),
+        (Stopped(Stop(StopReason.TOOL)), FINISHED),
     ]  # fmt: skip
     told = run_filter(frames)
     assert (told.calls, told.text(), told.rules) == ([NATIVE], "Done.", frozenset({"raw_tools.residue"}))
@@ -166,7 +166,7 @@ def test_residue_of_another_choice_is_text() -> None:
         (BlockStarted(0, Text(""), 0), TextDelta(0, f"Done.{SB}")),
         (BlockStarted(1, ToolCall("call_1", "bash"), 1), ArgumentsDelta(1, "{}"), BlockEnded(1)),
         (BlockEnded(0),),
-        (Stopped(Stop(Why.END), 0), Stopped(Stop(Why.TOOL), 1), FINISHED),
+        (Stopped(Stop(StopReason.END), 0), Stopped(Stop(StopReason.TOOL), 1), FINISHED),
     ]
     told = run_filter(frames)
     assert (told.text(), told.rules) == (f"Done.{SB}", frozenset())
@@ -183,7 +183,7 @@ def test_with_tool_choice_none_no_call_of_any_format_comes_out(table: str) -> No
     for choice in choices:
         for cut in all_cuts(example(table)):
             told = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools(choice), asked)
-            assert (told.calls, told.text().strip(), told.why) == ([], "", Why.END), (choice, cut)
+            assert (told.calls, told.text().strip(), told.why) == ([], "", StopReason.END), (choice, cut)
             assert told.rules == {"raw_tools.suppressed"}, (choice, cut)
 
 
@@ -214,7 +214,7 @@ def test_with_tool_choice_none_the_text_around_a_call_stays(text: str) -> None:
     asked = structs.replace(conversation(), tool_choice=ToolChoice("none"))
     for cut in all_cuts(f"a\n{text} b"):
         told = run_filter(stream([(TEXT, piece) for piece in cut]), None, asked)
-        assert (told.calls, told.text(), told.why) == ([], "a\n b", Why.END)
+        assert (told.calls, told.text(), told.why) == ([], "a\n b", StopReason.END)
         assert told.rules == {"raw_tools.suppressed"}
 
 
@@ -248,7 +248,7 @@ def test_thinking_in_tags_beside_calls(choice: str, text: str, reasoning: str, c
         assert found == [structs.replace(each, id="") for each in calls], cut
         assert (told.text(REASONING), told.text()) == (reasoning, rest), cut
         assert ("think.tags" in told.rules) is text.startswith("<think>"), cut
-        assert told.why is (Why.TOOL if calls else Why.END)
+        assert told.why is (StopReason.TOOL if calls else StopReason.END)
 
 
 @pytest.mark.parametrize("space", ["", "\n", "\n\n"])
@@ -277,7 +277,9 @@ def test_each_text_block_may_begin_with_thinking() -> None:
     frames: list[Event] = [Started("r", "m")]
     for key, text in enumerate(("<think>one</think>a", "<think>two</think>b")):
         frames += [BlockStarted(key, Text("")), *(TextDelta(key, char) for char in text), BlockEnded(key)]
-    told = run_filter([(event,) for event in (*frames, Stopped(Stop(Why.END)), FINISHED)], RawTools(think_tags=True))
+    told = run_filter(
+        [(event,) for event in (*frames, Stopped(Stop(StopReason.END)), FINISHED)], RawTools(think_tags=True)
+    )
     assert told.said == ((REASONING, "one"), (TEXT, "a"), (REASONING, "two"), (TEXT, "b"))
     assert told.rules == {"think.tags"}
 

@@ -10,7 +10,7 @@ import pytest
 from dragoman.filters.raw_tools import TABLES, RawTools
 from dragoman.filters.raw_tools.outputs import CallEnded, CallStarted, Channel, Remark, TextOutput
 from dragoman.filters.raw_tools.readers import HELD_LIMIT
-from dragoman.model.conversation import Why
+from dragoman.model.conversation import StopReason
 from dragoman.model.filter import Facts, Notes
 from dragoman.raw_tools import EventToolCall, ToolCallParser, ToolCallTransformer
 from tests.unit.raw_tools.cases import CASES, Case
@@ -67,7 +67,7 @@ def test_without_declared_tools_only_a_named_table_parses(text: str, expected: C
     asked = conversation(())
     for pieces in channel_cuts([(TEXT, text)]):
         told = run_filter(stream(pieces), RawTools("kimi"), asked)
-        assert (told.calls, told.text(), told.why) == ([expected], "", Why.TOOL)
+        assert (told.calls, told.text(), told.why) == ([expected], "", StopReason.TOOL)
     assert RawTools("auto").forward(asked, Notes(), Facts()) == (asked, None)
 
 
@@ -84,7 +84,7 @@ def test_a_tricky_case_is_noted_the_same_under_every_cut(case: Case) -> None:
 def test_buffered_tells_the_same_but_for_calls_that_were_cut_off(case: Case) -> None:
     for pieces in channel_cuts(case.said):
         told = run_filter(stream(pieces, case.finish), RawTools(mode="buffered"), conversation(case.tools))
-        assert told.calls == [call for call in case.calls if call.complete or case.finish is not Why.LENGTH]
+        assert told.calls == [call for call in case.calls if call.complete or case.finish is not StopReason.LENGTH]
         assert (told.text(), told.text(REASONING)) == (_text_of(case, "auto"), case.reasoning)
 
 
@@ -121,7 +121,7 @@ def test_thinking_that_holds_a_section_and_is_closed_after_it(choice: str) -> No
             [Call("functions.bash:0", "bash", "{}")],
             "done",
         )
-        assert told.why is Why.TOOL
+        assert told.why is StopReason.TOOL
 
 
 def test_text_stays_in_the_field_it_came_in() -> None:

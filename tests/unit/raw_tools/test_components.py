@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.model.conversation import Why
+from dragoman.model.conversation import StopReason
 from dragoman.raw_tools import (
     EventContent,
     EventFinish,
@@ -60,7 +60,7 @@ TOOLS = [
     {"type": "function", "function": {"name": "task", "parameters": {"properties": {"description": {}, "prompt": {}}}}},
 ]
 DONE = "[DONE]"
-FINISH = {Why.END: "stop", Why.LENGTH: "length", Why.TOOL: "tool_calls"}
+FINISH = {StopReason.END: "stop", StopReason.LENGTH: "length", StopReason.TOOL: "tool_calls"}
 
 
 def chunk(delta: dict[str, Any], finish: str | None = None, index: int = 0, **more: Any) -> str:

@@ -12,10 +12,10 @@ from dragoman.errors import Fault
 from dragoman.filters.raw_tools import RawTools
 from dragoman.filters.raw_tools.grammar import grammar_of
 from dragoman.model import assemble
-from dragoman.model.assemble import fold, unfold
-from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult
-from dragoman.model.capabilities import Alphabet
-from dragoman.model.conversation import Choice, Conversation, Message, Reply, Stop, Why
+from dragoman.model.assemble import assemble_reply, reply_events
+from dragoman.model.blocks import Reasoning, Signature, Text, ToolCall, ToolResult
+from dragoman.model.capabilities import IdentifierFormat
+from dragoman.model.conversation import Choice, Conversation, Message, Reply, Stop, StopReason
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -26,12 +26,12 @@ from dragoman.model.events import (
     Events,
     Failed,
     ReasoningDelta,
-    Sealed,
+    SignatureAdded,
     Started,
     Stopped,
     TextDelta,
 )
-from dragoman.model.filter import Back, Facts, Notes
+from dragoman.model.filter import Facts, Notes, ResponseFilter
 from tests.strategies import conversations, conversations_that_go_on, events
 from tests.unit.raw_tools.documents import broken
 from tests.unit.raw_tools.samples import (
@@ -60,7 +60,9 @@ from tests.unit.raw_tools.samples import (
 WITHOUT_REQUEST = Conversation("m", ())  # the translation of an answer alone
 
 
-def back_of(filter_: RawTools | None = None, asked: Conversation | None = None, notes: Notes | None = None) -> Back:
+def back_of(
+    filter_: RawTools | None = None, asked: Conversation | None = None, notes: Notes | None = None
+) -> ResponseFilter:
     _, make = (filter_ or RawTools()).forward(asked or conversation(), Notes(), Facts())
     assert make is not None
     return make(notes if notes is not None else Notes(), BlockKeys(1 << 20))  # samples choose keys of their own
@@ -97,7 +99,7 @@ def test_the_grammar_is_kept_whatever_the_texts_are(told: tuple[Event, ...], see
     rng = random.Random(seed)
     for interleaves in (True, False):
         back = back_of(RawTools(rng.choice(["auto", "kimi"]), interleaves=interleaves))
-        checked = assemble.Grammar()
+        checked = assemble.EventOrderCheck()
         for event in told:
             wild = isinstance(event, TextDelta | ReasoningDelta)
             checked.check(back.feed((structs.replace(event, text=broken(rng)) if wild else event,)))
@@ -117,7 +119,7 @@ def test_a_text_that_is_nothing_but_a_call_leaves_no_empty_block() -> None:
     assert [type(block) for block in started] == [ToolCall]
 
 
-_backs: dict[int, Back] = {}
+_backs: dict[int, ResponseFilter] = {}
 
 
 def back_of_stream(frame: Events) -> Events:
@@ -132,7 +134,7 @@ def test_the_upstreams_own_empty_block_is_kept() -> None:
         (Started("r", "m"),),
         (BlockStarted(0, Text("")),),
         (BlockEnded(0),),
-        (Stopped(Stop(Why.END)), FINISHED),
+        (Stopped(Stop(StopReason.END)), FINISHED),
     ]
     back = back_of()
     assert [event for frame in frames for event in back.feed(frame)] == [event for frame in frames for event in frame]
@@ -176,27 +178,27 @@ def test_reasoning_is_closed_before_a_call_so_that_the_call_streams_live() -> No
 
 
 def test_a_seal_that_comes_after_a_call_has_a_block_to_stand_on() -> None:
-    seal = Sealed(0, Seal("openai", "sig"))
+    signature = SignatureAdded(0, Signature("openai", "sig"))
     frames: list[Events] = [
         (Started("r", "m"),),
         (BlockStarted(0, Reasoning("")), ReasoningDelta(0, f"plan{ONE}")),
-        (seal,),
+        (signature,),
         (BlockEnded(0),),
-        (Stopped(Stop(Why.END)), FINISHED),
+        (Stopped(Stop(StopReason.END)), FINISHED),
     ]
     for interleaves in (True, False):
         back = back_of(RawTools(interleaves=interleaves))
         out = [event for frame in frames for event in back.feed(frame)]
         assemble.check(out)
-        assert [event.seal for event in out if isinstance(event, Sealed)] == [seal.seal]
+        assert [event.signature for event in out if isinstance(event, SignatureAdded)] == [signature.signature]
 
 
 # --- how it ends
 
 
-@pytest.mark.parametrize("why", list(Why))
-def test_only_stop_becomes_tool_calls(why: Why) -> None:
-    assert run_filter(stream([(TEXT, ONE)], why)).why is (Why.TOOL if why is Why.END else why)
+@pytest.mark.parametrize("why", list(StopReason))
+def test_only_stop_becomes_tool_calls(why: StopReason) -> None:
+    assert run_filter(stream([(TEXT, ONE)], why)).why is (StopReason.TOOL if why is StopReason.END else why)
     assert run_filter(stream([(TEXT, "text")], why)).why is why
     assert run_filter(stream([(TEXT, SB + SE)], why)).why is why
 
@@ -204,14 +206,14 @@ def test_only_stop_becomes_tool_calls(why: Why) -> None:
 def test_a_call_that_was_cut_off_is_no_reason_to_call_tools() -> None:
     told = run_filter(stream([(TEXT, f'{SB}{CB}functions.bash:0{AB}{{"comm')]))
     assert told.calls == [Call("functions.bash:0", "bash", '{"comm', complete=False)]
-    assert told.why is Why.END
+    assert told.why is StopReason.END
     assert "raw_tools.cut_off" in told.rules
 
 
 def test_a_call_whose_json_is_complete_is_complete_without_any_end_marker() -> None:
     told = run_filter(stream([(TEXT, f"{SB}{CB}functions.bash:0{AB}{LS}")]))
     assert told.calls == [BASH]
-    assert told.why is Why.TOOL
+    assert told.why is StopReason.TOOL
 
 
 def test_a_broken_stream_lets_go_of_what_is_held_and_then_fails() -> None:
@@ -233,7 +235,7 @@ def test_a_call_in_a_broken_stream_ends_incomplete() -> None:
         (Failed(Fault("server", "gone")),),
     ]
     out = [event for frame in frames for event in back.feed(frame)]
-    assert [event.complete for event in out if isinstance(event, BlockEnded)] == [False]
+    assert [event.is_complete for event in out if isinstance(event, BlockEnded)] == [False]
 
 
 # --- choices, native calls, tool_choice
@@ -247,12 +249,12 @@ def test_choices_are_independent() -> None:  # case 40
     for at in range(max(len(first), len(second))):
         for frames in (first, second):
             out += back.feed(frames[at]) if at < len(frames) else ()
-    out += back.feed((Stopped(Stop(Why.END), 0), Stopped(Stop(Why.LENGTH), 1), FINISHED))
+    out += back.feed((Stopped(Stop(StopReason.END), 0), Stopped(Stop(StopReason.LENGTH), 1), FINISHED))
     assemble.check(out)
-    assert (collect_response(out, choice=0).calls, collect_response(out, choice=0).why) == ([BASH], Why.TOOL)
+    assert (collect_response(out, choice=0).calls, collect_response(out, choice=0).why) == ([BASH], StopReason.TOOL)
     assert (collect_response(out, choice=1).calls, collect_response(out, choice=1).why) == (
         [Call("functions.task:3", "task", "{}")],
-        Why.LENGTH,
+        StopReason.LENGTH,
     )
     assert collect_response(out, choice=1).text() == "b "
 
@@ -264,7 +266,7 @@ def _with_native(text: str) -> list[Events]:
         (BlockStarted(0, native), ArgumentsDelta(0, "{}"), BlockEnded(0)),
         (BlockStarted(1, Text("")), TextDelta(1, text)),
         (BlockEnded(1),),
-        (Stopped(Stop(Why.TOOL)), FINISHED),
+        (Stopped(Stop(StopReason.TOOL)), FINISHED),
     ]
 
 
@@ -282,8 +284,8 @@ def test_a_recovered_call_beside_a_native_one_has_an_id_of_its_own() -> None:
 
 def test_tags_do_not_count_if_a_whole_reply_holds_a_native_call_anywhere() -> None:
     tag = '<tool_call>{"name": "bash", "arguments": {}}</tool_call>'
-    reply = Reply("r", "m", (Choice((Text(tag), ToolCall("c", "bash", "{}")), Stop(Why.TOOL)),))
-    assert fold(back_of().feed(unfold(reply))) == reply
+    reply = Reply("r", "m", (Choice((Text(tag), ToolCall("c", "bash", "{}")), Stop(StopReason.TOOL)),))
+    assert assemble_reply(back_of().feed(reply_events(reply))) == reply
 
 
 def test_trailing_text_can_be_left_out() -> None:
@@ -299,8 +301,8 @@ def test_a_whole_reply_is_told_as_a_streamed_one() -> None:
     rng = random.Random(7)
     for _ in range(200):
         text = broken(rng) or "x"
-        reply = Reply("r", "m", (Choice((Text(text),), Stop(Why.END)),))
-        whole = back_of().feed(unfold(reply))
+        reply = Reply("r", "m", (Choice((Text(text),), Stop(StopReason.END)),))
+        whole = back_of().feed(reply_events(reply))
         back = back_of()
         pieces = [(TEXT, piece) for piece in random_cut(text, rng) if piece]
         streamed = [event for frame in stream(pieces) for event in back.feed(frame)]
@@ -397,7 +399,7 @@ def test_numbering_keeps_what_was_sent_before_as_a_prefix(both: tuple[Conversati
 
 
 def test_ids_keep_to_the_clients_alphabet() -> None:
-    filter_ = RawTools(ids=Alphabet("a-zA-Z0-9_-", 64))
+    filter_ = RawTools(ids=IdentifierFormat("a-zA-Z0-9_-", 64))
     text = section(call("functions.bash:0", LS), call("functions.bash:0", LS))
     ids = [each.id for each in run_filter(stream([(TEXT, text)]), filter_).calls]
     assert len(set(ids)) == 2

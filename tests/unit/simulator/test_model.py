@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from dragoman.cli import main, sim
 from dragoman.errors import LocalMisuse
-from dragoman.model.conversation import Why
+from dragoman.model.conversation import StopReason
 from dragoman.simulator.model import Prompt, Tool, example, example_value, respond
 from dragoman.simulator.pieces import Break, Pause, Piece, shaped
 from dragoman.simulator.script import Cut, Emit, Pace, Player, Raise, Reason, Say, Turn, Use, Wait, load, parse
@@ -180,7 +180,7 @@ CLOCK = Tool("clock", {"type": "object", "properties": {}})
 def test_a_named_tool_is_called_with_arguments_that_fit() -> None:
     said = respond(Prompt(text="Please use get_weather now", tools=(CLOCK, WEATHER)))
     assert said.parts == (Say("I will call get_weather."), Use("get_weather", '{"city":"example city"}'))
-    assert said.stop is Why.TOOL
+    assert said.stop is StopReason.TOOL
 
 
 def test_two_named_tools_are_called_in_parallel_in_the_order_of_the_text() -> None:
@@ -199,7 +199,7 @@ def test_arguments_written_after_the_name_are_used_as_they_are_written() -> None
 
 
 def test_part_of_a_word_is_no_name() -> None:
-    assert respond(Prompt(text="forget_weather, clockwork", tools=(WEATHER, CLOCK))).stop is Why.END
+    assert respond(Prompt(text="forget_weather, clockwork", tools=(WEATHER, CLOCK))).stop is StopReason.END
 
 
 def test_the_last_paragraph_is_what_is_asked() -> None:
@@ -208,7 +208,7 @@ def test_the_last_paragraph_is_what_is_asked() -> None:
 
 
 def test_a_must_is_obeyed_without_a_name() -> None:
-    assert respond(Prompt(text="hello", tools=(WEATHER, CLOCK), must_call=True)).stop is Why.TOOL
+    assert respond(Prompt(text="hello", tools=(WEATHER, CLOCK), must_call=True)).stop is StopReason.TOOL
 
 
 def test_a_free_text_tool_gets_text() -> None:
@@ -218,7 +218,7 @@ def test_a_free_text_tool_gets_text() -> None:
 
 def test_results_are_quoted_and_not_answered_by_another_call() -> None:
     said = respond(Prompt(text="get_weather again", results=("21 degrees", "noon"), tools=(WEATHER,)))
-    assert said.stop is Why.END
+    assert said.stop is StopReason.END
     (part,) = said.parts
     assert isinstance(part, Say)
     assert "21 degrees" in part.text
@@ -240,18 +240,18 @@ def test_an_output_schema_is_answered_by_json_that_fits() -> None:
 def test_the_token_limit_cuts_the_text_and_says_so() -> None:
     said = respond(Prompt(text="hello " * 50, max_tokens=3))
     assert said == respond(Prompt(text="hello " * 50, max_tokens=3))
-    assert (said.parts, said.stop) == ((Say("You said: he"),), Why.LENGTH)
+    assert (said.parts, said.stop) == ((Say("You said: he"),), StopReason.LENGTH)
 
 
 def test_a_stop_sequence_cuts_the_text_and_is_named() -> None:
     said = respond(Prompt(text="one STOP two", stop=("two", "STOP")))
-    assert (said.parts, said.stop, said.sequence) == ((Say("You said: one "),), Why.SEQUENCE, "STOP")
+    assert (said.parts, said.stop, said.sequence) == ((Say("You said: one "),), StopReason.SEQUENCE, "STOP")
 
 
 def test_a_tool_with_a_name_full_of_signs_is_no_pattern() -> None:
     tool = Tool("a.b(c", {"type": "object"})
-    assert respond(Prompt(text="use a.b(c", tools=(tool,))).stop is Why.TOOL
-    assert respond(Prompt(text="use axb(c", tools=(tool,))).stop is Why.END
+    assert respond(Prompt(text="use a.b(c", tools=(tool,))).stop is StopReason.TOOL
+    assert respond(Prompt(text="use axb(c", tools=(tool,))).stop is StopReason.END
     assert re.escape(tool.name) != tool.name
 
 
@@ -307,7 +307,11 @@ def test_a_full_script_says_what_it_says() -> None:
         Emit("codeEvent", {"content": "x"}),
         Raise("ThrottlingException", "slow down", "R"),
     )
-    assert (rich.stop, rich.cut, rich.quirks) == (Why.TOOL, Cut(byte=10, how="reset"), frozenset({"object_input"}))
+    assert (rich.stop, rich.cut, rich.quirks) == (
+        StopReason.TOOL,
+        Cut(byte=10, how="reset"),
+        frozenset({"object_input"}),
+    )
     assert [(turn.status, turn.message, turn.retry_after) for turn in refusals] == [(429, "no", 1.5), (503, "no", 1.5)]
     assert (last.status, last.parts) == (200, None)
     assert (script.tokens.access, script.tokens.lifetime, script.tokens.uses) == (["a"], 2.5, 3)

@@ -17,13 +17,13 @@ from dragoman.wire.jsonio import (
     ObjectText,
     Raw,
     decode,
+    decode_object,
     encode,
-    is_whole,
-    object_of,
-    pretty,
+    encode_pretty,
+    encode_to_text,
+    is_encodable,
     quote,
-    text_of,
-    typed,
+    typed_decoder,
 )
 
 DEEP = 100_000
@@ -47,7 +47,7 @@ class Chunk(msgspec.Struct, frozen=True):
     score: float = 0.0
 
 
-read_chunk = typed(Chunk)
+read_chunk = typed_decoder(Chunk)
 
 
 def nest(depth: int) -> Json:
@@ -117,7 +117,7 @@ def test_decode(text: bytes | str, value: Json) -> None:
     ids=lambda value: ascii(value)[:30],
 )
 def test_decode_refuses(text: bytes | str, message: str, position: int | None) -> None:
-    for read in (decode, typed(list[Any])):
+    for read in (decode, typed_decoder(list[Any])):
         if message == "nested too deeply" and isinstance(text, bytes) and text.startswith(b"{") and read is not decode:
             continue  # an object where an array is wanted fails before it is deep
         with pytest.raises(JsonError) as caught:
@@ -130,7 +130,7 @@ def test_decode_refuses(text: bytes | str, message: str, position: int | None) -
 
 @given(st.binary(max_size=40) | st.text(max_size=20).map(str.encode))
 def test_arbitrary_bytes_raise_nothing_else(data: bytes) -> None:
-    for read in (decode, read_chunk, typed(dict[str, Raw])):
+    for read in (decode, read_chunk, typed_decoder(dict[str, Raw])):
         try:
             read(data)
         except JsonError as error:
@@ -140,7 +140,7 @@ def test_arbitrary_bytes_raise_nothing_else(data: bytes) -> None:
 @given(values)
 def test_what_is_encoded_decodes(value: Json) -> None:
     assert same(decode(encode(value)), joined(value))
-    assert same(decode(pretty(value)), joined(value))
+    assert same(decode(encode_pretty(value)), joined(value))
     assert same(json.loads(encode(value)), joined(value))
 
 
@@ -180,7 +180,7 @@ def test_encode_is_compact_and_takes_raw_and_structs() -> None:
 
 
 def test_pretty_indents_by_two() -> None:
-    assert pretty({"a": [1, {}], "\ud800": "\udfff"}) == (
+    assert encode_pretty({"a": [1, {}], "\ud800": "\udfff"}) == (
         b'{\n  "a": [\n    1,\n    {}\n  ],\n  "\\ud800": "\\udfff"\n}'
     )
 
@@ -197,7 +197,7 @@ def test_encode_refuses_what_is_no_json(value: object) -> None:
 
 def test_deep_values_are_refused() -> None:
     deep = nest(DEEP)
-    for write in (encode, pretty):
+    for write in (encode, encode_pretty):
         with pytest.raises(JsonError, match="nested too deeply"):
             write(deep)
         with pytest.raises(JsonError, match="nested too deeply"):
@@ -245,32 +245,32 @@ def test_text_that_uses_up_all_placeholders_is_still_refused_politely() -> None:
     data = f'["{everything}","\\ud800"]'
     assert decode(data) == [everything, "\ud800"]
     with pytest.raises(JsonError):
-        typed(list[Raw])(data + "]")
-    assert decode(pretty(everything)) == everything
+        typed_decoder(list[Raw])(data + "]")
+    assert decode(encode_pretty(everything)) == everything
 
 
 @given(st.dictionaries(any_text, values))
 def test_the_text_of_an_object_is_its_text_everywhere_and_still_knows_it(value: dict[str, Json]) -> None:
-    text = text_of(value)
+    text = encode_to_text(value)
     plain = encode(value).decode()
     assert text == plain
-    assert object_of(text) == object_of(plain) == decode(text)
+    assert decode_object(text) == decode_object(plain) == decode(text)
     assert encode({"a": [text]}) == encode({"a": [plain]})
     assert quote(text) == quote(plain)
     if isinstance(text, ObjectText):
-        assert object_of(text) is value
+        assert decode_object(text) is value
 
 
 @pytest.mark.parametrize("value", [None, 1, "a", ["a"], {"half": "\ud800"}])
 def test_only_whole_objects_are_known_by_their_text(value: Json) -> None:
-    text = text_of(value)
+    text = encode_to_text(value)
     assert type(text) is str and decode(text) == value
-    assert is_whole(value) is not (value == {"half": "\ud800"})
+    assert is_encodable(value) is not (value == {"half": "\ud800"})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "1", '"{}"', "{", "{}}", "null"])
 def test_what_is_no_object_gives_none(text: str) -> None:
-    assert object_of(text) is None
+    assert decode_object(text) is None
 
 
 @pytest.mark.parametrize("text", [b"\\ud800" * 5000, b"\\ud800x\\uDC00" * 2000, b"\\ud83d\\ude00\\ud800" * 2000])
@@ -312,9 +312,9 @@ def test_complete_exactly_at_the_closing_bracket_under_every_cut(
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
     scanner = ObjectScanner()
     for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
-        assert not scanner.complete or start == len(text)
+        assert not scanner.is_complete or start == len(text)
         assert scanner.feed(text[start:end]) == ""
-    assert scanner.complete
+    assert scanner.is_complete
     assert scanner.feed(after) == after
 
 
@@ -322,7 +322,7 @@ def test_complete_exactly_at_the_closing_bracket_under_every_cut(
 def test_not_complete(text: str) -> None:
     scanner = ObjectScanner()
     rest = "".join(map(scanner.feed, text))
-    assert (scanner.complete, rest) == (False, "")
+    assert (scanner.is_complete, rest) == (False, "")
 
 
 def test_what_follows_is_given_back() -> None:

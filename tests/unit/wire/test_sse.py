@@ -13,7 +13,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
-from dragoman.wire.sse import FrameTooLong, SseDecoder, comment, encode_sse
+from dragoman.wire.sse import FrameTooLong, SseDecoder, encode_comment, encode_sse
 from tests.growth import a_read_costs_the_same_however_much_is_held, grows_linearly
 from tests.unit.wire.cutting import cut, reads, two_way_cuts, vectors
 
@@ -241,7 +241,7 @@ def test_an_event_name_with_a_line_end_is_refused(kind: bytes) -> None:
 
 @given(st.binary(max_size=20))
 def test_comments_are_no_frames(text: bytes) -> None:
-    assert decode([comment(text), encode_sse(b"", b"x")]) == [Frame("", b"x", b"data: x\n\n")]
+    assert decode([encode_comment(text), encode_sse(b"", b"x")]) == [Frame("", b"x", b"data: x\n\n")]
 
 
 # --- http

@@ -14,19 +14,19 @@ from dragoman.dialects.kit.values import ExtraFields, json_text, render_argument
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import (
     Block,
-    Cache,
+    CacheBreakpoint,
+    CitationSource,
     Extra,
+    Location,
     Media,
     Opaque,
     Reasoning,
-    Seal,
-    Source,
+    Signature,
     Text,
     ToolCall,
     ToolResult,
-    Where,
 )
-from dragoman.model.conversation import OUTER, to_keep
+from dragoman.model.conversation import PARENT_PREFIX, to_extra_names
 from dragoman.model.parts import other_fields_text, part_text, read_bad_media, read_loose_part, read_tool_media
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -41,14 +41,18 @@ extra, extra_of, own_fields, with_extra = _KEPT.extra, _KEPT.extra_of, _KEPT.own
 
 def outer_fields(kept: Extra | None) -> dict[str, Json]:
     """Those of what a node came in, as they are kept there."""
-    return {name.removeprefix(OUTER): value for name, value in own_fields(kept).items() if name.startswith(OUTER)}
+    return {
+        name.removeprefix(PARENT_PREFIX): value
+        for name, value in own_fields(kept).items()
+        if name.startswith(PARENT_PREFIX)
+    }
 
 
 def inner_fields(kept: Extra | None) -> dict[str, Json]:
-    return {name: value for name, value in kept.fields.items() if not name.startswith(OUTER)} if kept else {}
+    return {name: value for name, value in kept.fields.items() if not name.startswith(PARENT_PREFIX)} if kept else {}
 
 
-def take_cache(fields: Fields) -> Cache | None:
+def take_cache(fields: Fields) -> CacheBreakpoint | None:
     """The cache mark, if it is one we know; any other form stays among the node's unknown fields."""
     mark = fields.peek("cache_control")
     if mark is None:
@@ -58,10 +62,10 @@ def take_cache(fields: Fields) -> Cache | None:
         return None
     fields.any("cache_control")
     rest = {name: value for name, value in mark.items() if name not in ("type", "ttl")}
-    return Cache("1h" if mark.get("ttl") == "1h" else "5m", extra_of(to_keep(rest)))
+    return CacheBreakpoint("1h" if mark.get("ttl") == "1h" else "5m", extra_of(to_extra_names(rest)))
 
 
-def with_cache(body: dict[str, Json], cache: Cache | None) -> dict[str, Json]:
+def with_cache(body: dict[str, Json], cache: CacheBreakpoint | None) -> dict[str, Json]:
     if cache is not None:
         mark: dict[str, Json] = {"type": "ephemeral"}
         if cache.ttl != "5m":
@@ -74,7 +78,7 @@ def take_opaque(fields: Fields, kind: str) -> Opaque:
     """The whole object, of which nothing was taken yet; only its cache mark is read."""
     cache = take_cache(fields)
     data = fields.rest()
-    return Opaque(FAMILY, data, kind, cache, is_no_op(kind, data), meaning_of(kind, data), at=Where(fields.at))
+    return Opaque(FAMILY, data, kind, cache, is_no_op(kind, data), meaning_of(kind, data), at=Location(fields.at))
 
 
 # --- reading
@@ -88,7 +92,7 @@ def parse_text(fields: Fields) -> Text:
         take_cache(fields),
         citations=tuple(map(parse_citation, citations)),
         extra=extra(fields),
-        at=Where(fields.at),
+        at=Location(fields.at),
     )
 
 
@@ -105,7 +109,7 @@ def parse_citation(fields: Fields) -> Opaque:
     if not isinstance(url, str) or not url:
         return citation
     title, quote = (each if isinstance(each, str) else "" for each in (title, quote))
-    return structs.replace(citation, family="" if ours else FAMILY, source=Source(url, title, quote))
+    return structs.replace(citation, family="" if ours else FAMILY, source=CitationSource(url, title, quote))
 
 
 def render_citation(citation: Opaque, blame: type[DragomanError]) -> dict[str, Json]:
@@ -124,15 +128,15 @@ def render_citation(citation: Opaque, blame: type[DragomanError]) -> dict[str, J
 
 def parse_thinking(fields: Fields) -> Reasoning:
     fields.any("type")
-    text, signature = fields.text("thinking", ""), fields.text("signature", "")
-    seal = Seal(FAMILY, signature) if signature else None
-    return Reasoning(text, FAMILY, seal, extra=extra(fields), at=Where(fields.at))
+    text, signature_data = fields.text("thinking", ""), fields.text("signature", "")
+    signature = Signature(FAMILY, signature_data) if signature_data else None
+    return Reasoning(text, FAMILY, signature, extra=extra(fields), at=Location(fields.at))
 
 
 def parse_redacted(fields: Fields) -> Reasoning:
     fields.any("type")
-    seal = Seal(FAMILY, fields.text("data"), "redacted")
-    return Reasoning("", FAMILY, seal, extra=extra(fields), at=Where(fields.at))
+    signature = Signature(FAMILY, fields.text("data"), "redacted")
+    return Reasoning("", FAMILY, signature, extra=extra(fields), at=Location(fields.at))
 
 
 def parse_tool_use(fields: Fields) -> ToolCall:
@@ -141,7 +145,7 @@ def parse_tool_use(fields: Fields) -> ToolCall:
     value = fields.any("input")
     arguments = "" if value is None else json_text(value, fields.path("input"), fields.blame)
     cache = take_cache(fields)
-    return ToolCall(call_id, name, arguments, cache=cache, extra=extra(fields), at=Where(fields.at))
+    return ToolCall(call_id, name, arguments, cache=cache, extra=extra(fields), at=Location(fields.at))
 
 
 _KINDS: dict[str, Callable[[Fields], Block]] = {}  # filled below, where all readers are known
@@ -158,16 +162,16 @@ def parse_block(fields: Fields) -> Block:
     return read(fields) if read else take_opaque(fields, kind)
 
 
-def parse_content(value: Json, at: Where, blame: type[DragomanError]) -> tuple[Block, ...]:
+def parse_content(value: Json, at: Location, blame: type[DragomanError]) -> tuple[Block, ...]:
     """A message's content: a string, or an array of blocks and strings."""
     if isinstance(value, str):
         return (Text(value, at=at),)
     if not isinstance(value, list):
         raise blame("expected a string or an array of blocks", at=at.path)
-    return tuple([_item(item, Where(at, index), blame) for index, item in enumerate(value)])
+    return tuple([_item(item, Location(at, index), blame) for index, item in enumerate(value)])
 
 
-def _item(item: Json, at: Where, blame: type[DragomanError]) -> Block:
+def _item(item: Json, at: Location, blame: type[DragomanError]) -> Block:
     return Text(item, at=at) if isinstance(item, str) else parse_block(Fields(item, at.path, blame))
 
 
@@ -185,7 +189,7 @@ def _media(fields: Fields, kind: str) -> Media | Opaque:
     mime, data = _source(inner, how)
     cache = take_cache(fields)
     name = fields.text("title", "") if kind == "document" else ""
-    rest, unknown = to_keep(fields.rest()), inner.rest()
+    rest, unknown = to_extra_names(fields.rest()), inner.rest()
     if unknown:
         rest["source"] = unknown
     return Media(
@@ -196,7 +200,7 @@ def _media(fields: Fields, kind: str) -> Media | Opaque:
         name,
         cache,
         extra=extra_of(rest),
-        at=Where(fields.at),
+        at=Location(fields.at),
     )
 
 
@@ -236,7 +240,7 @@ def parse_tool_result(fields: Fields) -> ToolResult:
     fallback = fields.any(field)
     content = tuple(_result_parts(fallback, fields.path(field), fields.blame))
     fields.any("content")
-    at = Where(fields.at, bare=fallback is None)
+    at = Location(fields.at, is_absent=fallback is None)
     return ToolResult(call_id, content, is_error, take_cache(fields), extra=extra(fields), at=at)
 
 
@@ -256,7 +260,7 @@ def _result_parts(value: Json, at: str, blame: type[DragomanError]) -> Iterable[
     elif isinstance(value, dict):
         yield from _result_object(Fields(value, at, blame))
     elif value is not None and value != "":
-        yield Text(value if isinstance(value, str) else json_text(value, at, blame), at=Where(at))
+        yield Text(value if isinstance(value, str) else json_text(value, at, blame), at=Location(at))
 
 
 def _result_object(fields: Fields) -> Iterable[Text | Media | Opaque]:
@@ -268,17 +272,17 @@ def _result_object(fields: Fields) -> Iterable[Text | Media | Opaque]:
         if isinstance(block, Opaque) or block.text or block.cache or block.extra or block.citations:
             yield block
     elif isinstance(kind, str) and kind != "text":
-        yield read_tool_media(FAMILY, fields.rest(), Where(at)) or take_opaque(fields, kind)
+        yield read_tool_media(FAMILY, fields.rest(), Location(at)) or take_opaque(fields, kind)
     elif text is not None or fields.peek("content") is not None:
         name = "content" if text is None else "text"
         fields.any("type")
         yield from _result_parts(fields.any(name), fields.path(name), blame)
         if rest := other_fields_text(fields.rest()):
-            yield Text(rest, at=Where(at))
+            yield Text(rest, at=Location(at))
     elif kind != "text":
-        yield read_loose_part(FAMILY, fields.rest(), Where(at))
+        yield read_loose_part(FAMILY, fields.rest(), Location(at))
     elif words := part_text(fields.rest()).text:
-        yield Text(words, at=Where(at))
+        yield Text(words, at=Location(at))
 
 
 def _result_text(fields: Fields) -> Text | Opaque:
@@ -287,7 +291,7 @@ def _result_text(fields: Fields) -> Text | Opaque:
     try:
         block = parse_text(fields)
     except fields.blame:  # its citations are none
-        return Opaque(FAMILY, whole, "text", at=Where(fields.at))
+        return Opaque(FAMILY, whole, "text", at=Location(fields.at))
     if kind in (None, "text"):
         return block
     kept = {"type": kind, **(block.extra.fields if block.extra else {})}
@@ -304,7 +308,7 @@ def _readable(fields: Fields, kind: str) -> Media | Opaque:
     try:
         return _media(fields, kind)
     except fields.blame:
-        return read_bad_media(FAMILY, whole, kind, Where(fields.at))
+        return read_bad_media(FAMILY, whole, kind, Location(fields.at))
 
 
 _KINDS.update(
@@ -329,7 +333,7 @@ def render_content(blocks: Sequence[Block], blame: type[DragomanError] = Unrepre
 
 def plain_text(block: Block) -> str | None:
     """The text of a block that is nothing but text."""
-    if isinstance(block, Text) and not (block.cache or block.extra or block.citations or block.seal):
+    if isinstance(block, Text) and not (block.cache or block.extra or block.citations or block.signature):
         return block.text
     return None
 
@@ -348,7 +352,7 @@ def _bare(block: Block, blame: type[DragomanError]) -> dict[str, Json]:
         case Reasoning():
             return render_reasoning(block, blame)
         case ToolCall(call_id, name):
-            _no_seal(block.seal, block.at, blame)
+            _no_seal(block.signature, block.at, blame)
             return {"type": "tool_use", "id": call_id, "name": name, "input": render_arguments(block, blame)}
         case ToolResult():
             return _render_result(block, blame)
@@ -360,7 +364,7 @@ def _bare(block: Block, blame: type[DragomanError]) -> dict[str, Json]:
 
 
 def _render_text(block: Text, blame: type[DragomanError]) -> dict[str, Json]:
-    _no_seal(block.seal, block.at, blame)
+    _no_seal(block.signature, block.at, blame)
     body: dict[str, Json] = {"type": "text", "text": block.text}
     if block.citations:
         body["citations"] = [render_citation(citation, blame) for citation in block.citations]
@@ -377,21 +381,21 @@ def _render_result(block: ToolResult, blame: type[DragomanError]) -> dict[str, J
 
 
 def render_reasoning(block: Reasoning, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
-    seal = block.seal
-    if seal is not None and seal.kind == "redacted" and not block.text:
-        return {"type": "redacted_thinking", "data": seal.data}
-    if seal is not None and seal.kind != "signature":
-        raise blame(f"reasoning with {seal.kind} data has no place here", at=block.at.path)
-    return {"type": "thinking", "thinking": block.text, "signature": seal.data if seal else ""}
+    signature = block.signature
+    if signature is not None and signature.kind == "redacted" and not block.text:
+        return {"type": "redacted_thinking", "data": signature.data}
+    if signature is not None and signature.kind != "signature":
+        raise blame(f"reasoning with {signature.kind} data has no place here", at=block.at.path)
+    return {"type": "thinking", "thinking": block.text, "signature": signature.data if signature else ""}
 
 
 def _render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
-    if block.how not in _SOURCES.get(block.kind, ()):
-        raise blame(f"{block.kind} given by {block.how} has no place here", at=block.at.path)
-    source: dict[str, Json] = {"type": block.how}
-    if block.how == "url":
+    if block.form not in _SOURCES.get(block.kind, ()):
+        raise blame(f"{block.kind} given by {block.form} has no place here", at=block.at.path)
+    source: dict[str, Json] = {"type": block.form}
+    if block.form == "url":
         source["url"] = block.data
-    elif block.how == "file":
+    elif block.form == "file":
         source["file_id"] = block.data
     else:
         source |= {"media_type": block.mime, "data": block.data}
@@ -401,6 +405,6 @@ def _render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
     return body
 
 
-def _no_seal(seal: Seal | None, at: Where, blame: type[DragomanError]) -> None:
-    if seal is not None:
+def _no_seal(signature: Signature | None, at: Location, blame: type[DragomanError]) -> None:
+    if signature is not None:
         raise blame("only reasoning has a place for a seal here", at=at.path)

@@ -21,7 +21,7 @@ from dragoman.dialects.kit.binding import EVENT_STREAM, JSON, json_post, request
 from dragoman.dialects.kit.faults import error_response
 from dragoman.dialects.kit.values import iso_time
 from dragoman.errors import Fault
-from dragoman.model.capabilities import Alphabet, Capabilities, reads_results_by_order, traits
+from dragoman.model.capabilities import Capabilities, IdentifierFormat, reads_results_by_order, traits
 from dragoman.model.filter import Filter
 from dragoman.wire.fields import Fields
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
@@ -55,7 +55,7 @@ class AnthropicCodec(Struct, frozen=True):
                 "strict_tools",
                 "result_errors",
                 "reasoning",
-                "seal_slot",
+                "signature_slot",
                 "one_block",
                 "citations",
                 "pauses",
@@ -64,9 +64,9 @@ class AnthropicCodec(Struct, frozen=True):
                 "thinking_show",
                 "user",
                 "zero_tokens",
-                when={"results_in_call_order": reads_results_by_order(model), "sealed_reasoning": self.signed_thinking},
+                when={"results_in_call_order": reads_results_by_order(model), "signed_reasoning": self.signed_thinking},
             ),
-            names=Alphabet("a-zA-Z0-9_-", 128),
+            names=IdentifierFormat("a-zA-Z0-9_-", 128),
             arguments="object",
             result_media=frozenset({"image", "document"}),
             media=frozenset(
@@ -74,16 +74,16 @@ class AnthropicCodec(Struct, frozen=True):
                 | {("document", how) for how in ("base64", "url", "text", "file")}
             ),
             media_types=_MEDIA_TYPES,
-            seals=frozenset({FAMILY, "bedrock"}),
+            signatures=frozenset({FAMILY, "bedrock"}),
             cache_marks=4,
-            knobs=frozenset(request.SAMPLING_FIELDS),
-            knob_ranges=(("temperature", 0.0, 1.0), ("top_p", 0.0, 1.0)),
+            sampling=frozenset(request.SAMPLING_FIELDS),
+            sampling_ranges=(("temperature", 0.0, 1.0), ("top_p", 0.0, 1.0)),
             output=frozenset({"text", "schema"}),
             efforts=("low", "medium", "high", "xhigh", "max"),
             thinking=frozenset({"default", "off", "on", "adaptive", "between_tools"}),
-            least_budget=rules.MIN_BUDGET,
+            min_thinking_budget=rules.MIN_BUDGET,
             user_limit=256,
-            holds=frozenset({"thread", COMPACTION}) if self.threads else frozenset({COMPACTION}),
+            server_state=frozenset({"thread", COMPACTION}) if self.threads else frozenset({COMPACTION}),
             files=FAMILY,
             max_tokens=self.default_max_tokens,
         )

@@ -28,20 +28,20 @@ from dragoman.dialects.kit.streams import ONE_CHOICE, EventWriters, NumberedEnco
 from dragoman.dialects.kit.values import reply_fields
 from dragoman.errors import BadFrame, Fault, LocalMisuse, UpstreamFault
 from dragoman.model import events as ev
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, Where
+from dragoman.model.blocks import Block, Extra, Location, Media, Opaque, Reasoning, Text, ToolCall
 from dragoman.model.conversation import (
     Choice,
     Conversation,
     Reply,
     Stop,
+    StopReason,
     Usage,
-    Why,
-    count,
     exclusive_usage,
     failure_kind,
-    first_count,
-    known_stop,
-    to_keep,
+    find_stop_reason,
+    first_token_count,
+    parse_token_count,
+    to_extra_names,
 )
 from dragoman.model.filter import LaneTarget
 from dragoman.wire import jsonio
@@ -53,13 +53,13 @@ from dragoman.wire.jsonio import Json
 
 
 _REASONS = {
-    "end_turn": Why.END,
-    "tool_use": Why.TOOL,
-    "max_tokens": Why.LENGTH,
-    "stop_sequence": Why.SEQUENCE,
-    "refusal": Why.REFUSAL,
-    "model_context_window_exceeded": Why.CONTEXT,
-    "pause_turn": Why.PAUSE,
+    "end_turn": StopReason.END,
+    "tool_use": StopReason.TOOL,
+    "max_tokens": StopReason.LENGTH,
+    "stop_sequence": StopReason.SEQUENCE,
+    "refusal": StopReason.REFUSAL,
+    "model_context_window_exceeded": StopReason.CONTEXT,
+    "pause_turn": StopReason.PAUSE,
 }
 _SAID = {why: reason for reason, why in _REASONS.items()}
 _KINDS: dict[str, Callable[[Fields], Block]] = {
@@ -102,7 +102,7 @@ def _block(fields: Fields) -> Block:
     if not isinstance(kind, str):
         kind = fields.text("type")
     read = _KINDS.get(kind)
-    return read(fields) if read else Opaque(FAMILY, fields.rest(), kind, at=Where(fields.at))
+    return read(fields) if read else Opaque(FAMILY, fields.rest(), kind, at=Location(fields.at))
 
 
 def parse_stop(fields: Fields) -> Stop:
@@ -117,7 +117,9 @@ def parse_stop(fields: Fields) -> Stop:
     if (kind := failure_kind(reason or "")) is not None:
         message = f"the upstream stopped because of an error ({reason})"
         raise UpstreamFault(message, fault=Fault(kind, message, code=str(reason)))
-    return Stop(_REASONS.get(reason or "") or known_stop(reason or "") or Why.END, sequence, extra_of(kept))
+    return Stop(
+        _REASONS.get(reason or "") or find_stop_reason(reason or "") or StopReason.END, sequence, extra_of(kept)
+    )
 
 
 def drop_null(fields: Fields, name: str) -> None:
@@ -134,16 +136,16 @@ def parse_usage(told: Json, before: Usage | None = None) -> Usage | None:
         return before
     before = before or Usage()
     details, split = (told.get(name) for name in (_DETAILS, "cache_creation"))
-    ttls = [count(each) for each in split.values()] if isinstance(split, dict) else []
+    ttls = [parse_token_count(each) for each in split.values()] if isinstance(split, dict) else []
     fresh, read, write = (_or(told.get(name), was) for name, was in zip(_INPUT, _input(before), strict=True))
     write = write or sum(ttls)
-    if not first_count(*map(told.get, _INPUT), *ttls):
+    if not first_token_count(*map(told.get, _INPUT), *ttls):
         fresh, read, write = _input(before)
     thought = details.get("thinking_tokens") if isinstance(details, dict) else None
     rest = {name: value for name, value in told.items() if name not in {*_INPUT, "output_tokens", _DETAILS}}
     if isinstance(details, dict) and (unknown := {k: v for k, v in details.items() if k != "thinking_tokens"}):
         rest[_DETAILS] = unknown
-    extra = extra_of({**(before.extra.fields if before.extra else {}), **to_keep(rest)})
+    extra = extra_of({**(before.extra.fields if before.extra else {}), **to_extra_names(rest)})
     output = _or(told.get("output_tokens"), before.output) or before.output
     return exclusive_usage(fresh, output, read, write, _or(thought, before.reasoning), extra=extra)
 
@@ -157,7 +159,7 @@ def _input(usage: Usage) -> tuple[int, int, int]:
 
 
 def _or(value: Json, otherwise: int) -> int:
-    return otherwise if value is None else count(value)
+    return otherwise if value is None else parse_token_count(value)
 
 
 # --- rendering
@@ -188,7 +190,7 @@ def render_envelope(message_id: str, model: str) -> dict[str, Json]:
 
 
 def render_stop(stop: Stop) -> dict[str, Json]:
-    return with_extra({"stop_reason": _SAID[stop.why], "stop_sequence": stop.sequence}, stop.extra)
+    return with_extra({"stop_reason": _SAID[stop.reason], "stop_sequence": stop.sequence}, stop.extra)
 
 
 def render_usage(usage: Usage) -> dict[str, Json]:
@@ -227,19 +229,19 @@ class AnthropicEncoder(NumberedEncoder):
 
     family, delta, number = FAMILY, "content_block_delta", "index"
     passing = NumberedEncoder.passing | {
-        (ev.BlockStarted, ev.Sealed),
+        (ev.BlockStarted, ev.SignatureAdded),
         (ev.UsageReported,),
         (ev.UsageReported, ev.Stopped),
         (ev.Finished,),
     }
 
-    def __init__(self, asked: Conversation, environment: Environment, budget: ev.Budget | None = None) -> None:
+    def __init__(self, asked: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None) -> None:
         super().__init__()
         self._model = asked.model  # no more of it: a stream may last
         self._world = environment
         self._reasoning: dict[int, bool] = {}  # a set of keys, small while it is empty
         self._held: dict[int, Reasoning] = {}  # reasoning whose start has not gone out
-        self._stop = Stop(Why.END)
+        self._stop = Stop(StopReason.END)
         self._told = False  # message_delta has gone out
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneTarget | None:
@@ -319,20 +321,20 @@ class AnthropicEncoder(NumberedEncoder):
         if block.text:
             self._delta(ev.ReasoningDelta(key, block.text), out)
 
-    def _sealed(self, event: ev.Sealed, out: list[Payload]) -> None:
-        key, seal = event.key, event.seal
+    def _sealed(self, event: ev.SignatureAdded, out: list[Payload]) -> None:
+        key, signature = event.key, event.signature
         held = self._held.get(key)
-        if seal.kind == "redacted" and held is not None and not held.text:
+        if signature.kind == "redacted" and held is not None and not held.text:
             del self._held[key]
-            self._start(key, with_extra({"type": "redacted_thinking", "data": seal.data}, held.extra), out)
-        elif seal.kind == "signature" and key in self._reasoning:
+            self._start(key, with_extra({"type": "redacted_thinking", "data": signature.data}, held.extra), out)
+        elif signature.kind == "signature" and key in self._reasoning:
             if held is not None:
                 self._release(key, out)
-            out.append(Payload(_DELTA, _SIGNATURE % (self._index[key], jsonio.quote(seal.data))))
+            out.append(Payload(_DELTA, _SIGNATURE % (self._index[key], jsonio.quote(signature.data))))
         else:
-            raise LocalMisuse(f"{seal.kind} data of {seal.family} has no place in this block")
+            raise LocalMisuse(f"{signature.kind} data of {signature.family} has no place in this block")
 
-    def _cited(self, event: ev.Cited, out: list[Payload]) -> None:
+    def _cited(self, event: ev.CitationAdded, out: list[Payload]) -> None:
         data = jsonio.encode(render_citation(event.citation, LocalMisuse))
         out.append(Payload(_DELTA, _CITATION % (self._index[event.key], data)))
 
@@ -365,8 +367,8 @@ class AnthropicEncoder(NumberedEncoder):
         ev.ReasoningDelta: _delta,
         ev.Started: _started,
         ev.BlockStarted: _block_started,
-        ev.Sealed: _sealed,
-        ev.Cited: _cited,
+        ev.SignatureAdded: _sealed,
+        ev.CitationAdded: _cited,
         ev.BlockEnded: _block_ended,
         ev.UsageReported: _ending,
         ev.Stopped: _ending,

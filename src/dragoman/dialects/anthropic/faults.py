@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragoman.dialects.kit.faults import CLAUDE_FAULTS, unreadable_message
 from dragoman.dialects.kit.values import decoded
-from dragoman.errors import Fault, Kind
+from dragoman.errors import ErrorKind, Fault
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
@@ -12,7 +12,7 @@ from dragoman.wire.jsonio import Json
 
 status_of = CLAUDE_FAULTS.status_of
 # The service has one error type for these; only its words tell them apart.
-_BY_WORDS: tuple[tuple[str, Kind], ...] = (
+_BY_WORDS: tuple[tuple[str, ErrorKind], ...] = (
     ("prompt is too long", "context_full"),
     ("exceed context limit", "context_full"),
     ("exceeds the maximum number of tokens", "context_full"),
@@ -30,7 +30,7 @@ def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fau
 
 
 def fault_of(
-    body: dict[str, Json], kind: Kind = "server", status: int | None = None, wait: float | None = None
+    body: dict[str, Json], kind: ErrorKind = "server", status: int | None = None, wait: float | None = None
 ) -> Fault:
     """The fault in an error object. `kind` and `status` are what is known from outside it."""
     error = body.get("error")

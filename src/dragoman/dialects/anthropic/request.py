@@ -37,18 +37,18 @@ from dragoman.dialects.base import ApiRequest, TypedRequest
 from dragoman.dialects.kit.settings import guard_depth
 from dragoman.dialects.kit.values import CLAUDE_TOOL_CHOICES, json_text, render_claude_choice
 from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where
+from dragoman.model.blocks import Block, Extra, Location, Opaque, Text, ToolCall
 from dragoman.model.conversation import (
     Conversation,
-    Held,
     Message,
     Output,
     Role,
+    ServerState,
     Thinking,
     ToolChoice,
     ToolSpec,
-    canonical,
-    to_keep,
+    to_canonical,
+    to_extra_names,
 )
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -67,7 +67,7 @@ _THINKING = {"enabled": "on", "disabled": "off", "adaptive": "adaptive", "betwee
 _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
 _DISPLAYS = {"summarized": True, "omitted": False}
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-MESSAGES = Where("messages")
+MESSAGES = Location("messages")
 _OWN = ("model", "messages", "stream")  # fields of a request that are no settings
 _DEEP = b"[{"
 _MESSAGE_VALUES, _BLOCK_VALUES = 3, 4  # JSON values of a message and of a block, about
@@ -103,9 +103,9 @@ def read_typed_request(request: HttpRequest) -> TypedRequest | None:
         settings = structs.asdict(shape).items()
         rest: dict[str, Json] = {name: value for name, value in settings if name not in _OWN and value is not UNSET}
         call = ApiRequest("generate", shape.model, shape.stream, rest, hints_of(request))
-        read = [build_message(message, Where(MESSAGES, at)) for at, message in enumerate(shape.messages)]
+        read = [build_message(message, Location(MESSAGES, at)) for at, message in enumerate(shape.messages)]
         asked = conversation_of(call, tuple(read))
-    except (DragomanError, *jsonio.TROUBLE):
+    except (DragomanError, *jsonio.DECODE_ERRORS):
         return None  # matching says what is wrong
     blocks = [block for message in shape.messages if isinstance(message.content, list) for block in message.content]
     inputs = [block.input for block in blocks if type(block) is AnthropicToolUse]
@@ -123,13 +123,13 @@ def conversation_of(call: ApiRequest, messages: tuple[Message, ...] | None = Non
     """
     try:
         settings = convert(call.body, AnthropicSettings)
-    except jsonio.TROUBLE:
+    except jsonio.DECODE_ERRORS:
         return _with_added(_parse_fields(call, messages))
     if messages is not None:
         return settings.conversation(call, messages)
     if settings.messages is UNSET:
         return _parse_fields(call, None)  # which says what is missing
-    read = [_read(item, Where(MESSAGES, at)) for at, item in enumerate(settings.messages)]
+    read = [_read(item, Location(MESSAGES, at)) for at, item in enumerate(settings.messages)]
     return _with_added(settings.conversation(call, tuple(read)))
 
 
@@ -141,7 +141,7 @@ def _parse_fields(call: ApiRequest, messages: tuple[Message, ...] | None) -> Con
     fields = Fields(call.body)
     kept: dict[str, Json] = {}  # what known objects hold beside what we know
     if messages is None:
-        messages = tuple([_read(item, Where(MESSAGES, at)) for at, item in enumerate(fields.objects("messages"))])
+        messages = tuple([_read(item, Location(MESSAGES, at)) for at, item in enumerate(fields.objects("messages"))])
     metadata = fields.maybe_child("metadata")
     user = metadata.text("user_id", "") if metadata else ""
     _keep(kept, "metadata", metadata)
@@ -156,14 +156,14 @@ def _parse_fields(call: ApiRequest, messages: tuple[Message, ...] | None) -> Con
         thinking=thinking,
         max_tokens=fields.integer("max_tokens", None),
         stop=fields.strings("stop_sequences", ()),
-        knobs={name: value for name in SAMPLING_FIELDS if (value := fields.number(name, None)) is not None},
+        sampling={name: value for name in SAMPLING_FIELDS if (value := fields.number(name, None)) is not None},
         stream=call.stream,
         user=user,
         hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
-        held=(*_held(fields.peek("thread")), *find_compaction(fields.rest())),
-        extra=extra_of({**to_keep(fields.rest()), **kept}),
+        server_state=(*_held(fields.peek("thread")), *find_compaction(fields.rest())),
+        extra=extra_of({**to_extra_names(fields.rest()), **kept}),
     )
-    return canonical(conversation)
+    return to_canonical(conversation)
 
 
 def _with_added(conversation: Conversation) -> Conversation:
@@ -177,7 +177,7 @@ def _with_added(conversation: Conversation) -> Conversation:
         tool = _marked(_tool(Fields(definition, at)))
         if isinstance(tool, ToolSpec):
             before = known.get(tool.name)
-            if before is not None and before.defines_the_same(tool):
+            if before is not None and before.has_same_definition(tool):
                 continue
             known[tool.name] = tool
         added.append(tool)
@@ -196,7 +196,7 @@ def _marked(tool: ToolSpec | Opaque) -> ToolSpec | Opaque:
     )
 
 
-def _held(thread: Json) -> tuple[Held, ...]:
+def _held(thread: Json) -> tuple[ServerState, ...]:
     """The thread that a request begins or continues. The error makes the SDKs send the whole history without one."""
     if thread is None:
         return ()
@@ -205,7 +205,9 @@ def _held(thread: Json) -> tuple[Held, ...]:
     answer = previous if isinstance(previous, str) else ""
     code = "thread_unsupported_request"
     details = json_text({"error_code": code, "unsupported": ["thread"]}, "thread", MalformedRequest)
-    return (Held("thread", "thread", _NO_THREAD, turns=not begins, answer=answer, code=code, details=details),)
+    return (
+        ServerState("thread", "thread", _NO_THREAD, has_turns=not begins, reply_id=answer, code=code, details=details),
+    )
 
 
 def _keep(kept: dict[str, Json], name: str, fields: Fields | None) -> None:
@@ -217,7 +219,7 @@ def _system(value: Json) -> tuple[Text, ...]:
     if value is None:
         return ()
     if isinstance(value, str):
-        return (Text(value, at=Where("system")),)
+        return (Text(value, at=Location("system")),)
     if isinstance(value, dict):
         return (_system_text(value, "system"),)
     if not isinstance(value, list):
@@ -227,14 +229,14 @@ def _system(value: Json) -> tuple[Text, ...]:
 
 def _system_text(item: Json, at: str) -> Text:
     if isinstance(item, str):
-        return Text(item, at=Where(at))
+        return Text(item, at=Location(at))
     fields = Fields(item, at)
     if fields.peek("type") not in (None, "text"):
         fields.fail("type", "expected text: a system prompt holds nothing else")
     return parse_text(fields)
 
 
-def _read(item: dict[str, Json], at: Where) -> Message:
+def _read(item: dict[str, Json], at: Location) -> Message:
     if (message := read_typed_message(item, at)) is not None:
         return message
     fields = Fields(item, at.path)
@@ -251,8 +253,8 @@ def _message(fields: Fields, role: Role) -> Message:
     content = fields.any("content")
     blocks: tuple[Block, ...] = ()
     if content is not None or not calls:
-        blocks = parse_content(content, Where(fields.path("content")), fields.blame)
-    return Message(role, blocks + calls, extra=extra(fields), at=Where(fields.at))
+        blocks = parse_content(content, Location(fields.path("content")), fields.blame)
+    return Message(role, blocks + calls, extra=extra(fields), at=Location(fields.at))
 
 
 def _tool_message(fields: Fields) -> Message:
@@ -262,7 +264,7 @@ def _tool_message(fields: Fields) -> Message:
         isinstance(item, dict) and item.get("type") == "tool_result" for item in content
     ):
         return _message(fields, "user")
-    return Message("user", (parse_tool_result(fields),), at=Where(fields.at))
+    return Message("user", (parse_tool_result(fields),), at=Location(fields.at))
 
 
 def _foreign_call(fields: Fields) -> ToolCall:
@@ -272,13 +274,13 @@ def _foreign_call(fields: Fields) -> ToolCall:
     value = function.any("arguments")
     text = value if isinstance(value, str) else json_text(value or {}, function.path("arguments"), fields.blame)
     call_id, name = fields.identifier("id"), function.identifier("name")
-    return ToolCall(call_id, name, text, extra=extra(fields), at=Where(fields.at))
+    return ToolCall(call_id, name, text, extra=extra(fields), at=Location(fields.at))
 
 
 def _tool(fields: Fields) -> ToolSpec | Opaque:
     kind = fields.peek("type")
     if isinstance(kind, str) and kind != "custom":
-        return structs.replace(take_opaque(fields, kind), means=client_tool(kind, fields.rest()))
+        return structs.replace(take_opaque(fields, kind), effects=client_tool(kind, fields.rest()))
     fields.text("type", "")
     schema = fields.any("input_schema")
     name, description = fields.identifier("name"), fields.text("description", "")
@@ -287,11 +289,11 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     if fields.peek(_DEFERRED) is True:
         fields.any(_DEFERRED)
         waits_for = "search"
-    rest = to_keep(fields.rest())
+    rest = to_extra_names(fields.rest())
     if schema is not None and not isinstance(schema, dict):
         rest["input_schema"] = schema
     known = schema if isinstance(schema, dict) else NO_PARAMETERS
-    at = Where(fields.at, bare=schema is None)
+    at = Location(fields.at, is_absent=schema is None)
     kept = extra_of(rest)
     if kept is not None and rest.get(_DEFERRED) is False:
         kept = structs.replace(kept, spelling=frozenset({_DEFERRED}))  # it says no more than its absence
@@ -377,11 +379,11 @@ def render_request(conversation: Conversation) -> ApiRequest:
 def _refuse_unsayable(conversation: Conversation) -> None:
     if conversation.choices != 1:
         raise Unrepresentable("one request gets one answer here", at="n")
-    if conversation.previous is not None:
+    if conversation.previous_id is not None:
         raise Unrepresentable("no conversation is kept here to go on with", at="previous_response_id")
     if conversation.output.kind == "json":
         raise Unrepresentable("JSON without a schema cannot be asked for here", at="response_format")
-    for name in conversation.knobs:
+    for name in conversation.sampling:
         if name not in SAMPLING_FIELDS:
             raise Unrepresentable("there is no such knob here", at=name)
 
@@ -402,7 +404,7 @@ def _body(conversation: Conversation) -> dict[str, Json]:
     body |= _render_form(conversation.output, conversation.thinking)
     if conversation.stop:
         body["stop_sequences"] = list(conversation.stop)
-    body |= conversation.knobs
+    body |= conversation.sampling
     if conversation.user:
         body["metadata"] = {"user_id": conversation.user}
     return with_extra(body, conversation.extra)

@@ -13,8 +13,18 @@ from msgspec import UNSET, Meta, Struct, UnsetType, convert
 from dragoman.dialects.anthropic.blocks import FAMILY
 from dragoman.dialects.anthropic.tools import find_compaction
 from dragoman.dialects.base import ApiRequest
-from dragoman.model.blocks import Block, Cache, Extra, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Conversation, Message, Role, Thinking, ToolChoice, ToolSpec, canonical
+from dragoman.model.blocks import (
+    Block,
+    CacheBreakpoint,
+    Extra,
+    Location,
+    Reasoning,
+    Signature,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from dragoman.model.conversation import Conversation, Message, Role, Thinking, ToolChoice, ToolSpec, to_canonical
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, Raw
 
@@ -30,10 +40,10 @@ class _Mark(_Object, frozen=True):
     ttl: Literal["5m", "1h"] = "5m"
 
 
-_CACHES: dict[_Mark | None, Cache | None] = {
+_CACHES: dict[_Mark | None, CacheBreakpoint | None] = {
     None: None,
-    _Mark("ephemeral", "5m"): Cache("5m"),
-    _Mark("ephemeral", "1h"): Cache("1h"),
+    _Mark("ephemeral", "5m"): CacheBreakpoint("5m"),
+    _Mark("ephemeral", "1h"): CacheBreakpoint("1h"),
 }
 
 
@@ -101,7 +111,7 @@ class AnthropicRequest(_Object, frozen=True):
     context_management: Any = UNSET
 
 
-decode_request = jsonio.strict(AnthropicRequest)
+decode_request = jsonio.strict_decoder(AnthropicRequest)
 
 
 class _Tool(_Object, frozen=True):
@@ -173,13 +183,13 @@ class AnthropicSettings(_Object, frozen=True):
         if isinstance(self.system, list):
             texts = enumerate(self.system)
             system = tuple(
-                [Text(text.text, _CACHES[text.cache_control], at=Where(f"system[{at}]")) for at, text in texts]
+                [Text(text.text, _CACHES[text.cache_control], at=Location(f"system[{at}]")) for at, text in texts]
             )
         elif self.system is not None:
-            system = (Text(self.system, at=Where("system")),)
+            system = (Text(self.system, at=Location("system")),)
         tools = []
         for index, tool in enumerate(self.tools or ()):
-            cache, at = _CACHES[tool.cache_control], Where(f"tools[{index}]")
+            cache, at = _CACHES[tool.cache_control], Location(f"tools[{index}]")
             tools.append(ToolSpec(tool.name, tool.description or "", tool.input_schema, cache, tool.strict, at=at))
         choice = ToolChoice()
         if (asked := self.tool_choice) is not None:
@@ -187,7 +197,7 @@ class AnthropicSettings(_Object, frozen=True):
             choice = ToolChoice(asked.type, (), None if alone is None else not alone)
         effort = "" if self.output_config is UNSET else self.output_config.effort
         budget = self.thinking.budget_tokens if isinstance(self.thinking, _Enabled) else None
-        knobs = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+        sampling = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
         conversation = Conversation(
             call.model,
             messages,
@@ -197,57 +207,57 @@ class AnthropicSettings(_Object, frozen=True):
             thinking=Thinking(_MODES[type(self.thinking)], effort, budget),
             max_tokens=self.max_tokens,
             stop=tuple(self.stop_sequences or ()),
-            knobs={name: value for name, value in knobs.items() if value is not None},
+            sampling={name: value for name, value in sampling.items() if value is not None},
             stream=call.stream,
             user="" if self.metadata is UNSET else self.metadata.user_id,
             hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
-            held=tuple(find_compaction(kept)) if kept else (),
+            server_state=tuple(find_compaction(kept)) if kept else (),
             extra=Extra(FAMILY, kept) if kept else None,
         )
-        return canonical(conversation)
+        return to_canonical(conversation)
 
 
-def read_typed_message(item: Json, at: Where) -> Message | None:
+def read_typed_message(item: Json, at: Location) -> Message | None:
     """Read a message of the documented shape; None for any other."""
     try:
         return build_message(convert(item, _Message), at)
-    except jsonio.TROUBLE:
+    except jsonio.DECODE_ERRORS:
         return None
 
 
-def build_message(shape: _Message | AnthropicMessage, at: Where) -> Message:
+def build_message(shape: _Message | AnthropicMessage, at: Location) -> Message:
     """Return the message that has this shape. Raises JsonError for arguments that cannot be written."""
-    content, place = shape.content, Where(at, "content")
+    content, place = shape.content, Location(at, "content")
     if isinstance(content, str):
         return Message(shape.role, (Text(content, at=place),), at=at)
     return Message(shape.role, tuple(_blocks(content, place)), at=at)
 
 
-def _blocks(content: list[Any], place: Where) -> list[Block]:
+def _blocks(content: list[Any], place: Location) -> list[Block]:
     blocks: list[Block] = []
     for index, block in enumerate(content):
-        at, kind = Where(place, index), type(block)  # isinstance is slow where a Struct class does not match
+        at, kind = Location(place, index), type(block)  # isinstance is slow where a Struct class does not match
         cache = None if kind is _Thinking else _CACHES[block.cache_control]
         if kind is _Text:
             blocks.append(Text(block.text, cache, at=at))
         elif kind is _Call or kind is AnthropicToolUse:
-            text = (jsonio.text_of_parts if kind is AnthropicToolUse else jsonio.text_of)(block.input)
+            text = (jsonio.encode_raw_parts if kind is AnthropicToolUse else jsonio.encode_to_text)(block.input)
             blocks.append(ToolCall(block.id, block.name, text, "json", cache, at=at))
         elif kind is _ToolResult:
-            parts = _parts(block.content, Where(at, "content"))
+            parts = _parts(block.content, Location(at, "content"))
             blocks.append(ToolResult(block.tool_use_id, parts, block.is_error, cache, at=at))
         else:
-            seal = Seal(FAMILY, block.signature) if block.signature else None
-            blocks.append(Reasoning(block.thinking, FAMILY, seal, at=at))
+            signature = Signature(FAMILY, block.signature) if block.signature else None
+            blocks.append(Reasoning(block.thinking, FAMILY, signature, at=at))
     return blocks
 
 
-def _parts(content: str | list[_Text], at: Where) -> tuple[Text, ...]:
+def _parts(content: str | list[_Text], at: Location) -> tuple[Text, ...]:
     """The texts of a result. One that says nothing is no part."""
     if isinstance(content, str):
         return (Text(content, at=at),) if content else ()
     parts: list[Text] = []
     for index, part in enumerate(content):
         if part.text or part.cache_control is not None:
-            parts.append(Text(part.text, _CACHES[part.cache_control], at=Where(at, index)))
+            parts.append(Text(part.text, _CACHES[part.cache_control], at=Location(at, index)))
     return tuple(parts)

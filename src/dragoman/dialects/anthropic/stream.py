@@ -33,8 +33,8 @@ from dragoman.dialects.anthropic.faults import fault_of
 from dragoman.dialects.base import Decoder, Environment
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
-from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
-from dragoman.model.conversation import Conversation, Stop, Usage, Why, bare, to_keep
+from dragoman.model.blocks import Location, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, StopReason, Usage, to_extra_names, without_content
 from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -59,7 +59,7 @@ class _DeltaFrame(Struct, gc=False):
     type: str = "content_block_delta"
 
 
-_decode_delta = jsonio.strict(_DeltaFrame)
+_decode_delta = jsonio.strict_decoder(_DeltaFrame)
 _IN_LANE: dict[type[ev.Delta], tuple[str, Callable[[_Delta], str | None]]] = {
     ev.TextDelta: ("text_delta", attrgetter("text")),
     ev.ReasoningDelta: ("thinking_delta", attrgetter("thinking")),
@@ -84,13 +84,13 @@ class _Open:
 
     __slots__ = ("arguments", "block", "grown", "held", "key", "pieces")
 
-    def __init__(self, key: int, block: Text | Reasoning | ToolCall | Opaque, budget: ev.Budget) -> None:
+    def __init__(self, key: int, block: Text | Reasoning | ToolCall | Opaque, budget: ev.ResponseBudget) -> None:
         self.key = key
         self.block = block
         self.arguments = ""  # what the start said, if no delta says it
         self.grown = False
         self.held = False  # an unknown block that may still grow
-        self.pieces = ev.KeptText(budget)  # of an unknown block's input
+        self.pieces = ev.TextBuffer(budget)  # of an unknown block's input
 
 
 _Handler: TypeAlias = Callable[["AnthropicDecoder", Fields], ev.Events]
@@ -102,14 +102,14 @@ class AnthropicDecoder(Decoder):
     def __init__(
         self, asked: Conversation, environment: Environment | None = None, keys: ev.BlockKeys | None = None
     ) -> None:
-        self._asked = bare(asked)  # all that is read of it, and not the question
+        self._asked = without_content(asked)  # all that is read of it, and not the question
         self._keys = keys or ev.BlockKeys()
         self._open: dict[int, _Open] = {}  # by index
         self._used: set[int] = set()
         self._usage: Usage | None = None
         self._stop: Stop | None = None
         self._stop_told = False
-        self._signed: ev.Sealed | None = None  # held until the next frame that is no signature
+        self._signed: ev.SignatureAdded | None = None  # held until the next frame that is no signature
         self._sealed: set[int] = set()
         self._begun = False
         self._over = False
@@ -133,7 +133,7 @@ class AnthropicDecoder(Decoder):
         events = handler(self, fields) if handler else (ev.OpaqueEvent(FAMILY, kind, {"type": kind, **fields.rest()}),)
         return self._after(signed, events) if signed else events
 
-    def _after(self, signed: ev.Sealed, events: ev.Events) -> ev.Events:
+    def _after(self, signed: ev.SignatureAdded, events: ev.Events) -> ev.Events:
         """A signature goes before what comes next, unless that is nothing, or another that replaces it."""
         replaced = self._signed is not None and self._signed.key == signed.key
         if events or (self._signed is not None and not replaced):
@@ -194,7 +194,7 @@ class AnthropicDecoder(Decoder):
     def _parse_stop(self, delta: Fields) -> Stop:
         stop = parse_stop(delta)
         drop_null(delta, "container")
-        rest = {**(stop.extra.fields if stop.extra else {}), **to_keep(delta.rest())}
+        rest = {**(stop.extra.fields if stop.extra else {}), **to_extra_names(delta.rest())}
         return structs.replace(stop, extra=extra_of(rest))
 
     def _message_stop(self, _: Fields) -> ev.Events:
@@ -202,7 +202,7 @@ class AnthropicDecoder(Decoder):
             raise OutOfOrder(f"block {next(iter(self._open))} is open", at="message_stop")
         self._over = True
         # A message that ends without a reason has ended; without a Stopped its content would belong to no choice.
-        return (ev.FINISHED,) if self._stop else (ev.Stopped(Stop(Why.END)), ev.FINISHED)
+        return (ev.FINISHED,) if self._stop else (ev.Stopped(Stop(StopReason.END)), ev.FINISHED)
 
     def _error(self, fields: Fields) -> ev.Events:
         self._over = True
@@ -231,39 +231,39 @@ class AnthropicDecoder(Decoder):
                 return self._begin_text(key, index, parse_text(content))
             case "thinking":
                 thought = parse_thinking(content)
-                grown = self._opened(key, structs.replace(thought, text="", seal=None))
-                self._signed = ev.Sealed(key, thought.seal) if thought.seal else None
-                start = ev.BlockStarted(key, grown.block, place=index)
+                grown = self._opened(key, structs.replace(thought, text="", signature=None))
+                self._signed = ev.SignatureAdded(key, thought.signature) if thought.signature else None
+                start = ev.BlockStarted(key, grown.block, wire_index=index)
                 return grown, (start, ev.ReasoningDelta(key, thought.text)) if thought.text else (start,)
             case "redacted_thinking":
                 hidden = parse_redacted(content)
-                seals = (ev.Sealed(key, hidden.seal),) if hidden.seal else ()
+                seals = (ev.SignatureAdded(key, hidden.signature),) if hidden.signature else ()
                 self._sealed.add(key)
-                hidden = structs.replace(hidden, seal=None)
-                return self._opened(key, hidden), (ev.BlockStarted(key, hidden, place=index), *seals)
+                hidden = structs.replace(hidden, signature=None)
+                return self._opened(key, hidden), (ev.BlockStarted(key, hidden, wire_index=index), *seals)
             case "tool_use":
                 call = parse_tool_use(content)
                 grown = self._opened(key, structs.replace(call, arguments=""))
                 grown.arguments = "" if call.arguments == "{}" else call.arguments
-                self._keys.budget.keep(ev.text_size(grown.arguments))
-                return grown, (ev.BlockStarted(key, grown.block, place=index),)
+                self._keys.budget.reserve(ev.text_size(grown.arguments))
+                return grown, (ev.BlockStarted(key, grown.block, wire_index=index),)
             case _:
                 data = {"type": kind, **content.rest()}
-                grown = self._opened(key, Opaque(FAMILY, data, kind, at=Where(content.at)))
-                self._keys.budget.keep(ev.json_size(data))
+                grown = self._opened(key, Opaque(FAMILY, data, kind, at=Location(content.at)))
+                self._keys.budget.reserve(ev.json_size(data))
                 grown.held = _may_grow(data)
-                return grown, () if grown.held else (ev.BlockStarted(key, grown.block, place=index),)
+                return grown, () if grown.held else (ev.BlockStarted(key, grown.block, wire_index=index),)
 
     def _opened(self, key: int, block: Text | Reasoning | ToolCall | Opaque) -> _Open:
-        self._keys.budget.keep(ev.block_size(block))
+        self._keys.budget.reserve(ev.block_size(block))
         return _Open(key, block, self._keys.budget)
 
     def _begin_text(self, key: int, index: int, text: Text) -> tuple[_Open, ev.Events]:
         empty = structs.replace(text, text="", citations=())
-        events: list[ev.Event] = [ev.BlockStarted(key, empty, place=index)]
+        events: list[ev.Event] = [ev.BlockStarted(key, empty, wire_index=index)]
         if text.text:
             events.append(ev.TextDelta(key, text.text))
-        events.extend(ev.Cited(key, citation) for citation in text.citations)
+        events.extend(ev.CitationAdded(key, citation) for citation in text.citations)
         return self._opened(key, empty), tuple(events)
 
     def _block_delta(self, fields: Fields) -> ev.Events:
@@ -273,7 +273,7 @@ class AnthropicDecoder(Decoder):
             raise OutOfOrder(f"block {index} is not open", at="content_block_delta")
         key, kind = grown.key, delta.text("type")
         if grown.held:
-            self._keys.budget.keep(ev.json_size(delta.rest()))
+            self._keys.budget.reserve(ev.json_size(delta.rest()))
             _grow_unknown(grown, kind, delta)
             return ()
         match kind if not isinstance(grown.block, Opaque) else "":
@@ -293,7 +293,7 @@ class AnthropicDecoder(Decoder):
                 return ()
             case "citations_delta":
                 _demand(grown, Text, kind)
-                return (ev.Cited(key, parse_citation(delta.child("citation"))),)
+                return (ev.CitationAdded(key, parse_citation(delta.child("citation"))),)
             case _:
                 data: Json = {"type": "content_block_delta", "index": key, "delta": {"type": kind, **delta.rest()}}
                 return (ev.OpaqueEvent(FAMILY, "content_block_delta", data),)
@@ -308,16 +308,16 @@ class AnthropicDecoder(Decoder):
         key, end = grown.key, ev.BlockEnded(grown.key)
         match grown.block:
             case Opaque() if grown.held:
-                return (ev.BlockStarted(key, _whole(grown), place=index), end, *self._stopped())
+                return (ev.BlockStarted(key, _whole(grown), wire_index=index), end, *self._stopped())
             case ToolCall() if grown.arguments and not grown.grown:
                 return (ev.ArgumentsDelta(key, grown.arguments), end, *self._stopped())
             case _:
                 return (end, *self._stopped())
 
-    def _sign(self, key: int, signature: str) -> None:
+    def _sign(self, key: int, signature_data: str) -> None:
         if key in self._sealed:
             raise OutOfOrder("the block is signed already", at="content_block_delta")
-        self._signed = ev.Sealed(key, Seal(FAMILY, signature)) if signature else None
+        self._signed = ev.SignatureAdded(key, Signature(FAMILY, signature_data)) if signature_data else None
 
 
 # Of the class: bound methods would keep their decoder, and the question in it, until the next collection.

@@ -11,14 +11,14 @@ from dragoman.model.blocks import (
     Block,
     ClientTool,
     DefinedTool,
-    Meaning,
+    Effect,
     Opaque,
     ShownTool,
     Summary,
     ToolChange,
     Untranslatable,
 )
-from dragoman.model.conversation import Held
+from dragoman.model.conversation import ServerState
 from dragoman.wire.jsonio import Json
 
 _STRING: Json = {"type": "string"}
@@ -117,7 +117,7 @@ _NO_COMPACTION = "the target cannot compact a conversation; leave this out, or s
 _SEALED_PAST = "the past is compacted into encrypted_content, which only its own service can read"
 
 
-def meaning_of(kind: str, data: Mapping[str, Json]) -> tuple[Meaning, ...]:
+def meaning_of(kind: str, data: Mapping[str, Json]) -> tuple[Effect, ...]:
     """What the block does, for other families; nothing for all that do not concern tools or the past."""
     read = _READERS.get(kind)
     return tuple(read(data)) if read else ()
@@ -131,7 +131,7 @@ def is_no_op(kind: str, data: Mapping[str, Json]) -> bool:
 def find_definitions(blocks: Iterable[Block]) -> Iterator[tuple[dict[str, Json], str]]:
     """The tools that blocks of messages define, each with its place in the request."""
     for block in blocks:
-        if isinstance(block, Opaque) and block.means and isinstance(block.data, dict):
+        if isinstance(block, Opaque) and block.effects and isinstance(block.data, dict):
             for change, at in _changes(block.kind, block.data, block.at.path):
                 tool = change.get("tool")
                 definition = tool.get("definition") if isinstance(tool, dict) else None
@@ -148,25 +148,25 @@ def _changes(kind: str, data: Mapping[str, Json], at: str) -> Iterator[tuple[Map
             yield change, f"{at}.tool_changes[{index}]"
 
 
-def find_compaction(body: Mapping[str, Json]) -> Iterator[Held]:
+def find_compaction(body: Mapping[str, Json]) -> Iterator[ServerState]:
     """The fields that ask the service to compact the conversation."""
     if body.get(COMPACTION) is not None:
-        yield Held(COMPACTION, COMPACTION, _NO_COMPACTION)
+        yield ServerState(COMPACTION, COMPACTION, _NO_COMPACTION)
     management = body.get("context_management")
     edits = management.get("edits") if isinstance(management, dict) else None
     for index, edit in enumerate(edits if isinstance(edits, list) else ()):
         kind = edit.get("type") if isinstance(edit, dict) else None
         if isinstance(kind, str) and kind.startswith("compact"):
-            yield Held(COMPACTION, f"context_management.edits[{index}]", _NO_COMPACTION)
+            yield ServerState(COMPACTION, f"context_management.edits[{index}]", _NO_COMPACTION)
 
 
-def _reference(data: Mapping[str, Json]) -> Iterator[Meaning]:
+def _reference(data: Mapping[str, Json]) -> Iterator[Effect]:
     name = data.get("tool_name")
     if isinstance(name, str) and name:
         yield ShownTool(name)
 
 
-def _found(data: Mapping[str, Json]) -> Iterator[Meaning]:
+def _found(data: Mapping[str, Json]) -> Iterator[Effect]:
     content = data.get("content")
     references = content.get("tool_references") if isinstance(content, dict) else None
     for each in references if isinstance(references, list) else ():
@@ -174,7 +174,7 @@ def _found(data: Mapping[str, Json]) -> Iterator[Meaning]:
             yield from _reference(each)
 
 
-def _change(data: Mapping[str, Json]) -> Iterator[Meaning]:
+def _change(data: Mapping[str, Json]) -> Iterator[Effect]:
     tool = data.get("tool")
     named = tool if isinstance(tool, dict) else {}
     definition = named.get("definition")
@@ -186,7 +186,7 @@ def _change(data: Mapping[str, Json]) -> Iterator[Meaning]:
         yield ToolChange(name, data.get("type") != "tool_removal")
 
 
-def _compaction(data: Mapping[str, Json]) -> Iterator[Meaning]:
+def _compaction(data: Mapping[str, Json]) -> Iterator[Effect]:
     content = data.get("content")
     if isinstance(content, str) and content:
         yield Summary(content)
@@ -196,7 +196,7 @@ def _compaction(data: Mapping[str, Json]) -> Iterator[Meaning]:
         yield from _change(change)
 
 
-_READERS: dict[str, Callable[[Mapping[str, Json]], Iterator[Meaning]]] = {
+_READERS: dict[str, Callable[[Mapping[str, Json]], Iterator[Effect]]] = {
     "tool_reference": _reference,
     "tool_search_tool_result": _found,
     ADDITION: _change,

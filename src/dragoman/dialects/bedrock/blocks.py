@@ -24,8 +24,19 @@ from dragoman.dialects.bedrock.nodes import (
 )
 from dragoman.dialects.kit.values import base64_bytes, json_text, render_arguments
 from dragoman.errors import DragomanError, Unrepresentable
-from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Source, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import to_keep
+from dragoman.model.blocks import (
+    Block,
+    CitationSource,
+    Location,
+    Media,
+    Opaque,
+    Reasoning,
+    Signature,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from dragoman.model.conversation import to_extra_names
 from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -40,7 +51,7 @@ SERVER_RESULT = "server_tool_result"
 def parse_content(value: Json, at: str, blame: type[DragomanError]) -> tuple[Block, ...]:
     """A message's content: an array of blocks, in which a cache point marks the block before it."""
     if isinstance(value, str):
-        return (Text(value, at=Where(at)),)
+        return (Text(value, at=Location(at)),)
     if not isinstance(value, list):
         raise blame("expected an array of blocks", at=at)
     blocks: list[Block] = []
@@ -103,7 +114,7 @@ def parse_block(fields: Fields) -> Block:
 
 
 def _text(fields: Fields, name: str) -> Text:
-    return Text(fields.text(name), extra=EXTRAS.extra(fields), at=Where(fields.at))
+    return Text(fields.text(name), extra=EXTRAS.extra(fields), at=Location(fields.at))
 
 
 def _cited(fields: Fields, name: str) -> Block:
@@ -113,8 +124,8 @@ def _cited(fields: Fields, name: str) -> Block:
     content, citations = inner.children("content", []), inner.children("citations", [])
     text = content[0].peek("text") if len(content) == 1 else None
     if not isinstance(text, str) or len(content[0].rest()) != 1 or inner.rest() or fields.rest():
-        return Opaque(FAMILY, whole, name, at=Where(fields.at))
-    return Text(text, citations=tuple(map(parse_citation, citations)), at=Where(fields.at))
+        return Opaque(FAMILY, whole, name, at=Location(fields.at))
+    return Text(text, citations=tuple(map(parse_citation, citations)), at=Location(fields.at))
 
 
 def parse_citation(fields: Fields) -> Opaque:
@@ -126,7 +137,7 @@ def parse_citation(fields: Fields) -> Opaque:
         return citation
     pieces = [each.get("text") for each in content if isinstance(each, dict)] if isinstance(content, list) else []
     quote = "".join(piece for piece in pieces if isinstance(piece, str))
-    return structs.replace(citation, source=Source(url, title if isinstance(title, str) else "", quote))
+    return structs.replace(citation, source=CitationSource(url, title if isinstance(title, str) else "", quote))
 
 
 def render_citation(citation: Opaque, blame: type[DragomanError]) -> dict[str, Json]:
@@ -149,28 +160,30 @@ def _guarded(fields: Fields, name: str) -> Block:
     text = said.get("text") if isinstance(said, dict) else None
     if not isinstance(text, str):
         return EXTRAS.opaque(fields, name)
-    return Text(text, extra=EXTRAS.extra(fields), at=Where(fields.at))
+    return Text(text, extra=EXTRAS.extra(fields), at=Location(fields.at))
 
 
 def _media(fields: Fields, name: str) -> Block:
     whole = fields.rest()
     # _MEMBERS has no other names.
     media = parse_media(name, fields.child(name), fields.at)  # type: ignore[arg-type]
-    return media or Opaque(FAMILY, whole, name, at=Where(fields.at))
+    return media or Opaque(FAMILY, whole, name, at=Location(fields.at))
 
 
 def _reasoning(fields: Fields, name: str) -> Block:
-    whole, at = fields.rest(), Where(fields.at)
+    whole, at = fields.rest(), Location(fields.at)
     inner = fields.child(name)
     if inner.peek("redactedContent") is not None:
-        seal = Seal(FAMILY, parse_redacted(inner), "redacted")
-        return Reasoning("", FAMILY, seal, extra=EXTRAS.extra(inner), at=at)
+        signature = Signature(FAMILY, parse_redacted(inner), "redacted")
+        return Reasoning("", FAMILY, signature, extra=EXTRAS.extra(inner), at=at)
     if inner.peek("reasoningText") is None:
         return Opaque(FAMILY, whole, name, at=at)
     said = inner.child("reasoningText")
-    text, signature = said.text("text", ""), said.text("signature", "")
-    rest = to_keep(inner.rest()) | ({"reasoningText": more} if (more := said.rest()) else {})
-    return Reasoning(text, FAMILY, Seal(FAMILY, signature) if signature else None, extra=EXTRAS.extra_of(rest), at=at)
+    text, signature_data = said.text("text", ""), said.text("signature", "")
+    rest = to_extra_names(inner.rest()) | ({"reasoningText": more} if (more := said.rest()) else {})
+    return Reasoning(
+        text, FAMILY, Signature(FAMILY, signature_data) if signature_data else None, extra=EXTRAS.extra_of(rest), at=at
+    )
 
 
 def parse_redacted(fields: Fields) -> str:
@@ -191,7 +204,7 @@ def _tool_use(fields: Fields, at: str) -> ToolCall:
     call_id, name = fields.identifier("toolUseId"), fields.identifier("name")
     value = fields.any("input")
     arguments = "" if value is None else json_text(value, fields.path("input"), fields.blame)
-    return ToolCall(call_id, name, arguments, extra=EXTRAS.extra(fields), at=Where(at))
+    return ToolCall(call_id, name, arguments, extra=EXTRAS.extra(fields), at=Location(at))
 
 
 # --- reading tool results
@@ -214,8 +227,10 @@ def _tool_result(fields: Fields, at: str) -> ToolResult:
     content = fields.any("content")
     parts: list[Text | Media | Opaque] = []
     _add_parts(content, fields.path("content"), fields.blame, parts)
-    kept = to_keep(fields.rest()) | ({SUCCESS: True} if status == "success" else {})
-    return ToolResult(call_id, tuple(parts), is_error, extra=EXTRAS.extra_of(kept, frozenset({SUCCESS})), at=Where(at))
+    kept = to_extra_names(fields.rest()) | ({SUCCESS: True} if status == "success" else {})
+    return ToolResult(
+        call_id, tuple(parts), is_error, extra=EXTRAS.extra_of(kept, frozenset({SUCCESS})), at=Location(at)
+    )
 
 
 def _add_parts(value: Json, at: str, blame: type[DragomanError], parts: list[Text | Media | Opaque]) -> None:
@@ -229,16 +244,16 @@ def _add_parts(value: Json, at: str, blame: type[DragomanError], parts: list[Tex
     elif isinstance(value, dict):
         _add_part(Fields(value, at, blame), parts)
     elif value is not None and value != "":
-        parts.append(read_loose_part(FAMILY, value, Where(at)))
+        parts.append(read_loose_part(FAMILY, value, Location(at)))
 
 
 def _add_part(fields: Fields, parts: list[Text | Media | Opaque]) -> None:
-    mark, at = take_cache_point(fields), Where(fields.at)
+    mark, at = take_cache_point(fields), Location(fields.at)
     if mark is not None and parts and _takes_mark(parts[-1]):
         parts[-1] = structs.replace(parts[-1], cache=mark)
     elif fields.has("json") and not isinstance(fields.peek("json"), str):
         text = json_text(fields.any("json"), fields.path("json"), fields.blame)
-        kept = EXTRAS.extra_of({**to_keep(fields.rest()), AS_JSON: True}, frozenset({AS_JSON}))
+        kept = EXTRAS.extra_of({**to_extra_names(fields.rest()), AS_JSON: True}, frozenset({AS_JSON}))
         parts.append(Text(text, extra=kept, at=at))
     elif isinstance(fields.peek("text"), str):
         if fields.peek("type") == "text":  # the flat block of some clients
@@ -255,7 +270,7 @@ def _other_part(fields: Fields) -> Text | Media | Opaque:
 
     See docs/decisions/content.md#d2.
     """
-    whole, at = fields.rest(), Where(fields.at)
+    whole, at = fields.rest(), Location(fields.at)
     for kind in MIMES:
         if fields.peek(kind) is not None:
             try:
@@ -297,12 +312,12 @@ def render_block(block: Block, blame: type[DragomanError] = Unrepresentable) -> 
     body: dict[str, Json]
     match block:
         case Text():
-            _no_seal(block.seal, block.at, blame)
+            _no_seal(block.signature, block.at, blame)
             return render_text(block, blame)
         case Reasoning():
             body = {"reasoningContent": EXTRAS.with_extra(render_reasoning(block, blame), block.extra)}
         case ToolCall():
-            _no_seal(block.seal, block.at, blame)
+            _no_seal(block.signature, block.at, blame)
             body = {"toolUseId": block.id, "name": block.name, "input": render_arguments(block, blame)}
             body = {"toolUse": EXTRAS.with_extra(body, block.extra)}
         case ToolResult():
@@ -330,18 +345,18 @@ def render_text(block: Text, blame: type[DragomanError]) -> dict[str, Json]:
 
 
 def render_reasoning(block: Reasoning, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
-    seal = block.seal
-    if seal is not None and seal.kind == "redacted" and not block.text:
-        return {"redactedContent": render_redacted(seal, blame)}
-    if seal is not None and seal.kind != "signature":
-        raise blame(f"reasoning with {seal.kind} data has no place here", at=block.at.path)
+    signature = block.signature
+    if signature is not None and signature.kind == "redacted" and not block.text:
+        return {"redactedContent": render_redacted(signature, blame)}
+    if signature is not None and signature.kind != "signature":
+        raise blame(f"reasoning with {signature.kind} data has no place here", at=block.at.path)
     body: dict[str, Json] = {"text": block.text}
-    return {"reasoningText": body | ({"signature": seal.data} if seal else {})}
+    return {"reasoningText": body | ({"signature": signature.data} if signature else {})}
 
 
-def render_redacted(seal: Seal, blame: type[DragomanError]) -> str:
+def render_redacted(signature: Signature, blame: type[DragomanError]) -> str:
     try:
-        return base64.b64encode(seal.data.encode("utf-8", "surrogateescape")).decode()
+        return base64.b64encode(signature.data.encode("utf-8", "surrogateescape")).decode()
     except UnicodeEncodeError:
         raise blame("redacted reasoning with a lone surrogate has no bytes") from None
 
@@ -374,6 +389,6 @@ def json_of_part(part: Text | Media | Opaque) -> tuple[Json] | None:
         return None
 
 
-def _no_seal(seal: Seal | None, at: Where, blame: type[DragomanError]) -> None:
-    if seal is not None:
+def _no_seal(signature: Signature | None, at: Location, blame: type[DragomanError]) -> None:
+    if signature is not None:
         raise blame("only reasoning has a place for a seal here", at=at.path)

@@ -33,14 +33,14 @@ from dragoman.dialects.kit.binding import JSON, TokenCountField, json_post
 from dragoman.dialects.kit.values import decoded, members, text
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import BadFrame, Fault
-from dragoman.model.capabilities import Alphabet, Capabilities, reads_results_by_order, traits
+from dragoman.model.capabilities import Capabilities, IdentifierFormat, reads_results_by_order, traits
 from dragoman.model.conversation import Conversation
 from dragoman.model.filter import Filter
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame, FrameDecoder, Payload
-from dragoman.wire.http import HttpRequest, HttpResponse, path_name
+from dragoman.wire.http import HttpRequest, HttpResponse, check_path_name
 from dragoman.wire.jsonio import Json
 
 _HOW = {"image": ("base64", "url"), "document": ("base64", "url", "text"), "audio": ("base64", "url")}
@@ -67,7 +67,7 @@ class BedrockCodec(Struct, frozen=True):
                 "result_errors",
                 "no_answer_media",
                 "reasoning",
-                "seal_slot",
+                "signature_slot",
                 "one_block",
                 "citations",
                 "output_names",
@@ -78,27 +78,27 @@ class BedrockCodec(Struct, frozen=True):
                     "results_in_call_order": reads_results_by_order(model),
                     "parallel_flag": claude,
                     "strict_tools": vendor.strict_tools,
-                    "sealed_reasoning": vendor.reasoning == "signed",
+                    "signed_reasoning": vendor.reasoning == "signed",
                     "budgets": claude,
                     "thinking_show": claude,
                 },
             ),
-            ids=Alphabet("a-zA-Z0-9_.:-", 64),
+            ids=IdentifierFormat("a-zA-Z0-9_.:-", 64),
             arguments="object",
             choice_modes=frozenset({"auto", "any", "one", "none"} if claude else {"auto", "any", "one"}),
             result_media=frozenset({"image", "document", "video"}),
             media=frozenset((kind, how) for kind in vendor.media for how in _HOW[kind]),
-            seals=frozenset({FAMILY, "anthropic"} if vendor.name == "anthropic" else ()),
+            signatures=frozenset({FAMILY, "anthropic"} if vendor.name == "anthropic" else ()),
             cache_marks=4 if vendor.cache else 0,
-            knobs=frozenset({"temperature", "top_p"} | ({"top_k"} if vendor.top_k else set())),
-            knob_ranges=(("temperature", 0.0, 1.0), ("top_p", 0.0, 1.0)),
+            sampling=frozenset({"temperature", "top_p"} | ({"top_k"} if vendor.top_k else set())),
+            sampling_ranges=(("temperature", 0.0, 1.0), ("top_p", 0.0, 1.0)),
             output=frozenset({"text", "schema"}),
             efforts=vendor.efforts,
             thinking=frozenset({"default", "off", "on", "adaptive"} if claude else {"default"}),
-            least_budget=1024 if claude else 0,
+            min_thinking_budget=1024 if claude else 0,
             user_limit=256,
-            holds=frozenset({"promptVariables"}),
-            addresses=(S3,),
+            server_state=frozenset({"promptVariables"}),
+            own_url_prefixes=(S3,),
             stop_limit=_MOST_STOPS,
         )
 
@@ -150,7 +150,7 @@ def model_path(model: str, operation: str) -> str:
 
     Raises MalformedRequest for a name that would make the path lead elsewhere.
     """
-    return f"/model/{quote(path_name(model), safe='', errors='surrogatepass')}/{operation}"
+    return f"/model/{quote(check_path_name(model), safe='', errors='surrogatepass')}/{operation}"
 
 
 def error_response(fault: Fault, body: bytes) -> HttpResponse:
@@ -163,7 +163,7 @@ class BedrockBinding(Struct, frozen=True):
         found = _PATH.match(request.path)
         if request.method != "POST" or found is None:
             return None
-        model, name = path_name(unquote(found[1])), found[2]
+        model, name = check_path_name(unquote(found[1])), found[2]
         fields = Fields.of(request) if request.body else Fields({})
         if name == "count-tokens":
             asked = fields.child("input")
@@ -213,7 +213,7 @@ class InvokeBinding(Struct, frozen=True):
         found = _INVOKED_PATH.match(request.path)
         if request.method != "POST" or found is None:
             return None
-        model, name = path_name(unquote(found[1])), found[2]
+        model, name = check_path_name(unquote(found[1])), found[2]
         fields = Fields.of(request) if request.body else Fields({})
         if name == "count-tokens":
             asked = fields.peek("input")
@@ -288,8 +288,8 @@ class _Kind(Struct, gc=False):
     type: str = ""
 
 
-_read_chunk = jsonio.typed(_Chunk)
-_read_kind = jsonio.typed(_Kind)
+_read_chunk = jsonio.typed_decoder(_Chunk)
+_read_kind = jsonio.typed_decoder(_Kind)
 
 
 class _Chunks:

@@ -15,8 +15,8 @@ from dragoman.dialects.bedrock.reply import exception_payload, render_stop, rend
 from dragoman.dialects.kit.streams import BLOCK_EVENTS, ONE_CHOICE, EventWriters, NumberedEncoder
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
-from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.blocks import Media, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, StopReason, Usage
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
@@ -43,17 +43,17 @@ class BedrockEncoder(NumberedEncoder):
 
     family, delta, number = FAMILY, "contentBlockDelta", "contentBlockIndex"
     passing = NumberedEncoder.passing | {
-        (ev.BlockStarted, ev.Cited),
+        (ev.BlockStarted, ev.CitationAdded),
         (ev.Stopped,),
         (ev.UsageReported, ev.Finished),
     }
 
-    def __init__(self, asked: Conversation, environment: Environment, budget: ev.Budget | None = None) -> None:
+    def __init__(self, asked: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None) -> None:
         super().__init__()
-        self._budget = budget or ev.Budget()
+        self._budget = budget or ev.ResponseBudget()
         self._blocks: dict[int, Text | Reasoning | ToolCall] = {}  # those that are open
         self._silent: set[int] = set()  # open blocks of which no frame has told yet
-        self._seals: dict[int, Seal] = {}  # of open blocks: they close what they seal
+        self._seals: dict[int, Signature] = {}  # of open blocks: they close what they seal
         self._stopped = False
 
     def passes(self, events: ev.Events) -> bool:
@@ -115,33 +115,35 @@ class BedrockEncoder(NumberedEncoder):
     def _block_ended(self, event: ev.BlockEnded, out: list[Payload]) -> None:
         """Every block says something, if only nothing: a client that sees only an end would not know what has ended."""
         key = event.key
-        seal, block = self._seals.pop(key, None), self._blocks.pop(key, None)
-        if seal is not None:
-            self._budget.free(ev.text_size(seal.data))
-            self._write_seal(key, block, seal, out)
+        signature, block = self._seals.pop(key, None), self._blocks.pop(key, None)
+        if signature is not None:
+            self._budget.release(ev.text_size(signature.data))
+            self._write_seal(key, block, signature, out)
         if key in self._silent:
             self._silent.discard(key)
             if isinstance(block, Text):
                 self._say(key, _TEXT, b'""', out)
             elif isinstance(block, Reasoning):
                 self._say(key, _THOUGHT, b'""', out)
-            elif block is not None and event.complete:  # else it was cut before its arguments began
+            elif block is not None and event.is_complete:  # else it was cut before its arguments began
                 self._say(key, _INPUT, b'"{}"', out)
         out.append(Payload(b"contentBlockStop", _END % self._index[key]))
 
-    def _sealed(self, event: ev.Sealed, out: list[Payload]) -> None:
-        self._budget.keep(ev.text_size(event.seal.data))
-        self._seals[event.key] = event.seal
+    def _sealed(self, event: ev.SignatureAdded, out: list[Payload]) -> None:
+        self._budget.reserve(ev.text_size(event.signature.data))
+        self._seals[event.key] = event.signature
 
-    def _write_seal(self, key: int, block: Text | Reasoning | ToolCall | None, seal: Seal, out: list[Payload]) -> None:
-        if isinstance(block, Reasoning) and seal.kind == "signature":
-            self._say(key, _SIGNATURE, jsonio.quote(seal.data), out)
-        elif isinstance(block, Reasoning) and seal.kind == "redacted" and key in self._silent:
-            self._say(key, _REDACTED, jsonio.quote(render_redacted(seal, LocalMisuse)), out)
+    def _write_seal(
+        self, key: int, block: Text | Reasoning | ToolCall | None, signature: Signature, out: list[Payload]
+    ) -> None:
+        if isinstance(block, Reasoning) and signature.kind == "signature":
+            self._say(key, _SIGNATURE, jsonio.quote(signature.data), out)
+        elif isinstance(block, Reasoning) and signature.kind == "redacted" and key in self._silent:
+            self._say(key, _REDACTED, jsonio.quote(render_redacted(signature, LocalMisuse)), out)
         else:
-            raise LocalMisuse(f"{seal.kind} data of {seal.family} has no place in this block")
+            raise LocalMisuse(f"{signature.kind} data of {signature.family} has no place in this block")
 
-    def _cited(self, event: ev.Cited, out: list[Payload]) -> None:
+    def _cited(self, event: ev.CitationAdded, out: list[Payload]) -> None:
         self._say(event.key, _CITATION, jsonio.encode(render_citation(event.citation, LocalMisuse)), out)
 
     def _whole(self, key: int, body: dict[str, Json], out: list[Payload]) -> None:
@@ -169,7 +171,7 @@ class BedrockEncoder(NumberedEncoder):
             self._usage = event.usage
             return
         if isinstance(event, ev.Stopped) or not self._stopped:
-            stop = Stop(Why.END)
+            stop = Stop(StopReason.END)
             if isinstance(event, ev.Stopped):
                 if event.choice:
                     raise LocalMisuse(ONE_CHOICE)
@@ -188,8 +190,8 @@ class BedrockEncoder(NumberedEncoder):
         ev.ReasoningDelta: _delta,
         ev.Started: _started,
         ev.BlockStarted: _block_started,
-        ev.Sealed: _sealed,
-        ev.Cited: _cited,
+        ev.SignatureAdded: _sealed,
+        ev.CitationAdded: _cited,
         ev.BlockEnded: _block_ended,
         ev.UsageReported: _ending,
         ev.Stopped: _ending,

@@ -9,8 +9,8 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.kit.values import ExtraFields, base64_bytes
 from dragoman.errors import DragomanError
-from dragoman.model.blocks import Cache, Extra, Media, Where
-from dragoman.model.conversation import to_keep
+from dragoman.model.blocks import CacheBreakpoint, Extra, Location, Media
+from dragoman.model.conversation import to_extra_names
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -33,7 +33,7 @@ def sibling_fields(kept: Extra | None) -> dict[str, Json]:
     return fields if isinstance(fields, dict) else {}
 
 
-def take_cache_point(fields: Fields) -> Cache | None:
+def take_cache_point(fields: Fields) -> CacheBreakpoint | None:
     """The cache mark that a block stands for, if it is one and says nothing else."""
     point = fields.peek("cachePoint")
     if not isinstance(point, dict) or len(fields.rest()) != 1:
@@ -41,10 +41,10 @@ def take_cache_point(fields: Fields) -> Cache | None:
     if point.get("type") != "default" or point.get("ttl") not in (None, "5m", "1h"):
         return None
     rest = {name: value for name, value in point.items() if name not in ("type", "ttl")}
-    return Cache("1h" if point.get("ttl") == "1h" else "5m", EXTRAS.extra_of(to_keep(rest)))
+    return CacheBreakpoint("1h" if point.get("ttl") == "1h" else "5m", EXTRAS.extra_of(to_extra_names(rest)))
 
 
-def render_cache_point(cache: Cache) -> dict[str, Json]:
+def render_cache_point(cache: CacheBreakpoint) -> dict[str, Json]:
     """A cache mark as the block that stands after what it marks: it is never an attribute here."""
     point: dict[str, Json] = {"type": "default"}
     if cache.ttl != "5m":
@@ -188,8 +188,8 @@ def parse_media(kind: Kind, fields: Fields, at: str) -> Media | None:
     if mime is None or told is None:
         return None
     how, data, more = told
-    rest = to_keep(fields.rest()) | ({"source": more} if more else {})
-    return Media(kind, mime, how, data, name, extra=EXTRAS.extra_of(rest), at=Where(at))
+    rest = to_extra_names(fields.rest()) | ({"source": more} if more else {})
+    return Media(kind, mime, how, data, name, extra=EXTRAS.extra_of(rest), at=Location(at))
 
 
 def _source(source: Fields, kind: Kind) -> tuple[Literal["base64", "url", "text"], str, dict[str, Json]] | None:
@@ -230,10 +230,10 @@ def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
 
 
 def _render_source(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
-    if block.how == "base64":
+    if block.form == "base64":
         return {"bytes": block.data}
-    if block.how == "url" and block.data.startswith(S3):
+    if block.form == "url" and block.data.startswith(S3):
         return {"s3Location": {"uri": block.data}}
-    if block.how == "text" and block.kind == "document":
+    if block.form == "text" and block.kind == "document":
         return {"text": block.data}
-    raise blame(f"{block.kind} given by {block.how} has no place here", at=block.at.path)
+    raise blame(f"{block.kind} given by {block.form} has no place here", at=block.at.path)

@@ -13,9 +13,9 @@ from dragoman.dialects.bedrock.blocks import json_of_part
 from dragoman.dialects.bedrock.nodes import AS_JSON, EXTRAS, FORMATS, S3, Vendor
 from dragoman.dialects.kit.values import NO_PARAMETERS, with_object_schema
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Block, Cache, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Block, CacheBreakpoint, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
-from dragoman.model.filter import EachMessage, Facts, Features, Filter, MakeBack, Notes
+from dragoman.model.filter import Facts, Features, Filter, MakeResponseFilter, MessageFilter, Notes
 from dragoman.model.parts import missing_media_line
 
 # --- Media as the service takes it: formats that it knows, S3 but no other addresses, documents with names and
@@ -43,10 +43,12 @@ class FitBedrockMedia(Filter):
     """
 
     name = "bedrock.fit_media"
-    concerns: Features = frozenset({"media"})
+    applies_to: Features = frozenset({"media"})
     before = "pair_tools"
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         last = max((i for i, message in enumerate(conversation.messages) if message.role == "user"), default=-1)
         return _each_media(conversation, notes, lambda media, turn: _media(media, turn == last, notes)), None
 
@@ -74,10 +76,10 @@ def _each_media(
 
 def _media(media: Media, last: bool, notes: Notes) -> Media | Text | None:
     media = _known_type(media, notes)
-    if media.how == "text" and not media.data.strip():
+    if media.form == "text" and not media.data.strip():
         notes.changed("bedrock.media.blank", media.at.path, "a document without content was left out")
         return None
-    if media.how == "url" and not media.data.startswith(S3):
+    if media.form == "url" and not media.data.startswith(S3):
         return _left_out(media, f"{media.kind} by an address other than {S3}", last, notes)
     if media.mime not in FORMATS[media.kind] or not media.data:
         return _left_out(media, f"{media.kind} of type {media.mime or 'unknown'}", last, notes)
@@ -87,7 +89,7 @@ def _media(media: Media, last: bool, notes: Notes) -> Media | Text | None:
 def _known_type(media: Media, notes: Notes) -> Media:
     said = media.mime.partition(";")[0].strip().lower()
     mime = _ALIASES.get(said, said)
-    if media.how == "text" and mime not in FORMATS["document"]:
+    if media.form == "text" and mime not in FORMATS["document"]:
         mime = "text/plain"
     if mime == media.mime or mime not in FORMATS[media.kind]:
         return media
@@ -106,9 +108,11 @@ class NameDocuments(Filter):
     """Every document has a name that the service allows and that no other has."""
 
     name = "bedrock.name_documents"
-    concerns: Features = frozenset({"media"})
+    applies_to: Features = frozenset({"media"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         taken: set[str] = set()
         return _each_media(conversation, notes, lambda media, _: _named(media, taken, notes)), None
 
@@ -131,11 +135,11 @@ def _named(media: Media, taken: set[str], notes: Notes) -> Media:
     return structs.replace(media, name=name)
 
 
-class AddTextToDocuments(EachMessage):
+class AddTextToDocuments(MessageFilter):
     """A message that holds a document holds text as well."""
 
     name = "bedrock.accompany_documents"
-    concerns: Features = frozenset({"media"})
+    applies_to: Features = frozenset({"media"})
 
     def message(self, message: Message, notes: Notes) -> Message:
         documents = any(isinstance(block, Media) and block.kind == "document" for block in message.blocks)
@@ -158,12 +162,14 @@ class FitCachePoints(Filter):
     PDF; no hour after five minutes. They are looked at in the order tools, system, messages."""
 
     name = "bedrock.settle_cache"
-    concerns: Features = frozenset({"marks"})
+    applies_to: Features = frozenset({"marks"})
 
     def __init__(self, tools: bool) -> None:
         self._tools = tools
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         before = len(notes)
         walk = _Walk(notes)
         tools = tuple(walk.node(tool) if self._tools else walk.without(tool) for tool in conversation.tools)
@@ -206,7 +212,7 @@ class _Walk:
         return structs.replace(result, content=content, cache=result.cache or marks[-1])
 
     def node(self, node: N) -> N:
-        cache: Cache | None = getattr(node, "cache", None)
+        cache: CacheBreakpoint | None = getattr(node, "cache", None)
         if cache is None:
             return node
         if cache.ttl == "1h" and self._short:
@@ -220,9 +226,11 @@ class FitUserAndOutput(Filter):
     """The user's id in the characters of requestMetadata, and an output schema without a strict flag."""
 
     name = "bedrock.fit_words"
-    concerns: Features = frozenset({"output", "user"})
+    applies_to: Features = frozenset({"output", "user"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         output = conversation.output
         if output.strict is not None:
             notes.changed(
@@ -248,11 +256,11 @@ def _legal_user(user: str) -> str:
 # --- Reasoning as the models behind the service take it back
 
 
-class FitBedrockReasoning(EachMessage):
+class FitBedrockReasoning(MessageFilter):
     """Reasoning in the two forms that the service has, as far as the model takes it back."""
 
     name = "bedrock.own_reasoning"
-    concerns: Features = frozenset({"reasoning"})
+    applies_to: Features = frozenset({"reasoning"})
     before = "pair_tools"  # what is left of a turn is looked at afterwards
 
     def __init__(self, vendor: Vendor) -> None:
@@ -265,7 +273,7 @@ class FitBedrockReasoning(EachMessage):
         if reason:
             notes.dropped("bedrock.reasoning.refused", block.at.path, reason)
             return ()
-        if block.seal is not None and block.seal.kind == "redacted" and block.text:
+        if block.signature is not None and block.signature.kind == "redacted" and block.text:
             notes.dropped("bedrock.reasoning.redacted", block.at.path, "redacted reasoning has no text here")
             return (structs.replace(block, text=""),)
         return (block,)
@@ -273,9 +281,9 @@ class FitBedrockReasoning(EachMessage):
     def _objection(self, block: Reasoning) -> str:
         if self._takes == "none":
             return "the model takes no reasoning back"
-        if self._takes == "unsigned" and block.seal is not None:
+        if self._takes == "unsigned" and block.signature is not None:
             return "the model takes no signed reasoning: it is another model's"
-        if block.seal is not None and block.seal.kind == "encrypted":
+        if block.signature is not None and block.signature.kind == "encrypted":
             return "the service has no encrypted reasoning"
         return ""
 
@@ -297,10 +305,12 @@ class DropUnusedTools(Filter):
     them to be."""
 
     name = "bedrock.no_choice"
-    concerns: Features = frozenset({"chosen"})
+    applies_to: Features = frozenset({"chosen"})
     before = "fit_limits"
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         if conversation.tool_choice.mode != "none" or not conversation.tools:
             return conversation, None
         if any(isinstance(block, ToolCall | ToolResult) for block in _blocks(conversation)):
@@ -313,9 +323,11 @@ class DeclareUsedTools(Filter):
     """Tools whose schema is an object's; stubs where history has tools and the request declares none."""
 
     name = "bedrock.settle_tools"
-    concerns: Features = frozenset({"tools", "calls"})
+    applies_to: Features = frozenset({"tools", "calls"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         before = len(notes)
         tools = tuple(with_object_schema(tool, "bedrock.tools.schema", notes) for tool in conversation.tools) or tuple(
             _stubs(conversation, notes)
@@ -338,13 +350,15 @@ class FitBedrockResults(Filter):
     """
 
     name = "bedrock.settle_results"
-    concerns: Features = frozenset({"results"})
+    applies_to: Features = frozenset({"results"})
 
     def __init__(self, apart: bool, json: bool) -> None:
         self._apart = apart
         self._json = json
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         messages: list[Message] = []
         for message in conversation.messages:
             blocks = tuple(self._block(block, notes) for block in message.blocks)

@@ -8,19 +8,19 @@ from dragoman.dialects.bedrock.nodes import EXTRAS, FAMILY
 from dragoman.dialects.kit.faults import FaultTable, unreadable_message
 from dragoman.dialects.kit.settings import guard_depth
 from dragoman.dialects.kit.values import decoded, members, reply_fields, text
-from dragoman.errors import BadFrame, Fault, Kind, LocalMisuse, UpstreamFault
+from dragoman.errors import BadFrame, ErrorKind, Fault, LocalMisuse, UpstreamFault
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import (
     Choice,
     Conversation,
     Reply,
     Stop,
+    StopReason,
     Usage,
-    Why,
-    count,
     exclusive_usage,
-    known_stop,
-    to_keep,
+    find_stop_reason,
+    parse_token_count,
+    to_extra_names,
 )
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -29,17 +29,17 @@ from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
 
 _REASONS = {
-    "end_turn": Why.END,
-    "tool_use": Why.TOOL,
-    "max_tokens": Why.LENGTH,
-    "stop_sequence": Why.SEQUENCE,
-    "content_filtered": Why.REFUSAL,
-    "guardrail_intervened": Why.REFUSAL,
-    "model_context_window_exceeded": Why.CONTEXT,
+    "end_turn": StopReason.END,
+    "tool_use": StopReason.TOOL,
+    "max_tokens": StopReason.LENGTH,
+    "stop_sequence": StopReason.SEQUENCE,
+    "content_filtered": StopReason.REFUSAL,
+    "guardrail_intervened": StopReason.REFUSAL,
+    "model_context_window_exceeded": StopReason.CONTEXT,
 }
 _SAID = {
     **{why: reason for reason, why in _REASONS.items() if reason != "guardrail_intervened"},
-    Why.PAUSE: "end_turn",
+    StopReason.PAUSE: "end_turn",
 }
 _LOST_CALL = "malformed_tool_use"  # the service dropped a call of the model
 _MALFORMED = ("malformed_model_output", _LOST_CALL)
@@ -61,7 +61,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
     if (fault := malformed_fault(fields.peek("stopReason"), said=any(map(is_usable, blocks)))) is not None:
         raise UpstreamFault(fault.message, fault=fault)
     stop, usage = parse_stop(fields), parse_usage(fields)
-    kept = to_keep(fields.rest())
+    kept = to_extra_names(fields.rest())
     if inner := (output.rest() | ({"message": more} if (more := message.rest()) else {})):
         kept["output"] = inner
     return Reply("", asked.model, (Choice(blocks, stop),), usage, extra=EXTRAS.extra_of(kept))
@@ -105,7 +105,7 @@ def parse_stop(fields: Fields) -> Stop:
         more = {name: value for name, value in more.items() if name != "stop_sequence"} or None
     if more is not None:
         kept["additionalModelResponseFields"] = more
-    why = _REASONS.get(reason or "") or known_stop(reason or "") or Why.END
+    why = _REASONS.get(reason or "") or find_stop_reason(reason or "") or StopReason.END
     return Stop(why, sequence if isinstance(sequence, str) else None, EXTRAS.extra_of(kept))
 
 
@@ -117,7 +117,7 @@ def parse_usage(fields: Fields) -> Usage | None:
         return Usage(extra=EXTRAS.extra_of(aside, _SPELLING)) if aside else None
     if rest := {name: value for name, value in usage.items() if name not in {*_COUNTS, *_ALSO}}:
         aside["usage"] = rest
-    counts = (count(usage.get(name)) for name in _COUNTS)
+    counts = (parse_token_count(usage.get(name)) for name in _COUNTS)
     return exclusive_usage(*counts, extra=EXTRAS.extra_of(aside, _SPELLING))
 
 
@@ -141,10 +141,10 @@ def render_reply(reply: Reply, asked: Conversation, environment: Environment) ->
 
 
 def render_stop(stop: Stop) -> dict[str, Json]:
-    body: dict[str, Json] = {"stopReason": _SAID[stop.why]}
+    body: dict[str, Json] = {"stopReason": _SAID[stop.reason]}
     if stop.sequence is not None:
         body["additionalModelResponseFields"] = {"stop_sequence": stop.sequence}
-    if stop.why in (Why.END, Why.REFUSAL):
+    if stop.reason in (StopReason.END, StopReason.REFUSAL):
         return EXTRAS.with_extra(body, stop.extra)
     # A reason that a filter has changed since is no longer what the service said.
     kept = {name: value for name, value in EXTRAS.own_fields(stop.extra).items() if name != "stopReason"}
@@ -197,7 +197,7 @@ _TABLE = FaultTable(
 )
 fault_type = _TABLE.type_of
 # One exception says several things; only its words tell them apart.
-_BY_WORDS: tuple[tuple[Kind, str, Kind], ...] = (
+_BY_WORDS: tuple[tuple[ErrorKind, str, ErrorKind], ...] = (
     ("invalid", "input is too long", "context_full"),
     ("invalid", "prompt is too long", "context_full"),
     ("invalid", "too many input tokens", "context_full"),
@@ -218,7 +218,7 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     ("ResourceNotFoundException", "there is no such model in this region: check the id and the region"),
 )
 # The only exceptions that a stream may hold, by kind, and what each means there.
-_STREAM: dict[Kind, str] = {
+_STREAM: dict[ErrorKind, str] = {
     "rate_limit": "throttlingException",
     "quota": "throttlingException",
     "overloaded": "serviceUnavailableException",
@@ -275,7 +275,7 @@ def exception_payload(fault: Fault) -> Payload:
     return Payload(kind.encode(), jsonio.encode(body), error=True)
 
 
-def _told(kind: Kind, message: str, status: int | None, code: str, wait: float | None) -> Fault:
+def _told(kind: ErrorKind, message: str, status: int | None, code: str, wait: float | None) -> Fault:
     words = message.lower()
     kind = next((meant for of, said, meant in _BY_WORDS if of == kind and said in words), kind)
     advice = next((advice for sign, advice in _ADVICE if sign in message or sign in code), "")

@@ -25,18 +25,18 @@ from dragoman.dialects.bedrock.nodes import (
 from dragoman.dialects.kit.settings import guard_depth, take_sampling
 from dragoman.dialects.kit.values import CLAUDE_TOOL_CHOICES, NO_PARAMETERS, members, render_claude_choice, tool_body
 from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Opaque, Text, Where
+from dragoman.model.blocks import Location, Opaque, Text
 from dragoman.model.conversation import (
     Conversation,
-    Held,
     Message,
     Output,
     Role,
+    ServerState,
     Thinking,
     ToolChoice,
     ToolSpec,
-    canonical,
-    to_keep,
+    to_canonical,
+    to_extra_names,
 )
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -73,7 +73,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
         known = inner
     elif bare := schema in (None, {}, {"json": None}):
         spec.any("inputSchema")
-    at = Where(fields.at, bare=bare)
+    at = Location(fields.at, is_absent=bare)
     return ToolSpec(
         name, description, known, None, strict, extra=with_sibling_fields(EXTRAS.extra(spec), fields), at=at
     )
@@ -86,7 +86,7 @@ def parse_choice(config: Fields, free: dict[str, Json], vendor: Vendor) -> ToolC
     """
     said = _choice_fields(config)
     mode, names = ("auto", ()) if said is None else _choice(said)
-    at = Where("additionalModelRequestFields.tool_choice" if said is None else said.at)
+    at = Location("additionalModelRequestFields.tool_choice" if said is None else said.at)
     is_unknown = said is None and config.peek("toolChoice") is not None  # both stay as they are
     more = free.pop("tool_choice", None) if vendor.claude_fields and not is_unknown else None
     rest = {**more} if isinstance(more, dict) else {}
@@ -192,12 +192,12 @@ def parse_request(call: ApiRequest, vendor: Vendor) -> Conversation:
     config = _object(fields, "toolConfig")
     tools, choice = parse_tools(config), parse_choice(config, free, vendor)
     left: dict[str, Json] = {each.at: rest for each in (*read, config) if (rest := each.rest())}
-    held = (Held("promptVariables", "promptVariables", _NO_PROMPTS),) if fields.peek("promptVariables") else ()
-    extra = EXTRAS.extra_of(to_keep(fields.rest()) | left | ({ADDITIONAL_FIELDS: free} if free else {}))
+    held = (ServerState("promptVariables", "promptVariables", _NO_PROMPTS),) if fields.peek("promptVariables") else ()
+    extra = EXTRAS.extra_of(to_extra_names(fields.rest()) | left | ({ADDITIONAL_FIELDS: free} if free else {}))
     conversation = structs.replace(
-        asked, messages=messages, system=system, tools=tools, tool_choice=choice, held=held, extra=extra
+        asked, messages=messages, system=system, tools=tools, tool_choice=choice, server_state=held, extra=extra
     )
-    return canonical(conversation)
+    return to_canonical(conversation)
 
 
 def _message(fields: Fields) -> Message:
@@ -206,7 +206,7 @@ def _message(fields: Fields) -> Message:
         fields.fail("role", "expected user, assistant or system")
     read = parse_assistant_content if role == "assistant" else parse_content
     blocks = read(fields.any("content"), fields.path("content"), fields.blame)
-    return Message(role, blocks, extra=EXTRAS.extra(fields), at=Where(fields.at))
+    return Message(role, blocks, extra=EXTRAS.extra(fields), at=Location(fields.at))
 
 
 def _system(items: Iterable[Fields]) -> tuple[Text, ...]:
@@ -218,7 +218,9 @@ def _system(items: Iterable[Fields]) -> tuple[Text, ...]:
             continue
         block = parse_block(fields)
         if isinstance(block, Opaque):  # it keeps its place as a text that says nothing: this list holds nothing else
-            block = Text("", extra=EXTRAS.extra_of(to_keep(EXTRAS.own_data(block, MalformedRequest))), at=block.at)
+            block = Text(
+                "", extra=EXTRAS.extra_of(to_extra_names(EXTRAS.own_data(block, MalformedRequest))), at=block.at
+            )
         elif not isinstance(block, Text):
             raise MalformedRequest("expected text: a system prompt holds nothing else", at=block.at.path)
         texts.append(block)
@@ -233,7 +235,7 @@ def render_request(conversation: Conversation, vendor: Vendor) -> ApiRequest:
     """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
     if conversation.choices != 1:
         raise Unrepresentable("one request gets one answer here", at="n")
-    if conversation.previous is not None:
+    if conversation.previous_id is not None:
         raise Unrepresentable("no conversation is kept here to go on with", at="previous_response_id")
     body: dict[str, Json] = {}
     if conversation.system:
@@ -295,10 +297,10 @@ def _settings(
     """
     config = _object(fields, "inferenceConfig")
     limit, stops = config.integer("maxTokens", None), config.strings("stopSequences", ())
-    knobs = take_sampling(config, {"temperature": "temperature", "top_p": "topP"})
+    sampling = take_sampling(config, {"temperature": "temperature", "top_p": "topP"})
     top_k = _taken(free, vendor.top_k, (int, float))
     if isinstance(top_k, int | float):
-        knobs["top_k"] = top_k
+        sampling["top_k"] = top_k
     output = _object(fields, "outputConfig")
     form = _output(output)
     thinking = _thinking(_effort(output, free, vendor), free, vendor)
@@ -311,7 +313,7 @@ def _settings(
         thinking=thinking,
         max_tokens=limit,
         stop=stops,
-        knobs=knobs,
+        sampling=sampling,
         stream=call.stream,
         user=user,
     )
@@ -330,7 +332,7 @@ def _output(config: Fields) -> Output:
     said = _schema(schema)
     name, kept = schema.text("name", ""), schema.rest()
     more = structure.rest() | ({"jsonSchema": kept} if kept else {})
-    rest = to_keep(inner.rest()) | ({"structure": more} if more else {})
+    rest = to_extra_names(inner.rest()) | ({"structure": more} if more else {})
     return Output("schema", name, said, extra=EXTRAS.extra_of(rest))
 
 
@@ -416,7 +418,7 @@ def _render_inference(conversation: Conversation, vendor: Vendor, free: dict[str
     config: dict[str, Json] = {}
     if conversation.max_tokens is not None:
         config["maxTokens"] = conversation.max_tokens
-    for knob, value in conversation.knobs.items():
+    for knob, value in conversation.sampling.items():
         if knob in ("temperature", "top_p"):
             config["temperature" if knob == "temperature" else "topP"] = value
         elif knob == "top_k" and vendor.top_k:

@@ -26,8 +26,8 @@ from dragoman.dialects.bedrock.nodes import EXTRAS, FAMILY
 from dragoman.dialects.bedrock.reply import exception_fault, malformed_fault, parse_stop, parse_usage
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
-from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
-from dragoman.model.conversation import Conversation, Stop, Why
+from dragoman.model.blocks import Location, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, StopReason
 from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -35,7 +35,7 @@ from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
 
 _PADDING = "p"  # a key of random length, which hides the length of what was said
-_CUT = (Why.LENGTH, Why.CONTEXT)
+_CUT = (StopReason.LENGTH, StopReason.CONTEXT)
 
 
 class _ToolDelta(Struct, gc=False):
@@ -59,7 +59,7 @@ class _DeltaFrame(Struct, gc=False):
     delta: _Delta
 
 
-_decode_delta = jsonio.strict(_DeltaFrame)
+_decode_delta = jsonio.strict_decoder(_DeltaFrame)
 _IN_LANE: dict[type[ev.Delta], Callable[[_Delta], str | None]] = {
     ev.TextDelta: attrgetter("text"),
     ev.ReasoningDelta: lambda delta: None if delta.reasoningContent is None else delta.reasoningContent.text,
@@ -83,13 +83,17 @@ class _Open:
     __slots__ = ("block", "held", "key", "redacted", "signature")
 
     def __init__(
-        self, key: int, block: Text | Reasoning | ToolCall | None, budget: ev.Budget, held: PartialBlock | None = None
+        self,
+        key: int,
+        block: Text | Reasoning | ToolCall | None,
+        budget: ev.ResponseBudget,
+        held: PartialBlock | None = None,
     ) -> None:
         self.key = key
         self.block = block  # None: announced, but its first delta must tell what it is
         self.held = held
-        self.signature = ev.KeptText(budget)
-        self.redacted = ev.KeptText(budget)
+        self.signature = ev.TextBuffer(budget)
+        self.redacted = ev.TextBuffer(budget)
 
 
 _Handler: TypeAlias = Callable[["BedrockDecoder", Fields], ev.Events]
@@ -165,7 +169,7 @@ class BedrockDecoder(Decoder):
         """Blocks that are open at the end were cut, if the reason is a limit; else their end is missing."""
         if not self._open:
             return ()
-        if stop.why not in _CUT:
+        if stop.reason not in _CUT:
             raise OutOfOrder(f"block {next(iter(self._open))} is open", at="messageStop")
         ends = tuple(event for at, grown in self._open.items() for event in self._ended(at, grown, complete=False))
         self._open.clear()
@@ -185,7 +189,7 @@ class BedrockDecoder(Decoder):
     def _block_start(self, fields: Fields) -> ev.Events:
         index, start = fields.integer("contentBlockIndex"), fields.child("start")
         self._demand_fresh(index, fields.at)
-        at = Where(start.at)
+        at = Location(start.at)
         use = start.peek("toolUse")
         if start.has("toolUse") and not (isinstance(use, dict) and use.get("type") == SERVER_TOOL):
             inner = start.child("toolUse")
@@ -195,7 +199,7 @@ class BedrockDecoder(Decoder):
             text = start.text("text", "")
             begun = self._begin(index, _TEXT)
             return (*begun, ev.TextDelta(self._open[index].key, text)) if text else begun
-        self._keys.budget.keep(ev.json_size(start.rest()))
+        self._keys.budget.reserve(ev.json_size(start.rest()))
         self._hold(index, begin_held(start))
         return ()
 
@@ -210,7 +214,7 @@ class BedrockDecoder(Decoder):
         self._used.add(index)
         self._open[index] = _Open(key, block, self._keys.budget)
         self._usable = self._usable or isinstance(block, Text | ToolCall)
-        return (ev.BlockStarted(key, block, place=index),)
+        return (ev.BlockStarted(key, block, wire_index=index),)
 
     def _hold(self, index: int, held: PartialBlock | None) -> None:
         """Begin a block whose kind is not known yet, or that must come whole."""
@@ -224,7 +228,7 @@ class BedrockDecoder(Decoder):
         if grown is None:
             self._demand_fresh(index, fields.at)
         if grown is not None and grown.held is not None:
-            self._keys.budget.keep(ev.json_size(delta.rest()))
+            self._keys.budget.reserve(ev.json_size(delta.rest()))
             grown.held.grow(delta)
             return ()
         match next((name for name in _KINDS if delta.peek(name) is not None), ""):
@@ -233,7 +237,7 @@ class BedrockDecoder(Decoder):
                 return (*self._become(index, grown, _TEXT), ev.TextDelta(self._open[index].key, text))
             case "citation":
                 cited = parse_citation(delta.child("citation"))
-                return (*self._become(index, grown, _TEXT), ev.Cited(self._open[index].key, cited))
+                return (*self._become(index, grown, _TEXT), ev.CitationAdded(self._open[index].key, cited))
             case "reasoningContent":
                 thought = delta.child("reasoningContent")
                 return (*self._become(index, grown, _REASONING), *self._thought(self._open[index], thought))
@@ -245,7 +249,7 @@ class BedrockDecoder(Decoder):
                 return (ev.ArgumentsDelta(grown.key, delta.child("toolUse").text("input")),)
             case _:
                 if grown is None or grown.block is None:
-                    self._keys.budget.keep(ev.json_size(delta.rest()))
+                    self._keys.budget.reserve(ev.json_size(delta.rest()))
                     self._hold(index, begin_held(delta))  # of a kind that we do not know, and never announced
                     return ()
                 told: Json = {"contentBlockIndex": grown.key, "delta": delta.rest()}
@@ -283,13 +287,13 @@ class BedrockDecoder(Decoder):
         key, events = grown.key, list[ev.Event]()
         if grown.held is not None:
             self._usable = True
-            events.append(ev.BlockStarted(key, grown.held.whole(), place=index))
+            events.append(ev.BlockStarted(key, grown.held.whole(), wire_index=index))
         elif grown.block is None:
             return ()
         if grown.redacted:
-            events.append(ev.Sealed(key, Seal(FAMILY, grown.redacted.take(), "redacted")))
+            events.append(ev.SignatureAdded(key, Signature(FAMILY, grown.redacted.take(), "redacted")))
         elif grown.signature:
-            events.append(ev.Sealed(key, Seal(FAMILY, grown.signature.take())))
+            events.append(ev.SignatureAdded(key, Signature(FAMILY, grown.signature.take())))
         return (*events, ev.BlockEnded(key, complete))
 
 
@@ -336,7 +340,7 @@ class PartialBlock:
             elif self._member == "toolResult":
                 value = {**value, "content": self._results}
         data: Json = {self._member: value}
-        return Opaque(FAMILY, data, kind if isinstance(kind, str) else self._member, at=Where(self._at))
+        return Opaque(FAMILY, data, kind if isinstance(kind, str) else self._member, at=Location(self._at))
 
 
 def _joined(before: Json, more: Json) -> Json:

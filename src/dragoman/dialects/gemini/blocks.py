@@ -12,8 +12,8 @@ from typing import Literal, TypeAlias, assert_never
 
 from dragoman.dialects.kit.values import ExtraFields, ToolCallIds, base64_bytes, json_text, render_arguments
 from dragoman.errors import DragomanError, Unrepresentable
-from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import WORD, to_keep
+from dragoman.model.blocks import Block, Location, Media, Opaque, Reasoning, Signature, Text, ToolCall, ToolResult
+from dragoman.model.conversation import INTERNAL_PREFIX, to_extra_names
 from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -21,7 +21,7 @@ from dragoman.wire.jsonio import Json
 
 FAMILY = "gemini"
 MINTED = "~minted"  # on a call: the id is ours, the client gave none
-EXTRAS = ExtraFields(FAMILY, lambda name, _: name.startswith(WORD))
+EXTRAS = ExtraFields(FAMILY, lambda name, _: name.startswith(INTERNAL_PREFIX))
 Names: TypeAlias = Mapping[str, str]
 _HUMP = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -84,14 +84,14 @@ def parse_media(fields: Fields, name: str) -> Media:
     if how == "base64" and not mime:
         data.fail("mimeType", "expected the type of the data")
     content = _base64(data) if how == "base64" else data.identifier("fileUri")
-    rest = to_keep(fields.rest())
+    rest = to_extra_names(fields.rest())
     if unknown := data.rest():
         rest[name] = unknown
     if title:
         rest[OWN_DISPLAY_NAME] = True
     kind = (mime or mimetypes.guess_type(content)[0] or "" if how == "url" else mime).partition("/")[0].lower()
     return Media(
-        _MEDIA.get(kind, "document"), mime, how, content, title, extra=EXTRAS.extra_of(rest), at=Where(fields.at)
+        _MEDIA.get(kind, "document"), mime, how, content, title, extra=EXTRAS.extra_of(rest), at=Location(fields.at)
     )
 
 
@@ -105,13 +105,13 @@ def _base64(fields: Fields) -> str:
 
 
 def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
-    if block.how not in ("base64", "url"):
-        raise blame(f"{block.kind} given by {block.how} has no place here", at=block.at.path)
+    if block.form not in ("base64", "url"):
+        raise blame(f"{block.kind} given by {block.form} has no place here", at=block.at.path)
     body: dict[str, Json] = {"mimeType": block.mime} if block.mime else {}
-    body["data" if block.how == "base64" else "fileUri"] = block.data
+    body["data" if block.form == "base64" else "fileUri"] = block.data
     if block.name:
         body["displayName"] = block.name
-    return EXTRAS.with_extra({"inlineData" if block.how == "base64" else "fileData": body}, block.extra)
+    return EXTRAS.with_extra({"inlineData" if block.form == "base64" else "fileData": body}, block.extra)
 
 
 # --- results of calls, both directions: what a tool said stands inside an object here
@@ -137,9 +137,9 @@ def parse_result(fields: Fields, pairs: ToolCallIds) -> ToolResult:
     if value is not None and not isinstance(value, dict):
         answer.fail("response", "expected an object")
     text, is_error = _said(value or {}, answer)
-    content: list[Text | Media | Opaque] = [Text(text, at=Where(answer.path("response")))] if text else []
+    content: list[Text | Media | Opaque] = [Text(text, at=Location(answer.path("response")))] if text else []
     content += _part_of(answer.any("parts"), answer.path("parts"), answer.blame)
-    rest = to_keep(fields.rest())
+    rest = to_extra_names(fields.rest())
     if unknown := answer.rest():
         rest["functionResponse"] = unknown
     if value != _usual(text, is_error):
@@ -149,7 +149,7 @@ def parse_result(fields: Fields, pairs: ToolCallIds) -> ToolResult:
         rest[_NAME] = name
     if own_id != call_id:
         rest[_ID] = own_id
-    at = Where(fields.at, bare=value is None)
+    at = Location(fields.at, is_absent=value is None)
     return ToolResult(call_id, tuple(content), is_error, extra=EXTRAS.extra_of(rest), at=at)
 
 
@@ -184,12 +184,12 @@ def _part_of(value: Json, at: str, blame: type[DragomanError]) -> Iterable[Text 
             yield (
                 parse_media(fields, name)
                 if name
-                else read_loose_part(FAMILY, whole, Where(at), next(iter(whole), "part"))
+                else read_loose_part(FAMILY, whole, Location(at), next(iter(whole), "part"))
             )
         except blame:
-            yield read_bad_media(FAMILY, whole, name, Where(at))
+            yield read_bad_media(FAMILY, whole, name, Location(at))
     elif value is not None and value != "":
-        yield Opaque(FAMILY, value, "part", at=Where(at))
+        yield Opaque(FAMILY, value, "part", at=Location(at))
 
 
 def _usual(text: str, is_error: bool) -> dict[str, Json]:
@@ -208,7 +208,7 @@ def _structured(text: str) -> dict[str, Json] | list[Json] | None:
         return None
     try:
         value = jsonio.decode(text)
-        same = jsonio.text_of(value) == text
+        same = jsonio.encode_to_text(value) == text
     except (jsonio.JsonError, RecursionError):
         return None
     return value if same and isinstance(value, dict | list) else None
@@ -272,7 +272,7 @@ _PART = snake_to_camel(
 def parse_part(value: Json, at: str, blame: type[DragomanError], pairs: ToolCallIds | None = None) -> Block:
     """One part; `pairs` gives ids where a request has none. A string is a text."""
     if isinstance(value, str):
-        return Text(value, at=Where(at))
+        return Text(value, at=Location(at))
     fields = read_object(value, at, blame, _PART)
     if fields.peek("functionCall") is not None:
         return _call(fields, pairs)
@@ -282,18 +282,18 @@ def parse_part(value: Json, at: str, blame: type[DragomanError], pairs: ToolCall
         if fields.peek(name) is not None:
             return parse_media(fields, name)
     if fields.peek("text") is not None or fields.rest().keys() <= {"text", "thought", "thoughtSignature"}:
-        text, thought, seal = fields.text("text", ""), fields.flag("thought", False), take_signature(fields)
+        text, thought, signature = fields.text("text", ""), fields.flag("thought", False), take_signature(fields)
         if thought:
-            return Reasoning(text, FAMILY, seal, extra=EXTRAS.extra(fields), at=Where(at))
-        return Text(text, seal=seal, extra=EXTRAS.extra(fields), at=Where(at))
+            return Reasoning(text, FAMILY, signature, extra=EXTRAS.extra(fields), at=Location(at))
+        return Text(text, signature=signature, extra=EXTRAS.extra(fields), at=Location(at))
     return EXTRAS.opaque(
         fields, next((name for name in fields.rest() if name not in ("thought", "thoughtSignature")), "part")
     )
 
 
-def take_signature(fields: Fields) -> Seal | None:
-    signature = fields.text("thoughtSignature", "")
-    return Seal(FAMILY, signature) if signature else None
+def take_signature(fields: Fields) -> Signature | None:
+    signature_data = fields.text("thoughtSignature", "")
+    return Signature(FAMILY, signature_data) if signature_data else None
 
 
 def _call(fields: Fields, pairs: ToolCallIds | None) -> ToolCall:
@@ -302,14 +302,14 @@ def _call(fields: Fields, pairs: ToolCallIds | None) -> ToolCall:
     if value is not None and not isinstance(value, dict):
         call.fail("args", "expected an object")
     arguments = "" if value is None else json_text(value, call.path("args"), call.blame)
-    seal = take_signature(fields)
-    rest = to_keep(fields.rest())
+    signature = take_signature(fields)
+    rest = to_extra_names(fields.rest())
     if unknown := call.rest():
         rest["functionCall"] = unknown
     call_id = pairs.add_call(own_id, name) if pairs else own_id
     if pairs and not own_id:
         rest[MINTED] = True
-    return ToolCall(call_id, name, arguments, seal=seal, extra=EXTRAS.extra_of(rest), at=Where(fields.at))
+    return ToolCall(call_id, name, arguments, signature=signature, extra=EXTRAS.extra_of(rest), at=Location(fields.at))
 
 
 # --- rendering
@@ -327,15 +327,15 @@ def render_part(
 def _bare(block: Text | Reasoning | Media | ToolCall | Opaque, blame: type[DragomanError]) -> dict[str, Json]:
     match block:
         case Text():
-            return {"text": block.text, **render_signature(block.seal)}
+            return {"text": block.text, **render_signature(block.signature)}
         case Reasoning():
-            return {"text": block.text, "thought": True, **render_signature(block.seal)}
+            return {"text": block.text, "thought": True, **render_signature(block.signature)}
         case ToolCall():
             call: dict[str, Json] = (
                 {"id": block.id} if block.id and MINTED not in EXTRAS.own_fields(block.extra) else {}
             )
             call |= {"name": block.name, "args": render_arguments(block, blame)}
-            return {"functionCall": call, **render_signature(block.seal)}
+            return {"functionCall": call, **render_signature(block.signature)}
         case Media():
             return render_media(block, blame)
         case Opaque():
@@ -343,5 +343,5 @@ def _bare(block: Text | Reasoning | Media | ToolCall | Opaque, blame: type[Drago
     assert_never(block)
 
 
-def render_signature(seal: Seal | None) -> dict[str, Json]:
-    return {"thoughtSignature": seal.data} if seal else {}
+def render_signature(signature: Signature | None) -> dict[str, Json]:
+    return {"thoughtSignature": signature.data} if signature else {}

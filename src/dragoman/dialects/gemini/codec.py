@@ -28,14 +28,14 @@ from dragoman.dialects.gemini.stream import GeminiDecoder, GeminiFrameDecoder
 from dragoman.dialects.kit.binding import EVENT_STREAM, JSON, json_post
 from dragoman.dialects.kit.faults import error_response
 from dragoman.errors import Fault, MalformedRequest
-from dragoman.model.blocks import Block, Media, Seal, Text, ToolCall, ToolResult
-from dragoman.model.capabilities import Alphabet, Capabilities, Trait, traits
+from dragoman.model.blocks import Block, Media, Signature, Text, ToolCall, ToolResult
+from dragoman.model.capabilities import Capabilities, IdentifierFormat, Trait, traits
 from dragoman.model.conversation import Conversation, Message, Thinking
-from dragoman.model.filter import EachMessage, Facts, Features, Filter, MakeBack, Notes
+from dragoman.model.filter import Facts, Features, Filter, MakeResponseFilter, MessageFilter, Notes
 from dragoman.model.parts import join_texts
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import FrameDecoder, Payload
-from dragoman.wire.http import HttpRequest, HttpResponse, path_name
+from dragoman.wire.http import HttpRequest, HttpResponse, check_path_name
 from dragoman.wire.jsonio import Json
 from dragoman.wire.sse import encode_payload, encode_sse
 
@@ -52,9 +52,11 @@ class AskForEvents(Filter):
     """A client that wants an array gets one; the service is asked for events all the same."""
 
     name = "gemini.ask_for_events"
-    concerns: Features = frozenset({"hints"})
+    applies_to: Features = frozenset({"hints"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         if conversation.hints is None or conversation.hints.family != FAMILY:
             return conversation, None
         notes.changed("gemini.stream.sse", "alt", "the service is asked for server-sent events")
@@ -65,9 +67,11 @@ class ChooseOnlyTool(Filter):
     """A choice limited to one tool is the choice of that tool: the service says both alike."""
 
     name = "gemini.one_choice"
-    concerns: Features = frozenset({"chosen"})
+    applies_to: Features = frozenset({"chosen"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         choice = conversation.tool_choice
         if choice.mode != "any" or len(choice.names) != 1:
             return conversation, None
@@ -79,10 +83,12 @@ class ConvertEffortToBudget(Filter):
     """Older models know no level of thinking, only a budget."""
 
     name = "gemini.effort_as_budget"
-    concerns: Features = frozenset({"thinking"})
+    applies_to: Features = frozenset({"thinking"})
     before = "fit_limits"
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         asked = conversation.thinking
         if not asked.effort or asked.mode == "off":
             return conversation, None
@@ -96,9 +102,11 @@ class UseOneThinkingSetting(Filter):
     """Thinking by a budget, by a level or by itself, never by two of these."""
 
     name = "gemini.settle_thinking"
-    concerns: Features = frozenset({"thinking"})
+    applies_to: Features = frozenset({"thinking"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         asked = conversation.thinking
         thinking = _settled(asked)
         if thinking == asked:
@@ -117,11 +125,11 @@ def _settled(asked: Thinking) -> Thinking:
     return Thinking("adaptive" if asked.mode == "on" else asked.mode, "", None, asked.show)
 
 
-class MergeResultTexts(EachMessage):
+class MergeResultTexts(MessageFilter):
     """A result has one text, and it comes first."""
 
     name = "gemini.settle_results"
-    concerns: Features = frozenset({"results"})
+    applies_to: Features = frozenset({"results"})
 
     def block(self, block: Block, notes: Notes) -> Iterable[Block]:
         if not isinstance(block, ToolResult):
@@ -135,11 +143,11 @@ class MergeResultTexts(EachMessage):
         return (structs.replace(block, content=(text, *others)),)
 
 
-class FillMediaTypes(EachMessage):
+class FillMediaTypes(MessageFilter):
     """Media by address needs a type, and none has a name."""
 
     name = "gemini.fit_media"
-    concerns: Features = frozenset({"media"})
+    applies_to: Features = frozenset({"media"})
 
     def block(self, block: Block, notes: Notes) -> Iterable[Block]:
         if isinstance(block, ToolResult):
@@ -163,19 +171,19 @@ class FillMediaTypes(EachMessage):
         return block
 
 
-class SignCalls(EachMessage):
+class SignCalls(MessageFilter):
     """The first call of a turn must be signed. One of other origin gets the signature that is documented for it."""
 
     name = "gemini.sign_calls"
-    concerns: Features = frozenset({"calls"})
+    applies_to: Features = frozenset({"calls"})
 
     def message(self, message: Message, notes: Notes) -> Message:
         index = next((at for at, block in enumerate(message.blocks) if isinstance(block, ToolCall)), None)
         call = None if index is None else message.blocks[index]
-        if index is None or not isinstance(call, ToolCall) or call.seal is not None:
+        if index is None or not isinstance(call, ToolCall) or call.signature is not None:
             return message
         notes.added("gemini.seal.skip", call.at.path, f"the call of {call.name} has no signature; it says so")
-        signed = structs.replace(call, seal=Seal(FAMILY, SKIP))
+        signed = structs.replace(call, signature=Signature(FAMILY, SKIP))
         return structs.replace(message, blocks=(*message.blocks[:index], signed, *message.blocks[index + 1 :]))
 
 
@@ -188,9 +196,9 @@ _TRAITS: tuple[Trait, ...] = (
     "home_names",
     "result_errors",
     "reasoning",
-    "sealed_words",
-    "seal_slot",
-    "seal_bytes",
+    "signed_content",
+    "signature_slot",
+    "signature_bytes",
     "one_block",
     "choices",
     "cites",
@@ -210,17 +218,17 @@ class GeminiCodec(Struct, frozen=True):
             system="leading",
             turns="merge",
             traits=traits(*_TRAITS),
-            names=Alphabet("a-zA-Z0-9_.:-", 128),
-            ids=Alphabet(r"\x21-\x7e", 256),
+            names=IdentifierFormat("a-zA-Z0-9_.:-", 128),
+            ids=IdentifierFormat(r"\x21-\x7e", 256),
             arguments="object",
             named_media=frozenset(),
             result_media=frozenset() if older else frozenset({"image", "document"}),
             media=frozenset(
                 (kind, how) for kind in ("image", "document", "audio", "video") for how in ("base64", "url")
             ),
-            seals=frozenset({FAMILY}),
-            knobs=frozenset(SAMPLING_FIELDS),
-            knob_ranges=(
+            signatures=frozenset({FAMILY}),
+            sampling=frozenset(SAMPLING_FIELDS),
+            sampling_ranges=(
                 ("temperature", 0, 2),
                 ("top_p", 0, 1),
                 ("presence_penalty", -2, 2),
@@ -229,9 +237,9 @@ class GeminiCodec(Struct, frozen=True):
             output=frozenset({"text", "json", "schema"}),
             efforts=() if older else ("minimal", "low", "medium", "high"),
             thinking=frozenset({"default", "off", "on", "adaptive"}),
-            holds=frozenset({"cachedContent"}),
+            server_state=frozenset({"cachedContent"}),
             files=FAMILY,
-            addresses=("gs://", "https://generativelanguage.googleapis.com/"),
+            own_url_prefixes=("gs://", "https://generativelanguage.googleapis.com/"),
             stop_limit=rules.MAX_STOP_SEQUENCES,
         )
 
@@ -289,7 +297,7 @@ class GeminiBinding(Struct, frozen=True):
         found = _CALL.match(path)
         if request.method != "POST" or found is None:
             return None
-        model, method = path_name(model_in(found[1])), found[2]
+        model, method = check_path_name(model_in(found[1])), found[2]
         fields = Fields.of(request) if request.body else Fields({})
         if _METHODS[method] == "count":
             body = read_object(
@@ -306,7 +314,7 @@ class GeminiBinding(Struct, frozen=True):
         return ApiRequest("generate", model_in(fields.text("model", "") or ""), False, fields.rest())
 
     def wrap(self, call: ApiRequest) -> HttpRequest:
-        name = quote(path_name(call.model), safe="", errors="surrogatepass")
+        name = quote(check_path_name(call.model), safe="", errors="surrogatepass")
         path = f"{self.prefix}/models/{name}" if name else f"{self.prefix}/models"
         if call.operation == "models":
             return HttpRequest("GET", path, headers=(("accept", JSON),))

@@ -22,8 +22,8 @@ from dragoman.dialects.gemini.reply import (
 from dragoman.dialects.kit.values import render_arguments
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
-from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.blocks import Media, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, StopReason, Usage
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
@@ -40,8 +40,8 @@ _EMPTY: Json = {"role": "model", "parts": [{"text": ""}]}
 class GeminiEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
-    def __init__(self, asked: Conversation, environment: Environment, budget: ev.Budget | None = None) -> None:
-        self._budget = budget or ev.Budget()
+    def __init__(self, asked: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None) -> None:
+        self._budget = budget or ev.ResponseBudget()
         self._model = asked.model
         self._world = environment
         self._array = EXTRAS.own_fields(asked.hints).get("alt") == JSON_ARRAY
@@ -50,9 +50,9 @@ class GeminiEncoder(Encoder):
         self._first: dict[str, Json] = {}  # what only the first frame says
         self._choice: dict[int, int] = {}  # of an open block
         self._thinks: set[int] = set()  # open blocks that are thoughts
-        self._calls: dict[int, tuple[ToolCall, ev.KeptText]] = {}  # that are not whole
+        self._calls: dict[int, tuple[ToolCall, ev.TextBuffer]] = {}  # that are not whole
         self._said: set[int] = set()  # choices that have said something
-        self._seals: dict[int, Seal] = {}
+        self._seals: dict[int, Signature] = {}
         self._stops: dict[int, Stop] = {}  # not told yet
         self._cited: dict[int, list[Opaque]] = {}  # by choice: the last frame tells them
         self._stopped = False
@@ -102,13 +102,13 @@ class GeminiEncoder(Encoder):
                 yield from self._block(event)
             case ev.ArgumentsDelta(key, text):
                 self._calls[key][1].add(text)
-            case ev.Sealed(key, seal):
+            case ev.SignatureAdded(key, signature):
                 if key in self._calls:
-                    self._budget.keep(ev.text_size(seal.data))
-                    self._seals[key] = seal
+                    self._budget.reserve(ev.text_size(signature.data))
+                    self._seals[key] = signature
                 else:
                     thought: dict[str, Json] = {"thought": True} if key in self._thinks else {}
-                    yield self._part(key, jsonio.encode({"text": "", **thought, **render_signature(seal)}))
+                    yield self._part(key, jsonio.encode({"text": "", **thought, **render_signature(signature)}))
             case ev.BlockEnded(key):
                 yield from self._ended(key)
             case ev.UsageReported(usage):
@@ -122,8 +122,8 @@ class GeminiEncoder(Encoder):
                 yield from self._finished()
             case ev.Failed(fault):
                 yield from self._failed(render_fault(fault))
-            case ev.Cited(key, citation):
-                self._budget.keep(ev.json_size(citation))
+            case ev.CitationAdded(key, citation):
+                self._budget.reserve(ev.json_size(citation))
                 self._cited.setdefault(self._choice[key], []).append(citation)
             case _:
                 pass  # the grammar has no others
@@ -142,7 +142,7 @@ class GeminiEncoder(Encoder):
         self._choice[key] = event.choice
         match block:
             case ToolCall():
-                self._calls[key] = block, ev.KeptText(self._budget)
+                self._calls[key] = block, ev.TextBuffer(self._budget)
                 self._calls[key][1].add(block.arguments)
             case Media() | Opaque():
                 yield self._part(key, jsonio.encode(render_part(block, LocalMisuse)))
@@ -155,7 +155,7 @@ class GeminiEncoder(Encoder):
     def _ended(self, key: int) -> Iterable[Payload]:
         if key in self._calls:
             call, pieces = self._calls.pop(key)
-            whole = structs.replace(call, arguments=pieces.take(), seal=self._seals.pop(key, call.seal))
+            whole = structs.replace(call, arguments=pieces.take(), signature=self._seals.pop(key, call.signature))
             yield self._part(key, _whole_call(whole))
         self._thinks.discard(key)
         self._choice.pop(key, None)
@@ -164,7 +164,7 @@ class GeminiEncoder(Encoder):
 
     def _finished(self) -> Iterable[Payload]:
         if not self._stopped:
-            self._stops[0] = Stop(Why.END)
+            self._stops[0] = Stop(StopReason.END)
         if self._stops or not self._usage_told:
             yield self._last()
         if self._array:
@@ -227,7 +227,7 @@ class GeminiEncoder(Encoder):
 
 def _whole_call(call: ToolCall) -> bytes:
     value = render_arguments(call, LocalMisuse)
-    extra = EXTRAS.with_extra({**render_signature(call.seal)}, call.extra)
+    extra = EXTRAS.with_extra({**render_signature(call.signature)}, call.extra)
     inner = extra.pop("functionCall", None)
     if isinstance(inner, dict):
         return jsonio.encode({"functionCall": {"id": call.id, "name": call.name, "args": value, **inner}, **extra})

@@ -13,21 +13,21 @@ from dragoman.dialects.gemini.blocks import EXTRAS, FAMILY, parse_part, read_obj
 from dragoman.dialects.kit.faults import FaultTable, unreadable_message
 from dragoman.dialects.kit.settings import guard_depth
 from dragoman.dialects.kit.values import decoded, items, members, objects, text
-from dragoman.errors import BadFrame, Fault, Kind, LocalMisuse, MissingField, UpstreamFault
-from dragoman.model.blocks import Block, Opaque, Reasoning, Source, Text, ToolCall
+from dragoman.errors import BadFrame, ErrorKind, Fault, LocalMisuse, MissingField, UpstreamFault
+from dragoman.model.blocks import Block, CitationSource, Opaque, Reasoning, Text, ToolCall
 from dragoman.model.conversation import (
-    LARGEST,
+    MAX_TOKEN_COUNT,
     Choice,
     Conversation,
     Reply,
     Stop,
+    StopReason,
     Usage,
-    Why,
-    count,
     failure_kind,
+    find_stop_reason,
     inclusive_usage,
-    known_stop,
-    to_keep,
+    parse_token_count,
+    to_extra_names,
 )
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -96,7 +96,7 @@ def fault_of(body: dict[str, Json], status: int | None = None) -> Fault:
     return Fault(kind, message, status or _TABLE.default_status(kind), _wait(details), _field(details), name)
 
 
-def _kind(name: str, status: int | None, details: list[dict[str, Json]]) -> Kind:
+def _kind(name: str, status: int | None, details: list[dict[str, Json]]) -> ErrorKind:
     kind = _TABLE.by_type(name) or _TABLE.by_status(status or 500)
     if status == 413:
         return "too_large"
@@ -147,7 +147,7 @@ RESPONSE = snake_to_camel("usageMetadata", "modelVersion", "responseId", "prompt
 CANDIDATE = snake_to_camel("finishReason", "finishMessage", "tokenCount", "safetyRatings", "citationMetadata")
 _FEEDBACK = snake_to_camel("blockReason", "blockReasonMessage", "safetyRatings")
 _CONTINUATION = "CONTINUATION"
-_USUAL = {Why.LENGTH: "MAX_TOKENS", Why.CONTEXT: "MAX_TOKENS", Why.REFUSAL: "SAFETY"}
+_USUAL = {StopReason.LENGTH: "MAX_TOKENS", StopReason.CONTEXT: "MAX_TOKENS", StopReason.REFUSAL: "SAFETY"}
 _USUALLY = "STOP"
 _MALFORMED = (
     "MALFORMED_FUNCTION_CALL",
@@ -231,7 +231,7 @@ def parse_block_reason(fields: Fields) -> Stop | None:
     if not feedback.text("blockReason", ""):
         return None
     fields.any("promptFeedback")
-    return Stop(Why.REFUSAL, extra=EXTRAS.extra_of({"promptFeedback": value}))
+    return Stop(StopReason.REFUSAL, extra=EXTRAS.extra_of({"promptFeedback": value}))
 
 
 def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
@@ -246,7 +246,7 @@ def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
 
 
 def is_empty_block(block: Block) -> bool:
-    return isinstance(block, Text | Reasoning) and not (block.text or block.seal or block.extra)
+    return isinstance(block, Text | Reasoning) and not (block.text or block.signature or block.extra)
 
 
 def parse_parts(candidate: Candidate, arguments: Arguments) -> list[Block]:
@@ -261,12 +261,12 @@ def parse_parts(candidate: Candidate, arguments: Arguments) -> list[Block]:
 
 def parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
     """Why it stopped. STOP is said of calls too; a reason that we do not know is an end, and keeps its name."""
-    why = Why.PAUSE if reason == _CONTINUATION else known_stop(reason) or Why.END
+    why = StopReason.PAUSE if reason == _CONTINUATION else find_stop_reason(reason) or StopReason.END
     kept: dict[str, Json] = {}
     if reason not in UNSPECIFIED and _USUAL.get(why, _USUALLY) != reason:
         kept["finishReason"] = reason
-    if why is Why.END and called:
-        why = Why.TOOL
+    if why is StopReason.END and called:
+        why = StopReason.TOOL
     told = {name: rest[name] for name in FIELDS if name in rest} if parse_sources(rest) else {}
     if told:  # the text has them as citations, for those who know no candidates
         kept["~sources"], rest = told, {name: value for name, value in rest.items() if name not in told}
@@ -314,7 +314,7 @@ class _Response(Struct):
     candidates: list[_Entry] | None = None
 
 
-_read_response = jsonio.typed(_Response)
+_read_response = jsonio.typed_decoder(_Response)
 
 
 def raw_arguments(body: bytes) -> Arguments:
@@ -377,7 +377,7 @@ def _render_choice(choice: Choice, index: int) -> Json:
 def render_stop(stop: Stop) -> dict[str, Json]:
     kept = EXTRAS.own_fields(stop.extra)
     own, rest, sources = map(kept.get, ("finishReason", "candidate", "~sources"))
-    reason = own if isinstance(own, str) and own else _USUAL.get(stop.why, _USUALLY)
+    reason = own if isinstance(own, str) and own else _USUAL.get(stop.reason, _USUALLY)
     fields = {"finishReason": reason, **(rest if isinstance(rest, dict) else {})}
     return fields | (sources if isinstance(sources, dict) else {})
 
@@ -402,12 +402,12 @@ def parse_usage(value: Json) -> Usage | None:
     if not isinstance(value, dict):
         return None
     told = {_COUNTS.get(name, name): each for name, each in value.items()}
-    prompt, cached, answer, thoughts, tools, total = (count(told.pop(name, None)) for name in _NAMES)
+    prompt, cached, answer, thoughts, tools, total = (parse_token_count(told.pop(name, None)) for name in _NAMES)
     output = answer + thoughts
     if thoughts and total == prompt + tools + answer:  # here the answer's count includes its thoughts
         output = answer
-    rest = to_keep(told)
-    if tools := min(tools, LARGEST - prompt):
+    rest = to_extra_names(told)
+    if tools := min(tools, MAX_TOKEN_COUNT - prompt):
         rest[_TOOLS] = tools
     extra = EXTRAS.extra_of(rest, _COUNTED)
     return inclusive_usage(prompt + tools, output, min(cached, prompt), 0, thoughts, extra=extra)
@@ -437,11 +437,11 @@ def parse_sources(candidate: dict[str, Json]) -> list[Opaque]:
     grounding, citations = (members(candidate.get(name)) for name in FIELDS)
     chunks = [inner for chunk, _ in objects(grounding.get("groundingChunks"), "") for inner in chunk.values()]
     entries = citations.get("citationSources") or citations.get("citations")
-    found: dict[str, Source] = {}
+    found: dict[str, CitationSource] = {}
     for fields in (*chunks, *items(entries)):
         url, title = (text(members(fields).get(name)) for name in ("uri", "title"))
         if url:
-            found.setdefault(url, Source(url, title))
+            found.setdefault(url, CitationSource(url, title))
     return [Opaque(FAMILY, None, "source", source=source) for source in found.values()]
 
 

@@ -21,8 +21,17 @@ from dragoman.dialects.gemini.tools import json_schema, parse_choice, parse_tool
 from dragoman.dialects.kit.settings import guard_depth, take_choices, take_max_tokens, take_sampling, take_stops
 from dragoman.dialects.kit.values import ToolCallIds
 from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Block, Extra, Reasoning, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Conversation, Held, Message, Output, Role, Thinking, canonical, to_keep
+from dragoman.model.blocks import Block, Extra, Location, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.conversation import (
+    Conversation,
+    Message,
+    Output,
+    Role,
+    ServerState,
+    Thinking,
+    to_canonical,
+    to_extra_names,
+)
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -59,7 +68,11 @@ def parse_request(call: ApiRequest) -> Conversation:
     if left:
         kept["generationConfig"] = left
     hints = {name: value for name, value in call.hints.items() if value}
-    held = (Held("cachedContent", "cachedContent", _NOT_CACHED, turns=True),) if fields.peek("cachedContent") else ()
+    held = (
+        (ServerState("cachedContent", "cachedContent", _NOT_CACHED, has_turns=True),)
+        if fields.peek("cachedContent")
+        else ()
+    )
     conversation = structs.replace(
         asked,
         messages=messages,
@@ -67,10 +80,10 @@ def parse_request(call: ApiRequest) -> Conversation:
         tools=tools,
         tool_choice=choice,
         hints=Extra(FAMILY, hints, frozenset(hints)) if hints else None,
-        held=held,
-        extra=EXTRAS.extra_of({**to_keep(fields.rest()), **kept}, spelling),
+        server_state=held,
+        extra=EXTRAS.extra_of({**to_extra_names(fields.rest()), **kept}, spelling),
     )
-    return canonical(conversation)
+    return to_canonical(conversation)
 
 
 def _messages(value: Json) -> Iterable[Message]:
@@ -83,7 +96,7 @@ def _messages(value: Json) -> Iterable[Message]:
 
 def _message(item: Json, at: str, pairs: ToolCallIds) -> Message:
     if isinstance(item, str):
-        return Message("user", (Text(item, at=Where(at)),), at=Where(at))
+        return Message("user", (Text(item, at=Location(at)),), at=Location(at))
     fields = Fields(item, at)
     role = _ROLES.get((fields.text("role", "") or "").lower())
     if role is None:
@@ -93,7 +106,7 @@ def _message(item: Json, at: str, pairs: ToolCallIds) -> Message:
         fields.fail("parts", "a call is the model's, not the user's")
     if role != "user" and any(isinstance(block, ToolResult) for block in blocks):
         fields.fail("parts", "a result is the user's")
-    return Message(role, blocks, extra=EXTRAS.extra(fields), at=Where(at))
+    return Message(role, blocks, extra=EXTRAS.extra(fields), at=Location(at))
 
 
 def _parts(fields: Fields, pairs: ToolCallIds) -> tuple[Block, ...]:
@@ -122,13 +135,13 @@ def _joined(before: tuple[Block, ...], after: tuple[Block, ...]) -> tuple[Block,
     if not before or not after:
         return before or after
     match before[-1], after[0]:
-        case Text(seal=None, extra=None) as one, Text(seal=None, extra=None) as other:
+        case Text(signature=None, extra=None) as one, Text(signature=None, extra=None) as other:
             pass
-        case Reasoning(seal=None, extra=None) as one, Reasoning(extra=None) as other:
+        case Reasoning(signature=None, extra=None) as one, Reasoning(extra=None) as other:
             pass
         case _:
             return before + after
-    piece: Block = structs.replace(one, text=one.text + other.text, seal=other.seal)
+    piece: Block = structs.replace(one, text=one.text + other.text, signature=other.signature)
     return (*before[:-1], piece, *after[1:])
 
 
@@ -159,7 +172,7 @@ def _system_text(block: Block) -> Text:
 @guard_depth(Unrepresentable)
 def render_request(conversation: Conversation) -> ApiRequest:
     """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
-    if conversation.previous is not None:
+    if conversation.previous_id is not None:
         raise Unrepresentable("no conversation is kept here to go on with", at="previous_response_id")
     if conversation.user:
         raise Unrepresentable("there is no place for a user id", at="user")
@@ -229,7 +242,7 @@ def _settings(call: ApiRequest, fields: Fields) -> tuple[Conversation, dict[str,
     asked = Conversation(
         call.model,
         (),
-        knobs=take_sampling(config, SAMPLING_FIELDS),
+        sampling=take_sampling(config, SAMPLING_FIELDS),
         max_tokens=take_max_tokens(config, "maxOutputTokens"),
         stop=take_stops(config, "stopSequences"),
         choices=take_choices(config, "candidateCount"),
@@ -291,7 +304,7 @@ def _thinking(config: Fields) -> tuple[Thinking, dict[str, Json]]:
 
 def render_settings(conversation: Conversation) -> dict[str, Json]:
     config: dict[str, Json] = {}
-    for name, value in conversation.knobs.items():
+    for name, value in conversation.sampling.items():
         if name not in SAMPLING_FIELDS:
             raise Unrepresentable("there is no such knob here", at=name)
         config[SAMPLING_FIELDS[name]] = value

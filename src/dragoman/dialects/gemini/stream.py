@@ -21,7 +21,7 @@ from dragoman.dialects.kit.streams import BlockEventBuilder
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated, UpstreamFault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Stop, Why, to_keep
+from dragoman.model.conversation import Conversation, Stop, StopReason, to_extra_names
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json, ObjectScanner
@@ -90,7 +90,7 @@ class GeminiDecoder(Decoder):
                 choice = self._choices[candidate.index] = _Choice(candidate.index, self._keys)
             parts, choice.partial = joined(candidate.parts, choice.partial, candidate.at)
             if choice.partial is not None:
-                self._keys.budget.keep(ev.json_size(candidate.parts))
+                self._keys.budget.reserve(ev.json_size(candidate.parts))
             blocks = reply.parse_parts(structs.replace(candidate, parts=parts), arguments)
             self._candidate(choice, candidate, blocks, events)
         if blocked is not None:
@@ -105,13 +105,13 @@ class GeminiDecoder(Decoder):
         rest = fields.rest()
         if not self._begun:
             self._begun = True
-            events.append(ev.Started(response_id, model or self._model, extra=EXTRAS.extra_of(to_keep(rest))))
+            events.append(ev.Started(response_id, model or self._model, extra=EXTRAS.extra_of(to_extra_names(rest))))
             news = rest
         elif news := {name: value for name, value in rest.items() if self._told.get(name) != value}:
             events.append(ev.OpaqueEvent(FAMILY, "response", news))
         if news:
             before = {name: self._told[name] for name in news if name in self._told}
-            self._keys.budget.keep(ev.json_size(news) - ev.json_size(before))
+            self._keys.budget.reserve(ev.json_size(news) - ev.json_size(before))
             self._told |= news
 
     def _candidate(
@@ -128,7 +128,7 @@ class GeminiDecoder(Decoder):
             choice.add(block, events)
         rest = candidate.rest
         sources = [source for source in reply.parse_sources(rest) if source not in choice.sources] if rest else []
-        self._keys.budget.keep(ev.json_size(*sources))
+        self._keys.budget.reserve(ev.json_size(*sources))
         choice.sources += sources
         if candidate.reason in reply.UNSPECIFIED or choice.stopped:
             if rest:
@@ -139,19 +139,19 @@ class GeminiDecoder(Decoder):
         if choice.partial is not None:
             self._cut(choice, choice.partial, stop, candidate.at, events)
         if choice.is_open and not choice.is_reasoning:
-            events += [ev.Cited(choice.key, source) for source in choice.sources]
+            events += [ev.CitationAdded(choice.key, source) for source in choice.sources]
         choice.end(events)
         choice.stopped = True
         events.append(ev.Stopped(stop, choice.choice))
 
     def _cut(self, choice: _Choice, partial: PartialCall, stop: Stop, at: str, events: list[ev.Event]) -> None:
         """End a call that has pieces to come: a limit cut it. Raises OutOfOrder where nothing did."""
-        if stop.why not in (Why.LENGTH, Why.CONTEXT):
+        if stop.reason not in (StopReason.LENGTH, StopReason.CONTEXT):
             raise OutOfOrder("a call got no end", at=at)
         call = parse_part(partial.part, at, MissingField)
         if isinstance(call, ToolCall):
             choice.call(call, events)
-            events[-1] = structs.replace(events[-1], complete=False)
+            events[-1] = structs.replace(events[-1], is_complete=False)
 
 
 # --- calls whose arguments come in pieces, as Vertex AI sends them where `streamFunctionCallArguments` is set
@@ -297,7 +297,7 @@ class GeminiFrameDecoder:
     def _bare(self, chunk: bytes, scanner: ObjectScanner) -> tuple[bytes, Frame | None]:
         """Take more of an object; give what follows it, and itself if it is whole."""
         rest = scanner.feed(chunk.decode("latin-1"))
-        if not scanner.complete:
+        if not scanner.is_complete:
             self._held.append(chunk)
             self._size += len(chunk)
             if self._size > MAX_FRAME:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dragoman.dialects.gemini.blocks import EXTRAS, FAMILY, read_object, snake_to_camel, take_items, take_object
 from dragoman.dialects.kit.values import NO_PARAMETERS, tool_body
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Opaque, Where
-from dragoman.model.conversation import ToolChoice, ToolSpec, to_keep
+from dragoman.model.blocks import Location, Opaque
+from dragoman.model.conversation import ToolChoice, ToolSpec, to_extra_names
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -31,7 +31,7 @@ def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
         for place, each in take_items(tool, "functionDeclarations"):
             found.append(_function(read_object(each, place, fields.blame, _FUNCTION)))
         if rest := tool.rest():
-            found.append(Opaque(FAMILY, rest, next(iter(rest)), at=Where(tool.at)))
+            found.append(Opaque(FAMILY, rest, next(iter(rest)), at=Location(tool.at)))
     return tuple(found)
 
 
@@ -50,8 +50,8 @@ def _function(fields: Fields) -> ToolSpec:
             if not isinstance(converted, dict):
                 fields.fail("parameters", "expected an object")
             schema = converted
-    at = Where(fields.at, bare=given is None and older is None)
-    return ToolSpec(name, description, schema, extra=EXTRAS.extra_of(to_keep(fields.rest()) | shape), at=at)
+    at = Location(fields.at, is_absent=given is None and older is None)
+    return ToolSpec(name, description, schema, extra=EXTRAS.extra_of(to_extra_names(fields.rest()) | shape), at=at)
 
 
 _MODES = {"AUTO": "auto", "ANY": "any", "NONE": "none", "VALIDATED": "auto"}
@@ -81,7 +81,7 @@ def _choice(calling: Fields) -> tuple[ToolChoice, dict[str, Json]]:
         rest["allowedFunctionNames"], allowed = [*allowed], ()
     if said and (said not in _MODES or (said == "VALIDATED" and not allowed)):
         rest["mode"] = said
-    return ToolChoice(mode, allowed, at=Where(calling.at)), rest  # type: ignore[arg-type]  # _MODES has them all
+    return ToolChoice(mode, allowed, at=Location(calling.at)), rest  # type: ignore[arg-type]  # _MODES has them all
 
 
 # --- rendering

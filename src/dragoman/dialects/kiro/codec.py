@@ -40,7 +40,7 @@ from dragoman.dialects.rulebook import Breach
 from dragoman.errors import Fault, LocalMisuse, MalformedRequest
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
-from dragoman.model.events import BlockKeys, Budget
+from dragoman.model.events import BlockKeys, ResponseBudget
 from dragoman.model.filter import Filter
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
@@ -106,22 +106,22 @@ class KiroCodec(Struct, frozen=True):
             system="none",
             turns="merge" if self.pairing == "merge" else "pair",
             fillers=self.fillers,
-            turn_seam="\n\n",
+            turn_separator="\n\n",
             traits=traits(
                 "user_last",
                 "no_blank_text",
                 "result_errors",
                 "no_answer_media",
                 "reasoning",
-                "sealed_reasoning",
-                "seal_slot",
+                "signed_reasoning",
+                "signature_slot",
                 "streams_only",
             ),
             arguments="object",
             choice_modes=frozenset({"auto"}),
             media=frozenset({("image", "base64")}) if known.images else frozenset(),
             named_media=frozenset(),
-            seals=frozenset({FAMILY}),
+            signatures=frozenset({FAMILY}),
             efforts=_EFFORTS.get(known.thinking_style, ()),
             thinking=frozenset({"default", "adaptive"} if known.thinking_style == "claude" else {"default"}),
             stop_limit=0,
@@ -172,7 +172,9 @@ class KiroCodec(Struct, frozen=True):
     def decoder(self, asked: Conversation, environment: Environment, keys: BlockKeys | None = None) -> KiroDecoder:
         return KiroDecoder(asked, environment, self, keys)
 
-    def encoder(self, asked: Conversation, environment: Environment, budget: Budget | None = None) -> KiroEncoder:
+    def encoder(
+        self, asked: Conversation, environment: Environment, budget: ResponseBudget | None = None
+    ) -> KiroEncoder:
         return KiroEncoder(asked, environment, self, budget)
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:

@@ -17,29 +17,33 @@ from dragoman.dialects.kiro.request import FAMILY, KiroSettings, own_fields
 from dragoman.dialects.kiro.stream import STOP_REASONS, KiroDecoder
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
-from dragoman.model.assemble import fold, unfold
+from dragoman.model.assemble import assemble_reply, reply_events
 from dragoman.model.blocks import Media, Opaque, Reasoning, Text, ToolCall
-from dragoman.model.conversation import Conversation, Reply, Stop, Usage, Why
+from dragoman.model.conversation import Conversation, Reply, Stop, StopReason, Usage
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
 
 _CONTENT, _THOUGHT, _USE = b"assistantResponseEvent", b"reasoningContentEvent", b"toolUseEvent"
-_SAID = {why: reason for reason, why in reversed(STOP_REASONS.items())} | {Why.PAUSE: "END_TURN"}
+_SAID = {why: reason for reason, why in reversed(STOP_REASONS.items())} | {StopReason.PAUSE: "END_TURN"}
 
 _PAYLOAD = 128  # bytes of a payload that waits, beside its data
 
-_Growth: TypeAlias = ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.Sealed | ev.Cited
+_Growth: TypeAlias = ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.SignatureAdded | ev.CitationAdded
 
 
 class KiroEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
     def __init__(
-        self, asked: Conversation, environment: Environment, counting: KiroSettings, budget: ev.Budget | None = None
+        self,
+        asked: Conversation,
+        environment: Environment,
+        counting: KiroSettings,
+        budget: ev.ResponseBudget | None = None,
     ) -> None:
-        self._budget = budget or ev.Budget()
+        self._budget = budget or ev.ResponseBudget()
         self._model, self._extra = asked.model, asked.extra
         self._world = environment
         self._counting = counting
@@ -86,7 +90,7 @@ class KiroEncoder(Encoder):
         waiting = self._queue.setdefault(key, [])
         if not live:
             for payload in payloads:
-                self._budget.keep(_PAYLOAD + len(payload.data))
+                self._budget.reserve(_PAYLOAD + len(payload.data))
                 waiting.append(payload)
             self._ended.update((key,) if ended else ())
             return
@@ -98,7 +102,7 @@ class KiroEncoder(Encoder):
     def _next(self) -> Iterable[Payload]:
         for key in list(self._queue):
             waiting, self._queue[key] = self._queue[key], []
-            self._budget.free(sum([_PAYLOAD + len(payload.data) for payload in waiting]))
+            self._budget.release(sum([_PAYLOAD + len(payload.data) for payload in waiting]))
             yield from waiting
             if key not in self._ended:
                 return
@@ -118,13 +122,13 @@ class KiroEncoder(Encoder):
                 head = self._calls.pop(key, None)
                 if head is not None and complete:  # a call that was cut has no end here either
                     yield Payload(_USE, b'%b,"stop":true}' % head)
-            case ev.Sealed(_, seal):
+            case ev.SignatureAdded(_, signature):
                 if not self._forwards:  # else its parts have gone by
-                    if seal.kind == "encrypted":
-                        raise LocalMisuse(f"encrypted reasoning of {seal.family} has no place here")
-                    name = "redactedContent" if seal.kind == "redacted" else "signature"
-                    yield Payload(_THOUGHT, jsonio.encode({name: seal.data}))
-            case ev.Cited():
+                    if signature.kind == "encrypted":
+                        raise LocalMisuse(f"encrypted reasoning of {signature.family} has no place here")
+                    name = "redactedContent" if signature.kind == "redacted" else "signature"
+                    yield Payload(_THOUGHT, jsonio.encode({name: signature.data}))
+            case ev.CitationAdded():
                 raise LocalMisuse("there are no citations here")
 
     def _text(self, text: str) -> Payload:
@@ -179,8 +183,8 @@ class KiroEncoder(Encoder):
     def _finished(self) -> Iterable[Payload]:
         if self._forwards:
             return  # what the upstream said of its end has gone by
-        stop = self._stop or Stop(Why.END)
-        body: dict[str, Json] = {"stopReason": _SAID[stop.why], **own_fields(stop.extra)}
+        stop = self._stop or Stop(StopReason.END)
+        body: dict[str, Json] = {"stopReason": _SAID[stop.reason], **own_fields(stop.extra)}
         usage = self._usage
         if usage is None:
             yield Payload(b"metadataEvent", jsonio.encode(body))
@@ -222,14 +226,14 @@ def parse_reply(body: bytes, asked: Conversation, counting: KiroSettings) -> Rep
     for frame in frames.feed(body):
         events.extend(decoder.feed(frame) or ())
         if events and (events[-1] is ev.FINISHED or isinstance(events[-1], ev.Failed)):
-            return fold(events)
+            return assemble_reply(events)
     frames.close()
-    return fold((*events, *decoder.close(None)))
+    return assemble_reply((*events, *decoder.close(None)))
 
 
 def render_reply(reply: Reply, asked: Conversation, environment: Environment, counting: KiroSettings) -> bytes:
     """Write a reply as the stream of it."""
     encoder = KiroEncoder(asked, environment, counting)
     return b"".join(
-        [encode_event(payload.kind, payload.data, error=payload.error) for payload in encoder.feed(unfold(reply))]
+        [encode_event(payload.kind, payload.data, error=payload.error) for payload in encoder.feed(reply_events(reply))]
     )

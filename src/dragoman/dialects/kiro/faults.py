@@ -9,7 +9,7 @@ from dragoman.dialects.kiro.models import find_model
 from dragoman.dialects.kiro.request import estimate_input_tokens
 from dragoman.dialects.kit.faults import FaultTable, unreadable_message
 from dragoman.dialects.kit.values import decoded
-from dragoman.errors import Fault, Kind
+from dragoman.errors import ErrorKind, Fault
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
@@ -46,14 +46,14 @@ _TABLE = FaultTable(
 type_of = _TABLE.type_of
 status_of = _TABLE.status_of
 # The reason that we write with a kind.
-_REASONS: dict[Kind, str] = {
+_REASONS: dict[ErrorKind, str] = {
     "context_full": "CONTENT_LENGTH_EXCEEDS_THRESHOLD",
     "not_found": "INVALID_MODEL_ID",
     "permission": "FEATURE_NOT_SUPPORTED",
     "quota": "MONTHLY_REQUEST_COUNT",
     "overloaded": "INSUFFICIENT_MODEL_CAPACITY",
 }
-_BY_REASON: dict[str, Kind] = {
+_BY_REASON: dict[str, ErrorKind] = {
     "CONTENT_LENGTH_EXCEEDS_THRESHOLD": "context_full",
     "INVALID_MODEL_ID": "not_found",
     "INSUFFICIENT_MODEL_CAPACITY": "overloaded",
@@ -70,7 +70,7 @@ _BY_REASON: dict[str, Kind] = {
     "TOOL_SCHEMA_INVALID": "invalid",
     "THINKING_SIGNATURE_INVALID": "invalid",
 }
-_BY_WORDS: tuple[tuple[str, Kind], ...] = (
+_BY_WORDS: tuple[tuple[str, ErrorKind], ...] = (
     ("input is too long", "context_full"),
     ("content length exceeds", "context_full"),
     ("length limit exceeded", "too_large"),
@@ -106,7 +106,7 @@ def parse_fault(response: HttpResponse, asked: Conversation | None = None) -> Fa
 def fault_of(
     body: dict[str, Json],
     code: str = "",
-    kind: Kind = "server",
+    kind: ErrorKind = "server",
     status: int | None = None,
     wait: float | None = None,
     sizes: Sizes | None = None,

@@ -24,9 +24,9 @@ from dragoman.model.conversation import (
     Output,
     ToolChoice,
     ToolSpec,
-    of_the_node,
-    of_what_it_came_in,
-    to_keep,
+    node_fields,
+    parent_fields,
+    to_extra_names,
 )
 from dragoman.model.filter import Inventory, inventory
 from dragoman.wire import jsonio
@@ -67,7 +67,7 @@ class KiroSettings(Protocol):
 
 def extra_of(fields: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:
     """Fields that were not read, kept for this family alone."""
-    return _KEPT.extra_of(to_keep(fields), spelling)
+    return _KEPT.extra_of(to_extra_names(fields), spelling)
 
 
 def conversation_id(seed: str, messages: tuple[Message, ...] = ()) -> str:
@@ -115,7 +115,7 @@ def render_request(settings: KiroSettings, conversation: Conversation) -> ApiReq
     _refuse_unsayable(conversation)
     *messages, last = conversation.messages
     model, origin, tools = conversation.model, settings.origin, list(map(_render_tool, conversation.tools))
-    kept = of_the_node(own_fields(conversation.extra))
+    kept = node_fields(own_fields(conversation.extra))
     named = kept.pop("conversationId", None) or conversation_id("", conversation.messages)
     state: dict[str, Any] = {"chatTriggerType": "MANUAL", "conversationId": named}
     state["currentMessage"] = render_turn(last, origin, model, tools)
@@ -143,12 +143,12 @@ def _refuse_unsayable(conversation: Conversation) -> None:
     refusals = (
         (bool(conversation.system), "system", "there is no place for a system text of its own"),
         (conversation.choices != 1, "n", "one request gets one answer here"),
-        (conversation.previous is not None, "previous_response_id", "no conversation is kept here to go on with"),
+        (conversation.previous_id is not None, "previous_response_id", "no conversation is kept here to go on with"),
         (conversation.output != Output(), "output", "the form of the answer cannot be asked for here"),
         (conversation.tool_choice != ToolChoice(), "tool_choice", "tools cannot be chosen here"),
         (conversation.max_tokens is not None, "max_tokens", "the length of the answer cannot be limited here"),
         (bool(conversation.stop), "stop", "there are no stop sequences here"),
-        (bool(conversation.knobs), next(iter(conversation.knobs), ""), "there are no knobs here"),
+        (bool(conversation.sampling), next(iter(conversation.sampling), ""), "there are no knobs here"),
         (bool(conversation.user), "user", "there is no place for a user id here"),
         (conversation.thinking.mode not in ("default", "adaptive"), "thinking", "thinking is asked for otherwise here"),
         (not conversation.stream, "stream", "every answer is a stream here"),
@@ -171,7 +171,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     body: dict[str, Json] = {"name": tool.name, "description": tool.description, "inputSchema": schema}
     if tool.extra is None:
         return {"toolSpecification": body}
-    return {**of_what_it_came_in(own_fields(tool.extra)), "toolSpecification": with_own(body, tool.extra)}
+    return {**parent_fields(own_fields(tool.extra)), "toolSpecification": with_own(body, tool.extra)}
 
 
 # --- how long a request is: an estimate without a tokenizer (docs/decisions/kiro.md#d15)
@@ -201,8 +201,8 @@ def estimate_input_tokens(conversation: Conversation, held: Inventory | None = N
 
     `held` is what its messages hold, where that is known.
     """
-    if conversation.tokens is not None:
-        return conversation.tokens
+    if conversation.estimated_tokens is not None:
+        return conversation.estimated_tokens
     held = held or inventory(conversation.messages)
     texts = [text.text for text in conversation.system] + held.words
     texts += [call.arguments for call in held.calls] + [call.name for call in held.calls]
@@ -298,13 +298,13 @@ def render_turn(message: Message, origin: str, model: str = "", tools: list[Json
         node = with_own(to_json_object(_render_user(message, written, UNSET, None)), message.extra)  # type: ignore[arg-type]
         if tools:
             node[MESSAGE_CONTEXT] = merge_fields({"tools": tools}, members(node.get(MESSAGE_CONTEXT)))
-        return {**of_what_it_came_in(kept), USER_MESSAGE: node}
+        return {**parent_fields(kept), USER_MESSAGE: node}
     if message.role != "assistant":
         raise Unrepresentable(f"a {message.role} turn has no place here", at=message.at.path)
     answer = _render_assistant(message)
     if kept is None:
         return _AssistantTurn(answer)
-    return {**of_what_it_came_in(kept), ASSISTANT_MESSAGE: with_own(to_json_object(answer), message.extra)}
+    return {**parent_fields(kept), ASSISTANT_MESSAGE: with_own(to_json_object(answer), message.extra)}
 
 
 def to_json_object(node: object) -> dict[str, Json]:
@@ -324,7 +324,7 @@ def _render_user(message: Message, origin: str, model: str | UnsetType, tools: l
             texts.append(block.text)  # type: ignore[union-attr]
         elif kind is ToolResult:
             results.append(_render_result(block))  # type: ignore[arg-type]
-        elif isinstance(block, Media) and (block.kind, block.how) == ("image", "base64"):
+        elif isinstance(block, Media) and (block.kind, block.form) == ("image", "base64"):
             image: dict[str, Json] = {"format": block.mime.removeprefix("image/"), "source": {"bytes": block.data}}
             images.append(with_own(image, block.extra))
         else:
@@ -358,12 +358,12 @@ def _misplaced(block: Block) -> Unrepresentable:
 
 
 def _render_thought(block: Reasoning) -> Json:
-    seal = block.seal
-    if seal is None or seal.family != FAMILY or seal.kind == "encrypted":
+    signature = block.signature
+    if signature is None or signature.family != FAMILY or signature.kind == "encrypted":
         raise Unrepresentable("reasoning goes back only with the service's own signature", at=block.at.path)
-    if seal.kind == "redacted":
-        return {"redactedContent": seal.data}
-    return {"reasoningText": {"text": block.text, "signature": seal.data}}
+    if signature.kind == "redacted":
+        return {"redactedContent": signature.data}
+    return {"reasoningText": {"text": block.text, "signature": signature.data}}
 
 
 def _render_use(call: ToolCall) -> _Use | Json:
@@ -371,7 +371,7 @@ def _render_use(call: ToolCall) -> _Use | Json:
     if type(arguments) is jsonio.ObjectText and call.form == "json":
         use = _Use(call.id, call.name, Raw(arguments.data))
     else:
-        value = jsonio.object_of(arguments or "{}") if call.form == "json" else None
+        value = jsonio.decode_object(arguments or "{}") if call.form == "json" else None
         if value is None:
             raise Unrepresentable(f"the arguments of {call.name} are no JSON object", at=call.at.path)
         use = _Use(call.id, call.name, value)

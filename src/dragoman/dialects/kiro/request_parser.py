@@ -25,8 +25,27 @@ from dragoman.dialects.kiro.request import (
 )
 from dragoman.dialects.kit.values import base64_bytes, items, json_text, members
 from dragoman.errors import DragomanError, MalformedRequest
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import OUTER, Conversation, Message, Thinking, ToolSpec, canonical, to_keep
+from dragoman.model.blocks import (
+    Block,
+    Extra,
+    Location,
+    Media,
+    Opaque,
+    Reasoning,
+    Signature,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from dragoman.model.conversation import (
+    PARENT_PREFIX,
+    Conversation,
+    Message,
+    Thinking,
+    ToolSpec,
+    to_canonical,
+    to_extra_names,
+)
 from dragoman.model.parts import part_text, read_loose_part
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -37,7 +56,7 @@ _STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
 def parse_request(call: ApiRequest, settings: KiroSettings) -> Conversation:
     """Read a request. Raises MalformedRequest, naming the place."""
     try:
-        return canonical(_conversation(call, settings))
+        return to_canonical(_conversation(call, settings))
     except RecursionError:
         raise MalformedRequest("nested too deeply") from None
 
@@ -87,7 +106,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     spec = fields.maybe_child("toolSpecification")
     if spec is None:
         whole = fields.rest()
-        return Opaque(FAMILY, whole, next(iter(whole), ""), at=Where(fields.at))
+        return Opaque(FAMILY, whole, next(iter(whole), ""), at=Location(fields.at))
     name, description = spec.identifier("name"), spec.text("description", "")
     holder = spec.maybe_child("inputSchema")
     spec.any("inputSchema")
@@ -95,7 +114,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     known = schema if isinstance(schema, dict) else NO_PARAMETERS
     around = {"inputSchema": rest} if holder and (rest := holder.rest()) else {}
     kept = with_beside(extra_of({**spec.rest(), **around}), fields)
-    at = Where(spec.at, bare=not isinstance(schema, dict))
+    at = Location(spec.at, is_absent=not isinstance(schema, dict))
     return ToolSpec(name, description, known, extra=kept, at=at)
 
 
@@ -152,19 +171,19 @@ def _parse_user(fields: Fields, origin: str) -> Message:
         if rest := context.rest():
             kept[MESSAGE_CONTEXT] = rest
     if content := fields.text("content", ""):
-        blocks.append(Text(content, at=Where(fields.path("content"))))
+        blocks.append(Text(content, at=Location(fields.path("content"))))
     blocks.extend(map(_parse_image, fields.children("images", [])))
     if fields.peek("origin") == origin:
         fields.any("origin")
-    return Message("user", tuple(blocks), extra=extra_of({**_said(fields), **kept}), at=Where(fields.at))
+    return Message("user", tuple(blocks), extra=extra_of({**_said(fields), **kept}), at=Location(fields.at))
 
 
 def _parse_assistant(fields: Fields) -> Message:
     blocks: list[Block] = list(_parse_thought(fields))
     if content := fields.text("content", ""):
-        blocks.append(Text(content, at=Where(fields.path("content"))))
+        blocks.append(Text(content, at=Location(fields.path("content"))))
     blocks.extend(map(_parse_use, fields.children("toolUses", [])))
-    return Message("assistant", tuple(blocks), extra=extra_of(_said(fields)), at=Where(fields.at))
+    return Message("assistant", tuple(blocks), extra=extra_of(_said(fields)), at=Location(fields.at))
 
 
 def _said(fields: Fields) -> dict[str, Json]:
@@ -174,28 +193,28 @@ def _said(fields: Fields) -> dict[str, Json]:
 
 def with_beside(extra: Extra | None, outer: Fields) -> Extra | None:
     """What is kept of a node, and the fields that stand beside it in what it came in."""
-    beside = {OUTER + name: value for name, value in to_keep(_said(outer)).items()}
+    beside = {PARENT_PREFIX + name: value for name, value in to_extra_names(_said(outer)).items()}
     return Extra(FAMILY, {**own_fields(extra), **beside}) if beside else extra
 
 
 def _parse_thought(fields: Fields) -> Iterator[Reasoning]:
     """Replayed reasoning. A form that we do not know stays among the turn's unknown fields."""
     match fields.peek("reasoningContent"):
-        case {"reasoningText": {"text": str(text), "signature": str(signature)}, **rest} if not rest:
-            seal = Seal(FAMILY, signature)
+        case {"reasoningText": {"text": str(text), "signature": str(signature_data)}, **rest} if not rest:
+            signature = Signature(FAMILY, signature_data)
         case {"redactedContent": str(data), **rest} if not rest:
-            text, seal = "", Seal(FAMILY, data, "redacted")
+            text, signature = "", Signature(FAMILY, data, "redacted")
         case _:
             return
     fields.any("reasoningContent")
-    yield Reasoning(text, FAMILY, seal, at=Where(fields.path("reasoningContent")))
+    yield Reasoning(text, FAMILY, signature, at=Location(fields.path("reasoningContent")))
 
 
 def _parse_use(fields: Fields) -> ToolCall:
     call_id, name = fields.identifier("toolUseId"), fields.identifier("name")
     value = fields.any("input")
     arguments = "" if value is None else json_text(value, fields.path("input"), fields.blame)
-    return ToolCall(call_id, name, arguments, extra=extra_of(fields.rest()), at=Where(fields.at))
+    return ToolCall(call_id, name, arguments, extra=extra_of(fields.rest()), at=Location(fields.at))
 
 
 def parse_result(fields: Fields) -> ToolResult:
@@ -209,7 +228,7 @@ def parse_result(fields: Fields) -> ToolResult:
     if status in (None, "success", "error"):
         fields.any("status")
     content = tuple(_result_parts(fields.any("content"), fields.path("content"), fields.blame))
-    return ToolResult(call_id, content, is_error, extra=extra_of(fields.rest()), at=Where(fields.at))
+    return ToolResult(call_id, content, is_error, extra=extra_of(fields.rest()), at=Location(fields.at))
 
 
 def _result_parts(value: Json, at: str, blame: type[DragomanError]) -> Iterator[Text | Media | Opaque]:
@@ -219,8 +238,8 @@ def _result_parts(value: Json, at: str, blame: type[DragomanError]) -> Iterator[
     elif isinstance(value, dict) and value.keys() == {"json"} and (words := part_text(value)).is_whole:
         # Its text is what every other dialect can say; the same dialect gets it back as it came.
         kept = Extra(FAMILY, value, frozenset(value))
-        yield Text(words.text, extra=kept, at=Where(at))
-    elif value is not None and value != "" and (part := read_loose_part(FAMILY, value, Where(at))) != Text(""):
+        yield Text(words.text, extra=kept, at=Location(at))
+    elif value is not None and value != "" and (part := read_loose_part(FAMILY, value, Location(at))) != Text(""):
         yield part
 
 
@@ -231,5 +250,5 @@ def _parse_image(fields: Fields) -> Media:
         source.fail("bytes", "expected base64")
     around = {"source": rest} if (rest := source.rest()) else {}
     return Media(
-        "image", f"image/{kind}", "base64", data, extra=extra_of({**fields.rest(), **around}), at=Where(fields.at)
+        "image", f"image/{kind}", "base64", data, extra=extra_of({**fields.rest(), **around}), at=Location(fields.at)
     )

@@ -31,8 +31,8 @@ from dragoman.dialects.kiro.request import FAMILY, KiroSettings, count_ascii, es
 from dragoman.dialects.kit.values import members
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
-from dragoman.model.blocks import Block, Extra, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Conversation, Stop, Usage, Why, count, exclusive_usage
+from dragoman.model.blocks import Block, Extra, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, StopReason, Usage, exclusive_usage, parse_token_count
 from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields, is_blank
@@ -40,15 +40,15 @@ from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
 
 STOP_REASONS = {
-    "END_TURN": Why.END,
-    "STOP_SEQUENCE": Why.SEQUENCE,
-    "TOOL_USE": Why.TOOL,
-    "MAX_TOKENS": Why.LENGTH,
-    "LENGTH_LIMIT": Why.LENGTH,
-    "MAX_TIME": Why.LENGTH,
-    "MODEL_CONTEXT_WINDOW_EXCEEDED": Why.CONTEXT,
-    "CONTENT_FILTERED": Why.REFUSAL,
-    "GUARDRAIL_INTERVENED": Why.REFUSAL,
+    "END_TURN": StopReason.END,
+    "STOP_SEQUENCE": StopReason.SEQUENCE,
+    "TOOL_USE": StopReason.TOOL,
+    "MAX_TOKENS": StopReason.LENGTH,
+    "LENGTH_LIMIT": StopReason.LENGTH,
+    "MAX_TIME": StopReason.LENGTH,
+    "MODEL_CONTEXT_WINDOW_EXCEEDED": StopReason.CONTEXT,
+    "CONTENT_FILTERED": StopReason.REFUSAL,
+    "GUARDRAIL_INTERVENED": StopReason.REFUSAL,
 }
 _COUNTS = ("uncachedInputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
 _LOST_CALL = "MALFORMED_TOOL_USE"  # the service dropped a call of the model
@@ -86,7 +86,7 @@ def usage_of(percentage: float, window: int, output: int, split: Sequence[int] |
     (docs/decisions/kiro.md#d15): the window is a convention, the output is counted without a tokenizer, the shares are
     fixed.
     """
-    total = count(window * percentage / 100)
+    total = parse_token_count(window * percentage / 100)
     given, reasoning = max(total - output, 0), min(reasoning, output)
     if not split or given < _UNSPLIT:
         return Usage(given, output, reasoning=reasoning, estimated=True)
@@ -164,7 +164,7 @@ class KiroDecoder(Decoder):
         self._said = False  # a block has begun
         self._open: int | None = None  # the key of the text or thought that is open
         self._kind: type[Block] = Text  # of it
-        self._signature = ev.KeptText(self._keys.budget)
+        self._signature = ev.TextBuffer(self._keys.budget)
         self._uses: dict[str, _Use] = {}
         self._last_use = ""
         self._ended: set[str] = set()  # ids of calls
@@ -187,7 +187,7 @@ class KiroDecoder(Decoder):
             return self._unknown(frame)
         try:
             said = handler.decode(frame.data)
-        except jsonio.TROUBLE:  # an error, a payload in its own name, unknown fields, or no such event
+        except jsonio.DECODE_ERRORS:  # an error, a payload in its own name, unknown fields, or no such event
             body = _object(frame)
             if _is_error(body):
                 return self._exception("", body)
@@ -236,7 +236,7 @@ class KiroDecoder(Decoder):
             events.append(ev.Started(self._id or self._world.new_id("msg_"), self._model, usage))
         if self._open is not None and self._kind is not kind:
             if self._signature:
-                events.append(ev.Sealed(self._open, Seal(FAMILY, self._signature.take())))
+                events.append(ev.SignatureAdded(self._open, Signature(FAMILY, self._signature.take())))
             events.append(ev.BlockEnded(self._open))
             self._open = None
         return events
@@ -257,7 +257,7 @@ class KiroDecoder(Decoder):
             has_counts, percentage = isinstance(counts, dict), None
             if has_counts:
                 percentage = counts.get("contextUsagePercentage")
-                self._told = exclusive_usage(*(count(counts.get(name)) for name in _COUNTS))
+                self._told = exclusive_usage(*(parse_token_count(counts.get(name)) for name in _COUNTS))
         if type(percentage) in (int, float) and 0 <= percentage < _MOST_PERCENT:
             self._percentage, has_counts = float(percentage), True
         begun = self._turn_to(self._kind)
@@ -278,32 +278,32 @@ class KiroDecoder(Decoder):
             usage = structs.replace(usage, extra=Extra(FAMILY, {"metering": self._metering}, _CREDITS))
         return usage
 
-    def _end(self, why: Why | None = None) -> ev.Events:
+    def _end(self, why: StopReason | None = None) -> ev.Events:
         """All that is open ends, and with it the answer. An open call was cut."""
         cut = bool(self._uses)
         events = self._turn_to(None)
-        events += [ev.BlockEnded(use.key, complete=False) for use in self._uses.values()]
+        events += [ev.BlockEnded(use.key, is_complete=False) for use in self._uses.values()]
         self._uses.clear()
         if self._reason in _MALFORMED and (self._reason == _LOST_CALL or not self._said):
             return (ev.Failed(Fault("server", f"the model's answer was unusable ({self._reason})")),)
         return (*events, ev.Stopped(self._stop(why, cut)), ev.UsageReported(self._usage()), ev.FINISHED)
 
-    def _stop(self, why: Why | None, cut: bool) -> Stop:
+    def _stop(self, why: StopReason | None, cut: bool) -> Stop:
         if why or cut:
-            return Stop(why or Why.LENGTH)
+            return Stop(why or StopReason.LENGTH)
         if self._reason in STOP_REASONS:
             return Stop(STOP_REASONS[self._reason])
         extra = Extra(FAMILY, {"stopReason": self._reason}) if self._reason else None
         if self._ended:
-            return Stop(Why.TOOL, extra=extra)
+            return Stop(StopReason.TOOL, extra=extra)
         full = self._percentage is not None and self._percentage >= 100
-        return Stop(Why.CONTEXT if full else Why.END, extra=extra)
+        return Stop(StopReason.CONTEXT if full else StopReason.END, extra=extra)
 
     def _exception(self, kind: str, body: dict[str, Json]) -> ev.Events:
         self._over = True
         fault = fault_of(body, kind, sizes=lambda: (self._size, find_model(self._asked_model).window))
         if kind == _TOO_LONG and self._said:  # it had begun to answer: the answer grew too long, not the question
-            return self._end(Why.LENGTH)
+            return self._end(StopReason.LENGTH)
         return (ev.Failed(fault),)
 
     def _unknown(self, frame: Frame) -> ev.Events:
@@ -345,8 +345,8 @@ class KiroDecoder(Decoder):
         events = self._turn_to(None if is_other else Reasoning)
         if said.redactedContent:
             key, self._said = self._keys.fresh(), True
-            thought, seal = Reasoning("", FAMILY), Seal(FAMILY, said.redactedContent, "redacted")
-            events += (ev.BlockStarted(key, thought), ev.Sealed(key, seal), ev.BlockEnded(key))
+            thought, signature = Reasoning("", FAMILY), Signature(FAMILY, said.redactedContent, "redacted")
+            events += (ev.BlockStarted(key, thought), ev.SignatureAdded(key, signature), ev.BlockEnded(key))
         if (said.text or said.signature) and self._open is None:
             self._open, self._kind, self._said = self._keys.fresh(), Reasoning, True
             events.append(ev.BlockStarted(self._open, Reasoning("", FAMILY)))
@@ -382,7 +382,7 @@ class KiroDecoder(Decoder):
         self._last_use = call_id
         if isinstance(value, dict):
             if value and not use.grown:
-                self._keys.budget.keep(ev.json_size(value) - ev.json_size(use.given))
+                self._keys.budget.reserve(ev.json_size(value) - ev.json_size(use.given))
                 use.given = value
         elif isinstance(value, str):
             if value:
@@ -459,12 +459,12 @@ class _Handler(Struct, frozen=True):
     take: Callable[[KiroDecoder, Any, str], ev.Events]
 
 
-_decode_content = jsonio.strict(_Content)
-_decode_thought = jsonio.strict(_Thought)
-_decode_piece = jsonio.strict(_Piece)
+_decode_content = jsonio.strict_decoder(_Content)
+_decode_thought = jsonio.strict_decoder(_Thought)
+_decode_piece = jsonio.strict_decoder(_Piece)
 # Of the class: bound methods would keep their decoder, and the question in it, until the next collection.
 _OF_TEXT = _Handler(_decode_content, _read_content, KiroDecoder._content)
-_ABOUT = _Handler(jsonio.strict(_About), _read_about, KiroDecoder._about)
+_ABOUT = _Handler(jsonio.strict_decoder(_About), _read_about, KiroDecoder._about)
 _HANDLERS: dict[str, _Handler] = {
     "assistantResponseEvent": _OF_TEXT,
     "codeEvent": _OF_TEXT,
@@ -474,5 +474,5 @@ _HANDLERS: dict[str, _Handler] = {
     "metadataEvent": _ABOUT,
     "messageStopEvent": _ABOUT,
     "messageMetadataEvent": _ABOUT,
-    "meteringEvent": _Handler(jsonio.strict(_Metering), Fields.rest, KiroDecoder._about),
+    "meteringEvent": _Handler(jsonio.strict_decoder(_Metering), Fields.rest, KiroDecoder._about),
 }

@@ -13,7 +13,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.frame import FrameDecoder, Payload
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
-from dragoman.wire.sse import SseDecoder, comment, encode_payload
+from dragoman.wire.sse import SseDecoder, encode_comment, encode_payload
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
@@ -51,7 +51,7 @@ class SseBinding(Struct, frozen=True):
 
     def encode_frame(self, payload: Payload) -> bytes:
         if not payload.data:
-            return comment(b"ping")  # an empty data line breaks clients
+            return encode_comment(b"ping")  # an empty data line breaks clients
         return encode_payload(payload)
 
 

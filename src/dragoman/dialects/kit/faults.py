@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from dragoman.errors import Fault, Kind
+from dragoman.errors import ErrorKind, Fault
 from dragoman.wire.http import Headers, HttpResponse
 
-_BY_STATUS: Mapping[int, Kind] = {
+_BY_STATUS: Mapping[int, ErrorKind] = {
     401: "auth",
     402: "quota",
     403: "permission",
@@ -20,7 +20,7 @@ _BY_STATUS: Mapping[int, Kind] = {
     504: "timeout",
     529: "overloaded",
 }
-DEFAULT_STATUSES: Mapping[Kind, int] = {  # of services that tell an error by its status alone
+DEFAULT_STATUSES: Mapping[ErrorKind, int] = {  # of services that tell an error by its status alone
     "invalid": 400,
     "context_full": 400,
     "auth": 401,
@@ -46,34 +46,34 @@ class FaultTable:
 
     def __init__(
         self,
-        written: Mapping[Kind, tuple[str, int]],
-        types: Mapping[str, Kind] | None = None,
+        written: Mapping[ErrorKind, tuple[str, int]],
+        types: Mapping[str, ErrorKind] | None = None,
         *,
-        statuses: Mapping[int, Kind] | None = None,
-        exact: Mapping[Kind, frozenset[int]] | None = None,
+        statuses: Mapping[int, ErrorKind] | None = None,
+        exact: Mapping[ErrorKind, frozenset[int]] | None = None,
     ) -> None:
         self._written = written
         self._types = {kind_type: kind for kind, (kind_type, _) in reversed(list(written.items()))} | dict(types or {})
         self._statuses = {**_BY_STATUS, **(statuses or {})}
         self._exact = exact or {}
 
-    def by_status(self, status: int) -> Kind:
+    def by_status(self, status: int) -> ErrorKind:
         """Return the kind that a status means."""
         return self._statuses.get(status) or ("invalid" if 400 <= status < 500 else "server")
 
-    def by_type(self, name: str) -> Kind | None:
+    def by_type(self, name: str) -> ErrorKind | None:
         """Return the kind that an error type means; None for one that is not known."""
         return self._types.get(name)
 
-    def default_status(self, kind: Kind) -> int:
+    def default_status(self, kind: ErrorKind) -> int:
         """Return the status that the service uses for a kind."""
         return self._written[kind][1]
 
-    def default_type(self, kind: Kind) -> str:
+    def default_type(self, kind: ErrorKind) -> str:
         """Return the type that the service uses for a kind."""
         return self._written[kind][0]
 
-    def is_compatible(self, status: int, kind: Kind) -> bool:
+    def is_compatible(self, status: int, kind: ErrorKind) -> bool:
         """Tell whether a status does not mean another kind than this."""
         return self._statuses.get(status, kind) == kind
 

@@ -9,10 +9,10 @@ from msgspec import structs
 
 from dragoman.dialects.kit.values import items, members, untyped_media
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Block, Extra, Location, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
 from dragoman.model.events import json_size
-from dragoman.model.filter import Action, Facts, Filter, MakeBack, Notes
+from dragoman.model.filter import Action, Facts, Filter, MakeResponseFilter, Notes
 from dragoman.model.parts import join_texts
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -103,7 +103,9 @@ class FlattenMessages(Filter):
         self.name = f"{family}.flat_messages"
         self._family = family
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         messages = tuple([self._message(message, notes) for message in conversation.messages])
         if all(map(is_, messages, conversation.messages)):
             return conversation, None
@@ -130,7 +132,7 @@ class FlattenMessages(Filter):
             block = structs.replace(block, kind=found.kind, mime=found.mime)
         return block
 
-    def _flat(self, blocks: Sequence[Block], at: Where, detail: str, notes: Notes) -> tuple[Block, ...]:
+    def _flat(self, blocks: Sequence[Block], at: Location, detail: str, notes: Notes) -> tuple[Block, ...]:
         typed = [self._block(block, notes) for block in blocks]
         flat: list[Block] = []
         for kind in _ORDER:
@@ -152,7 +154,9 @@ class DropForbiddenTools(Filter):
         self.name = f"{family}.no_choice"
         self._rule = f"{family}.no_calls"
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         if conversation.tool_choice.mode != "none" or not conversation.tools:
             return conversation, None
         at = conversation.tool_choice.at.path
@@ -172,7 +176,9 @@ class SimplifySchemas(Filter):
         self._rule = f"{family}.schema"
         self._root, self._kept = frozenset(root), frozenset(kept)
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         references = SchemaReferences()
         try:
             tools = tuple([self._tool(tool, references, notes) for tool in conversation.tools])
@@ -266,7 +272,9 @@ class PreferEffort(Filter):
         self.name = f"{family}.one_level"
         self._rule = f"{family}.thinking"
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         thinking = conversation.thinking
         if thinking.mode != "on" or not thinking.effort:
             return conversation, None
@@ -280,7 +288,7 @@ class SendFields(Filter):
     `always` replaces what the client gave, `absent` does not. Notes: `<family>.<last name of the path>`.
     """
 
-    only_asks = True
+    keeps_replies = True
 
     def __init__(self, family: str, always: Mapping[str, Json], absent: Mapping[str, Json]) -> None:
         self.name = f"{family}.send_fields"
@@ -288,7 +296,9 @@ class SendFields(Filter):
         self._fields = {**always, **absent}
         self._always = frozenset(always)
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         extra = conversation.extra if conversation.extra and conversation.extra.family == self._family else None
         kept = {} if extra is None else {**extra.fields}
         before = len(notes)
@@ -306,7 +316,7 @@ class SendFields(Filter):
         if given == value or (given is not None and path not in self._always):
             return
         action: Action = "added" if given is None else "changed"
-        notes.add(f"{self._family}.{name}", action, path, f"{jsonio.text_of(value)} is sent (a setting)")
+        notes.add(f"{self._family}.{name}", action, path, f"{jsonio.encode_to_text(value)} is sent (a setting)")
         holder[name] = value
         if outer:
             kept[outer] = holder

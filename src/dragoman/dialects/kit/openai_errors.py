@@ -8,14 +8,14 @@ import re
 
 from dragoman.dialects.kit.faults import FaultTable
 from dragoman.dialects.kit.values import Object
-from dragoman.errors import Fault, Kind
+from dragoman.errors import ErrorKind, Fault
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
 
 # Codes and types that say more than their status.
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, ErrorKind] = {
     "context_length_exceeded": "context_full",
     "insufficient_quota": "quota",
     "billing_hard_limit_reached": "quota",
@@ -71,7 +71,7 @@ KINDS: dict[str, Kind] = {
     "1303": "rate_limit",
     "1305": "overloaded",
 }
-_MINIMAX: dict[int, Kind] = {  # `base_resp.status_code`
+_MINIMAX: dict[int, ErrorKind] = {  # `base_resp.status_code`
     1001: "timeout",
     1002: "rate_limit",
     1004: "auth",
@@ -103,7 +103,7 @@ _TABLE = FaultTable(
         "server": ("server_error", 500),
     }
 )
-CODES: dict[Kind, str] = {
+CODES: dict[ErrorKind, str] = {
     "auth": "invalid_api_key",
     "not_found": "model_not_found",
     "too_large": "request_too_large",
@@ -224,7 +224,7 @@ def _message(error: Object) -> str:
     return ""
 
 
-def _kind(code: str, status: int | None, message: str) -> Kind:
+def _kind(code: str, status: int | None, message: str) -> ErrorKind:
     """A code that says more than a status wins over it; one that only says who is to blame does not."""
     told = KINDS.get(code)
     if told is not None and told not in {"invalid", "server"}:

@@ -22,7 +22,7 @@ from dragoman.dialects.kit.values import (
     unrepresentable,
 )
 from dragoman.errors import BadFrame, MalformedRequest, MissingField, Unrepresentable
-from dragoman.model.blocks import Extra, Media, Opaque, Source, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import CitationSource, Extra, Location, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Output, Reply, Thinking, ToolChoice, ToolSpec
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -50,7 +50,7 @@ def refuse_cache_and_signature(block: Text | Media | ToolCall | ToolResult, api:
     """Refuse what neither API has a place for on a block."""
     if block.cache is not None:
         raise unrepresentable(block, f"{api} has no cache breakpoints")
-    if not isinstance(block, Media | ToolResult) and block.seal is not None:
+    if not isinstance(block, Media | ToolResult) and block.signature is not None:
         raise unrepresentable(block, f"{api} has no place for a seal on {describe(block)}")
 
 
@@ -219,7 +219,7 @@ def free_text_tools(tools: Iterable[ToolSpec | Opaque]) -> set[str]:
 DataUrl: TypeAlias = Callable[[str], re.Match[str] | None]  # finds type and data of a data: address
 
 
-def parse_image_url(fields: Fields, name: str, data_url: DataUrl, url: str, extra: Extra | None, at: Where) -> Media:
+def parse_image_url(fields: Fields, name: str, data_url: DataUrl, url: str, extra: Extra | None, at: Location) -> Media:
     """Return the image at an address: its data, if that is what the address holds."""
     if found := data_url(url):
         return Media("image", found[1], "base64", base64_text(fields, name, found[2]), extra=extra, at=at)
@@ -253,8 +253,8 @@ def parse_annotation(family: str, annotation: Json) -> Opaque:
     return Opaque(family, annotation, kind if isinstance(kind, str) else "annotation", source=source)
 
 
-def parse_source(fields: Object, start: int | None = None, end: int | None = None) -> Source | None:
+def parse_source(fields: Object, start: int | None = None, end: int | None = None) -> CitationSource | None:
     """Return the source that these fields tell; None without an address."""
     url, title, quote, snippet = (text(fields.get(name)) for name in ("url", "title", "content", "snippet"))
     quote = quote if isinstance(fields.get("content"), str) else snippet
-    return Source(url, title, quote, start, end) if url else None
+    return CitationSource(url, title, quote, start, end) if url else None

@@ -13,9 +13,9 @@ from msgspec import structs
 from dragoman.dialects.base import Decoder, Encoder
 from dragoman.errors import Fault, LocalMisuse, Truncated
 from dragoman.model import events as ev
-from dragoman.model.assemble import fold
+from dragoman.model.assemble import assemble_reply
 from dragoman.model.blocks import Media, Opaque, Reasoning, Text, ToolCall
-from dragoman.model.conversation import Reply, Stop, Usage, Why
+from dragoman.model.conversation import Reply, Stop, StopReason, Usage
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame, Payload
 from dragoman.wire.jsonio import Json
@@ -67,11 +67,11 @@ class BlockEventBuilder:
         self.end(events)
         self.has_calls = True
         key = self._keys.fresh(call)
-        events.append(ev.BlockStarted(key, structs.replace(call, arguments="", seal=None), self.choice))
+        events.append(ev.BlockStarted(key, structs.replace(call, arguments="", signature=None), self.choice))
         if call.arguments:
             events.append(ev.ArgumentsDelta(key, call.arguments))
-        if call.seal:
-            events.append(ev.Sealed(key, call.seal))
+        if call.signature:
+            events.append(ev.SignatureAdded(key, call.signature))
         events.append(ev.BlockEnded(key))
 
     def end(self, events: list[ev.Event]) -> None:
@@ -83,7 +83,7 @@ class BlockEventBuilder:
     def _piece(self, piece: Text | Reasoning, events: list[ev.Event]) -> None:
         """Add a piece. One with fields of its own begins a block, a sealed text is a block, and a seal ends one."""
         thinks = isinstance(piece, Reasoning)
-        is_whole = not thinks and (piece.seal is not None or piece.extra is not None)
+        is_whole = not thinks and (piece.signature is not None or piece.extra is not None)
         if self.key < 0 or thinks != self.is_reasoning or piece.extra or is_whole:
             self.end(events)
             block = Reasoning("", self._family, extra=piece.extra) if thinks else Text("", extra=piece.extra)
@@ -91,9 +91,9 @@ class BlockEventBuilder:
             events.append(ev.BlockStarted(self.key, block, self.choice))
         if piece.text:
             events.append((ev.ReasoningDelta if thinks else ev.TextDelta)(self.key, piece.text))
-        if piece.seal:
-            events.append(ev.Sealed(self.key, piece.seal))
-        if piece.seal or is_whole:
+        if piece.signature:
+            events.append(ev.SignatureAdded(self.key, piece.signature))
+        if piece.signature or is_whole:
             self.end(events)
 
 
@@ -105,9 +105,9 @@ def read_reply_stream(decoder: Decoder, frames: Iterable[Frame]) -> Reply:
         if events and isinstance(events[-1], ev.Finished | ev.Failed):
             break
     end = decoder.close(None)
-    if end and isinstance(last := end[-1], ev.Failed) and last.fault.violation:
+    if end and isinstance(last := end[-1], ev.Failed) and last.fault.is_violation:
         raise Truncated(last.fault.message)
-    return fold((*events, *end))
+    return assemble_reply((*events, *end))
 
 
 class DeltaEncoder(Encoder):
@@ -117,11 +117,11 @@ class DeltaEncoder(Encoder):
     LocalMisuse.
     """
 
-    def __init__(self, family: str, budget: ev.Budget | None = None) -> None:
+    def __init__(self, family: str, budget: ev.ResponseBudget | None = None) -> None:
         self._family = family
-        self._budget = budget or ev.Budget()
-        self._calls: dict[int, tuple[ToolCall, ev.KeptText]] = {}  # that are not whole
-        self._stop = Stop(Why.END)
+        self._budget = budget or ev.ResponseBudget()
+        self._calls: dict[int, tuple[ToolCall, ev.TextBuffer]] = {}  # that are not whole
+        self._stop = Stop(StopReason.END)
         self._usage: Usage | None = None
 
     @abstractmethod
@@ -192,7 +192,7 @@ class DeltaEncoder(Encoder):
         if event.choice or not isinstance(block, Text | Reasoning | ToolCall):
             raise LocalMisuse(f"{type(block).__name__} of choice {event.choice} has no place here")
         if isinstance(block, ToolCall):
-            self._calls[event.key] = block, ev.KeptText(self._budget)
+            self._calls[event.key] = block, ev.TextBuffer(self._budget)
 
     def _take(self, event: ev.Event) -> None:
         """Take what is written at the end. Filters leave out seals and citations."""
@@ -230,7 +230,7 @@ class NumberedEncoder(Encoder):
     # What frames of the dialect's own decoder may mean and still go as they came: nothing in them was held back before.
     passing: ClassVar[frozenset[tuple[type, ...]]] = frozenset(
         {(ev.Started,), (ev.BlockStarted,), (ev.BlockStarted, ev.TextDelta), (ev.BlockStarted, ev.ReasoningDelta)}
-        | {(ev.TextDelta,), (ev.ReasoningDelta,), (ev.ArgumentsDelta,), (ev.Cited,), (ev.BlockEnded,)}
+        | {(ev.TextDelta,), (ev.ReasoningDelta,), (ev.ArgumentsDelta,), (ev.CitationAdded,), (ev.BlockEnded,)}
         | {(ev.Failed,), (ev.OpaqueEvent,)}
     )
 
@@ -251,9 +251,9 @@ class NumberedEncoder(Encoder):
             return False
         first = events[0]
         if isinstance(first, ev.BlockStarted):
-            if first.place != len(self._index) or first.choice:
+            if first.wire_index != len(self._index) or first.choice:
                 return False
-            self._index[first.key] = first.place
+            self._index[first.key] = first.wire_index
         elif isinstance(first, BLOCK_EVENTS):
             return first.key not in self._moved
         elif isinstance(first, ev.OpaqueEvent):
@@ -265,7 +265,7 @@ class NumberedEncoder(Encoder):
         if event.choice:
             raise LocalMisuse(ONE_CHOICE)
         self._index[event.key] = number = len(self._index)
-        if event.place != number:
+        if event.wire_index != number:
             self._moved[event.key] = True
 
     def render_opaque_event(self, event: ev.OpaqueEvent, out: list[Payload]) -> None:
@@ -281,4 +281,4 @@ class NumberedEncoder(Encoder):
         out.append(Payload(event.kind.encode("utf-8", "replace"), jsonio.encode(data)))
 
 
-BLOCK_EVENTS = ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.Cited | ev.BlockEnded
+BLOCK_EVENTS = ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.CitationAdded | ev.BlockEnded

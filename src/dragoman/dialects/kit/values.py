@@ -15,10 +15,10 @@ from typing import TypeAlias
 from msgspec import structs
 
 from dragoman.errors import BadFrame, DragomanError, MissingField, Unrepresentable
-from dragoman.model.blocks import Block, Extra, Media, Opaque, ToolCall, Where
+from dragoman.model.blocks import Block, Extra, Location, Media, Opaque, ToolCall
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec, of_the_node, to_keep
-from dragoman.model.filter import Facts, Features, Filter, MakeBack, Notes
+from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec, node_fields, to_extra_names
+from dragoman.model.filter import Facts, Features, Filter, MakeResponseFilter, Notes
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -55,13 +55,13 @@ def objects(value: Json, at: str) -> Iterator[LocatedObject]:
             yield item, f"{at}[{index}]"
 
 
-decoded, is_json = jsonio.decoded, jsonio.is_json
+decoded, is_json = jsonio.try_decode, jsonio.is_json
 
 
 def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
     """Return a value as JSON text. Raises `blame` for one that has none."""
     try:
-        return jsonio.text_of(value)
+        return jsonio.encode_to_text(value)
     except jsonio.JsonError as error:
         raise blame(str(error), at=at) from None
 
@@ -112,7 +112,7 @@ class ExtraFields:
     def extra(self, fields: Fields) -> Extra | None:
         """Return all fields of a node that were not taken."""
         rest = fields.rest()
-        return self.extra_of(to_keep(rest)) if rest else None
+        return self.extra_of(to_extra_names(rest)) if rest else None
 
     def own_fields(self, extra: Extra | None) -> Mapping[str, Json]:
         """Return the fields kept for this family; those that begin with `~` are never written."""
@@ -120,17 +120,17 @@ class ExtraFields:
 
     def wire_fields(self, extra: Extra | None) -> dict[str, Json]:
         """Return those that stand on the node itself, by their names on the wire; the result may be changed."""
-        return of_the_node(extra.fields) if extra is not None and extra.family == self._family else {}
+        return node_fields(extra.fields) if extra is not None and extra.family == self._family else {}
 
     def with_extra(self, body: dict[str, Json], extra: Extra | None) -> dict[str, Json]:
         """Write the kept fields of a node back into its body, which is changed."""
         if extra is None or extra.family != self._family:
             return body
-        return merge_fields(body, of_the_node(extra.fields))
+        return merge_fields(body, node_fields(extra.fields))
 
     def opaque(self, fields: Fields, kind: str) -> Opaque:
         """Return the whole object, of which nothing was taken yet."""
-        return Opaque(self._family, fields.rest(), kind, at=Where(fields.at))
+        return Opaque(self._family, fields.rest(), kind, at=Location(fields.at))
 
     def own_data(self, block: Opaque, blame: type[DragomanError]) -> dict[str, Json]:
         """Return a copy of an opaque block's object. Raises `blame` for one of another family."""
@@ -156,7 +156,7 @@ def describe(block: Block) -> str:
     """Name a block in a message."""
     match block:
         case Media():
-            return f"{block.kind} as {block.how}"
+            return f"{block.kind} as {block.form}"
         case Opaque():
             return f"{block.family} {block.kind or 'content'}"
         case _:
@@ -168,11 +168,11 @@ def check_representable(conversation: Conversation, target: Capabilities) -> Non
     output, thinking = conversation.output, conversation.thinking
     wishes = {
         "n": conversation.choices == 1 or "choices" in target.traits,
-        "previous_response_id": conversation.previous is None,
+        "previous_response_id": conversation.previous_id is None,
         "tool_choice": conversation.tool_choice.mode in target.choice_modes and not conversation.tool_choice.names,
         "parallel_tool_calls": conversation.tool_choice.parallel is None or "parallel_flag" in target.traits,
         "user": not conversation.user or "user" in target.traits,
-        "knobs": target.knobs >= conversation.knobs.keys(),
+        "sampling": target.sampling >= conversation.sampling.keys(),
         "output": output.kind in target.output and (not output.name or "output_names" in target.traits),
         "thinking": thinking.mode in target.thinking and (thinking.budget is None or "budgets" in target.traits),
     }
@@ -207,7 +207,7 @@ def media_type(data: str) -> str:
     return next((mime for begin, mime in _BY_FIRST_BYTES if head.startswith(begin)), "")
 
 
-def untyped_media(data: str, at: Where) -> Media:
+def untyped_media(data: str, at: Location) -> Media:
     """Return media that comes without kind and type: what is no audio counts as an image."""
     mime = media_type(data)
     return Media("audio" if mime.startswith("audio/") else "image", mime, "base64", data, at=at)
@@ -244,7 +244,7 @@ def render_arguments(call: ToolCall, blame: type[DragomanError] = Unrepresentabl
     """Return a call's arguments as an object. Raises `blame` for arguments that are none."""
     if not call.arguments and call.form == "json":
         return {}
-    value = jsonio.object_of(call.arguments) if call.form == "json" else None
+    value = jsonio.decode_object(call.arguments) if call.form == "json" else None
     if value is None:
         raise blame(f"the arguments of {call.name} are no JSON object", at=call.at.path)
     return value
@@ -289,13 +289,15 @@ def with_object_schema(tool: ToolSpec | Opaque, rule: str, notes: Notes) -> Tool
 class NameOutput(Filter):
     """A filter: an output schema gets a name, of the letters that tools have. `at` is the field that holds it."""
 
-    concerns: Features = frozenset({"output"})
+    applies_to: Features = frozenset({"output"})
 
     def __init__(self, name: str, at: str) -> None:
         self.name = name
         self._at = at
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         output = conversation.output
         if output.kind != "schema" or _NAME.fullmatch(output.name):
             return conversation, None
@@ -383,7 +385,7 @@ class FunctionCodec:
         parameters = function.maybe_child("parameters")
         function.any("parameters")
         schema = NO_PARAMETERS if parameters is None else parameters.rest()
-        at = Where(fields.at, bare=parameters is None)
+        at = Location(fields.at, is_absent=parameters is None)
         return ToolSpec(name, description, schema, extra=self._beside(fields, function), at=at)
 
     def render_tool(self, tool: ToolSpec | Opaque) -> Json:
@@ -402,7 +404,7 @@ class FunctionCodec:
         arguments = "" if value is None else json_text(value, function.path("arguments"), function.blame)
         function.any("index")  # servers number several calls alike: their order counts
         call_id = pairs.add_call(call_id, name) if pairs else call_id
-        return ToolCall(call_id, name, arguments, extra=self._beside(fields, function), at=Where(fields.at))
+        return ToolCall(call_id, name, arguments, extra=self._beside(fields, function), at=Location(fields.at))
 
     def render_call(self, call: ToolCall, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
         """Write a call. Raises `blame` for arguments that are no object."""
@@ -411,4 +413,4 @@ class FunctionCodec:
 
     def _beside(self, fields: Fields, function: Fields) -> Extra | None:
         rest = function.rest()
-        return self._kept.extra_of(to_keep(fields.rest()) | ({"function": rest} if rest else {}))
+        return self._kept.extra_of(to_extra_names(fields.rest()) | ({"function": rest} if rest else {}))

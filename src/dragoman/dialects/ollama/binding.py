@@ -8,7 +8,7 @@ from dragoman.dialects.base import ApiRequest, ListedModel, in_cache_order
 from dragoman.dialects.kit.binding import JSON, json_post
 from dragoman.dialects.kit.faults import DEFAULT_STATUSES, FaultTable, error_response, unreadable_message
 from dragoman.dialects.kit.values import decoded, iso_time, members, text
-from dragoman.errors import Fault, Kind
+from dragoman.errors import ErrorKind, Fault
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -27,7 +27,7 @@ _TABLE = FaultTable(
     exact={"server": frozenset({502})},
 )
 # Sentences that are more exact than their status. An error within a stream has no status.
-_BY_WORDS: tuple[tuple[str, Kind], ...] = (
+_BY_WORDS: tuple[tuple[str, ErrorKind], ...] = (
     ("exceeds the available context size", "context_full"),
     ("longer than the context length", "context_full"),
     ("exceeds the context length", "context_full"),

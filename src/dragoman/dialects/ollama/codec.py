@@ -11,7 +11,7 @@ from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kit.filters import DropForbiddenTools, FlattenMessages, PreferEffort, SendFields, SimplifySchemas
 from dragoman.dialects.kit.values import check_representable
 from dragoman.dialects.ollama import binding, messages, rules
-from dragoman.model.capabilities import Alphabet, Capabilities, traits
+from dragoman.model.capabilities import Capabilities, IdentifierFormat, traits
 from dragoman.model.conversation import Conversation
 from dragoman.model.filter import Filter
 from dragoman.wire.jsonio import Json
@@ -32,19 +32,19 @@ class OllamaCodec(Struct, frozen=True):
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
             traits=traits("results_in_call_order", "reasoning", "no_answer_media", "one_block", "whole_calls"),
-            ids=Alphabet(r"\x21-\x7e", 256),
+            ids=IdentifierFormat(r"\x21-\x7e", 256),
             arguments="object",
             choice_modes=frozenset({"auto"}),
             result_media=frozenset({"image"}),
             media=frozenset({("image", "base64")}),
-            home_media=frozenset({("audio", "base64")}),
+            own_family_media=frozenset({("audio", "base64")}),
             media_roles=frozenset({"user"}),
             named_media=frozenset(),
-            knobs=frozenset(messages.SAMPLING_FIELDS),
+            sampling=frozenset(messages.SAMPLING_FIELDS),
             output=frozenset({"text", "json", "schema"}),
             efforts=messages.EFFORTS,
             thinking=frozenset({"default", "on", "off"}),
-            holds=frozenset({messages.LOAD_MODEL.name}),
+            server_state=frozenset({messages.LOAD_MODEL.name}),
             window=self.num_ctx,
         )
 

@@ -35,24 +35,24 @@ from dragoman.dialects.kit.values import (
 from dragoman.dialects.ollama.binding import fault_of, render_fault
 from dragoman.errors import BadFrame, DragomanError, Fault, LocalMisuse, MissingField, Truncated, Unrepresentable
 from dragoman.model import events as ev
-from dragoman.model.blocks import Block, Extra, Media, Reasoning, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Block, Extra, Location, Media, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import (
     Conversation,
-    Held,
     Message,
     Output,
     Reply,
     Role,
+    ServerState,
     Stop,
+    StopReason,
     Thinking,
     Usage,
-    Why,
-    canonical,
-    count,
+    find_stop_reason,
     inclusive_usage,
-    known_stop,
-    of_what_it_came_in,
-    to_keep,
+    parent_fields,
+    parse_token_count,
+    to_canonical,
+    to_extra_names,
 )
 from dragoman.model.filter import LaneSource, LaneTarget
 from dragoman.wire import jsonio
@@ -71,10 +71,12 @@ SAMPLING_FIELDS = {
 }  # in `options`, by common names
 EFFORTS = ("low", "medium", "high", "max")
 _TRUNCATES = "~truncates"  # on a conversation: the client left `truncate` out, and so lets old messages be dropped
-LOAD_MODEL = Held("load", "messages", "without messages the model is only loaded or unloaded, which Ollama alone does")
+LOAD_MODEL = ServerState(
+    "load", "messages", "without messages the model is only loaded or unloaded, which Ollama alone does"
+)
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "user"}
 _DURATIONS = frozenset({"total_duration", "load_duration", "prompt_eval_duration", "eval_duration"})
-_REASONS = {Why.LENGTH: "length", Why.CONTEXT: "length"}
+_REASONS = {StopReason.LENGTH: "length", StopReason.CONTEXT: "length"}
 _USUALLY = "stop"  # also after calls
 _GAP = "\0gap\0"  # what no text is
 
@@ -95,18 +97,18 @@ def parse_request(call: ApiRequest) -> Conversation:
         thinking=_thinking(fields),
         max_tokens=options.integer("num_predict") if type(most) is int and most > 0 else None,  # else: no limit
         stop=(options.text("stop"),) if isinstance(stop, str) else options.strings("stop", ()),
-        knobs={
+        sampling={
             name: value for name, own in SAMPLING_FIELDS.items() if (value := options.number(own, None)) is not None
         },
         stream=call.stream,
-        held=() if fields.peek("messages") else (LOAD_MODEL,),
+        server_state=() if fields.peek("messages") else (LOAD_MODEL,),
         extra=_unknown(fields, options),  # last: the fields that are left
     )
-    return canonical(asked)
+    return to_canonical(asked)
 
 
 def _unknown(fields: Fields, options: Fields) -> Extra | None:
-    kept = to_keep(fields.rest())
+    kept = to_extra_names(fields.rest())
     if rest := options.rest():
         kept["options"] = rest
     if kept.get("truncate") is None:
@@ -135,15 +137,15 @@ def _thinking(fields: Fields) -> Thinking:
 
 
 def _message(fields: Fields, pairs: ToolCallIds) -> Message:
-    role, at = fields.text("role").lower(), Where(fields.at)
+    role, at = fields.text("role").lower(), Location(fields.at)
     if role not in _ROLES:
         fields.fail("role", f"expected one of {', '.join(_ROLES)}")
     content, images = fields.text("content", ""), fields.strings("images", ())
-    content_blocks: list[Text | Media] = [Text(content, at=Where(fields.path("content")))] if content else []
+    content_blocks: list[Text | Media] = [Text(content, at=Location(fields.path("content")))] if content else []
     content_blocks += [untyped_media(base64_text(fields, "images", data), at) for data in images]
     if role == "tool":
         name, own_id = fields.text("tool_name", ""), fields.text("tool_call_id", "")
-        call_id, kept = pairs.match_result(own_id, name), to_keep(fields.rest())
+        call_id, kept = pairs.match_result(own_id, name), to_extra_names(fields.rest())
         if name and name != pairs.name_of(call_id):
             kept["tool_name"] = name
         extra = EXTRAS.extra_of(kept, frozenset({"tool_name"}))
@@ -151,7 +153,7 @@ def _message(fields: Fields, pairs: ToolCallIds) -> Message:
     blocks: list[Block] = [*content_blocks]
     if role == "assistant":
         if thought := fields.text("thinking", ""):
-            blocks.insert(0, Reasoning(thought, FAMILY, at=Where(fields.path("thinking"))))
+            blocks.insert(0, Reasoning(thought, FAMILY, at=Location(fields.path("thinking"))))
         blocks += [FUNCTIONS.parse_call(each, pairs) for each in fields.children("tool_calls", [])]
     return Message(_ROLES[role], tuple(blocks), extra=EXTRAS.extra(fields), at=at)
 
@@ -166,7 +168,7 @@ def render_request(conversation: Conversation, *, truncate: bool = False) -> Api
         body["truncate"] = truncate
     if conversation.tools:
         body["tools"] = [FUNCTIONS.render_tool(tool) for tool in conversation.tools]
-    options: dict[str, Json] = {SAMPLING_FIELDS[name]: value for name, value in conversation.knobs.items()}
+    options: dict[str, Json] = {SAMPLING_FIELDS[name]: value for name, value in conversation.sampling.items()}
     if conversation.max_tokens is not None:
         options["num_predict"] = conversation.max_tokens
     if conversation.stop:
@@ -183,7 +185,7 @@ def render_request(conversation: Conversation, *, truncate: bool = False) -> Api
 
 def _render_messages(conversation: Conversation) -> Iterator[Json]:
     for text in conversation.system:
-        yield {"role": "system", "content": text.text, **of_what_it_came_in(EXTRAS.own_fields(text.extra))}
+        yield {"role": "system", "content": text.text, **parent_fields(EXTRAS.own_fields(text.extra))}
     names: dict[str, str] = {}
     for message in conversation.messages:
         names |= {block.id: block.name for block in message.blocks if isinstance(block, ToolCall)}
@@ -213,7 +215,7 @@ def _render_content(blocks: Sequence[Block], blame: type[DragomanError] = Unrepr
                 texts.append(block.text)
             case Reasoning():
                 thoughts.append(block.text)
-            case Media(how="base64", kind="image" | "audio"):
+            case Media(form="base64", kind="image" | "audio"):
                 images.append(block.data)
             case ToolCall():
                 calls.append(FUNCTIONS.render_call(block, blame))
@@ -241,7 +243,7 @@ class _Line(Struct, forbid_unknown_fields=True, gc=False):
     created_at: str = ""
 
 
-_decode_line = jsonio.strict(_Line)
+_decode_line = jsonio.strict_decoder(_Line)
 _TEXT_LANE = LaneSource("", _decode_line, lambda line: "" if line.message.thinking else line.message.content)
 _THOUGHT_LANE = LaneSource("", _decode_line, lambda line: "" if line.message.content else line.message.thinking)
 
@@ -293,7 +295,9 @@ class OllamaDecoder(Decoder):
         events: list[ev.Event] = []
         if not self._begun:
             self._begun = True
-            events.append(ev.Started("", model or self._model, extra=None if done else EXTRAS.extra_of(to_keep(rest))))
+            events.append(
+                ev.Started("", model or self._model, extra=None if done else EXTRAS.extra_of(to_extra_names(rest)))
+            )
         elif rest and not done:
             events.append(ev.OpaqueEvent(FAMILY, "line", rest))
         self._pieces.thought(thought, events)
@@ -313,11 +317,11 @@ class OllamaDecoder(Decoder):
 
 def _parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
     """Return the stop. The service sends `stop` after calls, too; an unknown reason counts as an end and is kept."""
-    why = known_stop(reason) or Why.END
-    kept = to_keep(rest)
+    why = find_stop_reason(reason) or StopReason.END
+    kept = to_extra_names(rest)
     if reason and reason != _REASONS.get(why, _USUALLY):
         kept["done_reason"] = reason
-    return Stop(Why.TOOL if why is Why.END and called else why, extra=EXTRAS.extra_of(kept))
+    return Stop(StopReason.TOOL if why is StopReason.END and called else why, extra=EXTRAS.extra_of(kept))
 
 
 def _parse_usage(fields: Fields) -> Usage | None:
@@ -326,7 +330,9 @@ def _parse_usage(fields: Fields) -> Usage | None:
     durations = {name: fields.any(name) for name in sorted(_DURATIONS) if fields.has(name)}
     if prompt is None and answer is None and not durations:
         return None
-    return inclusive_usage(count(prompt), count(answer), 0, 0, 0, extra=EXTRAS.extra_of(durations, _DURATIONS))
+    return inclusive_usage(
+        parse_token_count(prompt), parse_token_count(answer), 0, 0, 0, extra=EXTRAS.extra_of(durations, _DURATIONS)
+    )
 
 
 def parse_reply(body: bytes, asked: Conversation) -> Reply:
@@ -343,7 +349,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
 
 def _render_end(stop: Stop, usage: Usage | None) -> dict[str, Json]:
     """Return the fields of the last line beside its message."""
-    body: dict[str, Json] = {"done": True, "done_reason": _REASONS.get(stop.why, _USUALLY)}
+    body: dict[str, Json] = {"done": True, "done_reason": _REASONS.get(stop.reason, _USUALLY)}
     if usage is not None:
         prompt = usage.input + usage.cache_read + usage.cache_write
         counts: dict[str, Json] = {"prompt_eval_count": prompt, "eval_count": usage.output}
@@ -365,7 +371,7 @@ def render_reply(reply: Reply, asked: Conversation, environment: Environment) ->
 class OllamaEncoder(DeltaEncoder):
     """Events to lines."""
 
-    def __init__(self, asked: Conversation, environment: Environment, budget: ev.Budget | None = None) -> None:
+    def __init__(self, asked: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None) -> None:
         super().__init__(FAMILY, budget)
         self._head: dict[str, Json] = {"model": asked.model, "created_at": iso_time(environment.now())}
         self._first: dict[str, Json] = {}  # fields of the first line alone

@@ -22,8 +22,8 @@ from dragoman.dialects.kit.openai_requests import (
 )
 from dragoman.dialects.kit.values import ExtraFields, base64_text, describe, unrepresentable
 from dragoman.errors import MalformedRequest
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import OUTER, WORD, to_keep
+from dragoman.model.blocks import Block, CitationSource, Extra, Location, Media, Opaque, Text, ToolCall, ToolResult
+from dragoman.model.conversation import INTERNAL_PREFIX, PARENT_PREFIX, to_extra_names
 from dragoman.model.parts import join_texts, part_text, read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -72,7 +72,7 @@ _SPELLING = frozenset({"created", "stream_options", "refusal", "citations", "sea
 
 def _is_spelling(name: str, value: Json) -> bool:
     """Whether a field only says how something was spelt: ours begin with a tilde."""
-    return name.startswith(WORD) or name in _SPELLING or value == _USUAL.get(name, ...)
+    return name.startswith(INTERNAL_PREFIX) or name in _SPELLING or value == _USUAL.get(name, ...)
 
 
 EXTRAS = ExtraFields(FAMILY, _is_spelling)
@@ -109,7 +109,7 @@ def is_empty_function_call(call: Json) -> bool:
 def parse_content(value: Json, at: str) -> list[Block]:
     """The blocks of a message's content. An empty string is no block."""
     if isinstance(value, str):
-        return [Text(value, at=Where(at))] if value else []
+        return [Text(value, at=Location(at))] if value else []
     return list(_blocks(value, at, in_result=False))
 
 
@@ -121,7 +121,7 @@ def _blocks(value: Json, at: str, *, in_result: bool = True) -> Iterable[Block]:
     elif isinstance(value, dict) and isinstance(value.get("type"), str):
         yield _part(value, at, in_result)
     elif value is not None:
-        yield read_loose_part(FAMILY, value, Where(at))
+        yield read_loose_part(FAMILY, value, Location(at))
 
 
 def flat_text(value: Json) -> str:
@@ -149,7 +149,7 @@ def _part(part: JsonObject, at: str, in_result: bool) -> Block:
     except MalformedRequest:
         if not in_result:
             raise
-        return read_bad_media(FAMILY, part, kind, Where(at))
+        return read_bad_media(FAMILY, part, kind, Location(at))
     match kind:
         case "text" | "input_text" | "output_text":
             return _text(part, at)
@@ -160,9 +160,9 @@ def _part(part: JsonObject, at: str, in_result: bool) -> Block:
         case "tool_result" if not in_result:
             return parse_result(Fields(part, at))
         case _ if in_result:
-            return read_loose_part(FAMILY, part, Where(at), kind)
+            return read_loose_part(FAMILY, part, Location(at), kind)
         case _:
-            return Opaque(FAMILY, part, kind, at=Where(at))
+            return Opaque(FAMILY, part, kind, at=Location(at))
 
 
 def _text(part: JsonObject, at: str) -> Text | Opaque:
@@ -173,16 +173,16 @@ def _text(part: JsonObject, at: str) -> Text | Opaque:
         given = fields.any("content")
     words = part_text(given)
     if not words.is_whole:
-        return Opaque(FAMILY, part, "text", at=Where(at))
+        return Opaque(FAMILY, part, "text", at=Location(at))
     fields.any("type")
     extra = EXTRAS.extra(fields)
     if extra is not None and "citations" in extra.spelling:  # in a request they are content, not another spelling
         extra = structs.replace(extra, spelling=extra.spelling - {"citations"})
-    return Text(words.text, extra=extra, at=Where(at))
+    return Text(words.text, extra=extra, at=Location(at))
 
 
 def refusal_block(text: str, at: str) -> Text:
-    return Text(text, extra=EXTRAS.extra_of({"refusal": True}), at=Where(at))
+    return Text(text, extra=EXTRAS.extra_of({"refusal": True}), at=Location(at))
 
 
 def is_refusal(block: Block) -> bool:
@@ -193,7 +193,7 @@ def _tool_use(fields: Fields) -> ToolCall:
     fields.any("type")
     call_id, name, given = fields.identifier("id"), fields.identifier("name"), fields.any("input")
     extra = EXTRAS.extra(fields)
-    return ToolCall(call_id, name, arguments_text(given), extra=extra, at=Where(fields.at))
+    return ToolCall(call_id, name, arguments_text(given), extra=extra, at=Location(fields.at))
 
 
 def parse_result(fields: Fields) -> ToolResult:
@@ -207,13 +207,13 @@ def parse_result(fields: Fields) -> ToolResult:
     content, text = fields.any("content"), fields.any("text")
     at = fields.path("content" if content is not None or text is None else "text")
     is_error, status = fields.flag("is_error", None), fields.any("status")
-    rest = to_keep(fields.rest())
+    rest = to_extra_names(fields.rest())
     failed = isinstance(status, str) and status.lower() in _FAILURES
     if status is not None and status != "success" and not failed:
         rest["status"] = status  # it counts as success; the word is kept
     value = text if content is None else content
     if isinstance(value, str):
-        blocks: list[Block] = [Text(value, at=Where(at))] if value else []
+        blocks: list[Block] = [Text(value, at=Location(at))] if value else []
     else:
         blocks = list(_blocks(value, at))
     return ToolResult(
@@ -221,7 +221,7 @@ def parse_result(fields: Fields) -> ToolResult:
         tuple(block for block in blocks if isinstance(block, Text | Media | Opaque)),  # all of them are
         failed if is_error is None else is_error,
         extra=EXTRAS.extra_of(rest),
-        at=Where(fields.at, bare=content is None and text is None),
+        at=Location(fields.at, is_absent=content is None and text is None),
     )
 
 
@@ -234,7 +234,7 @@ def _image_url(fields: Fields) -> Media:
     inner = Fields({"url": given} if isinstance(given, str) else given, fields.path("image_url"))
     url = inner.text("url")
     extra = _nested(fields, "image_url", inner)
-    return parse_image_url(inner, "url", _DATA_URL.fullmatch, url, extra, Where(fields.at))
+    return parse_image_url(inner, "url", _DATA_URL.fullmatch, url, extra, Location(fields.at))
 
 
 def _input_audio(fields: Fields) -> Media:
@@ -243,7 +243,7 @@ def _input_audio(fields: Fields) -> Media:
     form = inner.identifier("format")
     data = base64_text(inner, "data", inner.text("data"))
     mime = _AUDIO_FORMATS.get(form, f"audio/{form}")
-    return Media("audio", mime, "base64", data, extra=_nested(fields, "input_audio", inner), at=Where(fields.at))
+    return Media("audio", mime, "base64", data, extra=_nested(fields, "input_audio", inner), at=Location(fields.at))
 
 
 def _file(fields: Fields) -> Media:
@@ -252,9 +252,11 @@ def _file(fields: Fields) -> Media:
     name = inner.text("filename", "")
     if inner.peek("file_data") is None:
         file_id = inner.identifier("file_id")
-        return Media("document", "", "file", file_id, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
+        return Media(
+            "document", "", "file", file_id, name, extra=_nested(fields, "file", inner), at=Location(fields.at)
+        )
     mime, how, data = take_file_data(inner, name, _DATA_URL.fullmatch)  # an address is as OpenRouter takes it
-    return Media("document", mime, how, data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
+    return Media("document", mime, how, data, name, extra=_nested(fields, "file", inner), at=Location(fields.at))
 
 
 def _source(fields: Fields) -> Media:
@@ -268,9 +270,9 @@ def _source(fields: Fields) -> Media:
     name = fields.text("title", "")
     extra = EXTRAS.extra(fields)
     if how == "url":
-        return Media(kind, "", "url", source.identifier("url"), name, extra=extra, at=Where(fields.at))
+        return Media(kind, "", "url", source.identifier("url"), name, extra=extra, at=Location(fields.at))
     mime, data = source.identifier("media_type"), base64_text(source, "data", source.text("data"))
-    return Media(kind, mime, "base64", data, name, extra=extra, at=Where(fields.at))
+    return Media(kind, mime, "base64", data, name, extra=extra, at=Location(fields.at))
 
 
 _MEDIA = {"image_url": _image_url, "input_audio": _input_audio, "file": _file, "image": _source, "document": _source}
@@ -278,7 +280,7 @@ _MEDIA = {"image_url": _image_url, "input_audio": _input_audio, "file": _file, "
 
 def _nested(fields: Fields, name: str, inner: Fields) -> Extra | None:
     """What nobody took of a part and of its inner object, the latter under the object's own name."""
-    rest, inside = to_keep(fields.rest()), inner.rest()
+    rest, inside = to_extra_names(fields.rest()), inner.rest()
     if name == "image_url" and "detail" in inside:  # others have it too
         rest[IMAGE_DETAIL] = inside.pop("detail")
     return EXTRAS.extra_of({**rest, name: inside} if inside else rest)
@@ -317,8 +319,8 @@ def render_part(block: Block) -> Json:
 
 def _render_media(media: Media) -> Json:
     fields, own = EXTRAS.wire_fields(media.extra), EXTRAS.own_fields(media.extra)
-    data = f"data:{media.mime};base64,{media.data}" if media.how == "base64" else media.data
-    match media.kind, media.how:
+    data = f"data:{media.mime};base64,{media.data}" if media.form == "base64" else media.data
+    match media.kind, media.form:
         case "image", "base64" | "url":
             shown: JsonObject = {"detail": own[IMAGE_DETAIL]} if IMAGE_DETAIL in own else {}
             return wrap_inner_object("image_url", {"url": data, **shown}, fields)
@@ -327,7 +329,9 @@ def _render_media(media: Media) -> Json:
             return wrap_inner_object("input_audio", {"data": media.data, "format": form}, fields)
         case "document", "base64" | "url" | "file":
             named: JsonObject = {"filename": media.name} if media.name else {}
-            return wrap_inner_object("file", {**named, "file_id" if media.how == "file" else "file_data": data}, fields)
+            return wrap_inner_object(
+                "file", {**named, "file_id" if media.form == "file" else "file_data": data}, fields
+            )
         case _:
             raise unrepresentable(media, f"Chat content cannot hold {describe(media)}")
 
@@ -348,7 +352,7 @@ def check_block(block: Text | Media | ToolCall | ToolResult) -> None:
 def without_message_fields(text: Text) -> Text:
     """A text without the fields of the message it came in."""
     own = EXTRAS.own_fields(text.extra)
-    fields = {name: value for name, value in own.items() if name != "~role" and not name.startswith(OUTER)}
+    fields = {name: value for name, value in own.items() if name != "~role" and not name.startswith(PARENT_PREFIX)}
     return structs.replace(text, extra=EXTRAS.extra_of(fields))
 
 
@@ -364,13 +368,13 @@ def parse_annotations(annotations: Json) -> list[Opaque]:
 
 def parse_sources(citations: Json, results: Json) -> list[Opaque]:
     """Read the lists of Perplexity: addresses, and for some of them title and snippet. Each address counts once."""
-    found: dict[str, Source] = {}
+    found: dict[str, CitationSource] = {}
     for result in results if isinstance(results, list) else ():
         if isinstance(result, dict) and (source := parse_source(result)) is not None:
             found.setdefault(source.url, source)
     for url in citations if isinstance(citations, list) else ():
         if isinstance(url, str) and url:
-            found.setdefault(url, Source(url))
+            found.setdefault(url, CitationSource(url))
     return [Opaque(FAMILY, None, "source", source=source) for source in found.values()]
 
 

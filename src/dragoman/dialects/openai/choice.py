@@ -18,8 +18,8 @@ from dragoman.dialects.openai.messages import (
 from dragoman.dialects.openai.reply import parse_images, parse_stop
 from dragoman.errors import MissingField, OutOfOrder
 from dragoman.model import events as ev
-from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import to_keep
+from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import to_extra_names
 from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields, is_blank
@@ -34,13 +34,13 @@ _REFUSAL = EXTRAS.extra_of({"refusal": True})
 class _Thought:
     """The open reasoning block."""
 
-    __slots__ = ("detail", "key", "pieces", "seal")
+    __slots__ = ("detail", "key", "pieces", "signature")
 
-    def __init__(self, key: int, detail: int | None, budget: ev.Budget) -> None:
+    def __init__(self, key: int, detail: int | None, budget: ev.ResponseBudget) -> None:
         self.key = key
         self.detail = detail  # the index of its entry; None while only the plain field told it
-        self.pieces = ev.KeptText(budget)
-        self.seal: Seal | None = None
+        self.pieces = ev.TextBuffer(budget)
+        self.signature: Signature | None = None
 
 
 class ChoiceReader:
@@ -126,7 +126,7 @@ class ChoiceReader:
         if self._text < 0 or self._refusing:
             self._cite(sources)  # there is no text to cite
         else:
-            events += [ev.Cited(self._text, source) for source in sources]
+            events += [ev.CitationAdded(self._text, source) for source in sources]
 
     def cite(self, sources: list[Opaque]) -> None:
         """Take sources that stand beside the choices; each is reported once."""
@@ -134,7 +134,7 @@ class ChoiceReader:
 
     def _cite(self, sources: list[Opaque]) -> None:
         if sources:
-            self._keys.budget.keep(ev.json_size(*sources))
+            self._keys.budget.reserve(ev.json_size(*sources))
             self._sources += sources
 
     def lane(self, key: int) -> LaneSource | None:
@@ -245,17 +245,17 @@ class ChoiceReader:
         if text:
             thought.pieces.add(text)
             events.append(ev.ReasoningDelta(thought.key, text))
-        if block.seal:
-            self._seal(thought, block.seal, events)
+        if block.signature:
+            self._seal(thought, block.signature, events)
 
-    def _seal(self, thought: _Thought, seal: Seal, events: list[ev.Event]) -> None:
+    def _seal(self, thought: _Thought, signature: Signature, events: list[ev.Event]) -> None:
         """Seal a block at once, so that the frame means what it says; a second seal gets a block of its own."""
-        if thought.seal == seal:
+        if thought.signature == signature:
             return
-        if thought.seal is not None:
+        if thought.signature is not None:
             thought = self._begin(thought.detail, None, events)
-        thought.seal = seal
-        events.append(ev.Sealed(thought.key, seal))
+        thought.signature = signature
+        events.append(ev.SignatureAdded(thought.key, signature))
 
     def _thought_of(self, index: int, kind: object, text: str) -> _Thought | None:
         """The open block that an entry belongs to, if it is not the first of a new one."""
@@ -264,19 +264,19 @@ class ChoiceReader:
             return None
         if thought.detail is None:
             return thought if thought.pieces.text() == text or (not text and kind == REASONING_TEXT) else None
-        sealed_otherwise = thought.seal is not None and (thought.seal.kind == "encrypted") != (
+        sealed_otherwise = thought.signature is not None and (thought.signature.kind == "encrypted") != (
             kind == REASONING_ENCRYPTED
         )
         return thought if thought.detail == index and not sealed_otherwise else None
 
     def _litellm_block(self, entry: dict[str, Any], events: list[ev.Event]) -> None:
-        signature, data = entry.get("signature"), entry.get("data")
+        signature_data, data = entry.get("signature"), entry.get("data")
         if entry.get("type") == "redacted_thinking" and isinstance(data, str):
             hidden = self._begin(-1, EXTRAS.extra_of({"~field": "thinking_blocks"}), events)
-            self._seal(hidden, Seal(FAMILY, data, "redacted"), events)
-        elif isinstance(signature, str) and signature:
+            self._seal(hidden, Signature(FAMILY, data, "redacted"), events)
+        elif isinstance(signature_data, str) and signature_data:
             thought = self._thought or self._begin(None, None, events)
-            self._seal(thought, Seal(FAMILY, signature), events)
+            self._seal(thought, Signature(FAMILY, signature_data), events)
 
     # --- ends
 
@@ -284,8 +284,8 @@ class ChoiceReader:
         """End the open text or reasoning."""
         if self._text >= 0:
             if self._sources and not self._refusing:
-                events += [ev.Cited(self._text, source) for source in self._sources]
-                self._keys.budget.free(ev.json_size(*self._sources))
+                events += [ev.CitationAdded(self._text, source) for source in self._sources]
+                self._keys.budget.release(ev.json_size(*self._sources))
                 self._sources = []
             events.append(ev.BlockEnded(self._text))
             self._text = -1
@@ -332,13 +332,13 @@ _MOST_HELD = 1024 * 1024
 class _OpenCall:
     __slots__ = ("given", "held", "id", "key", "name", "place", "rest")
 
-    def __init__(self, call_id: str, place: str, budget: ev.Budget) -> None:
-        budget.keep(_UNNAMED_CALL + ev.text_size(call_id))
+    def __init__(self, call_id: str, place: str, budget: ev.ResponseBudget) -> None:
+        budget.reserve(_UNNAMED_CALL + ev.text_size(call_id))
         self.id = call_id
         self.name = ""
         self.key = -1  # until it has begun
-        self.held = ev.KeptText(budget)
-        self.given = ev.KeptText(budget)  # the arguments that were told
+        self.held = ev.TextBuffer(budget)
+        self.given = ev.TextBuffer(budget)  # the arguments that were told
         self.rest: JsonObject = {}
         self.place = place
 
@@ -348,7 +348,7 @@ class _OpenCall:
             bool(call_id and words)
             and call_id == self.id
             and self.given.text() == words
-            and jsonio.object_of(words) is not None
+            and jsonio.decode_object(words) is not None
         )
 
 
@@ -423,7 +423,7 @@ class CallReader:
                 events.append(ev.OpaqueEvent(FAMILY, "call", {"key": call.key, "fields": rest}))
             return
         if rest:
-            self._keys.budget.keep(ev.json_size(rest))
+            self._keys.budget.reserve(ev.json_size(rest))
             call.rest |= rest
         if words:
             call.held.add(words)
@@ -433,7 +433,7 @@ class CallReader:
             return
         self._before(events)
         block = ToolCall(
-            call.id, name, form="text" if form == "text" else "json", extra=EXTRAS.extra_of(to_keep(call.rest))
+            call.id, name, form="text" if form == "text" else "json", extra=EXTRAS.extra_of(to_extra_names(call.rest))
         )
         call.name, call.key = name, self._keys.fresh(block)
         events.append(ev.BlockStarted(call.key, block, self._choice))
@@ -462,5 +462,5 @@ def _begins_another(call: _OpenCall, call_id: str, name: str, words: str, *, ind
         return bool(name) or not indexed
     if not name or not call.name:
         return False
-    whole = bool(words) and jsonio.object_of(call.given.text()) is not None
+    whole = bool(words) and jsonio.decode_object(call.given.text()) is not None
     return name != call.name or (whole and not call.repeats(call_id, words))

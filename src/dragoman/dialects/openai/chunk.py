@@ -139,15 +139,15 @@ class _MoreCalls(Struct, forbid_unknown_fields=True, gc=False):
     function_call: None = None
 
 
-_typed = jsonio.typed(Chunk)
+_typed = jsonio.typed_decoder(Chunk)
 _DELTA = frozenset(Delta.__struct_fields__) - {"rest"}
 _CALL = frozenset(CallPart.__struct_fields__) - {"rest"}
 
 
 # The lanes of text, of reasoning in a plain field, and of the arguments of a call: chunks that hold nothing else.
-_decode_thought = jsonio.strict(_OnlyChunk[_MoreThought])
-_decode_call = jsonio.strict(_OnlyChunk[_MoreCalls])
-TEXT_LANE = LaneSource("", jsonio.strict(_OnlyChunk[_MoreText]), lambda chunk: chunk.choices[0].delta.content)
+_decode_thought = jsonio.strict_decoder(_OnlyChunk[_MoreThought])
+_decode_call = jsonio.strict_decoder(_OnlyChunk[_MoreCalls])
+TEXT_LANE = LaneSource("", jsonio.strict_decoder(_OnlyChunk[_MoreText]), lambda chunk: chunk.choices[0].delta.content)
 
 
 def _thought_in(chunk: _OnlyChunk[_MoreThought]) -> str:

@@ -22,10 +22,10 @@ from dragoman.dialects.openai.rules import RULES
 from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.errors import Fault
 from dragoman.model.blocks import Extra
-from dragoman.model.capabilities import Alphabet, Capabilities, Trait, traits
+from dragoman.model.capabilities import Capabilities, IdentifierFormat, Trait, traits
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.events import Budget
-from dragoman.model.filter import EachMessage, Facts, Features, Filter, MakeBack, Notes
+from dragoman.model.events import ResponseBudget
+from dragoman.model.filter import Facts, Features, Filter, MakeResponseFilter, MessageFilter, Notes
 from dragoman.wire.fields import Fields
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
@@ -38,9 +38,11 @@ class AskUsage(Filter):
     gives the chunk on only if the client itself asked."""
 
     name = "openai.ask_usage"
-    only_asks = True
+    keeps_replies = True
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         if not conversation.stream or EXTRAS.own_fields(conversation.extra).get("stream_options") is not None:
             return conversation, None
         notes.added("openai.ask_usage", "stream_options", "the stream is asked to report its usage")
@@ -51,9 +53,11 @@ class OfferFunctionsAsTools(Filter):
     """`functions` are offered as tools, which every server knows; the answer is told in the client's older form."""
 
     name = "openai.offer_tools"
-    concerns: Features = frozenset({"extras"})
+    applies_to: Features = frozenset({"extras"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         if is_legacy_form(conversation.extra):
             notes.changed("openai.offer_tools", "functions", "the functions are offered as tools")
         return conversation, None
@@ -63,9 +67,11 @@ class KeepSpecialTokens(Filter):
     """Servers like vLLM strip the tokens that tool calls are written with; with tools offered they are asked not to."""
 
     name = "openai.special_tokens"
-    concerns: Features = frozenset({"tools"})
+    applies_to: Features = frozenset({"tools"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         if not conversation.tools or "skip_special_tokens" in EXTRAS.own_fields(conversation.extra):
             return conversation, None
         notes.added("openai.special_tokens", "skip_special_tokens", "the server is asked to keep its special tokens")
@@ -78,11 +84,11 @@ def _with_field(conversation: Conversation, name: str, value: Json) -> Conversat
     return structs.replace(conversation, extra=Extra(FAMILY, fields, spelling))
 
 
-class OrderBlocks(EachMessage):
+class OrderBlocks(MessageFilter):
     """An assistant's message has one order: reasoning, content, calls."""
 
     name = "openai.order_blocks"
-    concerns: Features = frozenset({"calls", "reasoning", "media", "opaque"})
+    applies_to: Features = frozenset({"calls", "reasoning", "media", "opaque"})
 
     def message(self, message: Message, notes: Notes) -> Message:
         if message.role != "assistant" or len(message.blocks) < 2:
@@ -111,7 +117,7 @@ _TRAITS: tuple[Trait, ...] = (
     "parallel_flag",
     "strict_tools",
     "reasoning",
-    "seal_slot",
+    "signature_slot",
     "raw_tools",
     "open_calls",
     "loose_calls",
@@ -129,7 +135,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
 
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
-            ids=Alphabet(r"\x21-\x7e", 64),
+            ids=IdentifierFormat(r"\x21-\x7e", 64),
             traits=traits(*_TRAITS, when={"text_tools": self.custom_tools}),
             shared_fields={
                 "tool": {"format": CUSTOM_FORMAT} if self.custom_tools else {},
@@ -139,11 +145,11 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
             },
             result_media=frozenset({"image"}) if self.result_media else frozenset(),
             media=_MEDIA | _BY_ADDRESS if self.file_urls else _MEDIA,
-            home_media=_BY_ADDRESS,
+            own_family_media=_BY_ADDRESS,
             media_roles=frozenset({"user"}),
-            seals=frozenset({FAMILY}),
-            knobs=frozenset({*request.SAMPLING_FIELDS, *self.more_knobs}),
-            knob_ranges=(
+            signatures=frozenset({FAMILY}),
+            sampling=frozenset({*request.SAMPLING_FIELDS, *self.more_knobs}),
+            sampling_ranges=(
                 ("temperature", 0, 2),
                 ("top_p", 0, 1),
                 ("frequency_penalty", -2, 2),
@@ -175,7 +181,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     parse_reply = reply.parse_reply
     render_reply = reply.render_reply
 
-    def encoder(self, asked: Conversation, environment: Environment, budget: Budget | None = None) -> Encoder:
+    def encoder(self, asked: Conversation, environment: Environment, budget: ResponseBudget | None = None) -> Encoder:
         return OpenaiEncoder(asked, environment, self, budget)
 
     decoder = staticmethod(OpenaiDecoder)

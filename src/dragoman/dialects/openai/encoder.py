@@ -27,8 +27,8 @@ from dragoman.dialects.openai.messages import choose_reasoning_field, render_rea
 from dragoman.dialects.openai.reply import is_function_call, render_stop, render_usage
 from dragoman.dialects.openai.tools import render_legacy_call
 from dragoman.model import events as ev
-from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.blocks import Media, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, StopReason, Usage
 from dragoman.model.filter import LaneTarget
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import encode, quote
@@ -42,8 +42,8 @@ class _Thought(Struct):
 
     choice: int
     block: Reasoning
-    pieces: ev.KeptText
-    seal: Seal | None = None
+    pieces: ev.TextBuffer
+    signature: Signature | None = None
     told: bool = False  # by the upstream's own frame
 
 
@@ -56,9 +56,13 @@ class _Waiting(Struct):
 
 class OpenaiEncoder(Encoder):
     def __init__(
-        self, asked: Conversation, environment: Environment, settings: OpenaiSettings, budget: ev.Budget | None = None
+        self,
+        asked: Conversation,
+        environment: Environment,
+        settings: OpenaiSettings,
+        budget: ev.ResponseBudget | None = None,
     ) -> None:
-        self._budget = budget or ev.Budget()
+        self._budget = budget or ev.ResponseBudget()
         self._model = asked.model
         self._world = environment
         self._settings = settings
@@ -98,7 +102,7 @@ class OpenaiEncoder(Encoder):
             return False
         list(self.feed(events))
         for event in events:
-            if isinstance(event, ev.Sealed | ev.BlockStarted) and event.key in self._thoughts:
+            if isinstance(event, ev.SignatureAdded | ev.BlockStarted) and event.key in self._thoughts:
                 self._thoughts[event.key].told = True  # its details went out with this frame
         if events:
             self._usage_told = any(type(event) is ev.UsageReported for event in events)
@@ -121,7 +125,7 @@ class OpenaiEncoder(Encoder):
                 return False
             case ev.BlockEnded(key):
                 return key not in self._bare
-            case ev.Stopped(stop, choice) if stop.why is Why.TOOL:
+            case ev.Stopped(stop, choice) if stop.reason is StopReason.TOOL:
                 return is_legacy_form(stop.extra) == (choice in self._older_calls)
             case ev.OpaqueEvent(kind="role", data={"index": int(choice)}):
                 return choice not in self._spoken
@@ -142,7 +146,7 @@ class OpenaiEncoder(Encoder):
         payloads: list[Payload] = []
         for event in events:
             if self._waiting and getattr(event, "key", None) in self._waiting:
-                self._budget.keep(ev.event_size(event))
+                self._budget.reserve(ev.event_size(event))
                 self._waiting[event.key].later.append(event)  # type: ignore[union-attr]
             elif type(event) is ev.TextDelta or type(event) is ev.ArgumentsDelta or type(event) is ev.ReasoningDelta:
                 head, tail = self._grows[event.key]
@@ -168,13 +172,13 @@ class OpenaiEncoder(Encoder):
             case ev.BlockStarted():
                 yield from self._role(event.choice)
                 yield from self._block(event)
-            case ev.Sealed(key, seal):
+            case ev.SignatureAdded(key, signature):
                 if key in self._thoughts:
-                    self._thoughts[key].seal, self._thoughts[key].told = seal, False
+                    self._thoughts[key].signature, self._thoughts[key].told = signature, False
             case ev.BlockEnded(key):
                 yield from self._ended(key)
                 yield from self._next(key)
-            case ev.Cited(key, citation):
+            case ev.CitationAdded(key, citation):
                 if annotations := render_annotations([citation]):
                     yield self._chunk(self._speaking_choice(key) or 0, {"annotations": annotations})
             case ev.UsageReported(usage):
@@ -211,7 +215,7 @@ class OpenaiEncoder(Encoder):
         del self._speaking[choice]
         while ready := [w for w in self._waiting.values() if w.started.choice == choice and self._may_speak(w.started)]:
             del self._waiting[ready[0].started.key]
-            self._budget.free(sum(map(ev.event_size, ready[0].later)))
+            self._budget.release(sum(map(ev.event_size, ready[0].later)))
             yield from self.feed((ready[0].started, *ready[0].later))
 
     def _envelope(self, started: ev.Started) -> bytes:
@@ -252,7 +256,7 @@ class OpenaiEncoder(Encoder):
             case Reasoning():
                 field = choose_reasoning_field(block, self._settings)
                 self._grow(key, b'%b{"%b":' % (begin, field.encode()), b"}" + self._goes_on)
-                self._thoughts[key] = _Thought(choice, block, ev.KeptText(self._budget))
+                self._thoughts[key] = _Thought(choice, block, ev.TextBuffer(self._budget))
                 if block.text:
                     yield from self.feed((ev.ReasoningDelta(key, block.text),))
             case ToolCall():
@@ -267,7 +271,7 @@ class OpenaiEncoder(Encoder):
 
     def _grow(self, key: int, head: bytes, tail: bytes) -> None:
         """From now on the block grows by chunks that begin and end so. The head repeats all that the first one said."""
-        self._budget.keep(len(head) + len(tail))
+        self._budget.reserve(len(head) + len(tail))
         self._grows[key] = head, tail
 
     def _number(self, counts: dict[int, int], choice: int) -> int:
@@ -310,18 +314,18 @@ class OpenaiEncoder(Encoder):
     def _ended(self, key: int) -> Iterable[Payload]:
         grows = self._grows.pop(key, None)
         if grows is not None:
-            self._budget.free(len(grows[0]) + len(grows[1]))
+            self._budget.release(len(grows[0]) + len(grows[1]))
         if key in self._bare and grows is not None:
             self._bare.discard(key)
             yield Payload(b"", grows[0] + b'"{}"' + grows[1])
         thought = self._thoughts.pop(key, None)
         text = "" if thought is None else thought.pieces.take()
-        if thought is None or (thought.seal is None and not EXTRAS.wire_fields(thought.block.extra)):
+        if thought is None or (thought.signature is None and not EXTRAS.wire_fields(thought.block.extra)):
             return
         number = self._number(self._details, thought.choice)
         if thought.told:
             return
-        whole = structs.replace(thought.block, text=thought.block.text + text, seal=thought.seal)
+        whole = structs.replace(thought.block, text=thought.block.text + text, signature=thought.signature)
         yield self._chunk(thought.choice, {"reasoning_details": [render_reasoning_detail(whole, number)]})
 
     def _stop(self, stop: Stop, choice: int) -> Payload:

@@ -30,15 +30,15 @@ from dragoman.dialects.openai.blocks import (
 from dragoman.dialects.openai.shapes import read_typed_message
 from dragoman.dialects.openai.tools import parse_call, render_call
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import OUTER, Message, Role, of_what_it_came_in, to_keep
+from dragoman.model.blocks import Block, Location, Opaque, Reasoning, Signature, Text, ToolCall, ToolResult
+from dragoman.model.conversation import PARENT_PREFIX, Message, Role, parent_fields, to_extra_names
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 # Fields that SDKs write as null when they echo a message: null says nothing there.
 _OFTEN_NULL = ("name", "audio", "refusal", "function_call", "tool_calls", "annotations", "tool_call_id")
 
-_MESSAGES = Where("messages")
+_MESSAGES = Location("messages")
 
 # --- wire to canonical
 
@@ -61,7 +61,7 @@ class MessageParser:
     def messages(self, objects: Iterable[JsonObject]) -> list[Message]:
         read: list[Message] = []
         for index, item in enumerate(objects):
-            at = Where(_MESSAGES, index)
+            at = Location(_MESSAGES, index)
             read.append(read_typed_message(item, at) or self.parse(Fields(item, at.path)))
         return read
 
@@ -75,7 +75,7 @@ class MessageParser:
         blocks = parse_content(fields.any("content"), fields.path("content"))
         own = _rest(fields) | ({"~role": role} if role == "developer" else {})
         spoken: Role = "system" if role in ("system", "developer") else "user"
-        return Message(spoken, tuple(blocks), extra=EXTRAS.extra_of(own), at=Where(fields.at))
+        return Message(spoken, tuple(blocks), extra=EXTRAS.extra_of(own), at=Location(fields.at))
 
     def _assistant(self, fields: Fields, role: str) -> Message:
         blocks = parse_assistant_blocks(fields, self._settings)
@@ -85,8 +85,8 @@ class MessageParser:
         if call := take_function_call(fields):
             name, arguments = call.identifier("name"), arguments_text(call.any("arguments"))
             call_id = self._pairs.add_call("", name)
-            blocks.append(ToolCall(call_id, name, arguments, extra=EXTRAS.extra(call), at=Where(call.at)))
-        return Message("assistant", tuple(blocks), extra=EXTRAS.extra_of(_rest(fields)), at=Where(fields.at))
+            blocks.append(ToolCall(call_id, name, arguments, extra=EXTRAS.extra(call), at=Location(call.at)))
+        return Message("assistant", tuple(blocks), extra=EXTRAS.extra_of(_rest(fields)), at=Location(fields.at))
 
     def _tool(self, fields: Fields, role: str) -> Message:
         content = fields.peek("content")
@@ -100,12 +100,12 @@ class MessageParser:
         for name in _OFTEN_NULL:
             if fields.peek(name) is None:
                 fields.any(name)
-        return Message("user", (parse_result(fields),), at=Where(fields.at))
+        return Message("user", (parse_result(fields),), at=Location(fields.at))
 
     def _function(self, fields: Fields, role: str) -> Message:
         call_id = self._pairs.match_result("", fields.identifier("name"))
         result = parse_result(Fields({**fields.rest(), "tool_call_id": call_id}, fields.at, fields.blame))
-        return Message("user", (result,), at=Where(fields.at))
+        return Message("user", (result,), at=Location(fields.at))
 
 
 def split_leading_system(messages: Sequence[Message]) -> tuple[list[Text], Sequence[Message]]:
@@ -117,7 +117,7 @@ def split_leading_system(messages: Sequence[Message]) -> tuple[list[Text], Seque
             return texts, messages[index:]
         own = dict(EXTRAS.own_fields(message.extra))
         placing: JsonObject = {"~role": own.pop("~role")} if "~role" in own else {}
-        placing |= {f"{OUTER}{name}": value for name, value in own.items()}
+        placing |= {f"{PARENT_PREFIX}{name}": value for name, value in own.items()}
         texts += [
             structs.replace(text, extra=EXTRAS.extra_of({**EXTRAS.own_fields(text.extra), **placing})) for text in said
         ]
@@ -125,7 +125,7 @@ def split_leading_system(messages: Sequence[Message]) -> tuple[list[Text], Seque
 
 
 def _rest(fields: Fields) -> JsonObject:
-    return to_keep(
+    return to_extra_names(
         {name: value for name, value in fields.rest().items() if name not in _OFTEN_NULL or not is_empty_value(value)}
     )
 
@@ -181,13 +181,13 @@ def _words(message: Message) -> str | None:
     blocks = message.blocks
     if len(blocks) != 1 or message.extra is not None or not isinstance(text := blocks[0], Text):
         return None
-    return None if text.extra or text.cache or text.seal or text.citations or not text.text else text.text
+    return None if text.extra or text.cache or text.signature or text.citations or not text.text else text.text
 
 
 def _placing(text: Text) -> tuple[Json, JsonObject]:
     """What the texts of one system message share: its role and its own fields."""
     fields = EXTRAS.own_fields(text.extra)
-    return fields.get("~role"), of_what_it_came_in(fields)
+    return fields.get("~role"), parent_fields(fields)
 
 
 def _render_other(message: Message) -> Iterable[Json]:
@@ -247,7 +247,7 @@ def render_assistant(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonO
             case _:
                 content.append(block)
     fields: JsonObject = {"content": render_content(content) if content or not calls else None}
-    unsealed = [each for each in reasoning if isinstance(each, Reasoning) and each.seal is None]
+    unsealed = [each for each in reasoning if isinstance(each, Reasoning) and each.signature is None]
     usual = settings.reasoning_field
     told = [each for each in unsealed if EXTRAS.own_fields(each.extra).get("~field", usual) == _PART]
     if told:
@@ -265,10 +265,10 @@ def render_assistant(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonO
 
 
 def _own_reasoning(block: Reasoning | Opaque) -> Reasoning | Opaque:
-    seal = block.seal if isinstance(block, Reasoning) else None
-    if seal is not None and seal.family != FAMILY:
-        raise unrepresentable(block, f"Chat cannot give back a seal of {seal.family}")
-    if seal is None and block.family not in {"", FAMILY}:
+    signature = block.signature if isinstance(block, Reasoning) else None
+    if signature is not None and signature.family != FAMILY:
+        raise unrepresentable(block, f"Chat cannot give back a seal of {signature.family}")
+    if signature is None and block.family not in {"", FAMILY}:
         raise unrepresentable(block, f"Chat cannot give back {describe(block)} of {block.family}")
     return block
 
@@ -300,7 +300,7 @@ def _parse_plain(fields: Fields, settings: OpenaiSettings) -> list[Reasoning | O
         text = fields.text(name, "")
         if text and not found:
             spelt: JsonObject = {} if name == settings.reasoning_field else {"~field": name}
-            found.append(Reasoning(text, FAMILY, extra=EXTRAS.extra_of(spelt), at=Where(fields.path(name))))
+            found.append(Reasoning(text, FAMILY, extra=EXTRAS.extra_of(spelt), at=Location(fields.path(name))))
     return found
 
 
@@ -310,14 +310,16 @@ def parse_reasoning_detail(fields: Fields, position: int) -> Reasoning | Opaque:
     if kind not in (REASONING_TEXT, REASONING_SUMMARY, REASONING_ENCRYPTED):
         return _unknown(fields, kind, "reasoning detail", "reasoning_details")
     text, summary = fields.text("text", ""), fields.text("summary", "")
-    signature, data = fields.text("signature", ""), fields.text("data", "")
-    seal = Seal(FAMILY, data, "encrypted") if data else Seal(FAMILY, signature) if signature else None
+    signature_data, data = fields.text("signature", ""), fields.text("data", "")
+    signature = (
+        Signature(FAMILY, data, "encrypted") if data else Signature(FAMILY, signature_data) if signature_data else None
+    )
     if fields.peek("index") == position:
         fields.any("index")
-    rest = to_keep(fields.rest())
+    rest = to_extra_names(fields.rest())
     if kind == REASONING_SUMMARY:
         rest["type"] = REASONING_SUMMARY
-    return Reasoning(text or summary, FAMILY, seal, extra=EXTRAS.extra_of(rest), at=Where(fields.at))
+    return Reasoning(text or summary, FAMILY, signature, extra=EXTRAS.extra_of(rest), at=Location(fields.at))
 
 
 def _parse_block(fields: Fields) -> Reasoning | Opaque:
@@ -325,19 +327,19 @@ def _parse_block(fields: Fields) -> Reasoning | Opaque:
     kind = fields.any("type")
     if kind not in ("thinking", "redacted_thinking"):
         return _unknown(fields, kind, "thinking block", _BLOCKS)
-    text, seal = "", None
+    text, signature = "", None
     if kind == "redacted_thinking":
-        seal = Seal(FAMILY, fields.text("data"), "redacted")
+        signature = Signature(FAMILY, fields.text("data"), "redacted")
     else:
-        text, signature = fields.text("thinking", ""), fields.text("signature", "")
-        seal = Seal(FAMILY, signature) if signature else None
-    extra = EXTRAS.extra_of({**to_keep(fields.rest()), "~field": _BLOCKS})
-    return Reasoning(text, FAMILY, seal, extra=extra, at=Where(fields.at))
+        text, signature_data = fields.text("thinking", ""), fields.text("signature", "")
+        signature = Signature(FAMILY, signature_data) if signature_data else None
+    extra = EXTRAS.extra_of({**to_extra_names(fields.rest()), "~field": _BLOCKS})
+    return Reasoning(text, FAMILY, signature, extra=extra, at=Location(fields.at))
 
 
 def _unknown(fields: Fields, kind: Json, name: str, slot: str) -> Opaque:
     data = dict(fields.rest(), type=kind)
-    return Opaque(FAMILY, data, name, extra=EXTRAS.extra_of({"~slot": slot}), at=Where(fields.at))
+    return Opaque(FAMILY, data, name, extra=EXTRAS.extra_of({"~slot": slot}), at=Location(fields.at))
 
 
 def thinking_text(thinking: Json) -> str:
@@ -375,7 +377,7 @@ def render_reasoning(blocks: Sequence[Reasoning | Opaque], settings: OpenaiSetti
     text = "".join(block.text for block in blocks if isinstance(block, Reasoning))
     first = blocks[0]
     is_plain = not EXTRAS.wire_fields(first.extra) and _field(first) != _BLOCKS
-    if len(blocks) == 1 and isinstance(first, Reasoning) and text and first.seal is None and is_plain:
+    if len(blocks) == 1 and isinstance(first, Reasoning) and text and first.signature is None and is_plain:
         return {choose_reasoning_field(first, settings): text}
     fields: JsonObject = {choose_reasoning_field(None, settings): text} if text else {}
     for name in ("reasoning_details", _BLOCKS):
@@ -393,24 +395,24 @@ def _field(block: Reasoning | Opaque) -> str:
 def _render_entry(block: Reasoning | Opaque, index: int, name: str) -> Json:
     if isinstance(block, Opaque):
         return block.data
-    fields, seal = EXTRAS.wire_fields(block.extra), block.seal
+    fields, signature = EXTRAS.wire_fields(block.extra), block.signature
     if name == "reasoning_details":
         return render_reasoning_detail(block, index)
-    if seal is not None and seal.kind != "signature":
-        return {"type": "redacted_thinking", "data": seal.data, **fields}
-    return {"type": "thinking", "thinking": block.text, "signature": seal.data if seal else "", **fields}
+    if signature is not None and signature.kind != "signature":
+        return {"type": "redacted_thinking", "data": signature.data, **fields}
+    return {"type": "thinking", "thinking": block.text, "signature": signature.data if signature else "", **fields}
 
 
 def render_reasoning_detail(block: Reasoning, index: int) -> JsonObject:
-    fields, seal = EXTRAS.wire_fields(block.extra), block.seal
+    fields, signature = EXTRAS.wire_fields(block.extra), block.signature
     detail: JsonObject
-    if seal is not None and seal.kind != "signature":
-        detail = {"type": REASONING_ENCRYPTED, "data": seal.data}
+    if signature is not None and signature.kind != "signature":
+        detail = {"type": REASONING_ENCRYPTED, "data": signature.data}
         detail |= {"text": block.text} if block.text else {}
     elif fields.get("type") == REASONING_SUMMARY:
         detail = {"type": REASONING_SUMMARY, "summary": block.text}
-        detail |= {"signature": seal.data} if seal else {}
+        detail |= {"signature": signature.data} if signature else {}
     else:
         detail = {"type": REASONING_TEXT, "text": block.text}
-        detail |= {"signature": seal.data} if seal else {}
+        detail |= {"signature": signature.data} if signature else {}
     return {**detail, "index": index, **fields}

@@ -29,34 +29,34 @@ from dragoman.dialects.openai.blocks import (
 from dragoman.dialects.openai.messages import parse_assistant_blocks, render_reasoning, take_function_call
 from dragoman.dialects.openai.tools import render_call, render_legacy_call
 from dragoman.errors import Fault, MissingField, UpstreamFault
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, Where
+from dragoman.model.blocks import Block, Extra, Location, Media, Opaque, Reasoning, Text, ToolCall
 from dragoman.model.conversation import (
-    NO_REASON,
+    NO_STOP_WORDS,
     Choice,
     Conversation,
     Reply,
     Stop,
+    StopReason,
     Usage,
-    Why,
-    count,
     failure_kind,
-    first_count,
+    find_stop_reason,
+    first_token_count,
     inclusive_usage,
-    known_stop,
-    to_keep,
+    parse_token_count,
+    to_extra_names,
 )
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 _WORDS = {
-    Why.END: "stop",
-    Why.TOOL: "tool_calls",
-    Why.LENGTH: "length",
-    Why.SEQUENCE: "stop",
-    Why.REFUSAL: "content_filter",
-    Why.CONTEXT: "length",
-    Why.PAUSE: "stop",
+    StopReason.END: "stop",
+    StopReason.TOOL: "tool_calls",
+    StopReason.LENGTH: "length",
+    StopReason.SEQUENCE: "stop",
+    StopReason.REFUSAL: "content_filter",
+    StopReason.CONTEXT: "length",
+    StopReason.PAUSE: "stop",
 }
 _ENVELOPE = ("id", "object", "created", "model", "choices", "usage", "error", "obfuscation")
 MESSAGE_SLOT = "message"  # an opaque block that holds fields of the message itself
@@ -93,7 +93,7 @@ def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Rep
 
 def envelope_fields(rest: JsonObject) -> JsonObject:
     """What a reply or a first chunk says beside what every one says; nulls say nothing."""
-    return to_keep({name: value for name, value in rest.items() if name not in _ENVELOPE and value is not None})
+    return to_extra_names({name: value for name, value in rest.items() if name not in _ENVELOPE and value is not None})
 
 
 def telling(fields: JsonObject) -> JsonObject:
@@ -127,12 +127,12 @@ def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings, sourc
         blocks += parse_images(images, message.path("images"))
     if call := take_function_call(message):
         name, arguments = call.identifier("name"), arguments_text(call.any("arguments"))
-        blocks.append(ToolCall("", name, arguments, at=Where(call.at)))
+        blocks.append(ToolCall("", name, arguments, at=Location(call.at)))
     blocks = _cite(blocks, [*parse_annotations(message.any("annotations")), *sources])
     if rest := telling(message.rest()):
         blocks.append(Opaque(FAMILY, rest, "message fields", extra=EXTRAS.extra_of({"~slot": MESSAGE_SLOT})))
     refused = any(EXTRAS.own_fields(block.extra).get("refusal") is True for block in blocks)
-    stop = parse_stop("stop" if word.lower() in NO_REASON else word, fields.rest(), asked.stop, refused=refused)
+    stop = parse_stop("stop" if word.lower() in NO_STOP_WORDS else word, fields.rest(), asked.stop, refused=refused)
     return Choice(tuple(block for block in blocks if not (isinstance(block, Text) and not block.text)), stop)
 
 
@@ -155,23 +155,23 @@ def parse_images(images: Json, at: str) -> list[Block]:
 
 def parse_stop(word: str, rest: JsonObject, sequences: Collection[str], *, refused: bool = False) -> Stop:
     """Why it stopped. `rest` is the other fields of the choice; two upstreams name the stop sequence among them."""
-    known = known_stop(word)
-    why = known or Why.END
+    known = find_stop_reason(word)
+    why = known or StopReason.END
     spelt = "finish_reason" if known is None else "~finish_reason"
     extra: JsonObject = {} if word in _WORDS.values() else {spelt: word}
-    if why is Why.SEQUENCE and not any(map(rest.get, ("stop_reason", "matched_stop"))):
-        why = Why.END  # no sequence is named
+    if why is StopReason.SEQUENCE and not any(map(rest.get, ("stop_reason", "matched_stop"))):
+        why = StopReason.END  # no sequence is named
     if word == "function_call":
         extra = {"~older": True}
     beside = telling({name: value for name, value in rest.items() if name not in _CHOICE})
     sequence = None
-    if why is Why.END and not extra:
+    if why is StopReason.END and not extra:
         if isinstance(beside.get("stop_reason"), str):  # vLLM
-            why, sequence = Why.SEQUENCE, str(beside.pop("stop_reason"))
+            why, sequence = StopReason.SEQUENCE, str(beside.pop("stop_reason"))
         elif isinstance(matched := beside.get("matched_stop"), str) and matched in sequences:  # SGLang
-            why, sequence = Why.SEQUENCE, matched
+            why, sequence = StopReason.SEQUENCE, matched
         elif refused:
-            why, extra = Why.REFUSAL, {"~finish_reason": word}
+            why, extra = StopReason.REFUSAL, {"~finish_reason": word}
     if beside:
         extra["choice"] = beside
     return Stop(why, sequence, EXTRAS.extra_of(extra))
@@ -204,7 +204,7 @@ def render_stop(stop: Stop, *, is_legacy: bool = False) -> JsonObject:
     """The fields of a choice that say why it stopped; `older`: its call was told as a `function_call`."""
     extra = EXTRAS.own_fields(stop.extra)
     word, kept = extra.get("~finish_reason", extra.get("finish_reason")), extra.get("choice")
-    usual = "function_call" if is_legacy and stop.why is Why.TOOL else _WORDS[stop.why]
+    usual = "function_call" if is_legacy and stop.reason is StopReason.TOOL else _WORDS[stop.reason]
     fields: JsonObject = {"finish_reason": word if isinstance(word, str) and word else usual}
     if stop.sequence is not None:
         fields["stop_reason"] = stop.sequence
@@ -246,7 +246,7 @@ def _render_message(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonOb
             case Reasoning():
                 reasoning.append(block)
             case ToolCall():
-                calls.append(render_call(structs.replace(block, seal=None, cache=None)))
+                calls.append(render_call(structs.replace(block, signature=None, cache=None)))
             case Media():
                 part = render_part(structs.replace(block, cache=None))
                 images.append({**part, "index": len(images)} if isinstance(part, dict) else part)
@@ -308,12 +308,12 @@ def parse_usage(told: Json) -> Usage | None:
     if not isinstance(told, dict):
         return None
     before, after = members(told.get(_PROMPT)), members(told.get(_COMPLETION))
-    prompt, completion, total = (count(told.get(name)) for name in _TOTALS)
-    read = first_count(*map(before.get, _READ), *map(told.get, _READ_BESIDE))
-    write = first_count(*map(before.get, _WRITE), *map(told.get, _WRITE_BESIDE))
+    prompt, completion, total = (parse_token_count(told.get(name)) for name in _TOTALS)
+    read = first_token_count(*map(before.get, _READ), *map(told.get, _READ_BESIDE))
+    write = first_token_count(*map(before.get, _WRITE), *map(told.get, _WRITE_BESIDE))
     # SGLang's figure stands beside the totals. Perplexity's deep research counts thoughts that it does not tell.
-    thought = count(told.get("reasoning_tokens"))
-    reasoning = first_count(after.get("reasoning_tokens"), thought if thought <= completion else 0)
+    thought = parse_token_count(told.get("reasoning_tokens"))
+    reasoning = first_token_count(after.get("reasoning_tokens"), thought if thought <= completion else 0)
     usage = inclusive_usage(prompt, completion, read, write, reasoning, total=total)
     return structs.replace(usage, extra=_kept(told, usage))
 
@@ -335,7 +335,7 @@ def _kept(told: JsonObject, usage: Usage) -> Extra | None:
         **dict.fromkeys(_WRITE_BESIDE, usage.cache_write),
     }
     again: JsonObject = {name: figures[name] for name in _SECOND_NAMES if told.get(name)}
-    extra = EXTRAS.extra_of({**to_keep(nonzero(rest)), **nonzero(again)})
+    extra = EXTRAS.extra_of({**to_extra_names(nonzero(rest)), **nonzero(again)})
     return None if extra is None else structs.replace(extra, spelling=extra.spelling | again.keys())
 
 

@@ -14,7 +14,7 @@ from dragoman.dialects.openai.blocks import API_NAME, EXTRAS, MAX_TOKENS_FIELDS,
 from dragoman.dialects.openai.messages import MessageParser, render_messages, split_leading_system
 from dragoman.dialects.openai.tools import ShapeNotes, parse_choice, parse_tools, render_choice, render_tool
 from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.model.conversation import SHAPES, Conversation, Output, canonical, to_keep
+from dragoman.model.conversation import OTHER_SHAPES, Conversation, Output, to_canonical, to_extra_names
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
@@ -50,7 +50,7 @@ def parse_request(settings: OpenaiSettings, call: ApiRequest) -> Conversation:
         kept["~older"] = True  # its client reads `function_call` and knows no `tool_calls`
     tools = parse_tools(fields, odd)
     if odd:
-        kept[SHAPES] = [list(each) for each in odd]
+        kept[OTHER_SHAPES] = [list(each) for each in odd]
     conversation = Conversation(
         model=call.model,
         messages=tuple(messages),
@@ -61,13 +61,13 @@ def parse_request(settings: OpenaiSettings, call: ApiRequest) -> Conversation:
         thinking=thinking_of(fields.text("reasoning_effort", "")),
         max_tokens=max_tokens,
         stop=take_stops(fields, "stop"),
-        knobs=take_sampling(fields, {**SAMPLING_FIELDS, **{name: name for name in settings.more_knobs}}),
+        sampling=take_sampling(fields, {**SAMPLING_FIELDS, **{name: name for name in settings.more_knobs}}),
         choices=take_choices(fields, "n"),
         stream=call.stream,
         user=user,
     )
     rest = {name: value for name, value in fields.rest().items() if value is not None or name not in _NULLABLE}
-    return canonical(structs.replace(conversation, extra=EXTRAS.extra_of({**to_keep(rest), **kept})))
+    return to_canonical(structs.replace(conversation, extra=EXTRAS.extra_of({**to_extra_names(rest), **kept})))
 
 
 def _output(fields: Fields, kept: JsonObject) -> Output:
@@ -83,7 +83,7 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
         case "json_schema":
             inner = form.child("json_schema")
             output = parse_schema(inner)
-            inside, rest = inner.rest(), to_keep(form.rest())
+            inside, rest = inner.rest(), to_extra_names(form.rest())
             return structs.replace(output, extra=EXTRAS.extra_of({**rest, "json_schema": inside} if inside else rest))
         case str():
             kept["response_format"] = given
@@ -97,7 +97,7 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
 
 def render_request(settings: OpenaiSettings, conversation: Conversation) -> ApiRequest:
     """Raises Unrepresentable for what Chat cannot say."""
-    if conversation.previous is not None:
+    if conversation.previous_id is not None:
         raise Unrepresentable("Chat has no previous response to go on from", at="previous_response_id")
     spelt = EXTRAS.own_fields(conversation.extra)
     body: dict[str, Json] = {"messages": render_messages(conversation.system, conversation.messages, settings)}
@@ -111,7 +111,7 @@ def render_request(settings: OpenaiSettings, conversation: Conversation) -> ApiR
         body[str(spelt.get("~max_tokens", settings.max_tokens_field))] = conversation.max_tokens
     if conversation.stop:
         body["stop"] = list(conversation.stop)
-    body |= conversation.knobs
+    body |= conversation.sampling
     if conversation.choices != 1:
         body["n"] = conversation.choices
     if conversation.user:

@@ -13,8 +13,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType, convert
 
 from dragoman.dialects.base import ReplyOutcome, RequestSummary
 from dragoman.dialects.openai.blocks import EXTRAS
-from dragoman.model.blocks import Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Conversation, Message, Stop, Usage, Why
+from dragoman.model.blocks import Location, Text, ToolCall, ToolResult
+from dragoman.model.conversation import Conversation, Message, Stop, StopReason, Usage
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
@@ -56,14 +56,14 @@ class _Message(_Object):
     function_call: None = None
 
 
-def read_typed_message(item: Json, at: Where) -> Message | None:
+def read_typed_message(item: Json, at: Location) -> Message | None:
     """Read a message of the documented shape; None for any other."""
     try:
         shape = convert(item, _Message)
-    except jsonio.TROUBLE:
+    except jsonio.DECODE_ERRORS:
         return None
     role, content, calls = shape.role, shape.content, shape.tool_calls
-    said = _texts(content, Where(at, "content"))
+    said = _texts(content, Location(at, "content"))
     if role == "tool":
         if not isinstance(content, str) or not shape.tool_call_id or calls is not None:
             return None
@@ -72,17 +72,17 @@ def read_typed_message(item: Json, at: Where) -> Message | None:
         return None
     if calls is None:
         return Message(role, said, at=at)
-    place = Where(at, "tool_calls")
+    place = Location(at, "tool_calls")
     made = [
-        ToolCall(call.id, call.function.name, call.function.arguments, at=Where(place, index))
+        ToolCall(call.id, call.function.name, call.function.arguments, at=Location(place, index))
         for index, call in enumerate(calls)
     ]
     return Message(role, (*said, *made), at=at)
 
 
-def _texts(content: str | list[_TextPart] | None, at: Where) -> tuple[Text, ...]:
+def _texts(content: str | list[_TextPart] | None, at: Location) -> tuple[Text, ...]:
     if isinstance(content, list):
-        return tuple([Text(part.text, at=Where(at, index)) for index, part in enumerate(content)])
+        return tuple([Text(part.text, at=Location(at, index)) for index, part in enumerate(content)])
     return (Text(content, at=at),) if content else ()
 
 
@@ -117,7 +117,7 @@ class _Request(_Object):
 _LONGEST = 64 * 1024  # bytes; in a longer body the search for doubled names costs as much as reading it
 _FIELDS = len(_Request.__struct_fields__)
 _TURNS = ["user", "assistant"]
-_read_request = jsonio.fitting(_Request)
+_read_request = jsonio.optional_decoder(_Request)
 
 
 def _plain_request(body: bytes) -> RequestSummary | None:
@@ -147,7 +147,7 @@ def _plain_request(body: bytes) -> RequestSummary | None:
     )
     user = "" if user is UNSET else user
     names = _FIELDS - absent.count(True) + 2 * len(texts) + (options is not UNSET)
-    if jsonio.may_double(body, names, "".join([model, user, *texts]).count(":")):
+    if jsonio.may_have_duplicates(body, names, "".join([model, user, *texts]).count(":")):
         return None
     usage = options is not UNSET and options.include_usage
     extra = None if options is UNSET else EXTRAS.extra_of({"stream_options": {"include_usage": usage}})
@@ -157,7 +157,7 @@ def _plain_request(body: bytes) -> RequestSummary | None:
 
 # --- whole replies
 
-_STOPS = {"stop": Stop(Why.END), "length": Stop(Why.LENGTH), "tool_calls": Stop(Why.TOOL)}
+_STOPS = {"stop": Stop(StopReason.END), "length": Stop(StopReason.LENGTH), "tool_calls": Stop(StopReason.TOOL)}
 
 
 class _Answer(_Object):
@@ -205,7 +205,7 @@ class _Reply(_Object):
     system_fingerprint: str | None = None
 
 
-_read_reply = jsonio.fitting(_Reply)
+_read_reply = jsonio.optional_decoder(_Reply)
 
 
 class OpenaiSummaryReader(Struct, frozen=True):

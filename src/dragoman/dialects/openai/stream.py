@@ -18,7 +18,7 @@ from dragoman.dialects.openai.reply import embedded_usage, envelope_fields, pars
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Opaque
-from dragoman.model.conversation import NO_REASON, Conversation
+from dragoman.model.conversation import NO_STOP_WORDS, Conversation
 from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
@@ -120,14 +120,14 @@ class OpenaiDecoder(Decoder):
             return (*events, ev.FINISHED)
         cut = Truncated("the stream ended before it said why")
         if marked:
-            raise cut.after_the_end()  # clients take `[DONE]` for a good end: the frame must not go out
+            raise cut.as_final()  # clients take `[DONE]` for a good end: the frame must not go out
         return (ev.Failed(cut.fault),)
 
     def _start(self, chunk: chunks.Chunk, data: bytes, events: list[ev.Event]) -> bool:
         """Begin with the first chunk that is one; Azure sends a frame with nothing but its filters before."""
         rest = self._early | envelope_fields(chunks.read_json_object(data))
         if not (chunk.id or chunk.choices or chunk.usage):
-            self._keys.budget.keep(ev.json_size(rest) - ev.json_size(self._early))
+            self._keys.budget.reserve(ev.json_size(rest) - ev.json_size(self._early))
             self._early = rest
             return False
         self._started = True
@@ -155,7 +155,7 @@ class OpenaiDecoder(Decoder):
             events.append(ev.OpaqueEvent(FAMILY, "logprobs", {"index": index, "logprobs": choice.logprobs}))
         word = choice.finish_reason
         reader.unnamed = word == ""
-        if (word is None or word.lower() in NO_REASON) and not choice.error:
+        if (word is None or word.lower() in NO_STOP_WORDS) and not choice.error:
             return
         beside = chunks.stopped_choice_fields(data, position)
         fault = stop_fault(word or "", beside)

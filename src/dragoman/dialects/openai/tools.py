@@ -24,8 +24,8 @@ from dragoman.dialects.openai.blocks import (
     wrap_inner_object,
 )
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Extra, Opaque, ToolCall, Where
-from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec, to_keep
+from dragoman.model.blocks import Extra, Location, Opaque, ToolCall
+from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec, to_extra_names
 from dragoman.model.filter import Action
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
@@ -75,24 +75,24 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
         fields.any("type")
         inner = fields.child("custom")
         name, description, strict = inner.identifier("name"), inner.text("description", ""), inner.flag("strict", None)
-        rest, inside = to_keep(fields.rest()), inner.rest()
+        rest, inside = to_extra_names(fields.rest()), inner.rest()
         if form := _flat(inside.get("format")):
             rest[CUSTOM_FORMAT] = form
             del inside["format"]
-        return ToolSpec(name, description, strict=strict, extra=_nested(rest, "custom", inside), at=Where(fields.at))
+        return ToolSpec(name, description, strict=strict, extra=_nested(rest, "custom", inside), at=Location(fields.at))
     if kind == "function" or (kind is None and fields.has("function")):
         fields.any("type")
         inner = fields.child("function")
-        return _function(fields, inner, to_keep(fields.rest()))
+        return _function(fields, inner, to_extra_names(fields.rest()))
     if not isinstance(kind, str):
         fields.fail("type", f"expected a string, got {describe(kind)}")
-    return Opaque(FAMILY, fields.rest(), kind, at=Where(fields.at))
+    return Opaque(FAMILY, fields.rest(), kind, at=Location(fields.at))
 
 
 def _function(fields: Fields, inner: Fields, rest: JsonObject) -> ToolSpec:
     name, description = inner.identifier("name"), inner.text("description", "")
     strict, parameters = inner.flag("strict", None), inner.any("parameters")
-    inside, at = inner.rest(), Where(fields.at, bare=parameters is None)
+    inside, at = inner.rest(), Location(fields.at, is_absent=parameters is None)
     schema = take_parameters(parameters, inside)
     return ToolSpec(name, description, schema, strict=strict, extra=_nested(rest, "function", inside), at=at)
 
@@ -128,7 +128,7 @@ def render_tool(tool: ToolSpec | Opaque) -> Json:
         raise Unrepresentable(f"Chat cannot hold {tool.name} back", at=tool.at.path)
     kind = "custom" if tool.schema is None else "function"
     inner = render_function(tool, tool.name)
-    if tool.at.bare and tool.schema == NO_PARAMETERS:
+    if tool.at.is_absent and tool.schema == NO_PARAMETERS:
         del inner["parameters"]
     own = EXTRAS.own_fields(tool.extra)
     if CUSTOM_FORMAT in own:
@@ -151,7 +151,7 @@ def parse_choice(fields: Fields, odd: ShapeNotes) -> tuple[ToolChoice, JsonObjec
     if isinstance(value, dict) and name == "tool_choice" and not _is_own(value):
         odd.append((_SHAPED, "changed", name, "a choice in the shape of another dialect is given Chat's own"))
     word: JsonObject = {_CHOICE: value} if isinstance(value, str) and value not in TOOL_CHOICES else {}
-    return ToolChoice(choice.mode, choice.names, parallel, Where(name)), word
+    return ToolChoice(choice.mode, choice.names, parallel, Location(name)), word
 
 
 def _is_own(choice: JsonObject) -> bool:
@@ -197,15 +197,17 @@ def parse_call(fields: Fields) -> ToolCall | Opaque:
         return _call(fields, "function", "arguments")
     if not isinstance(kind, str):
         fields.fail("type", f"expected a string, got {describe(kind)}")
-    return Opaque(FAMILY, fields.rest(), kind, extra=EXTRAS.extra_of({"~slot": "tool_calls"}), at=Where(fields.at))
+    return Opaque(FAMILY, fields.rest(), kind, extra=EXTRAS.extra_of({"~slot": "tool_calls"}), at=Location(fields.at))
 
 
 def _call(fields: Fields, kind: str, words: str) -> ToolCall:
     fields.any("type")
     call_id, inner = fields.maybe_identifier("id"), fields.child(kind)
     name, arguments = inner.identifier("name"), arguments_text(inner.any(words))
-    extra = _nested(to_keep(fields.rest()), kind, inner.rest())
-    return ToolCall(call_id, name, arguments, "text" if kind == "custom" else "json", extra=extra, at=Where(fields.at))
+    extra = _nested(to_extra_names(fields.rest()), kind, inner.rest())
+    return ToolCall(
+        call_id, name, arguments, "text" if kind == "custom" else "json", extra=extra, at=Location(fields.at)
+    )
 
 
 def render_legacy_call(call: ToolCall) -> JsonObject:

@@ -13,8 +13,8 @@ from dragoman.dialects.kit import openai_requests as requests
 from dragoman.dialects.kit.openai_requests import parse_image_url, refuse_cache_and_signature, take_file_data
 from dragoman.dialects.kit.values import ExtraFields, describe, items, members, text, unrepresentable
 from dragoman.errors import MalformedRequest
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, Where
-from dragoman.model.conversation import OUTER, WORD, to_keep
+from dragoman.model.blocks import Block, Extra, Location, Media, Opaque, Reasoning, Signature, Text
+from dragoman.model.conversation import INTERNAL_PREFIX, PARENT_PREFIX, to_extra_names
 from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json
@@ -41,7 +41,7 @@ _USUAL: JsonObject = {
 def _is_spelling(name: str, value: Json) -> bool:
     if name == "include":  # sealed reasoning travels whether it was asked for or not
         return isinstance(value, list) and all(each == "reasoning.encrypted_content" for each in value)
-    return name.startswith(WORD) or name in _SPELLING or value == _USUAL.get(name, ...)
+    return name.startswith(INTERNAL_PREFIX) or name in _SPELLING or value == _USUAL.get(name, ...)
 
 
 EXTRAS = ExtraFields(FAMILY, _is_spelling)
@@ -63,7 +63,7 @@ _DATA_URL = re.compile(r"data:([^,;]+)(?:;[^,;]+)*;base64,(.*)", re.DOTALL | re.
 def parse_content(value: Json, at: str, placing: JsonObject) -> list[Part]:
     """The blocks of a message's content, each with what the message itself says. An empty string is no block."""
     if isinstance(value, str):
-        return [Text(value, extra=EXTRAS.extra_of(placing), at=Where(at))] if value else []
+        return [Text(value, extra=EXTRAS.extra_of(placing), at=Location(at))] if value else []
     if value is not None and not isinstance(value, list):
         raise MalformedRequest(f"expected a string or an array, got {describe_json(value)}", at=at)
     return [_part(part, f"{at}[{index}]", placing) for index, part in enumerate(value or ())]
@@ -72,7 +72,7 @@ def parse_content(value: Json, at: str, placing: JsonObject) -> list[Part]:
 def parse_tool_output(value: Json, at: str) -> tuple[Part, ...]:
     """What a tool gave: a string, parts, or any JSON, which is then its own text (docs/decisions/content.md#d1)."""
     if value is None or isinstance(value, str):
-        return (Text(value, at=Where(at)),) if value else ()
+        return (Text(value, at=Location(at)),) if value else ()
     return tuple(_output_parts(value, at))
 
 
@@ -83,7 +83,7 @@ def _output_parts(value: Json, at: str) -> Iterator[Part]:
     elif isinstance(value, dict) and isinstance(kind := value.get("type"), str):
         yield _output_part(value, kind, at)
     elif value is not None and value != "":
-        yield _as_part(read_loose_part(FAMILY, value, Where(at)))
+        yield _as_part(read_loose_part(FAMILY, value, Location(at)))
 
 
 def _output_part(part: JsonObject, kind: str, at: str) -> Part:
@@ -91,10 +91,10 @@ def _output_part(part: JsonObject, kind: str, at: str) -> Part:
         if kind in _MEDIA or kind == "refusal" or (kind in _TEXTS and isinstance(part.get("text"), str)):
             return _part(part, at, {})
     except MalformedRequest:
-        return _as_part(read_bad_media(FAMILY, part, kind, Where(at)))
+        return _as_part(read_bad_media(FAMILY, part, kind, Location(at)))
     if kind in _TEXTS:  # what it says stands in another field, or nowhere
-        return _as_part(read_loose_part(FAMILY, {**part, "type": "text"}, Where(at)))
-    return _as_part(read_loose_part(FAMILY, part, Where(at), kind))
+        return _as_part(read_loose_part(FAMILY, {**part, "type": "text"}, Location(at)))
+    return _as_part(read_loose_part(FAMILY, part, Location(at), kind))
 
 
 def _as_part(part: Part) -> Part:
@@ -103,7 +103,7 @@ def _as_part(part: Part) -> Part:
 
 def _part(part: Json, at: str, placing: JsonObject) -> Part:
     if isinstance(part, str):
-        return Text(part, extra=EXTRAS.extra_of(placing), at=Where(at))
+        return Text(part, extra=EXTRAS.extra_of(placing), at=Location(at))
     fields = Fields(part, at)
     kind = fields.text("type")
     if kind in _TEXTS:
@@ -112,7 +112,7 @@ def _part(part: Json, at: str, placing: JsonObject) -> Part:
         return refusal_block(fields.text("refusal", ""), at, placing)
     if kind in _MEDIA:
         return _MEDIA[kind](fields, placing)
-    return Opaque(FAMILY, part, kind, extra=EXTRAS.extra_of({**placing, MESSAGE_PART: True}), at=Where(at))
+    return Opaque(FAMILY, part, kind, extra=EXTRAS.extra_of({**placing, MESSAGE_PART: True}), at=Location(at))
 
 
 def parse_text(fields: Fields, placing: JsonObject) -> Text:
@@ -120,7 +120,9 @@ def parse_text(fields: Fields, placing: JsonObject) -> Text:
     text = fields.text("text", "")
     noted = tuple(map(parse_annotation, fields.array("annotations", ())))
     rest = {name: value for name, value in fields.rest().items() if name != "type" and value not in (None, [])}
-    return Text(text, citations=noted, extra=EXTRAS.extra_of({**placing, **to_keep(rest)}), at=Where(fields.at))
+    return Text(
+        text, citations=noted, extra=EXTRAS.extra_of({**placing, **to_extra_names(rest)}), at=Location(fields.at)
+    )
 
 
 parse_annotation = partial(requests.parse_annotation, FAMILY)
@@ -136,7 +138,7 @@ def render_annotation(citation: Opaque) -> Json:
 
 
 def refusal_block(text: str, at: str, placing: JsonObject) -> Text:
-    return Text(text, extra=EXTRAS.extra_of({**placing, "refusal": True}), at=Where(at))
+    return Text(text, extra=EXTRAS.extra_of({**placing, "refusal": True}), at=Location(at))
 
 
 def is_refusal(text: Text) -> bool:
@@ -151,13 +153,13 @@ def _image(fields: Fields, placing: JsonObject) -> Media:
     given = fields.any("image_url")
     if given is None and fields.peek("file_id") is not None:
         file_id = fields.identifier("file_id")
-        return Media("image", "", "file", file_id, extra=_kept(fields, placing), at=Where(fields.at))
+        return Media("image", "", "file", file_id, extra=_kept(fields, placing), at=Location(fields.at))
     nested = isinstance(given, dict)
     inner = Fields(given if nested else {"image_url": given}, fields.path("image_url") if nested else fields.at)
     name = "url" if nested else "image_url"
     url = inner.text(name)
-    extra = _kept(fields, {**placing, **(to_keep(inner.rest()) if nested else {})})
-    return parse_image_url(inner, name, _DATA_URL.fullmatch, url, extra, Where(fields.at))
+    extra = _kept(fields, {**placing, **(to_extra_names(inner.rest()) if nested else {})})
+    return parse_image_url(inner, name, _DATA_URL.fullmatch, url, extra, Location(fields.at))
 
 
 def _file(fields: Fields, placing: JsonObject) -> Media:
@@ -169,8 +171,8 @@ def _file(fields: Fields, placing: JsonObject) -> Media:
         mime, how, data = "", "url", fields.identifier("file_url")
     else:
         file_id = fields.identifier("file_id")
-        return Media("document", "", "file", file_id, name, extra=_kept(fields, placing), at=Where(fields.at))
-    return Media("document", mime, how, data, name, extra=_kept(fields, placing), at=Where(fields.at))
+        return Media("document", "", "file", file_id, name, extra=_kept(fields, placing), at=Location(fields.at))
+    return Media("document", mime, how, data, name, extra=_kept(fields, placing), at=Location(fields.at))
 
 
 _MEDIA: dict[str, Callable[[Fields, JsonObject], Media]] = {
@@ -182,7 +184,7 @@ _MEDIA: dict[str, Callable[[Fields, JsonObject], Media]] = {
 
 def _kept(fields: Fields, placing: JsonObject) -> Extra | None:
     rest = {name: value for name, value in fields.rest().items() if value is not None}
-    return EXTRAS.extra_of({**placing, **to_keep(rest)})
+    return EXTRAS.extra_of({**placing, **to_extra_names(rest)})
 
 
 # --- blocks to wire
@@ -235,18 +237,18 @@ def render_annotations(text: Text) -> list[Json]:
 
 def is_message_field(name: str) -> bool:
     """Whether a field of a block is one of its message."""
-    return name.startswith(OUTER) or name in _PLACING
+    return name.startswith(PARENT_PREFIX) or name in _PLACING
 
 
 def _render_media(media: Media) -> Json:
-    data = f"data:{media.mime};base64,{media.data}" if media.how == "base64" else media.data
-    match media.kind, media.how:
+    data = f"data:{media.mime};base64,{media.data}" if media.form == "base64" else media.data
+    match media.kind, media.form:
         case "image", "base64" | "url" | "file":
-            field = "file_id" if media.how == "file" else "image_url"
+            field = "file_id" if media.form == "file" else "image_url"
             return {"type": "input_image", field: data, **EXTRAS.wire_fields(media.extra)}
         case "document", "base64" | "url" | "file":
             named: JsonObject = {"filename": media.name} if media.name else {}
-            field = {"base64": "file_data", "url": "file_url", "file": "file_id"}[media.how]
+            field = {"base64": "file_data", "url": "file_url", "file": "file_id"}[media.form]
             return {"type": "input_file", **named, field: data, **EXTRAS.wire_fields(media.extra)}
         case _:
             raise unrepresentable(media, f"a message cannot hold {describe(media)}")
@@ -272,14 +274,14 @@ def parse_reasoning(fields: Fields) -> Reasoning:
     parts: JsonObject = {name: given for name in _KINDS if (given := _array(fields, name))}
     data = fields.text("encrypted_content", "")
     extra: JsonObject = {f"~{name}": value for name in ("id", "status") if (value := fields.any(name)) is not None}
-    extra |= {name: value for name, value in to_keep(fields.rest()).items() if value is not None}
+    extra |= {name: value for name, value in to_extra_names(fields.rest()).items() if value is not None}
     text = joined_text(parts)
     if parts == {"content": [{"type": "reasoning_text", "text": text}]}:
         extra[IN_CONTENT] = True
     elif parts and parts != {"summary": [{"type": "summary_text", "text": text}]}:
         extra[_PARTS] = parts
-    seal = Seal(FAMILY, data, "encrypted") if data else None
-    return Reasoning(text, FAMILY, seal, extra=EXTRAS.extra_of(extra), at=Where(fields.at))
+    signature = Signature(FAMILY, data, "encrypted") if data else None
+    return Reasoning(text, FAMILY, signature, extra=EXTRAS.extra_of(extra), at=Location(fields.at))
 
 
 def _array(fields: Fields, name: str) -> list[Json]:
@@ -297,16 +299,16 @@ def joined_text(parts: JsonObject) -> str:
 
 
 def render_reasoning(block: Reasoning) -> JsonObject:
-    if block.seal is not None and block.seal.family != FAMILY:
-        raise unrepresentable(block, f"Responses cannot give back a seal of {block.seal.family}")
-    if block.seal is None and block.family not in {"", FAMILY}:
+    if block.signature is not None and block.signature.family != FAMILY:
+        raise unrepresentable(block, f"Responses cannot give back a seal of {block.signature.family}")
+    if block.signature is None and block.family not in {"", FAMILY}:
         raise unrepresentable(block, f"Responses cannot give back reasoning of {block.family}")
     own = EXTRAS.own_fields(block.extra)
     item: JsonObject = {"type": "reasoning"}
     item |= {name: own[f"~{name}"] for name in ("id", "status") if f"~{name}" in own}
     item |= render_reasoning_text(block)
-    if block.seal is not None:
-        item["encrypted_content"] = block.seal.data
+    if block.signature is not None:
+        item["encrypted_content"] = block.signature.data
     return {**item, **EXTRAS.wire_fields(block.extra)}
 
 

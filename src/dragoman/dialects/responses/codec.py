@@ -23,9 +23,9 @@ from dragoman.dialects.responses.request import SERVER_STATE_NAMES as HELD_NAMES
 from dragoman.dialects.responses.rules import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.errors import ClientFault, Fault
-from dragoman.model.capabilities import Alphabet, Capabilities, reads_results_by_order, traits
+from dragoman.model.capabilities import Capabilities, IdentifierFormat, reads_results_by_order, traits
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.filter import Facts, Features, Filter, MakeBack, Notes
+from dragoman.model.filter import Facts, Features, Filter, MakeResponseFilter, Notes
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame, Payload
@@ -42,9 +42,11 @@ class JoinAssistantTurns(Filter):
     """Items have no turns: what the assistant said in a row is one."""
 
     name = "responses.join_answers"
-    concerns: Features = frozenset({"uneven_turns"})
+    applies_to: Features = frozenset({"uneven_turns"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         joined: list[Message] = []
         for message in conversation.messages:
             if message.role != "assistant":
@@ -63,9 +65,11 @@ class RaiseMaxTokens(Filter):
     """The service refuses a smaller limit than 16, which clients send to probe it."""
 
     name = "responses.least_tokens"
-    concerns: Features = frozenset({"length"})
+    applies_to: Features = frozenset({"length"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         asked = conversation.max_tokens
         if asked is None or asked >= LEAST_TOKENS:
             return conversation, None
@@ -89,7 +93,7 @@ class ResponsesCodec(Struct, frozen=True):
 
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
-            ids=Alphabet(r"\x21-\x7e", 64),
+            ids=IdentifierFormat(r"\x21-\x7e", 64),
             traits=traits(
                 "announces",
                 "text_tools",
@@ -99,7 +103,7 @@ class ResponsesCodec(Struct, frozen=True):
                 "shared_names",
                 "no_answer_media",
                 "reasoning",
-                "seal_slot",
+                "signature_slot",
                 "citations",
                 "output_names",
                 "user",
@@ -117,14 +121,14 @@ class ResponsesCodec(Struct, frozen=True):
                 | {("document", how) for how in ("base64", "url", "file")}
             ),
             media_roles=frozenset({"user", "system"}),
-            seals=frozenset({FAMILY}),
-            knobs=frozenset(request.SAMPLING_FIELDS),
-            knob_ranges=(("temperature", 0, 2), ("top_p", 0, 1)),
+            signatures=frozenset({FAMILY}),
+            sampling=frozenset(request.SAMPLING_FIELDS),
+            sampling_ranges=(("temperature", 0, 2), ("top_p", 0, 1)),
             output=frozenset({"text", "json", "schema"}),
             efforts=EFFORTS,
             thinking=frozenset({"default", "off"}),
             user_limit=64,
-            holds=HELD_NAMES,
+            server_state=HELD_NAMES,
             files="openai",
             stop_limit=0,
         )

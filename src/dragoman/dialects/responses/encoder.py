@@ -27,8 +27,8 @@ from dragoman.dialects.responses.blocks import (
 from dragoman.dialects.responses.reply import Envelope, ItemWriter, output_part, render_failure
 from dragoman.errors import Fault
 from dragoman.model import events as ev
-from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.blocks import Block, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, StopReason, Usage
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json, quote
@@ -43,7 +43,7 @@ _CONTENT = ("response.content_part", "response.reasoning_text", "content_index",
 _TOGETHER = (
     frozenset({ev.TextDelta, ev.OpaqueEvent}),
     frozenset({ev.ReasoningDelta, ev.BlockStarted}),
-    frozenset({ev.BlockStarted, ev.Sealed, ev.BlockEnded}),
+    frozenset({ev.BlockStarted, ev.SignatureAdded, ev.BlockEnded}),
     frozenset({ev.UsageReported, ev.Stopped, ev.Finished}),
 )
 
@@ -57,9 +57,9 @@ class _Open(Struct):
     kind: bytes  # of its deltas
     place: bytes  # what a delta says about its place
     tail: bytes
-    pieces: ev.KeptText
+    pieces: ev.TextBuffer
     citations: list[Opaque]
-    seal: Seal | None = None
+    signature: Signature | None = None
     begun: bool = False  # a part of reasoning
 
     @property
@@ -68,8 +68,8 @@ class _Open(Struct):
 
 
 class ResponsesEncoder(Encoder):
-    def __init__(self, asked: Conversation, environment: Environment, budget: ev.Budget | None = None) -> None:
-        self._budget = budget or ev.Budget()
+    def __init__(self, asked: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None) -> None:
+        self._budget = budget or ev.ResponseBudget()
         self._asked = structs.replace(asked, messages=())  # what is repeated to the client; a stream may last
         self._world = environment
         self._writer = ItemWriter(asked, environment)
@@ -80,7 +80,7 @@ class ResponsesEncoder(Encoder):
         self._doubtful: list[_Open] = []
         self._output: dict[int, Json] = {}
         self._usage: Usage | None = None
-        self._stop = Stop(Why.END)
+        self._stop = Stop(StopReason.END)
         self._passed = 0  # frames of the upstream's own that went out
         self._rewritten = False  # an event went out that was not one of them
 
@@ -152,20 +152,20 @@ class ResponsesEncoder(Encoder):
     def _payloads(self, event: ev.Event) -> Iterator[Payload]:
         match event:
             case ev.BlockStarted(key, block):
-                yield from self._begin(key, block, event.place)
+                yield from self._begin(key, block, event.wire_index)
             case ev.ReasoningDelta(key, text):
                 grows = self._open[key]
                 yield from self._thought_begun(grows)
                 yield self._delta(grows, text)
-            case ev.Sealed(key, seal):
-                self._budget.keep(ev.text_size(seal.data))
-                self._open[key].seal = seal
-            case ev.Cited(key, citation):
+            case ev.SignatureAdded(key, signature):
+                self._budget.reserve(ev.text_size(signature.data))
+                self._open[key].signature = signature
+            case ev.CitationAdded(key, citation):
                 yield self._cited(self._open[key], citation)
             case ev.BlockEnded(key, complete):
                 yield from self._end(key, complete)
             case ev.Started():
-                self._budget.keep(ev.json_size(event.id, event.model, EXTRAS.wire_fields(event.extra)))
+                self._budget.reserve(ev.json_size(event.id, event.model, EXTRAS.wire_fields(event.extra)))
                 yield from self._started(event)
             case ev.UsageReported(usage):
                 self._usage = usage
@@ -194,7 +194,7 @@ class ResponsesEncoder(Encoder):
     def _stopped(self, stop: Stop) -> Iterator[Payload]:
         self._stop = stop
         for call in self._doubtful:
-            if stop.why not in (Why.LENGTH, Why.CONTEXT):
+            if stop.reason not in (StopReason.LENGTH, StopReason.CONTEXT):
                 yield from self._call_done(call)
 
     def _failed(self, fault: Fault) -> Iterator[Payload]:
@@ -222,7 +222,7 @@ class ResponsesEncoder(Encoder):
             yield self._event("response.output_item.added", {"output_index": index, "item": item})
 
     def _done(self, index: int, item: JsonObject) -> Payload:
-        self._budget.keep(ev.json_size(item))
+        self._budget.reserve(ev.json_size(item))
         self._output[index] = item
         return self._event("response.output_item.done", {"output_index": index, "item": item})
 
@@ -284,11 +284,11 @@ class ResponsesEncoder(Encoder):
     ) -> _Open:
         where: JsonObject = {"item_id": item["id"], "output_index": index, **place}
         words = jsonio.encode(where)[1:-1] + b","
-        return _Open(index, block, item, kind.encode(), words, tail, ev.KeptText(self._budget), [])
+        return _Open(index, block, item, kind.encode(), words, tail, ev.TextBuffer(self._budget), [])
 
     def _cited(self, grows: _Open, citation: Opaque) -> Payload:
         number = len(grows.citations)
-        self._budget.keep(ev.json_size(citation))
+        self._budget.reserve(ev.json_size(citation))
         grows.citations.append(citation)
         fields: JsonObject = {**grows.where, "content_index": 0, "annotation_index": number}
         fields["annotation"] = render_annotation(citation)
@@ -359,7 +359,7 @@ class ResponsesEncoder(Encoder):
             where: JsonObject = {**grows.where, place: 0}
             yield self._event(f"{kind}.done", {**where, "text": text})
             yield self._event(f"{around}.done", {**where, "part": {"type": part_kind, "text": text}})
-        whole = structs.replace(block, text=text, seal=grows.seal or block.seal)
+        whole = structs.replace(block, text=text, signature=grows.signature or block.signature)
         yield self._done(grows.index, self._writer.reasoning(whole, str(grows.item["id"])))
 
 

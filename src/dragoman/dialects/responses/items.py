@@ -35,14 +35,14 @@ from dragoman.dialects.responses.tools import (
     namespace_fields,
     original_names,
 )
-from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Untranslatable, Where
-from dragoman.model.conversation import OUTER, Message, Role, of_what_it_came_in, to_keep
+from dragoman.model.blocks import Block, Location, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Untranslatable
+from dragoman.model.conversation import PARENT_PREFIX, Message, Role, parent_fields, to_extra_names
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json
 from dragoman.wire.jsonio import Json
 
-ItemBlocks: TypeAlias = tuple[Role, Sequence[Block], Where]
+ItemBlocks: TypeAlias = tuple[Role, Sequence[Block], Location]
 
 INSTRUCTIONS = "~instructions"
 ITEM_REFERENCE = "item_reference"  # an item that the service holds; its type may be left out
@@ -78,7 +78,7 @@ class ItemParser:
         self._kinds: dict[str, str] = {}  # of the calls so far, by their id
         self._readers: dict[str, Callable[[Fields], ItemBlocks]] = {
             "message": self._message,
-            "reasoning": lambda fields: ("assistant", [parse_reasoning(fields)], Where(fields.at)),
+            "reasoning": lambda fields: ("assistant", [parse_reasoning(fields)], Location(fields.at)),
             "function_call": self._call,
             "custom_tool_call": self._call,
             **dict.fromkeys(_CLIENT_CALLS, self._client_call),
@@ -88,7 +88,7 @@ class ItemParser:
     def parse(self, value: Json) -> list[Message]:
         """The turns of `input`. What the assistant said in a row is one turn."""
         if isinstance(value, str):
-            return [Message("user", (Text(value, at=Where("input")),) if value else (), at=Where("input"))]
+            return [Message("user", (Text(value, at=Location("input")),) if value else (), at=Location("input"))]
         if isinstance(value, dict):
             value = [value]  # a lone item
         if not isinstance(value, list):
@@ -125,7 +125,7 @@ class ItemParser:
         placing = take_message_fields(fields)
         if word == "developer":
             placing["~role"] = word
-        return _ROLES[word], parse_content(content, fields.path("content"), placing), Where(fields.at)
+        return _ROLES[word], parse_content(content, fields.path("content"), placing), Location(fields.at)
 
     def _call(self, fields: Fields) -> ItemBlocks:
         call = parse_call(fields)
@@ -137,12 +137,20 @@ class ItemParser:
         call_id = text_of(fields.peek("call_id")) or text_of(fields.peek("id"))
         name, action = _CLIENT_CALLS[kind]
         if not call_id or fields.peek(action) is None:
-            return "assistant", [Opaque(FAMILY, {"type": kind, **fields.rest()}, kind, at=Where(fields.at))], Where()
+            return (
+                "assistant",
+                [Opaque(FAMILY, {"type": kind, **fields.rest()}, kind, at=Location(fields.at))],
+                Location(),
+            )
         fields.any("call_id")
         arguments = jsonio.encode(fields.any(action)).decode()
         self._kinds[call_id] = kind
         extra = EXTRAS.extra_of({CALL_TYPE: kind, **about_item(fields)})
-        return "assistant", [ToolCall(call_id, name, arguments, extra=extra, at=Where(fields.at))], Where(fields.at)
+        return (
+            "assistant",
+            [ToolCall(call_id, name, arguments, extra=extra, at=Location(fields.at))],
+            Location(fields.at),
+        )
 
     def _output(self, fields: Fields) -> ItemBlocks:
         kind = fields.text("type")
@@ -154,7 +162,7 @@ class ItemParser:
             rest[CALL_TYPE] = kind
         if kind == "local_shell_call_output" and named == "call_id":
             rest[_NAMED] = named
-        at = Where(fields.at, bare=given is None)
+        at = Location(fields.at, is_absent=given is None)
         return "user", [ToolResult(call_id, content, extra=EXTRAS.extra_of(rest), at=at)], at
 
 
@@ -166,14 +174,16 @@ def _with_answer(turns: list[Message], said: Sequence[Block]) -> list[Message]:
 def take_message_fields(fields: Fields) -> JsonObject:
     """What a message says beside its content; every block of it carries this."""
     about: JsonObject = {name: value for name in _SPELT if (value := fields.any(name)) is not None}
-    rest: JsonObject = {f"{OUTER}{name}": value for name, value in to_keep(fields.rest()).items() if value is not None}
+    rest: JsonObject = {
+        f"{PARENT_PREFIX}{name}": value for name, value in to_extra_names(fields.rest()).items() if value is not None
+    }
     return {"~message": about, **rest} if about else rest
 
 
 def about_item(fields: Fields) -> JsonObject:
     """What an item says that nobody took: about itself as spelling, the rest as it is."""
     about: JsonObject = {f"~{name}": value for name in _SPELT if (value := fields.any(name)) is not None}
-    return {**about, **{name: value for name, value in to_keep(fields.rest()).items() if value is not None}}
+    return {**about, **{name: value for name, value in to_extra_names(fields.rest()).items() if value is not None}}
 
 
 def parse_call(fields: Fields) -> ToolCall:
@@ -184,7 +194,7 @@ def parse_call(fields: Fields) -> ToolCall:
     rest = about_item(fields) | namespace_fields(namespace, name)
     form: Literal["json", "text"] = "text" if custom else "json"
     return ToolCall(
-        call_id, join_names(namespace, name), arguments, form, extra=EXTRAS.extra_of(rest), at=Where(fields.at)
+        call_id, join_names(namespace, name), arguments, form, extra=EXTRAS.extra_of(rest), at=Location(fields.at)
     )
 
 
@@ -196,9 +206,9 @@ def _whole(fields: Fields, kind: str) -> ItemBlocks:
         role: Role = "system"
     else:
         role = "user" if (kind.endswith("_output") and not served) or kind in _USERS else "assistant"
-    means = (Untranslatable(_UNTRANSLATABLE[kind]),) if kind in _UNTRANSLATABLE else ()
-    whole = Opaque(FAMILY, data, kind, echo=kind == ADDITIONAL_TOOLS, means=means, at=Where(fields.at))
-    return role, [whole], Where(fields.at)
+    effects = (Untranslatable(_UNTRANSLATABLE[kind]),) if kind in _UNTRANSLATABLE else ()
+    whole = Opaque(FAMILY, data, kind, is_redundant=kind == ADDITIONAL_TOOLS, effects=effects, at=Location(fields.at))
+    return role, [whole], Location(fields.at)
 
 
 # --- canonical to wire
@@ -241,7 +251,7 @@ def _messages(role: Role, blocks: Sequence[Block], message: Message | None) -> I
             kind = "output_text" if role == "assistant" else "input_text"
             head: JsonObject = {"type": "message", **object_of(placing.get("~message"))}
             head["role"] = text_of(placing.get("~role")) or role
-            yield {**head, **of_what_it_came_in(placing), "content": render_content(together, kind)}
+            yield {**head, **parent_fields(placing), "content": render_content(together, kind)}
 
 
 def _placing(block: Block) -> JsonObject | None:

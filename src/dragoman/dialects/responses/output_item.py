@@ -25,7 +25,7 @@ from dragoman.dialects.responses.items import parse_call, take_message_fields
 from dragoman.dialects.responses.tools import ToolNameResolver
 from dragoman.errors import OutOfOrder
 from dragoman.model import events as ev
-from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall, Where
+from dragoman.model.blocks import Block, Location, Opaque, Reasoning, Signature, Text, ToolCall
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -39,11 +39,11 @@ class _Grown:
 
     __slots__ = ("_budget", "block", "cited", "ended", "given", "key", "told")
 
-    def __init__(self, key: int, block: Text | Reasoning | ToolCall, budget: ev.Budget) -> None:
+    def __init__(self, key: int, block: Text | Reasoning | ToolCall, budget: ev.ResponseBudget) -> None:
         self._budget = budget
         self.key = key
         self.block = block
-        self.given = ev.KeptText(budget)
+        self.given = ev.TextBuffer(budget)
         self.told = ""  # the whole, where it was told before its end
         self.cited = 0
         self.ended = False
@@ -55,7 +55,7 @@ class _Grown:
 
     def tell(self, whole: str) -> None:
         """Keep the whole, as it was told before its end."""
-        self._budget.keep(ev.text_size(whole) - ev.text_size(self.told))
+        self._budget.reserve(ev.text_size(whole) - ev.text_size(self.told))
         self.told = whole
 
     def end(self) -> None:
@@ -78,7 +78,7 @@ class OutputItem:
         added: int | None,
         dense: bool = True,
     ) -> None:
-        keys.budget.keep(_ITEM + ev.json_size(told.peek("id"), told.peek("call_id"), kind))
+        keys.budget.reserve(_ITEM + ev.json_size(told.peek("id"), told.peek("call_id"), kind))
         self.kind = kind
         self._tools = tools
         self.done = False
@@ -90,7 +90,7 @@ class OutputItem:
         self._id = text_of(told.peek("id"))
         self._call_id = text_of(told.peek("call_id"))
         self._placing: JsonObject = take_message_fields(_envelope(told)) if kind == "message" else {}
-        keys.budget.keep(ev.json_size(self._placing))
+        keys.budget.reserve(ev.json_size(self._placing))
         self._grown: dict[int, _Grown] = {}  # by part
         self._whole: dict[int, Block] = {}  # by part, what came whole: nothing more is said of it
         self._seen: set[tuple[str, int]] = set()  # parts of reasoning
@@ -191,7 +191,7 @@ class OutputItem:
                 if refused
                 else Text("", extra=EXTRAS.extra_of(self._placing))
             )
-            events.append(self._start(part, structs.replace(fresh, at=Where())))
+            events.append(self._start(part, structs.replace(fresh, at=Location())))
         grown = self._grown[part]
         if delta and not grown.ended:
             grown.given.add(delta)
@@ -211,7 +211,7 @@ class OutputItem:
         if grown is None or grown.ended:
             return ()
         grown.cited += 1
-        return (*events, ev.Cited(grown.key, parse_annotation(annotation)))
+        return (*events, ev.CitationAdded(grown.key, parse_annotation(annotation)))
 
     def part_done(self, part: int, told: Fields) -> ev.Events:
         """A part told whole ends. One that this family alone knows comes here."""
@@ -258,7 +258,7 @@ class OutputItem:
         extra = call.extra
         if extra is not None:  # how far it had come when it was told is no part of it
             extra = EXTRAS.extra_of({name: value for name, value in extra.fields.items() if name != "~status"})
-        bare = structs.replace(call, arguments="", extra=extra, at=Where())
+        bare = structs.replace(call, arguments="", extra=extra, at=Location())
         started = self._start(0, bare, regular=self._added and not self.done)
         return (started, *self.arguments(call.arguments))
 
@@ -334,7 +334,7 @@ class OutputItem:
         if 0 not in self._grown:
             events.append(self._start(0, self._thinking("summary"), regular=self._added))
         if data:
-            events.append(ev.Sealed(self._grown[0].key, Seal(FAMILY, data, "encrypted")))
+            events.append(ev.SignatureAdded(self._grown[0].key, Signature(FAMILY, data, "encrypted")))
         return (*events, self._end(0))
 
     # --- both ends
@@ -345,12 +345,12 @@ class OutputItem:
             block = structs.replace(block, extra=EXTRAS.extra_of({**EXTRAS.own_fields(block.extra), **marks}))
         self._announced = {}
         self._grown[part] = grown = _Grown(self._keys.fresh(block), block, self._keys.budget)
-        return ev.BlockStarted(grown.key, block, place=self._index)
+        return ev.BlockStarted(grown.key, block, wire_index=self._index)
 
     def _came_whole(self, part: int, block: Opaque) -> ev.Events:
-        self._keys.budget.keep(ev.json_size(block.data))
+        self._keys.budget.reserve(ev.json_size(block.data))
         self._whole[part], key = block, self._keys.fresh(block)
-        return (ev.BlockStarted(key, block, place=self._index), ev.BlockEnded(key))
+        return (ev.BlockStarted(key, block, wire_index=self._index), ev.BlockEnded(key))
 
     def _end(self, part: int, *, complete: bool = True) -> ev.BlockEnded:
         grown = self._grown[part]

@@ -34,27 +34,31 @@ from dragoman.dialects.responses.tools import (
     render_choice,
     render_tools,
 )
-from dragoman.errors import DragomanError, Fault, Kind, MissingField, UpstreamFault
-from dragoman.model.blocks import Block, Extra, Opaque, Reasoning, Text, ToolCall, Where
+from dragoman.errors import DragomanError, ErrorKind, Fault, MissingField, UpstreamFault
+from dragoman.model.blocks import Block, Extra, Location, Opaque, Reasoning, Text, ToolCall
 from dragoman.model.conversation import (
     Choice,
     Conversation,
     Reply,
     Stop,
+    StopReason,
     Usage,
-    Why,
-    count,
+    find_stop_reason,
     inclusive_usage,
-    known_stop,
-    of_what_it_came_in,
-    to_keep,
+    parent_fields,
+    parse_token_count,
+    to_extra_names,
 )
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
-_REASONS = {"max_output_tokens": Why.LENGTH, "content_filter": Why.REFUSAL}
-_INCOMPLETE = {Why.LENGTH: "max_output_tokens", Why.CONTEXT: "max_output_tokens", Why.REFUSAL: "content_filter"}
+_REASONS = {"max_output_tokens": StopReason.LENGTH, "content_filter": StopReason.REFUSAL}
+_INCOMPLETE = {
+    StopReason.LENGTH: "max_output_tokens",
+    StopReason.CONTEXT: "max_output_tokens",
+    StopReason.REFUSAL: "content_filter",
+}
 _FAILED = ("failed", "cancelled")
 UNFINISHED = ("queued", "in_progress")  # of a response that runs in the background
 _ENVELOPE = frozenset({"id", "object", "model", "output", "usage", "status", "error", "incomplete_details"})
@@ -93,7 +97,7 @@ def _reply(fields: Fields, asked: Conversation) -> Reply:
     tools = ToolNameResolver(asked.tools)
     blocks = [block for item in fields.children("output") for block in parse_item(item, tools)]
     unfinished = EXTRAS.extra_of({"~status": status}) if status in UNFINISHED else None
-    stop = Stop(Why.END, extra=unfinished) if unfinished else parse_stop(fields, blocks)
+    stop = Stop(StopReason.END, extra=unfinished) if unfinished else parse_stop(fields, blocks)
     return Reply(
         fields.text("id", ""),
         fields.text("model", ""),
@@ -120,7 +124,7 @@ def parse_items(response: bytes) -> dict[str, Sequence[Block]]:
 def envelope_extra(rest: JsonObject) -> Extra | None:
     """What a response says about itself beside what every one says; nulls say nothing."""
     told = {name: value for name, value in rest.items() if name not in _ENVELOPE and value is not None}
-    extra = EXTRAS.extra_of(to_keep(told))
+    extra = EXTRAS.extra_of(to_extra_names(told))
     return None if extra is None else structs.replace(extra, spelling=extra.spelling | (_REPEATED & told.keys()))
 
 
@@ -137,7 +141,7 @@ def parse_item(fields: Fields, tools: ToolNameResolver) -> list[Block]:
         case "function_call" | "custom_tool_call" as kind:
             return [tools.resolve_call(parse_call(Fields({"type": kind, **fields.rest()}, fields.at, fields.blame)))]
         case kind:
-            return [Opaque(FAMILY, {"type": kind, **fields.rest()}, kind, at=Where(fields.at))]
+            return [Opaque(FAMILY, {"type": kind, **fields.rest()}, kind, at=Location(fields.at))]
 
 
 def parse_stop(fields: Fields, blocks: Sequence[Block]) -> Stop:
@@ -147,20 +151,20 @@ def parse_stop(fields: Fields, blocks: Sequence[Block]) -> Stop:
     if fields.any("status") == "incomplete" or reason is not None:
         known = isinstance(reason, str) and reason in _REASONS
         extra: JsonObject = {} if known or reason is None else {"incomplete_details": details}
-        why = _REASONS[str(reason)] if known else known_stop(str(reason))
-        return Stop(why if why in _INCOMPLETE else Why.LENGTH, extra=EXTRAS.extra_of(extra))
+        why = _REASONS[str(reason)] if known else find_stop_reason(str(reason))
+        return Stop(why if why in _INCOMPLETE else StopReason.LENGTH, extra=EXTRAS.extra_of(extra))
     if any(isinstance(block, ToolCall) for block in blocks):
-        return Stop(Why.TOOL)
+        return Stop(StopReason.TOOL)
     if any(isinstance(block, Text) and is_refusal(block) for block in blocks):
-        return Stop(Why.REFUSAL, extra=EXTRAS.extra_of({"~status": "completed"}))
-    return Stop(Why.END)
+        return Stop(StopReason.REFUSAL, extra=EXTRAS.extra_of({"~status": "completed"}))
+    return Stop(StopReason.END)
 
 
 # --- canonical to wire
 
 
 def render_reply(reply: Reply, asked: Conversation, environment: Environment) -> bytes:
-    choice = reply.choices[0] if reply.choices else Choice((), Stop(Why.END))
+    choice = reply.choices[0] if reply.choices else Choice((), Stop(StopReason.END))
     envelope = Envelope(reply.id, reply.model, EXTRAS.wire_fields(reply.extra), asked, environment)
     writer = ItemWriter(asked, environment)
     output = [item for block in choice.blocks if (item := writer.item(block)) is not None]
@@ -195,8 +199,8 @@ class Envelope:
         if own.get("~status") in UNFINISHED:
             return {**self.head, "status": own["~status"], "output": list(output)}
         details: Json = own.get("incomplete_details")
-        if details is None and stop.why in _INCOMPLETE and own.get("~status") != "completed":
-            details = {"reason": _INCOMPLETE[stop.why]}
+        if details is None and stop.reason in _INCOMPLETE and own.get("~status") != "completed":
+            details = {"reason": _INCOMPLETE[stop.reason]}
         status = "completed" if details is None else "incomplete"
         told = render_usage(usage or Usage())
         return {**self.head, "status": status, "incomplete_details": details, "output": list(output), "usage": told}
@@ -209,7 +213,7 @@ def _repeated(asked: Conversation) -> JsonObject:
     """What a response repeats of its request. What the request cannot have said is left at its default."""
     usual: JsonObject = {
         "instructions": None, "max_output_tokens": None, "metadata": {}, "parallel_tool_calls": True,
-        "previous_response_id": asked.previous, "reasoning": {"effort": None, "summary": None}, "store": True,
+        "previous_response_id": asked.previous_id, "reasoning": {"effort": None, "summary": None}, "store": True,
         "temperature": None, "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": [],
         "top_p": None, "truncation": "disabled", "user": None,
     }  # fmt: skip
@@ -261,10 +265,10 @@ class ItemWriter:
         own = EXTRAS.own_fields(text.extra)
         item: JsonObject = {"id": self.id_for(text, "message"), "type": "message", "status": "in_progress"}
         item |= {"role": "assistant", "content": []}
-        return {**item, **of_what_it_came_in(own)}
+        return {**item, **parent_fields(own)}
 
     def reasoning(self, block: Reasoning, item_id: str) -> JsonObject:
-        sealed: JsonObject = {} if block.seal is None else {"encrypted_content": block.seal.data}
+        sealed: JsonObject = {} if block.signature is None else {"encrypted_content": block.signature.data}
         return {
             "id": item_id,
             "type": "reasoning",
@@ -280,7 +284,7 @@ class ItemWriter:
     def search(self, call: ToolCall) -> JsonObject:
         """A tool_search_call: its arguments are an object, not text."""
         item: JsonObject = {"id": self.id_for(call, TOOL_SEARCH_CALL), "type": TOOL_SEARCH_CALL, "call_id": call.id}
-        arguments = jsonio.object_of(call.arguments or "{}")
+        arguments = jsonio.decode_object(call.arguments or "{}")
         return {**item, "execution": "client", "arguments": call.arguments if arguments is None else arguments}
 
     def call(self, call: ToolCall) -> JsonObject:
@@ -289,11 +293,11 @@ class ItemWriter:
         if call.name in self._namespaces:
             own |= namespace_fields(*self._namespaces[call.name])
         own["~id"] = self.id_for(call, "custom_tool_call" if call.form == "text" else "function_call")
-        return render_call(structs.replace(call, seal=None, cache=None, extra=EXTRAS.extra_of(own)))
+        return render_call(structs.replace(call, signature=None, cache=None, extra=EXTRAS.extra_of(own)))
 
 
 def output_part(text: Text) -> Json:
-    part = render_part(structs.replace(text, seal=None, cache=None), "output_text")
+    part = render_part(structs.replace(text, signature=None, cache=None), "output_text")
     return {"logprobs": [], **part} if isinstance(part, dict) and part["type"] == "output_text" else part
 
 
@@ -309,13 +313,13 @@ def parse_usage(told: Json) -> Usage | None:
     if not isinstance(told, dict):
         return None
     before, after = object_of(told.get(_INPUT)), object_of(told.get(_OUTPUT))
-    given, answered, total = (count(told.get(name)) for name in _TOTALS)
-    read, write = count(before.get("cached_tokens")), count(before.get("cache_write_tokens"))
+    given, answered, total = (parse_token_count(told.get(name)) for name in _TOTALS)
+    read, write = parse_token_count(before.get("cached_tokens")), parse_token_count(before.get("cache_write_tokens"))
     rest = {name: value for name, value in told.items() if name not in _TOTALS}
     rest[_INPUT] = drop_empty({name: value for name, value in before.items() if name not in _CACHES})
     rest[_OUTPUT] = drop_empty({name: value for name, value in after.items() if name != "reasoning_tokens"})
-    extra = EXTRAS.extra_of(to_keep(drop_empty(rest)))
-    thought = count(after.get("reasoning_tokens"))
+    extra = EXTRAS.extra_of(to_extra_names(drop_empty(rest)))
+    thought = parse_token_count(after.get("reasoning_tokens"))
     return inclusive_usage(given, answered, read, write, thought, total=total, extra=extra)
 
 
@@ -337,7 +341,7 @@ def render_usage(usage: Usage) -> JsonObject:
 # --- errors where only Responses have them: those that failed, and what Codex acts on. Others are the service's
 
 # The code of a response that failed.
-_CODES: dict[Kind, str] = {
+_CODES: dict[ErrorKind, str] = {
     **CODES,
     "invalid": "invalid_prompt",
     "permission": "permission_denied",

@@ -21,8 +21,16 @@ from dragoman.dialects.responses.tools import (
     with_added_tools,
 )
 from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Block, Opaque, Text, Where
-from dragoman.model.conversation import Conversation, Held, Message, Output, Thinking, canonical, to_keep
+from dragoman.model.blocks import Block, Location, Opaque, Text
+from dragoman.model.conversation import (
+    Conversation,
+    Message,
+    Output,
+    ServerState,
+    Thinking,
+    to_canonical,
+    to_extra_names,
+)
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
@@ -49,17 +57,17 @@ def parse_request(call: ApiRequest) -> Conversation:
         output=_output(fields, kept),
         thinking=_thinking(fields, kept),
         max_tokens=take_max_tokens(fields, _MAX),
-        knobs=take_sampling(fields, SAMPLING_FIELDS),
+        sampling=take_sampling(fields, SAMPLING_FIELDS),
         stream=call.stream,
-        previous=fields.identifier("previous_response_id") if goes_on else fields.text("previous_response_id", None),
+        previous_id=fields.identifier("previous_response_id") if goes_on else fields.text("previous_response_id", None),
         user=take_user(fields, kept),
-        held=tuple(_held(fields, messages)),
+        server_state=tuple(_held(fields, messages)),
     )
-    kept |= to_keep({name: value for name, value in fields.rest().items() if value is not None})
-    conversation = canonical(structs.replace(conversation, extra=EXTRAS.extra_of(kept)))
+    kept |= to_extra_names({name: value for name, value in fields.rest().items() if value is not None})
+    conversation = to_canonical(structs.replace(conversation, extra=EXTRAS.extra_of(kept)))
     if not instructions:
         return conversation
-    first = Text(instructions, extra=EXTRAS.extra_of({INSTRUCTIONS: True}), at=Where("instructions"))
+    first = Text(instructions, extra=EXTRAS.extra_of({INSTRUCTIONS: True}), at=Location("instructions"))
     return structs.replace(conversation, system=(first, *conversation.system))
 
 
@@ -96,7 +104,7 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
         return Output("text" if kind == "text" else "json", extra=EXTRAS.extra(form))
     output = parse_schema(form)
     rest = {key: value for key, value in form.rest().items() if value is not None}
-    return structs.replace(output, extra=EXTRAS.extra_of(to_keep(rest)))
+    return structs.replace(output, extra=EXTRAS.extra_of(to_extra_names(rest)))
 
 
 # --- what a request names and the service holds: earlier responses, conversations, items, templates, background jobs
@@ -110,7 +118,7 @@ SERVER_STATE_NAMES = frozenset(
 )
 
 
-def _held(fields: Fields, messages: Iterable[Message]) -> Iterator[Held]:
+def _held(fields: Fields, messages: Iterable[Message]) -> Iterator[ServerState]:
     """Raises MalformedRequest for what names nothing."""
     if (previous := fields.peek("previous_response_id")) is not None:
         why = (
@@ -118,28 +126,28 @@ def _held(fields: Fields, messages: Iterable[Message]) -> Iterator[Held]:
             f" speak Responses for a while, unless `store` is false. {_WHOLE}"
         )
         name = "previous_response_id"
-        yield Held(name, name, why, turns=True, answer=text_of(previous), code=_UNKNOWN)
+        yield ServerState(name, name, why, has_turns=True, reply_id=text_of(previous), code=_UNKNOWN)
     if (given := fields.peek("conversation")) is not None:
         if not (isinstance(given, dict) or (isinstance(given, str) and given)):
             fields.fail("conversation", f"expected an id or an object with one, got {describe(given)}")
         name = given if isinstance(given, str) else Fields(given, "conversation").identifier("id")
         why = f"the conversation {name!r} is held by the service, and this upstream does not have it. {_WHOLE}"
-        yield Held("conversation", "conversation", why, turns=True, code=_UNKNOWN)
+        yield ServerState("conversation", "conversation", why, has_turns=True, code=_UNKNOWN)
     if fields.peek("prompt") is not None:
         why = (
             "the prompt template is held by the service, and this upstream does not have it."
             " Send its text as `instructions` and `input` instead."
         )
-        yield Held("prompt", "prompt", why, stored=True)
+        yield ServerState("prompt", "prompt", why, is_stored=True)
     if fields.peek("background") is True:
         why = "only an upstream that speaks Responses runs a response in the background. Send the request without it."
-        yield Held("background", "background", why, job=True)
+        yield ServerState("background", "background", why, is_job=True)
     management = fields.peek("context_management")
     for index, entry in enumerate(management if isinstance(management, list) else ()):
         if object_of(entry).get("type") == "compaction":
-            yield Held("context_management", f"context_management[{index}]", _NO_COMPACTION)
+            yield ServerState("context_management", f"context_management[{index}]", _NO_COMPACTION)
     for at, item_id in references(messages):
-        yield Held(ITEM_REFERENCE, at, _NO_ITEM.format(repr(item_id)), turns=True)
+        yield ServerState(ITEM_REFERENCE, at, _NO_ITEM.format(repr(item_id)), has_turns=True)
 
 
 def references(messages: Iterable[Message]) -> Iterator[tuple[str, str]]:
@@ -167,8 +175,10 @@ def continue_conversation(earlier: Conversation, now: Conversation) -> Conversat
     # The earlier system texts stand before the first turn again, each in the message it came in.
     offered = with_added_tools([tool for tool in now.tools if not is_added(tool)], messages)
     tools, messages = name_tools(offered, messages)
-    held = tuple(each for each in now.held if each.name != "previous_response_id")
-    joined = canonical(structs.replace(now, system=said, messages=messages, tools=tools, previous=None, held=held))
+    held = tuple(each for each in now.server_state if each.name != "previous_response_id")
+    joined = to_canonical(
+        structs.replace(now, system=said, messages=messages, tools=tools, previous_id=None, server_state=held)
+    )
     return structs.replace(joined, system=(*instructions, *joined.system))
 
 
@@ -183,8 +193,8 @@ def resolve_references(asked: Conversation, find: Callable[[str], Sequence[Block
         )
         for message in asked.messages
     )
-    held = tuple(each for each in asked.held if each.at not in known)
-    return canonical(structs.replace(asked, messages=messages, held=held))
+    held = tuple(each for each in asked.server_state if each.at not in known)
+    return to_canonical(structs.replace(asked, messages=messages, server_state=held))
 
 
 def _instructs(text: Text) -> bool:
@@ -209,8 +219,8 @@ def render_request(conversation: Conversation) -> ApiRequest:
         body["tools"] = tools
     body |= render_choice(conversation)
     body |= render_settings(conversation)
-    if conversation.previous is not None:
-        body["previous_response_id"] = conversation.previous
+    if conversation.previous_id is not None:
+        body["previous_response_id"] = conversation.previous_id
     return ApiRequest(
         "generate", conversation.model, conversation.stream, {**EXTRAS.wire_fields(conversation.extra), **body}
     )
@@ -227,7 +237,7 @@ def render_settings(conversation: Conversation) -> JsonObject:
         body["reasoning"] = reasoning
     if conversation.max_tokens is not None:
         body[_MAX] = conversation.max_tokens
-    body |= conversation.knobs
+    body |= conversation.sampling
     if conversation.user:
         body[str(EXTRAS.own_fields(conversation.extra).get("~user", "user"))] = conversation.user
     return body

@@ -54,7 +54,7 @@ class _Delta(Struct, gc=False):
     logprobs: list[object] | None = None
 
 
-_read_delta = jsonio.typed(_Delta)
+_read_delta = jsonio.typed_decoder(_Delta)
 
 
 class ResponsesDecoder(Decoder):

@@ -20,24 +20,24 @@ from dragoman.model.blocks import (
     Block,
     ClientTool,
     DefinedTool,
+    Effect,
     Extra,
-    Meaning,
+    Location,
     Opaque,
     ShownTool,
     Text,
     ToolCall,
     ToolResult,
-    Where,
 )
 from dragoman.model.conversation import (
-    NAME_AT_HOME,
-    OUTER,
+    NATIVE_NAME,
+    PARENT_PREFIX,
     Conversation,
     Message,
     ToolChoice,
     ToolSpec,
-    of_what_it_came_in,
-    to_keep,
+    parent_fields,
+    to_extra_names,
 )
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields, describe
@@ -61,13 +61,13 @@ def join_names(namespace: str, name: str) -> str:
 
 def namespace_fields(namespace: str, name: str) -> JsonObject:
     """What a tool or a call remembers of the two names that were joined."""
-    return {NAMESPACE: namespace, NAME_AT_HOME: name} if namespace else {}
+    return {NAMESPACE: namespace, NATIVE_NAME: name} if namespace else {}
 
 
 def parted(extra: Extra | None, whole: str) -> tuple[str, str]:
     """Both names of a tool; the namespace is empty if it is in none, or was renamed and is known by its one name."""
     own = EXTRAS.own_fields(extra)
-    namespace, name = text_of(own.get(NAMESPACE)), text_of(own.get(NAME_AT_HOME))
+    namespace, name = text_of(own.get(NAMESPACE)), text_of(own.get(NATIVE_NAME))
     joint = whole.removeprefix(namespace).removesuffix(name)
     if namespace and len(namespace + joint + name) == len(whole) and not joint.strip("_"):
         return namespace, name
@@ -118,7 +118,7 @@ class ToolNameResolver:
             return call
         came = object_of(own.pop(NAMED, None))
         namespace = text_of(came.get("namespace") or own.get(NAMESPACE))
-        name = text_of(came.get("name") or own.get(NAME_AT_HOME)) or call.name
+        name = text_of(came.get("name") or own.get(NATIVE_NAME)) or call.name
         whole = self.whole(namespace, name)
         if whole == call.name:
             return call
@@ -158,12 +158,14 @@ def _namespace(fields: Fields) -> Iterable[ToolSpec | Opaque]:
     inside = fields.children("tools")
     # What else the namespace says, the first of its tools carries.
     about: JsonObject = {
-        f"{OUTER}{key}": value for key, value in to_keep(fields.rest()).items() if value not in (None, "")
+        f"{PARENT_PREFIX}{key}": value
+        for key, value in to_extra_names(fields.rest()).items()
+        if value not in (None, "")
     }
     for tool in inside:
         if tool.peek("type") == "namespace" and tool.peek("tools"):
             extra = EXTRAS.extra_of({**about, NAMESPACE: name})
-            yield Opaque(FAMILY, tool.rest(), "namespace", echo=True, extra=extra, at=Where(tool.at))
+            yield Opaque(FAMILY, tool.rest(), "namespace", is_redundant=True, extra=extra, at=Location(tool.at))
             yield from _nested(tool, name)
         else:
             yield _tool(tool, name, about)
@@ -187,7 +189,7 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
             fields.fail("type", f"expected a string, got {describe(kind)}")
         placed |= {NAMESPACE: namespace} if namespace else {}
         data = fields.rest()
-        return Opaque(FAMILY, data, kind, means=_search(data), extra=EXTRAS.extra_of(placed), at=Where(fields.at))
+        return Opaque(FAMILY, data, kind, effects=_search(data), extra=EXTRAS.extra_of(placed), at=Location(fields.at))
     fields.any("type")
     name, description = fields.identifier("name"), fields.text("description", "")
     placed |= namespace_fields(namespace, name)
@@ -198,9 +200,9 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
         waits_for = "search"
     if kind == "custom":
         extra = EXTRAS.extra_of({**placed, **_said(fields)})
-        return ToolSpec(name, description, strict=strict, waits_for=waits_for, extra=extra, at=Where(fields.at))
+        return ToolSpec(name, description, strict=strict, waits_for=waits_for, extra=extra, at=Location(fields.at))
     parameters = fields.any("parameters")
-    rest, at = _said(fields), Where(fields.at, bare=parameters is None)
+    rest, at = _said(fields), Location(fields.at, is_absent=parameters is None)
     schema = take_parameters(parameters, rest)
     extra = EXTRAS.extra_of({**placed, **rest})
     return ToolSpec(name, description, schema, strict=strict, waits_for=waits_for, extra=extra, at=at)
@@ -220,11 +222,13 @@ def _search(data: JsonObject) -> tuple[ClientTool, ...]:
 
 def has_client_search(tools: Iterable[ToolSpec | Opaque]) -> bool:
     """Whether the client runs a search for tools, whose calls have an item type of their own."""
-    return any(isinstance(tool, Opaque) and any(isinstance(each, ClientTool) for each in tool.means) for tool in tools)
+    return any(
+        isinstance(tool, Opaque) and any(isinstance(each, ClientTool) for each in tool.effects) for tool in tools
+    )
 
 
 def _said(fields: Fields) -> JsonObject:
-    return {name: value for name, value in to_keep(fields.rest()).items() if value is not None}
+    return {name: value for name, value in to_extra_names(fields.rest()).items() if value is not None}
 
 
 def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
@@ -235,7 +239,7 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
         own = EXTRAS.own_fields(tool.extra)
         if ADDED in own or _NESTED in own:
             continue
-        namespace, about = text_of(own.get(NAMESPACE)), of_what_it_came_in(own)
+        namespace, about = text_of(own.get(NAMESPACE)), parent_fields(own)
         if isinstance(tool, ToolSpec):
             namespace = parted(tool.extra, tool.name)[0]
         if not namespace:
@@ -348,7 +352,7 @@ def _added(item: Opaque, known: dict[tuple[str, str], ToolSpec]) -> Iterator[Too
             continue
         name = parted(tool.extra, marked.name)
         before = known.get(name)
-        if before is None or not before.defines_the_same(marked):
+        if before is None or not before.has_same_definition(marked):
             waits = item.kind == ADDITIONAL_TOOLS and marked.waits_for == "search" and before is None
             known[name] = marked if waits else structs.replace(marked, waits_for="block")
             yield known[name]
@@ -365,7 +369,7 @@ def name_tools(
         if isinstance(block, ToolCall):
             return declared.resolve_call(block)
         if isinstance(block, Opaque) and block.family == FAMILY and block.kind in _MEANINGS:
-            return structs.replace(block, means=_MEANINGS[block.kind](block, declared))
+            return structs.replace(block, effects=_MEANINGS[block.kind](block, declared))
         return block
 
     turns: list[Message] = []
@@ -401,22 +405,22 @@ def _names(tools: Iterable[ToolSpec | Opaque], declared: ToolNameResolver) -> li
     return [declared.whole(*parted(tool.extra, tool.name)) for tool in tools if isinstance(tool, ToolSpec)]
 
 
-def _adding(item: Opaque, declared: ToolNameResolver) -> tuple[Meaning, ...]:
+def _adding(item: Opaque, declared: ToolNameResolver) -> tuple[Effect, ...]:
     offered = [tool for tool in _tools_in(item) if isinstance(tool, ToolSpec) and tool.waits_for != "search"]
     return tuple(map(DefinedTool, _names(offered, declared)))
 
 
-def _searching(item: Opaque, declared: ToolNameResolver) -> tuple[Meaning, ...]:
+def _searching(item: Opaque, declared: ToolNameResolver) -> tuple[Effect, ...]:
     data = object_of(item.data)
     call_id = client_call_id(data)
     if not call_id:
         return ()
     given = data.get("arguments")
-    arguments = given if isinstance(given, str) else jsonio.text_of(given if given is not None else {})
+    arguments = given if isinstance(given, str) else jsonio.encode_to_text(given if given is not None else {})
     return (ToolCall(call_id, TOOL_SEARCH, arguments, at=item.at),)
 
 
-def _found(item: Opaque, declared: ToolNameResolver) -> tuple[Meaning, ...]:
+def _found(item: Opaque, declared: ToolNameResolver) -> tuple[Effect, ...]:
     data = object_of(item.data)
     call_id = client_call_id(data)
     if not call_id:
@@ -428,8 +432,8 @@ def _found(item: Opaque, declared: ToolNameResolver) -> tuple[Meaning, ...]:
         at = f"{item.at.path}.tools[{index}]"
         names = _names(parse_tools(Fields({"tools": [entry]}, item.at.path)), declared)
         kind = text_of(object_of(entry).get("type")) or "tool"
-        means: list[Meaning] = [*map(DefinedTool, names), *map(ShownTool, names)]
-        parts.append(Opaque(FAMILY, entry, kind, means=tuple(means), at=Where(at)))
+        effects: list[Effect] = [*map(DefinedTool, names), *map(ShownTool, names)]
+        parts.append(Opaque(FAMILY, entry, kind, effects=tuple(effects), at=Location(at)))
     return (ToolResult(call_id, tuple(parts) or (Text(_NOTHING_FOUND),), at=item.at),)
 
 

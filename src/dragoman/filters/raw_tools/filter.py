@@ -26,9 +26,9 @@ from dragoman.filters.raw_tools.outputs import (
 )
 from dragoman.model import events as ev
 from dragoman.model.blocks import Reasoning, Text, ToolCall
-from dragoman.model.capabilities import Alphabet
-from dragoman.model.conversation import Conversation, Stop, ToolSpec, Why
-from dragoman.model.filter import UNSEEN, Action, Back, Facts, Filter, LaneWatch, MakeBack, Notes
+from dragoman.model.capabilities import IdentifierFormat
+from dragoman.model.conversation import Conversation, Stop, StopReason, ToolSpec
+from dragoman.model.filter import NO_WATCH, Action, Facts, Filter, LaneWatch, MakeResponseFilter, Notes, ResponseFilter
 
 _KIMI = re.compile(r"kimi|moonshot", re.IGNORECASE)
 _MOST_READ = 8 * 1024 * 1024  # bytes that are counted for arguments which stream
@@ -52,7 +52,7 @@ class RawTools(Filter):
         mode: Mode = "live",
         *,
         kimi_ids: bool | None = None,
-        ids: Alphabet | None = None,
+        ids: IdentifierFormat | None = None,
         interleaves: bool = True,
         trailing_text: bool = True,
         think_tags: bool = False,
@@ -63,7 +63,9 @@ class RawTools(Filter):
         if choice != "off":
             grammar_of(choice)  # an unknown name is an error here, not in the middle of an answer
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         asked = conversation
         if self._numbers(conversation.model):
             conversation = number_calls(conversation, notes)
@@ -100,7 +102,7 @@ class _Settings(Struct, frozen=True):
 
     choice: str
     mode: Mode
-    alphabet: Alphabet | None
+    alphabet: IdentifierFormat | None
     interleaves: bool
     trailing_text: bool
     think_tags: bool
@@ -131,7 +133,7 @@ class _Voice:
 
     __slots__ = ("_budget", "_counted", "call", "choice", "closed", "engine", "lanes", "remarks", "thoughts")
 
-    def __init__(self, settings: _Settings, choice: int, budget: ev.Budget) -> None:
+    def __init__(self, settings: _Settings, choice: int, budget: ev.ResponseBudget) -> None:
         self._budget = budget
         self._counted = 0  # bytes of text that the engine may keep
         ids = CallIds(settings.used, settings.calls, settings.alphabet, str(choice))
@@ -158,14 +160,14 @@ class _Voice:
             size = _PIECE + _CHARACTER * len(text)
             if not engine.is_holding:
                 size = max(0, min(size, _MOST_READ - self._counted))
-            self._budget.keep(size)
+            self._budget.reserve(size)
             self._counted += size
         elif self._counted:
-            self._budget.free(self._counted)
+            self._budget.release(self._counted)
             self._counted = 0
 
 
-class _Back(Back):
+class _Back(ResponseFilter):
     __slots__ = ("_keys", "_lanes", "_notes", "_pending", "_settings", "_voices", "_waiting")
 
     def __init__(self, settings: _Settings, notes: Notes, keys: ev.BlockKeys) -> None:
@@ -199,7 +201,7 @@ class _Back(Back):
         if self._pending is not None or self._waiting is not None:
             return None
         if lane is None:
-            return UNSEEN
+            return NO_WATCH
         search = lane.engine.marker_search(lane.channel) if lane.key == key else None
         return None if search is None else LaneWatch(search, lane.engine.record_text)
 
@@ -250,7 +252,9 @@ class _Back(Back):
                     self._end_lane(lane, event, out)
             case ev.TextDelta(key) | ev.ReasoningDelta(key) if key in self._lanes and self._lanes[key].key is None:
                 self._pending = pending  # an empty delta says nothing: the block may still turn out to be a call
-            case ev.Sealed(key) | ev.Cited(key) | ev.TextDelta(key) | ev.ReasoningDelta(key) if key in self._lanes:
+            case ev.SignatureAdded(key) | ev.CitationAdded(key) | ev.TextDelta(key) | ev.ReasoningDelta(key) if (
+                key in self._lanes
+            ):
                 lane = self._lanes[key]
                 self._open(lane, out)
                 out.append(event if lane.key == key else structs.replace(event, key=lane.key))
@@ -293,7 +297,7 @@ class _Back(Back):
         if not lane.told and not lane.opened:  # the upstream's own empty block
             self._open(lane, out)
         if lane.key is not None:
-            out.append(event if lane.key == event.key else ev.BlockEnded(lane.key, event.complete))
+            out.append(event if lane.key == event.key else ev.BlockEnded(lane.key, event.is_complete))
         lane.key, lane.ended = None, True
 
     def _close(self, voice: _Voice, out: list[ev.Event]) -> None:
@@ -370,11 +374,11 @@ class _Back(Back):
 
 
 def _settled(stop: Stop, completed_calls: int) -> Stop:
-    return structs.replace(stop, why=Why.TOOL) if completed_calls and stop.why is Why.END else stop
+    return structs.replace(stop, reason=StopReason.TOOL) if completed_calls and stop.reason is StopReason.END else stop
 
 
 _CONCERNED: frozenset[type[ev.Event]] = frozenset(
-    {ev.BlockStarted, ev.BlockEnded, ev.Sealed, ev.Cited, ev.Stopped, ev.Finished, ev.Failed}
+    {ev.BlockStarted, ev.BlockEnded, ev.SignatureAdded, ev.CitationAdded, ev.Stopped, ev.Finished, ev.Failed}
 )
 _ACTIONS: dict[str, Action] = {
     "broken_arguments": "changed",

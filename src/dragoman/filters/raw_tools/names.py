@@ -16,7 +16,7 @@ from dragoman.filters.calls import fit_alphabet
 from dragoman.filters.raw_tools.schemas import SchemaDocument
 from dragoman.filters.raw_tools.values import ParameterSchema, find_parameter, fits_schema
 from dragoman.model.blocks import Block, ToolCall, ToolResult
-from dragoman.model.capabilities import Alphabet
+from dragoman.model.capabilities import IdentifierFormat
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.filter import Notes
 from dragoman.wire import jsonio
@@ -134,7 +134,7 @@ class CallIds:
     __slots__ = ("_alphabet", "_calls", "_seed", "_used")
 
     def __init__(
-        self, used: Iterable[str] = (), calls: int = 0, alphabet: Alphabet | None = None, seed: str = ""
+        self, used: Iterable[str] = (), calls: int = 0, alphabet: IdentifierFormat | None = None, seed: str = ""
     ) -> None:
         self._used: frozenset[str] | set[str] = frozenset(used)  # a copy only where a call is made
         self._calls = calls  # of the conversation so far

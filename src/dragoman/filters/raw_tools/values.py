@@ -162,7 +162,7 @@ def find_parameter(schema: Mapping[str, Json] | None, key: str) -> ParameterSche
 
 def fits_schema(schema: Mapping[str, Json] | None, arguments: str) -> bool:
     """Whether a text is a JSON object that has all properties that the schema requires."""
-    value = jsonio.object_of(arguments)
+    value = jsonio.decode_object(arguments)
     return value is not None and SchemaDocument(schema or {}).required() <= value.keys()
 
 

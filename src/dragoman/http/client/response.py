@@ -106,10 +106,10 @@ class ClientResponse(Struct, eq=False):
 
     __repr__ = object.__repr__
 
-    async def pump(self, on_bytes: Callable[[bytes], None], hushed: Callable[[], int] | None = None) -> None:
+    async def pump(self, on_bytes: Callable[[bytes], None], quiet_chunks: Callable[[], int] | None = None) -> None:
         """Hand every piece of the body to `on_bytes`, from the read callback; return at the body's own end.
 
-        `hushed` tells how many of the pieces brought no content; without it all do.
+        `quiet_chunks` tells how many of the pieces brought no content; without it all do.
 
         Raises Reset, Truncated, TimedOut or BadFrame when there is no such end, and what `on_bytes` raises. Whatever
         ends it early, cancellation included, closes the connection.
@@ -121,7 +121,7 @@ class ClientResponse(Struct, eq=False):
             while self._held:
                 await self._give_held(on_bytes)
             if not self._ended:
-                self._sink, self._hushed = on_bytes, hushed
+                self._sink, self._hushed = on_bytes, quiet_chunks
                 self._waiter = self._pool.loop.create_future()
                 if not self._paused and self._connection is not None and self._connection.is_paused:
                     self._connection.resume()

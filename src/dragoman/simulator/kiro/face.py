@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dragoman.dialects.kiro.models import find_model
 from dragoman.dialects.kiro.rules import EVIDENCE
 from dragoman.dialects.kit.values import Object, items, members, text
-from dragoman.model.conversation import Why
+from dragoman.model.conversation import StopReason
 from dragoman.simulator.kiro import catalogue
 from dragoman.simulator.kiro.rules import BODY_CAP, first_refusal
 from dragoman.simulator.kiro.tokens import TokenService
@@ -39,13 +39,13 @@ from dragoman.wire.jsonio import Json
 
 
 _STOP_REASONS = {
-    Why.END: "END_TURN",
-    Why.TOOL: "TOOL_USE",
-    Why.LENGTH: "MAX_TOKENS",
-    Why.SEQUENCE: "STOP_SEQUENCE",
-    Why.REFUSAL: "CONTENT_FILTERED",
-    Why.CONTEXT: "MODEL_CONTEXT_WINDOW_EXCEEDED",
-    Why.PAUSE: "MAX_TIME",
+    StopReason.END: "END_TURN",
+    StopReason.TOOL: "TOOL_USE",
+    StopReason.LENGTH: "MAX_TOKENS",
+    StopReason.SEQUENCE: "STOP_SEQUENCE",
+    StopReason.REFUSAL: "CONTENT_FILTERED",
+    StopReason.CONTEXT: "MODEL_CONTEXT_WINDOW_EXCEEDED",
+    StopReason.PAUSE: "MAX_TIME",
 }
 
 

@@ -172,7 +172,7 @@ def _forget(tokens: dict[str, float] | dict[str, int]) -> None:
 
 
 def _body(request: HttpRequest) -> Object:
-    return jsonio.object_of(request.body) or {}
+    return jsonio.decode_object(request.body) or {}
 
 
 def _reply(status: int, body: Json, note: str = "") -> Response:

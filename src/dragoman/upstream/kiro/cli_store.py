@@ -120,7 +120,7 @@ class CliStore:
             if "no such table" in str(error):
                 return {}
             raise
-        return (jsonio.object_of(row[0]) if row and isinstance(row[0], (str, bytes)) else None) or {}
+        return (jsonio.decode_object(row[0]) if row and isinstance(row[0], (str, bytes)) else None) or {}
 
     # --- connections: one for each piece of work, since it comes from any thread and about once an hour
 

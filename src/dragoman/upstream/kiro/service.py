@@ -136,7 +136,7 @@ class _Top(Struct):
     profileArn: jsonio.Raw = jsonio.Raw()  # noqa: N815  # as it is spelt
 
 
-_read_top = jsonio.typed(_Top)
+_read_top = jsonio.typed_decoder(_Top)
 
 
 def _answer(response: HttpResponse, token: Token) -> Document:

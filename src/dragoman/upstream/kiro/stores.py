@@ -85,7 +85,7 @@ class _FileStore:
         if is_superseded(stored, was, token):
             return stored
         try:
-            replace_file(self.path, jsonio.pretty(update_document(document, token)) + b"\n")
+            replace_file(self.path, jsonio.encode_pretty(update_document(document, token)) + b"\n")
         except OSError as error:
             raise write_error(self.path, error) from None
         return token
@@ -105,7 +105,7 @@ class OwnStore(_FileStore):
         try:
             make_private_folder(self.path.parent)
             check_replaceable(self.path)
-            replace_file(self.path, jsonio.pretty(document) + b"\n")
+            replace_file(self.path, jsonio.encode_pretty(document) + b"\n")
         except OSError as error:
             raise write_error(self.path, error) from None
 
@@ -162,7 +162,7 @@ def read_document(path: Path, *, private: bool = False) -> Document:
             data = file.read(_LARGEST + 1)
     except OSError as error:
         raise read_error(path, error) from None
-    document = jsonio.object_of(data) if len(data) <= _LARGEST else None
+    document = jsonio.decode_object(data) if len(data) <= _LARGEST else None
     if document is None:  # the reason may quote the content
         raise CredentialFault(f"{path} is not a JSON object. Run `dragoman auth login kiro`.")
     return document

@@ -15,7 +15,18 @@ from typing import TypeAlias
 from dragoman.model import events as ev
 from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Conversation, ToolSpec
-from dragoman.model.filter import BLOCKS, UNSEEN, Back, Facts, Features, Filter, LaneWatch, MakeBack, Notes, Reads
+from dragoman.model.filter import (
+    BLOCK_STARTS,
+    NO_WATCH,
+    EventKinds,
+    Facts,
+    Features,
+    Filter,
+    LaneWatch,
+    MakeResponseFilter,
+    Notes,
+    ResponseFilter,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, ObjectScanner
 
@@ -121,10 +132,10 @@ class RawCallScanner:
 
     def _object(self) -> bool | None:
         begin = self._at
-        while self.left and not self._scanner.complete:
+        while self.left and not self._scanner.is_complete:
             piece = self._text[self._at : self._at + _PIECE]
             self._at += len(piece) - len(self._scanner.feed(piece))
-        if not self._scanner.complete:
+        if not self._scanner.is_complete:
             return None
         self.calls[-1] = (self.calls[-1][0], self._text[begin : self._at])
         return self._take("", self._object_end)
@@ -180,18 +191,20 @@ def _interesting(text: str) -> str | None:
 
 class RecoverCalls(Filter):
     name = "kiro.recover_calls"
-    concerns: Features = frozenset({"tools"})
+    applies_to: Features = frozenset({"tools"})
     before = "fold_system"
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         tools = [tool for tool in conversation.tools if isinstance(tool, ToolSpec)]
         schemas: _Schemas = {tool.name: tool.schema or {} for tool in tools}
         return conversation, partial(_Recover, schemas) if schemas else None
 
 
-class _Recover(Back):
+class _Recover(ResponseFilter):
     def __init__(self, schemas: _Schemas, notes: Notes, keys: ev.BlockKeys) -> None:
-        self.reads: Reads | None = BLOCKS
+        self.reads: EventKinds | None = BLOCK_STARTS
         self._keys = keys
         self._schemas = schemas
         self._notes = notes
@@ -207,7 +220,7 @@ class _Recover(Back):
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
         if kind is not ev.TextDelta:
-            return UNSEEN
+            return NO_WATCH
         return None if self._held or self._opening else LaneWatch(_interesting)
 
     def take(self, event: ev.Event) -> ev.Events:
@@ -231,7 +244,7 @@ class _Recover(Back):
                     out = (*out, event)
             case _:
                 out = tuple(self._looked_at(event))
-        self.reads = None if self._key is not None or self._waiting else BLOCKS
+        self.reads = None if self._key is not None or self._waiting else BLOCK_STARTS
         return out
 
     def _looked_at(self, event: ev.Event) -> Iterable[ev.Event]:
@@ -245,7 +258,7 @@ class _Recover(Back):
             case ev.Failed():
                 yield from self._let_go()
                 yield event
-            case ev.Sealed(key) | ev.Cited(key) if key == self._key:
+            case ev.SignatureAdded(key) | ev.CitationAdded(key) if key == self._key:
                 yield from self._open()
                 yield event
             case _:
@@ -349,7 +362,7 @@ class _Recover(Back):
             return []
         calls: list[tuple[str, str]] = []
         for tool, given in scan.calls:
-            if "" in given if isinstance(given, dict) else jsonio.object_of(given) is None:
+            if "" in given if isinstance(given, dict) else jsonio.decode_object(given) is None:
                 return []  # a parameter without a name, or arguments that are no object
             if isinstance(given, dict):
                 values = {name: self._value(tool, name, value) for name, value in given.items()}

@@ -25,8 +25,19 @@ from dragoman.dialects.kit.values import base64_bytes
 from dragoman.errors import UnknownModel, Unrepresentable
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Extra, Media, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, Stop, ToolSpec, Why
-from dragoman.model.filter import NEVER, Action, Back, Facts, Features, Filter, Inventory, MakeBack, Notes, Reads
+from dragoman.model.conversation import Conversation, Message, Stop, StopReason, ToolSpec
+from dragoman.model.filter import (
+    NO_FEATURES,
+    Action,
+    EventKinds,
+    Facts,
+    Features,
+    Filter,
+    Inventory,
+    MakeResponseFilter,
+    Notes,
+    ResponseFilter,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, ObjectText, Raw
 
@@ -47,7 +58,9 @@ class IdentifyRequest(Filter):
     def __init__(self, conversation_id: str) -> None:
         self._fixed = conversation_id
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         asked, user = conversation.model, conversation.user
         if not conversation.stream:
             notes.changed("kiro.stream", "stream", "the service only streams; the answer is gathered into one")
@@ -71,8 +84,8 @@ class IdentifyRequest(Filter):
         return conversation, partial(_Renamed, named, asked) if named != asked else None
 
 
-class _Renamed(Back):
-    reads: Reads = frozenset({ev.Started})
+class _Renamed(ResponseFilter):
+    reads: EventKinds = frozenset({ev.Started})
 
     def __init__(self, named: str, asked: str, _notes: Notes, _keys: ev.BlockKeys) -> None:
         self._named = named
@@ -88,16 +101,18 @@ class DropMaxTokens(Filter):
     """The length of an answer cannot be limited."""
 
     name = "kiro.no_length"
-    concerns: Features = frozenset({"length"})
+    applies_to: Features = frozenset({"length"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         if conversation.max_tokens is None:
             return conversation, None
         notes.dropped("kiro.max_tokens", "max_tokens", "it is not sent: the length of an answer cannot be limited")
         return structs.replace(conversation, max_tokens=None), None
 
 
-class _End(Back):
+class _End(ResponseFilter):
     def __init__(self, notes: Notes, _keys: ev.BlockKeys) -> None:
         self.reads = _IDLE
         self._notes = notes
@@ -119,15 +134,15 @@ class _End(Back):
                     told = f"the call of {name} got no end: it counts as cut off, whatever its arguments look like"
                     self._notes.changed("kiro.stream.open_call", "", told)
             case ev.Stopped(Stop(why)) if self._silent:
-                meant = "the end is taken as meant, " if why is Why.END else ""
+                meant = "the end is taken as meant, " if why is StopReason.END else ""
                 self._notes.added("kiro.stream.no_usage", "", f"no context usage came: {meant}the counts are estimates")
             case _:
                 pass
         return (event,)
 
 
-_IDLE: Reads = frozenset({ev.Started, ev.UsageReported, ev.Stopped, ToolCall})
-_IN_CALL: Reads = _IDLE | {ev.BlockEnded}
+_IDLE: EventKinds = frozenset({ev.Started, ev.UsageReported, ev.Stopped, ToolCall})
+_IN_CALL: EventKinds = _IDLE | {ev.BlockEnded}
 
 
 class ReportMissingEnd(Filter):
@@ -137,11 +152,11 @@ class ReportMissingEnd(Filter):
     """
 
     name = "kiro.told_end"
-    concerns = NEVER
+    applies_to = NO_FEATURES
     answers = _End
 
 
-class _Once(Back):
+class _Once(ResponseFilter):
     def __init__(self, notes: Notes, _keys: ev.BlockKeys) -> None:
         self._notes = notes
         self._last: ev.Event | None = None
@@ -158,7 +173,7 @@ class DropRepeatedText(Filter):
     """Drops a piece of text that equals the one before it. Off by default, since real answers do repeat themselves."""
 
     name = "kiro.keep_once"
-    concerns = NEVER
+    applies_to = NO_FEATURES
     answers = _Once
 
 
@@ -184,7 +199,9 @@ class FitSize(Filter):
         self._most_entries = history_limit
         self._merges = merges
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         asked = conversation.messages
         limit = self._limit
         if self._most_entries is not None:
@@ -205,7 +222,7 @@ class FitSize(Filter):
         for why, gone in limits.items():
             if gone:
                 notes.dropped("kiro.history.trimmed", "messages", f"the oldest {gone} messages are left out: {why}")
-        return structs.replace(conversation, tokens=size), None
+        return structs.replace(conversation, estimated_tokens=size), None
 
     def _entries(self, messages: Sequence[Message]) -> list[int]:
         """How many entries history has, placeholders included, if it begins at each of these messages."""
@@ -225,7 +242,7 @@ def _with(conversation: Conversation, messages: tuple[Message, ...]) -> Conversa
     return (
         conversation
         if messages is conversation.messages
-        else structs.replace(conversation, messages=messages, tokens=None)
+        else structs.replace(conversation, messages=messages, estimated_tokens=None)
     )
 
 
@@ -272,9 +289,11 @@ class FitImages(Filter):
     """
 
     name = "kiro.fit_images"
-    concerns: Features = frozenset({"media"})
+    applies_to: Features = frozenset({"media"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         before = len(notes)
         many = sum(isinstance(block, Media) for message in conversation.messages for block in message.blocks) > MANY
         last = len(conversation.messages) - 1
@@ -356,8 +375,10 @@ class ReplaceSurrogates(Filter):
 
     name = "kiro.whole_characters"
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if jsonio.is_whole(conversation.tools) and _are_whole(facts.inventory(conversation)):
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
+        if jsonio.is_encodable(conversation.tools) and _are_whole(facts.inventory(conversation)):
             return conversation, None
         messages = tuple([_whole_message(message) for message in conversation.messages])
         tools = tuple([_whole_tool(tool) if isinstance(tool, ToolSpec) else tool for tool in conversation.tools])
@@ -386,7 +407,7 @@ def _whole_block(block: Block) -> Block:
         case Text(text):
             return _replaced(block, text=_whole(text))
         case Reasoning(text) if not _is_whole(text):
-            return structs.replace(block, text=_whole(text), seal=None)
+            return structs.replace(block, text=_whole(text), signature=None)
         case ToolCall(arguments=arguments):
             return _replaced(block, arguments=_arguments(arguments))
         case ToolResult(content=content):

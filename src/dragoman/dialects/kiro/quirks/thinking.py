@@ -17,7 +17,16 @@ from dragoman.dialects.kiro.request import FAMILY
 from dragoman.model.blocks import Block, Reasoning, Text
 from dragoman.model.conversation import Conversation, Thinking
 from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, ReasoningDelta, TextDelta
-from dragoman.model.filter import Back, EachMessage, Facts, Features, Filter, MakeBack, Notes, Reads
+from dragoman.model.filter import (
+    EventKinds,
+    Facts,
+    Features,
+    Filter,
+    MakeResponseFilter,
+    MessageFilter,
+    Notes,
+    ResponseFilter,
+)
 from dragoman.wire.markers import Markers
 
 HISTORY_TAGS = ("<kiro_thinking>", "</kiro_thinking>")
@@ -36,20 +45,22 @@ def is_replayable(block: Reasoning) -> bool:
 
     See rule 40 of docs/dialects/kiro.md.
     """
-    seal = block.seal
-    if seal is None or seal.family != FAMILY or not seal.data:
+    signature = block.signature
+    if signature is None or signature.family != FAMILY or not signature.data:
         return False
-    return bool(block.text.strip()) if seal.kind == "signature" else seal.kind == "redacted" and not block.text
+    return (
+        bool(block.text.strip()) if signature.kind == "signature" else signature.kind == "redacted" and not block.text
+    )
 
 
-class WrapThinking(EachMessage):
+class WrapThinking(MessageFilter):
     """Thinking that the service did not seal itself goes back as tagged text of its turn.
 
     See docs/decisions/kiro.md#d14.
     """
 
     name = "kiro.wrap_thinking"
-    concerns: Features = frozenset({"reasoning"})
+    applies_to: Features = frozenset({"reasoning"})
     before = "drop_foreign"
 
     def block(self, block: Block, notes: Notes) -> Iterable[Block]:
@@ -70,10 +81,12 @@ class AskForThinking(Filter):
     """
 
     name = "kiro.ask_thinking"
-    concerns: Features = frozenset({"thinking"})
+    applies_to: Features = frozenset({"thinking"})
     before = "fold_system"
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         asked = conversation.thinking
         if asked.mode not in ("on", "adaptive") and (asked.mode == "off" or not asked.effort):
             return conversation, None
@@ -110,7 +123,7 @@ _QUOTES = "`\"'"
 _ENDING = re.compile(re.escape(_CLOSE) + r"(?P<space>[ \t]*(?:\n[ \t]*(?P<blank>\n)?)?)")
 
 
-_IDLE: Reads = frozenset({Text})
+_IDLE: EventKinds = frozenset({Text})
 
 
 class _Open:
@@ -124,12 +137,12 @@ class _Open:
         self.key: int | None = None
 
 
-class _Split(Back):
+class _Split(ResponseFilter):
     def __init__(self, notes: Notes, keys: BlockKeys) -> None:
         self._notes = notes
         self._keys = keys
         self._blocks: dict[int, _Open] = {}  # that may hold thinking
-        self.reads: Reads | None = _IDLE
+        self.reads: EventKinds | None = _IDLE
 
     def take(self, event: Event) -> Iterable[Event]:
         out = tuple(self._split(event))
@@ -228,4 +241,4 @@ class _Split(Back):
             text = block.held.removeprefix(_CLOSE).rstrip() if closed else block.held
             yield from self._thought(block, text)
         if block.state != "after" and block.key is not None:
-            yield BlockEnded(block.key, event.complete)
+            yield BlockEnded(block.key, event.is_complete)

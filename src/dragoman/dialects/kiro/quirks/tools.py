@@ -17,8 +17,8 @@ from dragoman.dialects.kiro.quirks.schemas import (
 from dragoman.dialects.kiro.request import FAMILY, NO_PARAMETERS
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec, canonical, tool_name
-from dragoman.model.filter import Action, EachTool, Facts, Features, Filter, Inventory, MakeBack, Notes
+from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec, to_canonical, tool_name
+from dragoman.model.filter import Action, Facts, Features, Filter, Inventory, MakeResponseFilter, Notes, ToolFilter
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, join_texts, opaque_as_parts
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -36,10 +36,12 @@ class RemoveUnsupportedTools(Filter):
     """
 
     name = "kiro.leave_out"
-    concerns: Features = frozenset({"tools", "calls"})
+    applies_to: Features = frozenset({"tools", "calls"})
     before = "drop_foreign"
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         names, before = [call.name for call in facts.inventory(conversation).calls], len(notes)
         kept, gone = list[ToolSpec | Opaque](), set[str]()
         for tool in conversation.tools:  # those of other families are drop_foreign's to leave out
@@ -59,7 +61,7 @@ class RemoveUnsupportedTools(Filter):
             return conversation, None
         choice = _choice(conversation, gone, notes)
         changed = structs.replace(conversation, tools=tuple(kept), messages=messages, tool_choice=choice)
-        return canonical(changed, conversation.messages), None
+        return to_canonical(changed, conversation.messages), None
 
 
 def _choice(conversation: Conversation, gone: set[str], notes: Notes) -> ToolChoice:
@@ -125,12 +127,12 @@ _SPARE = 9  # tools beyond `max_tools` that only history needs: with its default
 STUB = "Used earlier in this conversation; not available now."
 
 
-class FillToolDescriptions(EachTool):
+class FillToolDescriptions(ToolFilter):
     """A tool without a description is described by its name, as the client spells it (docs/decisions/kiro.md#d13)."""
 
     name = "kiro.give_descriptions"
     before = "rename_tools"
-    concerns: Features = frozenset({"undescribed_tools"})
+    applies_to: Features = frozenset({"undescribed_tools"})
 
     def tool(self, tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
         return tool if isinstance(tool, Opaque) else _given(tool, notes)
@@ -154,14 +156,16 @@ class FitTools(Filter):
     """
 
     name = "kiro.fit_tools"
-    concerns: Features = frozenset({"tools", "calls"})
+    applies_to: Features = frozenset({"tools", "calls"})
     before = "fold_system"
 
     def __init__(self, long_descriptions: str, most: int) -> None:
         self._tells = long_descriptions == "system"
         self._most = most
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         specs = [tool for tool in conversation.tools if isinstance(tool, ToolSpec)]
         short = [spec for spec in specs if 0 < 4 * len(spec.description) <= LONGEST_BYTES]
         if len(short) < len(conversation.tools) or "undescribed_tools" in facts.features(conversation):
@@ -264,9 +268,11 @@ class CleanSchemas(Filter):
     """Schemas without what the service refuses (rules 19 to 26 of docs/dialects/kiro.md)."""
 
     name = "kiro.clean_schemas"
-    concerns: Features = frozenset({"tools"})
+    applies_to: Features = frozenset({"tools"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         room, tools, changed = ExpansionBudget(), list(conversation.tools), False
         for place, tool in enumerate(tools):
             if isinstance(tool, Opaque) or tool.schema is None:
@@ -338,9 +344,11 @@ class StubTools(Filter):
     """
 
     name = "kiro.stub_tools"
-    concerns: Features = frozenset({"calls"})
+    applies_to: Features = frozenset({"calls"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         declared = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec)}
         missing = [name for name in _called(facts.inventory(conversation)) if name not in declared]
         if not missing:

@@ -12,19 +12,19 @@ from msgspec import structs
 
 from dragoman.dialects.kiro.quirks.thinking import is_replayable, wrap_in_tags
 from dragoman.dialects.kiro.request import LOG
-from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Block, Location, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.filter import EachMessage, Facts, Features, Filter, MakeBack, Notes
+from dragoman.model.filter import Facts, Features, Filter, MakeResponseFilter, MessageFilter, Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, join_texts, opaque_as_parts
 
 NO_OUTPUT = "(no output)"
 
 
-class FlattenResults(EachMessage):
+class FlattenResults(MessageFilter):
     """No result without text (rule 32 of docs/dialects/kiro.md), and no part in one that the service cannot read."""
 
     name = "kiro.read_results"
-    concerns: Features = frozenset({"blank", "media", "opaque"})
+    applies_to: Features = frozenset({"blank", "media", "opaque"})
     before = "drop_foreign"
 
     def block(self, block: Block, notes: Notes) -> Iterable[Block]:
@@ -52,8 +52,8 @@ def _result(result: ToolResult, notes: Notes) -> ToolResult:
         return result if tuple(content) == result.content else structs.replace(result, content=tuple(content))
     if any(isinstance(part, Opaque) for part in result.content):
         return structs.replace(result, content=(Text(UNREADABLE_LINE, at=result.at),))
-    rule = "kiro.result.missing" if result.at.bare else "kiro.result.empty"
-    what = "has no content" if result.at.bare else "says nothing"
+    rule = "kiro.result.missing" if result.at.is_absent else "kiro.result.empty"
+    what = "has no content" if result.at.is_absent else "says nothing"
     notes.added(rule, result.at.path, f"the result {what}; it is given as {NO_OUTPUT!r}")
     _log(rule, result.at.path, result)
     return structs.replace(result, content=(Text(NO_OUTPUT, at=result.at),))
@@ -82,9 +82,11 @@ class BuildHistory(Filter):
     """
 
     name = "kiro.build_history"
-    keeps_form = True  # results, then a text that is never empty, then the rest
+    keeps_canonical = True  # results, then a text that is never empty, then the rest
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+    def forward(
+        self, conversation: Conversation, notes: Notes, facts: Facts
+    ) -> tuple[Conversation, MakeResponseFilter | None]:
         if all(map(_is_built, conversation.messages)):
             return conversation, None
         building = _Building(notes)
@@ -98,8 +100,8 @@ class BuildHistory(Filter):
 class _Building:
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        self._joined: list[Where] = []  # places where texts were joined or blocks changed their order
-        self._filled: dict[str, list[Where]] = {}  # places that had no text, by the one that they got
+        self._joined: list[Location] = []  # places where texts were joined or blocks changed their order
+        self._filled: dict[str, list[Location]] = {}  # places that had no text, by the one that they got
 
     def message(self, message: Message) -> Message:
         blocks = message.blocks

@@ -206,5 +206,5 @@ def _keys(value: Json, call: ProbeCall, number: int) -> Keys | None:
 
 def _is_arguments(value: Json, call: ProbeCall) -> bool:
     if isinstance(value, str):
-        value = jsonio.object_of(value)
+        value = jsonio.decode_object(value)
     return value == call.arguments

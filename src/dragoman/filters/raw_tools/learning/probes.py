@@ -91,7 +91,7 @@ def probe_messages(
 
 
 def _written(number: int, call: ProbeCall, variant: Variant) -> Json:
-    arguments: Json = call.arguments if variant.form == "object" else jsonio.python_text(call.arguments)
+    arguments: Json = call.arguments if variant.form == "object" else jsonio.encode_like_python(call.arguments)
     function: Json = {"name": call.name, "arguments": arguments}
     return {"id": call_id(number, call, variant.ids), "type": "function", "function": function}
 

@@ -66,7 +66,7 @@ def _meant(calls: Sequence[ProbeCall]) -> str:
 
 
 def _line(name: str, arguments: Json) -> str:
-    return f"{name} {jsonio.python_text(arguments, sort_keys=True)}"
+    return f"{name} {jsonio.encode_like_python(arguments, sort_keys=True)}"
 
 
 def _read(choice: str, calls: Sequence[ProbeCall], text: str) -> str:

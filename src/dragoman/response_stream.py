@@ -13,25 +13,25 @@ from dragoman.dialects.base import SYSTEM_ENVIRONMENT, ContentDetector, Encoder,
 from dragoman.errors import ClientFault, DragomanError, Fault
 from dragoman.filters.calls import wrap_reply_arguments
 from dragoman.model import events as ev
-from dragoman.model.assemble import fold, unfold
+from dragoman.model.assemble import assemble_reply, reply_events
 from dragoman.model.conversation import Reply, Stop, Usage
 from dragoman.model.filter import (
-    BLOCKS,
-    MOST_OF_ANSWER,
-    Kind,
+    BLOCK_STARTS,
+    MAX_RESPONSE_NOTES,
+    EventKind,
+    EventKinds,
     LaneWatch,
     Listener,
     Note,
     Notes,
-    Reads,
     Search,
 )
 from dragoman.translate import Plan
 from dragoman.wire.frame import Frame, Payload
-from dragoman.wire.jsonio import TROUBLE, encode_text
+from dragoman.wire.jsonio import DECODE_ERRORS, encode_text
 
-MOST_WHOLE = 64 * 1024 * 1024  # bytes of an answer that is read whole
-Mask: TypeAlias = Callable[[Fault], Fault]  # gives the same one if there is nothing to take out
+MAX_WHOLE_REPLY = 64 * 1024 * 1024  # bytes of an answer that is read whole
+MaskFault: TypeAlias = Callable[[Fault], Fault]  # gives the same one if there is nothing to take out
 
 
 class ResponseFilters:
@@ -40,9 +40,9 @@ class ResponseFilters:
     __slots__ = ("_reads", "backs", "concerned", "keys", "notes")
 
     def __init__(self, plan: Plan, keys: ev.BlockKeys | None = None) -> None:
-        self.notes = Notes(most=MOST_OF_ANSWER)
+        self.notes = Notes(most=MAX_RESPONSE_NOTES)
         self.keys = keys or ev.BlockKeys()
-        self.backs = [make(self.notes, self.keys) for make in reversed(plan.makers)]
+        self.backs = [make(self.notes, self.keys) for make in reversed(plan.response_filters)]
         self._reads = [back.reads for back in self.backs]
         self.concerned = _concerned(*self._reads)  # by the kind of events, the places of the halves that read them
 
@@ -51,7 +51,7 @@ class ResponseFilters:
         first, backs, reads = 0, self.backs, self._reads
         while events:
             first_event = events[0]
-            kinds: Kind | frozenset[Kind] = type(first_event)
+            kinds: EventKind | frozenset[EventKind] = type(first_event)
             if len(events) > 1:
                 kinds = frozenset(
                     [type(each.block) if isinstance(each, ev.BlockStarted) else type(each) for each in events]
@@ -73,16 +73,16 @@ class ResponseFilters:
         return events
 
 
-class _Concerned(dict[Kind | frozenset[Kind], tuple[int, ...]]):
+class _Concerned(dict[EventKind | frozenset[EventKind], tuple[int, ...]]):
     """Which filters look at events of a kind, or of several kinds together: hardly any, if the events are usual."""
 
-    def __init__(self, *reads: Reads | None) -> None:
+    def __init__(self, *reads: EventKinds | None) -> None:
         super().__init__()
         self._reads = reads
 
-    def __missing__(self, kinds: Kind | frozenset[Kind]) -> tuple[int, ...]:
+    def __missing__(self, kinds: EventKind | frozenset[EventKind]) -> tuple[int, ...]:
         any_of = kinds if isinstance(kinds, frozenset) else frozenset({kinds})
-        if not any_of.isdisjoint(BLOCKS):
+        if not any_of.isdisjoint(BLOCK_STARTS):
             any_of |= {ev.BlockStarted}
         self[kinds] = found = tuple(
             [at for at, read in enumerate(self._reads) if read is None or not any_of.isdisjoint(read)]
@@ -93,10 +93,10 @@ class _Concerned(dict[Kind | frozenset[Kind], tuple[int, ...]]):
 _concerned = lru_cache(maxsize=1024)(_Concerned)  # the same for all answers whose filters look at the same
 
 
-class Progress(Struct):
+class ResponseProgress(Struct):
     """How far an answer has come: whether it has begun to say something, and its counts and stop so far."""
 
-    begun: bool = False  # something came that a second try would say again
+    has_content: bool = False  # something came that a second try would say again
     id: str = ""  # the answer's own
     usage: Usage | None = None
     stop: Stop | None = None
@@ -126,7 +126,7 @@ class _Lane(Struct, frozen=True, gc=False):
             return None
         try:
             text = self.text_of(self.decode(frame.data))
-        except TROUBLE:
+        except DECODE_ERRORS:
             return None
         if not text or (self.search is not None and self.search(text) is not None):
             return None
@@ -146,7 +146,7 @@ class _Lane(Struct, frozen=True, gc=False):
                 texts.append(text)
                 if as_it_came:
                     out.append(frame.raw)
-        except TROUBLE:  # the next frame is none of the lane
+        except DECODE_ERRORS:  # the next frame is none of the lane
             pass
         if texts:
             if not as_it_came:
@@ -162,7 +162,7 @@ def _any_of(searches: Sequence[Search]) -> Search:
     return lambda text: next((found for search in searches if (found := search(text)) is not None), None)
 
 
-class Answer:
+class ResponseTranslator:
     """One answer on its way back: the upstream's bytes in, the client's bytes out.
 
     Every frame goes through decoder, response filters and encoder. The deltas of an open block go by its lane, a short
@@ -184,10 +184,10 @@ class Answer:
         "_reader",
         "_splitter",
         "fault",
-        "hushed",
         "notes",
         "over",
         "progress",
+        "quiet_chunks",
     )
     _passes: ClassVar[bool] = False  # every frame goes out as it came, whatever it means
 
@@ -195,26 +195,26 @@ class Answer:
         self,
         plan: Plan,
         environment: Environment = SYSTEM_ENVIRONMENT,
-        mask: Mask | None = None,
-        budget: ev.Budget | None = None,
+        mask: MaskFault | None = None,
+        budget: ev.ResponseBudget | None = None,
         encoder: Encoder | None = None,
     ) -> None:
         upstream, client = plan.upstream, plan.client
         self._mask = mask
-        keys, self._keeps_frames = ev.BlockKeys(budget=budget or ev.Budget()), plan.keeps_frames
-        self._decoder = upstream.codec.decoder(plan.sent, environment, keys)
+        keys, self._keeps_frames = ev.BlockKeys(budget=budget or ev.ResponseBudget()), plan.keeps_frames
+        self._decoder = upstream.codec.decoder(plan.translated, environment, keys)
         keeps_unread = plan.same_wire and not plan.settings.repair
         self._splitter = upstream.binding.frame_decoder()
         self._reader = StreamReader(self._splitter, self._decoder, keeps_unread=keeps_unread, budget=keys.budget)
         self._filters = ResponseFilters(plan, keys)
         self.notes = self._filters.notes
-        self._encoder = encoder or client.codec.encoder(plan.asked, environment, keys.budget)
+        self._encoder = encoder or client.codec.encoder(plan.original, environment, keys.budget)
         self._frame = client.binding.encode_frame
         self._lane: _Lane | None = None  # of the block whose delta came last
         self._content = ContentDetector()
-        self.progress = Progress()
+        self.progress = ResponseProgress()
         self.over = False
-        self.hushed = 0  # chunks that brought no content
+        self.quiet_chunks = 0  # chunks that brought no content
         self.fault: Fault | None = None
 
     def feed(self, chunk: bytes) -> bytes:
@@ -258,7 +258,7 @@ class Answer:
         except DragomanError as error:
             self._failed(error, out)
         if not has_content:
-            self.hushed += 1
+            self.quiet_chunks += 1
         return frames
 
     def close(self, broken: Fault | None = None) -> bytes:
@@ -286,10 +286,10 @@ class Answer:
         self.over, self.fault, self._lane = True, error.fault, None
         out += map(self._frame, self._encoder.feed((self._masked(ev.Failed(error.fault)),)))
 
-    def _add(self, step: ev.Step, out: list[bytes]) -> None:
+    def _add(self, step: ev.DecodedFrame, out: list[bytes]) -> None:
         """Translate one frame the general way."""
         self._lane = None
-        if step.unread:
+        if step.decode_error:
             note_unread(self.notes, step)
             out.append(step.raw)
             return
@@ -298,7 +298,7 @@ class Answer:
         events = self._filters.feed(step.events)
         is_delta = len(events) == 1 and type(events[0]) in _DELTAS
         if is_delta:  # nearly all of a stream
-            self.progress.begun = True
+            self.progress.has_content = True
         else:
             events = self._watched(events)
         as_it_came = bool(self._keeps_frames and step.raw and events == step.events and self._encoder.passes(events))
@@ -344,13 +344,13 @@ class Answer:
         progress = self.progress
         for event in events:
             if type(event) not in _WATCHED:
-                progress.begun = True
+                progress.has_content = True
             elif isinstance(event, ev.Started | ev.UsageReported):
                 progress.usage = event.usage or progress.usage
                 if isinstance(event, ev.Started):
                     progress.id = event.id
             elif isinstance(event, ev.Stopped):
-                progress.begun, progress.stop = True, progress.stop or event.stop
+                progress.has_content, progress.stop = True, progress.stop or event.stop
         last = events[-1] if events else None
         if isinstance(last, ev.Finished):
             self.over = True
@@ -366,29 +366,33 @@ class Answer:
         return failed if told is failed.fault else ev.Failed(told)
 
 
-def note_unread(notes: Notes, step: ev.Step) -> None:
+def note_unread(notes: Notes, step: ev.DecodedFrame) -> None:
     """Note a frame that could not be read, and whether the client gets it."""
     if step.raw:
-        notes.changed("stream.unread_frame", "", f"a frame that cannot be read was passed on as it came: {step.unread}")
+        notes.changed(
+            "stream.unread_frame", "", f"a frame that cannot be read was passed on as it came: {step.decode_error}"
+        )
     else:
-        notes.dropped("stream.unread_frame", "", f"a frame that cannot be read was left out: {step.unread}")
+        notes.dropped("stream.unread_frame", "", f"a frame that cannot be read was left out: {step.decode_error}")
 
 
-def answer_whole(plan: Plan, body: bytes, environment: Environment = SYSTEM_ENVIRONMENT) -> tuple[bytes, list[Note]]:
+def translate_whole_reply(
+    plan: Plan, body: bytes, environment: Environment = SYSTEM_ENVIRONMENT
+) -> tuple[bytes, list[Note]]:
     """A whole reply in the client's dialect: the streamed path, so that streamed equals whole by construction."""
-    reply, notes = reply_whole(plan, body, environment)
-    return plan.client.codec.render_reply(reply, plan.asked, environment), notes
+    reply, notes = read_whole_reply(plan, body, environment)
+    return plan.client.codec.render_reply(reply, plan.original, environment), notes
 
 
-def reply_whole(
-    plan: Plan, body: bytes, environment: Environment = SYSTEM_ENVIRONMENT, budget: ev.Budget | None = None
+def read_whole_reply(
+    plan: Plan, body: bytes, environment: Environment = SYSTEM_ENVIRONMENT, budget: ev.ResponseBudget | None = None
 ) -> tuple[Reply, list[Note]]:
     """Read a whole reply into the client's canonical reply, before it is rendered.
 
     A body that is a stream, though none was asked for, is gathered, with a note.
     """
-    ways = ResponseFilters(plan, ev.BlockKeys(budget=budget or ev.Budget()))
-    reply = folded(plan, ways.feed(_told(plan, body, environment, ways)), ways.notes)
+    ways = ResponseFilters(plan, ev.BlockKeys(budget=budget or ev.ResponseBudget()))
+    reply = assemble_client_reply(plan, ways.feed(_told(plan, body, environment, ways)), ways.notes)
     return reply, list(ways.notes)
 
 
@@ -397,10 +401,10 @@ def is_event_stream(body: bytes) -> bool:
     return body.lstrip()[:6].startswith((b"data:", b"event:", b":", b"id:", b"retry:")) or body[:1] == b"\0"
 
 
-def folded(plan: Plan, events: ev.Events, notes: Notes) -> Reply:
+def assemble_client_reply(plan: Plan, events: ev.Events, notes: Notes) -> Reply:
     """What the client is told by these events, as a whole reply that its dialect can say."""
-    reply = fold(events, notes)
-    takes_objects = plan.client.codec.capabilities(plan.asked.model).arguments == "object"
+    reply = assemble_reply(events, notes)
+    takes_objects = plan.client.codec.capabilities(plan.original.model).arguments == "object"
     return wrap_reply_arguments(reply, notes) if takes_objects else reply
 
 
@@ -409,11 +413,13 @@ def _told(plan: Plan, body: bytes, environment: Environment, ways: ResponseFilte
     upstream, events = plan.upstream, list[ev.Event]()
     if "streams_only" not in plan.traits:
         if not is_event_stream(body):
-            return unfold(upstream.codec.parse_reply(body, plan.sent), ways.keys)
+            return reply_events(upstream.codec.parse_reply(body, plan.translated), ways.keys)
         ways.notes.changed("stream.gathered", "", "a stream came where a whole answer was asked for")
-    reader = StreamReader(upstream.binding.frame_decoder(), upstream.codec.decoder(plan.sent, environment, ways.keys))
+    reader = StreamReader(
+        upstream.binding.frame_decoder(), upstream.codec.decoder(plan.translated, environment, ways.keys)
+    )
     for step in (*reader.feed(body), *reader.close()):
-        if step.unread:
+        if step.decode_error:
             note_unread(ways.notes, step)
         events += step.events
     if reader.error is not None:
