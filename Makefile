@@ -67,14 +67,14 @@ check-style:
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m tests.abilities
+	$(BIN)/python -m tests.check_getattr
 
 check-branches:
 	$(BIN)/coverage run --data-file=.coverage.exact -m pytest -q --no-header -n 0 -p no:cacheprovider $(EXACT_TESTS)
 	$(BIN)/coverage report --data-file=.coverage.exact --include='$(EXACT)' --fail-under=100
 
 check-codecs:
-	$(BIN)/python -m bench.guard
+	$(BIN)/python -m bench.codec_costs
 
 check-walk:
 	$(BIN)/python -m bench.walk --brief
@@ -119,7 +119,7 @@ faults: $(INSTALLED) ## cause every fault of the catalogue in every way; the tab
 	@$(BIN)/python -m tests.faults
 
 # The property tests, and how many examples each of them gets.
-LAWS := tests/laws tests/disk tests/unit/raw_tools tests/unit/filters tests/unit/test_short_ways.py tests/unit/answers/test_usage.py \
+LAWS := tests/laws tests/disk tests/unit/raw_tools tests/unit/filters tests/unit/test_fast_paths.py tests/unit/replies/test_usage.py \
 	tests/unit/dialects/test_kiro_faults.py tests/unit/dialects/test_gemini_rules.py
 EXAMPLES ?= 10000
 laws-long: $(INSTALLED) ## run the laws with many examples, chosen at random: EXAMPLES=1000 (10000 take many hours)
@@ -154,7 +154,7 @@ bench-codecs: $(INSTALLED) ## the codecs alone, without a network
 	$(BIN)/python -m bench.codecs
 
 bench-record: $(INSTALLED) ## record what the codecs cost now: what `make check` compares with
-	$(BIN)/python -m bench.guard --record
+	$(BIN)/python -m bench.codec_costs --record
 
 wheel: $(INSTALLED) ## build the wheel, install it into an empty environment, time `dragoman --version`
 	rm -rf $(WHEELS)

@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 
 from bench import chart, gateways, growth, processes, report, workers
-from bench.lanes import Direct, Gateway, Lane, NotStarted, Relay, Upstream, checked
-from bench.measure import BadCell, Results, rounds
-from bench.reading import WrongAnswer
+from bench.measure import BadCell, Results, measure_rounds
+from bench.response_check import WrongResponse
 from bench.scenarios import BY_NAME, FLOOR, LITELLM, OURS, ROUTER, Scenario
+from bench.servers import DirectServer, Gateway, MeasuredServer, NotStarted, RelayServer, Upstream, check_response
 
 try:
     from uvloop import new_event_loop
@@ -46,7 +46,7 @@ class Bench:
         self._made = 0
         self.makers: dict[str, Make] = self._ours() | self._peers()
         self.ours = [name for name in self.makers if name.startswith(OURS)]
-        self._running: dict[str, Lane] = {}
+        self._running: dict[str, MeasuredServer] = {}
 
     # --- who takes part
 
@@ -89,8 +89,8 @@ class Bench:
             except NotStarted as error:
                 self.results.troubles[name] = f"would not start: {error}"
                 self.failed.append(f"{name} would not start")
-        self._running[FLOOR] = Relay(self._upstream.ports, self._new_folder())
-        self._running["direct"] = Direct(self._upstream.ports)
+        self._running[FLOOR] = RelayServer(self._upstream.ports, self._new_folder())
+        self._running["direct"] = DirectServer(self._upstream.ports)
 
     def stop(self) -> None:
         for lane in self._running.values():
@@ -99,7 +99,7 @@ class Bench:
     # --- the parts
 
     async def scenario(self, scenario: Scenario) -> None:
-        lanes: dict[str, tuple[Lane, Scenario, int]] = {}
+        lanes: dict[str, tuple[MeasuredServer, Scenario, int]] = {}
         for name in (*self.ours, *scenario.rivals, "direct"):
             lane, _, other = name.partition(":")
             asked = BY_NAME[other] if other else scenario
@@ -107,19 +107,19 @@ class Bench:
                 continue
             try:
                 plain = lane in ("direct", FLOOR)
-                lanes[name] = (self._running[lane], asked, 0 if plain else checked(self._running[lane], asked))
+                lanes[name] = (self._running[lane], asked, 0 if plain else check_response(self._running[lane], asked))
                 if not plain:
                     self._whole(asked)
-            except (WrongAnswer, OSError, http.client.HTTPException) as error:
+            except (WrongResponse, OSError, http.client.HTTPException) as error:
                 self.results.troubles[f"{name}, {scenario.name}"] = f"a wrong answer: {error}"
-        await rounds(scenario, lanes, self._chosen.rounds, self.results, tell)
+        await measure_rounds(scenario, lanes, self._chosen.rounds, self.results, tell)
 
     def _whole(self, scenario: Scenario) -> None:
         """A question that lost its greater part on the way is answered fast, too. Raises WrongAnswer."""
         meant = {"long": 480_000, "pairs": 480_000}.get(scenario.question, 0)
         came = self._upstream.sizes()[scenario.upstream]
         if came < meant:
-            raise WrongAnswer(f"the upstream was sent {came} bytes of more than {meant}")
+            raise WrongResponse(f"the upstream was sent {came} bytes of more than {meant}")
 
     def starts(self) -> None:
         """Cold start and idle memory, in processes of their own, all with the same upstreams."""
@@ -152,7 +152,7 @@ class Bench:
                     await growth.held(fresh, self.results, tell)
                 finally:
                     fresh.stop()
-            except (BadCell, WrongAnswer, NotStarted, OSError) as error:
+            except (BadCell, WrongResponse, NotStarted, OSError) as error:
                 self.results.troubles[f"{name}, growth"] = str(error)
 
     async def workers(self) -> None:
@@ -164,7 +164,7 @@ class Bench:
             for count in workers.COUNTS:
                 started[count] = self._dragoman(f"{OURS}, {count} workers", workers=count)
             self.results.shared = await workers.compare(started, self._upstream, self._chosen.rounds, tell)
-        except (BadCell, WrongAnswer, NotStarted, OSError) as error:
+        except (BadCell, WrongResponse, NotStarted, OSError) as error:
             self.failed.append(f"workers: {error}")
         finally:
             for gateway in started.values():

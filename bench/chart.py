@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from bench.gateways import ROOT
-from bench.measure import Results, middle
+from bench.measure import Results, median
 from bench.report import number
 from bench.scenarios import BY_NAME, FLOOR, LITELLM, OURS, ROUTER, TENSORZERO
 
@@ -27,7 +27,7 @@ def rows(results: Results) -> dict[str, list[tuple[str, float]]]:
     found = {}
     for name in SHOWN:
         lanes = {lane.partition(":")[0]: lane for lane in results.cells.get(name, {})}
-        values = [(lanes[lane], middle(results.series(name, lanes[lane]))) for lane in COLOURS if lane in lanes]
+        values = [(lanes[lane], median(results.series(name, lanes[lane]))) for lane in COLOURS if lane in lanes]
         found[name] = [(lane.replace(":", ", its "), value) for lane, value in values if value > 0]
     return {name: made for name, made in found.items() if made}
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import dragoman.dialects as registry
-from bench.answers import answer
+from bench.canned_responses import canned_response
 from bench.gateways import PATHS
-from bench.questions import question
+from bench.request_bodies import request_body
 from bench.scenarios import BY_NAME
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Dialect
 from dragoman.gateway.answers import PassThrough, passes_frames
@@ -30,11 +30,11 @@ def exchange(name: str) -> Exchange:
     """The exchange of this scenario. A paced one comes an event a read."""
     scenario = BY_NAME[name]
     client, upstream = registry.get(scenario.client), registry.get(_UPSTREAMS.get(scenario.upstream, "openai"))
-    body = question(scenario.client, scenario.question, "bench", stream=scenario.stream)
+    body = request_body(scenario.client, scenario.question, "bench", stream=scenario.stream)
     headers = (("content-type", "application/json"), ("anthropic-version", "2023-06-01"))
     request = HttpRequest("POST", PATHS[scenario.client], headers=headers, body=body)
     settings = TranslationSettings(repair=scenario.reads, raw_tools="auto" if scenario.upstream == "kimi" else None)
-    said = answer(scenario.upstream)
+    said = canned_response(scenario.upstream)
     whole = b"".join(said.events)
     reads = said.events if scenario.paced else [whole[at : at + READ] for at in range(0, len(whole), READ)]
 
@@ -52,7 +52,7 @@ def exchange(name: str) -> Exchange:
     return Exchange(ask, tell)
 
 
-def translated(name: str) -> bytes:
+def translated_response(name: str) -> bytes:
     """The whole answer of a scenario, as its client gets it."""
     made = exchange(name)
     return b"".join(made.tell(made.ask()))

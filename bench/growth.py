@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bench import load
-from bench.lanes import Gateway, Lane, Upstream, checked, raw_of
-from bench.measure import BadCell, Results, cell, middle
-from bench.questions import SIZE
+from bench.measure import BadCell, Results, measure_cell, median
+from bench.request_bodies import SIZE
 from bench.scenarios import BY_NAME, Scenario
+from bench.servers import Gateway, MeasuredServer, Upstream, check_response, request_bytes
 
 STREAMS, WAVES = 1000, 4
 _FIRST = 32  # streams: what is loaded and kept when the first ones come is not theirs
@@ -18,7 +18,7 @@ _LARGE = 40 * SIZE  # characters a message: 20 MB
 _TIMES = 3
 
 
-async def flat(lane: Lane, results: Results, tell: Callable[[str], None]) -> None:
+async def flat(lane: MeasuredServer, results: Results, tell: Callable[[str], None]) -> None:
     """µs an event of the longest stream, in parts of a short one's."""
     ways = {
         "flat": (replace(BY_NAME["C"], question="small"), "short", "long"),
@@ -31,18 +31,18 @@ async def flat(lane: Lane, results: Results, tell: Callable[[str], None]) -> Non
         tell(name)
 
 
-async def linear(lane: Lane, upstream: Upstream, results: Results, tell: Callable[[str], None]) -> None:
+async def linear(lane: MeasuredServer, upstream: Upstream, results: Results, tell: Callable[[str], None]) -> None:
     """ms a MB of a huge body, in parts of a large one's."""
     one, other = (replace(BY_NAME["E"], size=size, callers=2) for size in (SIZE, _LARGE))
-    await _ratio(lane, "linear", (one, other), results, lambda scenario: len(raw_of(lane, scenario)))
-    sent, came = len(raw_of(lane, other)), upstream.sizes()["whole"]
+    await _ratio(lane, "linear", (one, other), results, lambda scenario: len(request_bytes(lane, scenario)))
+    sent, came = len(request_bytes(lane, other)), upstream.sizes()["whole"]
     if came < sent * 0.9:
         raise BadCell(f"{sent} bytes went in and {came} came out")
     tell("linear")
 
 
 async def _ratio(
-    lane: Lane,
+    lane: MeasuredServer,
     name: str,
     pair: tuple[Scenario, Scenario],
     results: Results,
@@ -50,10 +50,10 @@ async def _ratio(
 ) -> None:
     costs: dict[Scenario, list[float]] = {scenario: [] for scenario in pair}
     for scenario in pair:
-        checked(lane, scenario)
+        check_response(lane, scenario)
     for _ in range(_TIMES):
         for scenario in pair:
-            done = await cell(lane, scenario, 0, 0.8)
+            done = await measure_cell(lane, scenario, 0, 0.8)
             costs[scenario].append(done.cpu / done.requests / units(scenario))
     small, large = (min(costs[scenario]) for scenario in pair)  # what others do on the machine only ever adds
     results.figures.setdefault(name, {})[lane.name] = [large / small]
@@ -62,7 +62,7 @@ async def _ratio(
 async def held(gateway: Gateway, results: Results, tell: Callable[[str], None]) -> None:
     """Hold streams open, let them go, and do it again: what each takes, and what is left of it."""
     scenario = replace(BY_NAME["C"], question="small", upstream="held", callers=STREAMS)
-    port, raw = gateway.target(scenario)[0], raw_of(gateway, scenario)
+    port, raw = gateway.target(scenario)[0], request_bytes(gateway, scenario)
     (await load.flowing(port, raw, _FIRST)).abort()
     await asyncio.sleep(1.0)
     at_rest, full, busy = [gateway.process.memory()], [], []
@@ -82,7 +82,7 @@ async def held(gateway: Gateway, results: Results, tell: Callable[[str], None]) 
     figures = {
         "stream memory": (full[0] - at_rest[0]) * 1024 / STREAMS,
         "kept memory": max(0.0, (at_rest[-1] - at_rest[1]) * 1024 / STREAMS / (WAVES - 1)),
-        "held CPU": middle(busy),
+        "held CPU": median(busy),
     }
     for name, value in figures.items():
         results.figures.setdefault(name, {})[gateway.name] = [value]

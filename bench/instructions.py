@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 
-def instructions(work: Callable[[], object]) -> int:
+def count_instructions(work: Callable[[], object]) -> int:
     """Return how many instructions of Python the work executes."""
     count = 0
 

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bench.answers import END
+from bench.canned_responses import END
 from bench.upstream import length_of
 
 PATIENCE = 60.0  # seconds for the last answers
 
 
 @dataclass
-class Tally:
+class LoadCounts:
     """What a cell saw. Times in seconds; `sizes` are of whole bodies."""
 
     requests: int = 0
@@ -26,10 +26,10 @@ class Tally:
     seconds: float = 0.0
 
 
-class Caller(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """One connection that asks the same question again and again, as long as `more` says yes."""
 
-    def __init__(self, request: bytes, tally: Tally, more: Callable[[], bool], done: Callable[[], None]) -> None:
+    def __init__(self, request: bytes, tally: LoadCounts, more: Callable[[], bool], done: Callable[[], None]) -> None:
         self.request, self.tally, self.more, self.done = request, tally, more, done
         self.began = self.first = 0.0
         self.head = self.tail = b""
@@ -97,12 +97,12 @@ def request(host: str, path: str, headers: dict[str, str], body: bytes) -> bytes
     return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body
 
 
-class Running:
+class RunningLoad:
     """Callers at work on one port."""
 
     def __init__(self, port: int, raw: bytes, callers: int, more: Callable[[], bool]) -> None:
-        self.tally = Tally()
-        self.callers: list[Caller] = []
+        self.tally = LoadCounts()
+        self.callers: list[LoadConnection] = []
         self._port, self._raw, self._wanted, self._more = port, raw, callers, more
         self._left = callers
         self._done = asyncio.Event()
@@ -113,15 +113,15 @@ class Running:
             _, caller = await loop.create_connection(self._made, "127.0.0.1", self._port)
             self.callers.append(caller)
 
-    def _made(self) -> Caller:
-        return Caller(self._raw, self.tally, self._more, self._one_done)
+    def _made(self) -> LoadConnection:
+        return LoadConnection(self._raw, self.tally, self._more, self._one_done)
 
     def _one_done(self) -> None:
         self._left -= 1
         if not self._left:
             self._done.set()
 
-    async def finish(self) -> Tally:
+    async def finish(self) -> LoadCounts:
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._done.wait()
@@ -136,7 +136,7 @@ class Running:
             caller.transport.abort()  # type: ignore[attr-defined]
 
 
-async def closed(port: int, raw: bytes, callers: int, seconds: float, least: int = 1) -> Tally:
+async def closed(port: int, raw: bytes, callers: int, seconds: float, least: int = 1) -> LoadCounts:
     """Each caller asks anew when it has its answer, until the time is over; every answer begun is waited for."""
     began = time.perf_counter()
     asked = callers
@@ -148,16 +148,16 @@ async def closed(port: int, raw: bytes, callers: int, seconds: float, least: int
         asked += 1
         return True
 
-    running = Running(port, raw, callers, more)
+    running = RunningLoad(port, raw, callers, more)
     await running.start()
     tally = await running.finish()
     tally.seconds = time.perf_counter() - began
     return tally
 
 
-async def flowing(port: int, raw: bytes, streams: int) -> Running:
+async def flowing(port: int, raw: bytes, streams: int) -> RunningLoad:
     """Streams that are asked for once; returns when every one of them has begun."""
-    running = Running(port, raw, streams, lambda: False)
+    running = RunningLoad(port, raw, streams, lambda: False)
     await running.start()
     until = time.perf_counter() + PATIENCE
     while any(not caller.size and not caller.over for caller in running.callers) and time.perf_counter() < until:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench import load
-from bench.lanes import Direct, Lane, raw_of
-from bench.load import Tally
+from bench.load import LoadCounts
 from bench.scenarios import BY_NAME, Scenario
+from bench.servers import DirectServer, MeasuredServer, request_bytes
 
 SECONDS = 1.2
 PACED_TURNS = 3  # of each lane in a round: where little is done, what else runs on the machine shows most
@@ -47,7 +47,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Shared:
+class WorkersCell:
     """What a cell of several workers gave: requests a second; CPU ms a request, ours and the load's; what the
     busier worker took of ours."""
 
@@ -63,35 +63,37 @@ class Results:
 
     cells: dict[str, dict[str, list[Cell]]] = field(default_factory=dict)
     figures: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    shared: dict[str, dict[int, list[Shared]]] = field(default_factory=dict)  # by scenario and number of workers
+    shared: dict[str, dict[int, list[WorkersCell]]] = field(default_factory=dict)  # by scenario and number of workers
     troubles: dict[str, str] = field(default_factory=dict)  # "lane" or "lane, scenario": why it is not judged
 
     def series(self, figure: str, lane: str) -> list[float]:
         """The figure that bars judge, round by round."""
         if figure in BY_NAME:
-            return [cell.figure(BY_NAME[figure].per) for cell in self.cells.get(figure, {}).get(lane, [])]
+            return [
+                measure_cell.figure(BY_NAME[figure].per) for measure_cell in self.cells.get(figure, {}).get(lane, [])
+            ]
         return self.figures.get(figure, {}).get(lane, [])
 
 
-async def cell(lane: Lane, scenario: Scenario, least_size: int, seconds: float | None = None) -> Cell:
+async def measure_cell(lane: MeasuredServer, scenario: Scenario, least_size: int, seconds: float | None = None) -> Cell:
     """Raises BadCell."""
-    raw = raw_of(lane, scenario)
+    raw = request_bytes(lane, scenario)
     port = lane.target(scenario)[0]
     if scenario.paced:
         return await _paced(lane, scenario, port, raw, seconds or SECONDS)
-    probe = good(await load.closed(port, raw, 1, PROBE), least_size)
+    probe = check_counts(await load.closed(port, raw, 1, PROBE), least_size)
     times, firsts = [time * 1e3 for time in probe.times], [time * 1e3 for time in probe.firsts]
-    if isinstance(lane, Direct) and lane.name == "direct":
+    if isinstance(lane, DirectServer) and lane.name == "direct":
         return Cell(0, 0, 0, 0, times, firsts)
-    good(await load.closed(port, raw, scenario.callers, WARM), least_size)
+    check_counts(await load.closed(port, raw, scenario.callers, WARM), least_size)
     before = lane.cpu()
-    tally = good(await load.closed(port, raw, scenario.callers, seconds or SECONDS), least_size)
+    tally = check_counts(await load.closed(port, raw, scenario.callers, seconds or SECONDS), least_size)
     cpu = lane.cpu() - before
     requests = tally.requests
     return Cell(requests, requests * scenario.events, cpu, requests / tally.seconds, times, firsts)
 
 
-async def _paced(lane: Lane, scenario: Scenario, port: int, raw: bytes, seconds: float) -> Cell:
+async def _paced(lane: MeasuredServer, scenario: Scenario, port: int, raw: bytes, seconds: float) -> Cell:
     running = await load.flowing(port, raw, scenario.callers)
     await asyncio.sleep(SETTLED)
     tally, loop = running.tally, asyncio.get_running_loop()
@@ -100,7 +102,7 @@ async def _paced(lane: Lane, scenario: Scenario, port: int, raw: bytes, seconds:
     events, cpu, took = tally.events - events, lane.cpu() - cpu, loop.time() - began
     if tally.requests:
         raise BadCell("streams ended while they were measured")
-    good(tally, 0)
+    check_counts(tally, 0)
     running.abort()
     await asyncio.sleep(SETTLED)
     return Cell(0, events, cpu, events / took)
@@ -118,7 +120,7 @@ def joined(cells: Sequence[Cell]) -> Cell:
     )
 
 
-def good(tally: Tally, least_size: int) -> Tally:
+def check_counts(tally: LoadCounts, least_size: int) -> LoadCounts:
     """The same; raises BadCell for a mistake in it."""
     if tally.errors:
         raise BadCell(f"{len(tally.errors)} errors, the first: {tally.errors[0]}")
@@ -127,9 +129,9 @@ def good(tally: Tally, least_size: int) -> Tally:
     return tally
 
 
-async def rounds(
+async def measure_rounds(
     scenario: Scenario,
-    lanes: Mapping[str, tuple[Lane, Scenario, int]],
+    lanes: Mapping[str, tuple[MeasuredServer, Scenario, int]],
     count: int,
     results: Results,
     tell: Callable[[str], None],
@@ -144,7 +146,7 @@ async def rounds(
             for name in order:
                 lane, asked, least_size = lanes[name]
                 try:
-                    turns.setdefault(name, []).append(await cell(lane, asked, least_size))
+                    turns.setdefault(name, []).append(await measure_cell(lane, asked, least_size))
                 except (BadCell, OSError) as error:
                     results.troubles[f"{name}, {scenario.name}"] = str(error)
                     found.pop(name, None)
@@ -154,16 +156,16 @@ async def rounds(
         tell(f"{scenario.name} {number + 1}/{count}")
 
 
-def middle(values: Sequence[float]) -> float:
+def median(values: Sequence[float]) -> float:
     return statistics.median(values) if values else float("nan")
 
 
 def spread(values: Sequence[float]) -> float:
     """How far apart the rounds are: half of the range, in parts of the median."""
-    return (max(values) - min(values)) / 2 / middle(values) if len(values) > 1 and middle(values) else 0.0
+    return (max(values) - min(values)) / 2 / median(values) if len(values) > 1 and median(values) else 0.0
 
 
-def part(values: Sequence[float], share: float) -> float:
+def percentile(values: Sequence[float], share: float) -> float:
     """The value below which this share of them lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")

@@ -15,8 +15,8 @@ from collections import Counter
 from pathlib import Path
 
 from bench import gateways, load, processes
-from bench.lanes import Gateway, Upstream, checked, raw_of
 from bench.scenarios import BY_NAME, OURS
+from bench.servers import Gateway, Upstream, check_response, request_bytes
 
 ROWS = 30
 
@@ -33,7 +33,7 @@ def main(name: str, seconds: float, source: str) -> int:
         gateway = Gateway(OURS, launch, Path(folder), BY_NAME["A"], Path(source) if source else None)
         raw = Path(folder) / "raw"
         try:
-            checked(gateway, scenario)
+            check_response(gateway, scenario)
             pid = str(gateway.process.pids[0])
             command = [
                 spy,
@@ -53,7 +53,7 @@ def main(name: str, seconds: float, source: str) -> int:
             spying = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
             port = gateway.target(scenario)[0]
             more = seconds + 1
-            asyncio.run(_load(port, raw_of(gateway, scenario), scenario.callers, more, paced=scenario.paced))
+            asyncio.run(_load(port, request_bytes(gateway, scenario), scenario.callers, more, paced=scenario.paced))
             if spying.wait():
                 assert spying.stderr is not None
                 print(spying.stderr.read().decode(), file=sys.stderr)

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from bench.gateways import ROOT, VERSIONS
-from bench.measure import Cell, Results, middle, part, spread
+from bench.measure import Cell, Results, median, percentile, spread
 from bench.scenarios import BARS, FLOOR, LIMITS, OURS, SCENARIOS, Bar
 
 BEGIN, END = "<!-- figures: written by `make bench-docs` -->", "<!-- end of figures -->"
@@ -47,23 +47,23 @@ def scenario_rows(results: Results) -> list[list[str]]:
     for scenario in SCENARIOS:
         lanes = results.cells.get(scenario.name, {})
         direct = lanes.get("direct", [])
-        own = middle(results.series(scenario.name, OURS))
+        own = median(results.series(scenario.name, OURS))
         for at, (name, cells) in enumerate(sorted(lanes.items(), key=_place)):
             if name == "direct":
                 continue
             values = results.series(scenario.name, name)
             times, base = _pooled(cells, "times"), _pooled(direct, "times")
-            added = [part(times, share) - part(base, 0.5) for share in (0.5, 0.99)]
+            added = [percentile(times, share) - percentile(base, 0.5) for share in (0.5, 0.99)]
             rows.append(
                 [
                     f"{scenario.name}: {scenario.title}" if at == 0 else "",
                     name,
-                    number(middle([cell.ms_a_request for cell in cells])),
-                    number(middle([cell.us_an_event for cell in cells])),
+                    number(median([cell.ms_a_request for cell in cells])),
+                    number(median([cell.us_an_event for cell in cells])),
                     f"±{spread(values):.0%}",
-                    "" if name == OURS else number(own / middle(values), 2),
-                    number(middle([cell.rate for cell in cells])),
-                    number(part(_pooled(cells, "firsts"), 0.5), 2),
+                    "" if name == OURS else number(own / median(values), 2),
+                    number(median([cell.rate for cell in cells])),
+                    number(percentile(_pooled(cells, "firsts"), 0.5), 2),
                     "" if scenario.paced else " / ".join(number(value, 2) for value in added),
                 ]
             )
@@ -93,7 +93,7 @@ def ratio(results: Results, bar: Bar, lane: str = OURS) -> tuple[float, list[flo
     """The median of the rounds' ratios, and all of them."""
     ours, theirs = results.series(bar.figure, lane), results.series(bar.figure, bar.rival)
     ratios = [one / other for one, other in zip(ours, theirs, strict=False) if other]
-    return middle(ratios), ratios
+    return median(ratios), ratios
 
 
 def judged(results: Results, lanes: Sequence[str], asked: Iterable[str]) -> list[list[str]]:
@@ -109,8 +109,8 @@ def judged(results: Results, lanes: Sequence[str], asked: Iterable[str]) -> list
             rows.append([bar.figure, lane, bar.rival, f"≤ {bar.limit}", number(value, 2), reach, verdict])
     for limit in LIMITS:
         for lane, values in results.figures.get(limit.figure, {}).items():
-            verdict = "holds" if middle(values) <= limit.most else "MISSED"
-            rows.append([limit.title, lane, "", f"≤ {limit.most:g}", number(middle(values), 2), "", verdict])
+            verdict = "holds" if median(values) <= limit.most else "MISSED"
+            rows.append([limit.title, lane, "", f"≤ {limit.most:g}", number(median(values), 2), "", verdict])
     return rows
 
 
@@ -127,7 +127,7 @@ def missed(results: Results, asked: Iterable[str], absent: Collection[str]) -> l
         elif value > bar.most:
             lines.append(f"{bar.figure} against {bar.rival}: {number(value, 2)}, bar {bar.limit}")
     for limit in LIMITS if "growth" in asked else ():
-        value = middle(results.series(limit.figure, OURS))
+        value = median(results.series(limit.figure, OURS))
         if not value <= limit.most:  # nor if there is none
             lines.append(f"{limit.title}: {number(value, 2) or 'not measured'}, bar {limit.most:g}")
     return lines
@@ -150,8 +150,8 @@ BAR_HEAD = ("bar", "gateway", "against", "bar is", "measured", "rounds", "verdic
 def start_rows(results: Results) -> list[list[str]]:
     rows = []
     for name, cold in results.figures.get("cold start", {}).items():
-        cpu, idle = (middle(results.series(figure, name)) for figure in ("cold start CPU", "idle memory"))
-        rows.append([name, number(middle(cold), 2), f"±{spread(cold):.0%}", number(cpu, 2), number(idle)])
+        cpu, idle = (median(results.series(figure, name)) for figure in ("cold start CPU", "idle memory"))
+        rows.append([name, number(median(cold), 2), f"±{spread(cold):.0%}", number(cpu, 2), number(idle)])
     return rows
 
 
@@ -161,7 +161,7 @@ START_HEAD = ("gateway", "cold start to first answer, s", "spread", "its CPU, s"
 def other_rows(results: Results) -> list[list[str]]:
     titles = {"held CPU": "% of a core, 1,000 streams held with one event a second each"}
     return [
-        [title, lane, number(middle(values), 2)]
+        [title, lane, number(median(values), 2)]
         for figure, title in titles.items()
         for lane, values in results.figures.get(figure, {}).items()
     ]
@@ -170,18 +170,18 @@ def other_rows(results: Results) -> list[list[str]]:
 def worker_rows(results: Results) -> list[list[str]]:
     rows = []
     for name, counts in results.shared.items():
-        single = middle([cell.rate for cell in counts.get(1, [])])
+        single = median([cell.rate for cell in counts.get(1, [])])
         for at, (count, cells) in enumerate(counts.items()):
-            rate = middle([cell.rate for cell in cells])
+            rate = median([cell.rate for cell in cells])
             rows.append(
                 [
                     name if at == 0 else "",
                     str(count),
-                    number(middle([cell.ours for cell in cells])),
-                    number(middle([cell.load for cell in cells])),
+                    number(median([cell.ours for cell in cells])),
+                    number(median([cell.load for cell in cells])),
                     number(rate),
                     "" if count == 1 else number(rate / single, 2),
-                    f"{middle([cell.busiest for cell in cells]):.0%}",
+                    f"{median([cell.busiest for cell in cells]):.0%}",
                 ]
             )
     return rows

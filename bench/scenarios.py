@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench import answers
-from bench.questions import SIZE
+from bench import canned_responses
+from bench.request_bodies import SIZE
 
 OURS = "dragoman"
 TENSORZERO, ROUTER, LITELLM = "tensorzero", "claude-code-router", "litellm"
@@ -34,7 +34,7 @@ class Scenario:
     @property
     def events(self) -> int:
         """Events of one answer, as the upstream sends them; 0 for a whole one."""
-        return len(answers.answer(self.upstream).events) if self.stream else 0
+        return len(canned_responses.canned_response(self.upstream).events) if self.stream else 0
 
 
 SCENARIOS = (

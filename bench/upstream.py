@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from bench.answers import END, KINDS, answer, chunk
+from bench.canned_responses import END, KINDS, canned_response, chunk
 
 try:
     from uvloop import new_event_loop
@@ -86,7 +86,7 @@ class Pacer(threading.Thread):
             os.close(stream.descriptor)
 
 
-class Served(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     def __init__(self, kind: str, sizes: dict[str, int], pacer: Pacer | None) -> None:
         self.kind, self.sizes, self.pacer = kind, sizes, pacer
         self.head = b""
@@ -122,14 +122,14 @@ class Served(asyncio.Protocol):
         if self.pacer is None:
             self.transport.write(_response(self.kind))  # type: ignore[attr-defined]
             return
-        said = answer(self.kind)
+        said = canned_response(self.kind)
         self.transport.write(said.head())  # type: ignore[attr-defined]
         descriptor = self.transport.get_extra_info("socket").fileno()
         self.stream = Stream(descriptor, _paced(self.kind), endless=self.kind == "held")
         self.pacer.add(self.stream)
 
 
-class Told(asyncio.Protocol):
+class SizeReport(asyncio.Protocol):
     """Tells how large the last request of each kind was."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
@@ -146,12 +146,12 @@ _responses: dict[str, bytes] = {}
 def _response(kind: str) -> bytes:
     found = _responses.get(kind)
     if found is None:
-        found = _responses[kind] = answer(kind).response()
+        found = _responses[kind] = canned_response(kind).response()
     return found
 
 
 def _paced(kind: str) -> tuple[bytes, ...]:
-    events = answer(kind).events
+    events = canned_response(kind).events
     if kind == "held":
         return (chunk(events[0] + events[1]), chunk(events[1]))  # then that again and again
     return (*map(chunk, events[:-1]), chunk(events[-1]) + END)
@@ -171,10 +171,10 @@ async def serve() -> None:
     pacers = {"paced": Pacer(GRID, PERIOD), "held": Pacer(HELD, HELD_PERIOD)}
     ports = {}
     for kind in KINDS:
-        made = partial(Served, kind, sizes, pacers.get(kind))
+        made = partial(UpstreamConnection, kind, sizes, pacers.get(kind))
         server = await loop.create_server(made, "127.0.0.1", 0, backlog=2048)
         ports[kind] = server.sockets[0].getsockname()[1]
-    told = await loop.create_server(lambda: Told(sizes), "127.0.0.1", 0)
+    told = await loop.create_server(lambda: SizeReport(sizes), "127.0.0.1", 0)
     ports["sizes"] = told.sockets[0].getsockname()[1]
     for pacer in pacers.values():
         pacer.start()

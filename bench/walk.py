@@ -24,10 +24,10 @@ import dragoman.dialects as registry
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message
 from dragoman.response_stream import ResponseTranslator
-from dragoman.simulator import parse, running_simulator
+from dragoman.simulator import parse_script, running_simulator
 from dragoman.translate import plan
 from dragoman.wire.eventstream import encode_event
-from tests.gateway.house import house, messages, upstream
+from tests.gateway.harness import anthropic_body, start_gateway, upstream_config
 
 PACKAGE = str(Path(dragoman.__file__).parent) + "/"
 MOST_FILES, MOST_FUNCTIONS, MOST_CALLS = 45, 250, 8  # of a walk, and of a delta
@@ -63,20 +63,20 @@ class Walk:
 
 def exchange() -> Walk:
     """The way of an exchange through a gateway that has served some like it before."""
-    walk, raw = Walk(), json.dumps({**messages("claude-sonnet-4.5", stream=True), "tools": [_TOOL]}).encode()
+    walk, raw = Walk(), json.dumps({**anthropic_body("claude-sonnet-4.5", stream=True), "tools": [_TOOL]}).encode()
     with (
         tempfile.TemporaryDirectory() as folder,
-        running_simulator("kiro", script=parse(_SCRIPT)) as simulator,
-        house(upstream("one", "kiro", simulator.url), Path(folder)) as home,
+        running_simulator("kiro", script=parse_script(_SCRIPT)) as simulator,
+        start_gateway(upstream_config("one", "kiro", simulator.url), Path(folder)) as harness,
     ):
         for _ in range(3):
-            status, _, body = home.ask("/v1/messages", raw)
+            status, _, body = harness.request("/v1/messages", raw)
             assert status == 200 and b"tool_use" in body, body
-        home.lines(3)
-        _in_loop(home.running.loop, lambda: sys.setprofile(walk.profile))
-        home.ask("/v1/messages", raw)
-        home.lines(4)
-        _in_loop(home.running.loop, lambda: sys.setprofile(None))
+        harness.log_lines(3)
+        _in_loop(harness.running.loop, lambda: sys.setprofile(walk.profile))
+        harness.request("/v1/messages", raw)
+        harness.log_lines(4)
+        _in_loop(harness.running.loop, lambda: sys.setprofile(None))
     return walk
 
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from bench import load, processes
-from bench.lanes import Gateway, Upstream, checked, raw_of
-from bench.measure import SECONDS, WARM, Shared, good
+from bench.measure import SECONDS, WARM, WorkersCell, check_counts
 from bench.scenarios import BY_NAME, Scenario
+from bench.servers import Gateway, Upstream, check_response, request_bytes
 
 COUNTS = (1, 2)
 NAMES = ("A", "B", "C")
@@ -22,16 +22,16 @@ CALLERS = 64  # the kernel deals connections out by chance: enough of them that 
 
 async def compare(
     gateways: Mapping[int, Gateway], upstream: Upstream, rounds: int, tell: Callable[[str], None]
-) -> dict[str, dict[int, list[Shared]]]:
+) -> dict[str, dict[int, list[WorkersCell]]]:
     """Cells by scenario and number of workers. Raises BadCell, WrongAnswer, OSError."""
-    found: dict[str, dict[int, list[Shared]]] = {name: {count: [] for count in gateways} for name in NAMES}
+    found: dict[str, dict[int, list[WorkersCell]]] = {name: {count: [] for count in gateways} for name in NAMES}
     before = os.sched_getaffinity(0)
     everybody = [pid for gateway in gateways.values() for pid in gateway.process.pids]
     _spread(set(processes.CORES), 0, upstream.pid, *everybody)
     try:
         for name in NAMES:
             for gateway in gateways.values():
-                checked(gateway, BY_NAME[name])
+                check_response(gateway, BY_NAME[name])
             for number in range(rounds):
                 for count, gateway in gateways.items():
                     found[name][count].append(await _cell(gateway, BY_NAME[name], upstream))
@@ -46,12 +46,14 @@ def _spread(cores: set[int], *pids: int) -> None:
         os.sched_setaffinity(pid, cores)
 
 
-async def _cell(gateway: Gateway, scenario: Scenario, upstream: Upstream) -> Shared:
-    port, raw = gateway.target(scenario)[0], raw_of(gateway, scenario)
-    good(await load.closed(port, raw, CALLERS, WARM), 0)
+async def _cell(gateway: Gateway, scenario: Scenario, upstream: Upstream) -> WorkersCell:
+    port, raw = gateway.target(scenario)[0], request_bytes(gateway, scenario)
+    check_counts(await load.closed(port, raw, CALLERS, WARM), 0)
     ours, others = gateway.process.cpus(), time.process_time() + processes.cpu_of(upstream.pid)
-    tally = good(await load.closed(port, raw, CALLERS, SECONDS), 0)
+    tally = check_counts(await load.closed(port, raw, CALLERS, SECONDS), 0)
     others = time.process_time() + processes.cpu_of(upstream.pid) - others
     spent = [now - ours.get(pid, 0.0) for pid, now in gateway.process.cpus().items()]
     a_request = 1e3 / tally.requests
-    return Shared(tally.requests / tally.seconds, sum(spent) * a_request, others * a_request, max(spent) / sum(spent))
+    return WorkersCell(
+        tally.requests / tally.seconds, sum(spent) * a_request, others * a_request, max(spent) / sum(spent)
+    )

@@ -16,18 +16,18 @@ _DELTAS = {
 }
 
 
-def sse(stream: bytes) -> list[dict[str, Any]]:
+def parse_sse(stream: bytes) -> list[dict[str, Any]]:
     """The data of a stream of server-sent events; OpenAI's [DONE] is left out."""
     lines = [line.removeprefix("data: ") for line in stream.decode().split("\n") if line.startswith("data: ")]
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
-def message(stream: bytes) -> dict[str, Any]:
+def parse_message_stream(stream: bytes) -> dict[str, Any]:
     """An Anthropic stream as one message: content, stop_reason, usage, error."""
-    return accumulated(sse(stream))
+    return accumulate_message(parse_sse(stream))
 
 
-def accumulated(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def accumulate_message(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """The message of these events. Blocks are dense, and never open side by side; `json` is the input of a call."""
     content: list[dict[str, Any]] = []
     whole: dict[str, Any] = {"stop_reason": None, "usage": {}, "error": None, "content": content}

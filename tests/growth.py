@@ -11,7 +11,7 @@ import gc
 import time
 from collections.abc import Callable
 
-from bench.instructions import instructions
+from bench.instructions import count_instructions
 
 Work = Callable[[], object]
 
@@ -30,20 +30,20 @@ def cpu(work: Work, runs: int = 3) -> float:
     return max(least, 1e-6)
 
 
-def grows_linearly(work: Callable[[int], Work], small: int, factor: int = 8, *, in_c: bool = True) -> None:
+def check_linear_growth(work: Callable[[int], Work], small: int, factor: int = 8, *, in_c: bool = True) -> None:
     """Fail if `factor` times the input is more than about `factor` times the work; quadratic would be its square.
 
     `in_c`: look at the CPU time, too, since the work may be done in C.
     """
     work(small)()  # what is only done once is done
     little = max(small // factor, 1)  # to count takes fifty times as long as to do
-    short, long = instructions(work(little)), instructions(work(small))
+    short, long = count_instructions(work(little)), count_instructions(work(small))
     assert long <= 1.25 * small / little * short, f"{factor} times the input: {long / short:.1f} times the instructions"
     if in_c:
-        costs_at_most(lambda: cpu(work(factor * small)) / cpu(work(small)), 4 * factor)
+        check_cost_ratio(lambda: cpu(work(factor * small)) / cpu(work(small)), 4 * factor)
 
 
-def costs_at_most(ratio: Callable[[], float], most: float, attempts: int = 5) -> None:
+def check_cost_ratio(ratio: Callable[[], float], most: float, attempts: int = 5) -> None:
     """Fail if a ratio of two CPU times is never as small as that."""
     found: list[float] = []
     while len(found) < attempts:
@@ -53,7 +53,7 @@ def costs_at_most(ratio: Callable[[], float], most: float, attempts: int = 5) ->
     raise AssertionError(f"{min(found):.0f} times as much, where {most:g} may be")
 
 
-def a_read_costs_the_same_however_much_is_held(feed: Callable[[bytes], object], size: int) -> None:
+def check_constant_read_cost(feed: Callable[[bytes], object], size: int) -> None:
     """Fail if reads get slower while one frame of 8 MiB gathers: what is held must not be copied at every read."""
     read = b"a" * size
 
@@ -62,8 +62,8 @@ def a_read_costs_the_same_however_much_is_held(feed: Callable[[bytes], object], 
             feed(read)
 
     some()
-    early_count, early = instructions(some), cpu(some)
+    early_count, early = count_instructions(some), cpu(some)
     for _ in range(8):
         feed(b"a" * (1 << 20))
-    assert instructions(some) <= 1.1 * early_count
-    costs_at_most(lambda: cpu(some) / early, 20)  # to copy 8 MiB takes a thousand times as long
+    assert count_instructions(some) <= 1.1 * early_count
+    check_cost_ratio(lambda: cpu(some) / early, 20)  # to copy 8 MiB takes a thousand times as long

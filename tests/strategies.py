@@ -2,7 +2,7 @@
 
 `conversations()` is canonical (what readers promise), but otherwise unfit for any target: illegal, duplicate and reused
 ids, orphans, missing, late and doubled results, blank texts, system messages anywhere, everything of two families.
-`conversations_that_go_on()` gives a conversation and the same one some turns later. `events()` obeys model/assemble.py.
+`continued_conversations()` gives a conversation and the same one some turns later. `events()` obeys model/assemble.py.
 """
 
 from __future__ import annotations
@@ -137,14 +137,14 @@ _SEALS = (
     ("openai", "encrypted"),
     ("gemini", "signature"),
 )
-seals: SearchStrategy[Signature] = st.builds(
+signatures: SearchStrategy[Signature] = st.builds(
     lambda made, data: Signature(made[0], data, made[1]),
     st.sampled_from(_SEALS),
     st.sampled_from(("c2VhbA==", "bW9yZQ==")),
 )
 
 
-_signatures = seals.filter(lambda signature: signature.kind == "signature")  # the others come with no text, whole
+_signatures = signatures.filter(lambda signature: signature.kind == "signature")  # the others come with no text, whole
 
 # ---- blocks
 
@@ -172,14 +172,14 @@ media: SearchStrategy[Media] = st.one_of(
 )
 plain_texts: SearchStrategy[Text] = st.builds(Text, texts, maybe(caches), extra=maybe(extras))
 spoken_texts: SearchStrategy[Text] = st.builds(
-    Text, texts, maybe(caches), maybe(seals), st.lists(opaques(("x_citation",)), max_size=1).map(tuple)
+    Text, texts, maybe(caches), maybe(signatures), st.lists(opaques(("x_citation",)), max_size=1).map(tuple)
 )
-reasonings: SearchStrategy[Reasoning] = st.builds(Reasoning, texts, st.sampled_from(("", *FAMILIES)), maybe(seals))
+reasonings: SearchStrategy[Reasoning] = st.builds(Reasoning, texts, st.sampled_from(("", *FAMILIES)), maybe(signatures))
 
 
 def tool_calls(ids: SearchStrategy[str] = ids) -> SearchStrategy[ToolCall]:
     form = st.sampled_from(("json", "json", "text"))
-    return st.builds(ToolCall, ids, names, arguments, form, maybe(caches), maybe(seals), extra=maybe(extras))
+    return st.builds(ToolCall, ids, names, arguments, form, maybe(caches), maybe(signatures), extra=maybe(extras))
 
 
 def tool_results(ids: SearchStrategy[str] = ids) -> SearchStrategy[ToolResult]:
@@ -213,7 +213,7 @@ def _or_blank(blocks: SearchStrategy[list[Block]]) -> SearchStrategy[list[Block]
 user_turns = _message("user", _or_blank(_user_blocks))
 assistant_turns = _message("assistant", _or_blank(_assistant_blocks))
 system_turns = _message("system", _or_blank(_system_blocks))
-talk: SearchStrategy[list[Message]] = st.lists(
+turn_lists: SearchStrategy[list[Message]] = st.lists(
     st.one_of(user_turns, user_turns, assistant_turns, assistant_turns, system_turns), min_size=1, max_size=3
 )
 
@@ -245,7 +245,7 @@ def _joined(parts: Iterable[list[Message]]) -> tuple[Message, ...]:
     return tuple([message for part in parts for message in part])
 
 
-histories: SearchStrategy[tuple[Message, ...]] = st.lists(talk | tool_exchanges(), max_size=4).map(_joined)
+histories: SearchStrategy[tuple[Message, ...]] = st.lists(turn_lists | tool_exchanges(), max_size=4).map(_joined)
 
 
 # ---- conversations
@@ -307,11 +307,11 @@ def conversations(draw: DrawFn, messages: SearchStrategy[tuple[Message, ...]] | 
         user=draw(st.sampled_from(("", "user-1"))),
         extra=draw(maybe(extras)),
     )
-    return placed(to_canonical(conversation))
+    return with_paths(to_canonical(conversation))
 
 
 @st.composite
-def conversations_that_go_on(draw: DrawFn) -> tuple[Conversation, Conversation]:
+def continued_conversations(draw: DrawFn) -> tuple[Conversation, Conversation]:
     """A conversation whose last turn is the user's and leaves no call open, and the same one some turns later.
 
     What a prompt cache sees: the later one begins with the model's answer to the earlier one.
@@ -321,8 +321,8 @@ def conversations_that_go_on(draw: DrawFn) -> tuple[Conversation, Conversation]:
     answered = draw(st.tuples(assistant_turns, user_turns).map(list) | tool_exchanges())
     later = (*messages, *answered, *draw(histories))
     return (
-        placed(to_canonical(structs.replace(earlier, messages=messages))),
-        placed(to_canonical(structs.replace(earlier, messages=later))),
+        with_paths(to_canonical(structs.replace(earlier, messages=messages))),
+        with_paths(to_canonical(structs.replace(earlier, messages=later))),
     )
 
 
@@ -332,7 +332,7 @@ def _answers_to_open_calls(messages: Iterable[Message]) -> list[Message]:
     return [Message("user", tuple([ToolResult(id_, (Text("late"),)) for id_ in called]))] if called else []
 
 
-def placed(conversation: Conversation) -> Conversation:
+def with_paths(conversation: Conversation) -> Conversation:
     """The conversation with a path on every node, as a reader sets them."""
     return structs.replace(
         conversation,
@@ -350,12 +350,12 @@ def placed(conversation: Conversation) -> Conversation:
 
 
 def _placed(nodes: Iterable[Any], path: str) -> tuple[Any, ...]:
-    placed: list[Any] = []
+    with_paths: list[Any] = []
     for index, node in enumerate(nodes):
         here = f"{path}[{index}]"
         content = {"content": _placed(node.content, f"{here}.content")} if isinstance(node, ToolResult) else {}
-        placed.append(structs.replace(node, at=Location(here), **content))
-    return tuple(placed)
+        with_paths.append(structs.replace(node, at=Location(here), **content))
+    return tuple(with_paths)
 
 
 # ---- targets
@@ -363,7 +363,7 @@ def _placed(nodes: Iterable[Any], path: str) -> tuple[Any, ...]:
 alphabets: SearchStrategy[IdentifierFormat] = st.builds(
     IdentifierFormat, st.sampled_from(("a-zA-Z0-9_-", "a-zA-Z0-9_.:-", "a-zA-Z0-9")), st.sampled_from((9, 40, 64, 128))
 )
-shapes: SearchStrategy[Capabilities] = st.builds(
+capabilities: SearchStrategy[Capabilities] = st.builds(
     Capabilities,
     system=st.sampled_from(("native", "leading", "none")),
     turns=st.sampled_from(("free", "merge", "pair")),

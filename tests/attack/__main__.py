@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.simulator import running_simulator
-from tests.attack.shapes import ATTACKS, MIB, Attack, Target
-from tests.attack.visitor import Seen, Visitor
-from tests.gateway.house import KEY
-from tests.load.gateway import Gateway, Measured, most_memory, serving, told_by
+from tests.attack.attacks import ATTACKS, MIB, Attack, Target
+from tests.attack.good_client import ClientResults, GoodClient
+from tests.gateway.harness import KEY
+from tests.load.gateway import Gateway, Measurement, peak_memory, start_and_read, start_gateway_process
 
 KINDS = ("echo", "poison", "arguments", "calls", "choices", "text", "deltas")
 MEMORY = 1024 * MIB  # four times the 256 MiB of `server.limits.in_flight`
@@ -39,11 +39,11 @@ _FORBIDDEN = ("hidden requests that were served", "ended without an error")
 @dataclass
 class Outcome:
     name: str
-    seen: Seen
+    seen: ClientResults
     target: Target
     peak: int
-    start: Measured
-    end: Measured
+    start: Measurement
+    end: Measurement
     workers: int  # processes that the gateway has started to read large requests
 
     def troubles(self) -> list[str]:
@@ -76,12 +76,12 @@ def configuration(good: int, bad: int, simulators: Mapping[str, str]) -> str:
     return text
 
 
-async def attacked(gateway: Gateway, attack: Attack, target: Target, seconds: float) -> Seen:
+async def attacked(gateway: Gateway, attack: Attack, target: Target, seconds: float) -> ClientResults:
     """Attack for so many seconds, and until all was tried once and the client was answered `_LEAST` times.
 
     That has `_MOST_SECONDS`.
     """
-    visitor, loop = Visitor(gateway.port), asyncio.get_running_loop()
+    visitor, loop = GoodClient(gateway.port), asyncio.get_running_loop()
     attacking = asyncio.ensure_future(attack(target))
     began = loop.time()
     while loop.time() < began + seconds or (
@@ -97,9 +97,9 @@ def run(attack: Attack, seconds: float, *, short: bool) -> Outcome:
     first = _LIMITED.format(_FEW_FILES if short else _FILES)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        good, bad = (stack.enter_context(told_by("tests.attack.upstream")) for _ in range(2))
+        good, bad = (stack.enter_context(start_and_read("tests.attack.upstream")) for _ in range(2))
         simulators = {name: stack.enter_context(running_simulator(name)).url for name in MODELS}
-        gateway = stack.enter_context(serving(folder, configuration(good, bad, simulators), first))
+        gateway = stack.enter_context(start_gateway_process(folder, configuration(good, bad, simulators), first))
         ports = {good, bad, *(int(url.rpartition(":")[2]) for url in simulators.values())}
         start = gateway.at_rest(ports, 0, 0, 1.0)
         gateway.forget_peak()
@@ -107,7 +107,7 @@ def run(attack: Attack, seconds: float, *, short: bool) -> Outcome:
         seen = asyncio.run(attacked(gateway, attack, target, seconds))
         workers = gateway.children()
         end = gateway.at_rest(ports, start.files + len(workers), start.tasks, _SETTLED)
-        peak = gateway.peak() + sum(most_memory(worker) for worker in workers)
+        peak = gateway.peak() + sum(peak_memory(worker) for worker in workers)
         return Outcome(attack.__name__.replace("_", " "), seen, target, peak, start, end, len(workers))
 
 

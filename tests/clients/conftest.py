@@ -12,20 +12,20 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.clients.roster import Client, chosen
-from tests.clients.running import Stage, stage
+from tests.clients.client_table import Client, select_clients
+from tests.clients.runner import SimulatedGateway, simulated_gateway
 
 HEADS = ("client", "version", "dialect", "upstream", "streams", "calls", "seconds", "result")
 NAMES = os.environ.get("DRAGOMAN_CLIENTS", "quick").replace(",", " ").split()
 # Beside the loop that all run, some clients have tests of their own.
-collect_ignore = [] if any(client.pin == "claude" for client in chosen(NAMES)) else ["test_claude_code.py"]
+collect_ignore = [] if any(client.pin == "claude" for client in select_clients(NAMES)) else ["test_claude_code.py"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if {"client", "target"} <= set(metafunc.fixturenames):
         pairs = [
             pytest.param(client, target, id=f"{client.name.replace(' ', '-')}-over-{target}")
-            for number, client in enumerate(chosen(NAMES))
+            for number, client in enumerate(select_clients(NAMES))
             for target in (_two(client.upstreams, number) if _few(client) else client.upstreams)
         ]
         metafunc.parametrize(("client", "target"), pairs)
@@ -40,14 +40,14 @@ def _two(upstreams: tuple[str, ...], number: int) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="session")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Stage]]:
+def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], SimulatedGateway]]:
     """A gateway for each upstream dialect, started when first asked for."""
     with ExitStack() as stack:
-        made: dict[str, Stage] = {}
+        made: dict[str, SimulatedGateway] = {}
 
-        def get(target: str) -> Stage:
+        def get(target: str) -> SimulatedGateway:
             if target not in made:
-                made[target] = stack.enter_context(stage(target, tmp_path_factory.mktemp("state")))
+                made[target] = stack.enter_context(simulated_gateway(target, tmp_path_factory.mktemp("state")))
             return made[target]
 
         yield get

@@ -32,7 +32,7 @@ class NotInstalled(Exception):
     """Why a client is not there."""
 
 
-def place(pin: str) -> Path:
+def installed_path(pin: str) -> Path:
     """Where a pin is installed. Raises NotInstalled, with the reason if the installer left one."""
     if pin == "":  # what the suite itself is installed with
         return ROOT
@@ -125,13 +125,13 @@ def _complete(path: Path) -> None:
 
 
 def main() -> int:
-    from tests.clients.roster import chosen
+    from tests.clients.client_table import select_clients
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=["all"], help="clients, or a set: quick, ci, all")
     parser.add_argument("--lock", metavar="UV", help="write the locks anew, with this uv")
     given = parser.parse_args()
-    pins = sorted({client.pin for client in chosen(given.names) if client.pin})
+    pins = sorted({client.pin for client in select_clients(given.names) if client.pin})
     if given.lock:
         for pin in pins:
             lock(pin, str(Path(given.lock).resolve()))

@@ -1,4 +1,4 @@
-"""The blocks of docs/clients.md about SDKs and frameworks, and how each is run: as the page says, by `dragoman run`."""
+"""The blocks of docs/clients.md about SDKs and frameworks, and how each is run: as the page says, by `dragoman run_block`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.clients.install import ROOT, place
+from tests.clients.install import ROOT, installed_path
 
 PAGE = ROOT / "docs" / "clients.md"
 # Of each section: the pin it is installed by (none: with the suite), and where Node finds its packages.
@@ -26,7 +26,7 @@ PINS = {
 }
 
 
-def blocks() -> dict[str, tuple[str, str]]:
+def page_blocks() -> dict[str, tuple[str, str]]:
     """By section: the language and the lines."""
     found = re.findall(
         r"^### ([^\n]+)\n.*?```(python|js)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
@@ -34,11 +34,11 @@ def blocks() -> dict[str, tuple[str, str]]:
     return {name: (language, lines) for name, language, lines in found}
 
 
-def run(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a section's block by `dragoman run`, over the simulator. Raises NotInstalled."""
-    language, lines = blocks()[name]
+def run_block(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a section's block by `dragoman run_block`, over the simulator. Raises NotInstalled."""
+    language, lines = page_blocks()[name]
     pin = PINS[name]
-    where = place(pin)
+    where = installed_path(pin)
     if language == "js":
         program = "node"
         modules = where / "node_modules" if pin else where / "tests" / "sdk" / "node" / "node_modules"

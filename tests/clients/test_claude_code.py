@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.clients.roster import PROGRAMS, Client
-from tests.clients.running import Loop, Stage, loop
+from tests.clients.client_table import PROGRAMS, Client
+from tests.clients.runner import SimulatedGateway, ToolLoop, run_tool_loop
 
 NEW = [client for client in PROGRAMS if client.name in ("claude opus", "claude gpt-5")]
 
@@ -19,17 +19,17 @@ def claude(request: pytest.FixtureRequest) -> Iterator[Client]:
     yield request.param
 
 
-def asked(client: Client, here: Stage, folder: Path) -> tuple[Loop, Any]:
+def asked(client: Client, here: SimulatedGateway, folder: Path) -> tuple[ToolLoop, Any]:
     """A loop, and the first thing that the upstream was asked."""
-    done = loop(client, here, folder)
+    done = run_tool_loop(client, here, folder)
     assert not done.wrong(client), done.keep(client, "any")
     return done, done.asked[0].json
 
 
 @pytest.fixture
-def words(claude: Client, stages: Callable[[str], Stage], tmp_path: Path) -> str:
+def words(claude: Client, gateways: Callable[[str], SimulatedGateway], tmp_path: Path) -> str:
     """What a system message in the middle says, as Claude Code sends it; the other fields are there too."""
-    _, sent = asked(claude, stages("anthropic"), tmp_path)
+    _, sent = asked(claude, gateways("anthropic"), tmp_path)
     [message] = [message for message in sent["messages"] if message["role"] == "system"]
     assert sent["thinking"]["type"] == "adaptive" and sent["output_config"]["effort"]
     content = message["content"]
@@ -38,9 +38,13 @@ def words(claude: Client, stages: Callable[[str], Stage], tmp_path: Path) -> str
 
 @pytest.mark.parametrize("service", ["openai", "kiro", "gemini"])
 def test_a_system_message_in_the_middle_is_told_and_adaptive_thinking_absorbed(
-    claude: Client, words: str, service: str, stages: Callable[[str], Stage], tmp_path_factory: pytest.TempPathFactory
+    claude: Client,
+    words: str,
+    service: str,
+    gateways: Callable[[str], SimulatedGateway],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    done, sent = asked(claude, stages(service), tmp_path_factory.mktemp("other"))
+    done, sent = asked(claude, gateways(service), tmp_path_factory.mktemp("other"))
     body = done.asked[0].body.decode()
     assert words.splitlines()[0][:60] in body
     assert "output_config" not in sent and "thinking" not in sent and "context_management" not in body

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from tests.clients import install
+from tests.clients.client_table import CLIENTS, LIBRARIES, Client, select_clients
 from tests.clients.conftest import NAMES
 from tests.clients.install import NotInstalled
-from tests.clients.page import PINS, blocks, run
-from tests.clients.roster import CLIENTS, LIBRARIES, Client, chosen
-from tests.clients.running import Stage, loop
+from tests.clients.page import PINS, page_blocks, run_block
+from tests.clients.runner import SimulatedGateway, run_tool_loop
 
 
 def test_a_tool_loop(
     client: Client,
     target: str,
-    stages: Callable[[str], Stage],
+    gateways: Callable[[str], SimulatedGateway],
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
@@ -31,7 +31,7 @@ def test_a_tool_loop(
     for name, value in (*row.items(), ("streams", client.streams)):
         record_property(name, value)
     try:
-        done = loop(client, stages(target), tmp_path)
+        done = run_tool_loop(client, gateways(target), tmp_path)
     except NotInstalled as error:
         pytest.fail(str(error), pytrace=False)
     record_property("calls", len(done.asked))
@@ -42,21 +42,23 @@ def test_a_tool_loop(
 
 
 @pytest.mark.parametrize("path", ["/", "/api/hello"])
-def test_the_probes_of_claude_code_are_answered_at_once_and_by_us(path: str, stages: Callable[[str], Stage]) -> None:
-    here = stages("openai")
+def test_the_probes_of_claude_code_are_answered_at_once_and_by_us(
+    path: str, gateways: Callable[[str], SimulatedGateway]
+) -> None:
+    here = gateways("openai")
     before = here.simulator.total
-    status, _, body = here.home.ask(path, method="HEAD", key=None)
+    status, _, body = here.harness.request(path, method="HEAD", key=None)
     assert status < 500 and not body
     assert here.simulator.total == before
 
 
 # --- What docs/clients.md tells users of SDKs and frameworks to write, run as it tells them to
 
-_ASKED = {client.pin for client in chosen(NAMES)}
+_ASKED = {client.pin for client in select_clients(NAMES)}
 
 
 def test_the_page_has_a_block_for_every_library_that_is_tried() -> None:
-    assert set(blocks()) == set(PINS)
+    assert set(page_blocks()) == set(PINS)
     names = {client.name.split()[0] for client in LIBRARIES}
     spelt = {"anthropic-py": "anthropic", "openai-py": "openai", "ai-sdk-7": "ai-sdk"}
     spelt |= {"anthropic-node": "@anthropic-ai/sdk", "openai-node": "openai for Node"}
@@ -65,7 +67,7 @@ def test_the_page_has_a_block_for_every_library_that_is_tried() -> None:
 
 @pytest.mark.parametrize("name", [name for name, pin in PINS.items() if not pin or pin in _ASKED])
 def test_a_block_of_the_page_does_what_it_says(name: str, tmp_path: Path) -> None:
-    done = run(name, tmp_path)
+    done = run_block(name, tmp_path)
     assert (done.returncode, done.stdout) == (0, "You said: Hello there.\n"), done.stderr
 
 
@@ -94,7 +96,7 @@ def test_every_pin_has_a_row() -> None:
 
 
 def test_every_client_that_must_be_proven_is_proven_where_it_is_quick_or_in_the_continuous_proof() -> None:
-    proven = {client.name.split()[0] for client in chosen(["quick", "ci"])}
+    proven = {client.name.split()[0] for client in select_clients(["quick", "ci"])}
     needed = {"claude", "codex", "opencode", "gemini", "ai-sdk", "langchain", "pydantic-ai", "boto3"}
     assert needed | {"anthropic-py", "anthropic-node", "openai-py", "openai-node"} <= proven
 
@@ -104,13 +106,13 @@ def test_a_client_that_could_not_be_installed_fails_with_the_reason(
 ) -> None:
     monkeypatch.setattr(install, "CACHE", tmp_path)
     with pytest.raises(install.NotInstalled, match="gemini is not installed"):
-        install.place("gemini")
+        install.installed_path("gemini")
     monkeypatch.setattr(install, "NPM", str(tmp_path / "no-npm"))
     assert "no-npm" in install.install("gemini")
     with pytest.raises(install.NotInstalled, match=r"could not be installed.*no-npm"):
-        install.place("gemini")
+        install.installed_path("gemini")
 
 
 def test_a_name_that_nobody_has_is_refused() -> None:
     with pytest.raises(KeyError, match="no client is called 'nobody'"):
-        chosen(["nobody"])
+        select_clients(["nobody"])

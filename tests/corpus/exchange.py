@@ -81,7 +81,7 @@ def outcome(reply: Reply) -> dict[str, Any]:
     return told
 
 
-def wanted(expected: dict[str, Any]) -> dict[str, Any]:
+def expected_outcome(expected: dict[str, Any]) -> dict[str, Any]:
     """The same of an expected file."""
     calls = [(call["id"], call["name"], json.loads(call["arguments"])) for call in expected["calls"]]
     told = {"text": expected["text"], "reasoning": expected.get("reasoning", ""), "calls": calls}

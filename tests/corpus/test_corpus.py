@@ -18,7 +18,16 @@ from dragoman.model.events import BlockKeys, Event, Failed
 from dragoman.response_stream import ResponseFilters, ResponseTranslator, read_whole_reply
 from dragoman.translate import plan
 from dragoman.wire.http import HttpResponse
-from tests.corpus.exchange import CLIENTS, ENVIRONMENT, UPSTREAM, Exchange, dialect_of, exchanges, outcome, wanted
+from tests.corpus.exchange import (
+    CLIENTS,
+    ENVIRONMENT,
+    UPSTREAM,
+    Exchange,
+    dialect_of,
+    exchanges,
+    expected_outcome,
+    outcome,
+)
 
 ALL = exchanges()
 VENDORS = (
@@ -89,7 +98,7 @@ def heard(client: str, data: bytes, asked: Conversation) -> Reply:
 
 def compare(exchange: Exchange, client: str, reply: Reply) -> None:
     """Compare all that the client's dialect can say."""
-    found, right = outcome(reply), wanted(exchange.expected)
+    found, right = outcome(reply), expected_outcome(exchange.expected)
     where = f"{exchange.vendor}/{exchange.name} to {client}"
     legal = client in ("openai", "responses")
     for (one, *call), (other, *expected) in zip(found["calls"], right["calls"], strict=True):
@@ -111,7 +120,7 @@ def sums(usage: dict[str, int]) -> tuple[int, int]:
 @pytest.mark.parametrize("exchange", ANSWERED)
 def test_an_answer_is_read_as_expected(exchange: Exchange) -> None:
     """The canonical outcome, exactly; a stream whole and cut between all its bytes."""
-    asked, right = exchange.asked(), wanted(exchange.expected)
+    asked, right = exchange.asked(), expected_outcome(exchange.expected)
     if exchange.reply is not None:
         made = plan(UPSTREAM, UPSTREAM, asked, settings=exchange.settings)
         found = outcome(read_whole_reply(made, exchange.reply, ENVIRONMENT)[0])
@@ -162,7 +171,7 @@ def test_a_stream_that_passes_says_the_same(exchange: Exchange) -> None:
             with pytest.raises(UpstreamFault, match=exchange.expected["error"]["message"]):
                 heard("openai", data, asked)
         else:
-            assert outcome(heard("openai", data, asked))["calls"] == wanted(exchange.expected)["calls"]
+            assert outcome(heard("openai", data, asked))["calls"] == expected_outcome(exchange.expected)["calls"]
 
 
 @pytest.mark.parametrize("client", CLIENTS)

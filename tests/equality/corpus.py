@@ -13,7 +13,7 @@ from dragoman.dialects.base import SYSTEM_ENVIRONMENT
 from dragoman.errors import DragomanError
 from dragoman.model.conversation import Conversation
 from dragoman.translate import plan
-from tests.fuzz.proving import inputs
+from tests.fuzz.seeded_runs import inputs
 from tests.fuzz.targets import seeds
 from tests.strategies import conversations, events
 

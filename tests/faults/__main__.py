@@ -50,7 +50,7 @@ class Tally:
 
 
 def main() -> int:
-    from tests.faults.rows import ROWS  # after the environment says how many
+    from tests.faults.catalogue import ROWS  # after the environment says how many
 
     tally, began = Tally(), time.monotonic()
     jobs = [] if any(each.startswith("-n") for each in sys.argv) else ["-n", "2"]

@@ -6,31 +6,31 @@ import random
 import threading
 import time
 
-from dragoman.simulator import Simulator, parse
-from tests.faults.judging import hear
-from tests.faults.leaving import leave
-from tests.faults.listening import Hung, Lost, Wrong, connect, listen, written
-from tests.faults.stage import (
+from dragoman.simulator import Simulator, parse_script
+from tests.faults.checks import parse_success
+from tests.faults.client_faults import disconnect
+from tests.faults.http_client import NoResponse, ResponseTimeout, WrongResponse, connect, read_response, request_bytes
+from tests.faults.row import FaultRow
+from tests.faults.runner import (
     CLIENTS,
     UPSTREAMS,
     Case,
     Pair,
+    check_no_leaks,
+    check_settled,
+    client_request,
     configuration,
-    nothing_left,
-    question,
-    running,
-    settled,
-    tasks_of,
+    gateway_tasks,
+    run_servers,
 )
-from tests.faults.table import Row
-from tests.gateway.house import House, house
+from tests.gateway.harness import GatewayHarness, start_gateway
 
 
-class Crowd:
+class ChaosClients:
     """Clients of every dialect, asking over and over, each of them killed now and then."""
 
-    def __init__(self, case: Case, home: House, models: int, kill: float) -> None:
-        self.case, self.home, self.models, self.kill = case, home, models, kill
+    def __init__(self, case: Case, harness: GatewayHarness, models: int, kill: float) -> None:
+        self.case, self.harness, self.models, self.kill = case, harness, models, kill
         self.asked = self.killed = self.answered = 0
         self.troubles: list[AssertionError] = []
         self._lock = threading.Lock()
@@ -49,10 +49,14 @@ class Crowd:
                 self.troubles.append(error)
 
     def _one(self, client: str, model: str, mark: str, leaves_after: float | None, *, reset: bool) -> None:
-        with connect(self.home.url, 20) as sock:
+        with connect(self.harness.url, 20) as sock:
             began = time.monotonic()
             text = f"{mark} " * 12
-            sock.sendall(written(self.home.url, question(client, model, text), self.home.key, connection="close"))
+            sock.sendall(
+                request_bytes(
+                    self.harness.url, client_request(client, model, text), self.harness.key, connection="close"
+                )
+            )
             if leaves_after is not None:
                 sock.settimeout(leaves_after + 0.001)
                 try:
@@ -60,32 +64,32 @@ class Crowd:
                         pass
                 except (TimeoutError, OSError):
                     pass
-                leave(sock, reset=reset)
+                disconnect(sock, reset=reset)
                 self.killed += 1
                 return
-            told = listen(sock, began, 20)
+            told = read_response(sock, began, 20)
             if told.status != 200:
-                raise Wrong(f"{told.status}: {told.body[:200]!r}")
-            heard = hear(client, told, stream=True)
+                raise WrongResponse(f"{told.status}: {told.body[:200]!r}")
+            heard = parse_success(client, told, stream=True)
             if heard.error or not heard.ended:
-                raise Lost(f"{client}: {heard.error or 'no end'}")
+                raise NoResponse(f"{client}: {heard.error or 'no end'}")
             others = {word for word in heard.text.split() if word.startswith("mark")} - {mark}
             if others or heard.text.count(mark) != 12:
-                raise Wrong(f"{client} asked with {mark} and heard {heard.text!r}")
+                raise WrongResponse(f"{client} asked with {mark} and heard {heard.text!r}")
             self.answered += 1
 
 
 def chaos(case: Case) -> None:
     """500 streams for five minutes, scaled: 60 clients at once for 15 s, each request killed with a chance of 0.1."""
     clients, seconds = (60, 15.0) if case.whole else (16, 2.0)
-    simulators = [Simulator(name, script=parse("[pace]\nchunk = 8\ndelay = 0.002\n")) for name in UPSTREAMS]
-    with case.probe("nothing is left over"), nothing_left(), running(simulators):
+    simulators = [Simulator(name, script=parse_script("[pace]\nchunk = 8\ndelay = 0.002\n")) for name in UPSTREAMS]
+    with case.probe("nothing is left over"), check_no_leaks(), run_servers(simulators):
         text = configuration(
             [(name, each.url) for name, each in zip(UPSTREAMS, simulators, strict=True)], "limits.concurrency = 256"
         )
-        with house(text, case.folder_for("chaos")) as home:
-            tasks = tasks_of(home)
-            crowd = Crowd(case, home, len(UPSTREAMS), 0.1)
+        with start_gateway(text, case.folder_for("chaos")) as harness:
+            tasks = gateway_tasks(harness)
+            crowd = ChaosClients(case, harness, len(UPSTREAMS), 0.1)
             until = time.monotonic() + seconds
             threads = [threading.Thread(target=crowd.run, args=(number, until)) for number in range(clients)]
             for thread in threads:
@@ -93,18 +97,18 @@ def chaos(case: Case) -> None:
             for thread in threads:
                 thread.join(60)
                 if thread.is_alive():
-                    raise Hung("a client is still waiting")
+                    raise ResponseTimeout("a client is still waiting")
             case.probes += crowd.asked
             for trouble in crowd.troubles:
-                kind = {Hung: "hung", Lost: "lost"}.get(type(trouble), "wrong")
+                kind = {ResponseTimeout: "hung", NoResponse: "lost"}.get(type(trouble), "wrong")
                 case.troubles.append((kind, str(trouble)[:300]))
             if not crowd.answered or not crowd.killed:
-                raise Wrong(f"{crowd.answered} answered, {crowd.killed} killed: nothing was tried")
-            settled(home, tasks, crowd.asked)
+                raise WrongResponse(f"{crowd.answered} answered, {crowd.killed} killed: nothing was tried")
+            check_settled(harness, tasks, crowd.asked)
 
 
 ROWS = [
-    Row(
+    FaultRow(
         61,
         "chaos: streams killed at random (scaled)",
         "none lost, none mixed, nothing left",

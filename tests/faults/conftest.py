@@ -8,11 +8,11 @@ import pytest
 
 from dragoman.simulator import Simulator
 from dragoman.upstream.kiro import credential
-from tests.faults.listening import ask
-from tests.faults.stage import CLIENTS, configuration, question, running
-from tests.gateway.house import house
+from tests.faults.http_client import send_request
+from tests.faults.runner import CLIENTS, client_request, configuration, run_servers
+from tests.gateway.harness import start_gateway
 
-WHOLE = os.environ.get("DRAGOMAN_FAULTS") == "all"
+ALL_PROBES = os.environ.get("DRAGOMAN_FAULTS") == "all"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,9 +20,9 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is opened once and kept (random numbers, the loops' own, the thread that writes logins) is no leak."""
     simulator = Simulator("openai")
     with (
-        running([simulator]),
-        house(configuration([("openai", simulator.url)]), tmp_path_factory.mktemp("warm")) as home,
+        run_servers([simulator]),
+        start_gateway(configuration([("openai", simulator.url)]), tmp_path_factory.mktemp("warm")) as harness,
     ):
         for client in CLIENTS:
-            ask(home.url, question(client), home.key, 10)
+            send_request(harness.url, client_request(client), harness.key, 10)
     credential._writer.submit(int).result()

@@ -23,24 +23,24 @@ from dragoman.http import exchange, framing
 from dragoman.http.client import response
 from dragoman.simulator.faults import parse_fault
 from dragoman.upstream.kiro import credential
-from tests.faults.conftest import WHOLE
-from tests.faults.judging import SAYS
-from tests.faults.leaving import scene
-from tests.faults.rows import ROWS
-from tests.faults.stage import UPSTREAMS, Case, Pair
-from tests.faults.table import Row
-from tests.gateway.house import KEY
+from tests.faults.catalogue import ROWS
+from tests.faults.checks import EXPECTED_TEXT
+from tests.faults.client_faults import gateway_behind_proxy
+from tests.faults.conftest import ALL_PROBES
+from tests.faults.row import FaultRow
+from tests.faults.runner import UPSTREAMS, Case, Pair
+from tests.gateway.harness import KEY
 
 CASES = [
     pytest.param(row, pair, id=f"{row.number}-{pair.client}-{pair.upstream}")
     for row in ROWS.values()
-    for pair in row.cases(whole=WHOLE)
+    for pair in row.cases(whole=ALL_PROBES)
 ]
 
 
 @pytest.mark.parametrize(("row", "pair"), CASES)
-def test_fault(row: Row, pair: Pair, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    case = Case(pair, tmp_path, WHOLE)
+def test_fault(row: FaultRow, pair: Pair, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    case = Case(pair, tmp_path, ALL_PROBES)
     try:
         row.run(case)
     finally:
@@ -141,17 +141,17 @@ READERS: dict[str, Callable[[str], str]] = {
 RAISED = (anthropic.APIError, openai.APIError, EventStreamError, ClientError, RuntimeError)
 
 
-@pytest.mark.parametrize("upstream", UPSTREAMS[::2] if WHOLE else ["kiro"])
+@pytest.mark.parametrize("upstream", UPSTREAMS[::2] if ALL_PROBES else ["kiro"])
 @pytest.mark.parametrize("client", READERS)
 def test_a_stream_that_breaks_is_an_exception_of_the_official_client(
     client: str, upstream: str, tmp_path: Path
 ) -> None:
     read = READERS[client]
     case = Case(Pair(client, upstream), tmp_path, whole=False)
-    script = f'then = "last"\n[pace]\nchunk = 9\n[[turn]]\ntext = """{SAYS}"""\n'
-    with scene(case, script=script) as (home, proxy, _):
-        assert read(home.url) == SAYS
+    script = f'then = "last"\n[pace]\nchunk = 9\n[[turn]]\ntext = """{EXPECTED_TEXT}"""\n'
+    with gateway_behind_proxy(case, script=script) as (harness, proxy, _):
+        assert read(harness.url) == EXPECTED_TEXT
         for how in ("close", "reset"):
             proxy.faults = (parse_fault(f"cut:text=line,how={how}"),)
             with pytest.raises(RAISED):
-                read(home.url)
+                read(harness.url)

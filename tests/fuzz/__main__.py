@@ -25,18 +25,18 @@ def main() -> int:
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets are walked in the order of hashes: begin again with fixed ones
         again = [sys.executable, "-m", "tests.fuzz", *sys.argv[1:]]
         os.execve(sys.executable, again, {**os.environ, "PYTHONHASHSEED": "0"})
-    from tests.fuzz import proving
+    from tests.fuzz import seeded_runs
 
-    return proving.prove(told.targets, told.runs, told.seed)
+    return seeded_runs.prove(told.targets, told.runs, told.seed)
 
 
 def _explore(wanted: Sequence[str], seconds: int) -> int:
     import atheris
 
     with atheris.instrument_imports(include=["dragoman"]):  # it takes seconds: the targets share it by forking
-        from tests.fuzz import exploring
+        from tests.fuzz import coverage_runs
 
-    return exploring.explore(wanted, seconds)
+    return coverage_runs.explore(wanted, seconds)
 
 
 sys.exit(main())

@@ -31,7 +31,7 @@ from dragoman.wire.eventstream import EventStreamDecoder, parse_headers
 from dragoman.wire.frame import Frame, FrameDecoder
 from dragoman.wire.sse import SseDecoder
 from tests.eventstream import decode_message, encode_message
-from tests.stories.telling import STORIES, wire_bytes
+from tests.stories.story import STORIES, wire_bytes
 from tests.unit.raw_tools.cases import CASES
 from tests.unit.raw_tools.samples import outputs
 
@@ -50,7 +50,7 @@ _SHOWN = 4096  # bytes of a find that are shown
 _DEPTH = 100  # a body nested deeper is refused at the gateway's door
 
 
-class Promise(AssertionError):
+class BrokenPromise(AssertionError):
     """A promise that was broken."""
 
 
@@ -68,7 +68,7 @@ def _cuts_of_frames(make: Callable[[], FrameDecoder], data: bytes) -> None:
     for pieces in ([data[i : i + 1] for i in range(len(data))], _halved(data)):
         told = _decoded(make(), pieces)
         if told != whole:
-            raise Promise(f"frames depend on the cut: {whole!r} {told!r}")
+            raise BrokenPromise(f"frames depend on the cut: {whole!r} {told!r}")
 
 
 def _decoded(decoder: FrameDecoder, pieces: list[bytes]) -> tuple[list[Frame], str]:
@@ -94,7 +94,7 @@ def _header_round_trip(data: bytes) -> None:
         return
     frame = decode_message(encode_message(headers, data))
     if frame.headers != headers or frame.payload != data:
-        raise Promise(f"headers came back otherwise: {headers!r} {frame.headers!r}")
+        raise BrokenPromise(f"headers came back otherwise: {headers!r} {frame.headers!r}")
 
 
 def raw_tools(data: bytes) -> None:
@@ -104,7 +104,7 @@ def raw_tools(data: bytes) -> None:
         for pieces in (list(text), [text[: len(text) // 2], text[len(text) // 2 :]]):
             told = [each for each in outputs(pieces, choice) if not isinstance(each, Remark)]
             if told != whole:
-                raise Promise(f"calls depend on the cut: {whole!r} {told!r}")
+                raise BrokenPromise(f"calls depend on the cut: {whole!r} {told!r}")
 
 
 def request(dialect: Dialect, data: bytes) -> None:
@@ -124,7 +124,7 @@ def request(dialect: Dialect, data: bytes) -> None:
         except DragomanError:
             continue
         if not broken and (breaches := upstream.codec.breaches(sent)):  # what was wrong already may stay so
-            raise Promise(f"what {dialect.name} asks breaks rules of {upstream.name}: {breaches!r}")
+            raise BrokenPromise(f"what {dialect.name} asks breaks rules of {upstream.name}: {breaches!r}")
     if not broken:
         _comes_back(dialect, asked)
 
@@ -134,13 +134,13 @@ def _comes_back(dialect: Dialect, first: Conversation) -> None:
     try:
         again = dialect.codec.parse_request(dialect.codec.render_request(first))
     except DragomanError as error:
-        raise Promise(f"{dialect.name} cannot say its own body: {error!r} {first!r}") from error
+        raise BrokenPromise(f"{dialect.name} cannot say its own body: {error!r} {first!r}") from error
     kept, found = (dict(each.extra.fields) if each.extra else {} for each in (first, again))
     lost = [name for name, value in kept.items() if name not in found or found[name] != value]
     if lost or normalize_spelling(structs.replace(first, extra=None)) != normalize_spelling(
         structs.replace(again, extra=None)
     ):
-        raise Promise(f"{dialect.name} loses something of its own body: {lost} {first!r} {again!r}")
+        raise BrokenPromise(f"{dialect.name} loses something of its own body: {lost} {first!r} {again!r}")
 
 
 def answer(dialect: Dialect, data: bytes) -> None:
@@ -154,7 +154,7 @@ def answer(dialect: Dialect, data: bytes) -> None:
     told = [*frames.feed(answer.feed(data) + answer.close()), *frames.close()]
     broken = [each for each in client.codec.stream_breaches(told) if not each.rule.endswith(_UNSAID)]
     if broken:
-        raise Promise(f"what {client.name} is told by {dialect.name} breaks its rules: {broken!r}")
+        raise BrokenPromise(f"what {client.name} is told by {dialect.name} breaks its rules: {broken!r}")
 
 
 def _other_end(data: bytes) -> Dialect:
@@ -199,7 +199,7 @@ def crashes(target: str) -> Iterator[bytes]:
     yield from (path.read_bytes() for path in sorted((CRASHES / target).glob("*")))
 
 
-def attempt(target: str, data: bytes) -> None:
+def run_target(target: str, data: bytes) -> None:
     """Try the bytes on a target; those that break a promise become a vector."""
     try:
         TARGETS[target](data)
@@ -211,7 +211,7 @@ def attempt(target: str, data: bytes) -> None:
         raise
 
 
-def named(wanted: Sequence[str]) -> Sequence[str]:
+def find_targets(wanted: Sequence[str]) -> Sequence[str]:
     """The targets of these names; all of them where none is named."""
     unknown = [name for name in wanted if name not in TARGETS]
     if unknown:
@@ -219,7 +219,7 @@ def named(wanted: Sequence[str]) -> Sequence[str]:
     return wanted or list(TARGETS)
 
 
-def verdict(good: Mapping[str, bool]) -> int:
+def exit_status(good: Mapping[str, bool]) -> int:
     failed = [target for target, held in good.items() if not held]
     print(f"{len(good)} targets, {len(failed)} broken" + "".join(f"\n  {name}" for name in failed))
     return 1 if failed else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.proving import inputs
+from tests.fuzz.seeded_runs import inputs
 from tests.fuzz.targets import CRASHES, TARGETS, crashes, seeds
 
 

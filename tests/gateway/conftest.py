@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from dragoman.simulator import Simulator, running_simulator
-from tests.gateway.front import LOOPS, on_loop
-from tests.gateway.house import House, house, upstream
+from tests.gateway.harness import GatewayHarness, start_gateway, upstream_config
+from tests.gateway.socket_client import EVENT_LOOPS, use_event_loop
 
 
 @pytest.fixture(scope="module")
@@ -18,12 +18,12 @@ def simulator() -> Iterator[Simulator]:
 
 
 @pytest.fixture(scope="module")
-def home(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with house(upstream("one", "anthropic", simulator.url), tmp_path_factory.mktemp("state")) as running:
+def harness(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayHarness]:
+    with start_gateway(upstream_config("one", "anthropic", simulator.url), tmp_path_factory.mktemp("state")) as running:
         yield running
 
 
-@pytest.fixture(params=LOOPS)
+@pytest.fixture(params=EVENT_LOOPS)
 def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    with on_loop(request.param, monkeypatch):
+    with use_event_loop(request.param, monkeypatch):
         yield request.param

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from dragoman.simulator import running_simulator
-from tests.gateway.house import wait_until
+from tests.gateway.harness import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and Unix sockets")
 
@@ -37,7 +37,7 @@ message = "Improperly formed request."
 """
 
 
-class Home:
+class UserHome:
     """A user's home, and commands run in it. Its path is short: the name of a Unix socket must be."""
 
     def __init__(self, path: Path) -> None:
@@ -60,7 +60,7 @@ class Home:
         return path
 
     @contextmanager
-    def serving(self, *words: str, **environ: str) -> Iterator[Served]:
+    def serving(self, *words: str, **environ: str) -> Iterator[ServeProcess]:
         command = [sys.executable, "-m", "dragoman", "serve", "--port", "0", *words]
         log = self.path / "log"
         with log.open("wb") as stderr:
@@ -70,13 +70,13 @@ class Home:
             try:
                 url = stdout.readline().decode().strip()
                 assert url.startswith("http://"), log.read_text()
-                yield Served(self, process, url, log)
+                yield ServeProcess(self, process, url, log)
             finally:
                 process.kill()
 
 
-class Served:
-    def __init__(self, home: Home, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+class ServeProcess:
+    def __init__(self, home: UserHome, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
         self.process, self.url = process, url
         self._home, self._log = home, log
 
@@ -108,9 +108,9 @@ class Served:
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
+def home() -> Iterator[UserHome]:
     with tempfile.TemporaryDirectory(prefix="dgm") as folder:
-        yield Home(Path(folder))
+        yield UserHome(Path(folder))
 
 
 def wait_for(true: Callable[[], bool]) -> None:
@@ -120,7 +120,7 @@ def wait_for(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_serve_needs_no_configuration_says_how_to_be_used_and_ends_on_sigterm(home: Home) -> None:
+def test_serve_needs_no_configuration_says_how_to_be_used_and_ends_on_sigterm(home: UserHome) -> None:
     with home.serving() as served:
         status, _, answer = served.say("Hello there.")
         assert (status, answer["role"]) == (200, "assistant")
@@ -135,7 +135,7 @@ def test_serve_needs_no_configuration_says_how_to_be_used_and_ends_on_sigterm(ho
     assert not home.socket.exists()
 
 
-def test_the_key_is_minted_once_kept_private_and_printed_nowhere(home: Home) -> None:
+def test_the_key_is_minted_once_kept_private_and_printed_nowhere(home: UserHome) -> None:
     with home.serving() as served:
         key = home.key_file.read_text().strip()
         _, printed = served.end()
@@ -147,7 +147,7 @@ def test_the_key_is_minted_once_kept_private_and_printed_nowhere(home: Home) -> 
     assert home.key_file.read_text().strip() == key
 
 
-def test_serve_names_whoever_has_the_port(home: Home) -> None:
+def test_serve_names_whoever_has_the_port(home: UserHome) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -159,7 +159,7 @@ def test_serve_names_whoever_has_the_port(home: Home) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_s16_a_second_gateway_of_one_user_starts_with_a_socket_of_its_own(home: Home) -> None:
+def test_s16_a_second_gateway_of_one_user_starts_with_a_socket_of_its_own(home: UserHome) -> None:
     """S16: it did not start. `status` finds the first by default, and the other by its port."""
     with home.serving() as first:
         first_port = first.url.rpartition(":")[2]
@@ -181,7 +181,7 @@ def test_s16_a_second_gateway_of_one_user_starts_with_a_socket_of_its_own(home: 
         assert taken.returncode == 1 and "is taken by" in taken.stderr and "Traceback" not in taken.stderr
 
 
-def test_s16_when_the_first_ends_status_says_where_the_other_is(home: Home) -> None:
+def test_s16_when_the_first_ends_status_says_where_the_other_is(home: UserHome) -> None:
     with home.serving() as first, home.serving() as second:
         first.end()
         done = home.run("status")
@@ -189,7 +189,7 @@ def test_s16_when_the_first_ends_status_says_where_the_other_is(home: Home) -> N
         assert f"another gateway runs at {second.url}" in done.stderr
 
 
-def test_s11_serve_raises_its_limit_of_open_files(home: Home) -> None:
+def test_s11_serve_raises_its_limit_of_open_files(home: UserHome) -> None:
     """S11: each stream needs two, and the usual soft limit is 1024."""
     code = (
         "import resource as r; _, hard = r.getrlimit(r.RLIMIT_NOFILE); r.setrlimit(r.RLIMIT_NOFILE, (256, hard));"
@@ -202,7 +202,7 @@ def test_s11_serve_raises_its_limit_of_open_files(home: Home) -> None:
     assert done.stdout == b"True\n"
 
 
-def test_s15_serve_warns_as_root(home: Home) -> None:
+def test_s15_serve_warns_as_root(home: UserHome) -> None:
     """S15: it said nothing. The log is on stderr, as text for people and as JSON elsewhere."""
     with home.serving() as served:
         served.say("hello")
@@ -212,7 +212,7 @@ def test_s15_serve_warns_as_root(home: Home) -> None:
     assert all(line["level"] == "warning" and "a user of its own" in line["message"] for line in told)
 
 
-def test_a_mistake_in_the_configuration_is_told_with_its_line_and_what_was_meant(home: Home) -> None:
+def test_a_mistake_in_the_configuration_is_told_with_its_line_and_what_was_meant(home: UserHome) -> None:
     config = home.write("config.toml", '[upstreams.kimi]\npreset = "moonshoot"\nkey = "env:K"\n')
     done = home.run("serve", "--config", str(config))
     assert (done.returncode, done.stdout) == (3, "")
@@ -220,13 +220,13 @@ def test_a_mistake_in_the_configuration_is_told_with_its_line_and_what_was_meant
     assert "did you mean moonshot?" in done.stderr
 
 
-def test_an_address_beyond_loopback_is_refused_from_the_command_line_too(home: Home) -> None:
+def test_an_address_beyond_loopback_is_refused_from_the_command_line_too(home: UserHome) -> None:
     done = home.run("serve", "--host", "0.0.0.0", "--port", "0")
     assert done.returncode == 3
     assert "insecure_http" in done.stderr
 
 
-def test_sighup_puts_a_good_file_in_force_and_leaves_a_bad_one(home: Home) -> None:
+def test_sighup_puts_a_good_file_in_force_and_leaves_a_bad_one(home: UserHome) -> None:
     config = home.write("config.toml", SIMULATED)
     with home.serving("--config", str(config)) as served:
         config.write_text(f"{SIMULATED}\nport = 1")
@@ -240,7 +240,7 @@ def test_sighup_puts_a_good_file_in_force_and_leaves_a_bad_one(home: Home) -> No
         assert [model["id"] for model in models] == ["claude-opus-4.5"]
 
 
-def test_status_tells_how_the_gateway_and_its_upstreams_are(home: Home) -> None:
+def test_status_tells_how_the_gateway_and_its_upstreams_are(home: UserHome) -> None:
     config = str(home.write("config.toml", SIMULATED))
     with home.serving("--config", config) as served:
         served.say("Hello.")
@@ -254,14 +254,14 @@ def test_status_tells_how_the_gateway_and_its_upstreams_are(home: Home) -> None:
     assert (told["state"], told["pid"]) == ("ready", served.process.pid)
 
 
-def test_status_of_no_gateway_is_exit_status_four(home: Home) -> None:
+def test_status_of_no_gateway_is_exit_status_four(home: UserHome) -> None:
     done = home.run("status")
     assert (done.returncode, done.stdout) == (4, "")
     assert "dragoman serve" in done.stderr
     assert json.loads(home.run("status", "--json").stdout)["state"] == "not running"
 
 
-def test_status_finds_the_gateway_though_its_file_has_a_mistake_by_now(home: Home) -> None:
+def test_status_finds_the_gateway_though_its_file_has_a_mistake_by_now(home: UserHome) -> None:
     config = home.write("config.toml", SIMULATED)
     with home.serving("--config", str(config)):
         config.write_text("[upstreams")
@@ -271,7 +271,7 @@ def test_status_finds_the_gateway_though_its_file_has_a_mistake_by_now(home: Hom
     assert "config.toml:1" in done.stderr
 
 
-def test_status_tells_what_is_left_of_a_kiro_quota_when_asked(home: Home) -> None:
+def test_status_tells_what_is_left_of_a_kiro_quota_when_asked(home: UserHome) -> None:
     with running_simulator("kiro") as simulator:
         store_login(home, endpoint=simulator.url)
         kiro = f'[upstreams.kiro]\ndialect = "kiro"\nbase_url = "{simulator.url}"\ncredentials = "store"\n'
@@ -294,7 +294,7 @@ SECRETS = {
 ACCOUNT = "123456789012"
 
 
-def store_login(home: Home, **more: str) -> None:
+def store_login(home: UserHome, **more: str) -> None:
     store = home.path / ".local/share/dragoman/credentials/kiro"
     store.mkdir(parents=True, mode=0o700)
     login = {
@@ -310,7 +310,7 @@ def store_login(home: Home, **more: str) -> None:
     (store / "default.json").chmod(0o600)
 
 
-def _troubled(home: Home, port: int) -> str:
+def _troubled(home: UserHome, port: int) -> str:
     """A configuration with secrets of every kind, whose upstreams listen on this port."""
     store_login(home)
     return str(
@@ -337,7 +337,7 @@ profile_arn = "arn:aws:codewhisperer:us-east-1:{ACCOUNT}:profile/ABCDEFGHIJKL"
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_what_doctor_shares_has_no_secret_in_it(home: Home, form: tuple[str, ...]) -> None:
+def test_what_doctor_shares_has_no_secret_in_it(home: UserHome, form: tuple[str, ...]) -> None:
     with home.serving("--quiet") as served:  # so that there is a key
         served.end()
     with socket.socket() as listening:
@@ -357,7 +357,7 @@ def test_what_doctor_shares_has_no_secret_in_it(home: Home, form: tuple[str, ...
     assert "NOWHERE_KEY" in said  # a variable that is missed must be named
 
 
-def test_doctor_tells_what_is_wrong_and_what_to_do(home: Home) -> None:
+def test_doctor_tells_what_is_wrong_and_what_to_do(home: UserHome) -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -388,7 +388,7 @@ def test_doctor_tells_what_is_wrong_and_what_to_do(home: Home) -> None:
         assert trouble in words
 
 
-def test_doctor_finds_a_key_that_others_can_read_and_a_file_with_a_mistake(home: Home) -> None:
+def test_doctor_finds_a_key_that_others_can_read_and_a_file_with_a_mistake(home: UserHome) -> None:
     with home.serving("--quiet") as served:
         served.end()
     home.key_file.chmod(0o644)
@@ -398,7 +398,7 @@ def test_doctor_finds_a_key_that_others_can_read_and_a_file_with_a_mistake(home:
     assert f"chmod 600 {home.key_file}" in done.stdout
 
 
-def test_doctor_knows_what_claude_code_has_saved(home: Home) -> None:
+def test_doctor_knows_what_claude_code_has_saved(home: UserHome) -> None:
     (home.path / ".claude").mkdir()
     home.write(".claude/settings.json", '{"model": "claude-opus-9", "env": {"ANTHROPIC_API_KEY": "sk-of-its-own"}}')
     config = home.write("config.toml", SIMULATED + SIMULATED.replace("upstreams.sim", "upstreams.other"))
@@ -408,12 +408,12 @@ def test_doctor_knows_what_claude_code_has_saved(home: Home) -> None:
     assert "sk-of-its-own" not in done.stdout
 
 
-def test_doctor_of_a_fresh_machine_finds_nothing_wrong(home: Home) -> None:
+def test_doctor_of_a_fresh_machine_finds_nothing_wrong(home: UserHome) -> None:
     done = home.run("doctor", DRAGOMAN_SERVER__PORT="0")
     assert (done.returncode, "FAIL" in done.stdout) == (0, False), done.stdout
 
 
-def test_explain_shows_both_sides_of_a_refusal_until_it_is_purged(home: Home) -> None:
+def test_explain_shows_both_sides_of_a_refusal_until_it_is_purged(home: UserHome) -> None:
     script = home.write("turns.toml", REFUSED)
     config = home.write("config.toml", f'{SIMULATED}\n[upstreams.sim.simulator]\nscript = "{script}"\n')
     with home.serving("--config", str(config)) as served:
@@ -436,7 +436,7 @@ def test_explain_shows_both_sides_of_a_refusal_until_it_is_purged(home: Home) ->
     assert home.run("explain", identity).returncode == 1
 
 
-def test_the_demo_shows_tool_calls_on_both_ways_and_needs_nothing(home: Home) -> None:
+def test_the_demo_shows_tool_calls_on_both_ways_and_needs_nothing(home: UserHome) -> None:
     done = home.run("demo")
     assert done.returncode == 0, done.stderr
     for words in (
@@ -454,5 +454,5 @@ def test_the_demo_shows_tool_calls_on_both_ways_and_needs_nothing(home: Home) ->
     assert list(home.path.iterdir()) == []  # it leaves nothing behind
 
 
-def test_the_demo_runs_where_its_characters_cannot_be_written(home: Home) -> None:
+def test_the_demo_runs_where_its_characters_cannot_be_written(home: UserHome) -> None:
     assert home.run("demo", "--brief", PYTHONIOENCODING="ascii").returncode == 0

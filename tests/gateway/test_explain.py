@@ -19,7 +19,7 @@ from dragoman.gateway.explain import (
     render_report,
 )
 from dragoman.model.filter import Note
-from tests.gateway.house import KEY, behind, kept_refusal, messages
+from tests.gateway.harness import KEY, anthropic_body, gateway_with_simulator, wait_for_refusal
 
 REFUSED = '[[turn]]\nstatus = 400\nmessage = "Improperly formed request."'
 
@@ -104,11 +104,11 @@ def test_words_of_others_cannot_drive_the_terminal() -> None:
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_the_gateway_keeps_what_an_upstream_refused(enabled: bool, tmp_path: Path) -> None:
-    with behind(REFUSED, tmp_path, "kiro", explain=enabled) as (home, _):
-        asked = messages("claude-sonnet-4.5", f"my key is {KEY}", metadata={"user_id": "u"})
-        status, headers, _ = home.ask("/v1/messages", asked, authorization="Bearer something-else")
+    with gateway_with_simulator(REFUSED, tmp_path, "kiro", explain=enabled) as (harness, _):
+        asked = anthropic_body("claude-sonnet-4.5", f"my key is {KEY}", metadata={"user_id": "u"})
+        status, headers, _ = harness.request("/v1/messages", asked, authorization="Bearer something-else")
         assert status == 400
-        kept = kept_refusal(tmp_path, headers["x-request-id"], 5.0 if enabled else 0.0)
+        kept = wait_for_refusal(tmp_path, headers["x-request-id"], 5.0 if enabled else 0.0)
         if not enabled:
             assert kept is None
             return
@@ -123,12 +123,14 @@ def test_the_gateway_keeps_what_an_upstream_refused(enabled: bool, tmp_path: Pat
 
 def test_a_key_is_not_kept_wherever_a_client_has_put_it(tmp_path: Path) -> None:
     shaped = "sk-ant-0123456789abcdefgh"
-    with behind('then = "last"\n[[turn]]\nstatus = 400\nmessage = "no"', tmp_path, "openai", explain=True) as (home, _):
+    with gateway_with_simulator(
+        'then = "last"\n[[turn]]\nstatus = 400\nmessage = "no"', tmp_path, "openai", explain=True
+    ) as (harness, _):
         path = f"/v1beta/models/{shaped}:generateContent?%6bey=something-else&x={KEY}"
         body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}], shaped: KEY, KEY: shaped}
-        status, headers, _ = home.ask(path, body)
+        status, headers, _ = harness.request(path, body)
         assert status == 400
-        kept = kept_refusal(tmp_path, headers["x-request-id"])
+        kept = wait_for_refusal(tmp_path, headers["x-request-id"])
     assert kept is not None
     assert kept.asked.line == "POST /v1beta/models/***:generateContent?%6bey=***&x=***"
     assert (kept.model, "***" in str(kept.notes)) == ("***", True)
@@ -138,9 +140,9 @@ def test_a_key_is_not_kept_wherever_a_client_has_put_it(tmp_path: Path) -> None:
 
 def test_a_refusal_inside_a_stream_is_kept_too(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Well" }, { wait = 0.1 }, { exception = "server", message = "broke" }]'
-    with behind(script, tmp_path, "kiro") as (home, _):
-        _, headers, body = home.ask("/v1/messages", messages("claude-sonnet-4.5", stream=True))
+    with gateway_with_simulator(script, tmp_path, "kiro") as (harness, _):
+        _, headers, body = harness.request("/v1/messages", anthropic_body("claude-sonnet-4.5", stream=True))
         assert b"event: error" in body
-        home.lines()
-        kept = kept_refusal(tmp_path, headers["x-request-id"])
+        harness.log_lines()
+        kept = wait_for_refusal(tmp_path, headers["x-request-id"])
         assert kept is not None and "broke" in kept.fault

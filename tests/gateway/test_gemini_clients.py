@@ -13,16 +13,24 @@ from typing import Any
 import pytest
 
 from dragoman.simulator.server import running_simulator
-from tests.gateway.house import KEY, House, RawClient, answering, behind, house, upstream
+from tests.gateway.harness import (
+    KEY,
+    GatewayHarness,
+    StreamClient,
+    fixed_response_server,
+    gateway_with_simulator,
+    start_gateway,
+    upstream_config,
+)
 
 BODY: Any = {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
 
 
 @pytest.fixture(scope="module", params=["gemini", "anthropic"])
-def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayHarness]:
     with running_simulator(request.param) as simulator:
-        text = upstream("u", request.param, simulator.url, 'models = ["m", "maker/m"]')
-        with house(text, Path(tmp_path_factory.mktemp("state"))) as running:
+        text = upstream_config("u", request.param, simulator.url, 'models = ["m", "maker/m"]')
+        with start_gateway(text, Path(tmp_path_factory.mktemp("state"))) as running:
             yield running
 
 
@@ -33,72 +41,72 @@ def said(response: Any) -> str:
 @pytest.mark.parametrize(
     "path", ["/v1beta/models/m", "/v1/models/m", "/v1beta/models/maker%2Fm", "/v1beta/models/maker/m"]
 )
-def test_a_question_is_answered_under_every_spelling_of_its_path(home: House, path: str) -> None:
-    status, _, body = home.ask(f"{path}:generateContent", BODY, key=None, x_goog_api_key=KEY)
+def test_a_question_is_answered_under_every_spelling_of_its_path(harness: GatewayHarness, path: str) -> None:
+    status, _, body = harness.request(f"{path}:generateContent", BODY, key=None, x_goog_api_key=KEY)
     assert status == 200 and said(json.loads(body))
 
 
-def test_a_stream_is_events_or_one_array_as_the_client_says(home: House) -> None:
+def test_a_stream_is_events_or_one_array_as_the_client_says(harness: GatewayHarness) -> None:
     path = "/v1beta/models/m:streamGenerateContent"
-    status, headers, events = home.ask(f"{path}?alt=sse", BODY)
+    status, headers, events = harness.request(f"{path}?alt=sse", BODY)
     assert (status, headers["content-type"]) == (200, "text/event-stream")
     frames = [json.loads(frame.removeprefix("data: ")) for frame in events.decode().split("\n\n") if frame]
-    status, headers, array = home.ask(path, BODY)
+    status, headers, array = harness.request(path, BODY)
     assert (status, headers["content-type"]) == (200, "application/json")
     assert "".join(map(said, json.loads(array))) == "".join(map(said, frames)) != ""
     assert json.loads(array)[-1]["candidates"][0]["finishReason"] == "STOP"
 
 
-def test_a_key_in_the_query_is_not_taken(home: House) -> None:
-    status, _, body = home.ask(f"/v1beta/models/m:generateContent?key={KEY}", BODY, key=None)
+def test_a_key_in_the_query_is_not_taken(harness: GatewayHarness) -> None:
+    status, _, body = harness.request(f"/v1beta/models/m:generateContent?key={KEY}", BODY, key=None)
     assert status == 401
     assert json.loads(body)["error"]["status"] == "UNAUTHENTICATED"
 
 
-def test_models_are_listed_in_the_familys_shape(home: House) -> None:
+def test_models_are_listed_in_the_familys_shape(harness: GatewayHarness) -> None:
     for path in ("/v1beta/models", "/v1/models"):
-        _, _, body = home.ask(path, method="GET", key=None, x_goog_api_key=KEY)
+        _, _, body = harness.request(path, method="GET", key=None, x_goog_api_key=KEY)
         assert "models/m" in [model["name"] for model in json.loads(body)["models"]]
-    _, _, body = home.ask("/v1beta/models/m", method="GET", key=None, x_goog_api_key=KEY)
+    _, _, body = harness.request("/v1beta/models/m", method="GET", key=None, x_goog_api_key=KEY)
     assert json.loads(body)["name"] == "models/m"
-    status, _, body = home.ask("/v1beta/models/none", method="GET", key=None, x_goog_api_key=KEY)
+    status, _, body = harness.request("/v1beta/models/none", method="GET", key=None, x_goog_api_key=KEY)
     assert (status, json.loads(body)["error"]["status"]) == (404, "NOT_FOUND")
-    _, _, body = home.ask("/v1/models", method="GET")
+    _, _, body = harness.request("/v1/models", method="GET")
     assert "data" in json.loads(body)
 
 
-def test_tokens_are_counted(home: House) -> None:
-    _, _, body = home.ask("/v1beta/models/m:countTokens", BODY)
+def test_tokens_are_counted(harness: GatewayHarness) -> None:
+    _, _, body = harness.request("/v1beta/models/m:countTokens", BODY)
     assert json.loads(body)["totalTokens"] > 0
 
 
 SCHEMA: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 
-def by_messages(home: House) -> None:
+def by_messages(harness: GatewayHarness) -> None:
     body: Any = {
         "model": "m",
         "max_tokens": 1000,
         "messages": [{"role": "user", "content": "call get_weather"}],
         "tools": [{"name": "get_weather", "input_schema": SCHEMA}],
     }
-    content = json.loads(home.ask("/v1/messages", body)[2])["content"]
+    content = json.loads(harness.request("/v1/messages", body)[2])["content"]
     used = next(block for block in content if block["type"] == "tool_use")
     result = {"type": "tool_result", "tool_use_id": used["id"], "content": "sunny"}
     body["messages"] += [{"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
-    assert home.ask("/v1/messages", body)[0] == 200
+    assert harness.request("/v1/messages", body)[0] == 200
 
 
-def by_chat(home: House) -> None:
+def by_chat(harness: GatewayHarness) -> None:
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}
     body: Any = {"model": "m", "messages": [{"role": "user", "content": "call get_weather"}], "tools": [tool]}
-    message = json.loads(home.ask("/v1/chat/completions", body)[2])["choices"][0]["message"]
+    message = json.loads(harness.request("/v1/chat/completions", body)[2])["choices"][0]["message"]
     result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "sunny"}
     body["messages"] += [message, result]
-    assert home.ask("/v1/chat/completions", body)[0] == 200
+    assert harness.request("/v1/chat/completions", body)[0] == 200
 
 
-def by_responses(home: House) -> None:
+def by_responses(harness: GatewayHarness) -> None:
     tool = {"type": "function", "name": "get_weather", "parameters": SCHEMA}
     asked: list[Any] = [{"role": "user", "content": "call get_weather"}]
     body: Any = {
@@ -108,19 +116,19 @@ def by_responses(home: House) -> None:
         "store": False,
         "include": ["reasoning.encrypted_content"],
     }
-    output = json.loads(home.ask("/v1/responses", body)[2])["output"]
+    output = json.loads(harness.request("/v1/responses", body)[2])["output"]
     called = next(item for item in output if item["type"] == "function_call")
     body["input"] = [*asked, *output, {"type": "function_call_output", "call_id": called["call_id"], "output": "sunny"}]
-    assert home.ask("/v1/responses", body)[0] == 200
+    assert harness.request("/v1/responses", body)[0] == 200
 
 
 @pytest.mark.parametrize("loop", [by_messages, by_chat, by_responses])
 def test_a_client_of_another_family_gives_gemini_its_signature_back(loop: Any, tmp_path: Path) -> None:
     with (
         running_simulator("gemini") as simulator,
-        house(upstream("u", "gemini", simulator.url, 'models = ["m"]'), tmp_path) as home,
+        start_gateway(upstream_config("u", "gemini", simulator.url, 'models = ["m"]'), tmp_path) as harness,
     ):
-        loop(home)
+        loop(harness)
         first, second = simulator.requests
         sent: Any = second.json
         parts = [part for content in sent["contents"] for part in content["parts"]]
@@ -149,9 +157,9 @@ def gemini_stream(error: bytes) -> bytes:
 
 
 @contextmanager
-def cut_off(dialect: str, tmp_path: Path) -> Iterator[House]:
-    with behind(BROKEN, tmp_path, dialect, server__hold=0) as (home, _):
-        yield home
+def cut_off(dialect: str, tmp_path: Path) -> Iterator[GatewayHarness]:
+    with gateway_with_simulator(BROKEN, tmp_path, dialect, server__hold=0) as (harness, _):
+        yield harness
 
 
 def plain_events(answer: bytes) -> list[Any]:
@@ -169,8 +177,8 @@ def plain_events(answer: bytes) -> list[Any]:
 @pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses", "gemini", "bedrock", "kiro"])
 def test_s15_a_plain_reader_of_events_sees_the_error(dialect: str, tmp_path: Path) -> None:
     """S15: the error was a bare line of JSON, which such a reader ignores: the stream seemed to end well."""
-    with cut_off(dialect, tmp_path) as home:
-        _, _, answer = home.ask(f"{PATH}?alt=sse", ASK)
+    with cut_off(dialect, tmp_path) as harness:
+        _, _, answer = harness.request(f"{PATH}?alt=sse", ASK)
         events = plain_events(answer)
         assert "error" in events[-1] and events[-1]["error"]["code"] >= 500
         assert all("error" not in event for event in events[:-1])
@@ -180,24 +188,27 @@ def test_s15_a_plain_reader_of_events_sees_the_error(dialect: str, tmp_path: Pat
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n\r\n"])
 def test_s15_a_bare_error_of_a_gemini_upstream_is_seen_too(indent: int | None, end: bytes, tmp_path: Path) -> None:
     raw = gemini_stream(json.dumps(ERROR, indent=indent).encode() + end)
-    with answering(raw) as url, house(upstream("one", "gemini", url), tmp_path, server__hold=0) as home:
-        _, _, answer = home.ask(f"{PATH}?alt=sse", ASK)
+    with (
+        fixed_response_server(raw) as url,
+        start_gateway(upstream_config("one", "gemini", url), tmp_path, server__hold=0) as harness,
+    ):
+        _, _, answer = harness.request(f"{PATH}?alt=sse", ASK)
         first, last = plain_events(answer)
         assert first["candidates"][0]["content"]["parts"] == [{"text": "Begin."}]
         assert last == ERROR  # all of it
 
 
 def test_a_stream_as_an_array_has_the_error_as_its_last_element(tmp_path: Path) -> None:
-    with cut_off("anthropic", tmp_path) as home:
-        _, _, answer = home.ask(PATH, ASK)
+    with cut_off("anthropic", tmp_path) as harness:
+        _, _, answer = harness.request(PATH, ASK)
         assert "error" in json.loads(answer)[-1]
 
 
 def test_s15_googles_python_sdk_raises(tmp_path: Path) -> None:
     genai = pytest.importorskip("google.genai", reason="google-genai is not installed")
     for dialect in ("anthropic", "gemini"):
-        with cut_off(dialect, tmp_path) as home:
-            client = genai.Client(api_key=KEY, http_options=genai.types.HttpOptions(base_url=home.url))
+        with cut_off(dialect, tmp_path) as harness:
+            client = genai.Client(api_key=KEY, http_options=genai.types.HttpOptions(base_url=harness.url))
             texts: list[str] = []
             with pytest.raises(genai.errors.ServerError) as failed:
                 for chunk in client.models.generate_content_stream(model="m", contents="hello"):
@@ -208,7 +219,7 @@ def test_s15_googles_python_sdk_raises(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dialect", ["anthropic", "gemini"])
 def test_s15_the_bare_error_is_a_piece_of_its_own(dialect: str, tmp_path: Path) -> None:
     """Google's JavaScript SDK parses each piece that it reads, and knows an error by that."""
-    with cut_off(dialect, tmp_path) as home, RawClient(home, f"{PATH}?alt=sse", ASK) as client:
+    with cut_off(dialect, tmp_path) as harness, StreamClient(harness, f"{PATH}?alt=sse", ASK) as client:
         body = client.read_all().partition(b"\r\n\r\n")[2]
         pieces = []
         while body and not body.startswith(b"0\r\n"):
@@ -238,8 +249,8 @@ console.log(buffer.trim() ? 'left over' : 'ended well', events);
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_s15_a_reader_like_googles_javascript_sdk_raises(tmp_path: Path) -> None:
-    with cut_off("anthropic", tmp_path) as home:
-        asked = [f"{home.url}{PATH}?alt=sse", json.dumps(ASK), KEY]
+    with cut_off("anthropic", tmp_path) as harness:
+        asked = [f"{harness.url}{PATH}?alt=sse", json.dumps(ASK), KEY]
         command = ["node", "--input-type=module", "-e", _LIKE_THE_SDK, *asked]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         assert ran.stdout.startswith("raised 5"), ran.stdout

@@ -10,10 +10,19 @@ from typing import Any
 
 import pytest
 
-from dragoman.simulator.script import parse
+from dragoman.simulator.script import parse_script
 from dragoman.simulator.server import Simulator, running_simulator
-from tests.gateway.house import KEY, PATIENCE, TOOL, House, gated, house, messages, upstream
-from tests.gateway.test_violations import answering
+from tests.gateway.harness import (
+    KEY,
+    TIMEOUT,
+    TOOL_SCHEMA,
+    GatewayHarness,
+    anthropic_body,
+    gated_server,
+    start_gateway,
+    upstream_config,
+)
+from tests.gateway.test_upstream_violations import recording_server
 
 SCRIPT = """
 then = "repeat"
@@ -26,8 +35,8 @@ parts = [
   { tool = "get_weather", arguments = '{"city": "Oslo"}' },
 ]
 """
-DECLARED = {"name": "get_weather", "description": "Tell the weather.", "input_schema": TOOL}
-FUNCTION = {"name": "get_weather", "description": "Tell the weather.", "parameters": TOOL}
+DECLARED = {"name": "get_weather", "description": "Tell the weather.", "input_schema": TOOL_SCHEMA}
+FUNCTION = {"name": "get_weather", "description": "Tell the weather.", "parameters": TOOL_SCHEMA}
 ASKED: dict[str, Any] = {
     "model": "m",
     "messages": [{"role": "user", "content": "Weather in Paris and Oslo?"}],
@@ -37,10 +46,12 @@ CALLS = [("get_weather", {"city": "Paris", "days": 1}), ("get_weather", {"city":
 
 
 @pytest.fixture(scope="module", params=["anthropic", "ollama", "openai"])
-def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, Simulator]]:
-    with running_simulator(request.param, script=parse(SCRIPT)) as simulator:
-        text = upstream("u", request.param, simulator.url, 'models = ["m"]')
-        with house(text, Path(tmp_path_factory.mktemp("state"))) as running:
+def harness(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[GatewayHarness, Simulator]]:
+    with running_simulator(request.param, script=parse_script(SCRIPT)) as simulator:
+        text = upstream_config("u", request.param, simulator.url, 'models = ["m"]')
+        with start_gateway(text, Path(tmp_path_factory.mktemp("state"))) as running:
             yield running, simulator
 
 
@@ -53,8 +64,8 @@ def called(calls: list[Any]) -> list[tuple[str, Any]]:
     return [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
 
 
-def test_a_client_gets_its_calls_in_lines(home: tuple[House, Simulator]) -> None:
-    status, headers, body = home[0].ask("/api/chat", ASKED)
+def test_a_client_gets_its_calls_in_lines(harness: tuple[GatewayHarness, Simulator]) -> None:
+    status, headers, body = harness[0].request("/api/chat", ASKED)
     assert (status, headers["content-type"]) == (200, "application/x-ndjson")
     told = lines(body)
     assert "".join(each["message"]["content"] for each in told) == "I look it up."
@@ -63,15 +74,15 @@ def test_a_client_gets_its_calls_in_lines(home: tuple[House, Simulator]) -> None
     assert told[-1]["done_reason"] == "stop" and told[-1]["eval_count"] > 0
 
 
-def test_a_client_gets_its_calls_in_one_object(home: tuple[House, Simulator]) -> None:
-    status, headers, body = home[0].ask("/api/chat", {**ASKED, "stream": False})
+def test_a_client_gets_its_calls_in_one_object(harness: tuple[GatewayHarness, Simulator]) -> None:
+    status, headers, body = harness[0].request("/api/chat", {**ASKED, "stream": False})
     assert (status, headers["content-type"]) == (200, "application/json")
     told = json.loads(body)
     assert told["message"]["content"] == "I look it up." and called(told["message"]["tool_calls"]) == CALLS
     assert told["done"] and told["prompt_eval_count"] > 0
 
 
-def test_a_loop_goes_on_with_results_that_name_their_tool_only(home: tuple[House, Simulator]) -> None:
+def test_a_loop_goes_on_with_results_that_name_their_tool_only(harness: tuple[GatewayHarness, Simulator]) -> None:
     calls = [{"function": {"name": name, "arguments": arguments}} for name, arguments in CALLS]
     history = [
         *ASKED["messages"],
@@ -79,33 +90,34 @@ def test_a_loop_goes_on_with_results_that_name_their_tool_only(home: tuple[House
         {"role": "tool", "tool_name": "get_weather", "content": "sunny"},
         {"role": "tool", "tool_name": "get_weather", "content": "rain"},
     ]
-    status, _, body = home[0].ask("/api/chat", {**ASKED, "messages": history})
+    status, _, body = harness[0].request("/api/chat", {**ASKED, "messages": history})
     assert status == 200 and lines(body)[-1]["done"]
 
 
-def test_what_is_wrong_is_told_in_its_words(home: tuple[House, Simulator]) -> None:
-    status, _, body = home[0].ask("/api/chat", {**ASKED, "think": "much"})
+def test_what_is_wrong_is_told_in_its_words(harness: tuple[GatewayHarness, Simulator]) -> None:
+    status, _, body = harness[0].request("/api/chat", {**ASKED, "think": "much"})
     assert status == 400 and "think" in json.loads(body)["error"]
-    status, _, body = home[0].ask("/api/chat", ASKED, key="wrong")
+    status, _, body = harness[0].request("/api/chat", ASKED, key="wrong")
     assert status == 401 and isinstance(json.loads(body)["error"], str)
-    status, _, body = home[0].ask("/api/chat", {**ASKED, "model": "none"})
+    status, _, body = harness[0].request("/api/chat", {**ASKED, "model": "none"})
     assert status == 404 and isinstance(json.loads(body)["error"], str)
 
 
-def test_models_are_tags(home: tuple[House, Simulator]) -> None:
-    _, _, body = home[0].ask("/api/tags", method="GET")
+def test_models_are_tags(harness: tuple[GatewayHarness, Simulator]) -> None:
+    _, _, body = harness[0].request("/api/tags", method="GET")
     assert "m" in [model["model"] for model in json.loads(body)["models"]]
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_anthropic_client_of_an_ollama_upstream(stream: bool, tmp_path: Path) -> None:
     with (
-        running_simulator("ollama", script=parse(SCRIPT)) as simulator,
-        house(
-            upstream("u", "ollama", simulator.url, "settings = { num_ctx = 32768, keep_alive = '30m' }"), tmp_path
-        ) as home,
+        running_simulator("ollama", script=parse_script(SCRIPT)) as simulator,
+        start_gateway(
+            upstream_config("u", "ollama", simulator.url, "settings = { num_ctx = 32768, keep_alive = '30m' }"),
+            tmp_path,
+        ) as harness,
     ):
-        status, headers, body = home.ask("/v1/messages", messages(tools=[DECLARED], stream=stream))
+        status, headers, body = harness.request("/v1/messages", anthropic_body(tools=[DECLARED], stream=stream))
         assert status == 200
         [received] = simulator.requests
         asked: Any = received.json
@@ -135,10 +147,13 @@ def raw(body: bytes) -> bytes:
     return head + body
 
 
-@pytest.mark.parametrize(("path", "body"), [("/api/chat", ASKED), ("/v1/messages", messages(stream=True))])
+@pytest.mark.parametrize(("path", "body"), [("/api/chat", ASKED), ("/v1/messages", anthropic_body(stream=True))])
 def test_lines_are_passed_on_as_they_come(path: str, body: Any, tmp_path: Path) -> None:
-    with gated(END, raw(BEGIN)) as (url, gate), house(upstream("u", "ollama", url), tmp_path, server__hold=0) as home:
-        connection = http.client.HTTPConnection(home.url.removeprefix("http://"), timeout=PATIENCE)
+    with (
+        gated_server(END, raw(BEGIN)) as (url, gate),
+        start_gateway(upstream_config("u", "ollama", url), tmp_path, server__hold=0) as harness,
+    ):
+        connection = http.client.HTTPConnection(harness.url.removeprefix("http://"), timeout=TIMEOUT)
         connection.request("POST", path, json.dumps(body), {"x-api-key": KEY})
         response = connection.getresponse()
         heard = b""
@@ -157,12 +172,12 @@ def test_lines_are_passed_on_as_they_come(path: str, body: Any, tmp_path: Path) 
 )
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/messages"])
 def test_a_stream_that_breaks_ends_with_an_error(body: bytes, path: str, tmp_path: Path) -> None:
-    asked = ASKED if path == "/api/chat" else messages(stream=True)
+    asked = ASKED if path == "/api/chat" else anthropic_body(stream=True)
     with (
-        answering(200, "application/x-ndjson", body) as (url, _),
-        house(upstream("u", "ollama", url), tmp_path, server__hold=0) as home,
+        recording_server(200, "application/x-ndjson", body) as (url, _),
+        start_gateway(upstream_config("u", "ollama", url), tmp_path, server__hold=0) as harness,
     ):
-        status, _, told = home.ask(path, asked)
+        status, _, told = harness.request(path, asked)
         assert status == 200 and b"one" in told
         last = told.strip().splitlines()[-1]
         assert b'"error"' in last and (b"runner" in last) == (b"runner" in body)
@@ -171,9 +186,9 @@ def test_a_stream_that_breaks_ends_with_an_error(body: bytes, path: str, tmp_pat
 def test_a_prompt_that_is_too_long_is_known(tmp_path: Path) -> None:
     said = b'{"error":"request (5000 tokens) exceeds the available context size (4096 tokens)"}'
     with (
-        answering(400, "application/json", said) as (url, _),
-        house(upstream("u", "ollama", url), tmp_path) as home,
+        recording_server(400, "application/json", said) as (url, _),
+        start_gateway(upstream_config("u", "ollama", url), tmp_path) as harness,
     ):
-        status, _, body = home.ask("/v1/messages", messages(stream=True))
+        status, _, body = harness.request("/v1/messages", anthropic_body(stream=True))
         error = json.loads(body)["error"]
         assert status == 400 and "prompt is too long" in error["message"]

@@ -19,21 +19,40 @@ from dragoman.http.framing import MAX_PIPELINED
 from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.serving import HttpServer
 from dragoman.simulator import Simulator, running_simulator
-from tests.gateway.front import LOOPS, Client, Memory, gateway_servers, head, on_loop, question
-from tests.gateway.house import KEY, House, behind, house, messages, upstream, wait_until
+from tests.gateway.harness import (
+    KEY,
+    GatewayHarness,
+    anthropic_body,
+    gateway_with_simulator,
+    start_gateway,
+    upstream_config,
+    wait_until,
+)
+from tests.gateway.socket_client import (
+    EVENT_LOOPS,
+    MemoryTransport,
+    SocketClient,
+    gateway_servers,
+    head,
+    request_bytes,
+    use_event_loop,
+)
 
 MANY = 300
 
 
-@pytest.fixture(params=LOOPS)
-def home(
+@pytest.fixture(params=EVENT_LOOPS)
+def harness(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, simulator: Simulator, tmp_path: Path
-) -> Iterator[House]:
-    with on_loop(request.param, monkeypatch), house(upstream("one", "anthropic", simulator.url), tmp_path) as one:
+) -> Iterator[GatewayHarness]:
+    with (
+        use_event_loop(request.param, monkeypatch),
+        start_gateway(upstream_config("one", "anthropic", simulator.url), tmp_path) as one,
+    ):
         yield one
 
 
-def sent(client: Client, raw: bytes) -> threading.Thread:
+def sent(client: SocketClient, raw: bytes) -> threading.Thread:
     """Send it beside: the gateway does not read all of it at once."""
 
     def send() -> None:
@@ -45,23 +64,23 @@ def sent(client: Client, raw: bytes) -> threading.Thread:
     return thread
 
 
-def test_s16_every_pipelined_request_is_answered_in_its_order(home: House) -> None:
+def test_s16_every_pipelined_request_is_answered_in_its_order(harness: GatewayHarness) -> None:
     """S16: those beyond 17 vanished without an answer."""
-    with Client(home) as client:
-        sending = sent(client, b"".join(question(f"number {number}!") for number in range(MANY)))
+    with SocketClient(harness) as client:
+        sending = sent(client, b"".join(request_bytes(f"number {number}!") for number in range(MANY)))
         for number in range(MANY):
             status, headers, body = client.answer()
             assert (status, "connection" in headers) == (200, False)
             assert f"number {number}!".encode() in body
         sending.join(10)
-        client.send(question("and one more"))
+        client.send(request_bytes("and one more"))
         assert b"and one more" in client.answer()[2]
-    assert len(home.lines(MANY + 1)) == MANY + 1
+    assert len(harness.log_lines(MANY + 1)) == MANY + 1
 
 
-def test_s16_the_last_of_many_that_half_closes_is_answered_too(home: House) -> None:
-    with Client(home) as client:
-        sending = sent(client, b"".join(question(f"number {number}!") for number in range(60)))
+def test_s16_the_last_of_many_that_half_closes_is_answered_too(harness: GatewayHarness) -> None:
+    with SocketClient(harness) as client:
+        sending = sent(client, b"".join(request_bytes(f"number {number}!") for number in range(60)))
         sending.join(10)
         client.end()
         for number in range(60):
@@ -69,10 +88,10 @@ def test_s16_the_last_of_many_that_half_closes_is_answered_too(home: House) -> N
         assert client.file.read() == b""
 
 
-def test_s16_bodies_that_are_large_wait_as_well(home: House) -> None:
+def test_s16_bodies_that_are_large_wait_as_well(harness: GatewayHarness) -> None:
     texts = [f"{number}" * 150_000 for number in range(8)]
-    with Client(home) as client:
-        sending = sent(client, b"".join(question(text) for text in texts))
+    with SocketClient(harness) as client:
+        sending = sent(client, b"".join(request_bytes(text) for text in texts))
         for text in texts:
             assert text[:50].encode() in client.answer()[2]
         sending.join(10)
@@ -81,12 +100,12 @@ def test_s16_bodies_that_are_large_wait_as_well(home: House) -> None:
 def test_s16_while_the_first_is_answered_no_more_is_read_than_fits(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 1.0 }, { text = "end." }]\n[[turn]]\ntext = "Second."'
     with (
-        behind(f'then = "last"\n{script}', tmp_path, "openai") as (home, _),
-        Client(home, first=question(stream=True)) as client,
+        gateway_with_simulator(f'then = "last"\n{script}', tmp_path, "openai") as (harness, _),
+        SocketClient(harness, first=request_bytes(stream=True)) as client,
     ):
         client.head()
-        sending = sent(client, question(filler="x" * 100) * 2000)
-        [connection] = home.running.gateway._live
+        sending = sent(client, request_bytes(filler="x" * 100) * 2000)
+        [connection] = harness.running.gateway._live
         held = connection.connection  # type: ignore[attr-defined]
         wait_until(lambda: held._held or held._queue)
         wait_until(lambda: not held.is_reading)
@@ -108,18 +127,24 @@ def test_s13_a_client_that_half_closes_gets_its_answer_and_nothing_else(
     tmp_path: Path, loop: str, stream: bool
 ) -> None:
     """S13: it got none."""
-    with behind(SLOW, tmp_path, "openai") as (home, _), Client(home, first=question(stream=stream)) as client:
+    with (
+        gateway_with_simulator(SLOW, tmp_path, "openai") as (harness, _),
+        SocketClient(harness, first=request_bytes(stream=stream)) as client,
+    ):
         client.end()
         status, _, body = client.answer()
         assert status == 200
         assert b"Begin " in body and b"end." in body and (not stream or b"message_stop" in body)
         assert client.file.read() == b""  # then the connection is closed
-        assert home.lines()[0]["outcome"] == "ok"
+        assert harness.log_lines()[0]["outcome"] == "ok"
 
 
 def test_s13_all_requests_before_the_end_are_answered(tmp_path: Path, loop: str) -> None:
-    with behind('then = "last"\n[[turn]]\ntext = "Yes."\nfirst_delay = 0.1', tmp_path, "openai") as (home, simulator):
-        with Client(home, first=question() + question(stream=True) + question()) as client:
+    with gateway_with_simulator('then = "last"\n[[turn]]\ntext = "Yes."\nfirst_delay = 0.1', tmp_path, "openai") as (
+        harness,
+        simulator,
+    ):
+        with SocketClient(harness, first=request_bytes() + request_bytes(stream=True) + request_bytes()) as client:
             client.end()
             assert [client.answer()[0] for _ in range(3)] == [200] * 3
             assert client.file.read() == b""
@@ -127,7 +152,10 @@ def test_s13_all_requests_before_the_end_are_answered(tmp_path: Path, loop: str)
 
 
 def test_s13_a_refusal_is_heard_too(tmp_path: Path, loop: str) -> None:
-    with behind(SLOW, tmp_path, "openai") as (home, _), Client(home, first=question(key="wrong")) as client:
+    with (
+        gateway_with_simulator(SLOW, tmp_path, "openai") as (harness, _),
+        SocketClient(harness, first=request_bytes(key="wrong")) as client,
+    ):
         client.end()
         assert client.answer()[0] == 401
 
@@ -137,20 +165,20 @@ def test_s13_a_client_that_closes_its_socket_has_left(tmp_path: Path, loop: str,
     """To the gateway both look alike at first: the end of what is sent."""
     parts = 'parts = [{ text = "Begin." }, { wait = 30.0 }]'
     script = f"[[turn]]\n{'first_delay = 30.0' if when == 'before its answer' else ''}\n{parts}"
-    with behind(script, tmp_path, "openai") as (home, simulator):
-        with Client(home, first=question(stream=True)) as client:
+    with gateway_with_simulator(script, tmp_path, "openai") as (harness, simulator):
+        with SocketClient(harness, first=request_bytes(stream=True)) as client:
             wait_until(lambda: simulator.total == 1)
             if when == "in its answer":
                 while b"Begin." not in client.file.readline():
                     pass
         assert simulator.requests[0].wait(5.0) == "gone"
-        assert home.lines()[0]["outcome"] == "gone"
+        assert harness.log_lines()[0]["outcome"] == "gone"
 
 
 def test_s13_a_client_that_half_closes_and_then_closes_has_left(tmp_path: Path, loop: str) -> None:
     script = '[[turn]]\nparts = [{ text = "Begin." }, { wait = 0.5 }, { text = "more" }, { wait = 0.5 }, { text = "x" }, { wait = 30.0 }]'
-    with behind(script, tmp_path, "openai") as (home, simulator):
-        with Client(home, first=question(stream=True)) as client:
+    with gateway_with_simulator(script, tmp_path, "openai") as (harness, simulator):
+        with SocketClient(harness, first=request_bytes(stream=True)) as client:
             client.end()
             while b"Begin." not in client.file.readline():
                 pass
@@ -158,18 +186,21 @@ def test_s13_a_client_that_half_closes_and_then_closes_has_left(tmp_path: Path, 
 
 
 def test_s13_an_end_within_a_body_is_a_client_that_left(tmp_path: Path, loop: str) -> None:
-    with behind(SLOW, tmp_path, "openai") as (home, simulator), Client(home, first=head(500) + b"{") as client:
+    with (
+        gateway_with_simulator(SLOW, tmp_path, "openai") as (harness, simulator),
+        SocketClient(harness, first=head(500) + b"{") as client,
+    ):
         client.end()
         assert client.is_closed()
-        assert (home.lines()[0]["outcome"], simulator.total) == ("gone", 0)
+        assert (harness.log_lines()[0]["outcome"], simulator.total) == ("gone", 0)
 
 
 def test_s13_the_end_of_a_second_request_that_is_not_whole_leaves_the_first_its_answer(
     tmp_path: Path, loop: str
 ) -> None:
     with (
-        behind(SLOW, tmp_path, "openai") as (home, simulator),
-        Client(home, first=question() + head(500) + b"{") as client,
+        gateway_with_simulator(SLOW, tmp_path, "openai") as (harness, simulator),
+        SocketClient(harness, first=request_bytes() + head(500) + b"{") as client,
     ):
         client.end()
         assert client.answer()[0] == 200
@@ -184,9 +215,9 @@ QUESTIONS = 150_000
 MOST = 1024 * 1024  # bytes of unread answers, or of requests that wait
 
 
-@pytest.fixture(params=LOOPS)
-def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[House]:
-    with on_loop(request.param, monkeypatch), house("", tmp_path) as one:
+@pytest.fixture(params=EVENT_LOOPS)
+def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GatewayHarness]:
+    with use_event_loop(request.param, monkeypatch), start_gateway("", tmp_path) as one:
         yield one
 
 
@@ -195,9 +226,9 @@ def find() -> ServerConnection:
     return next(each for server in gateway_servers() for each in server.connections.members)
 
 
-def test_s1_answers_do_not_pile_up_for_a_client_that_reads_none(served: House) -> None:
+def test_s1_answers_do_not_pile_up_for_a_client_that_reads_none(served: GatewayHarness) -> None:
     """S1: a keyless client that pipelined requests and read nothing made the gateway keep all answers, or requests."""
-    with Client(served, first=KEYLESS) as client:
+    with SocketClient(served, first=KEYLESS) as client:
         assert client.answer()[0] == 401
         theirs = find()
         transport = theirs._transport
@@ -222,9 +253,9 @@ def test_s1_answers_do_not_pile_up_for_a_client_that_reads_none(served: House) -
         sending.join(60)
 
 
-def test_a_client_that_reads_late_gets_every_answer_in_its_order(served: House) -> None:
-    with Client(served) as client:
-        sending = threading.Thread(target=client.send, args=(KEYLESS * 3000 + question(),), daemon=True)
+def test_a_client_that_reads_late_gets_every_answer_in_its_order(served: GatewayHarness) -> None:
+    with SocketClient(served) as client:
+        sending = threading.Thread(target=client.send, args=(KEYLESS * 3000 + request_bytes(),), daemon=True)
         sending.start()
         sending.join(60)
         statuses = [client.answer()[0] for _ in range(3001)]
@@ -236,7 +267,7 @@ def test_a_client_that_reads_late_gets_every_answer_in_its_order(served: House) 
 def test_a_connection_that_was_reset_meanwhile_is_no_bug() -> None:
     """The system refuses to close the sending side of a connection that is reset, but not yet read."""
 
-    class Reset(Memory):
+    class Reset(MemoryTransport):
         def write_eof(self) -> None:
             raise OSError(107, "Transport endpoint is not connected")
 
@@ -265,12 +296,15 @@ def test_a_connection_that_was_reset_meanwhile_is_no_bug() -> None:
 
 @pytest.mark.parametrize("key", [KEY, "wrong"])
 def test_another_request_is_answered_on_the_connection_of_a_big_one(tmp_path: Path, key: str) -> None:
-    with running_simulator("openai") as simulator, house(upstream("o", "openai", simulator.url), tmp_path) as home:
-        host, _, port = home.url.removeprefix("http://").partition(":")
+    with (
+        running_simulator("openai") as simulator,
+        start_gateway(upstream_config("o", "openai", simulator.url), tmp_path) as harness,
+    ):
+        host, _, port = harness.url.removeprefix("http://").partition(":")
         statuses = []
         with socket.create_connection((host, int(port)), timeout=60) as connection:
             for given in (key, KEY, KEY):
-                body = json.dumps(messages(text="long " * 20_000))
+                body = json.dumps(anthropic_body(text="long " * 20_000))
                 head = f"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-api-key: {given}\r\ncontent-length: {len(body)}\r\n\r\n"
                 connection.sendall((head + body).encode())  # in one piece: it is there before anybody asks for it
                 response = http.client.HTTPResponse(connection)

@@ -17,8 +17,17 @@ from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.config import load_config
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import running_gateway
-from dragoman.simulator import parse, running_simulator
-from tests.gateway.house import KEY, QUICK, House, behind, chat, house, messages, upstream
+from dragoman.simulator import parse_script, running_simulator
+from tests.gateway.harness import (
+    FAST_RETRIES,
+    KEY,
+    GatewayHarness,
+    anthropic_body,
+    gateway_with_simulator,
+    openai_body,
+    start_gateway,
+    upstream_config,
+)
 from tests.unit.raw_tools.client_view import client_request, read_stream, tool
 from tests.unit.raw_tools.test_leaks import RECOVERED
 
@@ -44,13 +53,13 @@ header = '\\s*(?P<name>)'
 
 
 @contextmanager
-def loaded(config: Path, state: Path) -> Iterator[House]:
+def loaded(config: Path, state: Path) -> Iterator[GatewayHarness]:
     """A gateway with a configuration file, as it is started from the command line."""
     log = io.StringIO()
     journal = AccessLog(Redactor(), stream=log, form="json", level="debug")
     made = load_config(config, {"HOME": "/nowhere"}, flags=FLAGS)
-    with running_gateway(made, state=state, journal=journal, patience=QUICK, key=KEY) as running:
-        yield House(running, log, state)
+    with running_gateway(made, state=state, journal=journal, patience=FAST_RETRIES, key=KEY) as running:
+        yield GatewayHarness(running, log, state)
 
 
 def turns(*texts: str) -> str:
@@ -63,38 +72,38 @@ def body_of(client: str, stream: bool) -> dict[str, Any]:
 
 
 def _own(client: str) -> dict[str, Any]:
-    question = chat(tools=[tool("bash", "command")])
+    question = openai_body(tools=[tool("bash", "command")])
     return dragoman.translate_request(question, source="openai", target=client).body
 
 
 @pytest.mark.parametrize("client", PATHS)
 def test_every_client_gets_the_call(client: str, tmp_path: Path) -> None:
-    script = parse(turns(KIMI, KIMI))
+    script = parse_script(turns(KIMI, KIMI))
     with (
         running_simulator("openai", script=script) as simulator,
-        house(upstream("one", "openai", simulator.url), tmp_path) as home,
+        start_gateway(upstream_config("one", "openai", simulator.url), tmp_path) as harness,
     ):
-        status, _, out = home.ask(PATHS[client][0], body_of(client, True))
+        status, _, out = harness.request(PATHS[client][0], body_of(client, True))
         told = read_stream(client, out, set())
         assert (status, told.calls, told.finish) == (200, [("bash", {"command": "ls"})], "tool_use")
         assert told.said() == "I look.\n\nDone."
-        status, _, out = home.ask(PATHS[client][1], body_of(client, False))
+        status, _, out = harness.request(PATHS[client][1], body_of(client, False))
         assert (status, b"<|tool_call" in out, b'"ls' in out or b'\\"ls' in out) == (200, False, True)
-        assert any(line["notes"] for line in home.lines(2)[1:]), "the log says what was changed"
+        assert any(line["notes"] for line in harness.log_lines(2)[1:]), "the log says what was changed"
 
 
 def test_a_whole_answer_without_a_call_passes_as_it_came(tmp_path: Path) -> None:
     """The same dialect on both sides: only an answer that holds a call is written anew."""
-    with behind(turns("Plain <|tool_call_begin|> text."), tmp_path, "openai") as (home, _):
-        _, _, out = home.ask("/v1/chat/completions", body_of("openai", False))
+    with gateway_with_simulator(turns("Plain <|tool_call_begin|> text."), tmp_path, "openai") as (harness, _):
+        _, _, out = harness.request("/v1/chat/completions", body_of("openai", False))
         assert json.loads(out)["choices"][0]["message"]["content"] == "Plain <|tool_call_begin|> text."
-        assert home.lines()[0]["verbatim"] is True
-        assert home.lines()[0]["notes"] == 0
+        assert harness.log_lines()[0]["verbatim"] is True
+        assert harness.log_lines()[0]["notes"] == 0
 
 
 def test_a_request_without_tools_is_not_parsed(tmp_path: Path) -> None:
-    with behind(turns(KIMI), tmp_path, "openai") as (home, _):
-        _, _, out = home.ask("/v1/chat/completions", chat())
+    with gateway_with_simulator(turns(KIMI), tmp_path, "openai") as (harness, _):
+        _, _, out = harness.request("/v1/chat/completions", openai_body())
         assert json.loads(out)["choices"][0]["message"]["content"] == KIMI
 
 
@@ -103,7 +112,7 @@ def test_a_reload_reads_the_table_file_again(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(TABLE.format(tag="act"))
     call = '{"name": "bash", "arguments": {"command": "ls"}}'
-    script = parse(turns(*[f"<act>{call}</act>", f"<do>{call}</do>", f"<do>{call}</do>"]))
+    script = parse_script(turns(*[f"<act>{call}</act>", f"<do>{call}</do>", f"<do>{call}</do>"]))
     tools = [{"name": "bash", "input_schema": {"type": "object"}}]
 
     def kinds(out: bytes) -> list[str]:
@@ -111,13 +120,15 @@ def test_a_reload_reads_the_table_file_again(tmp_path: Path) -> None:
 
     config = tmp_path / "dragoman.toml"
     with running_simulator("openai", script=script) as simulator:
-        text = upstream("one", "openai", simulator.url, '[upstreams.one.translation]\nraw_tools = "file:mine.toml"')
+        text = upstream_config(
+            "one", "openai", simulator.url, '[upstreams.one.translation]\nraw_tools = "file:mine.toml"'
+        )
         config.write_text(f"allow_literal_secrets = true\n{text}")
-        with loaded(config, tmp_path) as home:
-            assert kinds(home.ask("/v1/messages", messages(tools=tools))[2]) == ["tool_use"]
+        with loaded(config, tmp_path) as harness:
+            assert kinds(harness.request("/v1/messages", anthropic_body(tools=tools))[2]) == ["tool_use"]
             file.write_text(TABLE.format(tag="do"))
-            assert kinds(home.ask("/v1/messages", messages(tools=tools))[2]) == ["text"]
-            assert home.running.loop is not None
-            reload = home.running.gateway.reload(load_config(config, {"HOME": "/nowhere"}, flags=FLAGS))
-            asyncio.run_coroutine_threadsafe(reload, home.running.loop).result(5)
-            assert kinds(home.ask("/v1/messages", messages(tools=tools))[2]) == ["tool_use"]
+            assert kinds(harness.request("/v1/messages", anthropic_body(tools=tools))[2]) == ["text"]
+            assert harness.running.loop is not None
+            reload = harness.running.gateway.reload(load_config(config, {"HOME": "/nowhere"}, flags=FLAGS))
+            asyncio.run_coroutine_threadsafe(reload, harness.running.loop).result(5)
+            assert kinds(harness.request("/v1/messages", anthropic_body(tools=tools))[2]) == ["tool_use"]

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.hearing import EARS
-from tests.gateway.house import CLIENTS, KEY, PATIENCE, asked_by, messages
-from tests.load.gateway import Gateway, configuration, serving
-from tests.load.payload import Said
-from tests.load.upstream import DIALECTS, framed
+from tests.faults.response_parsers import RESPONSE_PARSERS
+from tests.gateway.harness import CLIENTS, KEY, TIMEOUT, anthropic_body, client_request
+from tests.load.gateway import Gateway, configuration, start_gateway_process
+from tests.load.payload import ExpectedResponse
+from tests.load.upstream import DIALECTS, eventstream_frame
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 MIB = 1 << 20
@@ -37,7 +37,7 @@ for module in (connection, exchange):
 """
 
 
-class Canned:
+class FixedResponseServer:
     """An upstream that answers everything with the same bytes, and remembers what it was sent."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ def _until(client: socket.socket, mark: bytes) -> bytes:
     return got
 
 
-def streamed(events: list[bytes], kind: str = "text/event-stream", size: int = 0) -> Iterator[bytes]:
+def chunked_response(events: list[bytes], kind: str = "text/event-stream", size: int = 0) -> Iterator[bytes]:
     """An answer in chunks: one for each event, or all of one size."""
     yield f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
     if size == 1:
@@ -96,12 +96,12 @@ def streamed(events: list[bytes], kind: str = "text/event-stream", size: int = 0
     yield b"0\r\n\r\n"
 
 
-def kind_of(dialect: str) -> str:
+def content_type_of(dialect: str) -> str:
     return "application/vnd.amazon.eventstream" if dialect in EVENT_STREAMS else "text/event-stream"
 
 
-def simply(dialect: str, text: str = "fine") -> list[bytes]:
-    return list(DIALECTS[dialect]("name", Said((text,), ())))
+def text_response(dialect: str, text: str = "fine") -> list[bytes]:
+    return list(DIALECTS[dialect]("name", ExpectedResponse((text,), ())))
 
 
 @dataclass
@@ -113,7 +113,7 @@ class Cost:
 class Stand:
     """A gateway as a process, with canned upstreams behind it."""
 
-    def __init__(self, gateway: Gateway, upstreams: dict[str, Canned]) -> None:
+    def __init__(self, gateway: Gateway, upstreams: dict[str, FixedResponseServer]) -> None:
         self.gateway, self.upstreams = gateway, upstreams
 
     def connect(self) -> socket.socket:
@@ -145,9 +145,9 @@ class Stand:
         assert '"outcome":"bug"' not in gateway.log
 
     def serves(self) -> None:
-        self.upstreams["openai"].answer = lambda: streamed(simply("openai"))
-        status, body = self.ask("/v1/messages", json.dumps(messages("to-openai", stream=True)).encode())
-        assert (status, EARS["anthropic"](body).text) == (200, "fine")
+        self.upstreams["openai"].answer = lambda: chunked_response(text_response("openai"))
+        status, body = self.ask("/v1/messages", json.dumps(anthropic_body("to-openai", stream=True)).encode())
+        assert (status, RESPONSE_PARSERS["anthropic"](body).text) == (200, "fine")
 
 
 def read(client: socket.socket) -> tuple[int, bytes]:
@@ -174,10 +174,10 @@ def read(client: socket.socket) -> tuple[int, bytes]:
 
 @contextlib.contextmanager
 def standing(folder: Path, first: str = "") -> Iterator[Stand]:
-    upstreams = {dialect: Canned() for dialect in DIALECTS}
+    upstreams = {dialect: FixedResponseServer() for dialect in DIALECTS}
     ports = {dialect: upstream.port for dialect, upstream in upstreams.items()}
     text = configuration(ports, "ping = 60", "limits.breaker = false")
-    with serving(folder, text, first) as gateway:
+    with start_gateway_process(folder, text, first) as gateway:
         made = Stand(gateway, upstreams)
         made.serves()
         yield made
@@ -199,12 +199,12 @@ def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 
 
 def asked(client: str, upstream: str) -> tuple[str, bytes]:
-    path, body = asked_by(client, stream=True, model=f"to-{upstream}")
+    path, body = client_request(client, stream=True, model=f"to-{upstream}")
     return path, json.dumps(body).encode()
 
 
 def long_question(size: int) -> bytes:
-    body = json.dumps(messages("to-anthropic", "@", stream=True)).encode()
+    body = json.dumps(anthropic_body("to-anthropic", "@", stream=True)).encode()
     return body.replace(b"@", b"x" * (size - len(body) + 1))
 
 
@@ -213,7 +213,7 @@ def long_question(size: int) -> bytes:
 
 def test_a_body_of_a_million_one_byte_chunks_is_read_cheaply(stand: Stand) -> None:
     upstream = stand.upstreams["anthropic"]
-    upstream.answer = lambda: streamed(simply("anthropic"))
+    upstream.answer = lambda: chunked_response(text_response("anthropic"))
     body = long_question(MILLION)
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     stand.ask("/v1/messages", body)
@@ -226,7 +226,7 @@ def test_a_body_of_a_million_one_byte_chunks_is_read_cheaply(stand: Stand) -> No
 
 def test_a_body_that_comes_byte_by_byte_is_read_cheaply(stand: Stand) -> None:
     upstream = stand.upstreams["anthropic"]
-    upstream.answer = lambda: streamed(simply("anthropic"))
+    upstream.answer = lambda: chunked_response(text_response("anthropic"))
     body = long_question(10_000)
     raw = stand.head("/v1/messages", f"content-length: {len(body)}") + body
     with stand.costs(cpu=2, memory=16), stand.connect() as client:
@@ -241,11 +241,11 @@ def test_a_body_that_comes_byte_by_byte_is_read_cheaply(stand: Stand) -> None:
 )
 def test_an_answer_of_a_million_one_byte_chunks_is_read_cheaply(stand: Stand, dialect: str, client: str) -> None:
     pieces = tuple(f"{number:05d} {'y' * 994}" for number in range(MILLION // 1000))
-    events = list(DIALECTS[dialect]("name", Said(pieces, ())))
-    stand.upstreams[dialect].answer = lambda: streamed(events, kind_of(dialect), size=1)
+    events = list(DIALECTS[dialect]("name", ExpectedResponse(pieces, ())))
+    stand.upstreams[dialect].answer = lambda: chunked_response(events, content_type_of(dialect), size=1)
     with stand.costs(cpu=3, memory=24):
         status, body = stand.ask(*asked(client, dialect))
-    assert (status, EARS[client](body).text) == (200, "".join(pieces))
+    assert (status, RESPONSE_PARSERS[client](body).text) == (200, "".join(pieces))
 
 
 # --- depth
@@ -269,7 +269,7 @@ def test_arguments_of_a_hundred_thousand_levels_in_a_request_are_carried_or_refu
     stand: Stand, upstream: str
 ) -> None:
     """Arguments are text: no depth of the request's own JSON."""
-    stand.upstreams[upstream].answer = lambda: streamed(simply(upstream), kind_of(upstream))
+    stand.upstreams[upstream].answer = lambda: chunked_response(text_response(upstream), content_type_of(upstream))
     function = {"name": "f", "arguments": '{"a":' + "[" * DEEP + "]" * DEEP + "}"}
     call = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
     result = {"role": "tool", "tool_call_id": "call_1", "content": "done"}
@@ -289,18 +289,20 @@ def test_a_frame_of_a_hundred_thousand_levels_is_left_out_or_ends_the_answer(
     """A frame that cannot be read is left out with a note, unless a block is open."""
     deep = DEEP_TEXTS["closed"].encode()
     if upstream in EVENT_STREAMS:
-        bad = framed(EVENT_STREAMS[upstream], b'{"contentBlockIndex":0,"delta":' + deep + b',"content":' + deep + b"}")
+        bad = eventstream_frame(
+            EVENT_STREAMS[upstream], b'{"contentBlockIndex":0,"delta":' + deep + b',"content":' + deep + b"}"
+        )
     else:
         bad = b'data: {"type":' + deep + b',"choices":' + deep + b',"candidates":' + deep + b"}\n\n"
-    events = simply(upstream)
+    events = text_response(upstream)
     events.insert(1, bad)
-    stand.upstreams[upstream].answer = lambda: streamed(events, kind_of(upstream))
+    stand.upstreams[upstream].answer = lambda: chunked_response(events, content_type_of(upstream))
     with stand.costs(cpu=2, memory=48):
         status, said = stand.ask(*asked(client, upstream))
     passed = b"".join(event for event in events if b'"usage":{' not in event)  # which a chat did not ask for
     if client == upstream and said in (b"".join(events), passed):
         return  # between equals it may be passed on as it came
-    heard = EARS[client](said) if status == 200 else None
+    heard = RESPONSE_PARSERS[client](said) if status == 200 else None
     whole = heard is not None and heard.ended and heard.text == "fine"
     assert status >= 500 or whole or (heard is not None and heard.error and not heard.ended), (status, said[:300])
 
@@ -308,14 +310,14 @@ def test_a_frame_of_a_hundred_thousand_levels_is_left_out_or_ends_the_answer(
 @pytest.mark.parametrize("client", CLIENTS)
 def test_streamed_arguments_of_a_hundred_thousand_levels_arrive_or_are_an_error(stand: Stand, client: str) -> None:
     pieces = ('{"a":', "[" * DEEP, "]" * DEEP, "}")
-    events = list(DIALECTS["openai"]("name", Said(("so",), (pieces,))))
-    stand.upstreams["openai"].answer = lambda: streamed(events)
+    events = list(DIALECTS["openai"]("name", ExpectedResponse(("so",), (pieces,))))
+    stand.upstreams["openai"].answer = lambda: chunked_response(events)
     with stand.costs(cpu=2, memory=64):
         status, said = stand.ask(*asked(client, "openai"))
     if status != 200:
         assert status >= 500
         return
-    heard, whole = EARS[client](said), "".join(pieces)
+    heard, whole = RESPONSE_PARSERS[client](said), "".join(pieces)
     wrapped = json.dumps({"raw_arguments": whole})  # where arguments are objects and these cannot be one
     carried = heard.ended and [call["arguments"] for call in heard.calls] in ([whole], [wrapped])
     assert carried or heard.error, (heard.finish, heard.odd)
@@ -326,8 +328,8 @@ def test_streamed_arguments_of_a_hundred_thousand_levels_arrive_or_are_an_error(
 
 def test_twenty_megabytes_go_through_both_ways(stand: Stand) -> None:
     upstream, size = stand.upstreams["anthropic"], 20 * MIB
-    events = list(DIALECTS["anthropic"]("name", Said(tuple(["z" * 4096] * (size // 4096)), ())))
-    upstream.answer = lambda: streamed(events)
+    events = list(DIALECTS["anthropic"]("name", ExpectedResponse(tuple(["z" * 4096] * (size // 4096)), ())))
+    upstream.answer = lambda: chunked_response(events)
     body = long_question(size)
     with stand.costs(cpu=3, memory=120):
         status, said = stand.ask("/v1/messages", body)
@@ -336,8 +338,8 @@ def test_twenty_megabytes_go_through_both_ways(stand: Stand) -> None:
 
 def test_twenty_megabytes_are_translated_both_ways(stand: Stand) -> None:
     upstream, size = stand.upstreams["openai"], 20 * MIB
-    events = list(DIALECTS["openai"]("name", Said(tuple(["z" * 4096] * (size // 4096)), ())))
-    upstream.answer = lambda: streamed(events)
+    events = list(DIALECTS["openai"]("name", ExpectedResponse(tuple(["z" * 4096] * (size // 4096)), ())))
+    upstream.answer = lambda: chunked_response(events)
     body = long_question(size).replace(b"to-anthropic", b"to-openai")
     with stand.costs(cpu=4, memory=120):
         status, said = stand.ask("/v1/messages", body)
@@ -347,7 +349,7 @@ def test_twenty_megabytes_are_translated_both_ways(stand: Stand) -> None:
 @pytest.mark.parametrize("upstream", [name for name in DIALECTS if name != "kiro"])  # which takes nothing so long
 def test_a_stream_that_has_ended_holds_nothing_of_its_question(stand: Stand, upstream: str) -> None:
     """Not even until the next collection, which may be hundreds of streams away."""
-    stand.upstreams[upstream].answer = lambda: streamed(simply(upstream), kind_of(upstream))
+    stand.upstreams[upstream].answer = lambda: chunked_response(text_response(upstream), content_type_of(upstream))
     body = long_question(5 * MIB).replace(b"to-anthropic", f"to-{upstream}".encode())
     for _ in range(2):
         assert stand.ask("/v1/messages", body)[0] == 200
@@ -404,7 +406,7 @@ def test_two_hundred_who_never_finish_are_ended_and_the_others_served(hurried: S
         slow = [stack.enter_context(stand.connect()) for _ in range(200)]
         for client in slow:
             client.sendall(begun)
-        until, ended = time.monotonic() + PATIENCE, 0
+        until, ended = time.monotonic() + TIMEOUT, 0
         stand.serves()
         while ended < len(slow) and time.monotonic() < until:
             for client in [each for each in slow if each.fileno() >= 0]:
@@ -420,4 +422,4 @@ def test_two_hundred_who_never_finish_are_ended_and_the_others_served(hurried: S
                     ended += 1
         assert ended == len(slow)
         stand.serves()
-    assert stand.gateway.at_rest((), files + 2, sys.maxsize, PATIENCE).files <= files + 2
+    assert stand.gateway.at_rest((), files + 2, sys.maxsize, TIMEOUT).files <= files + 2

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from dragoman.gateway import admin
-from dragoman.simulator import parse, running_simulator
-from tests.gateway.house import KEY, messages, upstream, wait_until
-from tests.load.gateway import Gateway, serving
+from dragoman.simulator import parse_script, running_simulator
+from tests.gateway.harness import KEY, anthropic_body, upstream_config, wait_until
+from tests.load.gateway import Gateway, start_gateway_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc, sets limits, needs SO_REUSEPORT")
 STARVED = """
@@ -42,7 +42,7 @@ def probe(server: Gateway) -> int:
 
 def begun(server: Gateway) -> socket.socket:
     """A stream that has said its first word."""
-    body = json.dumps(messages(stream=True))
+    body = json.dumps(anthropic_body(stream=True))
     head = f"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\ncontent-length: {len(body)}\r\n\r\n"
     client = socket.create_connection(("127.0.0.1", server.port), timeout=60)
     client.sendall((head + body).encode())
@@ -67,7 +67,7 @@ def configuration(text: str = "", drain: float = 20) -> str:
 
 
 def test_without_file_descriptors_it_waits_and_does_not_spin(tmp_path: Path) -> None:
-    with serving(tmp_path, configuration(), STARVED) as server:
+    with start_gateway_process(tmp_path, configuration(), STARVED) as server:
         clients = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(120)]
         for client in clients:
             client.send(b"P")  # the system keeps a silent connection to itself
@@ -83,8 +83,10 @@ def test_without_file_descriptors_it_waits_and_does_not_spin(tmp_path: Path) -> 
 
 def test_the_first_signal_drains_and_the_second_cuts(tmp_path: Path) -> None:
     script = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin " }, { wait = 600.0 }]'
-    with running_simulator("openai", script=parse(script)) as simulator:
-        with serving(tmp_path, configuration(upstream("one", "openai", simulator.url), drain=600)) as server:
+    with running_simulator("openai", script=parse_script(script)) as simulator:
+        with start_gateway_process(
+            tmp_path, configuration(upstream_config("one", "openai", simulator.url), drain=600)
+        ) as server:
             streams = [begun(server) for _ in range(5)]
             server.process.send_signal(signal.SIGTERM)
             wait_until(lambda: probe(server) == 503)  # still listening, and saying so
@@ -99,9 +101,10 @@ def test_the_first_signal_drains_and_the_second_cuts(tmp_path: Path) -> None:
 def test_a_drain_cuts_none_of_a_hundred_streams(tmp_path: Path) -> None:
     script = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin " }, { wait = 1.0 }, { text = "end." }]'
     with (
-        running_simulator("openai", script=parse(script)) as simulator,
-        serving(
-            tmp_path, configuration(upstream("one", "openai", simulator.url, "limits.concurrency = 200"), drain=60)
+        running_simulator("openai", script=parse_script(script)) as simulator,
+        start_gateway_process(
+            tmp_path,
+            configuration(upstream_config("one", "openai", simulator.url, "limits.concurrency = 200"), drain=60),
         ) as server,
     ):
         streams = [begun(server) for _ in range(100)]
@@ -142,7 +145,7 @@ class Crew:
 
 
 def body() -> str:
-    return str(messages("sim-anthropic")).replace("'", '"')
+    return str(anthropic_body("sim-anthropic")).replace("'", '"')
 
 
 @contextmanager

@@ -21,11 +21,27 @@ from dragoman.gateway.admission import KeyCheck, UnprovenPool, UnprovenRequests
 from dragoman.gateway.limits import Overloaded, RequestLimits
 from dragoman.http import exchange
 from dragoman.simulator import Simulator
-from tests.gateway.front import Client, converse, hash_of, head, question, raw, signed
-from tests.gateway.house import KEY, House, check_key, house, messages, upstream, wait_until
+from tests.gateway.harness import (
+    KEY,
+    GatewayHarness,
+    anthropic_body,
+    check_key,
+    start_gateway,
+    upstream_config,
+    wait_until,
+)
+from tests.gateway.socket_client import (
+    SocketClient,
+    converse_body,
+    head,
+    raw,
+    request_bytes,
+    sha256_hex,
+    signed_request,
+)
 
-BODY = json.dumps(messages()).encode()
-HIDDEN_BODY = json.dumps(messages(text="the hidden one")).encode()
+BODY = json.dumps(anthropic_body()).encode()
+HIDDEN_BODY = json.dumps(anthropic_body(text="the hidden one")).encode()
 KEYED = f"x-api-key: {KEY}".encode()
 CHUNKED = b"transfer-encoding: chunked"
 LENGTH = b"content-length: %d" % len(BODY)
@@ -128,9 +144,9 @@ VECTORS = [
 ]
 
 
-def said(home: House, raw: bytes) -> bytes:
+def said(harness: GatewayHarness, raw: bytes) -> bytes:
     """All that the server answers before it ends the connection; it must end it."""
-    host, _, port = home.url.removeprefix("http://").partition(":")
+    host, _, port = harness.url.removeprefix("http://").partition(":")
     got = b""
     with socket.create_connection((host, int(port)), timeout=60) as client:
         try:
@@ -148,10 +164,10 @@ def statuses(answer: bytes) -> list[int]:
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
 def test_what_could_be_understood_in_two_ways_is_refused_and_nothing_behind_it_is_served(
-    home: House, simulator: Simulator, vector: Vector
+    harness: GatewayHarness, simulator: Simulator, vector: Vector
 ) -> None:
     before = simulator.total
-    found = statuses(said(home, vector.raw + HIDDEN))
+    found = statuses(said(harness, vector.raw + HIDDEN))
     assert len(found) == 1, found
     assert 400 <= found[0] < 500 or found[0] in (501, 505), found
     assert simulator.total == before
@@ -171,18 +187,18 @@ SERVED = [
 
 
 @pytest.mark.parametrize("vector", SERVED, ids=lambda vector: vector.name)
-def test_what_is_merely_unusual_is_served_once(home: House, simulator: Simulator, vector: Vector) -> None:
+def test_what_is_merely_unusual_is_served_once(harness: GatewayHarness, simulator: Simulator, vector: Vector) -> None:
     before = simulator.total
     last = request(b"content-length: 0", b"connection: close", body=b"", first=b"GET /healthz HTTP/1.1")
-    found = statuses(said(home, vector.raw + last))
+    found = statuses(said(harness, vector.raw + last))
     assert found == [200, 200]
     assert simulator.total == before + 1
 
 
-def test_a_body_that_another_request_begins_in_is_a_body(home: House, simulator: Simulator) -> None:
+def test_a_body_that_another_request_begins_in_is_a_body(harness: GatewayHarness, simulator: Simulator) -> None:
     before = simulator.total
     raw = request(b"content-length: %d" % (len(HIDDEN) + 2), b"connection: close", body=b"{}" + HIDDEN)
-    assert statuses(said(home, raw)) == [400]
+    assert statuses(said(harness, raw)) == [400]
     assert simulator.total == before
 
 
@@ -207,7 +223,7 @@ BAD_CLAIMS = {
     "a signed header that is not there": {"covered": ("host", "x-amz-date", "zzz")},  # thousands took long to look for
     "a header twice": {"covered": ("host", "host", "x-amz-date")},
     "a hash that is none": {"covered": HASHED, "x_amz_content_sha256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"},
-    "a hash, and another key": {"covered": HASHED, "x_amz_content_sha256": hash_of(b"{}"), "secret": "x" * 40},
+    "a hash, and another key": {"covered": HASHED, "x_amz_content_sha256": sha256_hex(b"{}"), "secret": "x" * 40},
     "no hash of the body needed, and another key": {
         "covered": HASHED,
         "x_amz_content_sha256": "UNSIGNED-PAYLOAD",
@@ -217,11 +233,11 @@ BAD_CLAIMS = {
 
 
 @pytest.mark.parametrize("name", BAD_CLAIMS)
-def test_s1_a_bad_signature_is_refused_from_the_head(home: House, simulator: Simulator, name: str) -> None:
+def test_s1_a_bad_signature_is_refused_from_the_head(harness: GatewayHarness, simulator: Simulator, name: str) -> None:
     """S1: no byte of the body is sent, and none is waited for."""
-    request = signed(b"{}", **BAD_CLAIMS[name])  # type: ignore[arg-type]
+    request = signed_request(b"{}", **BAD_CLAIMS[name])  # type: ignore[arg-type]
     before = simulator.total
-    with Client(home, first=raw(request)[0]) as client:
+    with SocketClient(harness, first=raw(request)[0]) as client:
         status, _, body = client.answer()
     assert status == 403 and b"key of this gateway is missing or wrong" in body
     assert simulator.total == before
@@ -231,28 +247,30 @@ def test_s1_a_bad_signature_is_refused_from_the_head(home: House, simulator: Sim
 
 @pytest.mark.parametrize("header", ["authorization", "x-amz-date", "x-amz-content-sha256"])
 def test_s1_a_header_of_the_proof_that_stands_twice_is_refused(header: str) -> None:
-    request = signed(b"{}", covered=HASHED, x_amz_content_sha256=hash_of(b"{}"))
+    request = signed_request(b"{}", covered=HASHED, x_amz_content_sha256=sha256_hex(b"{}"))
     check_key(KeyCheck(KEY), request)
     twice = (*request.headers, (header, request.header(header)))
     with pytest.raises(NotAuthorised):
         KeyCheck(KEY).claim(structs.replace(request, headers=twice))
 
 
-def test_s1_a_hash_in_the_head_is_proof_and_is_compared_with_the_body(home: House, simulator: Simulator) -> None:
+def test_s1_a_hash_in_the_head_is_proof_and_is_compared_with_the_body(
+    harness: GatewayHarness, simulator: Simulator
+) -> None:
     before = simulator.total
-    good, other = converse("good"), converse("evil")
-    top, body = raw(signed(good, covered=HASHED, x_amz_content_sha256=hash_of(good)))
+    good, other = converse_body("good"), converse_body("evil")
+    top, body = raw(signed_request(good, covered=HASHED, x_amz_content_sha256=sha256_hex(good)))
     for sent, status in ((body, 200), (other, 403)):
-        with Client(home, first=top + sent) as client:
+        with SocketClient(harness, first=top + sent) as client:
             assert client.answer()[0] == status
     assert simulator.total == before + 1
 
 
-def test_s1_a_signature_without_a_hash_still_covers_the_body(home: House, simulator: Simulator) -> None:
+def test_s1_a_signature_without_a_hash_still_covers_the_body(harness: GatewayHarness, simulator: Simulator) -> None:
     before = simulator.total
-    top, body = raw(signed(converse("good")))
-    for sent, status in ((body, 200), (converse("evil"), 403)):
-        with Client(home, first=top) as client:
+    top, body = raw(signed_request(converse_body("good")))
+    for sent, status in ((body, 200), (converse_body("evil"), 403)):
+        with SocketClient(harness, first=top) as client:
             client.send(sent)
             assert client.answer()[0] == status
     assert simulator.total == before + 1
@@ -261,36 +279,36 @@ def test_s1_a_signature_without_a_hash_still_covers_the_body(home: House, simula
 # --- the pool of those that have not proven anything
 
 
-def test_s1_unproven_requests_take_no_room_from_others(home: House) -> None:
+def test_s1_unproven_requests_take_no_room_from_others(harness: GatewayHarness) -> None:
     """S1: eight bodies of 31 MiB that never come filled `in_flight`, and everybody else heard 529."""
-    claim, _ = raw(signed(b"x" * 31 * 1024 * 1024, secret="x" * 40))
+    claim, _ = raw(signed_request(b"x" * 31 * 1024 * 1024, secret="x" * 40))
     with ExitStack() as stack:
         for number in range(12):
-            stack.enter_context(Client(home, f"127.0.0.{number + 2}", first=claim + b"x"))
-        stack.enter_context(Client(home, first=claim))
-        load = home.running.gateway.memory_budget
+            stack.enter_context(SocketClient(harness, f"127.0.0.{number + 2}", first=claim + b"x"))
+        stack.enter_context(SocketClient(harness, first=claim))
+        load = harness.running.gateway.memory_budget
         assert (load.requests, load.request_bytes) == (0, 0)
-        with Client(home, first=question("let me in")) as client:
+        with SocketClient(harness, first=request_bytes("let me in")) as client:
             assert client.answer()[0] == 200
-        top, body = raw(signed(converse("me too")))
-        with Client(home, first=top) as client:
+        top, body = raw(signed_request(converse_body("me too")))
+        with SocketClient(harness, first=top) as client:
             client.send(body)
             assert client.answer()[0] == 200
 
 
-def test_s1_a_keyless_flood_of_sockets_shuts_nobody_out(home: House) -> None:
+def test_s1_a_keyless_flood_of_sockets_shuts_nobody_out(harness: GatewayHarness) -> None:
     """S1: 2,060 sockets with `Authorization: AWS4-HMAC-SHA256 x` and a body to come did, for 120 s."""
-    forged, _ = raw(signed(b"x" * 1000, secret="x" * 40))
+    forged, _ = raw(signed_request(b"x" * 1000, secret="x" * 40))
     shapes = [head(1000, "authorization: AWS4-HMAC-SHA256 x", key=""), forged]
     with ExitStack() as stack:
         for number in range(admission.MAX_UNPROVEN + 40):
-            stack.enter_context(Client(home, first=shapes[number % 2]))
+            stack.enter_context(SocketClient(harness, first=shapes[number % 2]))
         for _ in range(3):
-            top, body = raw(signed(converse("boto3, from the same address")))
-            with Client(home, first=top) as client:
+            top, body = raw(signed_request(converse_body("boto3, from the same address")))
+            with SocketClient(harness, first=top) as client:
                 client.send(body)
                 assert client.answer()[0] == 200
-        with Client(home, first=question()) as client:
+        with SocketClient(harness, first=request_bytes()) as client:
             assert client.answer()[0] == 200
 
 
@@ -298,9 +316,9 @@ def test_s1_who_must_give_way_hears_it_in_its_dialect(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, simulator: Simulator
 ) -> None:
     monkeypatch.setattr(admission, "MAX_UNPROVEN", 2)
-    with house(upstream("one", "anthropic", simulator.url), tmp_path) as small, ExitStack() as stack:
-        top, _ = raw(signed(b"x" * 1000, path="/v1/messages"))
-        clients = [stack.enter_context(Client(small, first=top)) for _ in range(3)]
+    with start_gateway(upstream_config("one", "anthropic", simulator.url), tmp_path) as small, ExitStack() as stack:
+        top, _ = raw(signed_request(b"x" * 1000, path="/v1/messages"))
+        clients = [stack.enter_context(SocketClient(small, first=top)) for _ in range(3)]
         status, headers, body = clients[0].answer()
         assert (status, json.loads(body)["error"]["type"]) == (529, "overloaded_error")
         assert headers["retry-after"] == "1"
@@ -308,11 +326,11 @@ def test_s1_who_must_give_way_hears_it_in_its_dialect(
 
 def test_s1_an_unproven_body_has_a_short_time_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(admission, "SECONDS", 0.2)
-    with house("", tmp_path) as home:
-        top, body = raw(signed(converse()))
-        with Client(home, first=top + body[:5]) as client:
+    with start_gateway("", tmp_path) as harness:
+        top, body = raw(signed_request(converse_body()))
+        with SocketClient(harness, first=top + body[:5]) as client:
             assert client.answer()[0] == 408
-        with Client(home, first=head(100)) as proven:  # the others have their own, which is not over
+        with SocketClient(harness, first=head(100)) as proven:  # the others have their own, which is not over
             proven.send(b"x" * 100)
             assert proven.answer()[0] == 400
 
@@ -371,43 +389,47 @@ def test_signers_that_were_let_in_before_are_not_shut_out_by_strangers() -> None
 
 def test_s6_a_content_length_is_reserved_at_admission(tmp_path: Path, simulator: Simulator) -> None:
     """S6: of 16 uploads of which 8 fit, 8 succeed, and the others hear it before they have sent anything."""
-    body = question("x" * 400_000).partition(b"\r\n\r\n")[2]
+    body = request_bytes("x" * 400_000).partition(b"\r\n\r\n")[2]
     room = len(body) * 8 + len(body) // 2
-    text = upstream("one", "anthropic", simulator.url)
-    with house(text, tmp_path, server__limits__in_flight=room) as home, ExitStack() as stack:
-        clients = [stack.enter_context(Client(home, first=head(len(body)) + body[:1000])) for _ in range(8)]
-        wait_until(lambda: home.running.gateway.memory_budget.request_bytes == 8 * len(body))
+    text = upstream_config("one", "anthropic", simulator.url)
+    with start_gateway(text, tmp_path, server__limits__in_flight=room) as harness, ExitStack() as stack:
+        clients = [stack.enter_context(SocketClient(harness, first=head(len(body)) + body[:1000])) for _ in range(8)]
+        wait_until(lambda: harness.running.gateway.memory_budget.request_bytes == 8 * len(body))
         for path, status in (("/v1/messages", 529), ("/v1/chat/completions", 503)):
-            with Client(home, first=head(len(body), path=path)) as late:
+            with SocketClient(harness, first=head(len(body), path=path)) as late:
                 told, headers, _ = late.answer()
                 assert (told, headers["retry-after"]) == (status, "1")
                 assert headers.get("connection") == "close"
         for client in clients:
             client.send(body[1000:])
         assert [client.answer()[0] for client in clients] == [200] * 8
-        wait_until(lambda: home.running.gateway.memory_budget.request_bytes == 0)
+        wait_until(lambda: harness.running.gateway.memory_budget.request_bytes == 0)
 
 
 def test_s6_bytes_that_come_with_the_head_are_counted(tmp_path: Path, simulator: Simulator) -> None:
     """S6: they were not, so a small body always fitted."""
-    with house(upstream("one", "anthropic", simulator.url), tmp_path, server__limits__in_flight=1024 * 1024) as home:
-        held = home.running.gateway.memory_budget.enter()
+    with start_gateway(
+        upstream_config("one", "anthropic", simulator.url), tmp_path, server__limits__in_flight=1024 * 1024
+    ) as harness:
+        held = harness.running.gateway.memory_budget.enter()
         held.reserve(1024 * 1024 - 10)
-        with Client(home, first=question("a request that comes in one piece")) as client:
+        with SocketClient(harness, first=request_bytes("a request that comes in one piece")) as client:
             assert client.answer()[0] == 529
         held.leave()
-        with Client(home, first=question("now it fits")) as client:
+        with SocketClient(harness, first=request_bytes("now it fits")) as client:
             assert client.answer()[0] == 200
 
 
 def test_s6_a_chunked_body_is_counted_as_it_comes(tmp_path: Path, simulator: Simulator) -> None:
-    with house(upstream("one", "anthropic", simulator.url), tmp_path, server__limits__in_flight=1024 * 1024) as home:
-        with Client(home, first=head(None)) as client:
+    with start_gateway(
+        upstream_config("one", "anthropic", simulator.url), tmp_path, server__limits__in_flight=1024 * 1024
+    ) as harness:
+        with SocketClient(harness, first=head(None)) as client:
             client.send(b"40000\r\n" + b"x" * 0x40000 + b"\r\n")
-            wait_until(lambda: home.running.gateway.memory_budget.request_bytes == 0x40000)
+            wait_until(lambda: harness.running.gateway.memory_budget.request_bytes == 0x40000)
             client.send(b"F0000\r\n" + b"x" * 0xF0000)
             assert client.answer()[0] == 529
-        wait_until(lambda: home.running.gateway.memory_budget.request_bytes == 0)
+        wait_until(lambda: harness.running.gateway.memory_budget.request_bytes == 0)
 
 
 @pytest.mark.parametrize("framed", [True, False])
@@ -416,13 +438,13 @@ def test_s11_a_body_that_drips_is_ended_long_before_its_deadline(
 ) -> None:
     """S11: a byte now and then kept a body open for 120 s."""
     monkeypatch.setattr(exchange, "RATE_SECONDS", 0.2)
-    with house("", tmp_path, server__min_body_rate=1000) as home:
-        with Client(home, first=head(5000 if framed else None)) as client:
+    with start_gateway("", tmp_path, server__min_body_rate=1000) as harness:
+        with SocketClient(harness, first=head(5000 if framed else None)) as client:
             client.send(b"x" * 50 if framed else b"10\r\n" + b"x" * 16 + b"\r\n")
             status, _, body = client.answer()
             assert (status, json.loads(body)["type"]) == (408, "error")
             assert b"server.min_body_rate" in body
-        assert home.lines()[0]["status"] == 408
+        assert harness.log_lines()[0]["status"] == 408
 
 
 def test_s11_a_body_that_comes_fast_enough_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -291,7 +291,7 @@ def strings(value: Any) -> set[str]:
 
 
 # What the bodies above leave out, since it excludes something of theirs.
-MORE: list[tuple[str, dict[str, Any]]] = [
+MORE_BODIES: list[tuple[str, dict[str, Any]]] = [
     (
         "anthropic",
         {

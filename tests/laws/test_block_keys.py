@@ -35,7 +35,7 @@ from dragoman.model.filter import MakeResponseFilter, Notes
 from dragoman.response_stream import ResponseFilters, ResponseTranslator
 from dragoman.translate import Plan, TranslationSettings, plan
 from tests import strategies
-from tests.stories.telling import Story, stories
+from tests.stories.story import Story, stories
 
 DIALECTS = sorted(registry.names())
 MODELS = ("claude-sonnet-4", "kimi-k2", "")
@@ -61,7 +61,7 @@ PIECES = (
 )
 ARGUMENTS = ("", "{}", '{"path": "a"}', '{"pa', "no json")
 
-settings_of_all_kinds = st.builds(
+translation_settings = st.builds(
     TranslationSettings,
     think_tags=st.booleans(),
     raw_tools=st.sampled_from((None, "auto", "off", *TABLES)),
@@ -70,7 +70,7 @@ settings_of_all_kinds = st.builds(
 )
 
 
-def asked(model: str, thinks: bool) -> Conversation:
+def make_request(model: str, thinks: bool) -> Conversation:
     tools = (
         ToolSpec("read", schema={"type": "object", "properties": {"path": {"type": "string"}}}),
         ToolSpec("mcp.a b", schema={"type": "object"}),
@@ -81,7 +81,7 @@ def asked(model: str, thinks: bool) -> Conversation:
 
 
 @st.composite
-def answers(draw: st.DrawFn) -> Events:
+def event_streams(draw: st.DrawFn) -> Events:
     """One stream whose texts hold what filters look for, whose blocks overlap, and whose blocks carry seals."""
     keys = BlockKeys()
     lives: list[list[Event]] = []
@@ -162,15 +162,15 @@ def cut(data: bytes, edges: list[int]) -> list[bytes]:
 
 
 def planned(client: str, upstream: str, model: str, thinks: bool, settings: TranslationSettings) -> Plan:
-    return plan(registry.get(client), registry.get(upstream), asked(model, thinks), settings=settings)
+    return plan(registry.get(client), registry.get(upstream), make_request(model, thinks), settings=settings)
 
 
 @given(
     upstream=st.sampled_from(DIALECTS),
     model=st.sampled_from(MODELS),
     thinks=st.booleans(),
-    settings=settings_of_all_kinds,
-    events=answers(),
+    settings=translation_settings,
+    events=event_streams(),
     edges=st.lists(st.integers(0, 5000), max_size=12),
 )
 def test_l19_the_grammar_holds_after_every_filter(
@@ -214,7 +214,8 @@ MAKERS = tuple(makers())
 
 
 @given(
-    pair=st.tuples(st.sampled_from(MAKERS), st.sampled_from(MAKERS)), events=answers() | strategies.events(choices=1)
+    pair=st.tuples(st.sampled_from(MAKERS), st.sampled_from(MAKERS)),
+    events=event_streams() | strategies.events(choices=1),
 )
 def test_l19_the_grammar_holds_after_any_two_filters(
     pair: tuple[MakeResponseFilter, MakeResponseFilter], events: Events

@@ -25,7 +25,7 @@ from dragoman.model.events import Failed, Finished
 from dragoman.response_stream import ResponseTranslator
 from dragoman.translate import Plan, TranslationSettings, plan
 from dragoman.wire.eventstream import encode_event
-from tests.anthropic_client import sse as data_of
+from tests.anthropic_client import parse_sse as data_of
 
 DIALECTS = sorted(registry.names())
 Event: TypeAlias = tuple[str, Any]  # kind, data; bytes instead of a document go out as they are

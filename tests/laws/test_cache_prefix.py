@@ -358,10 +358,10 @@ def _without_marks(conversation: Conversation) -> Conversation:
 
 
 def _placed(conversation: Conversation) -> Conversation:
-    return strategies.placed(to_canonical(conversation))
+    return strategies.with_paths(to_canonical(conversation))
 
 
-conversations = st.one_of(agents(), agents(), agents(), strategies.conversations_that_go_on())
+conversations = st.one_of(agents(), agents(), agents(), strategies.continued_conversations())
 Pair: TypeAlias = tuple[Conversation, Conversation]
 
 

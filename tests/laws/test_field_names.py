@@ -23,7 +23,7 @@ from dragoman.model.filter import Note
 from dragoman.response_stream import ResponseTranslator, translate_whole_reply
 from dragoman.translate import plan
 from dragoman.wire import jsonio
-from tests.stories.telling import Story, fixed_environment, steps, stories, wire_bytes
+from tests.stories.story import Story, fixed_environment, stories, stream_steps, wire_bytes
 
 Told: TypeAlias = tuple[Any, Iterable[Note]]
 
@@ -271,7 +271,7 @@ def test_nor_is_one_of_a_stream(story: Story, name: str) -> None:
 
     def written_anew(field: str) -> Told:
         encoder = dialect.codec.encoder(asked, fixed_environment())
-        told = steps(dialect, asked, with_planted(dialect, text, field))
+        told = stream_steps(dialect, asked, with_planted(dialect, text, field))
         return [_json(payload.data) for step in told for payload in encoder.feed(step.events)], ()
 
     def told_elsewhere(field: str) -> Told:
@@ -292,7 +292,7 @@ def test_nor_is_one_of_a_whole_reply(story: Story, name: str) -> None:
         asked_in(elsewhere, body_of(story, elsewhere.name)),
     )
     text = wire_bytes(dialect, (story.folder / f"{name}.stream").read_bytes())
-    events = tuple(event for step in steps(dialect, asked, text) for event in step.events)
+    events = tuple(event for step in stream_steps(dialect, asked, text) for event in step.events)
     if "streams_only" in dialect.codec.capabilities(asked.model).traits or any(
         isinstance(event, Failed) for event in events
     ):

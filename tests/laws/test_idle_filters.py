@@ -19,7 +19,7 @@ from dragoman.model.filter import Facts, Filter, MakeResponseFilter, Notes
 from dragoman.response_stream import ResponseFilters
 from dragoman.translate import Plan, plan
 from tests import strategies
-from tests.laws.test_block_keys import answers, asked, settings_of_all_kinds
+from tests.laws.test_block_keys import event_streams, make_request, translation_settings
 
 DIALECTS = sorted(registry.names())
 
@@ -60,7 +60,7 @@ def all_called(*pair: Any) -> translate._Way:
     conversation=strategies.conversations(),
     client=st.sampled_from(DIALECTS),
     upstream=st.sampled_from(DIALECTS),
-    settings=settings_of_all_kinds,
+    settings=translation_settings,
 )
 def test_a_filter_that_is_not_called_would_have_changed_nothing(
     conversation: Conversation, client: str, upstream: str, settings: translate.TranslationSettings
@@ -79,16 +79,16 @@ def test_every_kind_of_block_has_its_feature() -> None:
 
 
 @given(
-    events=answers(),
+    events=event_streams(),
     client=st.sampled_from(DIALECTS),
     upstream=st.sampled_from(DIALECTS),
-    settings=settings_of_all_kinds,
+    settings=translation_settings,
     data=st.data(),
 )
 def test_an_answer_half_that_is_not_fed_would_have_changed_nothing(
     events: Events, client: str, upstream: str, settings: translate.TranslationSettings, data: st.DataObject
 ) -> None:
-    made = plan(registry.get(client), registry.get(upstream), asked("kimi-k2", thinks=True), settings=settings)
+    made = plan(registry.get(client), registry.get(upstream), make_request("kimi-k2", thinks=True), settings=settings)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(events)), max_size=len(events))))
     frames = [events[start:end] for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True)]
     ways = ResponseFilters(made, BlockKeys.after(events))

@@ -25,8 +25,8 @@ from dragoman.model.events import Event
 from dragoman.response_stream import ResponseTranslator
 from dragoman.translate import Plan, TranslationSettings, plan
 from dragoman.wire.eventstream import encode_event
-from tests.growth import grows_linearly
-from tests.unit.wire.cutting import reads
+from tests.growth import check_linear_growth
+from tests.unit.wire.cuts import fixed_size_reads
 
 ASKED = Conversation(
     "model-1",
@@ -306,7 +306,7 @@ def _plain(name: str, kind: str, count: int) -> list[bytes]:
 def test_nearly_all_of_a_usual_stream_goes_by_lanes(upstream: str, kind: str, client: str, repair: bool) -> None:
     made = planned(client, upstream, TranslationSettings(repair=repair))
     frames = _plain(upstream, kind, 100)
-    for pieces in (frames, [b"".join(frames)], reads(b"".join(frames), 1000)):
+    for pieces in (frames, [b"".join(frames)], fixed_size_reads(b"".join(frames), 1000)):
         least = 70 if len(pieces) > 1 and len(pieces) < len(frames) else 95
         assert lanes_do_not_matter(made, pieces) >= least
 
@@ -444,4 +444,4 @@ def test_a_read_of_many_frames_is_linear(upstream: str, word: str) -> None:
         data = b"".join(frames)
         return lambda: ResponseTranslator(made, fixed_environment()).feed(data)
 
-    grows_linearly(work, 150)
+    check_linear_growth(work, 150)

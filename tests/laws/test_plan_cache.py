@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 import dragoman.dialects as registry
-from bench.answers import answer
+from bench.canned_responses import canned_response
 from dragoman.conformance.laws import fixed_environment
 from dragoman.dialects.base import Dialect, RequestSummary
 from dragoman.errors import DragomanError
@@ -23,7 +23,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 
 OPENAI = registry.get("openai")
-STREAM = b"".join(answer("stream").events)
+STREAM = b"".join(canned_response("stream").events)
 # What filters look for: raw tool tokens, thoughts, quotes of JSON, colons, marks, odd letters.
 _TEXT = st.one_of(
     st.sampled_from(

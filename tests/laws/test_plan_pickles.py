@@ -25,7 +25,7 @@ from dragoman.response_stream import ResponseTranslator, read_whole_reply
 from dragoman.translate import Plan, TranslationSettings
 from dragoman.wire.http import HttpRequest
 from tests.laws.bodies import BODIES
-from tests.load.payload import answer
+from tests.load.payload import expected_response
 from tests.load.upstream import DIALECTS
 
 NAME = "0" * 16
@@ -58,7 +58,7 @@ def through_pickles(work: Any, body: bytes | None, request_id: str = "req") -> t
 
 def outcome(made: Plan, upstream: str) -> list[Any]:
     """What the client is told of one answer, streamed and whole."""
-    body = b"".join(DIALECTS[upstream](NAME, answer(NAME)))
+    body = b"".join(DIALECTS[upstream](NAME, expected_response(NAME)))
     told: list[Any] = []
     streamed = ResponseTranslator(made, ENVIRONMENT)
     told.append(b"".join(streamed.feed(body[at : at + 777]) for at in range(0, len(body), 777)) + streamed.close())
@@ -108,7 +108,7 @@ def test_s7_a_whole_answer_from_the_worker_is_the_one_made_here(
     client: str, upstream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.gateway.answers.SYSTEM_ENVIRONMENT", ENVIRONMENT)
-    monkeypatch.setattr("dragoman.gateway.answers.reply_whole", partial(read_whole_reply, environment=ENVIRONMENT))
+    monkeypatch.setattr("dragoman.gateway.answers.read_whole_reply", partial(read_whole_reply, environment=ENVIRONMENT))
     request, speaks, target = request_of(client, stream=False), registry.get(client), registry.get(upstream)
     call = speaks.binding.match(request)
     assert call is not None
@@ -120,7 +120,7 @@ def test_s7_a_whole_answer_from_the_worker_is_the_one_made_here(
     plan_left = structs.replace(
         made, original=without_messages(made.original), translated=without_messages(made.translated)
     )
-    whole = b"".join(DIALECTS[upstream](NAME, answer(NAME)))
+    whole = b"".join(DIALECTS[upstream](NAME, expected_response(NAME)))
     for body in (whole, whole[: len(whole) // 2], b"<html>", b"{"):
         try:
             written = translate_whole(plan_left, body)
@@ -131,7 +131,7 @@ def test_s7_a_whole_answer_from_the_worker_is_the_one_made_here(
             continue
         answered, beside = through_pickles(ResponseJob(plan_left, ResponseLimits(), is_saved=False), body)
         told, raw, found = structs.replace(written, body=b""), written.body, answered
-        assert answered.kept is None
+        assert answered.saved is None
         if told.notes is None:  # it passes as it came; an id that the answer lacks is made by chance
             told, found, raw = structs.replace(told, id=""), structs.replace(found, id=""), b""
         assert (found, beside) == (told, raw)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dragoman.filters.raw_tools import TABLES
 from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Output, TextOutput
-from tests.budget import LONG
+from tests.hypothesis_profile import IS_LONG_RUN
 from tests.unit.raw_tools.generated import after_calls, before_calls, calls
 from tests.unit.raw_tools.render_json import as_json
 from tests.unit.raw_tools.renderers import AT_START, BY_NAME_ONLY, MARKUP, MISSING, PYTHON, SPELLINGS, CallToWrite
@@ -25,7 +25,7 @@ from tests.unit.raw_tools.samples import calls_of, outputs, random_cut
 _TABLES = {table.name: table for table in TABLES}
 _STRING_MARKS = {"gemma4": ('<|"|>',), "functiongemma": ("<escape>",), "minimax_m3": ("]<]minimax[>[",)}
 # Each example is tried in more than fifty spellings: fewer of them in the suite than other laws have.
-some = settings(max_examples=settings().max_examples if LONG else 30)
+some = settings(max_examples=settings().max_examples if IS_LONG_RUN else 30)
 
 
 def endings_of(table: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.load.clients import CLIENTS
 from tests.load.fairness import run as fairness_run
-from tests.load.run import MIB, Plan, Report, Sample, run
+from tests.load.run import MIB, LoadPlan, Report, Sample, run
 from tests.load.upstream import DIALECTS
 
 _LINE = 30.0  # seconds between two lines of a soak
@@ -30,7 +30,7 @@ def main() -> int:
     if asked.fairness:
         return _fairness()
     seconds = asked.seconds or (600.0 if asked.soak else 120.0)
-    plan = Plan(
+    plan = LoadPlan(
         asked.streams,
         seconds,
         asked.answer,

@@ -18,12 +18,12 @@ from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.translate import plan
 from dragoman.wire.jsonio import Json
-from tests.faults.hearing import EARS, Heard
-from tests.gateway.house import KEY
-from tests.load.payload import HASTY, PLACE, TOOL, answer, question
+from tests.faults.response_parsers import RESPONSE_PARSERS, ParsedResponse
+from tests.gateway.harness import KEY
+from tests.load.payload import NAME_PLACEHOLDER, TOOL, UNPACED_PREFIX, expected_response, request_text
 from tests.load.upstream import DIALECTS
 
-CLIENTS = tuple(EARS)
+CLIENTS = tuple(RESPONSE_PARSERS)
 PAIRS = tuple(itertools.product(CLIENTS, DIALECTS))
 _FIELDS: Json = {"city": {"type": "string"}, "note": {"type": "string"}}
 _TOOL = ToolSpec(TOOL, "Tell the weather.", {"type": "object", "properties": _FIELDS, "required": ["city"]})
@@ -33,8 +33,8 @@ _PATIENCE = 120.0  # seconds for one answer
 
 
 @dataclass
-class Tally:
-    """What came of all streams. `lost`: no whole answer; `wrong`: another than was said."""
+class LoadCounts:
+    """What came of all streams. `lost`: no whole expected_response; `wrong`: another than was said."""
 
     asked: int = 0
     right: int = 0
@@ -51,7 +51,7 @@ class Tally:
         return not self.lost and not self.wrong and self.right > 0
 
 
-class Leave(Exception):
+class ClientLeaves(Exception):
     """This client has had enough."""
 
 
@@ -62,7 +62,7 @@ class Lost(Exception):
 @cache
 def _template(url: str, client: str, upstream: str) -> tuple[bytes, bytes]:
     """The head, but for the body's length, and the body of a question."""
-    said = (Message("user", (Text(PLACE),)),)
+    said = (Message("user", (Text(NAME_PLACEHOLDER),)),)
     asked = Conversation(f"to-{upstream}", said, max_tokens=1000, tools=(_TOOL,), stream=True)
     dialect = registry.get(client)
     request = dialect.binding.wrap(plan(dialect, dialect, asked).call())
@@ -74,16 +74,16 @@ def _template(url: str, client: str, upstream: str) -> tuple[bytes, bytes]:
 
 def _request(url: str, client: str, upstream: str, name: str) -> bytes:
     head, body = _template(url, client, upstream)
-    body = body.replace(PLACE.encode(), question(name).encode())
+    body = body.replace(NAME_PLACEHOLDER.encode(), request_text(name).encode())
     return head + b"\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
-class Crowd:
+class LoadClients:
     """Streams that begin anew when they end, as long as `until` has not come."""
 
     def __init__(self, url: str, seed: int = 0, *, hasty: bool = False) -> None:
-        self.tally = Tally()
-        self._prefix = HASTY if hasty else "ff"
+        self.tally = LoadCounts()
+        self._prefix = UNPACED_PREFIX if hasty else "ff"
         self._url = url
         self._chance = random.Random(seed)
         self._turn = itertools.count(seed * 7)
@@ -92,7 +92,7 @@ class Crowd:
 
     async def run(
         self, streams: int, seconds: float, *, most: int = 0, chaos: bool = False, slow: float = 0.0
-    ) -> Tally:
+    ) -> LoadCounts:
         """`most`: so many streams are enough; `chaos`: each second a tenth of the clients leaves; `slow`: the part of
         the clients that reads slowly."""
         until, self._most = time.monotonic() + seconds, most
@@ -135,13 +135,13 @@ class Crowd:
                 async with asyncio.timeout(_PATIENCE):
                     status, body = await stream.ask(_request(self._url, client, upstream, name))
                 tally.bytes += len(body)
-                trouble = _trouble(client, name, status, body)
+                trouble = _problem_of(client, name, status, body)
                 if trouble:
                     tally.wrong.append(f"{where}: {trouble}")
                 else:
                     tally.right += 1
                     tally.pairs[client, upstream] += 1
-            except Leave:
+            except ClientLeaves:
                 tally.left += 1
                 return
             except (Lost, OSError, asyncio.IncompleteReadError, TimeoutError, ValueError) as error:
@@ -170,7 +170,7 @@ class _Stream:
             return await self._ask(raw)
         except (OSError, asyncio.IncompleteReadError, Lost):
             if self._left:
-                raise Leave from None
+                raise ClientLeaves from None
             raise
 
     async def _ask(self, raw: bytes) -> tuple[int, bytes]:
@@ -221,22 +221,22 @@ class _Stream:
                 await self._writer.wait_closed()
 
 
-def _trouble(client: str, name: str, status: int, body: bytes) -> str:
+def _problem_of(client: str, name: str, status: int, body: bytes) -> str:
     """What is not as it was said; nothing if all is."""
     if status != 200:
         return f"{status}: {body[:200]!r}"
     try:
-        heard = EARS[client](body)
+        heard = RESPONSE_PARSERS[client](body)
         arguments = heard.arguments()
     except (ValueError, KeyError, TypeError) as error:
         return f"it cannot be read: {error!r}"
-    said = answer(name)
+    said = expected_response(name)
     if heard.error is not None or not heard.ended or heard.odd or heard.finish not in _FINISHES:
         return f"no clean end: {heard.error}, {heard.finish}, {heard.odd}"
     return _difference(heard, arguments, said.whole(), said.arguments())
 
 
-def _difference(heard: Heard, arguments: list[object], text: str, calls: list[object]) -> str:
+def _difference(heard: ParsedResponse, arguments: list[object], text: str, calls: list[object]) -> str:
     if heard.text != text:
         return f"text {heard.text[:80]!r}, not {text[:80]!r}"
     if arguments != calls or any(call["name"] != TOOL or not call["whole"] for call in heard.calls):

@@ -1,7 +1,7 @@
 """Fair turns: what a well-behaved client waits while another sends 30 MB bodies and an upstream 100,000 deltas a second.
 
 Measured alone, with that load in a second gateway process beside it, and with it in the same gateway. The last may be
-at most `MOST` times the second by its 99th percentile: then a shared gateway is as good as one of one's own.
+at most `MAX_RATIO` times the second by its 99th percentile: then a shared gateway is as good as one of one's own.
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.attack.visitor import exchange
-from tests.load.clients import _request, _trouble
-from tests.load.gateway import Gateway, configuration, serving, spawned, told_by, upstreams
-from tests.load.payload import HASTY
+from tests.attack.good_client import exchange
+from tests.load.clients import _problem_of, _request
+from tests.load.gateway import (
+    Gateway,
+    configuration,
+    start_and_read,
+    start_gateway_process,
+    start_process,
+    start_upstreams,
+)
+from tests.load.payload import UNPACED_PREFIX
 
-MOST = 3.0
+MAX_RATIO = 3.0
 LEAST_SAMPLES = 500
 _LONGEST = 40.0  # seconds for one part
 _GAP = 0.005  # seconds between two requests
@@ -29,7 +36,7 @@ _CLIENT, _TARGET = "anthropic", "openai"
 
 
 @dataclass
-class Part:
+class FairnessPart:
     """What one part has shown; `load` is what the load got done meanwhile."""
 
     name: str
@@ -43,7 +50,7 @@ class Part:
 
 @dataclass
 class Fairness:
-    parts: list[Part]
+    parts: list[FairnessPart]
 
     @property
     def ratio(self) -> float:
@@ -54,9 +61,9 @@ class Fairness:
         found += [f"{part.name}: {each}" for part in self.parts for each in part.load.get("trouble", [])]
         idle = [part.name for part in self.parts[1:] if not part.load.get("bodies") or not part.load.get("deltas")]
         found += [f"{name}: there was no load" for name in idle]
-        if self.ratio > MOST:
+        if self.ratio > MAX_RATIO:
             found.append(
-                f"the 99th percentile is {self.ratio:.1f} times that beside a second gateway, more than {MOST:g}"
+                f"the 99th percentile is {self.ratio:.1f} times that beside a second gateway, more than {MAX_RATIO:g}"
             )
         return found
 
@@ -75,16 +82,20 @@ class Fairness:
 
 def run(folder: Path, samples: int = 600) -> Fairness:
     with ExitStack() as stack:
-        ports = stack.enter_context(upstreams(0.0))
-        flood = stack.enter_context(told_by("tests.load.flood", "upstream"))
+        ports = stack.enter_context(start_upstreams(0.0))
+        flood = stack.enter_context(start_and_read("tests.load.flood", "upstream"))
         text = configuration({**ports, "flood": flood}).replace('dialect = "flood"', 'dialect = "openai"')
         text += '\n[upstreams.flood.translation]\nthink_tags = true\nraw_tools = "auto"\n'
         gateways = []
         for name in ("one", "two"):
             (folder / name).mkdir()
-            gateways.append(stack.enter_context(serving(folder / name, text)))
+            gateways.append(stack.enter_context(start_gateway_process(folder / name, text)))
         ours, other = gateways
-        parts = [Part("alone"), Part("load in a second gateway"), Part("load in the same gateway")]
+        parts = [
+            FairnessPart("alone"),
+            FairnessPart("load in a second gateway"),
+            FairnessPart("load in the same gateway"),
+        ]
         for part, loaded in zip(parts, (None, other, ours), strict=True):
             with _loading(loaded, part):
                 part.waits = asyncio.run(_ask(ours, samples))
@@ -99,24 +110,24 @@ async def _ask(gateway: Gateway, samples: int) -> list[float]:
     for number in range(samples + _WARM):
         if time.monotonic() > until:
             break
-        name = f"{HASTY}{number:014x}"
+        name = f"{UNPACED_PREFIX}{number:014x}"
         request = _request(gateway.url, _CLIENT, _TARGET, name)
         began = time.monotonic()
         status, body, _ = await exchange(reader, writer, request)
         waits.append(time.monotonic() - began)
-        assert not (trouble := _trouble(_CLIENT, name, status, body)), trouble
+        assert not (trouble := _problem_of(_CLIENT, name, status, body)), trouble
         await asyncio.sleep(_GAP)
     writer.close()
     return waits[_WARM:]
 
 
 @contextmanager
-def _loading(gateway: Gateway | None, part: Part) -> Iterator[None]:
+def _loading(gateway: Gateway | None, part: FairnessPart) -> Iterator[None]:
     """The load on this gateway, from processes of its own, for as long as the part lasts."""
     if gateway is None:
         yield
         return
-    with spawned("tests.load.flood", "clients", gateway.url) as process:
+    with start_process("tests.load.flood", "clients", gateway.url) as process:
         time.sleep(2.0)  # for the load to begin
         yield
         assert process.stdin is not None and process.stdout is not None

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from tests.gateway.house import KEY
+from tests.gateway.harness import KEY
 
 DELTAS = 100_000  # a second
 BODY = 30 * 1024 * 1024

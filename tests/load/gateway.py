@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tests.gateway.house import KEY
+from tests.gateway.harness import KEY
 
 ROOT = Path(__file__).parents[2]
 # `dragoman serve`, which on SIGUSR2 also writes down how many tasks its loop has.
@@ -33,7 +33,7 @@ sys.exit(main())
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     memory: int  # bytes in RAM
     cpu: float  # seconds
     files: int
@@ -55,7 +55,7 @@ class Gateway:
 
     def peak(self) -> int:
         """The most memory since `forget_peak`."""
-        return most_memory(self.process.pid)
+        return peak_memory(self.process.pid)
 
     def children(self) -> list[int]:
         """The processes that it has started and that still run."""
@@ -92,11 +92,11 @@ class Gateway:
             time.sleep(0.005)
         return int(told.read_text())
 
-    def measure(self, ports: Collection[int] = ()) -> Measured:
+    def measure(self, ports: Collection[int] = ()) -> Measurement:
         """`files` without the connections to these ports, which are kept for a while."""
-        return Measured(self.memory(), self.cpu(), self.files() - self.pooled(ports), self.tasks())
+        return Measurement(self.memory(), self.cpu(), self.files() - self.pooled(ports), self.tasks())
 
-    def at_rest(self, ports: Collection[int], files: int, tasks: int, seconds: float) -> Measured:
+    def at_rest(self, ports: Collection[int], files: int, tasks: int, seconds: float) -> Measurement:
         """What is measured as soon as no more files and tasks are there than these; at last after so many seconds."""
         until = time.monotonic() + seconds
         while True:
@@ -106,7 +106,7 @@ class Gateway:
             time.sleep(0.05)
 
 
-def most_memory(pid: int) -> int:
+def peak_memory(pid: int) -> int:
     """The most bytes in RAM that a process has had; 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -135,7 +135,7 @@ model = "claude-sonnet-4.5"
 
 
 @contextmanager
-def serving(folder: Path, text: str, first: str = "", *, log: bool = True) -> Iterator[Gateway]:
+def start_gateway_process(folder: Path, text: str, first: str = "", *, log: bool = True) -> Iterator[Gateway]:
     """A gateway with this configuration. Its log is added to the file `log` in the folder; else it is a pipe that
     nobody reads. `first`: Python it begins with."""
     config = folder / "config.toml"
@@ -160,7 +160,7 @@ def serving(folder: Path, text: str, first: str = "", *, log: bool = True) -> It
 
 
 @contextmanager
-def spawned(module: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+def start_process(module: str, *words: str) -> Iterator[subprocess.Popen[str]]:
     """A module of the tests, in a process of its own; it ends when its standard input does."""
     command = [sys.executable, "-m", module, *words]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -171,15 +171,15 @@ def spawned(module: str, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def told_by(module: str, *words: str) -> Iterator[Any]:
+def start_and_read(module: str, *words: str) -> Iterator[Any]:
     """What such a process says first, as JSON: its port, or the port of each dialect."""
-    with spawned(module, *words) as process:
+    with start_process(module, *words) as process:
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())
 
 
 @contextmanager
-def upstreams(seconds: float) -> Iterator[dict[str, int]]:
+def start_upstreams(seconds: float) -> Iterator[dict[str, int]]:
     """The cheap upstream: the port of each dialect."""
-    with told_by("tests.load.upstream", str(seconds)) as ports:
+    with start_and_read("tests.load.upstream", str(seconds)) as ports:
         yield ports

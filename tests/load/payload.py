@@ -9,15 +9,15 @@ import re
 from dataclasses import dataclass
 
 TOOL = "get_weather"
-HASTY = "00"  # a name that begins so wants its answer at once
-PLACE = "@@load@@"  # in a template of a request
+UNPACED_PREFIX = "00"  # a name that begins so wants its answer at once
+NAME_PLACEHOLDER = "@@load@@"  # in a template of a request
 _WORDS = ("alpha", "ßtraße", "“quoted”", "🦜", "back\\slash", 'a "b" c', "tab\tend", "line\nbreak", "漢字", "{}[]", "é")
 _MARK = re.compile(rb"load:([0-9a-f]{16}):([0-9a-f]+):([0-9a-f]{32}):end")
 _QUESTION_BYTES = 2000
 
 
 @dataclass(frozen=True)
-class Said:
+class ExpectedResponse:
     """An answer: pieces of text, then calls, each in pieces of arguments."""
 
     text: tuple[str, ...]
@@ -30,13 +30,13 @@ class Said:
         return [json.loads("".join(pieces)) for pieces in self.calls]
 
 
-def question(name: str) -> str:
+def request_text(name: str) -> str:
     """Text of a request that nobody else sends: the name, bytes of its own, and their digest."""
     filler = random.Random(f"question {name}").randbytes(_QUESTION_BYTES // 2).hex()
     return f"load:{name}:{filler}:{_digest(name, filler)}:end"
 
 
-def named_in(body: bytes) -> str | None:
+def name_in_request(body: bytes) -> str | None:
     """The name in a request; None unless exactly one is there, with all that belongs to it."""
     found = _MARK.findall(body)
     if len(found) != 1:
@@ -49,12 +49,12 @@ def _digest(name: str, filler: str) -> str:
     return hashlib.sha256(f"{name} {filler}".encode()).hexdigest()[:32]
 
 
-def answer(name: str, pieces: int = 16) -> Said:
+def expected_response(name: str, pieces: int = 16) -> ExpectedResponse:
     """Text and up to two calls, in about so many pieces."""
     chance = random.Random(f"answer {name}")
     text = tuple(f"{chance.choice(_WORDS)} {chance.getrandbits(32):08x} " for _ in range(pieces))
     calls = tuple(_call(chance, name, index) for index in range(chance.randrange(3)))
-    return Said(text, calls)
+    return ExpectedResponse(text, calls)
 
 
 def _call(chance: random.Random, name: str, index: int) -> tuple[str, ...]:

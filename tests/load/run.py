@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.load.clients import PAIRS, Crowd, Tally
-from tests.load.gateway import Gateway, Measured, configuration, serving, upstreams
+from tests.load.clients import PAIRS, LoadClients, LoadCounts
+from tests.load.gateway import Gateway, Measurement, configuration, start_gateway_process, start_upstreams
 
 MIB = 1 << 20
 GROWTH = 1.10  # of memory, from the level
@@ -20,7 +20,7 @@ _SAMPLED = 1.0  # seconds between two looks
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadPlan:
     streams: int
     seconds: float
     answer: float  # seconds that one takes
@@ -40,10 +40,10 @@ class Sample:
 
 @dataclass
 class Report:
-    start: Measured
-    level: Measured
-    end: Measured
-    tally: Tally
+    start: Measurement
+    level: Measurement
+    end: Measurement
+    tally: LoadCounts
     seconds: float
     samples: list[Sample] = field(default_factory=list)
 
@@ -76,15 +76,15 @@ class Report:
         return found
 
 
-def run(plan: Plan, folder: Path, watch: Callable[[Sample], None] | None = None) -> Report:
-    with upstreams(plan.answer) as named, serving(folder, configuration(named)) as gateway:
+def run(plan: LoadPlan, folder: Path, watch: Callable[[Sample], None] | None = None) -> Report:
+    with start_upstreams(plan.answer) as named, start_gateway_process(folder, configuration(named)) as gateway:
         ports = set(named.values())
         start = gateway.at_rest(ports, 0, 0, 1.0)
         if plan.filling:
-            asyncio.run(Crowd(gateway.url, 3, hasty=True).run(plan.streams, 300.0, most=plan.filling))
-        asyncio.run(Crowd(gateway.url, 1).run(plan.streams, plan.warm, chaos=plan.chaos, slow=plan.slow))
+            asyncio.run(LoadClients(gateway.url, 3, hasty=True).run(plan.streams, 300.0, most=plan.filling))
+        asyncio.run(LoadClients(gateway.url, 1).run(plan.streams, plan.warm, chaos=plan.chaos, slow=plan.slow))
         level = gateway.at_rest(ports, start.files, start.tasks, _SETTLED)
-        crowd, samples = Crowd(gateway.url, 2), list[Sample]()
+        crowd, samples = LoadClients(gateway.url, 2), list[Sample]()
         began = time.monotonic()
         with _sampled(gateway, crowd, samples, watch):
             tally = asyncio.run(crowd.run(plan.streams, plan.seconds, chaos=plan.chaos, slow=plan.slow))
@@ -95,7 +95,7 @@ def run(plan: Plan, folder: Path, watch: Callable[[Sample], None] | None = None)
 
 @contextmanager
 def _sampled(
-    gateway: Gateway, crowd: Crowd, samples: list[Sample], watch: Callable[[Sample], None] | None
+    gateway: Gateway, crowd: LoadClients, samples: list[Sample], watch: Callable[[Sample], None] | None
 ) -> Iterator[None]:
     began, over = time.monotonic(), threading.Event()
 

@@ -8,38 +8,38 @@ from pathlib import Path
 
 import pytest
 
-from tests.load.clients import PAIRS, _trouble
-from tests.load.fairness import MOST, Fairness, Part
+from tests.load.clients import PAIRS, _problem_of
+from tests.load.fairness import MAX_RATIO, Fairness, FairnessPart
 from tests.load.flood import BODY, large_body
-from tests.load.payload import answer, named_in, question
-from tests.load.run import Plan, run
+from tests.load.payload import expected_response, name_in_request, request_text
+from tests.load.run import LoadPlan, run
 from tests.load.upstream import DIALECTS
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_64_streams_of_mixed_dialects_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
-    report = run(Plan(64, 2.5, answer=0.7, warm=1.0, filling=400), tmp_path)
+    report = run(LoadPlan(64, 2.5, answer=0.7, warm=1.0, filling=400), tmp_path)
     assert not report.troubles()
     assert report.tally.most == 64 and len(report.tally.pairs) == len(PAIRS)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_clients_that_leave_and_clients_that_dawdle_leave_nothing(tmp_path: Path) -> None:
-    report = run(Plan(48, 2.5, answer=0.7, warm=1.5, filling=300, chaos=True, slow=0.1), tmp_path)
+    report = run(LoadPlan(48, 2.5, answer=0.7, warm=1.5, filling=300, chaos=True, slow=0.1), tmp_path)
     assert not report.troubles()
     assert report.tally.left
 
 
 def test_a_mixed_or_cut_answer_would_be_noticed() -> None:
     name, other = "0" * 16, "1" * 16
-    whole = b"".join(DIALECTS["openai"](name, answer(name)))
-    assert _trouble("openai", name, 200, whole) == ""
-    assert "text" in _trouble("openai", other, 200, whole)
-    assert "no clean end" in _trouble("openai", name, 200, whole.removesuffix(b"data: [DONE]\n\n"))
-    asked = question(name).encode()
-    assert named_in(asked) == name
-    assert named_in(asked + question(other).encode()) is None
-    assert named_in(asked.replace(b":end", b"0:end")) is None
+    whole = b"".join(DIALECTS["openai"](name, expected_response(name)))
+    assert _problem_of("openai", name, 200, whole) == ""
+    assert "text" in _problem_of("openai", other, 200, whole)
+    assert "no clean end" in _problem_of("openai", name, 200, whole.removesuffix(b"data: [DONE]\n\n"))
+    asked = request_text(name).encode()
+    assert name_in_request(asked) == name
+    assert name_in_request(asked + request_text(other).encode()) is None
+    assert name_in_request(asked.replace(b":end", b"0:end")) is None
 
 
 # --- The judgement of `make load LOAD=--fairness`; the measurement itself takes half a minute
@@ -51,15 +51,15 @@ def measured(beside: float, same: float, load: dict[str, object] = LOAD, samples
     waits = [0.001] * (samples - 20)
     return Fairness(
         [
-            Part("alone", [*waits, *[0.002] * 20]),
-            Part("beside", [*waits, *[beside] * 20], dict(LOAD)),
-            Part("same", [*waits, *[same] * 20], dict(load)),
+            FairnessPart("alone", [*waits, *[0.002] * 20]),
+            FairnessPart("beside", [*waits, *[beside] * 20], dict(LOAD)),
+            FairnessPart("same", [*waits, *[same] * 20], dict(load)),
         ]
     )
 
 
 def test_three_times_the_wait_is_fair_and_more_is_not() -> None:
-    assert not measured(0.010, 0.010 * MOST).troubles()
+    assert not measured(0.010, 0.010 * MAX_RATIO).troubles()
     assert "more than 3" in measured(0.010, 0.031).troubles()[0]
     assert "600" in measured(0.010, 0.020).table()
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from zlib import crc32
 
-from tests.load.payload import HASTY, TOOL, Said, answer, named_in
+from tests.load.payload import TOOL, UNPACED_PREFIX, ExpectedResponse, expected_response, name_in_request
 
 _END = b"0\r\n\r\n"
 
@@ -33,10 +33,10 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def _frame(kind: str, body: Any) -> bytes:
-    return framed(kind, _json(body))
+    return eventstream_frame(kind, _json(body))
 
 
-def framed(kind: str, payload: bytes) -> bytes:
+def eventstream_frame(kind: str, payload: bytes) -> bytes:
     """A message of an AWS event stream."""
     pairs = ((":event-type", kind), (":content-type", "application/json"), (":message-type", "event"))
     headers = b"".join(
@@ -51,7 +51,7 @@ def framed(kind: str, payload: bytes) -> bytes:
 # --- an answer in each dialect
 
 
-def anthropic(name: str, said: Said) -> Iterator[bytes]:
+def anthropic(name: str, said: ExpectedResponse) -> Iterator[bytes]:
     message = {"id": f"msg_{name}", "type": "message", "role": "assistant", "model": "m", "content": []}
     usage = {"input_tokens": 10, "output_tokens": 1}
     yield _event("message_start", message=message | {"stop_reason": None, "stop_sequence": None, "usage": usage})
@@ -71,7 +71,7 @@ def anthropic(name: str, said: Said) -> Iterator[bytes]:
     yield _event("message_stop")
 
 
-def openai(name: str, said: Said) -> Iterator[bytes]:
+def openai(name: str, said: ExpectedResponse) -> Iterator[bytes]:
     chunk = {"id": f"chatcmpl-{name}", "object": "chat.completion.chunk", "created": 1_790_000_000, "model": "m"}
 
     def told(delta: Any, finish: str | None = None) -> bytes:
@@ -90,7 +90,7 @@ def openai(name: str, said: Said) -> Iterator[bytes]:
     yield b"data: [DONE]\n\n"
 
 
-def responses(name: str, said: Said) -> Iterator[bytes]:
+def responses(name: str, said: ExpectedResponse) -> Iterator[bytes]:
     number = iter(range(10_000))
 
     def told(kind: str, **fields: Any) -> bytes:
@@ -128,7 +128,7 @@ def responses(name: str, said: Said) -> Iterator[bytes]:
     yield told("response.completed", response=response | {"status": "completed", "output": output, "usage": usage})
 
 
-def gemini(name: str, said: Said) -> Iterator[bytes]:
+def gemini(name: str, said: ExpectedResponse) -> Iterator[bytes]:
     more = {"modelVersion": "m", "responseId": name}
 
     def told(parts: Any, **finish: Any) -> bytes:
@@ -143,7 +143,7 @@ def gemini(name: str, said: Said) -> Iterator[bytes]:
     yield _data({"candidates": [last], "usageMetadata": usage, **more})
 
 
-def kiro(name: str, said: Said) -> Iterator[bytes]:
+def kiro(name: str, said: ExpectedResponse) -> Iterator[bytes]:
     for piece in said.text:
         yield _frame("assistantResponseEvent", {"content": piece, "modelId": "m"})
     for index, pieces in enumerate(said.calls):
@@ -155,7 +155,7 @@ def kiro(name: str, said: Said) -> Iterator[bytes]:
     yield _frame("contextUsageEvent", {"contextUsagePercentage": 1.5})
 
 
-def bedrock(name: str, said: Said) -> Iterator[bytes]:
+def bedrock(name: str, said: ExpectedResponse) -> Iterator[bytes]:
     yield _frame("messageStart", {"role": "assistant"})
     for piece in said.text:
         yield _frame("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": piece}})
@@ -172,7 +172,7 @@ def bedrock(name: str, said: Said) -> Iterator[bytes]:
     yield _frame("metadata", {"usage": usage, "metrics": {"latencyMs": 9}})
 
 
-def ollama(name: str, said: Said) -> Iterator[bytes]:
+def ollama(name: str, said: ExpectedResponse) -> Iterator[bytes]:
     def told(message: Any, **last: Any) -> bytes:
         line = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "message": {"role": "assistant", **message}}
         return json.dumps({**line, "done": False, **last}).encode() + b"\n"
@@ -184,7 +184,7 @@ def ollama(name: str, said: Said) -> Iterator[bytes]:
     yield told({"content": ""}, done=True, done_reason="stop", prompt_eval_count=10, eval_count=50)
 
 
-DIALECTS: dict[str, Callable[[str, Said], Iterator[bytes]]] = {
+DIALECTS: dict[str, Callable[[str, ExpectedResponse], Iterator[bytes]]] = {
     "anthropic": anthropic,
     "openai": openai,
     "responses": responses,
@@ -206,17 +206,17 @@ async def _serve(dialect: str, seconds: float, reader: asyncio.StreamReader, wri
         while True:
             lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
             length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
-            name = named_in(await reader.readexactly(length))
+            name = name_in_request(await reader.readexactly(length))
             if name is None:
                 body = b'{"error": {"message": "the request is not whole, or mixed with another"}}'
                 writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
                 continue
-            frames = list(DIALECTS[dialect](name, answer(name)))
+            frames = list(DIALECTS[dialect](name, expected_response(name)))
             writer.write(head)
             for frame in frames:
                 writer.write(b"%x\r\n%b\r\n" % (len(frame), frame))
                 await writer.drain()
-                await asyncio.sleep(0.0 if name.startswith(HASTY) else seconds / len(frames))
+                await asyncio.sleep(0.0 if name.startswith(UNPACED_PREFIX) else seconds / len(frames))
             writer.write(_END)
     writer.close()
 

@@ -10,27 +10,27 @@ from typing import Any
 import pytest
 
 from dragoman.simulator.server import running_simulator
-from tests.gateway.house import KEY, House, house, upstream
+from tests.gateway.harness import KEY, GatewayHarness, start_gateway, upstream_config
 
 ollama = pytest.importorskip("ollama", reason="ollama is not installed")
 UPSTREAMS = ("ollama", "anthropic", "openai", "kiro")
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayHarness]:
     with ExitStack() as stack:
         simulators = {dialect: stack.enter_context(running_simulator(dialect)) for dialect in UPSTREAMS}
-        text = "".join(upstream(dialect, dialect, simulator.url) for dialect, simulator in simulators.items())
+        text = "".join(upstream_config(dialect, dialect, simulator.url) for dialect, simulator in simulators.items())
         text += "".join(
             f'[[routes]]\nmatch = "{dialect}-m"\nupstream = "{dialect}"\nmodel = "claude-sonnet-4.5"\n'
             for dialect in UPSTREAMS
         )
-        yield stack.enter_context(house(text, Path(tmp_path_factory.mktemp("state"))))
+        yield stack.enter_context(start_gateway(text, Path(tmp_path_factory.mktemp("state"))))
 
 
-def client(home: House, key: str = KEY) -> Any:
+def client(harness: GatewayHarness, key: str = KEY) -> Any:
     """A client to be used in a `with`."""
-    return ollama.Client(host=home.url, headers={"authorization": f"Bearer {key}"})
+    return ollama.Client(host=harness.url, headers={"authorization": f"Bearer {key}"})
 
 
 def get_weather(city: str) -> str:
@@ -44,11 +44,11 @@ def get_weather(city: str) -> str:
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("dialect", UPSTREAMS)
-def test_a_tool_loop_runs(home: House, dialect: str, streamed: bool) -> None:
+def test_a_tool_loop_runs(harness: GatewayHarness, dialect: str, streamed: bool) -> None:
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Tell me about get_weather."}]
     ran, said = [], ""
     for _ in range(4):
-        with client(home) as asking:
+        with client(harness) as asking:
             answer = asking.chat(model=f"{dialect}-m", messages=messages, tools=[get_weather], stream=streamed)
             pieces = list(answer) if streamed else [answer]
         assert pieces[-1].done and pieces[-1].done_reason == "stop"
@@ -64,12 +64,12 @@ def test_a_tool_loop_runs(home: House, dialect: str, streamed: bool) -> None:
     assert ran == ["get_weather"] and "sunny in" in said
 
 
-def test_lists_and_errors_are_in_the_shape_that_it_reads(home: House) -> None:
-    with client(home) as asking:
+def test_lists_and_errors_are_in_the_shape_that_it_reads(harness: GatewayHarness) -> None:
+    with client(harness) as asking:
         assert "ollama-m" in [model.model for model in asking.list().models]
-    with client(home) as asking, pytest.raises(ollama.ResponseError) as refused:
+    with client(harness) as asking, pytest.raises(ollama.ResponseError) as refused:
         asking.chat(model="ollama-m", messages=[{"role": "user", "content": "x"}], options={"temperature": "hot"})
     assert refused.value.status_code == 400 and "temperature" in refused.value.error
-    with client(home, "wrong") as stranger, pytest.raises(ollama.ResponseError) as refused:
+    with client(harness, "wrong") as stranger, pytest.raises(ollama.ResponseError) as refused:
         list(stranger.chat(model="ollama-m", messages=[{"role": "user", "content": "x"}], stream=True))
     assert refused.value.status_code == 401

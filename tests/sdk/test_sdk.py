@@ -25,9 +25,9 @@ from dragoman.model.events import Failed
 from dragoman.response_stream import ResponseFilters, ResponseTranslator, translate_whole_reply
 from dragoman.simulator.server import Simulator, running_simulator
 from dragoman.translate import plan
-from tests.gateway.house import KEY, House, house, upstream
-from tests.sdk.asking import Outcome, Task, ask_node, ask_python
-from tests.stories.telling import stories
+from tests.gateway.harness import KEY, GatewayHarness, start_gateway, upstream_config
+from tests.sdk.sdk_runners import Outcome, SdkTask, run_node, run_python
+from tests.stories.story import stories
 
 SDKS = ("anthropic", "openai", "responses")
 STOPS = {
@@ -38,27 +38,27 @@ STOPS = {
 
 
 @cache
-def streamed() -> dict[str, tuple[Task, Reply | None]]:
+def streamed() -> dict[str, tuple[SdkTask, Reply | None]]:
     """Every sample and every story, streamed to both clients, with what they should make of it."""
-    tasks: dict[str, tuple[Task, Reply | None]] = {}
+    tasks: dict[str, tuple[SdkTask, Reply | None]] = {}
     for sdk in SDKS:
         client = registry.get(sdk)
         for title, events in STREAMS.items():
             told = ResponseFilters(plan(client, registry.get("openai"), EMPTY_REQUEST)).feed(events)
             expected = None if isinstance(told[-1], Failed) else assemble_reply(told)
-            tasks[f"{sdk} sample {title}"] = (Task(sdk, "stream", encode_events(client, told)), expected)
+            tasks[f"{sdk} sample {title}"] = (SdkTask(sdk, "stream", encode_events(client, told)), expected)
         for story in stories():
-            upstream = registry.get(story.answered)
-            answer = ResponseTranslator(plan(client, upstream, EMPTY_REQUEST), fixed_environment())
+            upstream_config = registry.get(story.answered)
+            answer = ResponseTranslator(plan(client, upstream_config, EMPTY_REQUEST), fixed_environment())
             body = answer.feed(story.stream) + answer.close()
             events = decode_events(client, body)
             expected = None if isinstance(events[-1], Failed) else assemble_reply(events)
-            tasks[f"{sdk} story {story}"] = (Task(sdk, "stream", body), expected)
+            tasks[f"{sdk} story {story}"] = (SdkTask(sdk, "stream", body), expected)
     return tasks
 
 
 @cache
-def whole() -> dict[str, tuple[Task, Reply]]:
+def whole() -> dict[str, tuple[SdkTask, Reply]]:
     tasks = {}
     for sdk in SDKS:
         client = registry.get(sdk)
@@ -67,14 +67,14 @@ def whole() -> dict[str, tuple[Task, Reply]]:
             if not isinstance(told[-1], Failed):
                 reply = assemble_reply(told)
                 body = client.codec.render_reply(reply, EMPTY_REQUEST, fixed_environment())
-                tasks[f"{sdk} {title}"] = (Task(sdk, "whole", body), reply)
+                tasks[f"{sdk} {title}"] = (SdkTask(sdk, "whole", body), reply)
     return tasks
 
 
 @cache
 def node_outcomes(kind: str) -> dict[str, Outcome]:
     tasks: dict[str, Any] = dict(streamed() if kind == "streamed" else whole())
-    return dict(zip(tasks, ask_node([task for task, _ in tasks.values()]), strict=True))
+    return dict(zip(tasks, run_node([task for task, _ in tasks.values()]), strict=True))
 
 
 def expected_outcome(sdk: str, reply: Reply) -> Outcome:
@@ -121,7 +121,7 @@ LANGUAGES = ["python", pytest.param("typescript", marks=pytest.mark.node)]
 def test_the_sdks_read_our_answers(kind: str, name: str, language: str) -> None:
     tasks: dict[str, Any] = dict(streamed() if kind == "streamed" else whole())
     task, reply = tasks[name]
-    check(task.sdk, ask_python(task) if language == "python" else node_outcomes(kind)[name], reply)
+    check(task.sdk, run_python(task) if language == "python" else node_outcomes(kind)[name], reply)
 
 
 FAULTS = [
@@ -140,25 +140,28 @@ FAULTS = [
 
 
 @cache
-def refusals() -> dict[str, tuple[Task, Fault]]:
+def refusals() -> dict[str, tuple[SdkTask, Fault]]:
     tasks = {}
     for sdk in SDKS:
         dialect = registry.get(sdk)
         for fault in FAULTS:
             answer = dialect.binding.error_response(fault, dialect.codec.render_fault(fault))
-            tasks[f"{sdk} {fault.kind}"] = (Task(sdk, "whole", answer.body, answer.status, dict(answer.headers)), fault)
+            tasks[f"{sdk} {fault.kind}"] = (
+                SdkTask(sdk, "whole", answer.body, answer.status, dict(answer.headers)),
+                fault,
+            )
     return tasks
 
 
 @cache
 def node_refusals() -> dict[str, Outcome]:
-    return dict(zip(refusals(), ask_node([task for task, _ in refusals().values()]), strict=True))
+    return dict(zip(refusals(), run_node([task for task, _ in refusals().values()]), strict=True))
 
 
 @pytest.mark.parametrize("name", refusals())
 def test_python_sdk_reads_our_refusal(name: str) -> None:
     task, fault = refusals()[name]
-    outcome = ask_python(task)
+    outcome = run_python(task)
     assert outcome["status"] == task.status
     assert fault.message in outcome["message"]
 
@@ -171,7 +174,7 @@ def test_typescript_sdk_reads_our_refusal_as_the_python_one_does(name: str) -> N
     assert outcome["status"] == task.status
     assert fault.message in outcome["message"]
     generic = {"APIError", "APIStatusError"}  # what each calls a status it has no class for
-    errors = {outcome["error"], ask_python(task)["error"]}
+    errors = {outcome["error"], run_python(task)["error"]}
     assert len(errors) == 1 or errors == generic
 
 
@@ -199,7 +202,7 @@ def test_a_whole_reply_says_what_the_stream_says() -> None:
     ).encode()
     made = plan(registry.get("anthropic"), registry.get("openai"), EMPTY_REQUEST)
     raw, _ = translate_whole_reply(made, body)
-    outcome = ask_python(Task("anthropic", "whole", raw))
+    outcome = run_python(SdkTask("anthropic", "whole", raw))
     assert outcome["calls"] == [["a", "f", {"raw_arguments": "[1]"}]]
     assert (outcome["stop"], outcome["usage"]) == ("tool_use", [5, 2])
 
@@ -211,18 +214,18 @@ UPSTREAMS = ("gemini", "anthropic", "openai")
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, dict[str, Simulator]]]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayHarness, dict[str, Simulator]]]:
     with ExitStack() as stack:
         simulators = {dialect: stack.enter_context(running_simulator(dialect)) for dialect in UPSTREAMS}
         text = "".join(
-            upstream(dialect, dialect, simulator.url, f'models = ["gemini-3-{dialect}"]')
+            upstream_config(dialect, dialect, simulator.url, f'models = ["gemini-3-{dialect}"]')
             for dialect, simulator in simulators.items()
         )
-        yield stack.enter_context(house(text, Path(tmp_path_factory.mktemp("state")))), simulators
+        yield stack.enter_context(start_gateway(text, Path(tmp_path_factory.mktemp("state")))), simulators
 
 
-def client(home: House) -> Any:
-    return genai.Client(api_key=KEY, http_options=genai.types.HttpOptions(base_url=home.url))
+def client(harness: GatewayHarness) -> Any:
+    return genai.Client(api_key=KEY, http_options=genai.types.HttpOptions(base_url=harness.url))
 
 
 def signatures(dialect: str, body: Any) -> list[str]:
@@ -239,9 +242,9 @@ def signatures(dialect: str, body: Any) -> list[str]:
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("dialect", UPSTREAMS)
 def test_a_tool_loop_runs_and_gives_signatures_back(
-    environment: tuple[House, dict[str, Simulator]], dialect: str, streamed: bool
+    environment: tuple[GatewayHarness, dict[str, Simulator]], dialect: str, streamed: bool
 ) -> None:
-    home, simulators = environment
+    harness, simulators = environment
     seen = simulators[dialect].requests
     before = len(seen)
     ran: list[str] = []
@@ -255,7 +258,7 @@ def test_a_tool_loop_runs_and_gives_signatures_back(
     config = genai.types.GenerateContentConfig(
         tools=[get_weather], thinking_config=thinking, max_output_tokens=8192, system_instruction="Be brief."
     )
-    asking = client(home)  # it closes when nobody holds it
+    asking = client(harness)  # it closes when nobody holds it
     chat = asking.chats.create(model=f"gemini-3-{dialect}", config=config)
     question = "Tell me about get_weather."
     if streamed:
@@ -270,16 +273,16 @@ def test_a_tool_loop_runs_and_gives_signatures_back(
     assert given_back and all(len(each) == 64 for each in given_back), "the simulator's signatures are 64 characters"
 
 
-def test_counting_listing_and_refusing_are_understood(environment: tuple[House, dict[str, Simulator]]) -> None:
-    home, _ = environment
-    asking = client(home)
+def test_counting_listing_and_refusing_are_understood(environment: tuple[GatewayHarness, dict[str, Simulator]]) -> None:
+    harness, _ = environment
+    asking = client(harness)
     assert asking.models.count_tokens(model="gemini-3-openai", contents="hello there").total_tokens > 0
     assert "models/gemini-3-anthropic" in [model.name for model in asking.models.list()]
     bad = genai.types.Content(role="nobody", parts=[genai.types.Part(text="x")])
     with pytest.raises(genai.errors.ClientError, match=r"contents\[0\].role") as refused:
         asking.models.generate_content(model="gemini-3-openai", contents=[bad])
     assert (refused.value.code, refused.value.status) == (400, "INVALID_ARGUMENT")
-    stranger = genai.Client(api_key="wrong", http_options=genai.types.HttpOptions(base_url=home.url))
+    stranger = genai.Client(api_key="wrong", http_options=genai.types.HttpOptions(base_url=harness.url))
     with pytest.raises(genai.errors.ClientError) as unknown:
         stranger.models.generate_content(model="gemini-3-openai", contents="x")
     assert unknown.value.code == 401

@@ -21,9 +21,9 @@ import dragoman.dialects as registry
 from dragoman.model.blocks import ToolResult
 from dragoman.model.conversation import Conversation
 from dragoman.simulator import Simulator, running_simulator
-from dragoman.simulator.script import Say, Script, Turn, Use
-from tests.gateway.house import KEY, House, house, upstream
-from tests.sdk.asking import NODE
+from dragoman.simulator.script import Script, ScriptTurn, TextPart, ToolCallPart
+from tests.gateway.harness import KEY, GatewayHarness, start_gateway, upstream_config
+from tests.sdk.sdk_runners import NODE
 
 CALLS = 20
 UPSTREAMS = {  # the name of an upstream, its dialect, its model, what else is configured
@@ -38,8 +38,11 @@ UPSTREAMS = {  # the name of an upstream, its dialect, its model, what else is c
 }
 SCRIPT = Script(
     turns=(
-        *(Turn(parts=(Use("get_weather", json.dumps({"city": f"City {n}"}), f"call_{n}"),)) for n in range(CALLS)),
-        Turn(parts=(Say("All done."),)),
+        *(
+            ScriptTurn(parts=(ToolCallPart("get_weather", json.dumps({"city": f"City {n}"}), f"call_{n}"),))
+            for n in range(CALLS)
+        ),
+        ScriptTurn(parts=(TextPart("All done."),)),
     ),
     then="last",
 )
@@ -57,7 +60,7 @@ def get_weather(city: str) -> str:
 
 
 @contextmanager
-def gateway(names: list[str], tmp_path: Path) -> Iterator[tuple[House, dict[str, Simulator]]]:
+def gateway(names: list[str], tmp_path: Path) -> Iterator[tuple[GatewayHarness, dict[str, Simulator]]]:
     with ExitStack() as stack:
         simulators = {}
         text = ""
@@ -65,9 +68,9 @@ def gateway(names: list[str], tmp_path: Path) -> Iterator[tuple[House, dict[str,
             dialect, model, more = UPSTREAMS[name]
             profile = "paranoid" if dialect == "kiro" else "strict"
             simulators[name] = stack.enter_context(running_simulator(dialect, profile=profile, script=SCRIPT))
-            text += upstream(name, dialect, simulators[name].url, more)
+            text += upstream_config(name, dialect, simulators[name].url, more)
             text += f'[[routes]]\nmatch = "to-{name}"\nupstream = "{name}"\nmodel = "{model}"\n'
-        yield stack.enter_context(house(text, tmp_path)), simulators
+        yield stack.enter_context(start_gateway(text, tmp_path)), simulators
 
 
 def asked(name: str, simulator: Simulator) -> list[Conversation]:
@@ -86,7 +89,7 @@ def results(conversation: Conversation) -> list[tuple[str, str]]:
     ]
 
 
-def check(name: str, home: House, simulator: Simulator) -> None:
+def check(name: str, harness: GatewayHarness, simulator: Simulator) -> None:
     """One upstream call a turn, none refused, and every result arrives as a result of its call."""
     assert [each.status for each in simulator.requests] == [200] * (CALLS + 1)
     conversations = asked(name, simulator)
@@ -97,32 +100,32 @@ def check(name: str, home: House, simulator: Simulator) -> None:
         assert results(conversations[-1]) == RESULTS
         assert not any(each.server_state for each in conversations)
         assert all(len(each.tools) == 1 for each in conversations)
-    unthreaded = [line for line in home.lines() if line["status"] == 400 and line["model"] == f"to-{name}"]
+    unthreaded = [line for line in harness.log_lines() if line["status"] == 400 and line["model"] == f"to-{name}"]
     assert len(unthreaded) == (0 if name == "anthropic" else 1)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("name", UPSTREAMS)
 def test_l2_the_python_tool_runner_completes_its_loop(name: str, stream: bool, tmp_path: Path) -> None:
-    with gateway([name], tmp_path) as (home, simulators):
+    with gateway([name], tmp_path) as (harness, simulators):
         question: Any = [{"role": "user", "content": "go"}]
-        with anthropic.Anthropic(api_key=KEY, base_url=home.url, max_retries=0) as client:
+        with anthropic.Anthropic(api_key=KEY, base_url=harness.url, max_retries=0) as client:
             runner = client.beta.messages.tool_runner(
                 model=f"to-{name}", max_tokens=500, messages=question, tools=[get_weather], stream=stream
             )
             last: Any = runner.until_done()
         assert "".join(block.text for block in last.content) == "All done."
-        check(name, home, simulators[name])
+        check(name, harness, simulators[name])
 
 
 @pytest.mark.node
 @pytest.mark.parametrize("stream", ["0", "1"], ids=["whole", "stream"])
 def test_l2_the_typescript_tool_runner_completes_its_loop(stream: str, tmp_path: Path) -> None:
-    with gateway(list(UPSTREAMS), tmp_path) as (home, simulators):
+    with gateway(list(UPSTREAMS), tmp_path) as (harness, simulators):
         done = subprocess.run(
             ["node", "runner.mjs", *(f"to-{name}" for name in UPSTREAMS)],
             cwd=NODE,
-            env={**os.environ, "RUNNER_URL": home.url, "RUNNER_KEY": KEY, "RUNNER_STREAM": stream},
+            env={**os.environ, "RUNNER_URL": harness.url, "RUNNER_KEY": KEY, "RUNNER_STREAM": stream},
             capture_output=True,
             text=True,
             timeout=120,
@@ -131,6 +134,6 @@ def test_l2_the_typescript_tool_runner_completes_its_loop(stream: str, tmp_path:
         assert done.returncode == 0, done.stderr
         said = [json.loads(line) for line in done.stdout.splitlines()]
         assert said == [{"model": f"to-{name}", "said": "All done."} for name in UPSTREAMS]
-        home.lines(len(UPSTREAMS) * (CALLS + 2) - 1)
+        harness.log_lines(len(UPSTREAMS) * (CALLS + 2) - 1)
         for name, simulator in simulators.items():
-            check(name, home, simulator)
+            check(name, harness, simulator)

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.gateway.house import House, house, upstream
-from tests.security.parrot import Parrot, parrot
+from tests.gateway.harness import GatewayHarness, start_gateway, upstream_config
+from tests.security.echo_upstream import EchoUpstream, run_echo_upstream
 
 
 @pytest.fixture(scope="module")
-def bird() -> Iterator[Parrot]:
-    with parrot() as running:
+def echo_upstream() -> Iterator[EchoUpstream]:
+    with run_echo_upstream() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def home(bird: Parrot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    text = upstream("one", "anthropic", bird.url, 'limits.breaker = false\nmodels = ["m"]')
-    with house(text, tmp_path_factory.mktemp("state")) as running:
+def harness(echo_upstream: EchoUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayHarness]:
+    text = upstream_config("one", "anthropic", echo_upstream.url, 'limits.breaker = false\nmodels = ["m"]')
+    with start_gateway(text, tmp_path_factory.mktemp("state")) as running:
         yield running

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bench.instructions import instructions
+from bench.instructions import count_instructions
 from dragoman.cli.client_setup import CLIENTS, fill_setup
 from dragoman.cli.run import child_environment
 from dragoman.errors import NotAuthorised
@@ -31,8 +31,18 @@ from dragoman.gateway.secrets import (
     parse_reference,
 )
 from dragoman.wire.http import HttpRequest
-from tests.gateway.house import KEY, House, answering, chat, check_key, configured, house, messages, upstream
-from tests.security.parrot import Parrot
+from tests.gateway.harness import (
+    KEY,
+    GatewayHarness,
+    anthropic_body,
+    check_key,
+    fixed_response_server,
+    openai_body,
+    parse_config,
+    start_gateway,
+    upstream_config,
+)
+from tests.security.echo_upstream import EchoUpstream
 from tests.security.routes import DATA
 
 ASCII = string.ascii_letters + string.digits + string.punctuation
@@ -91,19 +101,19 @@ def test_point_11_the_time_of_a_refusal_tells_nothing() -> None:
 
     refuse("x")
     wrong = ("x" * len(KEY), KEY[:-1] + "x", "x" + KEY[1:], "x")
-    assert len({instructions(lambda key=key: refuse(key)) for key in wrong}) == 1  # type: ignore[misc]
+    assert len({count_instructions(lambda key=key: refuse(key)) for key in wrong}) == 1  # type: ignore[misc]
 
 
-def refusal(home: House, path: str, body: Any, method: str, **headers: str) -> tuple[int, bytes]:
-    status, _, answer = home.ask(path, body, method=method, key=None, **headers)
+def refusal(harness: GatewayHarness, path: str, body: Any, method: str, **headers: str) -> tuple[int, bytes]:
+    status, _, answer = harness.request(path, body, method=method, key=None, **headers)
     return status, answer
 
 
 @pytest.mark.parametrize(("method", "path", "body"), DATA, ids=lambda value: value if isinstance(value, str) else "")
 def test_point_11_unknown_revoked_and_malformed_keys_hear_the_same(
-    home: House, bird: Parrot, method: str, path: str, body: Any
+    harness: GatewayHarness, echo_upstream: EchoUpstream, method: str, path: str, body: Any
 ) -> None:
-    before = len(bird.requests)
+    before = len(echo_upstream.requests)
     wrong: list[dict[str, str]] = [
         {},
         {"x-api-key": ""},
@@ -121,21 +131,25 @@ def test_point_11_unknown_revoked_and_malformed_keys_hear_the_same(
         {"authorization": "AWS4-HMAC-SHA256"},
         {"cookie": f"key={KEY}"},
     ]
-    is_served = {refusal(home, path, body, method, **headers) for headers in wrong}
+    is_served = {refusal(harness, path, body, method, **headers) for headers in wrong}
     assert len(is_served) == 1 and {status for status, _ in is_served} <= {401, 403}
-    assert len(bird.requests) == before
+    assert len(echo_upstream.requests) == before
 
 
 @pytest.mark.parametrize(
     "name", ["key", "api_key", "api-key", "x-api-key", "access_token", "authorization", "X-Amz-Signature"]
 )
-def test_point_12_a_key_in_the_query_opens_nothing(home: House, bird: Parrot, name: str) -> None:
-    before = len(bird.requests)
+def test_point_12_a_key_in_the_query_opens_nothing(
+    harness: GatewayHarness, echo_upstream: EchoUpstream, name: str
+) -> None:
+    before = len(echo_upstream.requests)
     for method, path, body in DATA:
-        assert refusal(home, f"{path}?{name}={KEY}", body, method)[0] in (401, 403)
-    assert len(bird.requests) == before
-    assert home.ask(f"/v1/messages?{name}={KEY}", messages())[0] == 200  # beside one in a header it harms nobody
-    assert KEY not in "".join(path for _, path, _, _ in bird.requests[before:]) + home.text
+        assert refusal(harness, f"{path}?{name}={KEY}", body, method)[0] in (401, 403)
+    assert len(echo_upstream.requests) == before
+    assert (
+        harness.request(f"/v1/messages?{name}={KEY}", anthropic_body())[0] == 200
+    )  # beside one in a header it harms nobody
+    assert KEY not in "".join(path for _, path, _, _ in echo_upstream.requests[before:]) + harness.text
 
 
 ODD = st.one_of(
@@ -166,12 +180,12 @@ def test_point_11_no_text_but_the_key_is_the_key(key: str) -> None:
             check_key(keeper, HttpRequest("POST", "/v1/messages", headers=headers, body=b"{}"))
 
 
-def test_point_11_a_key_of_a_megabyte_or_with_a_nul_is_refused_on_every_route(home: House) -> None:
+def test_point_11_a_key_of_a_megabyte_or_with_a_nul_is_refused_on_every_route(harness: GatewayHarness) -> None:
     for method, path, body in DATA:
-        assert home.ask(path, body, method=method, key="x" * 30_000)[0] in (401, 403)
+        assert harness.request(path, body, method=method, key="x" * 30_000)[0] in (401, 403)
     for key in ("x" * 1_048_576, "a\x00b"):
         try:
-            status = home.ask("/v1/messages", messages(), key=key)[0]
+            status = harness.request("/v1/messages", anthropic_body(), key=key)[0]
         except (OSError, ValueError):  # the head was too long to be read on
             continue
         assert status in (400, 431)
@@ -234,12 +248,14 @@ def test_point_13_an_empty_secret_is_an_error_in_each_slot(tmp_path: Path) -> No
         "[upstreams.a]\npreset = 'openai'\nheaders.x-token = ''",
     ):
         with pytest.raises(ConfigError):
-            configured(slot)
+            parse_config(slot)
     with pytest.raises(ValueError, match="key"):
         KeyCheck("")
 
 
-def test_point_14_a_clients_credentials_never_reach_an_upstream(home: House, bird: Parrot) -> None:
+def test_point_14_a_clients_credentials_never_reach_an_upstream(
+    harness: GatewayHarness, echo_upstream: EchoUpstream
+) -> None:
     said = {
         "authorization": f"Bearer {KEY}",
         "x-api-key": "the-clients-own-key",
@@ -251,10 +267,10 @@ def test_point_14_a_clients_credentials_never_reach_an_upstream(home: House, bir
         "x-stainless-helper": "the-clients-sdk",
         "user-agent": "the-clients-agent",
     }
-    before = len(bird.requests)
-    status, _, _ = home.ask("/v1/messages", messages(), key=None, **said)
+    before = len(echo_upstream.requests)
+    status, _, _ = harness.request("/v1/messages", anthropic_body(), key=None, **said)
     assert status == 200
-    _, path, headers, _ = bird.requests[before]
+    _, path, headers, _ = echo_upstream.requests[before]
     sent = json.dumps(headers) + path
     assert KEY not in sent and "the-clients" not in sent
     assert headers["x-api-key"] == "the-upstream-secret"
@@ -385,15 +401,15 @@ def test_s15_no_key_is_in_anything_that_the_gateway_writes(tmp_path: Path) -> No
     ).encode()
     raw = b"HTTP/1.1 400 No\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(error), error)
     secret = [key[8:24] for key in KEYS.values()] + [_VALUE, "MIIEpAIB"]
-    with answering(raw) as url, house(upstream("one", "openai", url), tmp_path) as home:
+    with fixed_response_server(raw) as url, start_gateway(upstream_config("one", "openai", url), tmp_path) as harness:
         for key in KEYS.values():
-            home.ask("/v1/chat/completions", chat(f"one/{key}", text=f"my key is {key}"))
-        home.ask("/v1/chat/completions", chat("one/m", text="\n".join(keys), stream=True))
-        _, _, told = home.ask("/v1/messages", {**chat("one/m"), "max_tokens": 5})
-        gateway = home.running.gateway
+            harness.request("/v1/chat/completions", openai_body(f"one/{key}", text=f"my key is {key}"))
+        harness.request("/v1/chat/completions", openai_body("one/m", text="\n".join(keys), stream=True))
+        _, _, told = harness.request("/v1/messages", {**openai_body("one/m"), "max_tokens": 5})
+        gateway = harness.running.gateway
         written = {
             "answer": told.decode(),
-            "log": home.text,
+            "log": harness.text,
             "metrics": gateway.metrics().decode(),
             "status": json.dumps(gateway.status()),
             "cooldowns": json.dumps(gateway.cooldowns()),

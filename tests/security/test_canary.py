@@ -25,8 +25,18 @@ from dragoman.gateway.serve import running_gateway
 from dragoman.simulator import running_simulator
 from dragoman.upstream.credentials import SecretText, encoded_forms
 from dragoman.wire.http import HttpRequest
-from tests.gateway.house import KEY, QUICK, House, RawClient, chat, gated, house, messages, upstream
-from tests.security.parrot import Parrot, forms, parrot
+from tests.gateway.harness import (
+    FAST_RETRIES,
+    KEY,
+    GatewayHarness,
+    StreamClient,
+    anthropic_body,
+    gated_server,
+    openai_body,
+    start_gateway,
+    upstream_config,
+)
+from tests.security.echo_upstream import EchoUpstream, run_echo_upstream, secret_forms
 
 # No shape that is known: only their values give them away. Some have characters that JSON, URLs and base64 spell anew.
 SLOTS = {
@@ -62,34 +72,36 @@ def found(sink: str | bytes) -> list[str]:
     """The slots whose secrets are in there, in any form."""
     text = sink.decode("utf-8", "replace") if isinstance(sink, bytes) else sink
     pair = base64.b64encode(f"us er:{SLOTS['proxy']}".encode()).decode()
-    return [name for name, secret in ALL.items() if any(form in text for form in forms(secret))] + (
+    return [name for name, secret in ALL.items() if any(form in text for form in secret_forms(secret))] + (
         ["basic"] if pair in text else []
     )
 
 
 def config_text(url: str, key_file: Path) -> str:
-    def upstream(name: str, dialect: str, rest: str) -> str:
+    def upstream_config(name: str, dialect: str, rest: str) -> str:
         return f'[upstreams.{name}]\ndialect = "{dialect}"\nbase_url = "{url}"\nmodels = ["m-{name}"]\nlimits.breaker = false\n{rest}\n'
 
     return "".join(
         (
             "allow_literal_secrets = true\n[server]\nkey = 'env:CLIENT_KEY'\nport = 0\n",
-            upstream("one", "anthropic", "key = 'env:ANTHROPIC'"),
-            upstream("two", "openai", f"key = ['env:BEARER', '{SLOTS['literal']}']"),
-            upstream("three", "responses", f"key_header = 'api-key'\nkey = 'file:{key_file}'"),
-            upstream("four", "gemini", "key = 'env:GEMINI'"),
-            upstream("five", "bedrock", "region = 'us-east-1'\ncredentials = 'aws'"),
-            upstream("six", "bedrock", "region = 'us-east-1'\nkey = 'env:BEDROCK'"),
-            upstream("seven", "kiro", "credentials = 'store'"),
-            upstream("eight", "kiro", "key = 'env:KIRO_KEY'"),
-            upstream("nine", "openai", f"proxy = 'http://us%20er:{SLOTS['proxy']}@{url.removeprefix('http://')}'"),
+            upstream_config("one", "anthropic", "key = 'env:ANTHROPIC'"),
+            upstream_config("two", "openai", f"key = ['env:BEARER', '{SLOTS['literal']}']"),
+            upstream_config("three", "responses", f"key_header = 'api-key'\nkey = 'file:{key_file}'"),
+            upstream_config("four", "gemini", "key = 'env:GEMINI'"),
+            upstream_config("five", "bedrock", "region = 'us-east-1'\ncredentials = 'aws'"),
+            upstream_config("six", "bedrock", "region = 'us-east-1'\nkey = 'env:BEDROCK'"),
+            upstream_config("seven", "kiro", "credentials = 'store'"),
+            upstream_config("eight", "kiro", "key = 'env:KIRO_KEY'"),
+            upstream_config(
+                "nine", "openai", f"proxy = 'http://us%20er:{SLOTS['proxy']}@{url.removeprefix('http://')}'"
+            ),
             f"[upstreams.nine.headers]\nx-team-token = '{SLOTS['team']}'\n",
         )
     )
 
 
 @pytest.fixture
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Parrot, Path]]:
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[EchoUpstream, Path]]:
     """An environment, a home and an upstream with a secret in every slot; gives the configuration file, too."""
     for name in list(os.environ):
         if name.startswith(("XDG_", "AWS_", "DRAGOMAN_")) or name.lower().endswith("_proxy"):
@@ -110,7 +122,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[P
         monkeypatch.setenv(name, value)
     key_file = tmp_path / "api-key"
     write_private(key_file, SLOTS["api-key"].encode())
-    with parrot() as bird:
+    with run_echo_upstream() as echo_upstream:
         store = tmp_path / ".local/share/dragoman/credentials/kiro"
         store.mkdir(parents=True, mode=0o700)
         login = {
@@ -122,59 +134,59 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[P
             "client_secret": SLOTS["kiro-client"],
             "expires_at": "2090-01-01T00:00:00Z",
             "profile_arn": "arn:aws:codewhisperer:us-east-1:123456789012:profile/ABCDEFGHIJKL",
-            "endpoint": bird.url,
+            "endpoint": echo_upstream.url,
         }
         write_private(store / "default.json", json.dumps(login).encode())
         file = tmp_path / ".config/dragoman/config.toml"
         file.parent.mkdir(parents=True)
-        file.write_text(config_text(bird.url, key_file))
-        yield bird, file
+        file.write_text(config_text(echo_upstream.url, key_file))
+        yield echo_upstream, file
 
 
 def loaded(file: Path, **flags: Any) -> Config:
     return build_config(file.read_text(), file, os.environ, {"server.drain": 1, **flags}).config
 
 
-def provoke(home: House, bird: Parrot) -> list[bytes]:
+def provoke(harness: GatewayHarness, echo_upstream: EchoUpstream) -> list[bytes]:
     """Everything that can go wrong with keys in it; what the client was told."""
     told: list[bytes] = []
     text = f"my keys are {SLOTS['client']}, {SLOTS['bearer']} and:\n{STRAYS['shape']}"
     strays = {
         "x-api-key": STRAYS["header"],
         "cookie": f"session={STRAYS['cookie']}",
-        "authorization": f"Bearer {home.key}",
+        "authorization": f"Bearer {harness.key}",
     }
 
     def ask(path: str, body: Any, **headers: str) -> None:
-        status, given, answer = home.ask(path, body, key=None, **{**strays, **headers})
+        status, given, answer = harness.request(path, body, key=None, **{**strays, **headers})
         told.append(json.dumps([status, given]).encode() + answer)
 
     query = f"?key={STRAYS['query']}"
-    bird.mode = "refuse"
+    echo_upstream.mode = "refuse"
     for name in UPSTREAMS:
-        ask(f"/v1/messages{query}", messages(f"m-{name}", text))
-        ask(f"/v1/chat/completions{query}", chat(f"m-{name}", text, stream=True))
-    bird.mode = "stream"
+        ask(f"/v1/messages{query}", anthropic_body(f"m-{name}", text))
+        ask(f"/v1/chat/completions{query}", openai_body(f"m-{name}", text, stream=True))
+    echo_upstream.mode = "stream"
     for name in ("one", "two"):
-        ask("/v1/messages", messages(f"m-{name}", text, stream=True))
-        ask("/v1/chat/completions", chat(f"m-{name}", text, stream=True))
+        ask("/v1/messages", anthropic_body(f"m-{name}", text, stream=True))
+        ask("/v1/chat/completions", openai_body(f"m-{name}", text, stream=True))
         ask("/model/m-one/converse-stream", {"messages": [{"role": "user", "content": [{"text": text}]}]})
-    ask(f"/v1/messages{query}", messages(SLOTS["bearer"], text))
+    ask(f"/v1/messages{query}", anthropic_body(SLOTS["bearer"], text))
     ask(f"/v1/models/{SLOTS['bearer'].rstrip('+=')}", b"")
     ask("/v1/messages", b'{"model": "' + SLOTS["literal"].encode() + b'", "messages": 5}')
-    ask("/v1/messages", messages("m-one"), authorization=f"Bearer {SLOTS['x-api-key']}")
-    ask("/v1/messages", messages("m-one"), authorization=f"Basic {SLOTS['client']}")
+    ask("/v1/messages", anthropic_body("m-one"), authorization=f"Bearer {SLOTS['x-api-key']}")
+    ask("/v1/messages", anthropic_body("m-one"), authorization=f"Basic {SLOTS['client']}")
     return told
 
 
-def test_point_18_what_the_parrot_says_does_hold_every_secret(planted: tuple[Parrot, Path]) -> None:
+def test_point_18_what_the_parrot_says_does_hold_every_secret(planted: tuple[EchoUpstream, Path]) -> None:
     """The test of the test: the upstream was given every secret, and repeated it."""
-    bird, file = planted
-    with running_gateway(loaded(file), journal=quiet(io.StringIO()), patience=QUICK) as running:
-        provoke(House(running, io.StringIO(), file.parent), bird)
-    bird.mode = "refuse"
-    said = "".join(str(bird.answer(path, headers, body)) for _, path, headers, body in bird.requests)
-    sent = "".join(f"{headers}{body!r}" for _, _, headers, body in bird.requests)
+    echo_upstream, file = planted
+    with running_gateway(loaded(file), journal=quiet(io.StringIO()), patience=FAST_RETRIES) as running:
+        provoke(GatewayHarness(running, io.StringIO(), file.parent), echo_upstream)
+    echo_upstream.mode = "refuse"
+    said = "".join(str(echo_upstream.answer(path, headers, body)) for _, path, headers, body in echo_upstream.requests)
+    sent = "".join(f"{headers}{body!r}" for _, _, headers, body in echo_upstream.requests)
     never_sent = {"aws-secret", "client", "header", "cookie", "query"}
     assert set(ALL) - set(found(said + sent)) <= never_sent
     assert {"client", "shape"} <= set(found(sent))  # in what people wrote, which is theirs to send
@@ -188,13 +200,13 @@ def quiet(stream: io.StringIO, form: Any = "json", level: Any = "debug") -> Acce
 @pytest.mark.parametrize("form", ["json", "text"])
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
 def test_point_18_no_log_metric_status_answer_or_file_holds_a_secret(
-    planted: tuple[Parrot, Path], tmp_path: Path, form: str, level: str
+    planted: tuple[EchoUpstream, Path], tmp_path: Path, form: str, level: str
 ) -> None:
-    bird, file = planted
+    echo_upstream, file = planted
     log, state = io.StringIO(), tmp_path / "state"
-    with running_gateway(loaded(file), state=state, journal=quiet(log, form, level), patience=QUICK) as running:
-        home = House(running, log, state)
-        told = provoke(home, bird)
+    with running_gateway(loaded(file), state=state, journal=quiet(log, form, level), patience=FAST_RETRIES) as running:
+        harness = GatewayHarness(running, log, state)
+        told = provoke(harness, echo_upstream)
         gateway = running.gateway
         sinks: dict[str, str | bytes] = {
             "answers": b"\n".join(told),
@@ -211,35 +223,42 @@ def test_point_18_no_log_metric_status_answer_or_file_holds_a_secret(
 
 
 def test_point_18_a_key_in_the_place_of_a_models_name_is_in_no_metric_and_no_line(tmp_path: Path) -> None:
-    with running_simulator("openai") as simulator, house(upstream("one", "openai", simulator.url), tmp_path) as home:
+    with (
+        running_simulator("openai") as simulator,
+        start_gateway(upstream_config("one", "openai", simulator.url), tmp_path) as harness,
+    ):
         for model in (KEY, STRAYS["shape"]):
-            assert home.ask("/v1/chat/completions", chat(model))[0] == 200
-        lines = home.lines(2)
-        told = home.running.gateway.metrics().decode() + json.dumps(home.running.gateway.status()) + json.dumps(lines)
+            assert harness.request("/v1/chat/completions", openai_body(model))[0] == 200
+        lines = harness.log_lines(2)
+        told = (
+            harness.running.gateway.metrics().decode()
+            + json.dumps(harness.running.gateway.status())
+            + json.dumps(lines)
+        )
     assert 'model="***"' in told
     assert not [secret for secret in (KEY, STRAYS["shape"]) if secret in told]
 
 
-@pytest.mark.parametrize(("path", "ask"), [("/v1/messages", messages), ("/v1/chat/completions", chat)])
+@pytest.mark.parametrize(("path", "ask"), [("/v1/messages", anthropic_body), ("/v1/chat/completions", openai_body)])
 def test_point_18_a_refusal_that_comes_after_a_sign_of_life_is_told_without_the_key_it_quotes(
     path: str, ask: Any, tmp_path: Path
 ) -> None:
     said = b'{"type":"error","error":{"type":"invalid_request_error","message":"no: the-upstream-secret"}}'
     page = b"HTTP/1.1 400 Bad\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(said), said)
     with (
-        gated(page) as (url, gate),
-        house(upstream("one", "anthropic", url), tmp_path, server__ping=0.1) as home,
-        RawClient(home, path, ask(stream=True)) as client,
+        gated_server(page) as (url, gate),
+        start_gateway(upstream_config("one", "anthropic", url), tmp_path, server__ping=0.1) as harness,
+        StreamClient(harness, path, ask(stream=True)) as client,
     ):
         assert client.read_until(b"ping").startswith(b"HTTP/1.1 200")
         gate.set()
         body = client.read_all()
         assert (b"no: ***" in body, b"the-upstream-secret" in body) == (True, False), body
-        home.lines()
-        assert "the-upstream-secret" not in home.text
+        harness.log_lines()
+        assert "the-upstream-secret" not in harness.text
 
 
-def test_point_15_a_bug_is_told_without_the_secrets_in_it(planted: tuple[Parrot, Path]) -> None:
+def test_point_15_a_bug_is_told_without_the_secrets_in_it(planted: tuple[EchoUpstream, Path]) -> None:
     _, file = planted
     log = io.StringIO()
     config = loaded(file)
@@ -254,12 +273,12 @@ def test_point_15_a_bug_is_told_without_the_secrets_in_it(planted: tuple[Parrot,
     assert found(log.getvalue()) == []
 
 
-def test_point_15_no_value_shows_its_secret(planted: tuple[Parrot, Path]) -> None:
-    bird, file = planted
+def test_point_15_no_value_shows_its_secret(planted: tuple[EchoUpstream, Path]) -> None:
+    echo_upstream, file = planted
     config = loaded(file)
     [secret.reveal() for secret in config.secrets()]
-    with running_gateway(config, journal=quiet(io.StringIO()), patience=QUICK) as running:
-        provoke(House(running, io.StringIO(), file.parent), bird)
+    with running_gateway(config, journal=quiet(io.StringIO()), patience=FAST_RETRIES) as running:
+        provoke(GatewayHarness(running, io.StringIO(), file.parent), echo_upstream)
         gateway = running.gateway
         fleet = gateway.upstreams
         assert fleet is not None
@@ -282,7 +301,7 @@ def test_point_15_no_value_shows_its_secret(planted: tuple[Parrot, Path]) -> Non
     assert [text[:200] for text in shown if found(text)] == []
 
 
-def test_point_15_no_exception_on_the_way_shows_a_secret(planted: tuple[Parrot, Path]) -> None:
+def test_point_15_no_exception_on_the_way_shows_a_secret(planted: tuple[EchoUpstream, Path]) -> None:
     """What a mistake in a setting says, in each slot."""
     _, file = planted
     wrong = {
@@ -331,16 +350,18 @@ COMMANDS = [
 
 
 def test_point_18_no_command_prints_a_secret(
-    planted: tuple[Parrot, Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    planted: tuple[EchoUpstream, Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    bird, file = planted
+    echo_upstream, file = planted
     short = tempfile.mkdtemp(prefix="dgm")  # the name of a Unix socket must be
     monkeypatch.setenv("DRAGOMAN_SERVER__ADMIN_SOCKET", f"{short}/a")
     socket = loaded(file).server.admin_socket
     said: dict[str, list[str]] = {}
-    with running_gateway(loaded(file), journal=quiet(io.StringIO()), patience=QUICK, admin_socket=True) as running:
-        provoke(House(running, io.StringIO(), file.parent), bird)
-        bird.mode = "refuse"
+    with running_gateway(
+        loaded(file), journal=quiet(io.StringIO()), patience=FAST_RETRIES, admin_socket=True
+    ) as running:
+        provoke(GatewayHarness(running, io.StringIO(), file.parent), echo_upstream)
+        echo_upstream.mode = "refuse"
         for what in ("/status", "/metrics", "/cooldowns"):
             said[what] = found(admin.send_admin_request(socket, what))
         for words in COMMANDS:
@@ -352,11 +373,11 @@ def test_point_18_no_command_prints_a_secret(
     assert {name: slots for name, slots in said.items() if slots} == {}
 
 
-def test_point_15_no_secret_is_an_argument_or_in_a_url(planted: tuple[Parrot, Path]) -> None:
-    bird, file = planted
-    with running_gateway(loaded(file), journal=quiet(io.StringIO()), patience=QUICK) as running:
-        provoke(House(running, io.StringIO(), file.parent), bird)
-    assert found("".join(path for _, path, _, _ in bird.requests)) == []
+def test_point_15_no_secret_is_an_argument_or_in_a_url(planted: tuple[EchoUpstream, Path]) -> None:
+    echo_upstream, file = planted
+    with running_gateway(loaded(file), journal=quiet(io.StringIO()), patience=FAST_RETRIES) as running:
+        provoke(GatewayHarness(running, io.StringIO(), file.parent), echo_upstream)
+    assert found("".join(path for _, path, _, _ in echo_upstream.requests)) == []
     assert found(Path("/proc/self/cmdline").read_bytes()) == []
 
 
@@ -368,7 +389,7 @@ def test_point_18_every_spelling_of_a_secret_is_masked() -> None:
             core = max((each for each in encoded_forms(secret) if each in text), key=len)
             assert len(core) >= len(secret)
             assert core not in redactor.text(text)
-        for form in forms(secret):
+        for form in secret_forms(secret):
             assert form not in redactor.text(f"it is {form}!")
     assert Redactor(lambda: ["short"]).text("a short word") == "a short word"
     shapes = (

@@ -23,16 +23,16 @@ from dragoman.http.client.client import HttpClient, TlsSettings
 from dragoman.http.client.connecting import ssl_context
 from dragoman.http.framing import header_value
 from dragoman.wire.http import HttpRequest
-from tests.gateway.house import House, chat, configured, messages
-from tests.security.parrot import HOSTILE, Parrot, parrot
+from tests.gateway.harness import GatewayHarness, anthropic_body, openai_body, parse_config
+from tests.security.echo_upstream import HOSTILE, EchoUpstream, run_echo_upstream
 from tests.security.routes import DATA
 
 SOURCE = Path(dragoman.__file__).parent
 
 
 @pytest.fixture(scope="module")
-def trap() -> Iterator[Parrot]:
-    with parrot() as running:
+def trap() -> Iterator[EchoUpstream]:
+    with run_echo_upstream() as running:
         yield running
 
 
@@ -53,8 +53,8 @@ def trap() -> Iterator[Parrot]:
 )
 def test_point_21_an_upstream_is_https_unless_it_is_this_machine(url: str) -> None:
     with pytest.raises(ConfigError):
-        configured(f"[upstreams.a]\ndialect = 'openai'\nbase_url = '{url}'\n")
-    configured("[upstreams.a]\ndialect = 'openai'\nbase_url = 'http://127.0.0.1:8000'\n")
+        parse_config(f"[upstreams.a]\ndialect = 'openai'\nbase_url = '{url}'\n")
+    parse_config("[upstreams.a]\ndialect = 'openai'\nbase_url = 'http://127.0.0.1:8000'\n")
 
 
 def everywhere(url: str) -> Iterator[tuple[dict[str, Any], dict[str, str], str]]:
@@ -99,23 +99,25 @@ def everywhere(url: str) -> Iterator[tuple[dict[str, Any], dict[str, str], str]]
         yield {}, {name: url}, ""
 
 
-def test_point_21_no_request_names_where_it_goes(home: House, bird: Parrot, trap: Parrot) -> None:
+def test_point_21_no_request_names_where_it_goes(
+    harness: GatewayHarness, echo_upstream: EchoUpstream, trap: EchoUpstream
+) -> None:
     """CVE-2024-6587: a field of the body sent the call, key and all, to another host."""
-    before = len(bird.requests)
+    before = len(echo_upstream.requests)
     asked = 0
     for fields, headers, query in everywhere(trap.url):
-        for path, body in (("/v1/messages", messages(**fields)), ("/v1/chat/completions", chat(**fields))):
-            status = home.ask(f"{path}{query}", body, **headers)[0]
+        for path, body in (("/v1/messages", anthropic_body(**fields)), ("/v1/chat/completions", openai_body(**fields))):
+            status = harness.request(f"{path}{query}", body, **headers)[0]
             assert status in (200, 400), (fields, headers)
             asked += status == 200
-    sent = bird.requests[before:]
+    sent = echo_upstream.requests[before:]
     assert trap.requests == []
     assert asked and len(sent) == asked
     assert {(method, path) for method, path, _, _ in sent} == {("POST", "/v1/messages")}
-    assert {headers["host"] for _, _, headers, _ in sent} == {bird.url.removeprefix("http://")}
+    assert {headers["host"] for _, _, headers, _ in sent} == {echo_upstream.url.removeprefix("http://")}
 
 
-def test_point_21_nothing_is_fetched_that_a_request_names(home: House, trap: Parrot) -> None:
+def test_point_21_nothing_is_fetched_that_a_request_names(harness: GatewayHarness, trap: EchoUpstream) -> None:
     image = {"type": "image", "source": {"type": "url", "url": f"{trap.url}/image.png"}}
     document = {"type": "document", "source": {"type": "url", "url": f"{trap.url}/a.pdf"}}
     content = [image, document, {"type": "text", "text": f"read {trap.url}/page and ![]({trap.url}/image)"}]
@@ -126,15 +128,15 @@ def test_point_21_nothing_is_fetched_that_a_request_names(home: House, trap: Par
         {"mcp_servers": [{"type": "url", "url": trap.url, "name": "x"}]},
         {"container": trap.url},
     ):
-        home.ask("/v1/messages", {**messages(**more), "messages": [{"role": "user", "content": content}]})
+        harness.request("/v1/messages", {**anthropic_body(**more), "messages": [{"role": "user", "content": content}]})
     for parts in (
         [{"type": "image_url", "image_url": {"url": f"{trap.url}/i"}}],
         [{"type": "file", "file": {"file_id": trap.url}}],
     ):
-        home.ask("/v1/chat/completions", {**chat(), "messages": [{"role": "user", "content": parts}]})
+        harness.request("/v1/chat/completions", {**openai_body(), "messages": [{"role": "user", "content": parts}]})
     for name in (f"{trap.url}/m", f"http:{trap.url}", "../../x"):
         for method, path, body in DATA:
-            home.ask(path, {**body, "model": name} if body and "model" in body else body, method=method)
+            harness.request(path, {**body, "model": name} if body and "model" in body else body, method=method)
     assert trap.requests == []
 
 
@@ -198,10 +200,12 @@ def fetched(url: str) -> int:
     return asyncio.run(fetch())
 
 
-def test_point_22_what_was_checked_is_what_is_connected_to(monkeypatch: pytest.MonkeyPatch, bird: Parrot) -> None:
+def test_point_22_what_was_checked_is_what_is_connected_to(
+    monkeypatch: pytest.MonkeyPatch, echo_upstream: EchoUpstream
+) -> None:
     """A name that leads elsewhere when it is asked a second time is not asked a second time."""
     asked: list[str] = []
-    port = int(bird.url.rpartition(":")[2])
+    port = int(echo_upstream.url.rpartition(":")[2])
 
     async def resolve(host: str, _: int) -> Any:
         asked.append(host)
@@ -216,9 +220,9 @@ def test_point_22_what_was_checked_is_what_is_connected_to(monkeypatch: pytest.M
 def test_point_22_private_networks_only_over_tls_or_by_a_word() -> None:
     private = "[upstreams.a]\ndialect = 'openai'\nbase_url = 'http://10.0.0.1'\n"
     with pytest.raises(ConfigError, match="plain http"):
-        configured(private)
-    configured(f"{private}insecure_http = true\n")
-    configured(private.replace("http:", "https:"))
+        parse_config(private)
+    parse_config(f"{private}insecure_http = true\n")
+    parse_config(private.replace("http:", "https:"))
 
 
 def test_point_23_tls_is_verified_always_and_1_2_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +258,7 @@ def test_point_23_there_is_no_switch() -> None:
     assert [str(path) for path in SOURCE.rglob("*.py") if off.search(path.read_text())] == []
     for name in ("verify", "insecure", "tls_verify", "skip_verify", "ssl_verify"):
         with pytest.raises(ConfigError):
-            configured(f"[upstreams.a]\ndialect = 'openai'\nbase_url = 'https://a.test'\n{name} = false\n")
+            parse_config(f"[upstreams.a]\ndialect = 'openai'\nbase_url = 'https://a.test'\n{name} = false\n")
 
 
 ALLOWED = {
@@ -278,23 +282,27 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("mode", ["good", "refuse", "stream", "redirect"])
-def test_point_24_of_an_upstreams_headers_none_reaches_the_client(home: House, bird: Parrot, mode: str) -> None:
-    bird.mode = mode
+def test_point_24_of_an_upstreams_headers_none_reaches_the_client(
+    harness: GatewayHarness, echo_upstream: EchoUpstream, mode: str
+) -> None:
+    echo_upstream.mode = mode
     try:
         for stream in (False, True):
             for path, body in (
-                ("/v1/messages", messages(stream=stream)),
-                ("/v1/chat/completions", chat(stream=stream)),
+                ("/v1/messages", anthropic_body(stream=stream)),
+                ("/v1/chat/completions", openai_body(stream=stream)),
             ):
-                _, headers, _ = home.ask(path, body)
+                _, headers, _ = harness.request(path, body)
                 assert set(headers) <= ALLOWED
                 assert not set(headers) & set(HOSTILE)
     finally:
-        bird.mode = "good"
+        echo_upstream.mode = "good"
 
 
-def test_point_24_hop_by_hop_headers_of_a_client_do_not_travel(home: House, bird: Parrot) -> None:
-    before = len(bird.requests)
+def test_point_24_hop_by_hop_headers_of_a_client_do_not_travel(
+    harness: GatewayHarness, echo_upstream: EchoUpstream
+) -> None:
+    before = len(echo_upstream.requests)
     hops = {
         "keep-alive": "timeout=5",
         "te": "trailers",
@@ -303,8 +311,8 @@ def test_point_24_hop_by_hop_headers_of_a_client_do_not_travel(home: House, bird
         "connection": "x-secret-hop",
         "x-secret-hop": "1",
     }
-    assert home.ask("/v1/messages", messages(), **hops)[0] == 200
-    assert not set(bird.requests[before][2]) & set(hops)
+    assert harness.request("/v1/messages", anthropic_body(), **hops)[0] == 200
+    assert not set(echo_upstream.requests[before][2]) & set(hops)
 
 
 @given(
@@ -319,8 +327,8 @@ def test_point_24_no_value_breaks_out_of_its_header(before: str, odd: str, after
 
 @pytest.mark.parametrize("odd", ["\r", "\n", "\0", "\r\nx: y"])
 @pytest.mark.parametrize("where", ["value", "name", "path", "query", "method"])
-def test_point_24_nor_does_one_that_we_send(bird: Parrot, odd: str, where: str) -> None:
-    before = len(bird.requests)
+def test_point_24_nor_does_one_that_we_send(echo_upstream: EchoUpstream, odd: str, where: str) -> None:
+    before = len(echo_upstream.requests)
     text = f"a{odd}b"
     request = HttpRequest(
         text if where == "method" else "GET",
@@ -332,10 +340,10 @@ def test_point_24_nor_does_one_that_we_send(bird: Parrot, odd: str, where: str) 
     async def send() -> None:
         client = HttpClient()
         try:
-            await client.open(bird.url, request)
+            await client.open(echo_upstream.url, request)
         finally:
             await client.aclose()
 
     with pytest.raises(DragomanError):
         asyncio.run(send())
-    assert len(bird.requests) == before
+    assert len(echo_upstream.requests) == before

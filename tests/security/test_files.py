@@ -29,7 +29,7 @@ from dragoman.gateway.secrets import (
 from dragoman.upstream.credentials import CredentialFault, SecretText
 from dragoman.upstream.kiro.stores import OwnStore
 from dragoman.upstream.kiro.token import Token, render_token
-from tests.gateway.house import configured
+from tests.gateway.harness import parse_config
 from tests.gateway.test_explain import refusal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes and links are those of Unix")
@@ -183,7 +183,7 @@ proxy = "env:PROXY_OF_B"
 """
     names = ("ANTHROPIC_API_KEY", "B_KEY", "B_SECOND", "TEAM", "PROXY_OF_B")
     environ = {name: f"secret-of-{name}" for name in names}
-    hidden = upstream_variables(configured(text))
+    hidden = upstream_variables(parse_config(text))
     for recipe in CLIENTS:
         made = fill_setup(recipe, url="http://u", key="k", model="m", asked="", is_served=lambda _: True, listed=[])
         child = child_environment({**environ, "PATH": "/bin"}, made, hidden)

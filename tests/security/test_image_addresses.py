@@ -14,7 +14,7 @@ from dragoman.errors import ClientFault, MalformedRequest
 from dragoman.gateway.media_urls import url_problem
 from dragoman.simulator import running_simulator
 from dragoman.wire.http import HttpRequest, name_problem
-from tests.gateway.house import behind, chat, house, messages, upstream
+from tests.gateway.harness import anthropic_body, gateway_with_simulator, openai_body, start_gateway, upstream_config
 
 METADATA = (
     *("http://169.254.169.254/latest/meta-data/", "HTTPS://169.254.169.254", "http://169.254.169.254:80/x"),
@@ -145,10 +145,12 @@ def requests_with(url: str) -> list[tuple[str, dict[str, Any]]]:
 def test_s10_no_dialect_hands_such_an_address_on(dialect: str, tmp_path: Path) -> None:
     """S10: `file://` and metadata addresses reached upstreams, translated or passed on."""
     with running_simulator(dialect) as simulator:
-        with house(upstream("one", dialect, simulator.url, "translation.repair = false"), tmp_path) as home:
+        with start_gateway(
+            upstream_config("one", dialect, simulator.url, "translation.repair = false"), tmp_path
+        ) as harness:
             for url in ("file:///etc/passwd", "http://169.254.169.254/latest/meta-data/"):
                 for path, body in requests_with(url):
-                    status, _, answer = home.ask(path, body)
+                    status, _, answer = harness.request(path, body)
                     assert status == 400, (path, body, answer)
                     assert b"[" in answer and url.encode() not in answer  # names the place, not the address
         assert simulator.total == 0
@@ -156,11 +158,13 @@ def test_s10_no_dialect_hands_such_an_address_on(dialect: str, tmp_path: Path) -
 
 def test_ordinary_images_pass(tmp_path: Path) -> None:
     with running_simulator("anthropic") as simulator:
-        with house(upstream("one", "anthropic", simulator.url), tmp_path) as home:
+        with start_gateway(upstream_config("one", "anthropic", simulator.url), tmp_path) as harness:
             for url in ("https://example.com/a.png", "http://10.1.2.3/a.png"):
-                assert home.ask("/v1/messages", anthropic({"type": "url", "url": url}))[0] == 200
+                assert harness.request("/v1/messages", anthropic({"type": "url", "url": url}))[0] == 200
                 assert (
-                    home.ask("/v1/chat/completions", chat_with({"type": "image_url", "image_url": {"url": url}}))[0]
+                    harness.request(
+                        "/v1/chat/completions", chat_with({"type": "image_url", "image_url": {"url": url}})
+                    )[0]
                     == 200
                 )
         assert simulator.total == 4
@@ -168,7 +172,7 @@ def test_ordinary_images_pass(tmp_path: Path) -> None:
 
 def test_arguments_schemas_and_results_may_say_any_address(tmp_path: Path) -> None:
     """What a tool is given or gives back is data: nobody fetches it."""
-    with behind("", tmp_path) as (home, _):
+    with gateway_with_simulator("", tmp_path) as (harness, _):
         body = anthropic({"type": "url", "url": "https://example.com/a.png"})
         resource = {"uri": "file:///src/main.py", "text": "print(1)"}
         body["messages"] += [
@@ -193,7 +197,7 @@ def test_arguments_schemas_and_results_may_say_any_address(tmp_path: Path) -> No
             },
         ]
         body["tools"] = [{"name": "f", "input_schema": {"type": "object", "default": {"url": "file:///x"}}}]
-        status, _, answer = home.ask("/v1/messages", body)
+        status, _, answer = harness.request("/v1/messages", body)
         assert status == 200, answer
 
 
@@ -220,8 +224,8 @@ def test_arguments_schemas_and_results_may_say_any_address(tmp_path: Path) -> No
 )
 def test_objects_of_the_clients_own_cloud_pass(dialect: str, path: str, body: dict[str, Any], tmp_path: Path) -> None:
     with running_simulator(dialect) as simulator:
-        with house(upstream("one", dialect, simulator.url), tmp_path) as home:
-            status, _, answer = home.ask(path, body)
+        with start_gateway(upstream_config("one", dialect, simulator.url), tmp_path) as harness:
+            status, _, answer = harness.request(path, body)
             assert status == 200, answer
         assert simulator.total == 1
 
@@ -231,12 +235,12 @@ def test_the_setting_allows_all_or_none(tmp_path: Path) -> None:
     ordinary = anthropic({"type": "url", "url": "https://example.com/a.png"})
     inline = anthropic({"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="})
     with running_simulator("anthropic") as simulator:
-        text = upstream("one", "anthropic", simulator.url)
-        with house(text, tmp_path, server__media_urls="any") as home:
-            assert home.ask("/v1/messages", body)[0] == 200
-        with house(text, tmp_path, server__media_urls="none") as home:
-            assert home.ask("/v1/messages", ordinary)[0] == 400
-            assert home.ask("/v1/messages", inline)[0] == 200
+        text = upstream_config("one", "anthropic", simulator.url)
+        with start_gateway(text, tmp_path, server__media_urls="any") as harness:
+            assert harness.request("/v1/messages", body)[0] == 200
+        with start_gateway(text, tmp_path, server__media_urls="none") as harness:
+            assert harness.request("/v1/messages", ordinary)[0] == 400
+            assert harness.request("/v1/messages", inline)[0] == 200
 
 
 # --- S10: a model's name never makes a path lead elsewhere
@@ -280,8 +284,8 @@ def test_s10_no_binding_writes_such_a_path(dialect: str, stream: bool, name: str
 @pytest.mark.parametrize("name", ["..", "a/..", "a/../b", "a\\b", "a?b", "a\nb"])
 def test_s10_a_client_whose_path_has_such_a_name_gets_400(path: str, name: str, tmp_path: Path) -> None:
     with running_simulator("anthropic") as simulator:
-        with house(upstream("one", "anthropic", simulator.url), tmp_path) as home:
-            status, _, body = home.ask(path.format(quote(name, safe="")), {})
+        with start_gateway(upstream_config("one", "anthropic", simulator.url), tmp_path) as harness:
+            status, _, body = harness.request(path.format(quote(name, safe="")), {})
             assert (status, b"model" in body) == (400, True), body
         assert simulator.total == 0
 
@@ -291,17 +295,17 @@ def test_s10_a_client_whose_path_has_such_a_name_gets_400(path: str, name: str, 
 def test_s10_a_name_in_a_body_is_refused_before_anything_is_sent(dialect: str, model: str, tmp_path: Path) -> None:
     """S10: `b/..` became `POST /model/../converse`."""
     with running_simulator(dialect) as simulator:
-        with house(upstream("b", dialect, simulator.url), tmp_path) as home:
+        with start_gateway(upstream_config("b", dialect, simulator.url), tmp_path) as harness:
             for path, body in (
-                ("/v1/messages", messages(model)),
-                ("/v1/messages", messages(model, stream=True)),
-                ("/v1/chat/completions", chat(model)),
+                ("/v1/messages", anthropic_body(model)),
+                ("/v1/messages", anthropic_body(model, stream=True)),
+                ("/v1/chat/completions", openai_body(model)),
                 ("/v1/responses", {"model": model, "input": "hello"}),
-                ("/v1/messages/count_tokens", messages(model)),
+                ("/v1/messages/count_tokens", anthropic_body(model)),
             ):
-                status, _, answer = home.ask(path, body)
+                status, _, answer = harness.request(path, body)
                 assert (status, b"model" in answer) == (400, True), answer
-            assert home.running.gateway.breaker.describe() == []
+            assert harness.running.gateway.breaker.describe() == []
         assert simulator.total == 0
 
 

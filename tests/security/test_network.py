@@ -19,9 +19,9 @@ from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.serve import listen
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
-from tests.gateway.front import served
-from tests.gateway.house import KEY, House, configured, messages
-from tests.security.parrot import Parrot
+from tests.gateway.harness import KEY, GatewayHarness, anthropic_body, parse_config
+from tests.gateway.socket_client import serve_bytes
+from tests.security.echo_upstream import EchoUpstream
 from tests.security.routes import ADMIN, DATA
 
 EVIL = ["evil.test", "127.0.0.1.evil.test", "localhost.evil.test", "10.0.0.1", "169.254.169.254", "0.0.0.0", "metadata"]
@@ -41,8 +41,8 @@ BAD_HOSTS = [
 ]
 
 
-def raw(home: House, head: bytes) -> tuple[int, bytes]:
-    host, _, port = home.url.removeprefix("http://").partition(":")
+def raw(harness: GatewayHarness, head: bytes) -> tuple[int, bytes]:
+    host, _, port = harness.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), 10) as sock:
         sock.sendall(head)
         answer = b""
@@ -59,7 +59,7 @@ def test_point_1_the_default_is_loopback_alone() -> None:
 
 
 def test_point_1_ipv6_loopback_only_if_asked() -> None:
-    assert configured("", server__host="::1").server.host == "::1"
+    assert parse_config("", server__host="::1").server.host == "::1"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
@@ -76,22 +76,26 @@ def test_point_1_the_socket_is_0600_in_a_folder_of_0700_before_anybody_can_conne
 
 
 @pytest.mark.parametrize("host", EVIL)
-def test_point_3_a_rebound_name_is_421_on_every_route(home: House, bird: Parrot, host: str) -> None:
-    before = len(bird.requests)
-    statuses = {home.ask(path, body, method=method, host=host)[0] for method, path, body in DATA}
-    assert (statuses, len(bird.requests)) == ({421}, before)
+def test_point_3_a_rebound_name_is_421_on_every_route(
+    harness: GatewayHarness, echo_upstream: EchoUpstream, host: str
+) -> None:
+    before = len(echo_upstream.requests)
+    statuses = {harness.request(path, body, method=method, host=host)[0] for method, path, body in DATA}
+    assert (statuses, len(echo_upstream.requests)) == ({421}, before)
 
 
 @pytest.mark.parametrize("host", BAD_HOSTS)
-def test_point_3_a_host_that_is_none_is_400_on_every_route(home: House, bird: Parrot, host: str) -> None:
-    before = len(bird.requests)
+def test_point_3_a_host_that_is_none_is_400_on_every_route(
+    harness: GatewayHarness, echo_upstream: EchoUpstream, host: str
+) -> None:
+    before = len(echo_upstream.requests)
     for method, path, _ in DATA:
-        status, _ = raw(home, f"{method} {path} HTTP/1.1\r\nhost: {host}\r\nx-api-key: {KEY}\r\n\r\n".encode())
+        status, _ = raw(harness, f"{method} {path} HTTP/1.1\r\nhost: {host}\r\nx-api-key: {KEY}\r\n\r\n".encode())
         assert status in (400, 421)
-    assert len(bird.requests) == before
+    assert len(echo_upstream.requests) == before
 
 
-def test_point_3_the_path_that_is_judged_is_the_path_that_is_served(home: House) -> None:
+def test_point_3_the_path_that_is_judged_is_the_path_that_is_served(harness: GatewayHarness) -> None:
     """Without a key nothing in Host or target makes a protected path an open one."""
     for target in (
         "/v1/models",
@@ -101,7 +105,7 @@ def test_point_3_the_path_that_is_judged_is_the_path_that_is_served(home: House)
         "/healthz%2f..%2fv1/models",
     ):
         for host in ("localhost", "localhost/healthz?", "localhost:80/healthz#"):
-            status, answer = raw(home, f"GET {target} HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+            status, answer = raw(harness, f"GET {target} HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
             assert status in (400, 401) and b"claude" not in answer, (target, host)
 
 
@@ -115,23 +119,25 @@ def test_point_3_the_names_are_those_of_loopback_and_the_configured() -> None:
     "origin",
     ["https://evil.test", "null", "http://127.0.0.1.evil.test", "file://", "chrome-extension://abc", "http://[bad"],
 )
-def test_point_4_pages_of_other_sites_are_refused_with_no_cors_header(home: House, bird: Parrot, origin: str) -> None:
-    before = len(bird.requests)
+def test_point_4_pages_of_other_sites_are_refused_with_no_cors_header(
+    harness: GatewayHarness, echo_upstream: EchoUpstream, origin: str
+) -> None:
+    before = len(echo_upstream.requests)
     for method, path, body in DATA:
-        status, headers, _ = home.ask(path, body, method=method, origin=origin)
+        status, headers, _ = harness.request(path, body, method=method, origin=origin)
         assert status == 403
         assert not [name for name in headers if name.startswith("access-control")]
-    assert len(bird.requests) == before
+    assert len(echo_upstream.requests) == before
 
 
-def test_point_4_what_a_browser_says_of_the_site_counts(home: House) -> None:
+def test_point_4_what_a_browser_says_of_the_site_counts(harness: GatewayHarness) -> None:
     for site in ("cross-site", "same-site"):
-        assert home.ask("/v1/messages", messages(), sec_fetch_site=site)[0] == 403
-    status, headers, _ = home.ask("/v1/messages", messages(), origin="http://localhost:3000")
+        assert harness.request("/v1/messages", anthropic_body(), sec_fetch_site=site)[0] == 403
+    status, headers, _ = harness.request("/v1/messages", anthropic_body(), origin="http://localhost:3000")
     assert status == 200 and not [name for name in headers if name.startswith("access-control")]
 
 
-def test_point_4_no_answer_of_any_kind_has_a_cors_header(home: House) -> None:
+def test_point_4_no_answer_of_any_kind_has_a_cors_header(harness: GatewayHarness) -> None:
     preflight = {"origin": "http://localhost:3000", "access_control_request_method": "POST"}
     for method, path, body in (
         ("OPTIONS", "/v1/messages", None),
@@ -139,7 +145,7 @@ def test_point_4_no_answer_of_any_kind_has_a_cors_header(home: House) -> None:
         ("GET", "/nothing", None),
         ("POST", "/v1/messages", None),
     ):
-        _, headers, _ = home.ask(path, body, method=method, **preflight)
+        _, headers, _ = harness.request(path, body, method=method, **preflight)
         assert not [name for name in headers if name.startswith("access-control")]
         assert "cross-origin-resource-policy" not in headers
 
@@ -147,41 +153,43 @@ def test_point_4_no_answer_of_any_kind_has_a_cors_header(home: House) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org"])
 def test_point_5_beyond_loopback_only_with_a_word_and_a_key(host: str) -> None:
     with pytest.raises(ConfigError, match="beyond loopback"):
-        configured("", server__host=host)
-    assert configured("", server__host=host, server__insecure_http=True).server.host == host
+        parse_config("", server__host=host)
+    assert parse_config("", server__host=host, server__insecure_http=True).server.host == host
     # A key there always is: one is made where none is named, and one that is none is refused (point 13).
 
 
 @pytest.mark.parametrize("method", ["CONNECT", "TRACE"])
-def test_point_6_no_tunnel_and_no_trace(home: House, method: str) -> None:
+def test_point_6_no_tunnel_and_no_trace(harness: GatewayHarness, method: str) -> None:
     for target in ("/v1/messages", "evil.test:443", "/"):
         status, answer = raw(
-            home,
+            harness,
             f"{method} {target} HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\nx-echo: sesame\r\n\r\n".encode(),
         )
         assert status >= 400 and b"sesame" not in answer
 
 
 @pytest.mark.parametrize("upgrade", ["websocket", "h2c", "TLS/1.2"])
-def test_point_6_no_upgrade(home: House, upgrade: str) -> None:
+def test_point_6_no_upgrade(harness: GatewayHarness, upgrade: str) -> None:
     head = f"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\nconnection: upgrade\r\nupgrade: {upgrade}\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\nsec-websocket-version: 13\r\n\r\n"
-    status, answer = raw(home, head.encode())
+    status, answer = raw(harness, head.encode())
     assert status >= 400 and b"101 switching" not in answer
 
 
-def test_point_7_redirects_are_not_followed(home: House, bird: Parrot) -> None:
-    bird.mode = "redirect"
-    before = len(bird.requests)
+def test_point_7_redirects_are_not_followed(harness: GatewayHarness, echo_upstream: EchoUpstream) -> None:
+    echo_upstream.mode = "redirect"
+    before = len(echo_upstream.requests)
     try:
-        status, headers, _ = home.ask("/v1/messages", messages())
+        status, headers, _ = harness.request("/v1/messages", anthropic_body())
     finally:
-        bird.mode = "good"
-    paths = [path for _, path, _, _ in bird.requests[before:]]
+        echo_upstream.mode = "good"
+    paths = [path for _, path, _, _ in echo_upstream.requests[before:]]
     assert status >= 400 and "location" not in headers
     assert set(paths) == {"/v1/messages"}
 
 
-def test_point_8_nobody_is_believed_who_says_whom_he_speaks_for(home: House, bird: Parrot) -> None:
+def test_point_8_nobody_is_believed_who_says_whom_he_speaks_for(
+    harness: GatewayHarness, echo_upstream: EchoUpstream
+) -> None:
     said = {
         "x_forwarded_host": "localhost",
         "x_forwarded_for": "127.0.0.1",
@@ -192,11 +200,11 @@ def test_point_8_nobody_is_believed_who_says_whom_he_speaks_for(home: House, bir
         "x_rewrite_url": "/healthz",
         "x_http_method_override": "GET",
     }
-    assert home.ask("/v1/messages", messages(), key=None, **said)[0] == 401
-    assert home.ask("/v1/messages", messages(), host="evil.test", **said)[0] == 421
-    before = len(bird.requests)
-    assert home.ask("/v1/messages", messages(), **said)[0] == 200
-    method, path, headers, _ = bird.requests[before]
+    assert harness.request("/v1/messages", anthropic_body(), key=None, **said)[0] == 401
+    assert harness.request("/v1/messages", anthropic_body(), host="evil.test", **said)[0] == 421
+    before = len(echo_upstream.requests)
+    assert harness.request("/v1/messages", anthropic_body(), **said)[0] == 200
+    method, path, headers, _ = echo_upstream.requests[before]
     assert (method, path) == ("POST", "/v1/messages")
     assert not [
         name for name in headers if name.startswith(("x-forwarded", "forwarded", "x-real", "x-original", "x-rewrite"))
@@ -214,7 +222,7 @@ def test_point_4_the_admin_port_serves_no_page_and_no_other_name() -> None:
                 "host: localhost\r\norigin: http://localhost:3000",
                 "host: 127.0.0.1.evil.test:1",
             ):
-                answer = served(plane.answer, f"{method} {path} HTTP/1.1\r\n{line}\r\n\r\n".encode())
+                answer = serve_bytes(plane.answer, f"{method} {path} HTTP/1.1\r\n{line}\r\n\r\n".encode())
                 assert answer.startswith(b"HTTP/1.1 421") and b"access-control" not in answer.lower()
     assert asked.cleared == 0
 
@@ -237,11 +245,11 @@ class _Asked:
         return {"cleared": 1}
 
 
-def test_point_4_the_admin_port_changes_nothing(home: House) -> None:
+def test_point_4_the_admin_port_changes_nothing(harness: GatewayHarness) -> None:
     asked = _Asked()
     head = f"POST /cooldowns/clear HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\n\r\n"
-    answer = served(admin.Admin(asked, ours=False).answer, head.encode())
+    answer = serve_bytes(admin.Admin(asked, ours=False).answer, head.encode())
     assert answer.startswith(b"HTTP/1.1 405") and asked.cleared == 0
-    assert json.loads(home.ask("/v1/models", method="GET")[2])
+    assert json.loads(harness.request("/v1/models", method="GET")[2])
     with pytest.raises((http.client.HTTPException, AssertionError)):  # nor does the data plane know of it
-        assert home.ask("/cooldowns/clear", b"")[0] == 200
+        assert harness.request("/cooldowns/clear", b"")[0] == 200

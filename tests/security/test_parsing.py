@@ -40,10 +40,10 @@ from dragoman.model.events import (
     TextDelta,
 )
 from dragoman.wire import jsonio
-from tests.anthropic_client import message, sse
-from tests.gateway.house import House, chat, house, messages, upstream
-from tests.growth import grows_linearly
-from tests.security.parrot import Parrot
+from tests.anthropic_client import parse_message_stream, parse_sse
+from tests.gateway.harness import GatewayHarness, anthropic_body, openai_body, start_gateway, upstream_config
+from tests.growth import check_linear_growth
+from tests.security.echo_upstream import EchoUpstream
 
 SIZE = 100_000
 SSE = ("anthropic", "openai", "responses", "gemini")
@@ -64,40 +64,44 @@ def deep(levels: int) -> Any:
 
 
 TOO_MUCH = {
-    "messages": messages() | {"messages": [{"role": "user", "content": "x"}] * 2049},
-    "tools": messages(tools=[tool({}, f"t{number}") for number in range(513)]),
-    "depth": messages(metadata=deep(140)),
-    "name": messages(tools=[tool({}, "n" * 257)]),
-    "schema": messages(tools=[tool({"description": "d" * 263_000})]),
-    "levels of a schema": messages(tools=[tool({"properties": deep(70)})]),
-    "values of a schema": messages(tools=[tool({"enum": list(range(20_001))})]),
-    "remote reference": messages(tools=[tool({"properties": {"a": {"$ref": "https://evil.test/schema.json"}}})]),
-    "reference to a file": messages(tools=[tool({"properties": {"a": {"$ref": "file:///etc/passwd"}}})]),
-    "reference without a scheme": messages(tools=[tool({"properties": {"a": {"$ref": "//evil.test/a"}}})]),
+    "messages": anthropic_body() | {"messages": [{"role": "user", "content": "x"}] * 2049},
+    "tools": anthropic_body(tools=[tool({}, f"t{number}") for number in range(513)]),
+    "depth": anthropic_body(metadata=deep(140)),
+    "name": anthropic_body(tools=[tool({}, "n" * 257)]),
+    "schema": anthropic_body(tools=[tool({"description": "d" * 263_000})]),
+    "levels of a schema": anthropic_body(tools=[tool({"properties": deep(70)})]),
+    "values of a schema": anthropic_body(tools=[tool({"enum": list(range(20_001))})]),
+    "remote reference": anthropic_body(tools=[tool({"properties": {"a": {"$ref": "https://evil.test/schema.json"}}})]),
+    "reference to a file": anthropic_body(tools=[tool({"properties": {"a": {"$ref": "file:///etc/passwd"}}})]),
+    "reference without a scheme": anthropic_body(tools=[tool({"properties": {"a": {"$ref": "//evil.test/a"}}})]),
 }
 
 
 @pytest.mark.parametrize("name", [name for name in TOO_MUCH if "schema" not in name and "reference" not in name])
-def test_point_25_more_than_the_limits_is_refused(home: House, bird: Parrot, name: str) -> None:
-    before = len(bird.requests)
-    status, _, body = home.ask("/v1/messages", TOO_MUCH[name])
+def test_point_25_more_than_the_limits_is_refused(
+    harness: GatewayHarness, echo_upstream: EchoUpstream, name: str
+) -> None:
+    before = len(echo_upstream.requests)
+    status, _, body = harness.request("/v1/messages", TOO_MUCH[name])
     assert status in (400, 413) and b"limit" in body
-    assert len(bird.requests) == before
+    assert len(echo_upstream.requests) == before
 
 
 @pytest.mark.parametrize("name", [name for name in TOO_MUCH if "schema" in name or "reference" in name])
-def test_point_30_a_schema_is_small_shallow_and_refers_to_itself(home: House, bird: Parrot, name: str) -> None:
-    before = len(bird.requests)
-    assert home.ask("/v1/messages", TOO_MUCH[name])[0] in (400, 413)
-    assert len(bird.requests) == before
+def test_point_30_a_schema_is_small_shallow_and_refers_to_itself(
+    harness: GatewayHarness, echo_upstream: EchoUpstream, name: str
+) -> None:
+    before = len(echo_upstream.requests)
+    assert harness.request("/v1/messages", TOO_MUCH[name])[0] in (400, 413)
+    assert len(echo_upstream.requests) == before
     own = tool({"$defs": {"a": {"type": "string"}}, "properties": {"b": {"$ref": "#/$defs/a"}}})
-    assert home.ask("/v1/messages", messages(tools=[own]))[0] == 200
+    assert harness.request("/v1/messages", anthropic_body(tools=[own]))[0] == 200
 
 
 @pytest.mark.parametrize(
     "text", ["[" * SIZE, '{"a":' * SIZE, "[" * SIZE + "]" * SIZE, '{"a":' * SIZE + "1" + "}" * SIZE]
 )
-def test_point_26_a_hundred_thousand_levels_are_a_400(home: House, text: str) -> None:
+def test_point_26_a_hundred_thousand_levels_are_a_400(harness: GatewayHarness, text: str) -> None:
     for path, body in (
         ("/v1/messages", f'{{"model": "m", "max_tokens": 1, "messages": {text}}}'),
         ("/v1/chat/completions", text),
@@ -105,24 +109,24 @@ def test_point_26_a_hundred_thousand_levels_are_a_400(home: House, text: str) ->
         ("/v1beta/models/m:generateContent", f'{{"contents": {text}}}'),
         ("/model/m/converse", f'{{"messages": {text}}}'),
     ):
-        status, _, answer = home.ask(path, body.encode())
+        status, _, answer = harness.request(path, body.encode())
         assert status == 400 and json.loads(answer)
-    assert not [line for line in home.lines() if line["outcome"] == "bug"]
+    assert not [line for line in harness.log_lines() if line["outcome"] == "bug"]
 
 
-def test_point_27_nothing_is_decompressed(home: House, bird: Parrot) -> None:
+def test_point_27_nothing_is_decompressed(harness: GatewayHarness, echo_upstream: EchoUpstream) -> None:
     """A bomb is not defused but not taken: neither a client's nor an upstream's, who was asked for plain bytes."""
-    before = len(bird.requests)
+    before = len(echo_upstream.requests)
     for encoding in ("gzip", "deflate", "br", "zstd", "identity, gzip"):
-        assert home.ask("/v1/messages", b"\x1f\x8b", content_encoding=encoding)[0] == 415
-    assert len(bird.requests) == before
-    bird.mode = "gzip"
+        assert harness.request("/v1/messages", b"\x1f\x8b", content_encoding=encoding)[0] == 415
+    assert len(echo_upstream.requests) == before
+    echo_upstream.mode = "gzip"
     try:
-        status, headers, _ = home.ask("/v1/messages", messages())
+        status, headers, _ = harness.request("/v1/messages", anthropic_body())
     finally:
-        bird.mode = "good"
+        echo_upstream.mode = "good"
     assert status == 502 and "content-encoding" not in headers
-    assert bird.requests[-1][2]["accept-encoding"] == "identity"
+    assert echo_upstream.requests[-1][2]["accept-encoding"] == "identity"
 
 
 DOUBLED = b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"first","content":"last"}]%b}'
@@ -130,37 +134,37 @@ DOUBLED = b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"fi
 
 @pytest.mark.parametrize("more", [b"", b',"stream" : true', b',"metadata":{"user_id":"\\u003a"}', b',"model":"m"'])
 def test_point_28_of_two_equal_names_the_last_counts_and_the_other_is_not_sent(
-    home: House, bird: Parrot, more: bytes
+    harness: GatewayHarness, echo_upstream: EchoUpstream, more: bytes
 ) -> None:
     """Bytes that pass as they are: whoever reads them next must not find what was never looked at."""
-    before = len(bird.requests)
-    status, headers, _ = home.ask("/v1/messages", DOUBLED % more)
+    before = len(echo_upstream.requests)
+    status, headers, _ = harness.request("/v1/messages", DOUBLED % more)
     assert (status, headers["dragoman-notes"]) == (200, "1")
-    sent = bird.requests[before][3]
+    sent = echo_upstream.requests[before][3]
     assert b"last" in sent and b"first" not in sent
-    assert home.lines(len(bird.requests))[-1]["rules"] == ["json.duplicate_keys"]
+    assert harness.log_lines(len(echo_upstream.requests))[-1]["rules"] == ["json.duplicate_keys"]
 
 
-def test_point_28_what_has_none_passes_byte_by_byte(home: House, bird: Parrot) -> None:
+def test_point_28_what_has_none_passes_byte_by_byte(harness: GatewayHarness, echo_upstream: EchoUpstream) -> None:
     for body in (
         b'{ "model" : "m", "max_tokens":9,\n"messages":[{"role":"user","content":"a: \\":\\" b"}]}',
         b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"\\u003a"}],"stream":false}',
     ):
-        before = len(bird.requests)
-        assert home.ask("/v1/messages", body)[1]["dragoman-notes"] == "0"
-        assert bird.requests[before][3] == body
+        before = len(echo_upstream.requests)
+        assert harness.request("/v1/messages", body)[1]["dragoman-notes"] == "0"
+        assert echo_upstream.requests[before][3] == body
 
 
-def test_point_28_where_losses_are_refused_so_is_this(bird: Parrot, tmp_path: Path) -> None:
-    strict = upstream("one", "anthropic", bird.url, 'translation.losses = "refuse"')
-    with house(strict, tmp_path) as home:
-        before = len(bird.requests)
-        status, _, body = home.ask("/v1/messages", DOUBLED % b"")
+def test_point_28_where_losses_are_refused_so_is_this(echo_upstream: EchoUpstream, tmp_path: Path) -> None:
+    strict = upstream_config("one", "anthropic", echo_upstream.url, 'translation.losses = "refuse"')
+    with start_gateway(strict, tmp_path) as harness:
+        before = len(echo_upstream.requests)
+        status, _, body = harness.request("/v1/messages", DOUBLED % b"")
         assert status == 400 and b"content" in body and b"twice" in body
-        status, _, body = home.ask("/v1/chat/completions", DOUBLED % b"")
+        status, _, body = harness.request("/v1/chat/completions", DOUBLED % b"")
         assert status == 400 and b"twice" in body
-        assert len(bird.requests) == before
-        assert home.ask("/v1/messages", messages())[0] == 200
+        assert len(echo_upstream.requests) == before
+        assert harness.request("/v1/messages", anthropic_body())[0] == 200
 
 
 @given(
@@ -286,7 +290,7 @@ def test_point_29_nor_does_a_pattern_of_the_configuration(pattern: str) -> None:
             name = text * (size // len(text)) + "!"
             return lambda: matches_pattern(pattern, name)
 
-        grows_linearly(work, SIZE // 64)
+        check_linear_growth(work, SIZE // 64)
 
 
 # --- 31: server-sent events
@@ -367,19 +371,19 @@ def test_point_31_nor_does_an_upstreams_complaint(name: str, text: str) -> None:
     assert shapes == [[field.partition("{")[0] for field in block] for block in told("a plain complaint")]
 
 
-def test_point_31_through_the_gateway(bird: Parrot, tmp_path: Path) -> None:
+def test_point_31_through_the_gateway(echo_upstream: EchoUpstream, tmp_path: Path) -> None:
     """The same, in one stream of the real thing: a text that would end it for a client of another dialect."""
-    from dragoman.simulator import parse, running_simulator
+    from dragoman.simulator import parse_script, running_simulator
 
     words = "one\n\ndata: [DONE]\n\nevent: message_stop\ndata: {}\n\ntwo"
-    script = parse(f'then = "repeat"\n[[turn]]\ntext = {json.dumps(words)}\nchunk = 7\n')
+    script = parse_script(f'then = "repeat"\n[[turn]]\ntext = {json.dumps(words)}\nchunk = 7\n')
     with (
         running_simulator("kiro", script=script) as simulator,
-        house(upstream("one", "kiro", simulator.url), tmp_path) as home,
+        start_gateway(upstream_config("one", "kiro", simulator.url), tmp_path) as harness,
     ):
-        _, _, openai = home.ask("/v1/chat/completions", chat("claude-sonnet-4.5", stream=True))
-        _, _, claude = home.ask("/v1/messages", messages("claude-sonnet-4.5", stream=True))
-    choices = [choice for each in sse(openai) for choice in each["choices"]]
+        _, _, openai = harness.request("/v1/chat/completions", openai_body("claude-sonnet-4.5", stream=True))
+        _, _, claude = harness.request("/v1/messages", anthropic_body("claude-sonnet-4.5", stream=True))
+    choices = [choice for each in parse_sse(openai) for choice in each["choices"]]
     assert "".join(choice["delta"].get("content") or "" for choice in choices) == words
-    assert "".join(block["text"] for block in message(claude)["content"]) == words
+    assert "".join(block["text"] for block in parse_message_stream(claude)["content"]) == words
     assert claude.count(b"\nevent: message_stop\n") == 1 and openai.count(b"\ndata: [DONE]\n") == 1

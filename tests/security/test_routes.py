@@ -24,9 +24,9 @@ from dragoman.gateway.admission import HeadCheck
 from dragoman.gateway.serve import running_gateway
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
-from tests.gateway.front import served
-from tests.gateway.house import KEY, House, configured, house, messages
-from tests.security.parrot import Parrot
+from tests.gateway.harness import KEY, GatewayHarness, anthropic_body, parse_config, start_gateway
+from tests.gateway.socket_client import serve_bytes
+from tests.security.echo_upstream import EchoUpstream
 from tests.security.routes import ABSENT, ADMIN, DATA, METHODS, OPEN, STORED
 from tests.security.test_network import _Asked
 
@@ -94,44 +94,46 @@ def names_of(method: str, path: str, body: Any) -> list[str]:
 
 @pytest.mark.parametrize(("method", "path", "body"), DATA, ids=lambda value: value if isinstance(value, str) else "")
 def test_route_inventory_what_is_written_down_is_answered_with_the_key_and_only_with_it(
-    home: House, method: str, path: str, body: Any
+    harness: GatewayHarness, method: str, path: str, body: Any
 ) -> None:
-    assert home.ask(path, body, method=method)[0] == 200
-    assert home.ask(path, body, method=method, key=None)[0] in (401, 403)
+    assert harness.request(path, body, method=method)[0] == 200
+    assert harness.request(path, body, method=method, key=None)[0] in (401, 403)
 
 
 @pytest.mark.parametrize(("method", "path"), STORED)
 def test_route_inventory_responses_of_others_are_not_found_and_need_the_key(
-    home: House, bird: Parrot, method: str, path: str
+    harness: GatewayHarness, echo_upstream: EchoUpstream, method: str, path: str
 ) -> None:
-    before = len(bird.requests)
-    assert home.ask(path, method=method)[0] == 404
-    assert home.ask(path, method=method, key=None)[0] in (401, 403)
-    assert len(bird.requests) == before
+    before = len(echo_upstream.requests)
+    assert harness.request(path, method=method)[0] == 404
+    assert harness.request(path, method=method, key=None)[0] in (401, 403)
+    assert len(echo_upstream.requests) == before
 
 
-def test_route_inventory_nothing_else_is(home: House, bird: Parrot) -> None:
-    before = len(bird.requests)
+def test_route_inventory_nothing_else_is(harness: GatewayHarness, echo_upstream: EchoUpstream) -> None:
+    before = len(echo_upstream.requests)
     for path in ABSENT:
         for method in METHODS:
-            status = home.ask(path, b"{}" if method in ("POST", "PUT", "PATCH") else None, method=method)[0]
+            status = harness.request(path, b"{}" if method in ("POST", "PUT", "PATCH") else None, method=method)[0]
             assert status in (400, 404, 405), (method, path)
-    assert len(bird.requests) == before
+    assert len(echo_upstream.requests) == before
 
 
-def test_route_inventory_other_methods_of_known_paths_are_not(home: House, bird: Parrot) -> None:
-    before = len(bird.requests)
+def test_route_inventory_other_methods_of_known_paths_are_not(
+    harness: GatewayHarness, echo_upstream: EchoUpstream
+) -> None:
+    before = len(echo_upstream.requests)
     answered = {(method, path) for method, path, _ in DATA}
     for _, path, body in DATA:
         for method in METHODS:
             if (method, path) not in answered:
-                assert home.ask(path, body, method=method)[0] in (400, 404, 405), (method, path)
-    assert len(bird.requests) == before
+                assert harness.request(path, body, method=method)[0] in (400, 404, 405), (method, path)
+    assert len(echo_upstream.requests) == before
 
 
-def test_route_inventory_only_probes_are_open_and_they_tell_nothing(home: House) -> None:
+def test_route_inventory_only_probes_are_open_and_they_tell_nothing(harness: GatewayHarness) -> None:
     for method, path in OPEN:
-        status, headers, body = home.ask(path, method=method, key=None)
+        status, headers, body = harness.request(path, method=method, key=None)
         assert status == 200 and body in (b"", b"ok\n", b"ready\n")
         assert set(headers) <= {"content-type", "content-length", "date", "connection"}
 
@@ -142,7 +144,7 @@ def test_route_inventory_the_admin_plane_is_five_routes() -> None:
     for method in METHODS:
         for path in (*(path for _, path in ADMIN), *ABSENT, *(path for _, path, _ in DATA)):
             head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
-            if served(plane.answer, head).startswith(b"HTTP/1.1 200"):
+            if serve_bytes(plane.answer, head).startswith(b"HTTP/1.1 200"):
                 answered.add((method, path))
     assert answered == ADMIN
 
@@ -160,26 +162,26 @@ def test_route_inventory_every_binding_is_looked_at() -> None:
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with house("", tmp_path_factory.mktemp("state")) as one:
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayHarness]:
+    with start_gateway("", tmp_path_factory.mktemp("state")) as one:
         yield one
 
 
 @pytest.mark.parametrize(("method", "path"), OPEN)
-def test_s8_probes_pass_the_guard(bare: House, method: str, path: str) -> None:
+def test_s8_probes_pass_the_guard(bare: GatewayHarness, method: str, path: str) -> None:
     """S8: they skipped it, so a web page could tell whether a gateway runs."""
-    assert bare.ask(path, method=method, key=None)[0] == 200
-    assert bare.ask(path, method=method, key=None, host="evil.test")[0] == 421
-    assert bare.ask(path, method=method, key=None, origin="https://evil.test")[0] == 403
+    assert bare.request(path, method=method, key=None)[0] == 200
+    assert bare.request(path, method=method, key=None, host="evil.test")[0] == 421
+    assert bare.request(path, method=method, key=None, origin="https://evil.test")[0] == 403
     for site in ("cross-site", "same-site", "Cross-Site"):
-        assert bare.ask(path, method=method, key=None, sec_fetch_site=site)[0] == 403
-        assert bare.ask(path, method=method, key=None, sec_fetch_site=site, origin="http://localhost")[0] == 403
+        assert bare.request(path, method=method, key=None, sec_fetch_site=site)[0] == 403
+        assert bare.request(path, method=method, key=None, sec_fetch_site=site, origin="http://localhost")[0] == 403
 
 
-def test_s8_what_a_browser_says_of_the_site_counts_whatever_the_origin(bare: House) -> None:
+def test_s8_what_a_browser_says_of_the_site_counts_whatever_the_origin(bare: GatewayHarness) -> None:
     for origin in ("http://localhost:3000", "http://127.0.0.1:8787", ""):
-        assert bare.ask("/v1/messages", messages(), sec_fetch_site="cross-site", origin=origin)[0] == 403
-    assert bare.ask("/v1/models", method="GET", sec_fetch_site="same-origin")[0] == 200
+        assert bare.request("/v1/messages", anthropic_body(), sec_fetch_site="cross-site", origin=origin)[0] == 403
+    assert bare.request("/v1/models", method="GET", sec_fetch_site="same-origin")[0] == 200
 
 
 def asked(host: str, **headers: str) -> HttpRequest:
@@ -239,10 +241,10 @@ def test_s8_the_admin_port_needs_the_key_on_every_route(given: str) -> None:
     port, private = admin.Admin(asked, ours=False), admin.Admin(asked, ours=True)
     lines = f"host: localhost\r\n{given}\r\n" if given else "host: localhost\r\n"
     for method, path in [*ADMIN, ("GET", "/nothing")]:
-        answer = served(port.answer, f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode())
+        answer = serve_bytes(port.answer, f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode())
         assert answer.startswith(b"HTTP/1.1 401 ") and b"metric 1" not in answer and b"ready" not in answer
     assert asked.cleared == 0
-    assert served(private.answer, f"GET /status HTTP/1.1\r\n{lines}\r\n".encode()).startswith(b"HTTP/1.1 200 ")
+    assert serve_bytes(private.answer, f"GET /status HTTP/1.1\r\n{lines}\r\n".encode()).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("given", [f"x-api-key: {KEY}", f"Authorization: Bearer {KEY}"])
@@ -250,14 +252,14 @@ def test_s8_with_the_key_it_answers(given: str) -> None:
     port = admin.Admin(Asked(), ours=False)
     for path in ("/status", "/metrics", "/cooldowns", "/healthz"):
         head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{given}\r\n\r\n"
-        assert served(port.answer, head.encode()).startswith(b"HTTP/1.1 200 ")
+        assert serve_bytes(port.answer, head.encode()).startswith(b"HTTP/1.1 200 ")
 
 
 def test_s8_the_admin_port_of_a_running_gateway_asks_for_its_key(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number = free.getsockname()[1]
-    config = configured("", server__admin_socket=str(tmp_path / "s"), server__admin_port=number)
+    config = parse_config("", server__admin_socket=str(tmp_path / "s"), server__admin_port=number)
     with running_gateway(config, state=tmp_path, key=KEY, admin_socket=True):
         for line, status in ((b"", b"401"), (f"authorization: Bearer {KEY}\r\n".encode(), b"200")):
             with socket.create_connection(("127.0.0.1", number), 5) as asking:
@@ -285,14 +287,14 @@ POINTS = [1, *range(3, 12), *range(13, 17), *range(18, 32), 34, 37, 38, 40, 41]
 
 
 @pytest.fixture(scope="module")
-def watched(bird: Parrot, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def watched(echo_upstream: EchoUpstream, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     state = tmp_path_factory.mktemp("state")
-    command = [sys.executable, "-m", "tests.security.audited", bird.url, str(state)]
+    command = [sys.executable, "-m", "tests.security.audited_gateway", echo_upstream.url, str(state)]
     environ = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ} | {"HOME": str(state)}
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    return {**found, "state": str(state), "upstream": bird.url.removeprefix("http://")}
+    return {**found, "state": str(state), "upstream": echo_upstream.url.removeprefix("http://")}
 
 
 def test_point_37_no_request_starts_a_process_loads_code_or_writes_beyond_the_state(watched: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from dragoman.gateway.explain import RefusalLog, encode_report
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import app_folders
 from dragoman.gateway.show import toml_value
-from dragoman.simulator import Received, parse, running_simulator
+from dragoman.simulator import ReceivedRequest, parse_script, running_simulator
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 from tests.gateway.test_explain import refusal
@@ -55,7 +55,7 @@ def test_point_34_what_a_model_says_to_agent(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DRAGOMAN_KEY", "a-key")
-    with running_simulator("openai", script=parse(f'then = "repeat"\n[[turn]]\ntext = {JSON}')) as simulator:
+    with running_simulator("openai", script=parse_script(f'then = "repeat"\n[[turn]]\ntext = {JSON}')) as simulator:
         for form in ((), ("--no-stream",), ("--json", "--quiet")):
             words = ("agent", "hello", "--upstream", "openai", "--url", simulator.url, "--model", "m", *form)
             assert harmless(said(capfd, *words))
@@ -66,7 +66,7 @@ def test_point_34_what_an_upstream_says_to_agent(
 ) -> None:
     monkeypatch.setenv("DRAGOMAN_KEY", "a-key")
     with running_simulator(
-        "openai", script=parse(f'then = "repeat"\n[[turn]]\nstatus = 400\nmessage = {JSON}')
+        "openai", script=parse_script(f'then = "repeat"\n[[turn]]\nstatus = 400\nmessage = {JSON}')
     ) as simulator:
         assert harmless(said(capfd, "agent", "hello", "--upstream", "openai", "--url", simulator.url, "--model", "m"))
 
@@ -154,7 +154,7 @@ def test_point_34_the_log_and_the_rest(capfd: pytest.CaptureFixture[str]) -> Non
         assert "\x1b" not in lines and len(lines.splitlines()) == 2
     _print([Check("a", "fail", HOSTILE, HOSTILE)])
     auth._say(HOSTILE)
-    _told(Received(HttpRequest("GET", f"/{HOSTILE}")))
+    _told(ReceivedRequest(HttpRequest("GET", f"/{HOSTILE}")))
     out, err = capfd.readouterr()
     assert harmless(out) and harmless(err)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.stories.telling import stories, tell
+from tests.stories.story import render_story, stories
 
 for story in stories():
-    for name, data in tell(story).items():
+    for name, data in render_story(story).items():
         (story.folder / name).write_bytes(data)
     print(story)

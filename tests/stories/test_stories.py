@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.stories.telling import Story, stories, tell
+from tests.stories.story import Story, render_story, stories
 
 
 @pytest.mark.parametrize("story", stories(), ids=str)
 def test_story_is_told_as_written(story: Story) -> None:
-    told = tell(story)
+    told = render_story(story)
     written = {name: (story.folder / name).read_bytes() for name in told if (story.folder / name).exists()}
     assert told == written, "run `python -m tests.stories` and read the diff"
     by_hand = {"story.md", f"{story.asked}.request.json", f"{story.answered}.stream"}

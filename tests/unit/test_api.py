@@ -17,7 +17,7 @@ from dragoman.cli import main
 from dragoman.errors import LocalMisuse, MalformedRequest, Unrepresentable, UpstreamViolation
 from dragoman.gateway.config import build_config
 from dragoman.wire.http import HttpRequest
-from tests.growth import grows_linearly
+from tests.growth import check_linear_growth
 
 BODY: dict[str, Any] = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 PAIRS = [(one, other) for one in ("anthropic", "openai") for other in ("anthropic", "openai")]
@@ -159,7 +159,7 @@ def test_a_20_mb_body_is_served_in_linear_time() -> None:
         body = conversation(pairs, 4_000)
         return lambda: dragoman.translate_request(body, source="anthropic", target="openai")
 
-    grows_linearly(work, 100, 16)
+    check_linear_growth(work, 100, 16)
 
 
 def test_a_dialect_registered_by_entry_point_works_without_an_edit() -> None:
@@ -244,7 +244,7 @@ def test_many_small_messages_are_served_in_linear_time(shape: Any) -> None:
         body = shape(count)
         return lambda: dragoman.translate_request(body, source="openai", target="anthropic")
 
-    grows_linearly(work, 250)
+    check_linear_growth(work, 250)
 
 
 # --- a request without a model is an error that says what to do; `"model": ""` is never sent

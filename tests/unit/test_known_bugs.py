@@ -10,7 +10,7 @@ import pytest
 
 import dragoman
 from dragoman.errors import DragomanError, MalformedRequest
-from tests.anthropic_client import accumulated, message, sse
+from tests.anthropic_client import accumulate_message, parse_message_stream, parse_sse
 
 # --- telling streams
 
@@ -46,12 +46,12 @@ def translated(
 ) -> list[dict[str, Any]]:
     """The frames a client gets, decoded; OpenAI's [DONE] is left out."""
     translator = dragoman.stream_translator(source=source, target=target, **request)
-    return sse(translator.feed(stream) + translator.close())
+    return parse_sse(translator.feed(stream) + translator.close())
 
 
 def blocks(frames: list[dict[str, Any]]) -> Any:
     """The content blocks of an Anthropic stream."""
-    return accumulated(frames)["content"]
+    return accumulate_message(frames)["content"]
 
 
 def kinds(frames: list[dict[str, Any]]) -> list[str]:
@@ -315,7 +315,7 @@ def test_row_34_and_case_16_names_are_aliased_and_mapped_back(name: str) -> None
 def test_row_36_blank_texts_do_not_travel_to_anthropic() -> None:
     messages = [{"role": "user", "content": "  "}, {"role": "user", "content": "x"}]
     sent = anthropic({"model": "m", "messages": messages})
-    assert all(message["content"].strip() for message in sent["messages"])
+    assert all(parse_message_stream["content"].strip() for parse_message_stream in sent["messages"])
 
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -340,8 +340,8 @@ def test_row_37_an_image_in_a_tool_result_reaches_the_model() -> None:
 
 def test_row_38_a_user_image_reaches_the_model() -> None:
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": [IMAGE]}]}
-    (message,) = dragoman.translate_request(body, source="anthropic", target="openai").body["messages"]
-    assert message["content"][0]["image_url"]["url"] == f"data:image/png;base64,{PIXEL}"
+    (parse_message_stream,) = dragoman.translate_request(body, source="anthropic", target="openai").body["messages"]
+    assert parse_message_stream["content"][0]["image_url"]["url"] == f"data:image/png;base64,{PIXEL}"
 
 
 def test_row_47_reasoning_content_goes_back_on_tool_turns() -> None:
@@ -390,7 +390,7 @@ def test_case_13_fragments_cut_inside_escapes_and_characters_are_exact() -> None
     for cut in range(1, len(whole)):
         translator = dragoman.stream_translator(source="openai", target="anthropic")
         out = translator.feed(whole[:cut]) + translator.feed(whole[cut:]) + translator.close()
-        (call,) = message(out)["content"]
+        (call,) = parse_message_stream(out)["content"]
         assert json.loads(call["json"]) == {"p": "café é"}
 
 

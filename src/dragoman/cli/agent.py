@@ -125,19 +125,21 @@ def embedded(request: HttpRequest, timeout: float | None) -> tuple[HttpResponse,
     from msgspec import structs
 
     import dragoman.dialects as registry
-    from dragoman.simulator.face import DialectFace
-    from dragoman.simulator.pieces import Break, Pause
+    from dragoman.simulator.response import BodyEnd, Pause
     from dragoman.simulator.script import Script
+    from dragoman.simulator.service import DialectService
     from dragoman.wire.http import HttpResponse
 
-    face = DialectFace(registry.get("bedrock"), Script())
-    response = face.answer(structs.replace(request, headers=(*request.headers, ("authorization", "Bearer embedded"))))
+    service = DialectService(registry.get("bedrock"), Script())
+    response = service.handle(
+        structs.replace(request, headers=(*request.headers, ("authorization", "Bearer embedded")))
+    )
 
     def pieces() -> Iterator[bytes]:
         for piece in response.pieces:
             if isinstance(piece, Pause):
                 time.sleep(piece.seconds)
-            elif isinstance(piece, Break):
+            elif isinstance(piece, BodyEnd):
                 raise Reset("the embedded model broke off")
             else:
                 yield piece

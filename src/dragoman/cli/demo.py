@@ -24,7 +24,7 @@ from dragoman.gateway.serve import GatewayServer, running_gateway
 from dragoman.http.client.blocking import send
 from dragoman.http.client.client import HttpTimeouts
 from dragoman.model.filter import Note
-from dragoman.simulator import Received, Simulator, parse, running_simulator
+from dragoman.simulator import ReceivedRequest, Simulator, parse_script, running_simulator
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
@@ -229,7 +229,7 @@ class Demo:
     def _label(self, text: str) -> str:
         return self._paint(f"{text:<22}", "bold")
 
-    def _requests(self, path: str, body: Json, received: Received, name: str) -> None:
+    def _requests(self, path: str, body: Json, received: ReceivedRequest, name: str) -> None:
         half = (self._width - 3) // 2
         hidden = ("tools",) if name in self._met else ()  # they are the same in every turn
         self._met.add(name)
@@ -269,7 +269,7 @@ def _running_demo(brief: bool) -> Iterator[Demo]:
     with (
         tempfile.TemporaryDirectory(prefix="dragoman-demo-") as folder,
         running_simulator("kiro", profile="paranoid") as kiro,
-        running_simulator("openai", script=parse(_TURNS)) as kimi,
+        running_simulator("openai", script=parse_script(_TURNS)) as kimi,
     ):
         text = _CONFIG.format(kiro=kiro.url, kimi=kimi.url)
         # An environment of its own: the demo is the same whatever is configured here.

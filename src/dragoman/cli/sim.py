@@ -13,8 +13,8 @@ import msgspec
 import dragoman.dialects as registry
 from dragoman.cli.terminal import CommandError, named_values, one_line, port_number
 from dragoman.errors import LocalMisuse
-from dragoman.simulator import Limits, Received, Simulator
-from dragoman.simulator.faults import FAULTS, Fault, FaultProxy, parse_fault
+from dragoman.simulator import ReceivedRequest, Simulator, SimulatorLimits
+from dragoman.simulator.faults import FAULTS, FaultProxy, ProxyFault, parse_fault
 from dragoman.wire.jsonio import Json
 
 _PORT = 8788
@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"change a threshold ({', '.join(Limits.__struct_fields__)})",
+        help=f"change a threshold ({', '.join(SimulatorLimits.__struct_fields__)})",
     )
     parser.add_argument(
         "--fault",
@@ -63,7 +63,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-async def _serve(simulator: Simulator, faults: list[Fault], arguments: Namespace) -> None:
+async def _serve(simulator: Simulator, faults: list[ProxyFault], arguments: Namespace) -> None:
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(simulator)
         url = simulator.url
@@ -78,16 +78,16 @@ async def _serve(simulator: Simulator, faults: list[Fault], arguments: Namespace
         await stopped.wait()
 
 
-def _told(received: Received) -> None:
+def _told(received: ReceivedRequest) -> None:
     note = f"  {received.note}" if received.note else ""
     ended = f" ({received.ended})" if received.ended != "whole" else ""
     print(one_line(f"{received.method} {received.path} {received.status}{ended}{note}"), file=sys.stderr, flush=True)
 
 
-def _limits(given: dict[str, Json]) -> Limits:
+def _limits(given: dict[str, Json]) -> SimulatorLimits:
     if isinstance(arns := given.get("profile_arns"), str):
         given = {**given, "profile_arns": [*arns.split(",")]}
     try:
-        return msgspec.convert(given, Limits, strict=False)
+        return msgspec.convert(given, SimulatorLimits, strict=False)
     except msgspec.ValidationError as error:
         raise LocalMisuse(f"--limit: {error}") from None

@@ -6,8 +6,16 @@ reads script files.
 
 from __future__ import annotations
 
-from dragoman.simulator.kiro.verdict import Limits
-from dragoman.simulator.script import Script, load, parse
-from dragoman.simulator.server import Received, Simulator, running_simulator
+from dragoman.simulator.kiro.refusals import SimulatorLimits
+from dragoman.simulator.script import Script, load_script, parse_script
+from dragoman.simulator.server import ReceivedRequest, Simulator, running_simulator
 
-__all__ = ["Limits", "Received", "Script", "Simulator", "load", "parse", "running_simulator"]
+__all__ = [
+    "ReceivedRequest",
+    "Script",
+    "Simulator",
+    "SimulatorLimits",
+    "load_script",
+    "parse_script",
+    "running_simulator",
+]

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from dragoman.dialects.kit.filters import SchemaReferences
 from dragoman.model.conversation import StopReason
-from dragoman.simulator.script import Part, Reason, Say, Use
+from dragoman.simulator.script import Part, ReasoningPart, TextPart, ToolCallPart
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -24,19 +24,19 @@ _REPEATED = 400  # characters of the user's turn
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
 
 
-class Tool(Struct, frozen=True):
+class PromptTool(Struct, frozen=True):
     """A declared tool; without a schema it takes free text."""
 
     name: str
     schema: Mapping[str, Json] | None
 
 
-class Prompt(Struct, frozen=True, kw_only=True):
+class ModelPrompt(Struct, frozen=True, kw_only=True):
     """What the model sees of a request, whatever its dialect."""
 
     text: str = ""  # the last user turn
     results: tuple[str, ...] = ()  # the tool results in it
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[PromptTool, ...] = ()
     must_call: bool = False
     parallel: bool = True
     thinks: bool = False
@@ -46,7 +46,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
     input_tokens: int = 0
 
 
-class Spoken(Struct, frozen=True):
+class ModelOutput(Struct, frozen=True):
     """What the model says, and why it stopped."""
 
     parts: tuple[Part, ...]
@@ -54,25 +54,27 @@ class Spoken(Struct, frozen=True):
     sequence: str | None = None
 
 
-def respond(prompt: Prompt, scripted: tuple[Part, ...] | None = None) -> Spoken:
+def respond(prompt: ModelPrompt, scripted: tuple[Part, ...] | None = None) -> ModelOutput:
     """Answer a prompt: with what a script says, if it says something."""
     if scripted is not None:
-        return Spoken(scripted, StopReason.TOOL if any(isinstance(part, Use) for part in scripted) else StopReason.END)
+        return ModelOutput(
+            scripted, StopReason.TOOL if any(isinstance(part, ToolCallPart) for part in scripted) else StopReason.END
+        )
     thought: list[Part] = (
-        [Reason(f"The last turn has {len(prompt.text)} characters; I answer it.")] if prompt.thinks else []
+        [ReasoningPart(f"The last turn has {len(prompt.text)} characters; I answer it.")] if prompt.thinks else []
     )
     if prompt.results:
         return _said(prompt, thought, _quoting(prompt.results))
     calls = _calls(prompt)
     if calls:
         names = " and ".join(call.name for call in calls)
-        return Spoken((*thought, Say(f"I will call {names}."), *calls), StopReason.TOOL)
+        return ModelOutput((*thought, TextPart(f"I will call {names}."), *calls), StopReason.TOOL)
     if prompt.output is not None:
         return _said(prompt, thought, jsonio.encode(example_value(prompt.output)).decode())
     return _said(prompt, thought, f"You said: {_shown(prompt.text, _REPEATED)}")
 
 
-def estimate(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """Tokens in a text, roughly; one character outside ASCII counts as one."""
     others = 0 if text.isascii() else sum(character > "\x7f" for character in text)
     return others + -(-(len(text) - others) // 4)
@@ -83,25 +85,25 @@ def output_tokens(parts: Sequence[Part]) -> int:
     total = 0
     for part in parts:
         match part:
-            case Say(text) | Reason(text):
-                total += estimate(text)
-            case Use():
-                total += estimate(part.name) + estimate(part.arguments)
+            case TextPart(text) | ReasoningPart(text):
+                total += estimate_tokens(text)
+            case ToolCallPart():
+                total += estimate_tokens(part.name) + estimate_tokens(part.arguments)
             case _:
                 pass
     return total
 
 
-def _said(prompt: Prompt, before: list[Part], text: str) -> Spoken:
+def _said(prompt: ModelPrompt, before: list[Part], text: str) -> ModelOutput:
     """Say a text, as far as stop sequences and the token limit let it."""
     stop, sequence = StopReason.END, None
     found = [(text.index(each), each) for each in prompt.stop if each and each in text]
     if found:
         at, sequence = min(found)
         text, stop = text[:at], StopReason.SEQUENCE
-    if prompt.max_tokens is not None and estimate(text) > prompt.max_tokens:
+    if prompt.max_tokens is not None and estimate_tokens(text) > prompt.max_tokens:
         text, stop, sequence = text[: 4 * prompt.max_tokens], StopReason.LENGTH, None
-    return Spoken((*before, *([Say(text)] if text else [])), stop, sequence)
+    return ModelOutput((*before, *([TextPart(text)] if text else [])), stop, sequence)
 
 
 def _quoting(results: tuple[str, ...]) -> str:
@@ -114,7 +116,7 @@ def _shown(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[:limit] + " …"
 
 
-def _calls(prompt: Prompt) -> list[Use]:
+def _calls(prompt: ModelPrompt) -> list[ToolCallPart]:
     text = _REMINDER.sub("", prompt.text)
     # Clients put long instructions that name every tool around the question: a call that is written out is meant, else
     # the last paragraph says what is wanted now.
@@ -122,21 +124,21 @@ def _calls(prompt: Prompt) -> list[Use]:
     named = named or _named(text.strip().rpartition("\n\n")[2], prompt.tools) or _named(text, prompt.tools)
     if not named and prompt.must_call and prompt.tools:
         named = [(prompt.tools[0], "")]
-    calls = [Use(tool.name, _arguments(tool, rest)) for tool, rest in named]
+    calls = [ToolCallPart(tool.name, _arguments(tool, rest)) for tool, rest in named]
     return calls[: _MOST_CALLS if prompt.parallel else 1]
 
 
-def _written(text: str, tools: tuple[Tool, ...]) -> list[tuple[Tool, str]]:
+def _written(text: str, tools: tuple[PromptTool, ...]) -> list[tuple[PromptTool, str]]:
     """The tools of `Call NAME {…}`, wherever it stands."""
     orders = [(match.start(), tool, text[match.end() :]) for tool in tools for match in _order(tool).finditer(text)]
     return [(tool, rest) for _, tool, rest in sorted(orders, key=lambda each: each[0]) if _written_object(rest)]
 
 
-def _order(tool: Tool) -> re.Pattern[str]:
+def _order(tool: PromptTool) -> re.Pattern[str]:
     return re.compile(rf"\bCall {re.escape(tool.name)}(?=\s*\{{)")
 
 
-def _named(text: str, tools: tuple[Tool, ...]) -> list[tuple[Tool, str]]:
+def _named(text: str, tools: tuple[PromptTool, ...]) -> list[tuple[PromptTool, str]]:
     """The tools a text names, in its order, each with the text after its name."""
     found = []
     for tool in tools:
@@ -146,13 +148,13 @@ def _named(text: str, tools: tuple[Tool, ...]) -> list[tuple[Tool, str]]:
     return [(tool, rest) for _, tool, rest in sorted(found, key=lambda each: each[0])]
 
 
-def _arguments(tool: Tool, rest: str) -> str:
+def _arguments(tool: PromptTool, rest: str) -> str:
     written = _written_object(rest)
     if written is not None:
         return written
     if tool.schema is None:
         return f"example {tool.name}"
-    return jsonio.encode(example(tool.schema)).decode()
+    return jsonio.encode(example_arguments(tool.schema)).decode()
 
 
 def _written_object(rest: str) -> str | None:
@@ -211,7 +213,7 @@ _LIKELY = (
 )
 
 
-def example(schema: Mapping[str, Json] | None) -> dict[str, Json]:
+def example_arguments(schema: Mapping[str, Json] | None) -> dict[str, Json]:
     """Arguments for a tool with this schema."""
     made = example_value(schema or {})
     return made if isinstance(made, dict) else {}

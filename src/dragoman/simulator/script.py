@@ -23,15 +23,15 @@ class _Part(Struct, frozen=True, forbid_unknown_fields=True):
     """One part of an answer. In a file, the name of its first field says which kind it is."""
 
 
-class Say(_Part, frozen=True):
+class TextPart(_Part, frozen=True):
     text: str
 
 
-class Reason(_Part, frozen=True, rename={"text": "reasoning"}):
+class ReasoningPart(_Part, frozen=True, rename={"text": "reasoning"}):
     text: str
 
 
-class Use(_Part, frozen=True, rename={"name": "tool"}):
+class ToolCallPart(_Part, frozen=True, rename={"name": "tool"}):
     """A tool call. Arguments are text: a script may want them broken."""
 
     name: str
@@ -40,11 +40,11 @@ class Use(_Part, frozen=True, rename={"name": "tool"}):
     form: Literal["json", "text"] = "json"
 
 
-class Wait(_Part, frozen=True, rename={"seconds": "wait"}):
+class WaitPart(_Part, frozen=True, rename={"seconds": "wait"}):
     seconds: float
 
 
-class Raise(_Part, frozen=True, rename={"type": "exception"}):
+class ExceptionPart(_Part, frozen=True, rename={"type": "exception"}):
     """An exception inside the stream."""
 
     type: str
@@ -52,20 +52,21 @@ class Raise(_Part, frozen=True, rename={"type": "exception"}):
     reason: str | None = None
 
 
-class Emit(_Part, frozen=True):
+class FramePart(_Part, frozen=True):
     """One wire frame, as it is."""
 
     event: str
     data: Any = {}
 
 
-Part: TypeAlias = Say | Reason | Use | Wait | Raise | Emit
+Part: TypeAlias = TextPart | ReasoningPart | ToolCallPart | WaitPart | ExceptionPart | FramePart
 _KINDS: dict[str, type[Part]] = {
-    kind.__struct_encode_fields__[0]: kind for kind in (Say, Reason, Wait, Use, Raise, Emit)
+    kind.__struct_encode_fields__[0]: kind
+    for kind in (TextPart, ReasoningPart, WaitPart, ToolCallPart, ExceptionPart, FramePart)
 }
 
 
-class Cut(Struct, frozen=True, forbid_unknown_fields=True):
+class CutPoint(Struct, frozen=True, forbid_unknown_fields=True):
     """Where the body ends early (bytes or wire frames from its beginning), and how: `end` is a clean end of body,
     `close` leaves out the last chunk, `reset` resets the connection."""
 
@@ -78,7 +79,7 @@ class Cut(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a cut is at a `byte` or at an `event`")
 
 
-class Pace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StreamPace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How an answer is cut up and timed."""
 
     chunk: Annotated[int, Meta(ge=1)] = 12  # characters in a text, reasoning or arguments delta
@@ -87,7 +88,7 @@ class Pace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     write: Annotated[int, Meta(ge=0)] = 0  # bytes in one write; 0: one wire frame
 
 
-class _AnyTurn(Pace, frozen=True, kw_only=True):
+class _AnyTurn(StreamPace, frozen=True, kw_only=True):
     """What a turn has, in a script and in its file."""
 
     message: str = ""  # this and the next four are of a refusal
@@ -97,38 +98,38 @@ class _AnyTurn(Pace, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     stop: StopReason | None = None  # None: by what was said
     sequence: str | None = None
-    cut: Cut | None = None
+    cut: CutPoint | None = None
     quirks: frozenset[str] = frozenset()
     input_tokens: int | None = None
     output_tokens: int | None = None
 
 
-class Turn(_AnyTurn, frozen=True, kw_only=True):
+class ScriptTurn(_AnyTurn, frozen=True, kw_only=True):
     """`parts is None`: the embedded model says what it would say. A status other than 200 refuses the request."""
 
     parts: tuple[Part, ...] | None = None
     status: int = 200
 
 
-class Trouble(Struct, frozen=True):
+class ErrorMeaning(Struct, frozen=True):
     kind: ErrorKind
     status: int
     message: str
 
 
 # What an exception's name means in any dialect. A script may use these names or the kinds themselves.
-_TROUBLES: dict[str, Trouble] = {
-    "ThrottlingException": Trouble("rate_limit", 429, "Too many requests, please wait before trying again."),
-    "ServiceQuotaExceededException": Trouble("quota", 402, "You have reached the limit of your subscription."),
-    "AccessDeniedException": Trouble("permission", 403, "The bearer token included in the request is invalid."),
-    "ValidationException": Trouble("invalid", 400, "Improperly formed request."),
-    "ContentLengthExceededException": Trouble("context_full", 400, "Input is too long."),
-    "ResourceNotFoundException": Trouble("not_found", 404, "Not found."),
-    "UnauthorizedException": Trouble("auth", 401, "Invalid token"),
-    "RequestTooLargeException": Trouble("too_large", 413, "The request is too large."),
-    "ModelTimeoutException": Trouble("timeout", 408, "The model took too long."),
-    "ServiceUnavailableException": Trouble("overloaded", 503, "The service is unavailable. Please try again."),
-    "InternalServerException": Trouble("server", 500, "Encountered an unexpected error. Please try again."),
+_TROUBLES: dict[str, ErrorMeaning] = {
+    "ThrottlingException": ErrorMeaning("rate_limit", 429, "Too many requests, please wait before trying again."),
+    "ServiceQuotaExceededException": ErrorMeaning("quota", 402, "You have reached the limit of your subscription."),
+    "AccessDeniedException": ErrorMeaning("permission", 403, "The bearer token included in the request is invalid."),
+    "ValidationException": ErrorMeaning("invalid", 400, "Improperly formed request."),
+    "ContentLengthExceededException": ErrorMeaning("context_full", 400, "Input is too long."),
+    "ResourceNotFoundException": ErrorMeaning("not_found", 404, "Not found."),
+    "UnauthorizedException": ErrorMeaning("auth", 401, "Invalid token"),
+    "RequestTooLargeException": ErrorMeaning("too_large", 413, "The request is too large."),
+    "ModelTimeoutException": ErrorMeaning("timeout", 408, "The model took too long."),
+    "ServiceUnavailableException": ErrorMeaning("overloaded", 503, "The service is unavailable. Please try again."),
+    "InternalServerException": ErrorMeaning("server", 500, "Encountered an unexpected error. Please try again."),
 }
 _BY_STATUS = {trouble.status: name for name, trouble in reversed(_TROUBLES.items())} | {
     529: "ServiceUnavailableException",
@@ -143,7 +144,7 @@ def exception_for(status: int) -> str:
     return _BY_STATUS.get(status, "InternalServerException" if status >= 500 else "ValidationException")
 
 
-def fault(name: str, message: str = "", status: int | None = None, retry_after: float | None = None) -> Fault:
+def make_fault(name: str, message: str = "", status: int | None = None, retry_after: float | None = None) -> Fault:
     """The canonical fault for an exception's name or kind."""
     code = _BY_KIND.get(name, name)  # the AWS name
     known = _TROUBLES.get(code, _TROUBLES["InternalServerException"])
@@ -153,7 +154,7 @@ def fault(name: str, message: str = "", status: int | None = None, retry_after: 
 QUIRKS = frozenset({"bare_fragments", "object_input", "no_metadata", "no_usage", "no_start", "nested"})
 
 
-class Tokens(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TokenSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which tokens the service takes, and how long those it gives last."""
 
     access: list[str] | None = None  # None: any
@@ -167,22 +168,22 @@ class Tokens(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Script(Struct, frozen=True, kw_only=True):
     """Turns in their order, and what comes after the last: the embedded model, all again, or the last again."""
 
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[ScriptTurn, ...] = ()
     then: Literal["model", "repeat", "last"] = "model"
-    tokens: Tokens = Tokens()
-    pace: Pace = Pace()  # of the turns that the model takes by itself
+    tokens: TokenSettings = TokenSettings()
+    pace: StreamPace = StreamPace()  # of the turns that the model takes by itself
 
 
-def load(path: str | Path) -> Script:
+def load_script(path: str | Path) -> Script:
     """Read a script file. Raises LocalMisuse that names the file and the place in it."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise LocalMisuse(f"cannot read the script {path}: {error}") from None
-    return parse(text, str(path))
+    return parse_script(text, str(path))
 
 
-def parse(text: str, name: str = "script") -> Script:
+def parse_script(text: str, name: str = "script") -> Script:
     """Read a script. Raises LocalMisuse that names the place."""
     try:
         document = tomllib.loads(text)
@@ -195,21 +196,21 @@ def parse(text: str, name: str = "script") -> Script:
     return Script(turns=tuple(turns), then=file.then, tokens=file.tokens, pace=file.pace)
 
 
-class Player:
+class ScriptPlayer:
     """Plays a script: one turn a call."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self._played = 0
 
-    def next(self) -> Turn:
+    def next(self) -> ScriptTurn:
         script, at = self._script, self._played
         self._played += 1
         if at < len(script.turns):
             return script.turns[at]
         match script.then:
             case "model":
-                return Turn(**structs.asdict(script.pace))
+                return ScriptTurn(**structs.asdict(script.pace))
             case "repeat":
                 return script.turns[at % len(script.turns)]
             case "last":
@@ -234,8 +235,8 @@ class _TurnEntry(_AnyTurn, frozen=True, kw_only=True):
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
     turn: list[dict[str, Any]] = []
     then: Literal["model", "repeat", "last"] = "model"
-    tokens: Tokens = Tokens()
-    pace: Pace = Pace()
+    tokens: TokenSettings = TokenSettings()
+    pace: StreamPace = StreamPace()
 
 
 def _read(value: object, kind: type[T], before: str) -> T:
@@ -247,7 +248,7 @@ def _read(value: object, kind: type[T], before: str) -> T:
         raise LocalMisuse(problem, at=(before + place.strip(".`")).rstrip(".: ")) from None
 
 
-def _turns(given: dict[str, Any], pace: Pace, at: str) -> Iterator[Turn]:
+def _turns(given: dict[str, Any], pace: StreamPace, at: str) -> Iterator[ScriptTurn]:
     """The turns that one entry stands for."""
     entry = _read(structs.asdict(pace) | given, _TurnEntry, f"{at}.")
     if entry.text is not None and entry.parts is not None:
@@ -255,13 +256,13 @@ def _turns(given: dict[str, Any], pace: Pace, at: str) -> Iterator[Turn]:
     unknown = sorted(entry.quirks - QUIRKS)
     if unknown:
         raise LocalMisuse(f"no quirk {unknown[0]!r} (known: {', '.join(sorted(QUIRKS))})", at=f"{at}.quirks")
-    parts: tuple[Part, ...] | None = None if entry.text is None else (Say(entry.text),)
+    parts: tuple[Part, ...] | None = None if entry.text is None else (TextPart(entry.text),)
     if entry.parts is not None:
         parts = tuple(_part(part, f"{at}.parts[{index}]") for index, part in enumerate(entry.parts))
     common = {name: getattr(entry, name) for name in _AnyTurn.__struct_fields__}
     for _ in range(entry.times):
         for status in entry.status if isinstance(entry.status, list) else [entry.status]:
-            yield Turn(**common, parts=parts, status=status)
+            yield ScriptTurn(**common, parts=parts, status=status)
 
 
 def _part(given: dict[str, Any], at: str) -> Part:

@@ -24,11 +24,11 @@ from dragoman.http.addresses import is_loopback
 from dragoman.http.exchange import ClientDisconnected, HttpExchange
 from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.serving import HttpServer, Listener
-from dragoman.simulator.face import DialectFace, Face
-from dragoman.simulator.kiro.face import KiroFace
-from dragoman.simulator.kiro.verdict import Limits, Profile
-from dragoman.simulator.pieces import Break, Pause, Response
-from dragoman.simulator.script import Script, load
+from dragoman.simulator.kiro.refusals import Profile, SimulatorLimits
+from dragoman.simulator.kiro.service import KiroService
+from dragoman.simulator.response import BodyEnd, Pause, Response
+from dragoman.simulator.script import Script, load_script
+from dragoman.simulator.service import DialectService, SimulatedService
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
@@ -38,7 +38,7 @@ _GLANCE = 0.02  # seconds between two looks at whether the client is still there
 _ORIGIN = re.compile(r"https?://[^/?]*")
 
 
-class Received:
+class ReceivedRequest:
     """One request as it came, and how its exchange went."""
 
     def __init__(self, request: HttpRequest) -> None:
@@ -92,15 +92,15 @@ class Simulator:
         *,
         profile: str = "observed",
         script: Script | str | Path | None = None,
-        limits: Limits | None = None,
+        limits: SimulatorLimits | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         keep: int = 1000,
-        on_exchange: Callable[[Received], None] | None = None,
+        on_exchange: Callable[[ReceivedRequest], None] | None = None,
     ) -> None:
-        self.requests: list[Received] = []  # the last `keep`
+        self.requests: list[ReceivedRequest] = []  # the last `keep`
         self.total = 0
-        self._face = make_face(dialect, profile, script, limits)
+        self._service = make_service(dialect, profile, script, limits)
         self._host, self._port = _loopback(host), port
         self._keep = keep
         self._on_exchange = on_exchange
@@ -123,28 +123,28 @@ class Simulator:
     # --- an exchange
 
     async def _exchange(self, exchange: HttpExchange) -> None:
-        limit = self._face.max_body
+        limit = self._service.max_body
         try:
-            request = await received_request(exchange, limit)
+            request = await read_request(exchange, limit)
         except TooLarge:
-            request = plain_request(exchange)
-            await self._write(exchange, self._face.too_large(request), self._received(request))
+            request = strip_origin(exchange)
+            await self._write(exchange, self._service.too_large(request), self._received(request))
         except ClientFault as error:
             exchange.last = True
             exchange.whole(error.fault.status, (), b"")
         except ClientDisconnected:
             return
         else:
-            await self._write(exchange, self._face.answer(request), self._received(request))
+            await self._write(exchange, self._service.handle(request), self._received(request))
 
-    def _received(self, request: HttpRequest) -> Received:
-        received = Received(request)
+    def _received(self, request: HttpRequest) -> ReceivedRequest:
+        received = ReceivedRequest(request)
         self.requests.append(received)
         self.total += 1
         del self.requests[: -self._keep]
         return received
 
-    async def _write(self, exchange: HttpExchange, response: Response, received: Received) -> None:
+    async def _write(self, exchange: HttpExchange, response: Response, received: ReceivedRequest) -> None:
         received.status, received.note = response.status, response.note
         how: Literal["whole", "cut", "gone"] = "gone"
         try:
@@ -160,19 +160,19 @@ class Simulator:
                 self._on_exchange(received)
 
     async def _write_body(
-        self, exchange: HttpExchange, response: Response, received: Received
+        self, exchange: HttpExchange, response: Response, received: ReceivedRequest
     ) -> Literal["whole", "cut"]:
         if received.method == "HEAD" or response.status in (204, 304):
             exchange.whole(response.status, response.headers, b"")
             return "whole"
-        flow = Flow(exchange)
+        flow = FlowControl(exchange)
         exchange.head(response.status, response.headers, response.length)
         exchange.flush()
         for piece in response.pieces:
             await flow.writable()
             if isinstance(piece, Pause):
                 await pause(piece.seconds, exchange)
-            elif isinstance(piece, Break):
+            elif isinstance(piece, BodyEnd):
                 if piece.how == "end" and response.length in (None, received.sent):
                     break
                 await break_off(piece, exchange)
@@ -185,7 +185,7 @@ class Simulator:
         return "whole"
 
 
-class Flow:
+class FlowControl:
     """Lets an answer be written only as fast as the client reads it."""
 
     def __init__(self, exchange: HttpExchange) -> None:
@@ -197,7 +197,7 @@ class Flow:
             self.pause()
 
 
-async def received_request(exchange: HttpExchange, limit: int) -> HttpRequest:
+async def read_request(exchange: HttpExchange, limit: int) -> HttpRequest:
     """Read the body. Raises ClientFault for what is no request, TooLarge, Gone."""
     if exchange.version not in ("1.0", "1.1"):
         raise ClientFault("only HTTP/1 is spoken here", fault=Fault("invalid", "only HTTP/1 is spoken here", 400))
@@ -207,10 +207,10 @@ async def received_request(exchange: HttpExchange, limit: int) -> HttpRequest:
         if exchange.interrupted():
             raise ClientDisconnected from None
         raise
-    return structs.replace(plain_request(exchange), body=body)
+    return structs.replace(strip_origin(exchange), body=body)
 
 
-def plain_request(exchange: HttpExchange) -> HttpRequest:
+def strip_origin(exchange: HttpExchange) -> HttpRequest:
     """The request, without the host of an absolute target, as proxies send it."""
     target = _ORIGIN.sub("", exchange.target).partition("#")[0]
     path, _, query = target.partition("?")
@@ -226,7 +226,7 @@ async def pause(seconds: float, exchange: HttpExchange) -> None:
         await asyncio.sleep(min(left, _GLANCE))
 
 
-async def break_off(piece: Break, exchange: HttpExchange | ServerConnection) -> None:
+async def break_off(piece: BodyEnd, exchange: HttpExchange | ServerConnection) -> None:
     """End the connection inside of an answer, or before it."""
     if piece.how == "reset":
         await asyncio.sleep(_GLANCE)  # a reset overtakes what the client has not read yet
@@ -236,18 +236,20 @@ async def break_off(piece: Break, exchange: HttpExchange | ServerConnection) -> 
 # --- making one
 
 
-def make_face(dialect: str, profile: str, script: Script | str | Path | None, limits: Limits | None) -> Face:
+def make_service(
+    dialect: str, profile: str, script: Script | str | Path | None, limits: SimulatorLimits | None
+) -> SimulatedService:
     """The face of a dialect. Raises LocalMisuse for a dialect, profile or script that cannot be."""
-    played = script if isinstance(script, Script) else Script() if script is None else load(script)
-    limits = limits or Limits()
+    played = script if isinstance(script, Script) else Script() if script is None else load_script(script)
+    limits = limits or SimulatorLimits()
     if dialect == "kiro":
         for known in get_args(Profile):
             if profile == known:
-                return KiroFace(known, played, limits)
+                return KiroService(known, played, limits)
         raise LocalMisuse(f"unknown profile {profile!r} (known: {', '.join(get_args(Profile))})")
     if profile not in _REFUSED:
         raise LocalMisuse(f"unknown profile {profile!r} (known: {', '.join(_REFUSED)})")
-    return DialectFace(registry.get(dialect), played, refuses=_REFUSED[profile], max_body=limits.body_bytes)
+    return DialectService(registry.get(dialect), played, refuses=_REFUSED[profile], max_body=limits.body_bytes)
 
 
 # What a profile refuses in a dialect other than kiro: breaches of these severities.
@@ -272,7 +274,7 @@ def running_simulator(
     *,
     profile: str = "observed",
     script: Script | str | Path | None = None,
-    limits: Limits | None = None,
+    limits: SimulatorLimits | None = None,
     port: int = 0,
 ) -> Iterator[Simulator]:
     """A simulator in a thread of its own, for code that is not async."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.clients.loops.proving import KEY, MODEL, PROMPT, URL, copy
+from tests.clients.loops.common import KEY, MODEL, PROMPT, URL, copy
 
 
 def main(hows: list[str]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tests.clients.loops.proving import KEY, MODEL, PROMPT, URL, copy
+from tests.clients.loops.common import KEY, MODEL, PROMPT, URL, copy
 
 
 def anthropic() -> Any:

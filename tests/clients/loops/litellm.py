@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from tests.clients.loops.proving import KEY, MODEL, PROMPT, SCHEMA, URL, copy
+from tests.clients.loops.common import KEY, MODEL, PROMPT, SCHEMA, URL, copy
 
 
 def main(provider: str, how: str) -> str:

@@ -7,7 +7,7 @@ import asyncio
 import sys
 from typing import Any
 
-from tests.clients.loops.proving import KEY, MODEL, PROMPT, URL, copy
+from tests.clients.loops.common import KEY, MODEL, PROMPT, URL, copy
 
 
 def anthropic() -> Any:

@@ -47,7 +47,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.simulator import parse, running_simulator
+from dragoman.simulator import parse_script, running_simulator
 from dragoman.wire.http import HttpRequest
 from tests.unit.dialects.bedrock_wire import CLAUDE
 
@@ -381,7 +381,7 @@ def signed(request: HttpRequest) -> HttpRequest:
 
 
 def run_against(dialect: str, stream: bool, script: str = "", **more: Any) -> tuple[RunResult, int]:
-    with running_simulator(dialect, script=parse(script) if script else None) as service:
+    with running_simulator(dialect, script=parse_script(script) if script else None) as service:
         client: Any
         if dialect == "bedrock":
             client = BedrockClient(CLAUDE, endpoint_url=service.url, region="eu-central-1", sign=signed)

@@ -9,11 +9,19 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import chart, reading, report
-from bench.answers import KINDS, answer
-from bench.exchanges import exchange, translated
-from bench.guard import MORE, MORE_STEPS, costs, reference, slower, steps, whole
-from bench.measure import Cell, Results, Shared
+from bench import chart, report, response_check
+from bench.canned_responses import KINDS, canned_response
+from bench.codec_costs import (
+    MAX_COST_RATIO,
+    MAX_STEP_RATIO,
+    count_steps,
+    find_slower,
+    measure_costs,
+    reference_work,
+    run_exchange,
+)
+from bench.exchanges import exchange, translated_response
+from bench.measure import Cell, Results, WorkersCell
 from bench.scenarios import BARS, BY_NAME, LIMITS, OURS, SCENARIOS, TENSORZERO, Limit
 
 
@@ -71,7 +79,7 @@ def test_growth_is_judged_and_what_was_not_measured_does_not_pass(limit: Limit) 
 
 def test_the_tables_say_who_is_cheaper_and_the_page_keeps_what_stands_around_them(tmp_path: Path) -> None:
     results = beside([0.4], [1.0])
-    results.shared = {"A": {1: [Shared(1000, 0.4, 0.1, 1.0)], 2: [Shared(1500, 0.4, 0.1, 0.5)]}}
+    results.shared = {"A": {1: [WorkersCell(1000, 0.4, 0.1, 1.0)], 2: [WorkersCell(1500, 0.4, 0.1, 0.5)]}}
     block = report.text(results, [OURS], ["A"])
     page = tmp_path / "page.md"
     page.write_text(f"before\n{report.BEGIN}\nlast year\n{report.END}\nafter\n")
@@ -119,30 +127,30 @@ def test_the_chart_has_a_bar_for_every_gateway_the_longer_the_dearer_and_is_xml(
 
 
 def test_a_codec_that_does_its_work_twice_is_too_slow_and_the_same_codec_is_not() -> None:
-    work = whole(exchange("C"))
+    work = run_exchange(exchange("C"))
 
     def twice() -> None:
         work()
         work()
 
     works = {"as it was": work, "again": work, "twice": twice}
-    counted = {name: float(steps(each)) for name, each in works.items()}
-    assert set(slower(counted, dict.fromkeys(counted, counted["as it was"]), MORE_STEPS)) == {"twice"}
+    counted = {name: float(count_steps(each)) for name, each in works.items()}
+    assert set(find_slower(counted, dict.fromkeys(counted, counted["as it was"]), MAX_STEP_RATIO)) == {"twice"}
     assert counted["again"] == counted["as it was"]
 
 
 def test_work_of_c_is_seen_in_the_cpu() -> None:
     """A regular expression that reads for long is one instruction."""
     text, looks = "a" * 2000, re.compile("a*b")  # quadratic
-    works = {"none": reference, "much": lambda: (reference(), looks.search(text))}
-    measured = costs(works, turns=5)
-    assert set(slower(measured, dict.fromkeys(measured, measured["none"]))) == {"much"}
+    works = {"none": reference_work, "much": lambda: (reference_work(), looks.search(text))}
+    measured = measure_costs(works, turns=5)
+    assert set(find_slower(measured, dict.fromkeys(measured, measured["none"]))) == {"much"}
 
 
 def test_more_than_may_be_is_too_much() -> None:
-    found = slower({"a": MORE * 10.1, "b": MORE * 9.9, "new": 99.0}, {"a": 10.0, "b": 10.0})
+    found = find_slower({"a": MAX_COST_RATIO * 10.1, "b": MAX_COST_RATIO * 9.9, "new": 99.0}, {"a": 10.0, "b": 10.0})
 
-    assert found == {"a": pytest.approx(MORE * 1.01)}
+    assert found == {"a": pytest.approx(MAX_COST_RATIO * 1.01)}
 
 
 # --- What the benchmark measures is right: every scenario's answer says, after translation, what the upstream said
@@ -151,26 +159,26 @@ def test_more_than_may_be_is_too_much() -> None:
 @pytest.mark.parametrize("name", BY_NAME)
 def test_every_scenario_says_in_the_end_what_its_upstream_said(name: str) -> None:
     scenario = BY_NAME[name]
-    raw = translated(name)
+    raw = translated_response(name)
 
-    reading.compare(reading.read(raw, streamed=scenario.stream), answer(scenario.upstream).said)
+    response_check.compare(response_check.read(raw, streamed=scenario.stream), canned_response(scenario.upstream).said)
 
 
 def test_an_answer_that_lost_a_piece_or_merged_two_is_wrong() -> None:
-    said = answer("stream").said
-    events = list(answer("stream").events)
-    lost = reading.read(b"".join(events[:5] + events[6:]), streamed=True)
+    said = canned_response("stream").said
+    events = list(canned_response("stream").events)
+    lost = response_check.read(b"".join(events[:5] + events[6:]), streamed=True)
     merged = b"".join(events[:5]) + events[5].replace(b'"00004 it"', b'"00004 it00005 it"') + b"".join(events[7:])
 
-    with pytest.raises(reading.WrongAnswer, match="text is"):
-        reading.compare(lost, said)
-    with pytest.raises(reading.WrongAnswer, match="299 pieces, not in 300"):
-        reading.compare(reading.read(merged, streamed=True), said)
+    with pytest.raises(response_check.WrongResponse, match="text is"):
+        response_check.compare(lost, said)
+    with pytest.raises(response_check.WrongResponse, match="299 pieces, not in 300"):
+        response_check.compare(response_check.read(merged, streamed=True), said)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("kimi")])
 def test_the_raw_call_holds_whole_json(kind: str) -> None:
-    assert json.loads(answer(kind).said.arguments)["path"] == "a.py"
+    assert json.loads(canned_response(kind).said.arguments)["path"] == "a.py"
 
 
 def test_every_bar_names_a_figure_that_is_measured() -> None:

@@ -16,7 +16,7 @@ from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 
 CLAUDE = "anthropic.claude-sonnet-4-5-20250929-v1:0"
 NOVA = "amazon.nova-pro-v1:0"
-ASKED = Conversation(CLAUDE, ())
+REQUEST = Conversation(CLAUDE, ())
 
 START: Any = ("messageStart", {"role": "assistant"})
 METADATA: Any = (
@@ -69,7 +69,7 @@ def _bytes(item: Any) -> bytes:
     return encode_event(kind.removeprefix("!"), json.dumps(data).encode(), error=kind.startswith("!"))
 
 
-def read(data: bytes, asked: Conversation = ASKED) -> list[Event]:
+def decode_stream(data: bytes, asked: Conversation = REQUEST) -> list[Event]:
     """The events of a stream, without the places of blocks."""
     reader = StreamReader(DIALECT.binding.frame_decoder(), DIALECT.codec.decoder(asked, SYSTEM_ENVIRONMENT))
     events = [event for step in (*reader.feed(data), *reader.close()) for event in step.events]

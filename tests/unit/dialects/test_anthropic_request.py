@@ -23,7 +23,7 @@ from dragoman.model.blocks import (
     ToolResult,
 )
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
-from tests.wrong import WRONG, dotted, paths, replaced
+from tests.wrong_values import WRONG_VALUES, body_paths, dotted_path, with_value
 
 CODEC, BINDING = DIALECT.codec, DIALECT.binding
 PNG = "iVBORw0KGgo="
@@ -532,11 +532,11 @@ def test_a_bad_field_is_named_by_its_place(change: dict[str, Any], place: str) -
     assert caught.value.fault.status == 400
 
 
-@pytest.mark.parametrize("path", [(), *paths(FULL)], ids=dotted)
+@pytest.mark.parametrize("path", [(), *body_paths(FULL)], ids=dotted_path)
 def test_a_wrong_type_anywhere_is_read_or_refused_in_our_words(path: tuple[Any, ...]) -> None:
-    for wrong in WRONG:
+    for wrong in WRONG_VALUES:
         try:
-            got = CODEC.parse_request(BINDING.unwrap(replaced(FULL, path, wrong)))
+            got = CODEC.parse_request(BINDING.unwrap(with_value(FULL, path, wrong)))
         except MalformedRequest:
             continue
         try:

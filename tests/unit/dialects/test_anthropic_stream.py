@@ -33,7 +33,7 @@ from dragoman.model.events import (
     UsageReported,
 )
 from dragoman.wire.frame import Frame
-from tests.wrong import WRONG, dotted, paths, replaced
+from tests.wrong_values import WRONG_VALUES, body_paths, dotted_path, with_value
 
 CODEC, BINDING = DIALECT.codec, DIALECT.binding
 ASKED = Conversation("asked-model", ())
@@ -466,10 +466,10 @@ def test_input_of_an_unknown_block_that_is_no_json_is_a_violation() -> None:
 
 @pytest.mark.parametrize("number", range(len(RICH)), ids=lambda number: f"{number}-{RICH[number]['type']}")
 def test_a_wrong_type_anywhere_fails_by_the_grammar(number: int) -> None:
-    for path in [(), *paths(RICH[number])]:
-        for wrong in WRONG:
+    for path in [(), *body_paths(RICH[number])]:
+        for wrong in WRONG_VALUES:
             frames = [frame(each) for each in RICH]
-            frames[number] = frame(replaced(RICH[number], path, wrong), RICH[number]["type"])
+            frames[number] = frame(with_value(RICH[number], path, wrong), RICH[number]["type"])
             data = b"".join(b"event: %b\ndata: %b\n\n" % (each.kind.encode(), each.data) for each in frames)
             check(read(data))
 
@@ -557,11 +557,11 @@ def test_a_call_without_its_name_is_named() -> None:
         whole({**WHOLE, "content": [{"type": "tool_use", "id": "a"}]})
 
 
-@pytest.mark.parametrize("path", [(), *paths(WHOLE)], ids=dotted)
+@pytest.mark.parametrize("path", [(), *body_paths(WHOLE)], ids=dotted_path)
 def test_a_wrong_type_anywhere_in_a_reply_raises_only_our_errors(path: tuple[Any, ...]) -> None:
-    for wrong in WRONG:
+    for wrong in WRONG_VALUES:
         try:
-            reply = whole(replaced(WHOLE, path, wrong))
+            reply = whole(with_value(WHOLE, path, wrong))
             CODEC.render_reply(reply, ASKED, STILL)
         except DragomanError:
             continue

@@ -34,13 +34,25 @@ from dragoman.response_stream import ResponseFilters
 from dragoman.translate import plan
 from dragoman.wire.eventstream import EventStreamDecoder
 from tests import strategies
-from tests.unit.dialects.bedrock_wire import ASKED, CLAUDE, METADATA, START, delta, end, frames, stop, stream, text, use
+from tests.unit.dialects.bedrock_wire import (
+    CLAUDE,
+    METADATA,
+    REQUEST,
+    START,
+    delta,
+    end,
+    frames,
+    stop,
+    stream,
+    text,
+    use,
+)
 
 NOBODY = Conversation("", ())
 
 
 def told(*events: Event) -> list[tuple[str, Any]]:
-    encoder = DIALECT.codec.encoder(ASKED, SYSTEM_ENVIRONMENT)
+    encoder = DIALECT.codec.encoder(REQUEST, SYSTEM_ENVIRONMENT)
     return frames(DIALECT.binding.encode_frame(payload) for payload in encoder.feed(events))
 
 
@@ -203,7 +215,7 @@ BODY: Any = {
 
 
 def test_a_whole_reply_is_read() -> None:
-    reply = DIALECT.codec.parse_reply(json.dumps(BODY).encode(), ASKED)
+    reply = DIALECT.codec.parse_reply(json.dumps(BODY).encode(), REQUEST)
     assert reply.model == CLAUDE
     assert reply.choices[0].blocks == (
         Reasoning("hm", "bedrock", Signature("bedrock", "s")),
@@ -252,7 +264,7 @@ def test_a_reply_of_another_dialect_is_told_as_the_service_would() -> None:
 def test_a_call_without_id_or_name_is_the_upstreams_mistake(block: Any, field: str) -> None:
     body = {"output": {"message": {"content": [block]}}, "stopReason": "tool_use"}
     with pytest.raises(MissingField) as missing:
-        DIALECT.codec.parse_reply(json.dumps(body).encode(), ASKED)
+        DIALECT.codec.parse_reply(json.dumps(body).encode(), REQUEST)
     assert missing.value.at == field
 
 
@@ -261,13 +273,13 @@ def test_a_call_without_id_or_name_is_the_upstreams_mistake(block: Any, field: s
 )
 def test_a_reply_of_another_shape_is_a_violation(body: str) -> None:
     with pytest.raises(UpstreamViolation):
-        DIALECT.codec.parse_reply(body.encode(), ASKED)
+        DIALECT.codec.parse_reply(body.encode(), REQUEST)
 
 
 def test_a_malformed_answer_without_content_is_a_fault() -> None:
     body = {"output": {"message": {"content": []}}, "stopReason": "malformed_tool_use"}
     with pytest.raises(UpstreamFault, match="malformed_tool_use"):
-        DIALECT.codec.parse_reply(json.dumps(body).encode(), ASKED)
+        DIALECT.codec.parse_reply(json.dumps(body).encode(), REQUEST)
 
 
 def test_what_has_no_place_in_a_reply_is_a_mistake() -> None:
@@ -278,7 +290,7 @@ def test_what_has_no_place_in_a_reply_is_a_mistake() -> None:
     ):
         with pytest.raises(LocalMisuse):
             DIALECT.codec.render_reply(
-                Reply("", "m", (Choice((block,), Stop(StopReason.END)),)), ASKED, SYSTEM_ENVIRONMENT
+                Reply("", "m", (Choice((block,), Stop(StopReason.END)),)), REQUEST, SYSTEM_ENVIRONMENT
             )
 
 

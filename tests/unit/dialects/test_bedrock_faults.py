@@ -17,7 +17,7 @@ from dragoman.errors import Fault, MalformedRequest
 from dragoman.wire.eventstream import encode_event
 from dragoman.wire.frame import Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
-from tests.anthropic_client import sse
+from tests.anthropic_client import parse_sse
 from tests.unit.dialects.bedrock_wire import CLAUDE, frames
 
 
@@ -240,7 +240,7 @@ def test_a_count_of_each_body_has_its_own_door() -> None:
 def test_chunks_are_anthropics_events() -> None:
     data = b"".join(map(chunk, SSE))
     translator = dragoman.stream_translator(source="bedrock.invoke", target="anthropic")
-    told = sse(translator.feed(data) + translator.close())
+    told = parse_sse(translator.feed(data) + translator.close())
     assert [event["type"] for event in told] == [event["type"] for event in SSE]
     assert told[2] == SSE[2]
 

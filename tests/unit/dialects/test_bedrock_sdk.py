@@ -27,7 +27,7 @@ from dragoman.dialects import get
 from dragoman.dialects.bedrock import DIALECT
 from dragoman.errors import Unrepresentable
 from dragoman.model.conversation import Conversation
-from dragoman.simulator import Simulator, parse, running_simulator
+from dragoman.simulator import Simulator, parse_script, running_simulator
 from dragoman.translate import plan
 from tests import strategies
 from tests.unit.dialects.bedrock_wire import CLAUDE, METADATA, NOVA, START, delta, stop, stream, text, use
@@ -231,7 +231,7 @@ def test_boto3_sees_the_services_own_exceptions(service: Simulator) -> None:
         pytest.raises(client.exceptions.ValidationException, match="must start with a user message"),
     ):
         client.converse(modelId=CLAUDE, messages=[{"role": "assistant", "content": [{"text": "x"}]}])
-    script = parse('[[turn]]\nstatus = [429, 404, 403]\nmessage = "no"\ntext = "x"')
+    script = parse_script('[[turn]]\nstatus = [429, 404, 403]\nmessage = "no"\ntext = "x"')
     with running_simulator("bedrock", script=script) as refusing, bedrock(refusing) as client:
         for code in ("ThrottlingException", "ResourceNotFoundException", "AccessDeniedException"):
             with pytest.raises(ClientError) as refused:
@@ -240,7 +240,7 @@ def test_boto3_sees_the_services_own_exceptions(service: Simulator) -> None:
 
 
 def test_boto3_sees_throttling_in_mid_stream() -> None:
-    script = parse(
+    script = parse_script(
         '[[turn]]\nparts = [{ text = "Hello" }, { exception = "ThrottlingException", message = "slow down" }]'
     )
     with running_simulator("bedrock", script=script) as throttled, bedrock(throttled) as client:
@@ -285,7 +285,7 @@ def test_anthropics_client_for_bedrock_runs_a_tool_loop(invoked: Simulator) -> N
 def test_anthropics_client_for_bedrock_sees_errors(invoked: Simulator) -> None:
     with claude(invoked) as client, pytest.raises(anthropic.BadRequestError, match="at least one message"):
         client.messages.create(model=CLAUDE, max_tokens=9, messages=[])
-    script = parse(
+    script = parse_script(
         '[[turn]]\nparts = [{ text = "Hello" }, { exception = "ThrottlingException", message = "slow down" }]'
     )
     with (

@@ -28,18 +28,18 @@ from dragoman.model.events import (
     UsageReported,
 )
 from dragoman.wire.eventstream import encode_event
-from tests.anthropic_client import sse
-from tests.unit.dialects.bedrock_wire import METADATA, START, delta, end, frames, read, stop, stream, text, use
+from tests.anthropic_client import parse_sse
+from tests.unit.dialects.bedrock_wire import METADATA, START, decode_stream, delta, end, frames, stop, stream, text, use
 
 REDACTED = base64.b64encode(b"EpoBCkYICBgCKkA=").decode()
 
 
 def kinds(data: bytes) -> list[str]:
-    return [type(event).__name__ for event in read(data)]
+    return [type(event).__name__ for event in decode_stream(data)]
 
 
 def fault_of(data: bytes) -> Any:
-    last = read(data)[-1]
+    last = decode_stream(data)[-1]
     assert isinstance(last, Failed), last
     return last.fault
 
@@ -57,13 +57,13 @@ def to(target: str, data: bytes, step: int | None = None) -> bytes:
 
 def test_text_without_a_start_gets_one() -> None:
     data = stream(START, text(0, "Hel", "lo"), stop("end_turn"), METADATA)
-    assert read(data)[:4] == [
+    assert decode_stream(data)[:4] == [
         Started("", "anthropic.claude-sonnet-4-5-20250929-v1:0"),
         BlockStarted(0, Text("")),
         TextDelta(0, "Hel"),
         TextDelta(0, "lo"),
     ]
-    events = sse(to("anthropic", data))
+    events = parse_sse(to("anthropic", data))
     assert [event["index"] for event in events if event["type"] == "content_block_start"] == [0]
 
 
@@ -73,7 +73,7 @@ def test_a_start_that_is_sent_after_all_is_taken() -> None:
     data = stream(
         START, announced, text(0, "a"), empty, delta(1, reasoningContent={"text": "b"}), end(1), stop("end_turn")
     )
-    assert [event.block for event in read(data) if isinstance(event, BlockStarted)] == [
+    assert [event.block for event in decode_stream(data) if isinstance(event, BlockStarted)] == [
         Text(""),
         Reasoning("", "bedrock"),
     ]
@@ -89,7 +89,7 @@ def test_metadata_after_message_stop_is_the_end() -> None:
 
 def test_counts_come_in_the_words_of_each_client() -> None:
     data = stream(START, text(0, "x"), stop("end_turn"), METADATA)
-    closing = [event for event in sse(to("anthropic", data)) if event["type"] == "message_delta"]
+    closing = [event for event in parse_sse(to("anthropic", data)) if event["type"] == "message_delta"]
     assert len(closing) == 1
     assert closing[0]["usage"] == {
         "input_tokens": 12,
@@ -102,8 +102,8 @@ def test_counts_come_in_the_words_of_each_client() -> None:
 def test_a_stream_without_metadata_has_ended_all_the_same() -> None:
     # case 5
     data = stream(START, text(0, "x"), stop("end_turn"))
-    assert read(data)[-1] == FINISHED
-    events = sse(to("anthropic", data))
+    assert decode_stream(data)[-1] == FINISHED
+    events = parse_sse(to("anthropic", data))
     assert [event["type"] for event in events[-2:]] == ["message_delta", "message_stop"]
     assert events[-2]["usage"]["output_tokens"] == 0
 
@@ -118,7 +118,7 @@ def test_reasoning_is_sealed_at_its_end_by_all_pieces_of_its_signature() -> None
     data = stream(
         START, thought, delta(0, reasoningContent={"signature": "gn"}), end(0), text(1, "x"), stop("end_turn")
     )
-    assert read(data)[1:5] == [
+    assert decode_stream(data)[1:5] == [
         BlockStarted(0, Reasoning("", "bedrock")),
         ReasoningDelta(0, "Hm"),
         SignatureAdded(0, Signature("bedrock", "sign")),
@@ -129,14 +129,16 @@ def test_reasoning_is_sealed_at_its_end_by_all_pieces_of_its_signature() -> None
 def test_redacted_reasoning_carries_what_anthropic_calls_data() -> None:
     hidden = [delta(0, reasoningContent={"redactedContent": REDACTED}), end(0)]
     data = stream(START, hidden, text(1, "x"), stop("end_turn"))
-    assert SignatureAdded(0, Signature("bedrock", "EpoBCkYICBgCKkA=", "redacted")) in read(data)
-    starts = [event["content_block"] for event in sse(to("anthropic", data)) if event["type"] == "content_block_start"]
+    assert SignatureAdded(0, Signature("bedrock", "EpoBCkYICBgCKkA=", "redacted")) in decode_stream(data)
+    starts = [
+        event["content_block"] for event in parse_sse(to("anthropic", data)) if event["type"] == "content_block_start"
+    ]
     assert starts[0] == {"type": "redacted_thinking", "data": "EpoBCkYICBgCKkA="}
 
 
 def test_text_may_come_before_reasoning() -> None:
     data = stream(START, text(0, "I"), delta(1, reasoningContent={"text": "Hm"}), end(1), stop("end_turn"))
-    blocks = [type(event.block) for event in read(data) if isinstance(event, BlockStarted)]
+    blocks = [type(event.block) for event in decode_stream(data) if isinstance(event, BlockStarted)]
     assert blocks == [Text, Reasoning]
 
 
@@ -159,7 +161,7 @@ def test_a_tool_of_the_service_comes_whole_with_its_result() -> None:
         stop("end_turn"),
         METADATA,
     )
-    blocks = [event.block for event in read(data) if isinstance(event, BlockStarted)]
+    blocks = [event.block for event in decode_stream(data) if isinstance(event, BlockStarted)]
     assert blocks[:2] == [
         Opaque("bedrock", {"toolUse": {**called, "input": {"a": 1}}}, "server_tool_use"),
         Opaque(
@@ -168,7 +170,7 @@ def test_a_tool_of_the_service_comes_whole_with_its_result() -> None:
             "toolResult",
         ),
     ]
-    check(read(data))
+    check(decode_stream(data))
     assert b"nova_code" not in to("anthropic", data)  # it is nobody else's
     assert [each for each in frames(to("bedrock", data)) if "nova_code" in str(each)]
 
@@ -183,7 +185,7 @@ def test_a_drawn_image_stays_with_its_family() -> None:
         METADATA,
     )
     assert Opaque("bedrock", {"image": {"format": "png", "source": {"bytes": "aGk="}}}, "image") in [
-        event.block for event in read(data) if isinstance(event, BlockStarted)
+        event.block for event in decode_stream(data) if isinstance(event, BlockStarted)
     ]
     assert ("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"image": {"source": {"bytes": "aGk="}}}}) in frames(
         to("bedrock", data)
@@ -193,7 +195,7 @@ def test_a_drawn_image_stays_with_its_family() -> None:
 def test_citations_belong_to_their_text() -> None:
     cited: Any = {"title": "t", "sourceContent": [{"text": "s"}]}
     data = stream(START, delta(0, citation=cited), delta(0, text="x"), end(0), stop("end_turn"))
-    assert read(data)[1:4] == [
+    assert decode_stream(data)[1:4] == [
         BlockStarted(0, Text("")),
         CitationAdded(0, Opaque("bedrock", cited, "citation")),
         TextDelta(0, "x"),
@@ -206,8 +208,8 @@ def test_the_padding_key_is_nothing() -> None:
         text(0, "x"),
         ("messageStop", {"stopReason": "end_turn", "p": "ab"}),
     )
-    assert Started("", "anthropic.claude-sonnet-4-5-20250929-v1:0") == read(padded)[0]
-    assert Stopped(Stop(StopReason.END)) in read(padded)
+    assert Started("", "anthropic.claude-sonnet-4-5-20250929-v1:0") == decode_stream(padded)[0]
+    assert Stopped(Stop(StopReason.END)) in decode_stream(padded)
 
 
 # --- tools
@@ -215,7 +217,7 @@ def test_the_padding_key_is_nothing() -> None:
 
 def test_a_call_streams_its_input() -> None:
     data = stream(START, use(0, "t1", "get", '{"a":', "1}"), stop("tool_use"), METADATA)
-    assert read(data)[1:5] == [
+    assert decode_stream(data)[1:5] == [
         BlockStarted(0, ToolCall("t1", "get")),
         ArgumentsDelta(0, '{"a":'),
         ArgumentsDelta(0, "1}"),
@@ -225,7 +227,7 @@ def test_a_call_streams_its_input() -> None:
 
 def test_end_turn_with_a_call_is_a_tool_turn() -> None:
     data = stream(START, use(0, "t1", "get", "{}"), stop("end_turn"), METADATA)
-    (closing,) = [event for event in sse(to("anthropic", data)) if event["type"] == "message_delta"]
+    (closing,) = [event for event in parse_sse(to("anthropic", data)) if event["type"] == "message_delta"]
     assert closing["delta"]["stop_reason"] == "tool_use"
     assert ("messageStop", {"stopReason": "tool_use"}) in frames(to("bedrock", data))
 
@@ -236,7 +238,7 @@ def test_calls_are_counted_by_themselves_for_chat_clients() -> None:
     data = stream(
         START, thought, text(1, "x"), use(2, "a", "f", "{}"), use(3, "b", "g", "{}"), stop("tool_use"), METADATA
     )
-    chunks = [choice["delta"] for chunk in sse(to("openai", data)) for choice in chunk["choices"]]
+    chunks = [choice["delta"] for chunk in parse_sse(to("openai", data)) for choice in chunk["choices"]]
     calls = [call for chunk in chunks for call in chunk.get("tool_calls", ())]
     assert [(call["index"], call["id"]) for call in calls if "id" in call] == [(0, "a"), (1, "b")]
     assert {call["index"] for call in calls} == {0, 1}
@@ -244,21 +246,21 @@ def test_calls_are_counted_by_themselves_for_chat_clients() -> None:
 
 def test_a_gap_in_the_indices_is_nobodys_business() -> None:
     data = stream(START, use(4, "a", "f", "{}"), stop("tool_use"), METADATA)
-    starts = [event["index"] for event in sse(to("anthropic", data)) if event["type"] == "content_block_start"]
+    starts = [event["index"] for event in parse_sse(to("anthropic", data)) if event["type"] == "content_block_start"]
     assert starts == [0]
     assert frames(to("bedrock", data))[1][1]["contentBlockIndex"] == 0
 
 
 def test_a_call_that_the_limit_followed_is_returned() -> None:
     data = stream(START, use(0, "t1", "get", '{"a":1}'), stop("max_tokens"), METADATA)
-    events = sse(to("anthropic", data))
+    events = parse_sse(to("anthropic", data))
     assert [event["content_block"]["id"] for event in events if event["type"] == "content_block_start"] == ["t1"]
     assert [event["delta"]["stop_reason"] for event in events if event["type"] == "message_delta"] == ["max_tokens"]
 
 
 def test_a_call_that_the_limit_cut_is_closed_uncompleted() -> None:
     opened = use(0, "t1", "get", '{"a":')[:-1]
-    events = read(stream(START, opened, stop("max_tokens"), METADATA))
+    events = decode_stream(stream(START, opened, stop("max_tokens"), METADATA))
     assert BlockEnded(0, is_complete=False) in events
     check(events)
 
@@ -268,7 +270,7 @@ def test_a_call_without_arguments_is_a_call_of_an_empty_object() -> None:
     data = stream(START, use(0, "t1", "now"), stop("tool_use"), METADATA)
     fragments = [
         e["delta"]["partial_json"]
-        for e in sse(to("anthropic", data))
+        for e in parse_sse(to("anthropic", data))
         if e.get("delta", {}).get("type") == "input_json_delta"
     ]
     assert json.loads("".join(fragments) or "{}") == {}
@@ -277,7 +279,7 @@ def test_a_call_without_arguments_is_a_call_of_an_empty_object() -> None:
 def test_fragments_cut_inside_escapes_and_characters_arrive_exactly() -> None:
     # case 13
     data = stream(START, use(0, "t1", "get", '{"p":"caf', "é \\u00", 'e9"}'), stop("tool_use"), METADATA)
-    joined = "".join(event.text for event in read(data) if isinstance(event, ArgumentsDelta))
+    joined = "".join(event.text for event in decode_stream(data) if isinstance(event, ArgumentsDelta))
     assert json.loads(joined) == {"p": "café é"}
 
 
@@ -315,7 +317,7 @@ def test_an_open_think_tag_does_not_swallow_the_end() -> None:
 )
 def test_reasons_to_stop(said: str, why: StopReason) -> None:
     data = stream(START, text(0, "x"), stop(said), METADATA)
-    (stopped,) = [event for event in read(data) if isinstance(event, Stopped)]
+    (stopped,) = [event for event in decode_stream(data) if isinstance(event, Stopped)]
     assert stopped.stop.reason is why
     assert ("messageStop", {"stopReason": said}) in frames(to("bedrock", data))
 
@@ -324,7 +326,7 @@ def test_a_malformed_answer_is_an_error_unless_there_is_something_usable() -> No
     """A call that the service dropped is an error in any case."""
     for reason in ("malformed_model_output", "malformed_tool_use"):
         assert reason in fault_of(stream(START, stop(reason))).message
-    assert read(stream(START, text(0, "x"), stop("malformed_model_output"), METADATA))[-1] == FINISHED
+    assert decode_stream(stream(START, text(0, "x"), stop("malformed_model_output"), METADATA))[-1] == FINISHED
     assert "malformed_tool_use" in fault_of(stream(START, text(0, "x"), stop("malformed_tool_use"), METADATA)).message
 
 
@@ -348,9 +350,9 @@ def test_an_exception_in_the_stream_ends_it_with_its_own_words(kind: str, meant:
 def test_throttling_after_output_is_each_clients_own_error() -> None:
     # case 7
     data = stream(START, [delta(0, text=piece) for piece in "abc"], ("!throttlingException", {"message": "slow down"}))
-    assert sse(to("anthropic", data))[-1]["error"] == {"type": "rate_limit_error", "message": "slow down"}
+    assert parse_sse(to("anthropic", data))[-1]["error"] == {"type": "rate_limit_error", "message": "slow down"}
     assert b"event: error\n" in to("anthropic", data)
-    assert sse(to("openai", data))[-1]["error"]["message"] == "slow down"
+    assert parse_sse(to("openai", data))[-1]["error"]["message"] == "slow down"
     assert frames(to("bedrock", data))[-1] == ("!throttlingException", {"message": "slow down"})
     assert b"message_stop" not in to("anthropic", data)
 
@@ -387,7 +389,7 @@ def test_every_split_gives_the_same_events() -> None:
 
 def _unnamed(data: bytes) -> list[Any]:
     """The events without the message's id, which is made up."""
-    return [{k: v for k, v in each.items() if k != "message"} for each in sse(data)]
+    return [{k: v for k, v in each.items() if k != "message"} for each in parse_sse(data)]
 
 
 # --- violations
@@ -412,7 +414,7 @@ def _unnamed(data: bytes) -> list[Any]:
     ],
 )
 def test_what_the_dialect_does_not_allow_fails_and_says_why(items: list[Any], words: str) -> None:
-    events = read(stream(items))
+    events = decode_stream(stream(items))
     check(events)
     assert words in fault_of(stream(items)).message
 
@@ -441,7 +443,7 @@ def test_events_and_deltas_that_are_new_stay_at_home() -> None:
         stop("end_turn"),
         METADATA,
     )
-    unknown = [event for event in read(data) if isinstance(event, OpaqueEvent)]
+    unknown = [event for event in decode_stream(data) if isinstance(event, OpaqueEvent)]
     assert [event.kind for event in unknown] == ["novelty", "contentBlockDelta"]
     assert any("hologram" in str(frame) for frame in frames(to("bedrock", data)))
     assert b"hologram" not in to("anthropic", data)
@@ -451,7 +453,7 @@ def test_a_block_of_a_new_kind_comes_whole() -> None:
     data = stream(
         START, delta(0, hologram={"y": "a"}), delta(0, hologram={"y": "b"}), end(0), stop("end_turn"), METADATA
     )
-    assert BlockStarted(0, Opaque("bedrock", {"hologram": {"y": "ab"}}, "hologram")) in read(data)
+    assert BlockStarted(0, Opaque("bedrock", {"hologram": {"y": "ab"}}, "hologram")) in decode_stream(data)
 
 
 def test_counts_say_what_else_the_service_says() -> None:
@@ -460,7 +462,9 @@ def test_counts_say_what_else_the_service_says() -> None:
         {**METADATA[1], "trace": {"guardrail": {}}, "usage": {**METADATA[1]["usage"], "cacheDetails": []}},
     )
     (usage,) = [
-        event.usage for event in read(stream(START, stop("end_turn"), told)) if isinstance(event, UsageReported)
+        event.usage
+        for event in decode_stream(stream(START, stop("end_turn"), told))
+        if isinstance(event, UsageReported)
     ]
     assert usage.extra is not None
     assert set(usage.extra.fields) == {"metrics", "trace", "usage"}

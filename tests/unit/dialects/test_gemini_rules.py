@@ -17,7 +17,7 @@ from dragoman.dialects.kit.values import ToolCallIds
 from dragoman.model.blocks import Block, Media, Reasoning, Signature, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
 from dragoman.translate import Plan, plan
-from tests.growth import Work, grows_linearly
+from tests.growth import Work, check_linear_growth
 
 CODEC = DIALECT.codec
 ANTHROPIC = registry.get("anthropic")
@@ -333,5 +333,5 @@ def reversed_by_name(count: int) -> Work:
 
 
 def test_s3_results_in_reverse_order_take_no_square_time() -> None:
-    grows_linearly(reversed_by_id, 200)
-    grows_linearly(reversed_by_name, 200)
+    check_linear_growth(reversed_by_id, 200)
+    check_linear_growth(reversed_by_name, 200)

@@ -10,15 +10,15 @@ import pytest
 import dragoman
 from dragoman.conformance.laws import fixed_environment
 from dragoman.response_stream import ResponseTranslator
-from tests.anthropic_client import message, sse
-from tests.unit.dialects.kiro_talk import (
+from tests.anthropic_client import parse_message_stream, parse_sse
+from tests.unit.dialects.kiro_helpers import (
     MODEL,
     WEATHER,
-    answered,
-    ask,
+    anthropic_request,
     assistant,
     call,
     calls,
+    client_stream,
     current,
     exception,
     frames,
@@ -26,12 +26,12 @@ from tests.unit.dialects.kiro_talk import (
     result,
     results,
     rules,
-    sent,
     state,
-    stopped,
+    stop_event,
     text,
     texts,
     tools,
+    translate_to_kiro,
     usage,
     use,
     user,
@@ -42,33 +42,33 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 
 
 def schema_of(given: Any) -> Any:
-    request = sent(ask(user("a"), tools=[{**WEATHER, "input_schema": given}]))
+    request = translate_to_kiro(anthropic_request(user("a"), tools=[{**WEATHER, "input_schema": given}]))
     return tools(request)["get_weather"]["inputSchema"]["json"]
 
 
 def test_case_01_adjacent_user_turns() -> None:
-    body = ask(user("a"), user("b"), assistant("c"), user("d"))
-    merged, filled = sent(body, pairing="merge"), sent(body)
+    body = anthropic_request(user("a"), user("b"), assistant("c"), user("d"))
+    merged, filled = translate_to_kiro(body, pairing="merge"), translate_to_kiro(body)
     assert history(merged) == [("user", "a\n\nb"), ("assistant", "c")]
     assert history(filled) == [("user", "a"), ("assistant", "I understand."), ("user", "b"), ("assistant", "c")]
     assert current(merged)["content"] == current(filled)["content"] == "d"
 
 
 def test_case_02_an_assistant_turn_first() -> None:
-    request = sent(ask(assistant("hi"), user("x")))
+    request = translate_to_kiro(anthropic_request(assistant("hi"), user("x")))
     assert history(request) == [("user", "Continue"), ("assistant", "hi")]
     assert current(request)["content"] == "x"
 
 
 def test_case_03_a_prefill() -> None:
-    request = sent(ask(user("json?"), assistant("{")))
+    request = translate_to_kiro(anthropic_request(user("json?"), assistant("{")))
     assert history(request) == [("user", "json?"), ("assistant", "{")]
     assert current(request)["content"] == "Continue"
     assert "turn.placeholder" in rules(request)
 
 
 def test_case_04_a_call_without_words_and_an_empty_result() -> None:
-    request = sent(ask(user("a"), assistant([use("t1", "Read")]), user([result("t1", "")])))
+    request = translate_to_kiro(anthropic_request(user("a"), assistant([use("t1", "Read")]), user([result("t1", "")])))
     assert history(request)[1] == ("assistant", ".")
     assert results(request) == [{"toolUseId": "t1", "content": [{"text": "(no output)"}], "status": "success"}]
     assert current(request)["content"] == "Tool results provided."
@@ -76,20 +76,26 @@ def test_case_04_a_call_without_words_and_an_empty_result() -> None:
 
 def test_case_05_an_image_inside_a_result() -> None:
     parts = [{"type": "text", "text": "A"}, IMAGE, {"type": "text", "text": "B"}]
-    request = sent(ask(user("a"), assistant([use("t")]), user([result("t", parts)]), tools=[WEATHER]))
+    request = translate_to_kiro(
+        anthropic_request(user("a"), assistant([use("t")]), user([result("t", parts)]), tools=[WEATHER])
+    )
     assert results(request)[0]["content"] == [{"text": "A\n(image 1 below)\nB"}]
     assert current(request)["images"] == [{"format": "png", "source": {"bytes": PIXEL}}]
 
 
 def test_case_06_an_error_with_an_object() -> None:
-    request = sent(
-        ask(user("a"), assistant([use("t")]), user([result("t", {"code": 7}, is_error=True)]), tools=[WEATHER])
+    request = translate_to_kiro(
+        anthropic_request(
+            user("a"), assistant([use("t")]), user([result("t", {"code": 7}, is_error=True)]), tools=[WEATHER]
+        )
     )
     assert results(request) == [{"toolUseId": "t", "content": [{"text": '{"code":7}'}], "status": "error"}]
 
 
 def test_case_07_only_one_of_two_calls_is_answered() -> None:
-    request = sent(ask(user("a"), assistant([use("t1"), use("t2")]), user([result("t2", "two")]), tools=[WEATHER]))
+    request = translate_to_kiro(
+        anthropic_request(user("a"), assistant([use("t1"), use("t2")]), user([result("t2", "two")]), tools=[WEATHER])
+    )
     assert {each["toolUseId"]: (each["content"][0]["text"], each["status"]) for each in results(request)} == {
         "t1": ("(no result)", "error"),
         "t2": ("two", "success"),
@@ -97,16 +103,16 @@ def test_case_07_only_one_of_two_calls_is_answered() -> None:
 
 
 def test_case_08_a_result_that_answers_nothing() -> None:
-    request = sent(ask(user("a"), assistant("b"), user([result("t9", "survives")])))
+    request = translate_to_kiro(anthropic_request(user("a"), assistant("b"), user([result("t9", "survives")])))
     assert current(request)["content"] == "survives"
     assert "userInputMessageContext" not in current(request)
 
 
 def test_case_09_two_results_for_one_call() -> None:
-    body = ask(
+    body = anthropic_request(
         user("a"), assistant([use("t1")]), user([result("t1", "first"), result("t1", "second")]), tools=[WEATHER]
     )
-    request = sent(body)
+    request = translate_to_kiro(body)
     assert [each["content"] for each in results(request)] == [[{"text": "first"}]]
     assert current(request)["content"] == "second"
 
@@ -116,7 +122,7 @@ def test_case_10_an_aside_between_results() -> None:
         return {"role": "tool", "tool_call_id": call_id, "content": call_id}
 
     made = [{"id": each, "type": "function", "function": {"name": "f", "arguments": "{}"}} for each in ("c1", "c2")]
-    request = sent(
+    request = translate_to_kiro(
         {
             "model": "claude-sonnet-4.5",
             "messages": [
@@ -137,7 +143,7 @@ def test_case_10_an_aside_between_results() -> None:
 
 
 def test_case_11_and_row_52_no_tools_but_a_call_in_history() -> None:
-    request = sent(ask(user("a"), assistant([use("t", "grep")]), user([result("t")])))
+    request = translate_to_kiro(anthropic_request(user("a"), assistant([use("t", "grep")]), user([result("t")])))
     assert list(tools(request)) == ["grep"]
     assert tools(request)["grep"]["inputSchema"] == {"json": {"type": "object", "properties": {}}}
     assert tools(request)["grep"]["description"]
@@ -150,28 +156,32 @@ LONG = "mcp__plugin_very-long-plugin-name_server-name__do_something_really_long_
 def test_case_12_long_names_get_an_alias_that_is_mapped_back() -> None:
     twin = LONG + "_twin"
     declared = [{**WEATHER, "name": LONG}, {**WEATHER, "name": twin}]
-    request = sent(ask(user("a"), assistant([use("t", LONG)]), user([result("t")]), tools=declared))
+    request = translate_to_kiro(
+        anthropic_request(user("a"), assistant([use("t", LONG)]), user([result("t")]), tools=declared)
+    )
     one, other = tools(request)
     assert one != other
     assert max(len(one), len(other)) <= 64
     assert state(request)["history"][1]["assistantResponseMessage"]["toolUses"][0]["name"] == one
-    said = message(answered(frames(call("t2", other, stop=True), usage()), request.plan))
+    said = parse_message_stream(client_stream(frames(call("t2", other, stop=True), usage()), request.plan))
     assert calls(said) == [("t2", twin, "{}")]
 
 
 def test_case_13_illegal_names_do_not_collide() -> None:
     declared = [{**WEATHER, "name": "files.read all"}, {**WEATHER, "name": "files_read_all"}]
-    request = sent(ask(user("a"), tools=declared))
+    request = translate_to_kiro(anthropic_request(user("a"), tools=declared))
     one, other = tools(request)
     assert other == "files_read_all" != one
-    said = message(answered(frames(call("t", one, stop=True), usage()), request.plan))
+    said = parse_message_stream(client_stream(frames(call("t", one, stop=True), usage()), request.plan))
     assert calls(said) == [("t", "files.read all", "{}")]
 
 
 def test_case_14_long_and_empty_descriptions() -> None:
     words = "漢" * 10_241
-    request = sent(
-        ask(user("a"), tools=[{**WEATHER, "description": words}, {**WEATHER, "name": "b", "description": ""}])
+    request = translate_to_kiro(
+        anthropic_request(
+            user("a"), tools=[{**WEATHER, "description": words}, {**WEATHER, "name": "b", "description": ""}]
+        )
     )
     cut = tools(request)["get_weather"]["description"]
     assert len(cut.encode()) <= 10_240
@@ -205,44 +215,44 @@ def test_case_16_unions_at_the_root() -> None:
 )
 def test_case_17_input_is_an_object_whatever_it_was(arguments: Any, expected: Any) -> None:
     called = {**use("t"), "input": arguments}
-    request = sent(ask(user("a"), assistant([called]), user([result("t")]), tools=[WEATHER]))
+    request = translate_to_kiro(anthropic_request(user("a"), assistant([called]), user([result("t")]), tools=[WEATHER]))
     assert state(request)["history"][1]["assistantResponseMessage"]["toolUses"][0]["input"] == expected
 
 
 def test_case_18_an_empty_object_and_then_fragments() -> None:
     stream = frames(call(input={}), call(input='{"p":'), call(input='"x"}'), call(stop=True), usage())
-    out = answered(stream)
-    starts = [each for each in sse(out) if each["type"] == "content_block_start"]
+    out = client_stream(stream)
+    starts = [each for each in parse_sse(out) if each["type"] == "content_block_start"]
     assert [each["content_block"]["input"] for each in starts] == [{}]
-    assert calls(message(out)) == [("t1", "get_weather", '{"p":"x"}')]
+    assert calls(parse_message_stream(out)) == [("t1", "get_weather", '{"p":"x"}')]
 
 
 def test_case_19_a_call_without_input() -> None:
     stream = frames(call(), call(stop=True), usage())
     reply = dragoman.translate_reply(stream, source="kiro", target="anthropic").body
     assert reply["content"][0]["input"] == {}
-    assert calls(message(answered(stream))) == [("t1", "get_weather", "{}")]
+    assert calls(parse_message_stream(client_stream(stream))) == [("t1", "get_weather", "{}")]
     chat = dragoman.translate_reply(stream, source="kiro", target="openai").body
     assert chat["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
 def test_case_20_a_call_that_was_cut() -> None:
     stream = frames(text("I write."), call(), call(input='{"content":"abc'))
-    said = message(answered(stream))
+    said = parse_message_stream(client_stream(stream))
     assert said["stop_reason"] == "max_tokens"
     assert said["usage"]["output_tokens"] > 0
     whole = dragoman.translate_reply(stream, source="kiro", target="anthropic")
     assert [block["type"] for block in whole.body["content"]] == ["text"]
     assert whole.body["stop_reason"] == "max_tokens"
     assert "stream.unfinished_call" in [note.rule for note in whole.notes]
-    chat = sse(answered(stream, target="openai"))
+    chat = parse_sse(client_stream(stream, target="openai"))
     assert [each["choices"][0]["finish_reason"] for each in chat if each["choices"]][-1] == "length"
 
 
 def test_case_21_cut_at_every_byte_and_with_a_flipped_bit() -> None:
     stream = frames(text("Hi 🐉"), text(" there"), call(input='{"a":"é'), call(input='"}', stop=True), usage())
-    request = sent(ask(user("a"), tools=[WEATHER]))
-    expected = answered(stream, request.plan)
+    request = translate_to_kiro(anthropic_request(user("a"), tools=[WEATHER]))
+    expected = client_stream(stream, request.plan)
     for at in range(len(stream)):
         translator = dragoman.stream_translator(source="kiro", target="anthropic", request=request)
         cut = translator.feed(stream[:at]) + translator.feed(stream[at:]) + translator.close()
@@ -252,31 +262,33 @@ def test_case_21_cut_at_every_byte_and_with_a_flipped_bit() -> None:
         broken = dragoman.stream_translator(source="kiro", target="anthropic", request=request)
         out = broken.feed(flipped) + broken.close()
         assert broken.error is not None, at
-        assert sse(out)[-1]["type"] == "error"
-        assert "Hi 🐉 there".startswith(texts(message(out)))
+        assert parse_sse(out)[-1]["type"] == "error"
+        assert "Hi 🐉 there".startswith(texts(parse_message_stream(out)))
 
 
 def _without_id(stream: bytes) -> list[dict[str, Any]]:
-    events = sse(stream)
+    events = parse_sse(stream)
     events[0]["message"]["id"] = ""
     return events
 
 
 def test_case_22_repeated_content_is_kept_and_text_is_text() -> None:
-    assert texts(message(answered(frames(text("ha"), text("ha"), text("ha"), usage())))) == "hahaha"
+    assert texts(parse_message_stream(client_stream(frames(text("ha"), text("ha"), text("ha"), usage())))) == "hahaha"
     lookalike = '{"name":"x","toolUseId":"y"}'
-    said = message(answered(frames(text(lookalike), usage())))
+    said = parse_message_stream(client_stream(frames(text(lookalike), usage())))
     assert (texts(said), calls(said)) == (lookalike, [])
 
 
 def test_case_23_thinking_tags_only_when_thinking_was_asked_for() -> None:
     pieces = ["<thin", "king>\nplan uses `</thinking>` tag", "</thinking>\n\nAnswer"]
     stream = frames(*map(text, pieces), usage())
-    asked = sent(ask(user("a"), thinking={"type": "enabled", "budget_tokens": 2000}))
-    said = message(answered(stream, asked.plan))
+    asked = translate_to_kiro(anthropic_request(user("a"), thinking={"type": "enabled", "budget_tokens": 2000}))
+    said = parse_message_stream(client_stream(stream, asked.plan))
     assert [block.get("thinking") for block in said["content"]] == ["plan uses `</thinking>` tag", None]
     assert texts(said) == "Answer"
-    assert texts(message(answered(stream, sent(ask(user("a"))).plan))) == "".join(pieces)
+    assert texts(
+        parse_message_stream(client_stream(stream, translate_to_kiro(anthropic_request(user("a"))).plan))
+    ) == "".join(pieces)
 
 
 def test_case_24_reasoning_signature_text_usage() -> None:
@@ -286,11 +298,11 @@ def test_case_24_reasoning_signature_text_usage() -> None:
         ("reasoningContentEvent", {"signature": "SIG"}),
         ("reasoningContentEvent", {"signature": "NATURE"}),
         text("x" * 40),
-        stopped("END_TURN"),
+        stop_event("END_TURN"),
         usage(1.5),
         ("meteringEvent", {"usage": 0.05, "unit": "credit"}),
     )
-    said = message(answered(stream))
+    said = parse_message_stream(client_stream(stream))
     thought, spoken = said["content"]
     assert (thought["thinking"], spoken["text"], said["stop_reason"]) == ("12345678", "x" * 40, "end_turn")
     assert said["usage"]["output_tokens"] == 12
@@ -304,7 +316,9 @@ def test_case_24_reasoning_signature_text_usage() -> None:
     again = assistant(
         [{"type": "thinking", "thinking": "12345678", "signature": thought["signature"]}, {"type": "text", "text": "x"}]
     )
-    entry = state(sent(ask(user("a"), again, user("b"))))["history"][1]["assistantResponseMessage"]
+    entry = state(translate_to_kiro(anthropic_request(user("a"), again, user("b"))))["history"][1][
+        "assistantResponseMessage"
+    ]
     assert entry["reasoningContent"] == {"reasoningText": {"text": "12345678", "signature": "SIGNATURE"}}
     assert entry["content"] == "x"
 
@@ -315,10 +329,10 @@ def test_case_25_an_exception_inside_a_200() -> None:
     alone.feed(throttled)
     assert alone.error is not None
     assert (alone.error.fault.kind, alone.error.fault.status) == ("rate_limit", 429)
-    late = message(answered(frames(text("Hel")) + throttled))
+    late = parse_message_stream(client_stream(frames(text("Hel")) + throttled))
     assert late["error"] == {"type": "rate_limit_error", "message": "slow down"}
     assert late["stop_reason"] is None
-    chat = sse(answered(frames(text("Hel")) + throttled, target="openai"))
+    chat = parse_sse(client_stream(frames(text("Hel")) + throttled, target="openai"))
     assert "error" in chat[-1]
     assert all(each["choices"][0].get("finish_reason") is None for each in chat[:-1])
 
@@ -333,8 +347,8 @@ DONE = "File edited successfully"
 
 def told(*chunks: Any, model: str = MODEL) -> list[list[Any]]:
     """The Anthropic events that each Kiro chunk gives, and last those that the end of the stream gives."""
-    answer = ResponseTranslator(sent(ask(user("hi"), model=model)).plan, fixed_environment())
-    return [*(sse(answer.feed(frames(each))) for each in chunks), sse(answer.close())]
+    answer = ResponseTranslator(translate_to_kiro(anthropic_request(user("hi"), model=model)).plan, fixed_environment())
+    return [*(parse_sse(answer.feed(frames(each))) for each in chunks), parse_sse(answer.close())]
 
 
 def kinds(*chunks: Any) -> list[list[str]]:
@@ -345,8 +359,8 @@ def kinds(*chunks: Any) -> list[list[str]]:
 
 
 def test_the_whole_request_has_the_structure_of_the_document() -> None:
-    body = ask(user("Hello"), assistant("Hi!"), user("Edit it."), system="Be kind.", tools=[EDIT])
-    request = sent(body, profile_arn=ARN)
+    body = anthropic_request(user("Hello"), assistant("Hi!"), user("Edit it."), system="Be kind.", tools=[EDIT])
+    request = translate_to_kiro(body, profile_arn=ARN)
     named = {"modelId": "claude-sonnet-4.5", "origin": "AI_EDITOR"}
     tool = {"name": "edit", "description": "Edit a file.", "inputSchema": {"json": SCHEMA}}
     identity = state(request)["conversationId"]
@@ -376,7 +390,9 @@ def test_the_whole_request_has_the_structure_of_the_document() -> None:
 def test_a_call_of_the_history_becomes_a_tool_use() -> None:
     given = {"path": "file.js", "content": "..."}
     blocks = [{"type": "text", "text": "I'll edit the file"}, use("toolu_xxx", "edit", given)]
-    request = sent(ask(user("a"), assistant(blocks), user([result("toolu_xxx", DONE)]), tools=[EDIT]))
+    request = translate_to_kiro(
+        anthropic_request(user("a"), assistant(blocks), user([result("toolu_xxx", DONE)]), tools=[EDIT])
+    )
     assert state(request)["history"][1] == {
         "assistantResponseMessage": {
             "content": "I'll edit the file",
@@ -389,7 +405,7 @@ def test_a_call_of_the_history_becomes_a_tool_use() -> None:
 
 def test_a_failed_result_has_the_status_error() -> None:
     failed = result("t", "no such file", is_error=True)
-    request = sent(ask(user("a"), assistant([use("t")]), user([failed]), tools=[WEATHER]))
+    request = translate_to_kiro(anthropic_request(user("a"), assistant([use("t")]), user([failed]), tools=[WEATHER]))
     assert results(request) == [{"content": [{"text": "no such file"}], "status": "error", "toolUseId": "t"}]
 
 
@@ -397,16 +413,21 @@ def test_a_failed_result_has_the_status_error() -> None:
 def test_texts_of_a_message_are_joined(role: str) -> None:
     words = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     turns = [user(words), assistant("b")] if role == "user" else [user("a"), assistant(words)]
-    assert (role, "one\ntwo") in history(sent(ask(*turns, user("c"))))
+    assert (role, "one\ntwo") in history(translate_to_kiro(anthropic_request(*turns, user("c"))))
 
 
 @pytest.mark.parametrize("turns", range(1, 7))
 def test_history_never_ends_with_a_user_turn(turns: int) -> None:
     for first in (user, assistant):
         second = assistant if first is user else user
-        told = history(sent(ask(*[(first, second)[number % 2](f"{number}") for number in range(turns)])))
+        told = history(
+            translate_to_kiro(anthropic_request(*[(first, second)[number % 2](f"{number}") for number in range(turns)]))
+        )
         assert not told or told[-1][0] == "assistant"
-    assert history(sent(ask(*[user(f"{number}") for number in range(turns + 1)])))[-1][0] == "assistant"
+    assert (
+        history(translate_to_kiro(anthropic_request(*[user(f"{number}") for number in range(turns + 1)])))[-1][0]
+        == "assistant"
+    )
 
 
 # --- answers, chunk by chunk

@@ -12,23 +12,23 @@ from dragoman.dialects.kiro.request import estimate_tokens
 from dragoman.dialects.kiro.stream import TokenCounter, usage_of
 from dragoman.model.conversation import Usage
 from dragoman.response_stream import ResponseTranslator
-from tests.anthropic_client import message, sse
-from tests.unit.dialects.kiro_talk import (
+from tests.anthropic_client import parse_message_stream, parse_sse
+from tests.unit.dialects.kiro_helpers import (
     WEATHER,
-    answered,
-    ask,
+    anthropic_request,
     assistant,
     call,
     calls,
+    client_stream,
     current,
     frames,
     history,
     rules,
-    sent,
     state,
-    stopped,
+    stop_event,
     text,
     tools,
+    translate_to_kiro,
     usage,
     use,
     user,
@@ -39,23 +39,27 @@ from tests.unit.dialects.kiro_talk import (
 
 def test_thinking_in_history_is_wrapped() -> None:
     thought = {"type": "thinking", "thinking": "plan", "signature": "an anthropic one"}
-    request = sent(ask(user("a"), assistant([thought, {"type": "text", "text": "b"}]), user("c")))
+    request = translate_to_kiro(
+        anthropic_request(user("a"), assistant([thought, {"type": "text", "text": "b"}]), user("c"))
+    )
     assert history(request)[1] == ("assistant", "<kiro_thinking>plan</kiro_thinking>\nb")
 
 
 @pytest.mark.parametrize("name", ["web_search", "websearch", "Web_Search", "WEBSEARCH"])
 def test_web_search_is_left_out(name: str) -> None:
-    request = sent(ask(user("a"), tools=[{**WEATHER, "name": name}, WEATHER]))
+    request = translate_to_kiro(anthropic_request(user("a"), tools=[{**WEATHER, "name": name}, WEATHER]))
     assert list(tools(request)) == ["get_weather"]
     assert "kiro.tools.web_search" in rules(request)
 
 
 def test_a_long_description_is_cut_and_told_whole_in_the_system_text() -> None:
     words = "x" * 9_217
-    request = sent(ask(user("a"), tools=[{**WEATHER, "description": words}]))
+    request = translate_to_kiro(anthropic_request(user("a"), tools=[{**WEATHER, "description": words}]))
     assert len(tools(request)["get_weather"]["description"]) == 9_216
     assert current(request)["content"] == f"The tool get_weather:\n{words}\n\na"
-    cut = sent(ask(user("a"), tools=[{**WEATHER, "description": words}]), long_descriptions="cut")
+    cut = translate_to_kiro(
+        anthropic_request(user("a"), tools=[{**WEATHER, "description": words}]), long_descriptions="cut"
+    )
     assert current(cut)["content"] == "a"
     assert len(tools(cut)["get_weather"]["description"]) == 9_216
 
@@ -66,8 +70,10 @@ def test_a_long_description_is_cut_and_told_whole_in_the_system_text() -> None:
 @pytest.mark.parametrize("schema", [None, {}, {"type": "string"}])
 def test_common_problem_1_improperly_formed_request(schema: Any) -> None:
     """`input` is always there, `inputSchema` is never null, history is in order."""
-    request = sent(
-        ask(user("a"), user("b"), assistant([{**use("t"), "input": None}]), tools=[{**WEATHER, "input_schema": schema}])
+    request = translate_to_kiro(
+        anthropic_request(
+            user("a"), user("b"), assistant([{**use("t"), "input": None}]), tools=[{**WEATHER, "input_schema": schema}]
+        )
     )
     entry = state(request)["history"][-1]["assistantResponseMessage"]
     assert entry["toolUses"][0]["input"] == {}
@@ -96,7 +102,7 @@ def test_common_problem_3_null_is_not_an_object() -> None:
     for first in (call(), call(input=""), call(input={}), call(input='{"a":1}'), call(input=None)):
         starts = [
             each
-            for each in sse(answered(frames(first, call(stop=True), usage())))
+            for each in parse_sse(client_stream(frames(first, call(stop=True), usage())))
             if each["type"] == "content_block_start"
         ]
         assert [each["content_block"]["input"] for each in starts] == [{}]
@@ -104,7 +110,9 @@ def test_common_problem_3_null_is_not_an_object() -> None:
 
 def test_common_problem_4_dropped_events() -> None:
     """The first chunk may hold name, id and input at once; nothing of it is lost."""
-    said = message(answered(frames(call(input='{"path":'), call(input='"file.js"}'), call(stop=True), usage())))
+    said = parse_message_stream(
+        client_stream(frames(call(input='{"path":'), call(input='"file.js"}'), call(stop=True), usage()))
+    )
     assert calls(said) == [("t1", "get_weather", '{"path":"file.js"}')]
 
 
@@ -112,8 +120,8 @@ def test_common_problem_4_dropped_events() -> None:
 
 
 def test_message_start_has_an_estimate_and_message_delta_the_figure() -> None:
-    request = sent(ask(user("word " * 1000)))
-    events = sse(answered(frames(text("x" * 48), usage()), request.plan))
+    request = translate_to_kiro(anthropic_request(user("word " * 1000)))
+    events = parse_sse(client_stream(frames(text("x" * 48), usage()), request.plan))
     started, ended = events[0]["message"]["usage"], events[-2]["usage"]
     assert started["input_tokens"] == pytest.approx(1250, abs=20)
     assert started["output_tokens"] == 0
@@ -164,7 +172,7 @@ def test_d15_figures_made_from_the_percentage_are_marked_estimated(settings: dic
     """
     counted = ("metadataEvent", {"tokenUsage": {"uncachedInputTokens": 5, "outputTokens": 2, "totalTokens": 7}})
     for more, estimated in (((), True), ((counted,), False)):
-        answer = ResponseTranslator(sent(ask(user("hi")), **settings).plan)
+        answer = ResponseTranslator(translate_to_kiro(anthropic_request(user("hi")), **settings).plan)
         answer.feed(frames(text("Hello"), usage(), *more))
         answer.close()
         told = answer.progress.usage
@@ -183,7 +191,7 @@ def test_without_a_percentage_all_is_an_estimate_and_says_so() -> None:
     [
         ((call(stop=True),), "tool_use"),
         ((text("Hello"), call(input="{")), "max_tokens"),
-        ((text("Hello"), stopped("MAX_TOKENS")), "max_tokens"),
+        ((text("Hello"), stop_event("MAX_TOKENS")), "max_tokens"),
     ],
 )
 def test_estimates_say_so_however_the_answer_ends(said: Any, reason: str) -> None:
@@ -209,6 +217,8 @@ def test_an_estimate_does_not_depend_on_how_text_was_cut() -> None:
 
 
 def test_row_53_web_search_typed_tool() -> None:
-    request = sent(ask(user("a"), tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 5}]))
+    request = translate_to_kiro(
+        anthropic_request(user("a"), tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 5}])
+    )
     assert tools(request) == {}
     assert rules(request).count("kiro.tools.web_search") == 1

@@ -21,28 +21,28 @@ from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Location, Media, Reasoning, Signature, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.filter import Facts, Note, Notes
-from tests.growth import grows_linearly
-from tests.unit.dialects.kiro_talk import (
+from tests.growth import check_linear_growth
+from tests.unit.dialects.kiro_helpers import (
     WEATHER,
-    ask,
+    anthropic_request,
     assistant,
     current,
     history,
     results,
     rules,
-    sent,
     state,
+    translate_to_kiro,
     use,
     user,
 )
-from tests.unit.dialects.kiro_talk import result as tool_result
+from tests.unit.dialects.kiro_helpers import result as tool_result
 
 FILLER = ("assistant", "I understand.")
 
 
 def test_claude_code_request_structure() -> None:
     """003's example: u, u, a, u and the current u give exactly six history entries."""
-    request = sent(ask(user("0"), user("1"), assistant("2"), user("3"), user("4")))
+    request = translate_to_kiro(anthropic_request(user("0"), user("1"), assistant("2"), user("3"), user("4")))
     assert history(request) == [
         ("user", "0"),
         FILLER,
@@ -56,61 +56,70 @@ def test_claude_code_request_structure() -> None:
 
 
 def test_every_user_turn_names_model_and_origin() -> None:
-    request = sent(ask(user("0"), user("1"), assistant("2"), user("3")), origin="KIRO_CLI")
+    request = translate_to_kiro(anthropic_request(user("0"), user("1"), assistant("2"), user("3")), origin="KIRO_CLI")
     turns = [entry["userInputMessage"] for entry in state(request)["history"] if "userInputMessage" in entry]
     for turn in (*turns, current(request)):
         assert (turn["modelId"], turn["origin"]) == ("claude-sonnet-4.5", "KIRO_CLI")
 
 
 def test_merge_joins_turns_of_one_role_instead() -> None:
-    request = sent(ask(user("a"), user("b"), assistant("c"), assistant("d"), user("e")), pairing="merge")
+    request = translate_to_kiro(
+        anthropic_request(user("a"), user("b"), assistant("c"), assistant("d"), user("e")), pairing="merge"
+    )
     assert history(request) == [("user", "a\n\nb"), ("assistant", "c\n\nd")]
     assert current(request)["content"] == "e"
 
 
 def test_an_orphaned_answer_gets_a_question() -> None:
-    request = sent(ask(assistant("hi"), assistant("there"), user("x")))
+    request = translate_to_kiro(anthropic_request(assistant("hi"), assistant("there"), user("x")))
     assert history(request) == [("user", "Continue"), ("assistant", "hi"), ("user", "Continue"), ("assistant", "there")]
 
 
 @pytest.mark.parametrize("pairing", ["placeholders", "merge"])
 def test_a_conversation_that_ends_with_the_assistant_asks_to_continue(pairing: str) -> None:
-    request = sent(ask(user("a"), assistant("b")), pairing=pairing)
+    request = translate_to_kiro(anthropic_request(user("a"), assistant("b")), pairing=pairing)
     assert history(request) == [("user", "a"), ("assistant", "b")]
     assert current(request)["content"] == "Continue"
 
 
 def test_both_fillers_are_settings() -> None:
-    request = sent(ask(user("a"), user("b"), assistant("c")), fillers=("Yes.", "Go on"))
+    request = translate_to_kiro(anthropic_request(user("a"), user("b"), assistant("c")), fillers=("Yes.", "Go on"))
     assert history(request) == [("user", "a"), ("assistant", "Yes."), ("user", "b"), ("assistant", "c")]
     assert current(request)["content"] == "Go on"
 
 
 def test_no_history_is_left_out() -> None:
-    assert "history" not in state(sent(ask(user("a"))))
+    assert "history" not in state(translate_to_kiro(anthropic_request(user("a"))))
 
 
 def test_the_system_text_stands_before_the_first_user_turn_filler_or_not() -> None:
-    assert current(sent(ask(user("a"), system="S")))["content"] == "S\n\na"
-    assert history(sent(ask(assistant("hi"), user("a"), system="S")))[0] == ("user", "S\n\nContinue")
+    assert current(translate_to_kiro(anthropic_request(user("a"), system="S")))["content"] == "S\n\na"
+    assert history(translate_to_kiro(anthropic_request(assistant("hi"), user("a"), system="S")))[0] == (
+        "user",
+        "S\n\nContinue",
+    )
 
 
 def test_a_system_message_between_is_folded_with_a_label() -> None:
-    request = sent(ask(user("a"), {"role": "system", "content": "Now in French."}, assistant("b"), user("c")))
+    request = translate_to_kiro(
+        anthropic_request(user("a"), {"role": "system", "content": "Now in French."}, assistant("b"), user("c"))
+    )
     assert history(request)[0] == ("user", "a\n[System] Now in French.")
 
 
 def test_tool_results_stay_with_the_turn_that_follows_their_call() -> None:
-    request = sent(ask(user("a"), assistant([use("t")]), user([tool_result("t")]), user("and?"), tools=[WEATHER]))
+    request = translate_to_kiro(
+        anthropic_request(user("a"), assistant([use("t")]), user([tool_result("t")]), user("and?"), tools=[WEATHER])
+    )
     assert history(request) == [("user", "a"), ("assistant", ".")]
     assert current(request)["content"] == "and?"
     assert [each["toolUseId"] for each in results(request)] == ["t"]
 
 
 def test_the_conversation_has_one_id_in_all_its_turns() -> None:
-    first = state(sent(ask(user("a"))))["conversationId"]
-    assert state(sent(ask(user("a"), assistant("b"), user("c"))))["conversationId"] == first
-    assert state(sent(ask(user("other"))))["conversationId"] != first
+    first = state(translate_to_kiro(anthropic_request(user("a"))))["conversationId"]
+    assert state(translate_to_kiro(anthropic_request(user("a"), assistant("b"), user("c"))))["conversationId"] == first
+    assert state(translate_to_kiro(anthropic_request(user("other"))))["conversationId"] != first
 
 
 @pytest.mark.parametrize(
@@ -121,19 +130,21 @@ def test_the_conversation_has_one_id_in_all_its_turns() -> None:
     ],
 )
 def test_a_clients_session_names_the_conversation(session: str) -> None:
-    one, other = (sent(ask(user(words), metadata={"user_id": session})) for words in ("a", "b"))
+    one, other = (
+        translate_to_kiro(anthropic_request(user(words), metadata={"user_id": session})) for words in ("a", "b")
+    )
     assert state(one)["conversationId"] == state(other)["conversationId"]
     assert "kiro.conversation_id" in rules(one)
 
 
 def test_a_user_without_a_session_does_not_mix_conversations() -> None:
-    one, other = (sent(ask(user(words), metadata={"user_id": "me"})) for words in ("a", "b"))
+    one, other = (translate_to_kiro(anthropic_request(user(words), metadata={"user_id": "me"})) for words in ("a", "b"))
     assert state(one)["conversationId"] != state(other)["conversationId"]
 
 
 def test_equal_requests_render_equal_bytes() -> None:
-    body = ask(user("a"), assistant([use("t")]), user([tool_result("t")]), tools=[WEATHER])
-    assert sent(body).raw == sent(body).raw
+    body = anthropic_request(user("a"), assistant([use("t")]), user([tool_result("t")]), tools=[WEATHER])
+    assert translate_to_kiro(body).raw == translate_to_kiro(body).raw
 
 
 # --- size and count limits (docs/decisions/kiro.md#d10)
@@ -143,36 +154,42 @@ LONG = "word " * 60_000  # about 75,000 tokens
 
 def test_a_conversation_that_is_too_long_is_refused_in_the_words_that_make_clients_compact() -> None:
     with pytest.raises(Unrepresentable, match=r"^prompt is too long: 2250\d\d tokens > 200000 maximum$") as caught:
-        sent(ask(*[user(LONG), assistant("b")] * 3, user("c")))
+        translate_to_kiro(anthropic_request(*[user(LONG), assistant("b")] * 3, user("c")))
     assert (caught.value.fault.kind, caught.value.fault.status) == ("context_full", 400)
 
 
 def test_a_million_token_model_still_has_the_services_own_limit() -> None:
-    body = ask(*[user(LONG), assistant("b")] * 5, user("c"), model="claude-opus-4.7")
+    body = anthropic_request(*[user(LONG), assistant("b")] * 5, user("c"), model="claude-opus-4.7")
     with pytest.raises(DragomanError, match="tokens > 300000 maximum"):
-        sent(body)
+        translate_to_kiro(body)
 
 
 def test_trimming_drops_the_oldest_whole_exchanges_and_keeps_the_system_text() -> None:
     exchange = [user(LONG), assistant([use("t")]), user([tool_result("t", "r")]), assistant("done")]
-    body = ask(*exchange, user("second " + LONG), assistant("b"), user("third " + LONG), system="S", tools=[WEATHER])
-    request = sent(body, oversize="trim")
+    body = anthropic_request(
+        *exchange, user("second " + LONG), assistant("b"), user("third " + LONG), system="S", tools=[WEATHER]
+    )
+    request = translate_to_kiro(body, oversize="trim")
     assert [role for role, _ in history(request)] == []
     assert current(request)["content"].startswith("S\n\nthird word")
     assert "kiro.history.trimmed" in rules(request)
-    assert state(request)["conversationId"] == state(sent(ask(exchange[0])))["conversationId"]
+    assert (
+        state(request)["conversationId"] == state(translate_to_kiro(anthropic_request(exchange[0])))["conversationId"]
+    )
 
 
 def test_trimming_that_cannot_help_is_a_refusal() -> None:
     with pytest.raises(Unrepresentable, match="prompt is too long"):
-        sent(ask(user("a"), assistant("b"), user(LONG * 4)), oversize="trim")
+        translate_to_kiro(anthropic_request(user("a"), assistant("b"), user(LONG * 4)), oversize="trim")
 
 
 @pytest.mark.parametrize("pairing", ["placeholders", "merge"])
 @pytest.mark.parametrize("limit", [2, 4, 7])
 def test_history_limit_counts_entries_placeholders_included(pairing: str, limit: int) -> None:
     messages = [each for number in range(6) for each in (user(f"u{number}"), user(f"v{number}"), assistant("a"))]
-    request = sent(ask(*messages, user("now"), system="S"), history_limit=limit, pairing=pairing)
+    request = translate_to_kiro(
+        anthropic_request(*messages, user("now"), system="S"), history_limit=limit, pairing=pairing
+    )
     assert len(history(request)) <= limit
     first = history(request)[0][1] if history(request) else current(request)["content"]
     assert first.startswith("S\n\n")
@@ -181,12 +198,14 @@ def test_history_limit_counts_entries_placeholders_included(pairing: str, limit:
 
 def test_history_limit_never_cuts_between_a_call_and_its_result() -> None:
     exchange = [user("q"), assistant([use("t")]), user([tool_result("t")]), assistant("done")]
-    request = sent(ask(*exchange, *[user("x"), assistant("y")], user("now"), tools=[WEATHER]), history_limit=5)
+    request = translate_to_kiro(
+        anthropic_request(*exchange, *[user("x"), assistant("y")], user("now"), tools=[WEATHER]), history_limit=5
+    )
     assert history(request) == [("user", "x"), ("assistant", "y")]
 
 
 def test_a_short_history_is_left_alone() -> None:
-    request = sent(ask(user("a"), assistant("b"), user("c")), history_limit=2)
+    request = translate_to_kiro(anthropic_request(user("a"), assistant("b"), user("c")), history_limit=2)
     assert "kiro.history.trimmed" not in rules(request)
     assert len(history(request)) == 2
 
@@ -194,7 +213,7 @@ def test_a_short_history_is_left_alone() -> None:
 @pytest.mark.parametrize("limit", [2, 3, 4, 6])
 def test_history_limit_leaves_as_many_whole_exchanges_as_it_counts(limit: int) -> None:
     turns = [each for number in range(8) for each in (user(f"q{number}"), assistant("a"))]
-    request = sent(ask(*turns, user("now")), history_limit=limit)
+    request = translate_to_kiro(anthropic_request(*turns, user("now")), history_limit=limit)
     assert len(history(request)) == limit // 2 * 2
 
 
@@ -204,17 +223,20 @@ def details(request: Any) -> list[str]:
 
 def test_trimming_says_what_made_it() -> None:
     turns = [user("q"), assistant("a")] * 3
-    assert details(sent(ask(*turns, user("now")), history_limit=2)) == [
+    assert details(translate_to_kiro(anthropic_request(*turns, user("now")), history_limit=2)) == [
         "the oldest 4 messages are left out: history_limit is 2"
     ]
     long = [user(LONG), assistant("b")] * 3
-    assert details(sent(ask(*long, user("now")), oversize="trim")) == [
+    assert details(translate_to_kiro(anthropic_request(*long, user("now")), oversize="trim")) == [
         "the oldest 4 messages are left out: the service takes no more than 200000 tokens"
     ]
-    assert details(sent(ask(*long, user("now")), oversize="trim", history_limit=4)) == [
+    assert details(translate_to_kiro(anthropic_request(*long, user("now")), oversize="trim", history_limit=4)) == [
         "the oldest 2 messages are left out: history_limit is 4"
     ]
-    assert len(details(sent(ask(*turns, *long, user("now")), oversize="trim", history_limit=6))) == 2
+    assert (
+        len(details(translate_to_kiro(anthropic_request(*turns, *long, user("now")), oversize="trim", history_limit=6)))
+        == 2
+    )
 
 
 MANY = tuple([Message(role, (Text("word " * 80),)) for _ in range(4_000) for role in ("user", "assistant")])
@@ -227,7 +249,7 @@ def test_trimming_takes_time_in_proportion_to_history(oversize: str, limit: int 
         asked = Conversation("claude-sonnet-4.5", (*MANY[:count], Message("user", (Text("now"),))))
         return lambda: FitSize(200_000, oversize, limit, merges).forward(asked, Notes(), Facts())
 
-    grows_linearly(work, len(MANY), 4, in_c=False)
+    check_linear_growth(work, len(MANY), 4, in_c=False)
     fitted, _ = FitSize(200_000, oversize, limit, merges).forward(
         Conversation("claude-sonnet-4.5", (*MANY, Message("user", (Text("now"),)))), Notes(), Facts()
     )

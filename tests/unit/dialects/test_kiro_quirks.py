@@ -18,18 +18,18 @@ from dragoman.model.blocks import Media, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.filter import Facts, Notes
 from dragoman.wire import jsonio
-from tests.unit.dialects.kiro_talk import (
+from tests.unit.dialects.kiro_helpers import (
     WEATHER,
-    ask,
+    anthropic_request,
     assistant,
     current,
     history,
     result,
     results,
     rules,
-    sent,
     state,
     tools,
+    translate_to_kiro,
     use,
     user,
 )
@@ -78,7 +78,7 @@ def test_models_have_the_services_names(asked: str, named: str) -> None:
 
 def test_a_name_that_no_model_can_have_is_refused() -> None:
     with pytest.raises(UnknownModel, match=r"^model: "):
-        sent(ask(user("a"), model="two words"))
+        translate_to_kiro(anthropic_request(user("a"), model="two words"))
 
 
 def test_windows_follow_the_model() -> None:
@@ -92,8 +92,8 @@ def test_windows_follow_the_model() -> None:
 
 def test_more_tools_than_the_service_bears() -> None:
     declared = [{**WEATHER, "name": f"tool_{number}"} for number in range(130)]
-    body = ask(user("a"), assistant([use("t", "tool_125")]), user([result("t")]), tools=declared)
-    request = sent({**body, "tool_choice": {"type": "tool", "name": "tool_127"}})
+    body = anthropic_request(user("a"), assistant([use("t", "tool_125")]), user([result("t")]), tools=declared)
+    request = translate_to_kiro({**body, "tool_choice": {"type": "tool", "name": "tool_127"}})
     names = list(tools(request))
     first = [f"tool_{number}" for number in range(109)]
     assert names == [*first, "tool_127", "tool_125"], "the chosen one at its place, what only history needs at the end"
@@ -105,7 +105,7 @@ def test_more_tools_than_the_service_bears() -> None:
 def test_which_tools_are_offered_does_not_depend_on_history() -> None:
     declared = [{**WEATHER, "name": f"tool_{number}"} for number in range(130)]
     turns = [user("a"), assistant([use("t", "tool_5")]), user([result("t")])]
-    first, later = (sent(ask(*each, tools=declared)) for each in (turns[:1], turns))
+    first, later = (translate_to_kiro(anthropic_request(*each, tools=declared)) for each in (turns[:1], turns))
     assert list(tools(first)) == list(tools(later)) == [f"tool_{number}" for number in range(110)]
     assert current(first)["content"] == history(later)[0][1]
 
@@ -113,40 +113,46 @@ def test_which_tools_are_offered_does_not_depend_on_history() -> None:
 def test_where_history_needs_very_many_others_the_last_of_the_offered_give_way() -> None:
     declared = [{**WEATHER, "name": f"tool_{number}"} for number in range(110)]
     called = [use(f"t{number}", f"old_{number}") for number in range(20)]
-    body = ask(user("a"), assistant(called), user([result(each["id"]) for each in called]), tools=declared)
-    names = list(tools(sent(body)))
+    body = anthropic_request(
+        user("a"), assistant(called), user([result(each["id"]) for each in called]), tools=declared
+    )
+    names = list(tools(translate_to_kiro(body)))
     assert len(names) == 119
     assert names[:99] == [f"tool_{number}" for number in range(99)]
 
 
 def test_history_may_call_more_tools_than_the_service_bears() -> None:
     called = [use(f"t{number}", f"tool_{number}") for number in range(120)]
-    body = ask(user("a"), assistant(called), user([result(each["id"]) for each in called]))
+    body = anthropic_request(user("a"), assistant(called), user([result(each["id"]) for each in called]))
     with pytest.raises(Unrepresentable, match="history calls 120 tools"):
-        sent(body)
+        translate_to_kiro(body)
 
 
 def test_a_second_tool_of_one_name_is_left_out() -> None:
-    request = sent(ask(user("a"), tools=[WEATHER, {**WEATHER, "description": "other"}]))
+    request = translate_to_kiro(anthropic_request(user("a"), tools=[WEATHER, {**WEATHER, "description": "other"}]))
     assert tools(request)["get_weather"]["description"] == "Tell the weather."
     assert "tools.duplicate" in rules(request)
 
 
 def test_no_tool_shall_be_called() -> None:
-    body = ask(user("a"), assistant([use("t")]), user([result("t")]), tools=[WEATHER, {**WEATHER, "name": "other"}])
-    request = sent({**body, "tool_choice": {"type": "none"}})
+    body = anthropic_request(
+        user("a"), assistant([use("t")]), user([result("t")]), tools=[WEATHER, {**WEATHER, "name": "other"}]
+    )
+    request = translate_to_kiro({**body, "tool_choice": {"type": "none"}})
     assert list(tools(request)) == ["get_weather"]
     assert "kiro.tools.none" in rules(request)
 
 
 def test_stubs_stand_last_and_in_a_stable_order() -> None:
     calls = [use("1", "zeta"), use("2", "alpha"), use("3", "get_weather")]
-    body = ask(user("a"), assistant(calls), user([result("1"), result("2"), result("3")]), tools=[WEATHER])
-    assert list(tools(sent(body))) == ["get_weather", "zeta", "alpha"], "in the order of their first call"
+    body = anthropic_request(
+        user("a"), assistant(calls), user([result("1"), result("2"), result("3")]), tools=[WEATHER]
+    )
+    assert list(tools(translate_to_kiro(body))) == ["get_weather", "zeta", "alpha"], "in the order of their first call"
 
 
 def test_calls_of_a_left_out_tool_and_their_results_become_text() -> None:
-    body = ask(
+    body = anthropic_request(
         user("a"),
         assistant([said("I look."), use("t", "web_search", {"query": "x"}), use("u")]),
         user([result("t", "found it"), result("u", "sunny")]),
@@ -154,7 +160,7 @@ def test_calls_of_a_left_out_tool_and_their_results_become_text() -> None:
         user([result("t", "", is_error=True)]),
         tools=[WEATHER],
     )
-    request = sent(body)
+    request = translate_to_kiro(body)
     assert history(request)[1][1] == 'I look.\n(web_search was used with {"query":"x"})'
     turn = state(request)["history"][2]["userInputMessage"]
     assert turn["content"] == "(web_search gave: found it)"
@@ -164,7 +170,7 @@ def test_calls_of_a_left_out_tool_and_their_results_become_text() -> None:
 
 
 def test_an_id_used_anew_by_a_kept_tool_means_that_tool() -> None:
-    body = ask(
+    body = anthropic_request(
         user("a"),
         assistant([use("t", "web_search")]),
         user([result("t", "found")]),
@@ -172,20 +178,20 @@ def test_an_id_used_anew_by_a_kept_tool_means_that_tool() -> None:
         user([result("t", "sunny")]),
         tools=[WEATHER],
     )
-    assert results(sent(body))[0]["content"] == [{"text": "sunny"}]
+    assert results(translate_to_kiro(body))[0]["content"] == [{"text": "sunny"}]
 
 
 def test_typed_tools_of_another_service_take_their_history_with_them() -> None:
-    body = ask(user("a"), assistant([use("t", "runner", {"command": "ls"})]), user([result("t", "x")]))
-    request = sent({**body, "tools": [{"type": "code_execution_20250825", "name": "runner"}]})
+    body = anthropic_request(user("a"), assistant([use("t", "runner", {"command": "ls"})]), user([result("t", "x")]))
+    request = translate_to_kiro({**body, "tools": [{"type": "code_execution_20250825", "name": "runner"}]})
     assert tools(request) == {}
     assert current(request)["content"] == "(runner gave: x)"
 
 
 def test_typed_tools_that_the_client_runs_stay() -> None:
     """The client declared the tool and runs it, so it reaches the service with its calls and results."""
-    body = ask(user("a"), assistant([use("t", "bash", {"command": "ls"})]), user([result("t", "x")]))
-    request = sent({**body, "tools": [{"type": "bash_20250124", "name": "bash"}]})
+    body = anthropic_request(user("a"), assistant([use("t", "bash", {"command": "ls"})]), user([result("t", "x")]))
+    request = translate_to_kiro({**body, "tools": [{"type": "bash_20250124", "name": "bash"}]})
     assert list(tools(request)) == ["bash"]
     assert results(request)[0]["content"] == [{"text": "x"}]
 
@@ -200,7 +206,7 @@ def test_what_a_server_ran_itself_becomes_readable_text() -> None:
         {"type": "x_widget"},
         said("So."),
     ]
-    request = sent(ask(user("a"), assistant(turn), user("b")))
+    request = translate_to_kiro(anthropic_request(user("a"), assistant(turn), user("b")))
     assert history(request)[1][1] == (
         '(web_search was used with {"query":"q"})\n(web_search gave: T\nhttps://x)\n'
         "(code_execution gave: 42)\n(mcp gave: nothing to read)\nSo."
@@ -217,13 +223,13 @@ def test_what_a_server_ran_itself_becomes_readable_text() -> None:
 )
 def test_calls_and_results_in_the_wrong_turn_are_refused_by_their_place(turns: tuple[Any, ...], at: str) -> None:
     with pytest.raises(MalformedRequest) as refused:
-        sent(ask(*turns, tools=[WEATHER]))
+        translate_to_kiro(anthropic_request(*turns, tools=[WEATHER]))
     assert refused.value.fault.at == at
 
 
 def test_a_choice_of_a_left_out_tool_is_none() -> None:
-    body = ask(user("a"), tools=[WEATHER, {**WEATHER, "name": "web_search"}])
-    request = sent({**body, "tool_choice": {"type": "tool", "name": "web_search"}})
+    body = anthropic_request(user("a"), tools=[WEATHER, {**WEATHER, "name": "web_search"}])
+    request = translate_to_kiro({**body, "tool_choice": {"type": "tool", "name": "web_search"}})
     assert "kiro.tools.choice" in rules(request)
 
 
@@ -313,8 +319,8 @@ def test_references_that_multiply_are_bounded() -> None:
 
 
 def test_a_cleaned_schema_says_what_is_gone() -> None:
-    request = sent(
-        ask(
+    request = translate_to_kiro(
+        anthropic_request(
             user("a"),
             tools=[{**WEATHER, "input_schema": {"type": "object", "properties": {}, "additionalProperties": False}}],
         )
@@ -325,7 +331,9 @@ def test_a_cleaned_schema_says_what_is_gone() -> None:
 
 
 def test_an_empty_description_is_the_name_that_the_client_gave() -> None:
-    request = sent(ask(user("a"), tools=[{**WEATHER, "name": "files/read all", "description": " "}]))
+    request = translate_to_kiro(
+        anthropic_request(user("a"), tools=[{**WEATHER, "name": "files/read all", "description": " "}])
+    )
     (tool,) = tools(request).values()
     assert tool["name"] != "files/read all"
     assert tool["description"] == "files/read all"
@@ -333,7 +341,9 @@ def test_an_empty_description_is_the_name_that_the_client_gave() -> None:
 
 
 def test_a_tool_whose_name_is_blank_is_described_by_its_alias() -> None:
-    (tool,) = tools(sent(ask(user("a"), tools=[{**WEATHER, "name": " ", "description": ""}]))).values()
+    (tool,) = tools(
+        translate_to_kiro(anthropic_request(user("a"), tools=[{**WEATHER, "name": " ", "description": ""}]))
+    ).values()
     assert tool["description"] == tool["name"]
 
 
@@ -341,7 +351,7 @@ def test_a_tool_whose_name_is_blank_is_described_by_its_alias() -> None:
 
 
 def test_jpg_is_jpeg() -> None:
-    request = sent(ask(user([said("a"), image(png(), "image/JPG")])))
+    request = translate_to_kiro(anthropic_request(user([said("a"), image(png(), "image/JPG")])))
     assert current(request)["images"][0]["format"] == "jpeg"
     assert "kiro.image.format" in rules(request)
 
@@ -355,8 +365,8 @@ def test_jpg_is_jpeg() -> None:
 )
 def test_an_image_that_cannot_be_sent_is_refused_now_and_a_line_later(bad: Any, because: str) -> None:
     with pytest.raises(Unrepresentable, match=because):
-        sent(ask(user([said("a"), bad])))
-    request = sent(ask(user([said("a"), bad]), assistant("b"), user("c")))
+        translate_to_kiro(anthropic_request(user([said("a"), bad])))
+    request = translate_to_kiro(anthropic_request(user([said("a"), bad]), assistant("b"), user("c")))
     assert history(request)[0][1].startswith("a\n[image left out: ")
     assert "kiro.image.replaced" in rules(request)
 
@@ -364,24 +374,26 @@ def test_an_image_that_cannot_be_sent_is_refused_now_and_a_line_later(bad: Any, 
 def test_an_image_by_address_is_refused_now_and_a_line_later() -> None:
     linked = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
     with pytest.raises(Unrepresentable, match=r"image .*given as url"):
-        sent(ask(user([linked])))
-    assert "media.replaced" in rules(sent(ask(user([linked]), assistant("b"), user("c"))))
+        translate_to_kiro(anthropic_request(user([linked])))
+    assert "media.replaced" in rules(translate_to_kiro(anthropic_request(user([linked]), assistant("b"), user("c"))))
 
 
 def test_the_newest_ten_images_of_a_turn_stay() -> None:
     many = [image(png(number + 1)) for number in range(12)]
-    request = sent(ask(user([said("a"), *many]), assistant("b"), user("c")))
+    request = translate_to_kiro(anthropic_request(user([said("a"), *many]), assistant("b"), user("c")))
     kept = state(request)["history"][0]["userInputMessage"]["images"]
     assert [each["source"]["bytes"] for each in kept] == [png(number + 1) for number in range(2, 12)]
     with pytest.raises(Unrepresentable, match="more than 10 images"):
-        sent(ask(user(many)))
+        translate_to_kiro(anthropic_request(user(many)))
 
 
 def test_large_images_only_matter_when_there_are_many() -> None:
-    few = sent(ask(user([said("a"), image(png(3000))])))
+    few = translate_to_kiro(anthropic_request(user([said("a"), image(png(3000))])))
     assert len(current(few)["images"]) == 1
     turns = [each for _ in range(3) for each in (user([said("a"), *[image(png())] * 7]), assistant("b"))]
-    request = sent(ask(user([said("big"), image(png(1, 2001))]), assistant("b"), *turns, user("c")))
+    request = translate_to_kiro(
+        anthropic_request(user([said("big"), image(png(1, 2001))]), assistant("b"), *turns, user("c"))
+    )
     assert (
         history(request)[0][1]
         == "big\n[image left out: an edge of 2001 pixels, and more than 20 images in the request]"
@@ -390,11 +402,11 @@ def test_large_images_only_matter_when_there_are_many() -> None:
 
 def test_only_some_models_take_images() -> None:
     with pytest.raises(Unrepresentable):
-        sent(ask(user([image(png())]), model="deepseek-3.2"))
+        translate_to_kiro(anthropic_request(user([image(png())]), model="deepseek-3.2"))
 
 
 def test_an_image_in_an_answer_becomes_a_line() -> None:
-    request = sent(ask(user("a"), assistant([image(png()), said("b")]), user("c")))
+    request = translate_to_kiro(anthropic_request(user("a"), assistant([image(png()), said("b")]), user("c")))
     assert history(request)[1][1] == "[image left out: the model's own turns hold no images]\nb"
 
 
@@ -419,20 +431,20 @@ def test_an_image_in_an_answer_becomes_a_line() -> None:
     ],
 )
 def test_older_models_are_asked_to_think_by_tags(more: Any, tags: str) -> None:
-    request = sent(ask(user("a"), system="S", **more))
+    request = translate_to_kiro(anthropic_request(user("a"), system="S", **more))
     assert current(request)["content"] == f"{tags}\nS\n\na"
     assert "additionalModelRequestFields" not in request.body
 
 
 def test_tags_never_stand_beside_tool_results() -> None:
-    body = ask(
+    body = anthropic_request(
         user("a"),
         assistant([use("t")]),
         user([result("t")]),
         tools=[WEATHER],
         thinking={"type": "enabled", "budget_tokens": 2048},
     )
-    request = sent(body)
+    request = translate_to_kiro(body)
     assert "<thinking_mode>" not in current(request)["content"]
     assert history(request)[0][1].startswith("<thinking_mode>")
 
@@ -460,7 +472,7 @@ def test_tags_never_stand_beside_tool_results() -> None:
     ],
 )
 def test_newer_models_are_asked_in_their_own_fields(model: str, more: Any, fields: Any) -> None:
-    request = sent(ask(user("a"), model=model, **more))
+    request = translate_to_kiro(anthropic_request(user("a"), model=model, **more))
     assert request.body["additionalModelRequestFields"] == fields
     assert current(request)["content"] == "a"
 
@@ -468,19 +480,21 @@ def test_newer_models_are_asked_in_their_own_fields(model: str, more: Any, field
 @pytest.mark.parametrize("model", ["deepseek-3.2", "claude-sonnet-4.5"])
 @pytest.mark.parametrize("more", [{"thinking": {"type": "disabled"}}, {"thinking": {"type": "between_tools"}}])
 def test_what_has_no_place_is_a_note(model: str, more: Any) -> None:
-    request = sent(ask(user("a"), model=model, **more))
+    request = translate_to_kiro(anthropic_request(user("a"), model=model, **more))
     assert "thinking.dropped" in rules(request)
     assert current(request)["content"] == "a"
 
 
 def test_thinking_asked_of_openai_clients_way() -> None:
-    request = sent({"model": "claude-sonnet-4.5", "messages": [user("a")], "reasoning_effort": "high"}, "openai")
+    request = translate_to_kiro(
+        {"model": "claude-sonnet-4.5", "messages": [user("a")], "reasoning_effort": "high"}, "openai"
+    )
     assert current(request)["content"].startswith("<thinking_mode>adaptive</thinking_mode>")
 
 
 def test_hidden_thinking_of_another_service_is_left_out() -> None:
     hidden = {"type": "redacted_thinking", "data": "xyz"}
-    request = sent(ask(user("a"), assistant([hidden, said("b")]), user("c")))
+    request = translate_to_kiro(anthropic_request(user("a"), assistant([hidden, said("b")]), user("c")))
     assert history(request)[1] == ("assistant", "b")
     assert "kiro.thinking.unreadable" in rules(request)
 
@@ -494,13 +508,13 @@ def test_half_characters_become_the_replacement_character() -> None:
         "description": "d\ud800",
         "input_schema": {"type": "object", "properties": {"\udc00": {"title": "\ud800"}}},
     }
-    body = ask(
+    body = anthropic_request(
         user("a\ud83d"),
         assistant([use("t", arguments={"k\ud800": ["\udfff", "🐉", 1]})]),
         user([result("t", "r\udc00")]),
         tools=[tool],
     )
-    request = sent(body)
+    request = translate_to_kiro(body)
     assert history(request)[0][1] == "a\ufffd"
     assert results(request)[0]["content"] == [{"text": "r\ufffd"}]
     uses = state(request)["history"][1]["assistantResponseMessage"]["toolUses"]
@@ -522,7 +536,7 @@ def test_whole_characters_stay_even_escaped() -> None:
             {"role": "tool", "tool_call_id": "t", "content": "r"},
         ],
     }
-    request = sent(body, "openai")
+    request = translate_to_kiro(body, "openai")
     assert "kiro.text.surrogate" not in rules(request)
     assert request.plan.translated.messages[1].blocks[1].arguments == arguments  # type: ignore[union-attr]
 

@@ -19,12 +19,12 @@ from dragoman.dialects.kiro.stream_rules import KiroStreamLint
 from dragoman.errors import DragomanError, LocalMisuse, MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Media, Opaque, Reasoning, Signature, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
-from dragoman.simulator.kiro.verdict import Limits
+from dragoman.simulator.kiro.refusals import SimulatorLimits
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.http import HttpRequest
-from tests.unit.dialects.kiro_talk import call, exception, frames, stopped, text, usage
+from tests.unit.dialects.kiro_helpers import call, exception, frames, stop_event, text, usage
 from tests.unit.simulator.kiro_cases import ACCEPTED, REFUSED, Case
-from tests.wrong import WRONG, paths, replaced
+from tests.wrong_values import WRONG_VALUES, body_paths, with_value
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 MODEL = "claude-sonnet-4.5"
@@ -183,14 +183,14 @@ def test_null_says_as_much_as_absence() -> None:
 )
 def test_what_breaks_the_dialect_is_named(place: str, value: Any, at: str) -> None:
     with pytest.raises(MalformedRequest, match=at):
-        read(replaced(body(), tuple(place.split(".")), value))
+        read(with_value(body(), tuple(place.split(".")), value))
 
 
 def test_errors_are_ours_whatever_a_field_holds() -> None:
-    for path in paths(body()):
-        for wrong in WRONG:
+    for path in body_paths(body()):
+        for wrong in WRONG_VALUES:
             with suppress(DragomanError):
-                DIALECT.codec.render_request(read(replaced(body(), path, wrong)))
+                DIALECT.codec.render_request(read(with_value(body(), path, wrong)))
 
 
 # --- rendering
@@ -339,7 +339,11 @@ def test_a_good_request_breaks_nothing() -> None:
 
 NUMBERS = {rule.number for rule in GRADED_RULES.values()}
 ONLY_SIMULATED = {"38-many and large", "40-half a signature"}  # by what a body alone does not show
-SHOWN = [case for case in REFUSED if case.rule in NUMBERS and case.limits == Limits() and isinstance(case.body, dict)]
+SHOWN = [
+    case
+    for case in REFUSED
+    if case.rule in NUMBERS and case.limits == SimulatorLimits() and isinstance(case.body, dict)
+]
 
 
 @pytest.mark.parametrize("case", [case for case in SHOWN if str(case) not in ONLY_SIMULATED], ids=str)
@@ -350,7 +354,7 @@ def test_the_lint_finds_what_the_simulator_refuses(case: Case) -> None:
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=str)
 def test_the_lint_accepts_what_the_simulator_accepts(case: Case) -> None:
-    assert not isinstance(case.body, dict) or case.limits != Limits() or found(case.body) == set()
+    assert not isinstance(case.body, dict) or case.limits != SimulatorLimits() or found(case.body) == set()
 
 
 def test_a_result_says_whether_it_failed() -> None:
@@ -366,7 +370,7 @@ def streamed(data: bytes) -> list[str]:
 
 
 def test_the_lint_over_streams() -> None:
-    assert streamed(frames(text("a"), call(input="{}"), call(stop=True), stopped("END_TURN"), usage())) == []
+    assert streamed(frames(text("a"), call(input="{}"), call(stop=True), stop_event("END_TURN"), usage())) == []
     assert streamed(frames(text("a")) + exception("ThrottlingException", message="x")) == []
     assert streamed(frames(text("a"), call(), usage())) == ["kiro.stream.open_call"]
     assert streamed(frames(text("a"))) == ["kiro.stream.no_usage"]

@@ -52,39 +52,39 @@ from dragoman.response_stream import ResponseFilters, ResponseTranslator
 from dragoman.translate import plan
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.frame import Frame
-from tests.anthropic_client import message
-from tests.growth import grows_linearly
-from tests.unit.dialects.kiro_talk import (
+from tests.anthropic_client import parse_message_stream
+from tests.growth import check_linear_growth
+from tests.unit.dialects.kiro_helpers import (
     WEATHER,
-    answered,
-    ask,
+    anthropic_request,
     call,
     calls,
-    decoded,
+    client_stream,
+    decode_stream,
     exception,
     fault,
     frames,
-    sent,
-    stopped,
+    stop_event,
     text,
     texts,
+    translate_to_kiro,
     usage,
     user,
 )
-from tests.wrong import WRONG
+from tests.wrong_values import WRONG_VALUES
 
 Body = dict[str, Any]
 
 
 def blocks(data: bytes) -> list[Any]:
     """The blocks of a stream, as a whole reply has them."""
-    events = decoded(data)
+    events = decode_stream(data)
     check(events)
     return list(assemble_reply(events).choices[0].blocks)
 
 
 def stop(data: bytes) -> Stop:
-    events = decoded(data)
+    events = decode_stream(data)
     check(events)
     (found,) = [event.stop for event in events if isinstance(event, Stopped)]
     return found
@@ -112,13 +112,13 @@ def test_a_frame_without_a_kind_may_hold_an_event_by_name() -> None:
 
 
 def test_the_real_model_is_told_under_auto() -> None:
-    events = decoded(frames(text("", modelId="claude-opus-4.7"), text("a"), usage()), Conversation("auto", ()))
+    events = decode_stream(frames(text("", modelId="claude-opus-4.7"), text("a"), usage()), Conversation("auto", ()))
     assert isinstance(events[0], Started)
     assert events[0].model == "claude-opus-4.7"
 
 
 def test_message_metadata_names_the_answer() -> None:
-    events = decoded(frames(("messageMetadataEvent", {"conversationId": "c", "utteranceId": "u"}), text("a")))
+    events = decode_stream(frames(("messageMetadataEvent", {"conversationId": "c", "utteranceId": "u"}), text("a")))
     assert isinstance(events[0], Started)
     assert events[0].id == "u"
 
@@ -151,26 +151,26 @@ def test_an_empty_thought_says_nothing() -> None:
     "kind", ["followupPromptEvent", "codeReferenceEvent", "supplementaryWebLinksEvent", "citationEvent", "newEvent"]
 )
 def test_other_events_are_opaque_and_never_text(kind: str) -> None:
-    events = decoded(frames(text("a"), (kind, {"content": "leak"}), usage()))
+    events = decode_stream(frames(text("a"), (kind, {"content": "leak"}), usage()))
     assert OpaqueEvent("kiro", kind, {"content": "leak"}) in events
-    assert texts(message(answered(frames(text("a"), (kind, {"content": "leak"}), usage())))) == "a"
+    assert texts(parse_message_stream(client_stream(frames(text("a"), (kind, {"content": "leak"}), usage())))) == "a"
 
 
 def test_an_unknown_event_is_not_parsed() -> None:
-    assert OpaqueEvent("kiro", "newEvent", "{no json") in decoded(
+    assert OpaqueEvent("kiro", "newEvent", "{no json") in decode_stream(
         frames(text("a")) + encode_event("newEvent", b"{no json")
     )
-    assert OpaqueEvent("kiro", "newEvent", None) in decoded(frames(text("a")) + encode_event("newEvent", b""))
+    assert OpaqueEvent("kiro", "newEvent", None) in decode_stream(frames(text("a")) + encode_event("newEvent", b""))
 
 
 def test_exact_counts_win_over_the_percentage() -> None:
     counts = {"uncachedInputTokens": 5, "outputTokens": 7, "cacheReadInputTokens": 3, "cacheWriteInputTokens": 2}
     data = frames(text("a"), ("metadataEvent", {"tokenUsage": {**counts, "contextUsagePercentage": 2}}), usage(50))
-    assert assemble_reply(decoded(data)).usage == Usage(5, 7, 3, 2)
+    assert assemble_reply(decode_stream(data)).usage == Usage(5, 7, 3, 2)
 
 
 def test_credits_stay_with_the_counts() -> None:
-    found = assemble_reply(decoded(frames(text("a"), usage(), ("meteringEvent", {"usage": 0.5})))).usage
+    found = assemble_reply(decode_stream(frames(text("a"), usage(), ("meteringEvent", {"usage": 0.5})))).usage
     assert found is not None
     assert found.extra is not None
     assert found.extra.fields == {"metering": {"usage": 0.5}}
@@ -178,7 +178,7 @@ def test_credits_stay_with_the_counts() -> None:
 
 @pytest.mark.parametrize("percentage", [-1, 1e7, "2", None])
 def test_a_percentage_that_is_none_is_ignored(percentage: Any) -> None:
-    found = decoded(frames(text("a"), ("contextUsageEvent", {"contextUsagePercentage": percentage})))
+    found = decode_stream(frames(text("a"), ("contextUsageEvent", {"contextUsagePercentage": percentage})))
     assert isinstance(found[-1], Finished)
     assert {event.usage.estimated for event in found if isinstance(event, UsageReported)} == {True}
 
@@ -196,7 +196,7 @@ def test_interleaved_calls_are_known_by_their_ids() -> None:
         usage(),
     )
     assert blocks(data) == [ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", '{"y":2}')]
-    assert calls(message(answered(data))) == [("a", "f", '{"x":1}'), ("b", "g", '{"y":2}')]
+    assert calls(parse_message_stream(client_stream(data))) == [("a", "f", '{"x":1}'), ("b", "g", '{"y":2}')]
 
 
 def test_growing_objects_keep_the_latest() -> None:
@@ -236,7 +236,7 @@ def test_text_between_calls_is_its_own_block() -> None:
 )
 def test_a_missing_id_or_name_is_a_violation_that_names_the_field(body: Body, field: str) -> None:
     with pytest.raises(MissingField, match=rf"^toolUseEvent\.{field}: expected a"):
-        decoded(frames(("toolUseEvent", body)))
+        decode_stream(frames(("toolUseEvent", body)))
 
 
 # --- ends (docs/decisions/answers.md#d7)
@@ -263,17 +263,17 @@ def test_reasons_to_stop(reason: str, why: StopReason, kind: str) -> None:
 
 
 def test_an_unknown_reason_is_kept() -> None:
-    found = stop(frames(text("a"), stopped("SOMETHING_NEW")))
+    found = stop(frames(text("a"), stop_event("SOMETHING_NEW")))
     assert found.extra is not None
     assert found.extra.fields == {"stopReason": "SOMETHING_NEW"}
 
 
 def test_a_malformed_answer_without_content_is_a_failure() -> None:
-    assert fault(decoded(frames(stopped("MALFORMED_MODEL_OUTPUT")))).kind == "server"
+    assert fault(decode_stream(frames(stop_event("MALFORMED_MODEL_OUTPUT")))).kind == "server"
 
 
 def test_l20_an_answer_that_lost_a_call_is_a_failure_whatever_it_says() -> None:
-    assert fault(decoded(frames(text("a"), stopped("MALFORMED_TOOL_USE"), usage()))).kind == "server"
+    assert fault(decode_stream(frames(text("a"), stop_event("MALFORMED_TOOL_USE"), usage()))).kind == "server"
 
 
 def test_without_a_reason_it_follows_from_the_content() -> None:
@@ -284,10 +284,10 @@ def test_without_a_reason_it_follows_from_the_content() -> None:
 
 
 def test_a_clean_end_with_an_open_call_is_cut_by_length() -> None:
-    data = frames(call(input='{"a":1}'), stopped("END_TURN"), usage())
+    data = frames(call(input='{"a":1}'), stop_event("END_TURN"), usage())
     assert stop(data).reason is StopReason.LENGTH
     assert blocks(data) == []
-    assert BlockEnded(0, is_complete=False) in decoded(data)
+    assert BlockEnded(0, is_complete=False) in decode_stream(data)
 
 
 def test_only_the_open_one_of_several_calls_was_cut() -> None:
@@ -299,7 +299,7 @@ def test_only_the_open_one_of_several_calls_was_cut() -> None:
 def test_text_at_a_clean_end_is_an_end_with_a_note_if_no_usage_came() -> None:
     translator = dragoman.stream_translator(source="kiro", target="anthropic")
     out = translator.feed(frames(text("Hello"))) + translator.close()
-    assert message(out)["stop_reason"] == "end_turn"
+    assert parse_message_stream(out)["stop_reason"] == "end_turn"
     assert [note.rule for note in translator.notes] == ["kiro.stream.no_usage"]
 
 
@@ -317,7 +317,7 @@ def test_half_a_frame_is_truncated() -> None:
 
 @pytest.mark.parametrize("data", [b"", frames(("messageMetadataEvent", {"utteranceId": "u"}))])
 def test_an_answer_that_never_began_failed(data: bytes) -> None:
-    assert "ended before it began" in fault(decoded(data)).message
+    assert "ended before it began" in fault(decode_stream(data)).message
 
 
 def test_an_answer_with_usage_alone_is_empty() -> None:
@@ -350,14 +350,14 @@ def test_nothing_may_follow_the_end() -> None:
     ],
 )
 def test_failures_before_any_output(data: bytes, kind: str) -> None:
-    assert fault(decoded(data)).kind == kind
+    assert fault(decode_stream(data)).kind == kind
     with pytest.raises(UpstreamFault):
         DIALECT.codec.parse_reply(data, EMPTY_REQUEST)
 
 
 def test_too_long_says_how_long() -> None:
     data = exception("ContentLengthExceededException", message="x")
-    assert fault(decoded(data)).message == "prompt is too long: 200001 tokens > 200000 maximum"
+    assert fault(decode_stream(data)).message == "prompt is too long: 200001 tokens > 200000 maximum"
 
 
 def test_an_answer_that_grew_too_long_stopped_by_length() -> None:
@@ -369,14 +369,14 @@ def test_an_answer_that_grew_too_long_stopped_by_length() -> None:
 @pytest.mark.parametrize("payload", [b"{", b"[1]", b'"x"'])
 def test_a_payload_that_is_no_object_is_a_bad_frame(payload: bytes) -> None:
     with pytest.raises(BadFrame):
-        decoded(frames(text("a")) + encode_event("assistantResponseEvent", payload))
+        decode_stream(frames(text("a")) + encode_event("assistantResponseEvent", payload))
 
 
 def test_content_must_be_text() -> None:
     with pytest.raises(MissingField, match=r"assistantResponseEvent\.content: expected a string"):
-        decoded(frames(("assistantResponseEvent", {"content": 7})))
+        decode_stream(frames(("assistantResponseEvent", {"content": 7})))
     with pytest.raises(MissingField, match=r"assistantResponseEvent\.content: expected a string, found nothing"):
-        decoded(frames(("assistantResponseEvent", {})))
+        decode_stream(frames(("assistantResponseEvent", {})))
 
 
 # --- the encoder
@@ -510,18 +510,18 @@ def test_at_home_frames_go_as_they_came() -> None:
         call(input={"a": 1}),
         call(stop=True),
         ("followupPromptEvent", {"x": 1}),
-        stopped("END_TURN"),
+        stop_event("END_TURN"),
         usage(),
         ("meteringEvent", {"usage": 1}),
     )
-    assert answered(data, plan(DIALECT, DIALECT, Conversation("claude-sonnet-4.5", ()))) == data
+    assert client_stream(data, plan(DIALECT, DIALECT, Conversation("claude-sonnet-4.5", ()))) == data
 
 
 def test_at_home_a_renamed_call_is_told_anew_in_all_its_frames() -> None:
     request = dragoman.translate_request(_kiro_body("files.read all"), source="kiro", target="kiro")
     (alias,) = [tool.name for tool in request.plan.translated.tools if not isinstance(tool, Opaque)]
     data = frames(text("a"), call("t", alias, input="{}"), call("t", alias, stop=True), usage())
-    out = answered(data, request.plan)
+    out = client_stream(data, request.plan)
     names = {json.loads(frame.data)["name"] for frame in EventStreamDecoder().feed(out) if frame.kind == "toolUseEvent"}
     assert names == {"files.read all"}
     assert out.startswith(frames(text("a")))
@@ -553,8 +553,8 @@ TOOLS = [
 
 
 def leaked(*pieces: str, more: tuple[tuple[str, Body], ...] = (), **options: Any) -> Body:
-    request = sent(ask(user("a"), tools=TOOLS), **options)
-    return message(answered(frames(*map(text, pieces), *more, usage()), request.plan))
+    request = translate_to_kiro(anthropic_request(user("a"), tools=TOOLS), **options)
+    return parse_message_stream(client_stream(frames(*map(text, pieces), *more, usage()), request.plan))
 
 
 INVOKE = '<invoke name="Read"><parameter name="path">a & b</parameter><parameter name="n">3</parameter></invoke>'
@@ -637,8 +637,11 @@ def test_a_native_call_makes_leaked_ones_text() -> None:
     words = '[Called Read with args: {"path": "a"}]'
     said = leaked(words, more=(call("t", "Read", stop=True),))
     assert (texts(said), calls(said)) == (words, [("t", "Read", "{}")])
-    after = message(
-        answered(frames(call("t", "Read", stop=True), text(words), usage()), sent(ask(user("a"), tools=TOOLS)).plan)
+    after = parse_message_stream(
+        client_stream(
+            frames(call("t", "Read", stop=True), text(words), usage()),
+            translate_to_kiro(anthropic_request(user("a"), tools=TOOLS)).plan,
+        )
     )
     assert (texts(after), len(calls(after))) == (words, 1)
 
@@ -667,8 +670,8 @@ def test_the_search_for_leaked_calls_is_linear(start: str, piece: str, end: str)
     def apart(count: int) -> Callable[[], object]:
         return partial(recovered, *leaking(piece, count, start=start, end=end))
 
-    grows_linearly(together, 200)
-    grows_linearly(apart, 200)
+    check_linear_growth(together, 200)
+    check_linear_growth(apart, 200)
 
 
 def test_recovery_can_be_turned_off() -> None:
@@ -677,10 +680,10 @@ def test_recovery_can_be_turned_off() -> None:
 
 
 def test_a_failure_lets_go_of_what_was_held() -> None:
-    request = sent(ask(user("a"), tools=TOOLS))
+    request = translate_to_kiro(anthropic_request(user("a"), tools=TOOLS))
     data = frames(text("[Called Read"), call("", "x"))
-    out = message(
-        answered(
+    out = parse_message_stream(
+        client_stream(
             data[: len(frames(text("[Called Read")))] + exception("ThrottlingException", message="x"), request.plan
         )
     )
@@ -688,8 +691,10 @@ def test_a_failure_lets_go_of_what_was_held() -> None:
 
 
 def thinking(*pieces: str, more: tuple[tuple[str, Body], ...] = ()) -> tuple[str, str]:
-    request = sent(ask(user("a"), thinking={"type": "enabled", "budget_tokens": 2000}, tools=TOOLS))
-    said = message(answered(frames(*map(text, pieces), *more, usage()), request.plan))
+    request = translate_to_kiro(
+        anthropic_request(user("a"), thinking={"type": "enabled", "budget_tokens": 2000}, tools=TOOLS)
+    )
+    said = parse_message_stream(client_stream(frames(*map(text, pieces), *more, usage()), request.plan))
     return "".join(block["thinking"] for block in said["content"] if block["type"] == "thinking"), texts(said)
 
 
@@ -728,8 +733,8 @@ def test_repeats_can_be_dropped_on_request() -> None:
 
 
 def test_the_client_sees_its_own_name_for_the_model() -> None:
-    request = sent(ask(user("a"), model="claude-sonnet-4-5-20250929"))
-    assert '"model":"claude-sonnet-4-5-20250929"' in answered(frames(text("a"), usage()), request.plan).decode()
+    request = translate_to_kiro(anthropic_request(user("a"), model="claude-sonnet-4-5-20250929"))
+    assert '"model":"claude-sonnet-4-5-20250929"' in client_stream(frames(text("a"), usage()), request.plan).decode()
 
 
 def test_errors_are_ours_whatever_the_field_holds() -> None:
@@ -756,16 +761,16 @@ def test_errors_are_ours_whatever_the_field_holds() -> None:
     ]
     for kind in kinds:
         for name in names:
-            for value in WRONG:
+            for value in WRONG_VALUES:
                 with suppress(DragomanError):
-                    check(decoded(frames((kind, {name: value}))))
+                    check(decode_stream(frames((kind, {name: value}))))
 
 
 # --- whole replies are whole streams
 
 
 def test_a_whole_reply_is_written_and_read_as_a_stream() -> None:
-    data = frames(text("a"), call(input='{"x":1}'), call(stop=True), stopped("TOOL_USE"), usage())
+    data = frames(text("a"), call(input='{"x":1}'), call(stop=True), stop_event("TOOL_USE"), usage())
     reply = DIALECT.codec.parse_reply(data, EMPTY_REQUEST)
     again = DIALECT.codec.parse_reply(
         DIALECT.codec.render_reply(reply, EMPTY_REQUEST, fixed_environment()), EMPTY_REQUEST
@@ -779,7 +784,7 @@ def test_what_follows_a_failure_is_not_read() -> None:
 
 
 def test_what_only_text_can_have_ends_the_search_for_tags() -> None:
-    asked = sent(ask(user("a"), thinking={"type": "enabled", "budget_tokens": 2000})).plan
+    asked = translate_to_kiro(anthropic_request(user("a"), thinking={"type": "enabled", "budget_tokens": 2000})).plan
     cited = CitationAdded(0, Opaque("anthropic", {}))
     for words in ("<thin", "<thinking>plan", "<thinking>plan</thinking>\n\n", "plain"):
         told = ResponseFilters(asked, BlockKeys(1)).feed(
@@ -790,7 +795,7 @@ def test_what_only_text_can_have_ends_the_search_for_tags() -> None:
 
 
 def test_what_is_held_has_a_limit() -> None:
-    request = sent(ask(user("a"), tools=TOOLS))
+    request = translate_to_kiro(anthropic_request(user("a"), tools=TOOLS))
     words = '[Called Read with args: {"path": "' + "x" * 2**20
     answer = ResponseTranslator(request.plan, fixed_environment())
     assert b"x" * 1000 in answer.feed(frames(text(words)))

@@ -18,12 +18,12 @@ from dragoman.model.blocks import Location, Media, Opaque, Text, ToolResult
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import Facts, Notes
 from dragoman.model.parts import UNREADABLE_LINE
+from dragoman.simulator.kiro.refusals import Profile
 from dragoman.simulator.kiro.rules import first_refusal
-from dragoman.simulator.kiro.verdict import Profile
 from dragoman.wire.fields import Fields
-from tests.unit.dialects.kiro_talk import (
+from tests.unit.dialects.kiro_helpers import (
     WEATHER,
-    ask,
+    anthropic_request,
     assistant,
     call,
     current,
@@ -31,12 +31,12 @@ from tests.unit.dialects.kiro_talk import (
     history,
     results,
     rules,
-    sent,
+    translate_to_kiro,
     usage,
     use,
     user,
 )
-from tests.unit.dialects.kiro_talk import text as said
+from tests.unit.dialects.kiro_helpers import text as said
 
 ID = "toolu_01abc123"
 SUNNY = "The weather is sunny and 75°F"
@@ -54,7 +54,7 @@ def text(words: Any) -> Body:
 
 
 def asked_with(message: Body) -> Body:
-    return ask(user("weather?"), assistant([use(ID)]), message, tools=[WEATHER])
+    return anthropic_request(user("weather?"), assistant([use(ID)]), message, tools=[WEATHER])
 
 
 def told(message: Body, source: str = "anthropic") -> Body:
@@ -64,7 +64,7 @@ def told(message: Body, source: str = "anthropic") -> Body:
         body["tools"] = [
             {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER["input_schema"]}}
         ]
-    (found,) = results(sent(body, source))
+    (found,) = results(translate_to_kiro(body, source))
     return found
 
 
@@ -113,8 +113,8 @@ def test_extract_user_message_tool_result_status(more: Body, status: str) -> Non
 )
 def test_extract_user_message_tool_result_id(ids: Body, call_id: str) -> None:
     message = {"role": "tool", "content": [text("Result")], **ids}
-    body = ask(user("weather?"), assistant([use(call_id)]), message, tools=[WEATHER])
-    assert results(sent(body)) == [expected("Result", call_id=call_id)]
+    body = anthropic_request(user("weather?"), assistant([use(call_id)]), message, tools=[WEATHER])
+    assert results(translate_to_kiro(body)) == [expected("Result", call_id=call_id)]
 
 
 # --- TestExtractNestedContent_EdgeCases
@@ -158,7 +158,7 @@ TS4 = {
 
 @pytest.mark.parametrize(("message", "words", "rule"), TS4.values(), ids=TS4.keys())
 def test_extract_nested_content_edge_cases(message: Body, words: str, rule: str | None) -> None:
-    request = sent(asked_with(message))
+    request = translate_to_kiro(asked_with(message))
     assert results(request) == [expected(words)]
     assert [name for name in rules(request) if name.startswith("kiro.result.")][:1] == ([rule] if rule else [])
 
@@ -189,7 +189,7 @@ def test_ac3_every_extraction_problem_is_a_debug_record_without_the_text(
     message: Body, rule: str, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger="dragoman.kiro"):
-        sent(asked_with(message))
+        translate_to_kiro(asked_with(message))
     (record,) = [each for each in caplog.records if each.name == "dragoman.kiro"]
     assert record.levelno == logging.DEBUG
     assert record.getMessage() == f"{rule} at {place}: the result of call {ID}"
@@ -197,7 +197,7 @@ def test_ac3_every_extraction_problem_is_a_debug_record_without_the_text(
 
 def test_ac3_a_good_result_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="dragoman.kiro"):
-        sent(asked_with(tool_message("fine")))
+        translate_to_kiro(asked_with(tool_message("fine")))
     assert caplog.records == []
 
 
@@ -213,7 +213,7 @@ def test_build_request_tool_result_integration_ts5_1() -> None:
             tool_message([text("The weather in New York is sunny and 75°F")]),
         ],
     }
-    request = sent(body)
+    request = translate_to_kiro(body)
     assert history(request) == [
         ("user", "What's the weather in New York?"),
         ("assistant", "I'll check the weather for you."),
@@ -231,7 +231,7 @@ def test_build_request_tool_result_integration_ts5_2() -> None:
 
 def test_build_request_readable_media_is_lifted_out_of_the_result() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
-    request = sent(asked_with(tool_message([image])))
+    request = translate_to_kiro(asked_with(tool_message([image])))
     assert results(request) == [expected("(image 1 below)")]
     assert current(request)["images"] == [{"format": "png", "source": {"bytes": PIXEL}}]
 
@@ -362,14 +362,14 @@ def test_kiro_translation_complete_tool_flow() -> None:
     """OpenAI → Kiro → OpenAI: a call is made, its result goes back, and every word arrives."""
     function = {"name": "get_weather", "description": "Tell it.", "parameters": {"type": "object", "properties": {}}}
     body: Body = {"model": "claude-sonnet-4.5", "tools": [{"type": "function", "function": function}]}
-    first = sent({**body, "messages": [user("weather?")]}, "openai")
+    first = translate_to_kiro({**body, "messages": [user("weather?")]}, "openai")
     stream = frames(said("Let me see."), call("t1", input='{"a":'), call("t1", input="1}", stop=True), usage())
     reply = dragoman.translate_reply(stream, source="kiro", target="openai", request=first).body
     (choice,) = reply["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] == "Let me see."
     asked = [user("weather?"), choice["message"], {"role": "tool", "tool_call_id": "t1", "content": SUNNY}]
-    second = sent({**body, "messages": asked}, "openai")
+    second = translate_to_kiro({**body, "messages": asked}, "openai")
     entry = second.body["conversationState"]["history"][1]["assistantResponseMessage"]
     assert entry["toolUses"] == [{"toolUseId": "t1", "name": "get_weather", "input": {"a": 1}}]
     assert results(second) == [expected(SUNNY, call_id="t1")]
@@ -378,7 +378,7 @@ def test_kiro_translation_complete_tool_flow() -> None:
 @pytest.mark.parametrize("profile", ["official", "observed", "paranoid"])
 def test_kiro_executor_with_tool_results(profile: Profile) -> None:
     """No request with tool results is improperly formed, at any strictness, by either wire protocol."""
-    request = sent(asked_with(tool_message([text("a"), [None, {"x": 1}], 7])))
+    request = translate_to_kiro(asked_with(tool_message([text("a"), [None, {"x": 1}], 7])))
     for binding in (KiroBinding(), KiroTargetBinding()):
         assert first_refusal(binding.wrap(request.plan.call()), profile) is None
 

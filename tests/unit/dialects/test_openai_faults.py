@@ -17,7 +17,7 @@ from dragoman.errors import DragomanError, ErrorKind, Fault, MalformedRequest
 from dragoman.model.conversation import Conversation, Stop, StopReason, Usage
 from dragoman.wire.frame import Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
-from tests.wrong import paths, value_at
+from tests.wrong_values import body_paths, value_at
 
 CODEC, BINDING = DIALECT.codec, DIALECT.binding
 
@@ -225,7 +225,7 @@ _MORE = st.sampled_from(
 def _bent(draw: st.DrawFn) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(json.dumps(PLAIN))
     for _ in range(draw(st.integers(0, 3))):
-        places = list(paths(body))
+        places = list(body_paths(body))
         if not places:
             break
         *outer, key = draw(st.sampled_from(places))

@@ -17,7 +17,7 @@ from dragoman.dialects.openai import DIALECT
 from dragoman.errors import DragomanError, MissingField, UpstreamFault, UpstreamViolation
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Signature, Text, ToolCall
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, StopReason, Usage
-from tests.wrong import WRONG, dotted, paths, replaced
+from tests.wrong_values import WRONG_VALUES, body_paths, dotted_path, with_value
 
 CODEC = DIALECT.codec
 ASKED = Conversation("asked-model", (), stop=("END",))
@@ -267,11 +267,11 @@ def test_what_is_no_reply_is_the_upstreams_fault(body: bytes) -> None:
         CODEC.parse_reply(body, ASKED)
 
 
-@pytest.mark.parametrize("place", list(paths(FULL)), ids=dotted)
+@pytest.mark.parametrize("place", list(body_paths(FULL)), ids=dotted_path)
 def test_a_wrong_type_anywhere_blames_the_upstream_or_is_understood(place: tuple[Any, ...]) -> None:
-    for wrong in WRONG:
+    for wrong in WRONG_VALUES:
         try:
-            reply = parse(replaced(FULL, place, wrong))
+            reply = parse(with_value(FULL, place, wrong))
         except DragomanError as error:
             assert isinstance(error, UpstreamViolation | UpstreamFault)
             continue

@@ -26,7 +26,7 @@ from dragoman.model.blocks import (
     ToolResult,
 )
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
-from tests.wrong import WRONG, dotted, paths, replaced, without
+from tests.wrong_values import WRONG_VALUES, body_paths, dotted_path, with_value, without_value
 
 CODEC, BINDING = DIALECT.codec, DIALECT.binding
 PNG = "iVBORw0KGgo="
@@ -184,11 +184,11 @@ def test_nodes_know_their_place_in_the_payload() -> None:
     assert asked.tools[0].at.path == "tools[0]"
 
 
-@pytest.mark.parametrize("place", list(paths(FULL)), ids=dotted)
+@pytest.mark.parametrize("place", list(body_paths(FULL)), ids=dotted_path)
 def test_a_wrong_type_anywhere_is_a_clear_refusal_or_is_understood(place: tuple[Any, ...]) -> None:
-    for wrong in WRONG:
+    for wrong in WRONG_VALUES:
         try:
-            asked = parse(replaced(FULL, place, wrong))
+            asked = parse(with_value(FULL, place, wrong))
         except MalformedRequest as error:
             assert error.at
             continue
@@ -196,10 +196,10 @@ def test_a_wrong_type_anywhere_is_a_clear_refusal_or_is_understood(place: tuple[
             assert normalize_spelling(again(asked)) == normalize_spelling(asked)
 
 
-@pytest.mark.parametrize("place", list(paths(FULL)), ids=dotted)
+@pytest.mark.parametrize("place", list(body_paths(FULL)), ids=dotted_path)
 def test_a_missing_field_anywhere_is_a_clear_refusal_or_is_understood(place: tuple[Any, ...]) -> None:
     try:
-        asked = parse(without(FULL, place))
+        asked = parse(without_value(FULL, place))
     except MalformedRequest:
         return
     assert normalize_spelling(again(asked)) == normalize_spelling(asked)

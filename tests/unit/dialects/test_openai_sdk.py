@@ -28,7 +28,7 @@ from dragoman.model.events import (
     UsageReported,
 )
 from dragoman.wire.http import HttpRequest
-from tests.anthropic_client import sse
+from tests.anthropic_client import parse_sse
 
 openai = pytest.importorskip("openai")
 httpx = pytest.importorskip("httpx2")
@@ -268,7 +268,7 @@ APART = [_frame(0, ROLE), _frame(1, ROLE)]
 def test_every_choice_has_its_role_once(heads: list[bytes]) -> None:
     ends = [_frame(0, {}, "tool_calls"), _frame(1, {}, "tool_calls"), b"data: [DONE]\n\n"]
     _, sent = through(b"".join([*heads, _frame(0, _call("a")), _frame(1, _call("b")), *ends]), n=2)
-    roles = [choice["index"] for frame in sse(sent) for choice in frame["choices"] if "role" in choice["delta"]]
+    roles = [choice["index"] for frame in parse_sse(sent) for choice in frame["choices"] if "role" in choice["delta"]]
     assert roles.count(0) == 1 and roles.count(1) == (0 if b"no role" in sent else 1)
 
 

@@ -33,8 +33,8 @@ from dragoman.model.events import (
     UsageReported,
 )
 from dragoman.wire.frame import Frame
-from tests.anthropic_client import sse
-from tests.wrong import WRONG, dotted, paths, replaced
+from tests.anthropic_client import parse_sse
+from tests.wrong_values import WRONG_VALUES, body_paths, dotted_path, with_value
 
 CODEC = DIALECT.codec
 ASKED = Conversation("m", (), stop=("END",))
@@ -560,10 +560,10 @@ def test_events_do_not_depend_on_where_the_bytes_were_cut(end: bytes) -> None:
     assert read(data, *range(1, len(data))) == whole
 
 
-@pytest.mark.parametrize("place", [place for place in paths(FULL) if len(place) > 1], ids=dotted)
+@pytest.mark.parametrize("place", [place for place in body_paths(FULL) if len(place) > 1], ids=dotted_path)
 def test_a_wrong_type_anywhere_fails_by_the_grammar_or_is_understood(place: tuple[Any, ...]) -> None:
-    for wrong in WRONG:
-        frames = replaced(list(FULL), place, wrong)
+    for wrong in WRONG_VALUES:
+        frames = with_value(list(FULL), place, wrong)
         read(wire(*frames, DONE))  # checks the grammar
         read(wire(*frames))
 
@@ -666,6 +666,6 @@ def test_citations_of_a_stream_reach_chat_clients_as_annotations() -> None:
     ]
     data = b"".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in frames)
     stream = dragoman.stream_translator(source="anthropic", target="openai")
-    choices = [choice for frame in sse(stream.feed(data) + stream.close()) for choice in frame["choices"]]
+    choices = [choice for frame in parse_sse(stream.feed(data) + stream.close()) for choice in frame["choices"]]
     told = [note for choice in choices for note in choice["delta"].get("annotations", ())]
     assert [note["url_citation"]["url"] for note in told] == ["https://example.org/a"]

@@ -13,7 +13,7 @@ from dragoman.model.conversation import Conversation, StopReason
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpRequest, HttpResponse
-from tests.wrong import WRONG
+from tests.wrong_values import WRONG_VALUES
 
 RESPONSES = registry.get("responses")
 NOBODY = Conversation("", ())
@@ -90,7 +90,7 @@ def test_what_the_service_takes() -> None:
     assert broken(input=[OUTPUT], previous_response_id="resp_1") == set()
 
 
-@pytest.mark.parametrize("value", [*WRONG, {"type": []}], ids=str)
+@pytest.mark.parametrize("value", [*WRONG_VALUES, {"type": []}], ids=str)
 def test_values_of_any_type_are_judged_and_raise_nothing(value: Any) -> None:
     every = ("input", "tools", "tool_choice", "text", "reasoning", "temperature", "max_output_tokens", "conversation")
     for name in every:

@@ -51,7 +51,7 @@ from dragoman.response_stream import ResponseFilters
 from dragoman.simulator import running_simulator
 from dragoman.translate import plan
 from dragoman.wire.jsonio import Json
-from tests.gateway.house import house, messages, upstream
+from tests.gateway.harness import anthropic_body, start_gateway, upstream_config
 
 TARGET = Capabilities(
     traits=traits("reasoning", "signed_reasoning"),
@@ -213,13 +213,13 @@ def told(client: str, blocks: tuple[Block, ...], why: StopReason = StopReason.TO
     return events, [note.rule for note in ways.notes]
 
 
-def said_again(client: str, blocks: tuple[Block, ...], upstream: str = "gemini") -> tuple[Block, ...]:
+def said_again(client: str, blocks: tuple[Block, ...], upstream_config: str = "gemini") -> tuple[Block, ...]:
     """What the upstream is told when the client repeats its history: through the client's own request and back."""
     dialect = registry.get(client)
     results = tuple(ToolResult(block.id, (Text("ok"),)) for block in blocks if isinstance(block, ToolCall))
     history = Conversation("claude-x", (USER, Message("assistant", blocks), Message("user", (*results, Text("on")))))
     asked = dialect.codec.parse_request(dialect.codec.render_request(history))
-    return plan(dialect, registry.get(upstream), asked).translated.messages[1].blocks
+    return plan(dialect, registry.get(upstream_config), asked).translated.messages[1].blocks
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -396,12 +396,12 @@ def test_a_compatible_service_on_another_host_does_not_get_it(table: str, attrib
 
 
 def test_the_gateway_removes_it_where_bytes_would_pass_otherwise(tmp_path: Path) -> None:
-    given = {**messages(), "system": blocks(LINE, "Be brief.")}
+    given = {**anthropic_body(), "system": blocks(LINE, "Be brief.")}
     with (
         running_simulator("anthropic") as simulator,
-        house(upstream("a", "anthropic", simulator.url), tmp_path) as home,
+        start_gateway(upstream_config("a", "anthropic", simulator.url), tmp_path) as harness,
     ):
         for stream in (False, True):
-            assert home.ask("/v1/messages", {**given, "stream": stream})[0] == 200
+            assert harness.request("/v1/messages", {**given, "stream": stream})[0] == 200
         sent = [json.loads(each.body)["system"] for each in simulator.requests]
     assert sent == ["Be brief."] * 2

@@ -19,7 +19,7 @@ from dragoman.model.filter import Facts, Note, Notes
 from dragoman.translate import TranslationSettings, plan
 from dragoman.wire.jsonio import Json
 from tests import strategies
-from tests.growth import Work, grows_linearly
+from tests.growth import Work, check_linear_growth
 from tests.unit.filters.messages import apply_filter, assistant, user
 
 
@@ -409,4 +409,4 @@ def with_images(count: int) -> Work:
 
 
 def test_s3_images_in_results_are_counted_once() -> None:
-    grows_linearly(with_images, 100)
+    check_linear_growth(with_images, 100)

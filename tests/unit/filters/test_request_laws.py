@@ -51,7 +51,7 @@ def fit(filters: Sequence[Filter], conversation: Conversation) -> tuple[Conversa
 # One conversation is tried on every filter and law: to make one up takes longer than all of them together.
 
 
-@given(target=strategies.shapes, asked=strategies.conversations())
+@given(target=strategies.capabilities, asked=strategies.conversations())
 def test_fitting_settles_is_noted_and_changes_the_shape_alone(target: Capabilities, asked: Conversation) -> None:
     for name, fitting in EACH.items():
         note(name)
@@ -66,7 +66,7 @@ def test_fitting_settles_is_noted_and_changes_the_shape_alone(target: Capabiliti
         assert again is fitted
 
 
-@given(target=strategies.shapes, pair=strategies.conversations_that_go_on())
+@given(target=strategies.capabilities, pair=strategies.continued_conversations())
 def test_what_is_appended_leaves_the_prefix_as_it_was(
     target: Capabilities, pair: tuple[Conversation, Conversation]
 ) -> None:

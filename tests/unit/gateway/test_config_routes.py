@@ -26,7 +26,7 @@ from dragoman.gateway.layers import (
     nest_leaves,
 )
 from dragoman.http.addresses import is_loopback, proxy_variable
-from tests.growth import grows_linearly
+from tests.growth import check_linear_growth
 
 SET_UP = """
 [upstreams.kimi]
@@ -115,7 +115,7 @@ def test_a_client_cannot_make_routing_slow_nor_an_error_long() -> None:
     def work(size: int) -> Callable[[], object]:
         return lambda: refused(made, "a" * size)
 
-    grows_linearly(work, 2_500)
+    check_linear_growth(work, 2_500)
     assert len(refused(made, "a" * 20_000)) < 600
 
 

@@ -22,7 +22,7 @@ from dragoman.gateway.secrets import (
     literal_secret,
     parse_reference,
 )
-from tests.gateway.house import wait_until
+from tests.gateway.harness import wait_until
 from tests.gateway.test_server_process import is_alive
 
 CANARY = "sk-canary-0123456789"

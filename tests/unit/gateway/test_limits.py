@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.instructions import instructions
+from bench.instructions import count_instructions
 from dragoman.errors import (
     BadFrame,
     ClientFault,
@@ -46,7 +46,7 @@ from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
-from tests.growth import grows_linearly
+from tests.growth import check_linear_growth
 
 LIMITS = RequestLimits()
 
@@ -213,9 +213,9 @@ def test_looking_costs_a_small_part_of_reading() -> None:
     """200 messages, 507 KB: a few instructions for a value, however long it is."""
     body = jsonio.encode({"messages": [{"role": "user", "content": "word " * 500}] * 200})
     tree = jsonio.decode(body)
-    assert instructions(lambda: check_text(body, LIMITS)) < 200  # looks at its length alone
+    assert count_instructions(lambda: check_text(body, LIMITS)) < 200  # looks at its length alone
     nodes = check_tree(tree, len(body), LIMITS).nodes
-    assert nodes == 602 and instructions(lambda: check_tree(tree, len(body), LIMITS)) < 25 * nodes
+    assert nodes == 602 and count_instructions(lambda: check_tree(tree, len(body), LIMITS)) < 25 * nodes
 
 
 def test_looking_at_twenty_megabytes_is_linear() -> None:
@@ -228,7 +228,7 @@ def test_looking_at_twenty_megabytes_is_linear() -> None:
         body = text(size)
         return lambda: check_text(body, limits)
 
-    grows_linearly(work, 2_500_000)
+    check_linear_growth(work, 2_500_000)
 
 
 def test_large_requests_leave_room_for_small_ones() -> None:

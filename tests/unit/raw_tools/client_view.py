@@ -10,7 +10,7 @@ from msgspec import Struct
 
 import dragoman
 from dragoman.api import Translated
-from tests.anthropic_client import message
+from tests.anthropic_client import parse_message_stream
 
 CLIENTS = ("anthropic", "responses", "openai", "gemini", "bedrock")
 _STRING = {"type": "string"}
@@ -111,7 +111,7 @@ def read_stream(client: str, out: bytes, rules: set[str]) -> ClientView:
 
 
 def _anthropic(out: bytes, rules: set[str]) -> ClientView:
-    told = message(out)
+    told = parse_message_stream(out)
     found = ClientView([], "error" if told["error"] else told["stop_reason"] or "", rules, [])
     for block in told["content"]:
         if block["type"] == "tool_use":
@@ -128,17 +128,17 @@ def _anthropic(out: bytes, rules: set[str]) -> ClientView:
 
 def whole_reply(deltas: Iterable[Delta], finish: str = "stop") -> dict[str, Any]:
     """The same answer as a whole reply."""
-    message: dict[str, Any] = {"role": "assistant", "content": None}
+    parse_message_stream: dict[str, Any] = {"role": "assistant", "content": None}
     calls: list[Any] = []
     for delta in deltas:
         for field, value in delta.items():
             if field == "tool_calls":
                 calls += [{name: part for name, part in call.items() if name != "index"} for call in value]
             else:
-                message[field] = (message.get(field) or "") + value
+                parse_message_stream[field] = (parse_message_stream.get(field) or "") + value
     if calls:
-        message["tool_calls"] = calls
-    choice = {"index": 0, "message": message, "finish_reason": finish}
+        parse_message_stream["tool_calls"] = calls
+    choice = {"index": 0, "message": parse_message_stream, "finish_reason": finish}
     return {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
 
 

@@ -30,7 +30,7 @@ from dragoman.model.events import (
 )
 from dragoman.model.filter import Facts, Notes
 from dragoman.wire.jsonio import Json
-from tests.budget import LONG
+from tests.hypothesis_profile import IS_LONG_RUN
 
 SB, SE = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 CB, AB, CE = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
@@ -97,11 +97,11 @@ def all_cuts(text: str, seed: int = 0) -> Iterator[list[str]]:
     """
     yield [text]
     yield list(text)
-    some = not LONG and len(text) > 48
+    some = not IS_LONG_RUN and len(text) > 48
     places = range(1 + len(text) % 4, len(text), 4) if some else range(1, len(text))
     yield from ([text[:at], text[at:]] for at in places)
     rng = random.Random(f"{seed} {text}" if some else seed)
-    yield from (random_cut(text, rng) for _ in range(50 if LONG else 8))
+    yield from (random_cut(text, rng) for _ in range(50 if IS_LONG_RUN else 8))
 
 
 def random_cut(text: str, rng: random.Random) -> list[str]:

@@ -19,7 +19,7 @@ from dragoman.filters.raw_tools import FORMAT_ALIASES, FORMAT_NAMES, TABLES
 from dragoman.filters.raw_tools.filter import _ACTIONS
 from dragoman.filters.raw_tools.outputs import CallStarted, TextOutput
 from dragoman.filters.raw_tools.table import Table, parse_tables
-from tests.anthropic_client import sse as data_of
+from tests.anthropic_client import parse_sse as data_of
 from tests.unit.raw_tools.client_view import cut, sse
 from tests.unit.raw_tools.samples import all_cuts, outputs, tool
 

@@ -32,7 +32,7 @@ from dragoman.model.events import (
     TextDelta,
 )
 from dragoman.model.filter import Facts, Notes, ResponseFilter
-from tests.strategies import conversations, conversations_that_go_on, events
+from tests.strategies import continued_conversations, conversations, events
 from tests.unit.raw_tools.documents import broken
 from tests.unit.raw_tools.samples import (
     AB,
@@ -391,7 +391,7 @@ def test_numbering_settles_and_notes_what_it_changes(asked: Conversation) -> Non
     assert bool(len(notes)) or sent == asked
 
 
-@given(conversations_that_go_on())
+@given(continued_conversations())
 def test_numbering_keeps_what_was_sent_before_as_a_prefix(both: tuple[Conversation, Conversation]) -> None:
     early, late = (RawTools("kimi").forward(each, Notes(), Facts())[0] for each in both)
     shared = len(early.messages) - 1

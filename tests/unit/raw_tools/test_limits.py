@@ -16,8 +16,8 @@ from dragoman.filters.raw_tools import DeclaredTools, Engine
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Remark, TextOutput
 from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT, LOOKAHEAD_LIMIT
 from dragoman.model.conversation import ToolSpec
-from tests.budget import LONG
-from tests.growth import Work, grows_linearly
+from tests.growth import Work, check_linear_growth
+from tests.hypothesis_profile import IS_LONG_RUN
 from tests.unit.raw_tools.client_view import chunk, client_request
 from tests.unit.raw_tools.renderers import BY_NAME_ONLY, RENDER, CallToWrite
 from tests.unit.raw_tools.samples import AB, CB, CE, SB, SE, TEXT, TOOLS, call, outputs, section, tool
@@ -106,7 +106,7 @@ def _grown(engine: Engine, pieces: list[str]) -> int:
         engine.feed(piece)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    for _ in range((8 if LONG else 1) * 1024 * 1024 // sum(map(len, pieces))):
+    for _ in range((8 if IS_LONG_RUN else 1) * 1024 * 1024 // sum(map(len, pieces))):
         for piece in pieces:
             engine.feed(piece)
     grown = tracemalloc.get_traced_memory()[0] - before
@@ -280,7 +280,7 @@ def test_s3_strays_after_a_parameter_take_no_square_time(form: str, stray: str) 
         text = CALLS[form] + stray * count + ENDS[form]
         return lambda: Engine("auto", DeclaredTools(TYPED)).feed(text)
 
-    grows_linearly(work, 500)
+    check_linear_growth(work, 500)
 
 
 # --- figure

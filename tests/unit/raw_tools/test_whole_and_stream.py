@@ -20,7 +20,7 @@ from dragoman.filters.raw_tools import DeclaredTools, Engine
 from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Output, Remark, TextOutput
 from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT
 from dragoman.wire.jsonio import Json
-from tests.budget import LONG
+from tests.hypothesis_profile import IS_LONG_RUN
 from tests.unit.raw_tools.client_view import (
     CLIENTS,
     ClientView,
@@ -336,11 +336,11 @@ def test_text_with_half_markers_is_not_held(table: str) -> None:
     example = RENDER[table]([CallToWrite("bash", {"command": "ls"}, {})])
     engine = Engine("auto", DeclaredTools(TOOLS))
     text = "Some words " + example[: len(example) // 4]
-    for _ in range(2_000 if LONG else 500):
+    for _ in range(2_000 if IS_LONG_RUN else 500):
         engine.feed(text + " and others, ")
     assert engine.peak <= HELD_LIMIT + 4 * LIMIT
     engine = Engine("auto", DeclaredTools(TOOLS))
-    for _ in range(20_000 if LONG else 2_000):
+    for _ in range(20_000 if IS_LONG_RUN else 2_000):
         engine.feed("a < b [c] `d` and ")
     assert engine.peak < LIMIT
 
@@ -351,7 +351,7 @@ _QUOTED = [(table, before) for table in _IN_AUTO for before in _OPEN]
 _SOME_QUOTED = [(table, _OPEN[at % len(_OPEN)]) for at, table in enumerate(_IN_AUTO)]
 
 
-@pytest.mark.parametrize(("table", "before"), _QUOTED if LONG else _SOME_QUOTED)
+@pytest.mark.parametrize(("table", "before"), _QUOTED if IS_LONG_RUN else _SOME_QUOTED)
 def test_a_quotation_that_never_closes_is_held_up_to_the_limit(table: str, before: str) -> None:
     example = RENDER[table]([CallToWrite("bash", {"command": "ls"}, {})])
     engine = Engine("auto", DeclaredTools(TOOLS))

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from dragoman.dialects.kiro.rules import Grade
-from dragoman.simulator.kiro.verdict import IMPROPER, Limits, sign
+from dragoman.simulator.kiro.refusals import IMPROPER, SimulatorLimits, sign
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 
@@ -63,7 +63,7 @@ def png(width: int, height: int) -> str:
     return base64.b64encode(head + b"\x08\x06\x00\x00\x00").decode()
 
 
-def called(
+def call_and_results(
     *results: dict[str, Any], uses: Any = None, tools: Any = None, content: str = "Tool results provided."
 ) -> dict[str, Any]:
     """A conversation whose last assistant turn made calls, and whose current turn answers them."""
@@ -88,7 +88,7 @@ class Case(Struct, frozen=True):
     reason: str | None = None
     status: int = 400
     type: str = "ValidationException"
-    limits: Limits = Limits()
+    limits: SimulatorLimits = SimulatorLimits()
     headers: dict[str, str] = {}
     also: frozenset[int] = frozenset()
 
@@ -178,19 +178,21 @@ REFUSED: tuple[Case, ...] = (
     Case(5, "current is assistant", body(assistant()), "B"),
     Case(6, "empty", body(user("")), "C", at=f"{_CURRENT}.content"),
     Case(6, "blank in history", body(history=[user(" \n"), assistant()]), "C"),
-    Case(6, "empty beside results", called(content=""), "D"),
+    Case(6, "empty beside results", call_and_results(content=""), "D"),
     Case(7, "empty", body(history=[user(), assistant("")]), "B", at=f"{_HISTORY}[1].assistantResponseMessage.content"),
     Case(7, "blank", body(history=[user(), assistant(" ")]), "D"),
     Case(31, "empty history", body(state={"history": []}), "C", at=_HISTORY),
     # --- pairing
-    Case(8, "no call", called(result(), result("t9")), at=f"{_CURRENT}.userInputMessageContext.toolResults[1]"),
+    Case(
+        8, "no call", call_and_results(result(), result("t9")), at=f"{_CURRENT}.userInputMessageContext.toolResults[1]"
+    ),
     Case(
         9,
         "no result",
         body(user(tools=[spec()]), [user(), assistant("I look.", use())]),
         at=f"{_HISTORY}[1].assistantResponseMessage.toolUses[0]",
     ),
-    Case(9, "one of two", called(result("t2"), uses=[use("t1"), use("t2")])),
+    Case(9, "one of two", call_and_results(result("t2"), uses=[use("t1"), use("t2")])),
     Case(
         10,
         "split by an aside",
@@ -201,7 +203,7 @@ REFUSED: tuple[Case, ...] = (
         "B",
         also=frozenset({9}),
     ),
-    Case(11, "twice in one turn", called(result(), result()), "B"),
+    Case(11, "twice in one turn", call_and_results(result(), result()), "B"),
     Case(
         11,
         "answered before",
@@ -212,7 +214,7 @@ REFUSED: tuple[Case, ...] = (
         "B",
         also=frozenset({10}),
     ),
-    Case(12, "twice in one turn", called(uses=[use(), use()]), "C"),
+    Case(12, "twice in one turn", call_and_results(uses=[use(), use()]), "C"),
     Case(
         12,
         "used again",
@@ -225,17 +227,17 @@ REFUSED: tuple[Case, ...] = (
     Case(
         13,
         "not declared",
-        called(uses=[use(name="grep")]),
+        call_and_results(uses=[use(name="grep")]),
         at=f"{_HISTORY}[1].assistantResponseMessage.toolUses[0].name",
     ),
-    Case(14, "no tools", called(tools=[]), "B", also=frozenset({13})),
+    Case(14, "no tools", call_and_results(tools=[]), "B", also=frozenset({13})),
     # --- tools
     _refused(15, "illegal characters", tools_(spec("files.read all")), at=f"{_TOOL}.name"),
     _refused(15, "65 characters", tools_(spec("a" * 65))),
-    _refused(15, "empty, in history", called(uses=[use(name="")]), also=frozenset({13})),
-    Case(16, "colon", called(result("call:1"), uses=[use("call:1")])),
-    Case(16, "65 characters", called(result("a" * 65), uses=[use("a" * 65)])),
-    Case(16, "empty", called(result(""), uses=[use("")])),
+    _refused(15, "empty, in history", call_and_results(uses=[use(name="")]), also=frozenset({13})),
+    Case(16, "colon", call_and_results(result("call:1"), uses=[use("call:1")])),
+    Case(16, "65 characters", call_and_results(result("a" * 65), uses=[use("a" * 65)])),
+    Case(16, "empty", call_and_results(result(""), uses=[use("")])),
     Case(17, "empty", tools_(spec(description="")), at=f"{_TOOL}.description"),
     Case(17, "missing", tools_({"toolSpecification": {"name": "a", "inputSchema": {"json": {"type": "object"}}}}), "C"),
     Case(18, "10241 characters", tools_(spec(description="d" * 10_241)), at=f"{_TOOL}.description"),
@@ -286,24 +288,29 @@ REFUSED: tuple[Case, ...] = (
     Case(
         28,
         "text",
-        called(uses=[use(input='{"city":"Paris"}')]),
+        call_and_results(uses=[use(input='{"city":"Paris"}')]),
         at=f"{_HISTORY}[1].assistantResponseMessage.toolUses[0].input",
     ),
-    Case(28, "null", called(uses=[use(input=None)])),
-    Case(28, "missing", called(uses=[{"toolUseId": "t1", "name": "get_weather"}])),
+    Case(28, "null", call_and_results(uses=[use(input=None)])),
+    Case(28, "missing", call_and_results(uses=[{"toolUseId": "t1", "name": "get_weather"}])),
     # --- form
     Case(29, "images", body(user(images=None)), "C", at=f"{_CURRENT}.images"),
     Case(29, "history", body(state={"history": None}), "C", at=_HISTORY),
     Case(30, "inferenceConfig", body(inferenceConfig={"maxTokens": 1}), "C", at="inferenceConfig"),
-    Case(32, "no content", called(result(content=[])), "B"),
+    Case(32, "no content", call_and_results(result(content=[])), "B"),
     Case(
         32,
         "empty text",
-        called(result(text="")),
+        call_and_results(result(text="")),
         "B",
         at=f"{_CURRENT}.userInputMessageContext.toolResults[0].content[0].text",
     ),
-    Case(33, "failed", called(result(status="failed")), at=f"{_CURRENT}.userInputMessageContext.toolResults[0].status"),
+    Case(
+        33,
+        "failed",
+        call_and_results(result(status="failed")),
+        at=f"{_CURRENT}.userInputMessageContext.toolResults[0].status",
+    ),
     _refused(34, "half a document", b'{"conversationState": {'),
     _refused(34, "unpaired surrogate", body(user("a\ud800b")), "C", at=f"{_CURRENT}.content"),
     # --- images
@@ -344,14 +351,14 @@ REFUSED: tuple[Case, ...] = (
         "B",
         message="Invalid `signature` in `thinking` block",
         reason="THINKING_SIGNATURE_INVALID",
-        limits=Limits(signatures="strict"),
+        limits=SimulatorLimits(signatures="strict"),
     ),
-    Case(41, "mode", called(content="<thinking_mode>enabled</thinking_mode> go on"), "B"),
+    Case(41, "mode", call_and_results(content="<thinking_mode>enabled</thinking_mode> go on"), "B"),
     # --- size
-    _refused(42, "over the window", body(user("word " * 400)), "B", limits=Limits(window=500)),
+    _refused(42, "over the window", body(user("word " * 400)), "B", limits=SimulatorLimits(window=500)),
     _refused(42, "over the model's own window", body(history=[user("w" * 500_000), assistant()] * 2), "B"),
-    Case(43, "under the window", body(user("w" * 1000)), "B", limits=Limits(payload_tokens=250)),
-    Case(43, "tokens, not bytes", body(user("한" * 250)), "B", limits=Limits(payload_tokens=250)),
+    Case(43, "under the window", body(user("w" * 1000)), "B", limits=SimulatorLimits(payload_tokens=250)),
+    Case(43, "tokens, not bytes", body(user("한" * 250)), "B", limits=SimulatorLimits(payload_tokens=250)),
     Case(
         44,
         "over the cap",
@@ -359,7 +366,7 @@ REFUSED: tuple[Case, ...] = (
         "B",
         status=413,
         message="Failed to buffer the request body: length limit exceeded",
-        limits=Limits(body_bytes=1000),
+        limits=SimulatorLimits(body_bytes=1000),
     ),
     Case(45, "120 tools", tools_(*(spec(f"tool{n}") for n in range(120))), "B"),
     Case(
@@ -368,7 +375,7 @@ REFUSED: tuple[Case, ...] = (
         tools_(*(spec(f"tool{n}", description="d" * 9000) for n in range(3))),
         "B",
         reason=_INVALID,
-        limits=Limits(tool_bytes=20_000),
+        limits=SimulatorLimits(tool_bytes=20_000),
     ),
     Case(46, "no version", body(history=_LONG_HISTORY), "B", headers={"user-agent": "aws-sdk-js/1.0.34 KiroIDE"}),
     Case(47, "AUTO", body(state={"chatTriggerType": "AUTO"}), "C"),
@@ -382,7 +389,7 @@ REFUSED: tuple[Case, ...] = (
         body(),
         "B",
         message="profileArn is required for this request.",
-        limits=Limits(profile_required=True),
+        limits=SimulatorLimits(profile_required=True),
     ),
     Case(
         49,
@@ -399,25 +406,25 @@ REFUSED: tuple[Case, ...] = (
         status=403,
         type="AccessDeniedException",
         message="The bearer token included in the request is invalid.",
-        limits=Limits(profile_arns=(ARN.replace("ABC", "XYZ"),)),
+        limits=SimulatorLimits(profile_arns=(ARN.replace("ABC", "XYZ"),)),
     ),
     _refused(50, "empty", body(state={"conversationId": ""})),
     _refused(50, "129 characters", body(state={"conversationId": "c" * 129})),
     Case(51, "user", body(user("u" * 600_001)), at=f"{_CURRENT}.content"),
     Case(51, "assistant", body(history=[user(), assistant("a" * 100_001)])),
-    Case(51, "result", called(result(text="r" * 800_001)), also=frozenset({42})),
+    Case(51, "result", call_and_results(result(text="r" * 800_001)), also=frozenset({42})),
 )
 
 ACCEPTED: tuple[Case, ...] = (
     Case(1, "alternating", body(history=_EIGHT_TURNS)),
     Case(2, "user first", body(history=[user("Continue"), assistant("Hi")])),
-    Case(3, "results in the second turn", called()),
+    Case(3, "results in the second turn", call_and_results()),
     Case(4, "filler at the end", body(history=[user(), assistant("I understand.")])),
     Case(5, "prefill moved to history", body(user("Continue"), [user(), assistant("{")])),
-    Case(6, "carrier sentence", called(content="Tool results provided.")),
-    Case(7, "text beside calls", called(uses=[use()])),
-    Case(8, "call before it", called(result("a-1"), uses=[use("a-1")])),
-    Case(9, "both answered", called(result("t2"), result("t1", status="error"), uses=[use("t1"), use("t2")])),
+    Case(6, "carrier sentence", call_and_results(content="Tool results provided.")),
+    Case(7, "text beside calls", call_and_results(uses=[use()])),
+    Case(8, "call before it", call_and_results(result("a-1"), uses=[use("a-1")])),
+    Case(9, "both answered", call_and_results(result("t2"), result("t1", status="error"), uses=[use("t1"), use("t2")])),
     Case(
         10,
         "batch, then the aside",
@@ -431,12 +438,12 @@ ACCEPTED: tuple[Case, ...] = (
             ],
         ),
     ),
-    Case(11, "one each", called(result("t1"), result("t2"), uses=[use("t1"), use("t2")])),
-    Case(12, "two ids", called(result("t1"), result("t2"), uses=[use("t1"), use("t2")])),
-    Case(13, "other case", called(uses=[use(name="Get_Weather")])),
-    Case(14, "a stub", called(tools=[spec(schema={"type": "object", "properties": {}})])),
+    Case(11, "one each", call_and_results(result("t1"), result("t2"), uses=[use("t1"), use("t2")])),
+    Case(12, "two ids", call_and_results(result("t1"), result("t2"), uses=[use("t1"), use("t2")])),
+    Case(13, "other case", call_and_results(uses=[use(name="Get_Weather")])),
+    Case(14, "a stub", call_and_results(tools=[spec(schema={"type": "object", "properties": {}})])),
     Case(15, "64 characters", tools_(spec("a" * 64), spec("mcp__a-b_1"))),
-    Case(16, "64 characters", called(result("a" * 64), uses=[use("a" * 64)])),
+    Case(16, "64 characters", call_and_results(result("a" * 64), uses=[use("a" * 64)])),
     Case(17, "one character", tools_(spec(description="d"))),
     Case(18, "10240 bytes", tools_(spec(description="語" * 3413 + "d"))),
     Case(19, "empty object", tools_(spec(schema={"type": "object", "properties": {}}))),
@@ -469,17 +476,17 @@ ACCEPTED: tuple[Case, ...] = (
         26, "values that look like keywords", tools_(prop(enum=["pattern"], default={"pattern": "x", "required": None}))
     ),
     Case(27, "on a message", body(user(cachePoint={"type": "default"}, tools=[spec()]))),
-    Case(28, "empty object", called(uses=[use(input={})])),
-    Case(29, "null inside a document", called(uses=[use(input={"a": None})])),
+    Case(28, "empty object", call_and_results(uses=[use(input={})])),
+    Case(29, "null inside a document", call_and_results(uses=[use(input={"a": None})])),
     Case(
         30,
         "all known fields",
         body(profileArn=ARN, agentMode="vibe", additionalModelRequestFields={"thinking": {"type": "adaptive"}}),
     ),
     Case(31, "left out", body()),
-    Case(32, "placeholder", called(result(text="(no output)"))),
-    Case(32, "a document", called(result(content=[{"json": {"a": 1}}]))),
-    Case(33, "error", called(result(status="error"))),
+    Case(32, "placeholder", call_and_results(result(text="(no output)"))),
+    Case(32, "a document", call_and_results(result(content=[{"json": {"a": 1}}]))),
+    Case(33, "error", call_and_results(result(status="error"))),
     Case(34, "a pair", jsonio.encode(body(user("SMILE"))).replace(b"SMILE", rb"\ud83d\ude00")),
     Case(35, "all four", body(user(images=[image(kind) for kind in ("png", "jpeg", "gif", "webp")]))),
     Case(36, "by value", body(user(images=[image()]))),
@@ -492,8 +499,8 @@ ACCEPTED: tuple[Case, ...] = (
     Case(40, "redacted", reasoned({"redactedContent": "YWJj"})),
     Case(41, "tags without results", body(user("<thinking_mode>enabled</thinking_mode> go"))),
     Case(42, "a large model", body(user(modelId="claude-opus-4.6"), [user("w" * 500_000), assistant()] * 2)),
-    Case(43, "under the budget", body(user("w" * 500)), limits=Limits(payload_tokens=250)),
-    Case(44, "under the cap", body(user("w" * 100)), limits=Limits(body_bytes=1000)),
+    Case(43, "under the budget", body(user("w" * 500)), limits=SimulatorLimits(payload_tokens=250)),
+    Case(44, "under the cap", body(user("w" * 100)), limits=SimulatorLimits(body_bytes=1000)),
     Case(45, "119 tools", tools_(*(spec(f"tool{n}") for n in range(119)))),
     Case(46, "a version", body(history=_LONG_HISTORY), headers={"user-agent": "KiroIDE-0.7.45-abc"}),
     Case(46, "our own name", body(history=_LONG_HISTORY), headers={"user-agent": "dragoman/0.1"}),
@@ -501,8 +508,14 @@ ACCEPTED: tuple[Case, ...] = (
     Case(47, "MANUAL", body(state={"chatTriggerType": "MANUAL"})),
     Case(48, "dots", body(user(modelId="claude-haiku-4.5"))),
     Case(48, "auto", body(user(modelId="auto"))),
-    Case(49, "the right one", body(profileArn=ARN), limits=Limits(profile_required=True, profile_arns=(ARN,))),
-    Case(49, "an API key needs none", body(), headers={"tokentype": "API_KEY"}, limits=Limits(profile_required=True)),
+    Case(49, "the right one", body(profileArn=ARN), limits=SimulatorLimits(profile_required=True, profile_arns=(ARN,))),
+    Case(
+        49,
+        "an API key needs none",
+        body(),
+        headers={"tokentype": "API_KEY"},
+        limits=SimulatorLimits(profile_required=True),
+    ),
     Case(50, "128 characters", body(state={"conversationId": "c" * 128})),
     Case(51, "just within", body(user("u" * 600_000), [user(), assistant("a" * 100_000)])),
 )

@@ -17,9 +17,9 @@ import dragoman
 from dragoman.dialects.kiro.image_size import parse_image_size
 from dragoman.simulator import running_simulator
 from dragoman.simulator.faults import FAULTS, parse_fault
+from dragoman.simulator.kiro.refusals import PROFILES, Profile
 from dragoman.simulator.kiro.rules import RULES, first_refusal, refusals
-from dragoman.simulator.kiro.verdict import PROFILES, Profile
-from dragoman.simulator.script import QUIRKS, Pace, Tokens, parse
+from dragoman.simulator.script import QUIRKS, StreamPace, TokenSettings, parse_script
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 from tests.unit.simulator.kiro_cases import (
@@ -28,7 +28,7 @@ from tests.unit.simulator.kiro_cases import (
     Case,
     assistant,
     body,
-    called,
+    call_and_results,
     image,
     png,
     result,
@@ -36,7 +36,7 @@ from tests.unit.simulator.kiro_cases import (
     use,
     user,
 )
-from tests.wrong import paths, replaced
+from tests.wrong_values import body_paths, with_value
 
 NUMBERS = range(1, 52)
 
@@ -45,9 +45,9 @@ NUMBERS = range(1, 52)
 def test_a_breach_is_the_first_error_with_the_services_words(case: Case) -> None:
     found = first_refusal(case.request, "paranoid", case.limits)
     assert found is not None
-    answer = found.answer
+    response = found.response
     assert (found.rule, found.grade) == (case.rule, case.grade)
-    assert (answer.status, answer.type, answer.message, answer.reason) == (
+    assert (response.status, response.type, response.message, response.reason) == (
         case.status,
         case.type,
         case.message,
@@ -114,7 +114,7 @@ WRONG_SHAPES: tuple[tuple[str, Any, str | None], ...] = (
     ("content is a list", body(user([{"text": "a"}])), "conversationState.currentMessage.userInputMessage.content"),
     ("unknown origin", body(user(origin="MOON")), "conversationState.currentMessage.userInputMessage.origin"),
     ("history entry is a text", body(state={"history": ["a"]}), "conversationState.history[0]"),
-    ("two kinds of result", called({"toolUseId": "t1", "content": [{"text": "a", "json": {}}]}), None),
+    ("two kinds of result", call_and_results({"toolUseId": "t1", "content": [{"text": "a", "json": {}}]}), None),
 )
 
 
@@ -149,7 +149,7 @@ def test_an_unknown_operation_is_refused_before_the_body_is_looked_at(
 ) -> None:
     found = first_refusal(HttpRequest(method, path, headers=tuple(headers.items()), body=b"{"))
     assert found is not None
-    assert (found.answer.status, found.answer.type) == (status, "UnknownOperationException")
+    assert (found.response.status, found.response.type) == (status, "UnknownOperationException")
 
 
 # --- the heads of image files
@@ -181,10 +181,12 @@ _JSON = st.recursive(
 )
 
 
-_RICH = called(tools=[spec(), spec("other", {"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}]}}})])
+_RICH = call_and_results(
+    tools=[spec(), spec("other", {"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}]}}})]
+)
 _RICH["conversationState"]["currentMessage"]["userInputMessage"]["images"] = [image()]
 _RICH["conversationState"]["history"][1]["assistantResponseMessage"]["reasoningContent"] = {"redactedContent": "YQ=="}
-_PLACES = len(list(paths(_RICH)))
+_PLACES = len(list(body_paths(_RICH)))
 
 
 @given(st.lists(st.tuples(st.integers(0, _PLACES - 1), _JSON), max_size=3))
@@ -192,9 +194,9 @@ _PLACES = len(list(paths(_RICH)))
 def test_no_request_whatever_breaks_the_rules_themselves(changes: list[tuple[int, Any]]) -> None:
     document = jsonio.decode(jsonio.encode(_RICH))
     for place, value in changes:
-        places = list(paths(document))
+        places = list(body_paths(document))
         if place < len(places):
-            document = replaced(document, places[place], value)
+            document = with_value(document, places[place], value)
     request = Case(rule=0, name="", body=cast("Any", document)).request
     found = {profile: {(each.rule, each.at) for each in refusals(request, profile)} for profile in get_args(Profile)}
     assert found["official"] <= found["observed"] <= found["paranoid"]
@@ -212,17 +214,17 @@ MOCK_ARN = "arn:aws:codewhisperer:us-east-1:699475941385:profile/test"  # docume
 MOCK_TOKEN = "test_access_token"
 
 SEEN_REFUSED: list[tuple[str, Any]] = [
-    ("000: an empty result text", called(result(text=""))),
-    ("000: a result without content", called(result(content=[]))),
-    ("000: a result whose content is missing", called({"toolUseId": "t1", "status": "success"})),
-    ("000: a result without its call's id", called(result(id_=""))),
-    ("000: a status that is none", called(result(status="maybe"))),
+    ("000: an empty result text", call_and_results(result(text=""))),
+    ("000: a result without content", call_and_results(result(content=[]))),
+    ("000: a result whose content is missing", call_and_results({"toolUseId": "t1", "status": "success"})),
+    ("000: a result without its call's id", call_and_results(result(id_=""))),
+    ("000: a status that is none", call_and_results(result(status="maybe"))),
     ("002: history that ends with a user turn", body(history=[user(), assistant(), user()])),
     ("002: history of one user turn", body(history=[user()])),
     ("002: a current message of the assistant", body(assistant())),
-    ("002: a call without input", called(uses=[{"toolUseId": "t1", "name": "get_weather"}])),
-    ("002: a call whose input is null", called(uses=[use(input=None)])),
-    ("002: a call whose input is text", called(uses=[use(input="{}")])),
+    ("002: a call without input", call_and_results(uses=[{"toolUseId": "t1", "name": "get_weather"}])),
+    ("002: a call whose input is null", call_and_results(uses=[use(input=None)])),
+    ("002: a call whose input is text", call_and_results(uses=[use(input="{}")])),
     ("002: a schema that is null", body(user(tools=[{"toolSpecification": {"name": "f", "description": "d", "inputSchema": {"json": None}}}]))),
     ("002: an inputSchema that is null", body(user(tools=[{"toolSpecification": {"name": "f", "description": "d", "inputSchema": None}}]))),
     ("003: u, u, a, u", body(history=[user(), user(), assistant(), user()])),
@@ -232,9 +234,9 @@ SEEN_REFUSED: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 TAKEN: list[tuple[str, Any]] = [
-    ("000: a result", called()),
-    ("000: an error result", called(result(status="error"))),
-    ("002: results beside their sentence", called(content="Tool results provided.")),
+    ("000: a result", call_and_results()),
+    ("000: an error result", call_and_results(result(status="error"))),
+    ("002: results beside their sentence", call_and_results(content="Tool results provided.")),
     ("002: no history", body()),
     ("003: placeholders", body(history=[user(), assistant(), user(), assistant("Hi!"), user(), assistant()])),
     ("002: a tool", body(user(tools=[spec()]))),
@@ -245,18 +247,18 @@ def ask(url: str, payload: Any, arn: str = MOCK_ARN) -> tuple[int, Any]:
     connection = http.client.HTTPConnection(url.removeprefix("http://"))
     headers = {"content-type": "application/json", "authorization": f"Bearer {MOCK_TOKEN}"}
     connection.request("POST", "/generateAssistantResponse", jsonio.encode({**payload, "profileArn": arn}), headers)
-    answer = connection.getresponse()
-    data = answer.read()
+    response = connection.getresponse()
+    data = response.read()
     connection.close()
-    return answer.status, jsonio.decode(data) if answer.status != 200 else None
+    return response.status, jsonio.decode(data) if response.status != 200 else None
 
 
 @pytest.mark.parametrize(("name", "payload"), SEEN_REFUSED, ids=[name for name, _ in SEEN_REFUSED])
 def test_l32_the_default_simulator_refuses_what_the_documents_saw_refused(name: str, payload: Any) -> None:
     with running_simulator("kiro") as simulator:
-        status, answer = ask(simulator.url, payload)
+        status, response = ask(simulator.url, payload)
     assert status == 400, name
-    assert answer["message"]
+    assert response["message"]
     headers = (("content-type", "application/json"), ("authorization", "Bearer x"))
     for profile in ("observed", "paranoid"):
         asked = HttpRequest("POST", "/generateAssistantResponse", headers=headers, body=jsonio.encode(payload))
@@ -297,7 +299,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_its_scripts_are_scripts() -> None:
-    assert [len(parse(text).turns) for text in blocks("toml")] == [8]
+    assert [len(parse_script(text).turns) for text in blocks("toml")] == [8]
 
 
 def test_its_python_runs() -> None:
@@ -308,7 +310,7 @@ def test_its_python_runs() -> None:
 
 def test_it_names_every_quirk_and_every_setting_of_pace_and_tokens() -> None:
     words = set(re.findall(r"\w+", PAGE))
-    assert {*QUIRKS, *Pace.__struct_fields__, *Tokens.__struct_fields__} <= words
+    assert {*QUIRKS, *StreamPace.__struct_fields__, *TokenSettings.__struct_fields__} <= words
 
 
 def test_it_names_every_fault_and_its_examples_are_faults() -> None:

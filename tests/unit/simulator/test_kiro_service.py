@@ -10,12 +10,12 @@ import httpx
 import pytest
 from botocore.eventstream import EventStreamBuffer
 
-from dragoman.simulator import Simulator, parse, running_simulator
+from dragoman.simulator import Simulator, parse_script, running_simulator
+from dragoman.simulator.kiro.refusals import SimulatorLimits, sign
 from dragoman.simulator.kiro.rules import first_refusal
-from dragoman.simulator.kiro.verdict import Limits, sign
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
-from tests.unit.simulator.kiro_cases import ACCEPTED, REFUSED, Case, assistant, body, called, spec, user
+from tests.unit.simulator.kiro_cases import ACCEPTED, REFUSED, Case, assistant, body, call_and_results, spec, user
 
 REST = {"content-type": "application/json", "authorization": "Bearer token"}
 TARGET = {
@@ -57,7 +57,7 @@ def paranoid() -> Iterator[Simulator]:
 
 
 @pytest.mark.parametrize("path", ["/generateAssistantResponse", "/"])
-@pytest.mark.parametrize("case", [case for case in REFUSED if case.limits == Limits()], ids=str)
+@pytest.mark.parametrize("case", [case for case in REFUSED if case.limits == SimulatorLimits()], ids=str)
 def test_a_refusal_has_the_words_and_the_place_of_its_protocol(paranoid: Simulator, case: Case, path: str) -> None:
     answer = ask(paranoid, case.raw, path, **case.headers)
     told = answer.json()
@@ -71,14 +71,14 @@ def test_a_refusal_has_the_words_and_the_place_of_its_protocol(paranoid: Simulat
         assert "__type" not in told
 
 
-@pytest.mark.parametrize("case", [case for case in REFUSED if case.limits != Limits()], ids=str)
+@pytest.mark.parametrize("case", [case for case in REFUSED if case.limits != SimulatorLimits()], ids=str)
 def test_thresholds_are_settings(case: Case) -> None:
     with running_simulator(profile="paranoid", limits=case.limits) as limited:
         answer = ask(limited, case.raw, **case.headers)
         assert (answer.status_code, answer.headers["x-dragoman-rule"]) == (case.status, str(case.rule))
 
 
-@pytest.mark.parametrize("case", [case for case in ACCEPTED if case.limits == Limits()], ids=str)
+@pytest.mark.parametrize("case", [case for case in ACCEPTED if case.limits == SimulatorLimits()], ids=str)
 def test_what_is_accepted_is_answered(paranoid: Simulator, case: Case) -> None:
     answer = ask(paranoid, case.raw, **case.headers)
     assert answer.status_code == 200
@@ -90,7 +90,7 @@ def test_what_is_accepted_is_answered(paranoid: Simulator, case: Case) -> None:
     [("", 401), ("Basic x", 401), ("Bearer good", 200), ("bearer good", 200)],
 )
 def test_a_token_is_needed_before_anything_is_looked_at(authorization: str, status: int) -> None:
-    with running_simulator(script=parse('[tokens]\naccess = ["good"]')) as guarded:
+    with running_simulator(script=parse_script('[tokens]\naccess = ["good"]')) as guarded:
         assert ask(guarded, body(), authorization=authorization).status_code == status
         assert ask(guarded, b"{", authorization="Bearer bad").status_code == 403
 
@@ -206,7 +206,7 @@ def test_quirks_change_the_frames_and_not_the_meaning() -> None:
         ("bare_fragments", [{"name": "a", "toolUseId": "t1"}]),
         ("no_start", [{"name": "a", "toolUseId": "t1"}]),
     ):
-        with running_simulator(script=parse(f'{script}["{quirk}"]')) as odd:
+        with running_simulator(script=parse_script(f'{script}["{quirk}"]')) as odd:
             told = events(ask(odd, body()).content)
             uses = [data for kind, data in told if kind == "toolUseEvent"]
             assert uses[:1] == expected
@@ -220,7 +220,7 @@ def test_quirks_change_the_frames_and_not_the_meaning() -> None:
 
 def test_a_stream_may_lack_its_end_events_or_wrap_them() -> None:
     text = '[[turn]]\ntext = "a"\nquirks = ["no_metadata", "no_usage"]\n[[turn]]\ntext = "a"\nquirks = ["nested"]'
-    with running_simulator(script=parse(text)) as odd:
+    with running_simulator(script=parse_script(text)) as odd:
         assert [kind for kind, _ in events(ask(odd, body()).content)] == [
             "messageMetadataEvent",
             "assistantResponseEvent",
@@ -232,7 +232,7 @@ def test_a_stream_may_lack_its_end_events_or_wrap_them() -> None:
 def test_an_exception_ends_the_stream_before_or_after_output(before: str) -> None:
     exception = '{ exception = "rate_limit", message = "slow down", reason = "R" }'
     script = f'[[turn]]\nparts = [{before} {exception}, {{ text = "never" }}]'
-    with running_simulator(script=parse(script)) as broken:
+    with running_simulator(script=parse_script(script)) as broken:
         answer = ask(broken, body())
         assert answer.status_code == 200
         assert events(answer.content)[-1] == ("ThrottlingException", {"message": "slow down", "reason": "R"})
@@ -243,7 +243,7 @@ def test_throttling_comes_with_its_retry_after_and_then_passes() -> None:
     script = (
         '[[turn]]\nstatus = [429, 500, 200]\nretry_after = 2\nreason = "INSUFFICIENT_MODEL_CAPACITY"\ntext = "at last"'
     )
-    with running_simulator(script=parse(script)) as busy:
+    with running_simulator(script=parse_script(script)) as busy:
         first, second, third = (ask(busy, body()) for _ in range(3))
         assert (first.status_code, first.headers["retry-after"]) == (429, "2")
         assert first.headers["x-amzn-errortype"] == "ThrottlingException"
@@ -253,21 +253,21 @@ def test_throttling_comes_with_its_retry_after_and_then_passes() -> None:
 
 
 def test_a_refused_request_does_not_use_up_a_turn() -> None:
-    with running_simulator(script=parse('[[turn]]\ntext = "once"')) as simulator:
+    with running_simulator(script=parse_script('[[turn]]\ntext = "once"')) as simulator:
         assert ask(simulator, body(user(origin="MOON"))).status_code == 400
         assert said(ask(simulator, body()).content) == "once"
 
 
 def test_any_event_can_be_written_as_it_is() -> None:
     with running_simulator(
-        script=parse('[[turn]]\nparts = [{ event = "codeEvent", data = { content = "x" } }]')
+        script=parse_script('[[turn]]\nparts = [{ event = "codeEvent", data = { content = "x" } }]')
     ) as odd:
         assert ("codeEvent", {"content": "x"}) in events(ask(odd, body()).content)
 
 
 @pytest.mark.parametrize("write", [1, 7, 1000])
 def test_frames_may_be_cut_anywhere_into_writes(write: int) -> None:
-    with running_simulator(script=parse(f'[[turn]]\ntext = "Grüße 😀"\nchunk = 2\nwrite = {write}')) as cut:
+    with running_simulator(script=parse_script(f'[[turn]]\ntext = "Grüße 😀"\nchunk = 2\nwrite = {write}')) as cut:
         assert said(ask(cut, body()).content) == "Grüße 😀"
 
 
@@ -335,7 +335,7 @@ def refresh(simulator: Simulator, token: str) -> httpx.Response:
 
 
 def test_an_expired_token_is_refused_until_it_is_refreshed() -> None:
-    with running_simulator(script=parse('[tokens]\naccess = ["old"]\nrefresh = ["r1"]\nuses = 2')) as simulator:
+    with running_simulator(script=parse_script('[tokens]\naccess = ["old"]\nrefresh = ["r1"]\nuses = 2')) as simulator:
         assert [ask(simulator, body(), authorization="Bearer old").status_code for _ in range(3)] == [200, 200, 403]
         given = refresh(simulator, "r1").json()
         assert given["profileArn"].startswith("arn:aws:codewhisperer:")
@@ -343,20 +343,20 @@ def test_an_expired_token_is_refused_until_it_is_refreshed() -> None:
 
 
 def test_a_rotated_refresh_token_is_dead() -> None:
-    with running_simulator(script=parse('[tokens]\nrefresh = ["r1"]')) as simulator:
+    with running_simulator(script=parse_script('[tokens]\nrefresh = ["r1"]')) as simulator:
         given = refresh(simulator, "r1").json()
         assert refresh(simulator, "r1").status_code == 401
         assert refresh(simulator, given["refreshToken"]).status_code == 200
 
 
 def test_without_rotation_the_old_refresh_token_lives_and_no_new_one_is_given() -> None:
-    with running_simulator(script=parse('[tokens]\nrefresh = ["r1"]\nrotate = false')) as simulator:
+    with running_simulator(script=parse_script('[tokens]\nrefresh = ["r1"]\nrotate = false')) as simulator:
         assert "refreshToken" not in refresh(simulator, "r1").json()
         assert refresh(simulator, "r1").status_code == 200
 
 
 def test_a_short_lifetime_ends() -> None:
-    with running_simulator(script=parse("[tokens]\naccess = []\nlifetime = 0.0")) as simulator:
+    with running_simulator(script=parse_script("[tokens]\naccess = []\nlifetime = 0.0")) as simulator:
         token = refresh(simulator, "any").json()["accessToken"]
         answer = ask(simulator, body(), authorization=f"Bearer {token}")
         assert (answer.status_code, answer.json()["message"]) == (
@@ -366,7 +366,7 @@ def test_a_short_lifetime_ends() -> None:
 
 
 def test_oidc_refreshes_in_camel_case_and_names_a_dead_token() -> None:
-    with running_simulator(script=parse('[tokens]\nrefresh = ["r1"]')) as simulator:
+    with running_simulator(script=parse_script('[tokens]\nrefresh = ["r1"]')) as simulator:
         asked = {"clientId": "c", "clientSecret": "s", "grantType": "refresh_token", "refreshToken": "r1"}
         assert CLIENT.post(f"{simulator.url}/token", json=asked).json()["expiresIn"] == 3600
         dead = CLIENT.post(f"{simulator.url}/token", json=asked)
@@ -382,7 +382,7 @@ def test_an_external_provider_refreshes_by_form() -> None:
 
 
 def test_a_device_login_is_pending_before_it_is_granted() -> None:
-    with running_simulator(script=parse("[tokens]\naccess = []\npending = 2")) as simulator:
+    with running_simulator(script=parse_script("[tokens]\naccess = []\npending = 2")) as simulator:
         asked = {"clientName": "dragoman", "clientType": "public", "scopes": ["codewhisperer:conversations"]}
         client = CLIENT.post(f"{simulator.url}/client/register", json=asked).json()
         keys = {"clientId": client["clientId"], "clientSecret": client["clientSecret"]}
@@ -405,7 +405,7 @@ def test_nonsense_at_the_token_endpoints_is_a_refusal(paranoid: Simulator, path:
 
 
 def test_both_protocols_ask_the_same_rules() -> None:
-    target = HttpRequest("POST", "/", headers=tuple(TARGET.items()), body=jsonio.encode(called(tools=[])))
+    target = HttpRequest("POST", "/", headers=tuple(TARGET.items()), body=jsonio.encode(call_and_results(tools=[])))
     found = first_refusal(target)
     assert found is not None
     assert found.rule == 14

@@ -19,9 +19,22 @@ from hypothesis import strategies as st
 from dragoman.cli import main, sim
 from dragoman.errors import LocalMisuse
 from dragoman.model.conversation import StopReason
-from dragoman.simulator.model import Prompt, Tool, example, example_value, respond
-from dragoman.simulator.pieces import Break, Pause, Piece, shaped
-from dragoman.simulator.script import Cut, Emit, Pace, Player, Raise, Reason, Say, Turn, Use, Wait, load, parse
+from dragoman.simulator.model import ModelPrompt, PromptTool, example_arguments, example_value, respond
+from dragoman.simulator.response import BodyEnd, Pause, Piece, apply_pace
+from dragoman.simulator.script import (
+    CutPoint,
+    ExceptionPart,
+    FramePart,
+    ReasoningPart,
+    ScriptPlayer,
+    ScriptTurn,
+    StreamPace,
+    TextPart,
+    ToolCallPart,
+    WaitPart,
+    load_script,
+    parse_script,
+)
 from dragoman.wire import jsonio
 from tests.unit.simulator.kiro_cases import body, user
 
@@ -140,7 +153,7 @@ _KEYWORDS = "type properties items anyOf required enum $ref pattern minItems min
     )
 )
 def test_no_schema_whatever_stops_the_model(schema: Any) -> None:
-    assert isinstance(example(schema if isinstance(schema, dict) else None), dict)
+    assert isinstance(example_arguments(schema if isinstance(schema, dict) else None), dict)
 
 
 KNOWN: tuple[tuple[Any, Any], ...] = (
@@ -159,7 +172,7 @@ KNOWN: tuple[tuple[Any, Any], ...] = (
 
 @pytest.mark.parametrize(("schema", "made"), KNOWN)
 def test_known_schemas_give_known_arguments(schema: Any, made: Any) -> None:
-    assert example(schema) == made
+    assert example_arguments(schema) == made
 
 
 def test_an_array_of_unique_items_has_unlike_items() -> None:
@@ -170,88 +183,90 @@ def test_an_array_of_unique_items_has_unlike_items() -> None:
 
 def test_a_schema_that_refers_to_itself_ends() -> None:
     node: Any = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
-    assert len(jsonio.encode(example(node))) < 1000
+    assert len(jsonio.encode(example_arguments(node))) < 1000
 
 
-WEATHER = Tool("get_weather", {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})
-CLOCK = Tool("clock", {"type": "object", "properties": {}})
+WEATHER = PromptTool(
+    "get_weather", {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+)
+CLOCK = PromptTool("clock", {"type": "object", "properties": {}})
 
 
 def test_a_named_tool_is_called_with_arguments_that_fit() -> None:
-    said = respond(Prompt(text="Please use get_weather now", tools=(CLOCK, WEATHER)))
-    assert said.parts == (Say("I will call get_weather."), Use("get_weather", '{"city":"example city"}'))
+    said = respond(ModelPrompt(text="Please use get_weather now", tools=(CLOCK, WEATHER)))
+    assert said.parts == (TextPart("I will call get_weather."), ToolCallPart("get_weather", '{"city":"example city"}'))
     assert said.stop is StopReason.TOOL
 
 
 def test_two_named_tools_are_called_in_parallel_in_the_order_of_the_text() -> None:
-    prompt = Prompt(text="First clock, then get_weather", tools=(WEATHER, CLOCK))
-    assert [part.name for part in respond(prompt).parts if isinstance(part, Use)] == ["clock", "get_weather"]
+    prompt = ModelPrompt(text="First clock, then get_weather", tools=(WEATHER, CLOCK))
+    assert [part.name for part in respond(prompt).parts if isinstance(part, ToolCallPart)] == ["clock", "get_weather"]
 
 
 def test_without_parallel_calls_only_the_first_is_made() -> None:
-    prompt = Prompt(text="First clock, then get_weather", tools=(WEATHER, CLOCK), parallel=False)
-    assert [part.name for part in respond(prompt).parts if isinstance(part, Use)] == ["clock"]
+    prompt = ModelPrompt(text="First clock, then get_weather", tools=(WEATHER, CLOCK), parallel=False)
+    assert [part.name for part in respond(prompt).parts if isinstance(part, ToolCallPart)] == ["clock"]
 
 
 def test_arguments_written_after_the_name_are_used_as_they_are_written() -> None:
-    said = respond(Prompt(text='get_weather {"city": "a } b", "n": 1.0} please', tools=(WEATHER,)))
-    assert said.parts[-1] == Use("get_weather", '{"city": "a } b", "n": 1.0}')
+    said = respond(ModelPrompt(text='get_weather {"city": "a } b", "n": 1.0} please', tools=(WEATHER,)))
+    assert said.parts[-1] == ToolCallPart("get_weather", '{"city": "a } b", "n": 1.0}')
 
 
 def test_part_of_a_word_is_no_name() -> None:
-    assert respond(Prompt(text="forget_weather, clockwork", tools=(WEATHER, CLOCK))).stop is StopReason.END
+    assert respond(ModelPrompt(text="forget_weather, clockwork", tools=(WEATHER, CLOCK))).stop is StopReason.END
 
 
 def test_the_last_paragraph_is_what_is_asked() -> None:
-    prompt = Prompt(text="Your tools are clock and get_weather.\n\nCall clock", tools=(WEATHER, CLOCK))
-    assert [part.name for part in respond(prompt).parts if isinstance(part, Use)] == ["clock"]
+    prompt = ModelPrompt(text="Your tools are clock and get_weather.\n\nCall clock", tools=(WEATHER, CLOCK))
+    assert [part.name for part in respond(prompt).parts if isinstance(part, ToolCallPart)] == ["clock"]
 
 
 def test_a_must_is_obeyed_without_a_name() -> None:
-    assert respond(Prompt(text="hello", tools=(WEATHER, CLOCK), must_call=True)).stop is StopReason.TOOL
+    assert respond(ModelPrompt(text="hello", tools=(WEATHER, CLOCK), must_call=True)).stop is StopReason.TOOL
 
 
 def test_a_free_text_tool_gets_text() -> None:
-    said = respond(Prompt(text="use shell", tools=(Tool("shell", None),)))
-    assert said.parts[-1] == Use("shell", "example shell")
+    said = respond(ModelPrompt(text="use shell", tools=(PromptTool("shell", None),)))
+    assert said.parts[-1] == ToolCallPart("shell", "example shell")
 
 
 def test_results_are_quoted_and_not_answered_by_another_call() -> None:
-    said = respond(Prompt(text="get_weather again", results=("21 degrees", "noon"), tools=(WEATHER,)))
+    said = respond(ModelPrompt(text="get_weather again", results=("21 degrees", "noon"), tools=(WEATHER,)))
     assert said.stop is StopReason.END
     (part,) = said.parts
-    assert isinstance(part, Say)
+    assert isinstance(part, TextPart)
     assert "21 degrees" in part.text
     assert "noon" in part.text
 
 
 def test_thinking_comes_first_when_asked_for() -> None:
-    assert isinstance(respond(Prompt(text="hello", thinks=True)).parts[0], Reason)
-    assert not any(isinstance(part, Reason) for part in respond(Prompt(text="hello")).parts)
+    assert isinstance(respond(ModelPrompt(text="hello", thinks=True)).parts[0], ReasoningPart)
+    assert not any(isinstance(part, ReasoningPart) for part in respond(ModelPrompt(text="hello")).parts)
 
 
 def test_an_output_schema_is_answered_by_json_that_fits() -> None:
     schema: Any = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    (part,) = respond(Prompt(text="hello", output=schema)).parts
-    assert isinstance(part, Say)
+    (part,) = respond(ModelPrompt(text="hello", output=schema)).parts
+    assert isinstance(part, TextPart)
     assert jsonio.decode(part.text) == {"n": 1}
 
 
 def test_the_token_limit_cuts_the_text_and_says_so() -> None:
-    said = respond(Prompt(text="hello " * 50, max_tokens=3))
-    assert said == respond(Prompt(text="hello " * 50, max_tokens=3))
-    assert (said.parts, said.stop) == ((Say("You said: he"),), StopReason.LENGTH)
+    said = respond(ModelPrompt(text="hello " * 50, max_tokens=3))
+    assert said == respond(ModelPrompt(text="hello " * 50, max_tokens=3))
+    assert (said.parts, said.stop) == ((TextPart("You said: he"),), StopReason.LENGTH)
 
 
 def test_a_stop_sequence_cuts_the_text_and_is_named() -> None:
-    said = respond(Prompt(text="one STOP two", stop=("two", "STOP")))
-    assert (said.parts, said.stop, said.sequence) == ((Say("You said: one "),), StopReason.SEQUENCE, "STOP")
+    said = respond(ModelPrompt(text="one STOP two", stop=("two", "STOP")))
+    assert (said.parts, said.stop, said.sequence) == ((TextPart("You said: one "),), StopReason.SEQUENCE, "STOP")
 
 
 def test_a_tool_with_a_name_full_of_signs_is_no_pattern() -> None:
-    tool = Tool("a.b(c", {"type": "object"})
-    assert respond(Prompt(text="use a.b(c", tools=(tool,))).stop is StopReason.TOOL
-    assert respond(Prompt(text="use axb(c", tools=(tool,))).stop is StopReason.END
+    tool = PromptTool("a.b(c", {"type": "object"})
+    assert respond(ModelPrompt(text="use a.b(c", tools=(tool,))).stop is StopReason.TOOL
+    assert respond(ModelPrompt(text="use axb(c", tools=(tool,))).stop is StopReason.END
     assert re.escape(tool.name) != tool.name
 
 
@@ -295,21 +310,21 @@ message = "no"
 
 
 def test_a_full_script_says_what_it_says() -> None:
-    script = parse(FULL)
+    script = parse_script(FULL)
     hello, rich, *refusals, last = script.turns
-    assert hello == Turn(parts=(Say("Hello"),), chunk=1, delay=0.5)
+    assert hello == ScriptTurn(parts=(TextPart("Hello"),), chunk=1, delay=0.5)
     assert rich.parts == (
-        Reason("hm"),
-        Say("I look."),
-        Use("read", '{"path":"a"}', "t1"),
-        Use("broken", '{"a":'),
-        Wait(0.1),
-        Emit("codeEvent", {"content": "x"}),
-        Raise("ThrottlingException", "slow down", "R"),
+        ReasoningPart("hm"),
+        TextPart("I look."),
+        ToolCallPart("read", '{"path":"a"}', "t1"),
+        ToolCallPart("broken", '{"a":'),
+        WaitPart(0.1),
+        FramePart("codeEvent", {"content": "x"}),
+        ExceptionPart("ThrottlingException", "slow down", "R"),
     )
     assert (rich.stop, rich.cut, rich.quirks) == (
         StopReason.TOOL,
-        Cut(byte=10, how="reset"),
+        CutPoint(byte=10, how="reset"),
         frozenset({"object_input"}),
     )
     assert [(turn.status, turn.message, turn.retry_after) for turn in refusals] == [(429, "no", 1.5), (503, "no", 1.5)]
@@ -322,13 +337,13 @@ def test_a_full_script_says_what_it_says() -> None:
     [("model", ["a", "b", None, None]), ("repeat", ["a", "b", "a", "b"]), ("last", ["a", "b", "b", "b"])],
 )
 def test_what_follows_the_last_turn(then: str, texts: list[str | None]) -> None:
-    player = Player(parse(f'then = "{then}"\n[[turn]]\ntext = "a"\n[[turn]]\ntext = "b"'))
+    player = ScriptPlayer(parse_script(f'then = "{then}"\n[[turn]]\ntext = "a"\n[[turn]]\ntext = "b"'))
     turns = [player.next() for _ in texts]
-    assert [turn.parts for turn in turns] == [None if text is None else (Say(text),) for text in texts]
+    assert [turn.parts for turn in turns] == [None if text is None else (TextPart(text),) for text in texts]
 
 
 def test_times_repeats_a_turn() -> None:
-    assert len(parse("[[turn]]\nstatus = [500, 200]\ntimes = 3").turns) == 6
+    assert len(parse_script("[[turn]]\nstatus = [500, 200]\ntimes = 3").turns) == 6
 
 
 WRONG = (
@@ -356,12 +371,12 @@ WRONG = (
 @pytest.mark.parametrize(("text", "complaint"), WRONG)
 def test_a_wrong_script_is_refused_by_naming_the_place(text: str, complaint: str) -> None:
     with pytest.raises(LocalMisuse, match=complaint):
-        parse(text, "s")
+        parse_script(text, "s")
 
 
 def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(LocalMisuse, match=r"cannot read the script .*none\.toml"):
-        load(tmp_path / "none.toml")
+        load_script(tmp_path / "none.toml")
 
 
 # --- Pieces of a body: pace, cuts and write sizes change what they say they change, and no byte more
@@ -375,30 +390,30 @@ def sent(pieces: Iterable[Piece]) -> bytes:
 
 @given(_FRAMES, st.integers(0, 12), st.sampled_from([0.0, 0.1]))
 def test_pace_and_write_size_keep_every_byte(frames: list[bytes], write: int, delay: float) -> None:
-    pieces = list(shaped(frames, Pace(write=write, delay=delay), None))
+    pieces = list(apply_pace(frames, StreamPace(write=write, delay=delay), None))
     assert sent(pieces) == b"".join(frames)
     assert sum(isinstance(piece, Pause) for piece in pieces) == (len(frames) if delay else 0)
 
 
 @given(_FRAMES, st.integers(1, 9))
 def test_writes_have_their_size_except_the_last(frames: list[bytes], write: int) -> None:
-    sizes = [len(piece) for piece in shaped(frames, Pace(write=write), None) if isinstance(piece, bytes)]
+    sizes = [len(piece) for piece in apply_pace(frames, StreamPace(write=write), None) if isinstance(piece, bytes)]
     assert all(size == write for size in sizes[:-1])
     assert all(size <= write for size in sizes[-1:])
 
 
 @given(_FRAMES, st.integers(0, 60), st.integers(0, 5))
 def test_a_cut_at_a_byte_sends_exactly_the_bytes_before_it(frames: list[bytes], byte: int, write: int) -> None:
-    *pieces, last = shaped(frames, Pace(write=write), Cut(byte=byte, how="reset"))
+    *pieces, last = apply_pace(frames, StreamPace(write=write), CutPoint(byte=byte, how="reset"))
     assert sent(pieces) == b"".join(frames)[:byte]
-    assert last == Break("reset")
+    assert last == BodyEnd("reset")
 
 
 @given(_FRAMES, st.integers(0, 8))
 def test_a_cut_at_an_event_sends_exactly_the_frames_before_it(frames: list[bytes], event: int) -> None:
-    *pieces, last = shaped(frames, Pace(), Cut(event=event))
+    *pieces, last = apply_pace(frames, StreamPace(), CutPoint(event=event))
     assert pieces == frames[:event]
-    assert last == Break("close")
+    assert last == BodyEnd("close")
 
 
 # --- `dragoman sim`: it prints its address, answers, tells each exchange, and complains in sentences

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from dragoman.errors import LocalMisuse
-from dragoman.simulator import Limits, Simulator, parse, running_simulator
+from dragoman.simulator import Simulator, SimulatorLimits, parse_script, running_simulator
 from dragoman.wire import jsonio
 from tests.unit.simulator.kiro_cases import body as kiro_body
 
@@ -131,7 +131,7 @@ def test_a_client_that_ends_inside_its_body_has_left(simulator: Simulator) -> No
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_over_the_cap_is_refused_in_words_that_arrive(chunked: bool) -> None:
-    with running_simulator(limits=Limits(body_bytes=1000)) as small:
+    with running_simulator(limits=SimulatorLimits(body_bytes=1000)) as small:
         connection = connect(small)
         big = b"x" * 3_000_000
         connection.request("POST", PATH, iter([big]) if chunked else big, HEADERS, encode_chunked=chunked)
@@ -147,7 +147,7 @@ def _cut(how: str, at: str = "event = 2") -> str:
 
 
 def test_a_clean_end_looks_like_any_end() -> None:
-    with running_simulator(script=parse(_cut("end"))) as cut:
+    with running_simulator(script=parse_script(_cut("end"))) as cut:
         connection = connect(cut)
         connection.request("POST", PATH, BODY, HEADERS)
         assert b"Hell" in (first := connection.getresponse().read())
@@ -159,7 +159,7 @@ def test_a_clean_end_looks_like_any_end() -> None:
 
 
 def test_a_closed_connection_leaves_out_the_last_chunk() -> None:
-    with running_simulator(script=parse(_cut("close"))) as cut:
+    with running_simulator(script=parse_script(_cut("close"))) as cut:
         connection = connect(cut)
         connection.request("POST", PATH, BODY, HEADERS)
         answer = connection.getresponse()
@@ -171,7 +171,7 @@ def test_a_closed_connection_leaves_out_the_last_chunk() -> None:
 
 
 def test_a_reset_arrives_after_the_bytes_before_it() -> None:
-    with running_simulator(script=parse(_cut("reset", "byte = 150"))) as cut:
+    with running_simulator(script=parse_script(_cut("reset", "byte = 150"))) as cut:
         connection = connect(cut)
         connection.request("POST", PATH, BODY, HEADERS)
         answer = connection.getresponse()
@@ -184,7 +184,9 @@ def test_a_reset_arrives_after_the_bytes_before_it() -> None:
 
 
 def test_a_client_that_leaves_is_let_go_at_once() -> None:
-    with running_simulator(script=parse('[[turn]]\nparts = [{ text = "a" }, { wait = 30 }, { text = "b" }]')) as slow:
+    with running_simulator(
+        script=parse_script('[[turn]]\nparts = [{ text = "a" }, { wait = 30 }, { text = "b" }]')
+    ) as slow:
         connection = connect(slow)
         connection.request("POST", PATH, BODY, HEADERS)
         answer = connection.getresponse()
@@ -195,7 +197,9 @@ def test_a_client_that_leaves_is_let_go_at_once() -> None:
 
 
 def test_delays_are_kept() -> None:
-    with running_simulator(script=parse('[[turn]]\ntext = "ab"\nchunk = 1\ndelay = 0.02\nfirst_delay = 0.1')) as slow:
+    with running_simulator(
+        script=parse_script('[[turn]]\ntext = "ab"\nchunk = 1\ndelay = 0.02\nfirst_delay = 0.1')
+    ) as slow:
         connection = connect(slow)
         begun = time.monotonic()
         connection.request("POST", PATH, BODY, HEADERS)
@@ -205,7 +209,7 @@ def test_delays_are_kept() -> None:
 
 
 def test_the_end_of_the_simulator_does_not_wait_for_its_clients() -> None:
-    with running_simulator(script=parse("[[turn]]\nparts = [{ wait = 600 }]")) as slow:
+    with running_simulator(script=parse_script("[[turn]]\nparts = [{ wait = 600 }]")) as slow:
         connection = connect(slow)
         connection.request("POST", PATH, BODY, HEADERS)
         connection.getresponse()

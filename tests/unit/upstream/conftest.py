@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.upstream.peer import run_on
+from tests.unit.upstream.scripted_server import run_on
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 

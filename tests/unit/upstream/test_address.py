@@ -14,11 +14,11 @@ from dragoman.http.addresses import BaseUrl, Proxy, address_problem, choose_prox
 from dragoman.http.client import connecting
 from dragoman.http.client.blocking import send
 from dragoman.http.client.client import HttpClient, HttpTimeouts
-from dragoman.simulator import Simulator, parse, running_simulator
+from dragoman.simulator import Simulator, parse_script, running_simulator
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
-from tests.unit.upstream.peer import Talk, connected, once, peer
+from tests.unit.upstream.scripted_server import ServerConnection, respond_once, run_client_and_server, run_server
 
 PROXY = "http://proxy.corp:3128"
 
@@ -213,12 +213,12 @@ async def test_a_name_that_is_not_found_in_time_is_a_timeout(run: Run, monkeypat
 
 
 async def test_a_request_that_nobody_takes_is_given_up(run: Run) -> None:
-    async def deaf(talk: Talk) -> None:
+    async def deaf(talk: ServerConnection) -> None:
         talk.reader._transport.pause_reading()  # type: ignore[attr-defined]
         await asyncio.sleep(5)
 
     long = HttpRequest("POST", "/", body=bytes(32 << 20))
-    async with connected(deaf, sweep_seconds=0.05) as (server, client):
+    async with run_client_and_server(deaf, sweep_seconds=0.05) as (server, client):
         with pytest.raises(TimedOut, match=r"did not take the request within 0\.3 s"):
             await client.open(server.url, long, timeouts=HttpTimeouts(write=0.3))
         # Once it is taken, only the other deadlines count.
@@ -234,10 +234,10 @@ async def test_an_answer_in_gzip_is_refused_but_a_refusal_keeps_its_status(run: 
     packed = gzip.compress(b"x" * 1000)
 
     client = HttpClient()
-    async with peer(once(gzipped(b"200 OK", packed))) as server:
+    async with run_server(respond_once(gzipped(b"200 OK", packed))) as server:
         with pytest.raises(BadFrame, match=r"compressed \('gzip'\), which was not asked for"):
             await client.open(server.url, POST)
-    async with peer(once(gzipped(b"429 Slow", packed))) as server:
+    async with run_server(respond_once(gzipped(b"429 Slow", packed))) as server:
         reply = await client.open(server.url, POST)
         assert (reply.status, await reply.read(9999)) == (429, packed)
     await client.aclose()
@@ -251,7 +251,7 @@ ASKED = HttpRequest(
     headers=(("authorization", "Bearer x"), ("content-type", "application/json")),
     body=jsonio.encode({"model": "m", "stream": True, "messages": [{"role": "user", "content": "hello"}]}),
 )
-SLOW = parse('[[turn]]\nparts = [{ text = "Begin." }, { wait = 600.0 }, { text = "End." }]')
+SLOW = parse_script('[[turn]]\nparts = [{ text = "Begin." }, { wait = 600.0 }, { text = "End." }]')
 
 
 def test_the_head_comes_first_and_the_body_as_it_comes() -> None:
@@ -275,7 +275,7 @@ def test_what_fails_is_raised_where_the_request_was_made() -> None:
         send("http://127.0.0.1:1", ASKED, timeouts=HttpTimeouts())
     with pytest.raises(LocalMisuse):
         send("http://127.0.0.1:1", HttpRequest("GET", "no path"), timeouts=HttpTimeouts())
-    cut = parse('[[turn]]\ntext = "Hello, how are you?"\ncut = { byte = 150, how = "close" }')
+    cut = parse_script('[[turn]]\ntext = "Hello, how are you?"\ncut = { byte = 150, how = "close" }')
     with running_simulator("openai", script=cut) as service:
         head, body = send(service.url, ASKED, timeouts=HttpTimeouts())
         with pytest.raises(Truncated):
@@ -294,7 +294,7 @@ async def test_it_works_inside_of_a_running_loop() -> None:
 
 
 async def test_nothing_is_read_while_a_piece_is_being_used() -> None:
-    script = parse(f'[[turn]]\ntext = "{"x" * 2_000_000}"\nchunk = 50000')
+    script = parse_script(f'[[turn]]\ntext = "{"x" * 2_000_000}"\nchunk = 50000')
     async with Simulator("openai", script=script) as service:
         client = HttpClient()
         reply = await client.open(service.url, ASKED)

@@ -11,7 +11,17 @@ from dragoman.http.client import response as replies
 from dragoman.http.client.client import HttpClient
 from dragoman.wire.http import HttpRequest, has_dot_segment
 from tests.unit.upstream.conftest import Run
-from tests.unit.upstream.peer import OK, Script, Talk, answering, connected, looked_at, once, peer, until
+from tests.unit.upstream.scripted_server import (
+    OK,
+    ConnectionScript,
+    ServerConnection,
+    record_idle_checks,
+    respond_once,
+    respond_with,
+    run_client_and_server,
+    run_server,
+    wait_until,
+)
 
 GET = HttpRequest("GET", "/")
 POST = HttpRequest("POST", "/v1/messages", headers=(("content-type", "application/json"),), body=b"{}")
@@ -23,9 +33,9 @@ def chunked(*pieces: bytes) -> bytes:
     return CHUNKED + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
 
 
-async def ask(script: Script, request: HttpRequest = POST) -> tuple[int, bytes, int]:
+async def ask(script: ConnectionScript, request: HttpRequest = POST) -> tuple[int, bytes, int]:
     """Ask once; give status, body and how many connections are kept."""
-    async with peer(script) as server:
+    async with run_server(script) as server:
         client = HttpClient()
         try:
             reply = await client.open(server.url, request)
@@ -58,13 +68,13 @@ WHOLE = {
 @pytest.mark.parametrize("case", WHOLE)
 def test_a_whole_answer_is_read_and_its_connection_kept_if_it_may_be(run: Run, case: str, size: int) -> None:
     answer, body, kept = WHOLE[case]
-    assert run(ask(once(answer, size=size, end=None))) == (200, body, kept)
+    assert run(ask(respond_once(answer, size=size, end=None))) == (200, body, kept)
 
 
 @pytest.mark.parametrize("size", [0, 1])
 def test_a_body_without_a_length_ends_with_the_connection(run: Run, size: int) -> None:
     answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\n"
-    assert run(ask(once(answer, size=size))) == (200, b"data: 1\n\n", 0)
+    assert run(ask(respond_once(answer, size=size))) == (200, b"data: 1\n\n", 0)
 
 
 @pytest.mark.parametrize(
@@ -77,18 +87,21 @@ def test_a_body_without_a_length_ends_with_the_connection(run: Run, size: int) -
     ],
 )
 def test_some_answers_have_no_body_whatever_their_head_says(run: Run, method: str, answer: bytes, status: int) -> None:
-    assert run(ask(once(answer, end=None), HttpRequest(method, "/"))) == (status, b"", 1)
+    assert run(ask(respond_once(answer, end=None), HttpRequest(method, "/"))) == (status, b"", 1)
 
 
 async def test_after_a_head_request_the_connection_serves_the_next(run: Run) -> None:
-    async with connected(answering(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n", OK)) as (server, client):
+    async with run_client_and_server(respond_with(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n", OK)) as (
+        server,
+        client,
+    ):
         await (await client.open(server.url, HttpRequest("HEAD", "/"))).read(0)
         assert await (await client.open(server.url, POST)).read(10) == b"ok"
         assert server.connections == 1
 
 
 def test_a_body_after_a_head_request_is_dropped_with_its_connection(run: Run) -> None:
-    assert run(ask(once(LENGTH % (5, b"hello"), end=None), HttpRequest("HEAD", "/"))) == (200, b"", 0)
+    assert run(ask(respond_once(LENGTH % (5, b"hello"), end=None), HttpRequest("HEAD", "/"))) == (200, b"", 0)
 
 
 CUT = {
@@ -108,14 +121,14 @@ CUT = {
 def test_an_answer_cut_short_is_never_a_clean_end(run: Run, case: str, size: int) -> None:
     answer, error = CUT[case]
     with pytest.raises(error):
-        run(ask(once(answer, size=size)))
+        run(ask(respond_once(answer, size=size)))
 
 
 @pytest.mark.parametrize(
     "answer", [b"", LENGTH % (6, b"hello"), CHUNKED + b"5\r\nhello\r\n", b"HTTP/1.1 200 OK\r\n\r\nhel"]
 )
 def test_a_reset_is_a_reset_even_where_the_end_of_the_connection_would_do(run: Run, answer: bytes) -> None:
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.request()
         await talk.send(answer)
         await asyncio.sleep(0.05)
@@ -126,7 +139,7 @@ def test_a_reset_is_a_reset_even_where_the_end_of_the_connection_would_do(run: R
 
 
 async def test_what_came_before_a_cut_is_handed_out_first(run: Run) -> None:
-    async with peer(once(CHUNKED + b"5\r\nhello\r\n3\r\nhe")) as server:
+    async with run_server(respond_once(CHUNKED + b"5\r\nhello\r\n3\r\nhe")) as server:
         client, got = HttpClient(), bytearray()
         reply = await client.open(server.url, POST)
         await asyncio.sleep(0.05)  # the cut comes before anybody reads
@@ -137,7 +150,7 @@ async def test_what_came_before_a_cut_is_handed_out_first(run: Run) -> None:
 
 
 def test_a_half_closed_connection_still_gives_its_whole_answer(run: Run) -> None:
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.request()
         await talk.send(OK)
         talk.writer.write_eof()
@@ -149,7 +162,7 @@ def test_a_half_closed_connection_still_gives_its_whole_answer(run: Run) -> None
 
 
 def test_a_half_close_in_the_middle_of_a_request_that_nobody_reads_does_not_hang(run: Run) -> None:
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         talk.writer.write_eof()
         await asyncio.sleep(50)
 
@@ -179,16 +192,16 @@ BROKEN = {
 @pytest.mark.parametrize("case", BROKEN)
 def test_what_is_not_http_is_refused(run: Run, case: str) -> None:
     with pytest.raises(BadFrame) as caught:
-        run(ask(once(BROKEN[case], end=None)))
+        run(ask(respond_once(BROKEN[case], end=None)))
     assert "http://127.0.0.1" in str(caught.value)
 
 
 def test_limits_hold_byte_by_byte_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replies, "HEAD_BYTES", 500)
     with pytest.raises(BadFrame):
-        run(ask(once(b"HTTP/1.1 200 OK\r\na: " + b"x" * 1000, size=1, end=None)))
+        run(ask(respond_once(b"HTTP/1.1 200 OK\r\na: " + b"x" * 1000, size=1, end=None)))
     body = b"y" * 1000  # chunk sizes between bytes of the body are no head
-    assert run(ask(once(chunked(*[bytes([b]) for b in body]), size=1, end=None))) == (200, body, 1)
+    assert run(ask(respond_once(chunked(*[bytes([b]) for b in body]), size=1, end=None))) == (200, body, 1)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +216,7 @@ def test_limits_hold_byte_by_byte_too(run: Run, monkeypatch: pytest.MonkeyPatch)
 )
 @pytest.mark.parametrize("pause", [0, 0.05], ids=["at once", "later"])
 async def test_what_follows_an_answer_never_becomes_the_next_one(run: Run, more: bytes, pause: float) -> None:
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.request()
         if talk.number > 1:
             await talk.send(OK)
@@ -215,7 +228,7 @@ async def test_what_follows_an_answer_never_becomes_the_next_one(run: Run, more:
             await talk.send(OK + more)
         await talk.gone()
 
-    async with connected(script) as (server, client):
+    async with run_client_and_server(script) as (server, client):
         assert await (await client.open(server.url, POST)).read(100) == b"ok"
         await asyncio.sleep(2 * pause)
         assert await (await client.open(server.url, POST)).read(100) == b"ok"
@@ -225,7 +238,7 @@ async def test_what_follows_an_answer_never_becomes_the_next_one(run: Run, more:
 async def test_headers_are_lower_case_in_order_and_repeat(run: Run) -> None:
     answer = b"HTTP/1.1 429 Slow\r\nX-A: 1\r\nRetry-After:  7 \r\nx-a: 2\r\nX-Odd: caf\xe9\r\nContent-Length: 0\r\n\r\n"
 
-    async with connected(answering(answer)) as (server, client):
+    async with run_client_and_server(respond_with(answer)) as (server, client):
         reply = await client.open(server.url, POST)
     assert reply.status == 429
     assert reply.headers == (
@@ -239,16 +252,16 @@ async def test_headers_are_lower_case_in_order_and_repeat(run: Run) -> None:
 
 @pytest.mark.parametrize("answer", [LENGTH % (100, b"x" * 100), chunked(*[b"x"] * 100)])
 async def test_a_body_past_the_limit_is_too_large_and_closes(run: Run, answer: bytes) -> None:
-    async with connected(once(answer, size=20, end=None)) as (server, client):
+    async with run_client_and_server(respond_once(answer, size=20, end=None)) as (server, client):
         with pytest.raises(TooLarge):
             await (await client.open(server.url, POST)).read(99)
-        await until(lambda: server.open == 0)
+        await wait_until(lambda: server.open == 0)
         assert client.pools()[0].active == 0
 
 
 def test_a_redirect_is_an_answer_like_any_other(run: Run) -> None:
     answer = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
-    assert run(ask(answering(answer)))[0] == 307
+    assert run(ask(respond_with(answer)))[0] == 307
 
 
 # --- S14: whose connection is used again, and what makes one unfit for it
@@ -261,7 +274,7 @@ async def body_of(client: HttpClient, url: str, pool: str = "") -> bytes:
     return await reply.read(100)
 
 
-async def good(talk: Talk) -> None:
+async def good(talk: ServerConnection) -> None:
     while True:
         await talk.request()
         await talk.send(OK)
@@ -270,7 +283,7 @@ async def good(talk: Talk) -> None:
 async def test_s14_upstreams_and_credentials_of_one_origin_share_no_connection(run: Run) -> None:
     """S14: one connection served all upstreams of an origin."""
 
-    async with connected(good) as (server, client):
+    async with run_client_and_server(good) as (server, client):
         for pool in ("one key-1", "two key-1", "one key-2", "one key-1", "two key-1"):
             await body_of(client, server.url, pool)
         assert server.connections == 3
@@ -283,7 +296,7 @@ async def test_s14_bytes_before_the_next_request_never_answer_it(run: Run, late:
 
     may_send, sent = asyncio.Event(), asyncio.Event()
 
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         if talk.number > 1:
             await good(talk)
         await talk.request()
@@ -293,7 +306,7 @@ async def test_s14_bytes_before_the_next_request_never_answer_it(run: Run, late:
         sent.set()
         await talk.gone()
 
-    async with connected(script) as (server, client):
+    async with run_client_and_server(script) as (server, client):
         assert await body_of(client, server.url) == b"ok"
         may_send.set()
         await sent.wait()
@@ -303,8 +316,8 @@ async def test_s14_bytes_before_the_next_request_never_answer_it(run: Run, late:
 
 async def test_s14_a_connection_that_is_not_quiet_is_not_used(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked at right after an answer, too."""
-    looked = looked_at(monkeypatch, is_readable=True)
-    async with connected(good) as (server, client):
+    looked = record_idle_checks(monkeypatch, is_readable=True)
+    async with run_client_and_server(good) as (server, client):
         assert await body_of(client, server.url) == b"ok"
         assert await body_of(client, server.url) == b"ok"
         assert (len(looked), server.connections) == (1, 2)
@@ -312,12 +325,12 @@ async def test_s14_a_connection_that_is_not_quiet_is_not_used(run: Run, monkeypa
 
 @pytest.mark.parametrize("behind", [FORGED, b"H", b"junk", b"HTTP/1.1 100 Continue\r\n\r\n"])
 async def test_s14_bytes_that_come_with_the_end_of_an_answer_close_the_connection(run: Run, behind: bytes) -> None:
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.request()
         await talk.send(OK + behind)
         await talk.gone()
 
-    async with connected(script) as (server, client):
+    async with run_client_and_server(script) as (server, client):
         assert await body_of(client, server.url) == b"ok"
         assert await body_of(client, server.url) == b"ok"
         assert server.connections == 2
@@ -326,7 +339,7 @@ async def test_s14_bytes_that_come_with_the_end_of_an_answer_close_the_connectio
 async def test_s14_bytes_on_an_idle_connection_close_it(run: Run) -> None:
     may_send, closed = asyncio.Event(), asyncio.Event()
 
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.request()
         await talk.send(OK)
         await may_send.wait()
@@ -334,7 +347,7 @@ async def test_s14_bytes_on_an_idle_connection_close_it(run: Run) -> None:
         await talk.gone()
         closed.set()
 
-    async with connected(script) as (server, client):
+    async with run_client_and_server(script) as (server, client):
         await body_of(client, server.url)
         assert client.pools()[0].idle == 1
         may_send.set()
@@ -360,7 +373,7 @@ async def test_s14_bytes_on_an_idle_connection_close_it(run: Run) -> None:
 async def test_s10_no_request_with_a_dot_segment_is_sent(run: Run, path: str) -> None:
     """S10: `POST /model/../converse` was sent."""
 
-    async with connected(good) as (server, client):
+    async with run_client_and_server(good) as (server, client):
         with pytest.raises(LocalMisuse, match="segment"):
             await client.open(server.url, HttpRequest("POST", path))
         assert server.connections == 0

@@ -23,25 +23,25 @@ from dragoman.upstream.kiro.credential import KiroCredential
 from dragoman.upstream.kiro.stores import ApiKeyStore, OwnStore, TokenStore
 from dragoman.upstream.kiro.token import Endpoints, Token, render_time
 from dragoman.wire.http import HttpRequest, HttpResponse
-from tests.unit.upstream.kiro_world import (
+from tests.unit.upstream.kiro_logins import (
     ARN,
     CHAT,
     IDC,
     NOW,
     SECRETS,
-    Service,
-    at,
+    SignInService,
     cli_database,
     credential,
+    endpoints_of,
     fetch,
-    grants,
-    own,
-    tokens,
-    told,
+    grant_tokens,
+    json_response,
+    token_script,
+    write_store,
 )
 
-DEAD = told({"error": "invalid_grant", "error_description": "Invalid refresh token provided"}, 400)
-BROKEN = told({"message": "oh no"}, 500)
+DEAD = json_response({"error": "invalid_grant", "error_description": "Invalid refresh token provided"}, 400)
+BROKEN = json_response({"message": "oh no"}, 500)
 LIVE = render_time(NOW + 3600)
 
 
@@ -60,8 +60,8 @@ def paths(simulator: Any) -> list[str]:
 async def test_ten_parallel_requests_with_an_expired_token_make_exactly_one_refresh_call(
     tmp_path: Path, kind: dict[str, str], path: str
 ) -> None:
-    with running_simulator("kiro", script=tokens(access=["none"], refresh=["refresh-1"])) as simulator:
-        subject = credential(own(tmp_path, **kind), fetch, endpoints=at(simulator))
+    with running_simulator("kiro", script=token_script(access=["none"], refresh=["refresh-1"])) as simulator:
+        subject = credential(write_store(tmp_path, **kind), fetch, endpoints=endpoints_of(simulator))
         signed = await asyncio.gather(*(subject.sign(CHAT) for _ in range(10)))
     assert paths(simulator) == [path]
     assert len({bearer(request) for request in signed}) == 1
@@ -71,9 +71,9 @@ async def test_ten_parallel_requests_with_an_expired_token_make_exactly_one_refr
 async def test_a_stored_login_carries_a_conversation_past_the_end_of_its_tokens(tmp_path: Path) -> None:
     """Each token is good for two calls; the service's 403 makes the next one be fetched, and it rotates each time."""
     clock = [NOW]
-    with running_simulator("kiro", script=tokens(refresh=["refresh-1"], uses=2, lifetime=86400)) as simulator:
-        store = own(tmp_path)
-        subject = credential(store, fetch, endpoints=at(simulator), now=lambda: clock[0])
+    with running_simulator("kiro", script=token_script(refresh=["refresh-1"], uses=2, lifetime=86400)) as simulator:
+        store = write_store(tmp_path)
+        subject = credential(store, fetch, endpoints=endpoints_of(simulator), now=lambda: clock[0])
         for _ in range(6):
             request = await subject.sign(HttpRequest("GET", "/ListAvailableModels"))
             answer = await fetch(simulator.url, request)
@@ -87,8 +87,8 @@ async def test_a_stored_login_carries_a_conversation_past_the_end_of_its_tokens(
 
 
 async def test_two_hundred_refusals_make_one_refresh(tmp_path: Path) -> None:
-    service = Service(grants(), delay=0.01)
-    subject = credential(own(tmp_path, expires_at=LIVE), service.fetch)
+    service = SignInService(grant_tokens(), delay=0.01)
+    subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
     signed = await asyncio.gather(*(subject.sign(CHAT) for _ in range(200)))
     assert all(await asyncio.gather(*(subject.refused(403, request) for request in signed[:150])))
     assert all([await subject.refused(403, request) for request in signed[150:]])
@@ -96,16 +96,16 @@ async def test_two_hundred_refusals_make_one_refresh(tmp_path: Path) -> None:
 
 
 async def test_a_storm_is_one_refresh_even_if_nobody_says_which_token_was_refused(tmp_path: Path) -> None:
-    service = Service(grants())
-    subject = credential(own(tmp_path, expires_at=LIVE), service.fetch)
+    service = SignInService(grant_tokens())
+    subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
     await subject.sign(CHAT)
     assert all([await subject.refused(401) for _ in range(5)])
     assert len(service.calls) == 1
 
 
 async def test_a_service_that_refuses_every_token_is_not_asked_for_ever_more_of_them(tmp_path: Path) -> None:
-    service = Service(grants())
-    subject = credential(own(tmp_path, expires_at=LIVE), service.fetch)
+    service = SignInService(grant_tokens())
+    subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
     renewed = [await subject.refused(403, await subject.sign(CHAT)) for _ in range(5)]
     assert renewed == [True] + [False] * 4
     assert len(service.calls) == 1
@@ -113,22 +113,22 @@ async def test_a_service_that_refuses_every_token_is_not_asked_for_ever_more_of_
 
 @pytest.mark.parametrize("status", [400, 402, 404, 429, 500])
 async def test_other_refusals_renew_nothing(tmp_path: Path, status: int) -> None:
-    service = Service(grants())
-    subject = credential(own(tmp_path, expires_at=LIVE), service.fetch)
+    service = SignInService(grant_tokens())
+    subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
     assert not await subject.refused(status, await subject.sign(CHAT))
     assert service.calls == []
 
 
 @pytest.mark.parametrize(("left", "calls"), [(601, 0), (599, 1), (0, 1)])
 def test_a_token_is_renewed_ten_minutes_early(tmp_path: Path, left: float, calls: int) -> None:
-    service = Service(grants())
-    asyncio.run(credential(own(tmp_path, expires_at=render_time(NOW + left)), service.fetch).sign(CHAT))
+    service = SignInService(grant_tokens())
+    asyncio.run(credential(write_store(tmp_path, expires_at=render_time(NOW + left)), service.fetch).sign(CHAT))
     assert len(service.calls) == calls
 
 
 async def test_a_caller_that_leaves_does_not_take_the_refresh_along(tmp_path: Path) -> None:
-    store = own(tmp_path)
-    subject = credential(store, Service(grants(refreshToken="refresh-2"), delay=0.2).fetch)
+    store = write_store(tmp_path)
+    subject = credential(store, SignInService(grant_tokens(refreshToken="refresh-2"), delay=0.2).fetch)
     caller = asyncio.create_task(subject.sign(CHAT))
     await asyncio.sleep(0.05)
     caller.cancel()
@@ -140,29 +140,29 @@ async def test_a_caller_that_leaves_does_not_take_the_refresh_along(tmp_path: Pa
 
 
 def test_the_old_refresh_token_is_kept_when_none_is_returned(tmp_path: Path) -> None:
-    with running_simulator("kiro", script=tokens(refresh=["refresh-1"], rotate=False)) as simulator:
-        store = own(tmp_path)
-        token = asyncio.run(credential(store, fetch, endpoints=at(simulator)).token())
+    with running_simulator("kiro", script=token_script(refresh=["refresh-1"], rotate=False)) as simulator:
+        store = write_store(tmp_path)
+        token = asyncio.run(credential(store, fetch, endpoints=endpoints_of(simulator)).token())
     assert token.refresh == SecretText("refresh-1")
     assert (store.load().refresh, store.load().access.reveal()[:10]) == (SecretText("refresh-1"), "sim-access")
 
 
 async def test_a_token_that_another_program_refreshed_is_picked_up_without_a_call(tmp_path: Path) -> None:
     clock = [NOW]
-    service = Service(grants())
-    subject = credential(own(tmp_path, expires_at=LIVE), service.fetch, now=lambda: clock[0])
+    service = SignInService(grant_tokens())
+    subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch, now=lambda: clock[0])
     await subject.sign(CHAT)
-    own(tmp_path, access_token="theirs", refresh_token="theirs-too", expires_at=render_time(NOW + 7200))
+    write_store(tmp_path, access_token="theirs", refresh_token="theirs-too", expires_at=render_time(NOW + 7200))
     clock[0] += 3599
     assert bearer(await subject.sign(CHAT)) == "theirs"
     assert service.calls == []
 
 
 async def test_a_refused_token_that_another_program_has_replaced_needs_no_call(tmp_path: Path) -> None:
-    service = Service(grants())
-    subject = credential(own(tmp_path, expires_at=LIVE), service.fetch)
+    service = SignInService(grant_tokens())
+    subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
     request = await subject.sign(CHAT)
-    own(tmp_path, access_token="theirs", expires_at=render_time(NOW + 7200))
+    write_store(tmp_path, access_token="theirs", expires_at=render_time(NOW + 7200))
     assert await subject.refused(401, request)
     assert bearer(await subject.sign(CHAT)) == "theirs"
     assert service.calls == []
@@ -172,11 +172,11 @@ def test_a_refresh_token_that_another_program_used_up_meanwhile_is_no_disaster(t
     """The IDE takes no lock of ours: it refreshes between our reading of the file and our call."""
 
     def answer(_: HttpRequest) -> HttpResponse:
-        own(tmp_path, access_token="theirs", refresh_token="theirs-too", expires_at=render_time(NOW + 7200))
+        write_store(tmp_path, access_token="theirs", refresh_token="theirs-too", expires_at=render_time(NOW + 7200))
         return DEAD
 
-    service = Service(answer)
-    assert bearer(asyncio.run(credential(own(tmp_path), service.fetch).sign(CHAT))) == "theirs"
+    service = SignInService(answer)
+    assert bearer(asyncio.run(credential(write_store(tmp_path), service.fetch).sign(CHAT))) == "theirs"
     assert len(service.calls) == 1
 
 
@@ -203,12 +203,12 @@ class Stubborn:
 async def test_a_refreshed_token_that_cannot_be_written_is_used_and_written_later(tmp_path: Path) -> None:
     clock = [NOW]
     numbers = iter(range(2, 9))
-    service = Service(
-        lambda _: told(
+    service = SignInService(
+        lambda _: json_response(
             {"accessToken": f"access-{(n := next(numbers))}", "refreshToken": f"refresh-{n}", "expiresIn": 3600}
         )
     )
-    inner = own(tmp_path)
+    inner = write_store(tmp_path)
     store = Stubborn(inner)
     subject = credential(store, service.fetch, now=lambda: clock[0])
     assert bearer(await subject.sign(CHAT)) == "access-2"
@@ -225,9 +225,9 @@ async def test_a_refreshed_token_that_cannot_be_written_is_used_and_written_late
 
 
 def test_a_login_that_cannot_be_written_is_not_refreshed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = own(tmp_path)
+    store = write_store(tmp_path)
     monkeypatch.setattr(store, "prepare", lambda: (_ for _ in ()).throw(CredentialFault("cannot write it")))
-    service = Service(grants())
+    service = SignInService(grant_tokens())
     with pytest.raises(CredentialFault, match="cannot write"):
         asyncio.run(credential(store, service.fetch).sign(CHAT))
     assert service.calls == []
@@ -236,9 +236,9 @@ def test_a_login_that_cannot_be_written_is_not_refreshed(tmp_path: Path, monkeyp
 def test_a_good_token_is_used_from_a_place_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = own(tmp_path, expires_at=LIVE)
+    store = write_store(tmp_path, expires_at=LIVE)
     monkeypatch.setattr("dragoman.upstream.kiro.credential.file_lock", None)
-    assert bearer(asyncio.run(credential(store, Service(grants()).fetch).sign(CHAT))) == "access-1"
+    assert bearer(asyncio.run(credential(store, SignInService(grant_tokens()).fetch).sign(CHAT))) == "access-1"
 
 
 def test_kiro_clis_own_row_is_renewed(tmp_path: Path) -> None:
@@ -247,8 +247,8 @@ def test_kiro_clis_own_row_is_renewed(tmp_path: Path) -> None:
         kirocli__odic__token={"access_token": "a", "refresh_token": "refresh-1", "expires_at": render_time(NOW)},
         kirocli__odic__device_registration={"client_id": "c", "client_secret": "s"},
     )
-    with running_simulator("kiro", script=tokens(refresh=["refresh-1"])) as simulator:
-        asyncio.run(credential(CliStore(path), fetch, endpoints=at(simulator)).sign(CHAT))
+    with running_simulator("kiro", script=token_script(refresh=["refresh-1"])) as simulator:
+        asyncio.run(credential(CliStore(path), fetch, endpoints=endpoints_of(simulator)).sign(CHAT))
     assert CliStore(path).load().refresh == SecretText("sim-refresh-1")
 
 
@@ -265,21 +265,21 @@ def test_a_dead_refresh_token_says_to_log_in_and_is_not_tried_again(tmp_path: Pa
     async def twice(subject: KiroCredential) -> list[str]:
         return [str(await asyncio.gather(subject.sign(CHAT), return_exceptions=True)) for _ in range(2)]
 
-    with running_simulator("kiro", script=tokens(refresh=["another"])) as simulator:
-        subject = credential(own(tmp_path), fetch, endpoints=at(simulator))
+    with running_simulator("kiro", script=token_script(refresh=["another"])) as simulator:
+        subject = credential(write_store(tmp_path), fetch, endpoints=endpoints_of(simulator))
         said = asyncio.run(twice(subject))
         assert all("dragoman auth login kiro" in words for words in said)
         assert paths(simulator) == ["/refreshToken"]
         assert subject.describe()["state"] == "login needed"
-        own(tmp_path, refresh_token="another")  # the person has logged in
+        write_store(tmp_path, refresh_token="another")  # the person has logged in
         assert bearer(asyncio.run(subject.sign(CHAT))).startswith("sim-access")
-    assert fault_of(credential(own(tmp_path), Service(lambda _: DEAD).fetch)).fault.status == 401
+    assert fault_of(credential(write_store(tmp_path), SignInService(lambda _: DEAD).fetch)).fault.status == 401
 
 
 def test_a_login_of_another_region_is_told_so(tmp_path: Path) -> None:
-    answer = told({"error": "invalid_request", "error_description": "Invalid token provided"}, 400)
-    service = Service(lambda _: answer)
-    fault = fault_of(credential(own(tmp_path, **IDC, region="eu-west-1"), service.fetch))
+    answer = json_response({"error": "invalid_request", "error_description": "Invalid token provided"}, 400)
+    service = SignInService(lambda _: answer)
+    fault = fault_of(credential(write_store(tmp_path, **IDC, region="eu-west-1"), service.fetch))
     assert "eu-west-1" in str(fault)
     assert "--region" in str(fault)
     assert service.calls[0][0] == "https://oidc.eu-west-1.amazonaws.com"
@@ -288,64 +288,70 @@ def test_a_login_of_another_region_is_told_so(tmp_path: Path) -> None:
 def test_a_correction_of_the_region_is_tried_although_the_token_is_the_same(tmp_path: Path) -> None:
     def answer(_: HttpRequest) -> HttpResponse:
         wrong = "eu-west-1" in service.calls[-1][0]
-        return told({"error": "invalid_request"}, 400) if wrong else told({"accessToken": "access-2", "expiresIn": 60})
+        return (
+            json_response({"error": "invalid_request"}, 400)
+            if wrong
+            else json_response({"accessToken": "access-2", "expiresIn": 60})
+        )
 
-    service = Service(answer)
-    subject = credential(own(tmp_path, **IDC, region="eu-west-1"), service.fetch)
+    service = SignInService(answer)
+    subject = credential(write_store(tmp_path, **IDC, region="eu-west-1"), service.fetch)
     fault_of(subject)
-    own(tmp_path, **IDC, region="us-east-1")
+    write_store(tmp_path, **IDC, region="us-east-1")
     assert bearer(asyncio.run(subject.sign(CHAT))) == "access-2"
 
 
 @pytest.mark.parametrize("region", ["evil.example/x?", "us-east-1\n", "../.."])
 @pytest.mark.parametrize("kind", [{}, IDC])
 def test_no_call_goes_to_a_host_made_of_a_bad_region(tmp_path: Path, region: str, kind: dict[str, str]) -> None:
-    service = Service(grants())
+    service = SignInService(grant_tokens())
     if region.strip() != region:
         region += "x"  # stores strip; an inner line break does not go away
-    assert "region" in str(fault_of(credential(own(tmp_path, **kind, region=region), service.fetch)))
+    assert "region" in str(fault_of(credential(write_store(tmp_path, **kind, region=region), service.fetch)))
     assert service.calls == []
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (told({"error": "invalid_client"}, 400), "client registration"),
-        (told({"message": "x"}, 401), "no longer good"),
+        (json_response({"error": "invalid_client"}, 400), "client registration"),
+        (json_response({"message": "x"}, 401), "no longer good"),
         (HttpResponse(403, (("x-amzn-errortype", "InvalidGrantException:http://x"),), b""), "no longer good"),
     ],
 )
 def test_what_lasts_says_to_log_in(tmp_path: Path, answer: HttpResponse, words: str) -> None:
-    fault = fault_of(credential(own(tmp_path, **IDC), Service(lambda _: answer).fetch))
+    fault = fault_of(credential(write_store(tmp_path, **IDC), SignInService(lambda _: answer).fetch))
     assert words in str(fault)
     assert "dragoman auth login kiro" in str(fault)
     assert (fault.is_permanent, fault.fault.kind) == (True, "auth")
 
 
-@pytest.mark.parametrize("trouble", [BROKEN, told({}, 429), told({}), ConnectFailed("no route"), told([1])])
+@pytest.mark.parametrize(
+    "trouble", [BROKEN, json_response({}, 429), json_response({}), ConnectFailed("no route"), json_response([1])]
+)
 def test_what_passes_is_no_reason_to_log_in(tmp_path: Path, trouble: HttpResponse | Exception) -> None:
-    fault = fault_of(credential(own(tmp_path), Service(lambda _: trouble).fetch))
+    fault = fault_of(credential(write_store(tmp_path), SignInService(lambda _: trouble).fetch))
     assert (fault.is_permanent, fault.fault.status) == (False, 503)
     assert "login" not in str(fault)
 
 
 def test_a_token_that_still_lives_is_used_while_the_sign_in_service_is_down(tmp_path: Path) -> None:
-    subject = credential(own(tmp_path, expires_at=render_time(NOW + 60)), Service(lambda _: BROKEN).fetch)
+    subject = credential(write_store(tmp_path, expires_at=render_time(NOW + 60)), SignInService(lambda _: BROKEN).fetch)
     assert bearer(asyncio.run(subject.sign(CHAT))) == "access-1"
     assert (subject.describe()["state"], "oh no" in str(subject.describe()["problem"])) == ("expiring", True)
 
 
 def test_a_service_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.upstream.kiro.credential._TIMEOUT", 0.05)
-    fault = fault_of(credential(own(tmp_path), Service(grants(), delay=5).fetch))
+    fault = fault_of(credential(write_store(tmp_path), SignInService(grant_tokens(), delay=5).fetch))
     assert "did not answer" in str(fault)
     assert not fault.is_permanent
 
 
 def test_a_login_without_a_refresh_token_or_registration_says_what_it_lacks(tmp_path: Path) -> None:
-    service = Service(grants())
-    assert "no refresh token" in str(fault_of(credential(own(tmp_path, refresh_token=""), service.fetch)))
-    assert "registration" in str(fault_of(credential(own(tmp_path, auth_method="idc"), service.fetch)))
+    service = SignInService(grant_tokens())
+    assert "no refresh token" in str(fault_of(credential(write_store(tmp_path, refresh_token=""), service.fetch)))
+    assert "registration" in str(fault_of(credential(write_store(tmp_path, auth_method="idc"), service.fetch)))
     assert service.calls == []
 
 
@@ -357,10 +363,10 @@ def test_a_missing_login_is_described_and_not_raised(tmp_path: Path) -> None:
 async def test_secrets_are_in_no_log_no_description_and_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    echo = told({"error": "odd", "error_description": "access-1 refresh-1 client-secret-1"}, 400)
+    echo = json_response({"error": "odd", "error_description": "access-1 refresh-1 client-secret-1"}, 400)
     caplog.set_level(logging.DEBUG)
-    for answer in (echo, told({"accessToken": "access-1", "refreshToken": "refresh-1"})):
-        subject = credential(own(tmp_path, **IDC), Service(lambda _, it=answer: it).fetch)  # type: ignore[misc]
+    for answer in (echo, json_response({"accessToken": "access-1", "refreshToken": "refresh-1"})):
+        subject = credential(write_store(tmp_path, **IDC), SignInService(lambda _, it=answer: it).fetch)  # type: ignore[misc]
         (said,) = await asyncio.gather(subject.sign(CHAT), return_exceptions=True)
         shown = f"{said if isinstance(said, Exception) else ''} {subject.describe()} {vars(subject)} {caplog.text}"
         assert [secret for secret in SECRETS if secret in shown] == []
@@ -369,12 +375,14 @@ async def test_secrets_are_in_no_log_no_description_and_no_error(
 # --- what goes out
 
 
-def signed(store: TokenStore, using: Service | None = None, request: HttpRequest = CHAT, **more: Any) -> HttpRequest:
-    return asyncio.run(credential(store, (using or Service(grants())).fetch, **more).sign(request))
+def signed(
+    store: TokenStore, using: SignInService | None = None, request: HttpRequest = CHAT, **more: Any
+) -> HttpRequest:
+    return asyncio.run(credential(store, (using or SignInService(grant_tokens())).fetch, **more).sign(request))
 
 
 def test_headers_name_us_and_nobody_else(tmp_path: Path) -> None:
-    store = own(tmp_path, expires_at=LIVE)
+    store = write_store(tmp_path, expires_at=LIVE)
     asked = structs.replace(
         CHAT, headers=(("user-agent", "KiroIDE"), ("authorization", "Bearer the-clients"), ("accept", "x"))
     )
@@ -387,16 +395,16 @@ def test_headers_name_us_and_nobody_else(tmp_path: Path) -> None:
 
 
 def test_an_api_key_is_sent_as_one_without_a_profile_and_never_renewed() -> None:
-    subject = credential(ApiKeyStore(SecretText("ksk_1")), Service(grants()).fetch, profile="auto")
+    subject = credential(ApiKeyStore(SecretText("ksk_1")), SignInService(grant_tokens()).fetch, profile="auto")
     request = asyncio.run(subject.sign(CHAT))
     assert (bearer(request), request.header("tokentype"), request.body) == ("ksk_1", "API_KEY", CHAT.body)
     assert not asyncio.run(subject.refused(403, request))
 
 
 def test_an_external_provider_is_asked_by_form_at_its_own_endpoint(tmp_path: Path) -> None:
-    with running_simulator("kiro", script=tokens(refresh=["refresh-1"])) as simulator:
+    with running_simulator("kiro", script=token_script(refresh=["refresh-1"])) as simulator:
         extra = {"auth_method": "external_idp", "client_id": "c", "scopes": ["a", "b"]}
-        store = own(tmp_path, **extra, token_endpoint=f"{simulator.url}/token")
+        store = write_store(tmp_path, **extra, token_endpoint=f"{simulator.url}/token")
         request = asyncio.run(
             credential(store, fetch, endpoints=Endpoints("http://nowhere", "http://nowhere")).sign(CHAT)
         )
@@ -413,14 +421,14 @@ def test_an_external_provider_is_asked_by_form_at_its_own_endpoint(tmp_path: Pat
 
 @pytest.mark.parametrize("endpoint", ["http://login.example/t", "ftp://x/", "", "https://a@b/"])
 def test_an_external_provider_that_is_not_https_gets_nothing(tmp_path: Path, endpoint: str) -> None:
-    service = Service(grants())
-    store = own(tmp_path, auth_method="external_idp", token_endpoint=endpoint)
+    service = SignInService(grant_tokens())
+    store = write_store(tmp_path, auth_method="external_idp", token_endpoint=endpoint)
     assert "https" in str(fault_of(credential(store, service.fetch)))
     assert service.calls == []
 
 
 def _lists(*arns: str) -> Callable[[HttpRequest], HttpResponse]:
-    return lambda _: told({"profiles": [{"arn": arn, "profileName": "p"} for arn in arns]})
+    return lambda _: json_response({"profiles": [{"arn": arn, "profileName": "p"} for arn in arns]})
 
 
 BUILDER = {**IDC, "provider": "BuilderId"}
@@ -438,14 +446,14 @@ BUILDER = {**IDC, "provider": "BuilderId"}
 def test_the_profile_is_sent_where_it_must_be_and_not_where_it_hurts(
     tmp_path: Path, kind: dict[str, str], host: str, sent: bool
 ) -> None:
-    store = own(tmp_path, **kind, profile_arn=ARN, expires_at=LIVE)
+    store = write_store(tmp_path, **kind, profile_arn=ARN, expires_at=LIVE)
     body = json.loads(signed(store, profile="auto", base_url=host).body)
     assert body == {"conversationState": {}} | ({"profileArn": ARN} if sent else {})
 
 
 async def test_a_profile_that_is_not_known_is_looked_up_once_in_both_regions(tmp_path: Path) -> None:
-    service = Service(_lists(ARN))
-    subject = credential(own(tmp_path, **IDC, expires_at=LIVE), service.fetch, profile="auto")
+    service = SignInService(_lists(ARN))
+    subject = credential(write_store(tmp_path, **IDC, expires_at=LIVE), service.fetch, profile="auto")
     requests = [*await asyncio.gather(*(subject.sign(CHAT) for _ in range(5))), await subject.sign(CHAT)]
     assert {json.loads(request.body)["profileArn"] for request in requests} == {ARN}
     hosts = [base for base, _ in service.calls]
@@ -453,17 +461,25 @@ async def test_a_profile_that_is_not_known_is_looked_up_once_in_both_regions(tmp
 
 
 def test_one_region_that_refuses_does_not_hide_the_profile_of_the_other(tmp_path: Path) -> None:
-    service = Service(lambda _: told({"message": "no"}, 403) if len(service.calls) == 1 else _lists(ARN)(_))
-    assert json.loads(signed(own(tmp_path, **IDC, expires_at=LIVE), service, profile="auto").body)["profileArn"] == ARN
+    service = SignInService(
+        lambda _: json_response({"message": "no"}, 403) if len(service.calls) == 1 else _lists(ARN)(_)
+    )
+    assert (
+        json.loads(signed(write_store(tmp_path, **IDC, expires_at=LIVE), service, profile="auto").body)["profileArn"]
+        == ARN
+    )
 
 
 def test_without_any_profile_the_request_goes_out_and_the_service_may_say_why(tmp_path: Path) -> None:
-    for answer in (_lists(), lambda _: told({}, 500), _lists("arn:aws:s3:::bucket")):
-        assert signed(own(tmp_path, **IDC, expires_at=LIVE), Service(answer), profile="auto").body == CHAT.body
+    for answer in (_lists(), lambda _: json_response({}, 500), _lists("arn:aws:s3:::bucket")):
+        assert (
+            signed(write_store(tmp_path, **IDC, expires_at=LIVE), SignInService(answer), profile="auto").body
+            == CHAT.body
+        )
 
 
 def test_a_profile_in_the_body_is_left_alone_and_one_in_an_argument_is_not_taken_for_it(tmp_path: Path) -> None:
-    store = own(tmp_path, profile_arn=ARN, expires_at=LIVE)
+    store = write_store(tmp_path, profile_arn=ARN, expires_at=LIVE)
     named = structs.replace(CHAT, body=b'{"conversationState":{},"profileArn":"mine"}')
     nested = structs.replace(CHAT, body=b'{"conversationState":{"input":{"profileArn":"an argument"}}}')
     assert signed(store, profile="auto", request=named).body == named.body
@@ -472,15 +488,15 @@ def test_a_profile_in_the_body_is_left_alone_and_one_in_an_argument_is_not_taken
 
 async def test_a_signed_conversation_of_our_own_dialect_passes_a_host_that_needs_the_profile(tmp_path: Path) -> None:
     from dragoman.dialects import get
-    from dragoman.simulator import Limits
+    from dragoman.simulator import SimulatorLimits
 
     dialect = get("kiro")
     asked = {"model": "claude-sonnet-4.5", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
     conversation = get("anthropic").codec.parse_request(get("anthropic").binding.unwrap(asked))  # type: ignore[arg-type]
     conversation = structs.replace(conversation, max_tokens=None, stream=True)
     request = dialect.binding.wrap(dialect.codec.render_request(conversation))
-    with running_simulator("kiro", profile="paranoid", limits=Limits(profile_required=True)) as simulator:
-        store = own(tmp_path, **IDC, endpoint=simulator.url)
+    with running_simulator("kiro", profile="paranoid", limits=SimulatorLimits(profile_required=True)) as simulator:
+        store = write_store(tmp_path, **IDC, endpoint=simulator.url)
         subject = credential(store, fetch, profile="auto")
         answer = await fetch(simulator.url, await subject.sign(request))
     assert (answer.status, paths(simulator)) == (200, ["/token", "/", "/generateAssistantResponse"])
@@ -488,8 +504,8 @@ async def test_a_signed_conversation_of_our_own_dialect_passes_a_host_that_needs
 
 def test_the_quota_is_read(tmp_path: Path) -> None:
     with running_simulator("kiro") as simulator:
-        store = own(tmp_path, expires_at=LIVE, profile_arn=ARN)
-        usage = asyncio.run(credential(store, fetch, endpoints=at(simulator)).usage())
+        store = write_store(tmp_path, expires_at=LIVE, profile_arn=ARN)
+        usage = asyncio.run(credential(store, fetch, endpoints=endpoints_of(simulator)).usage())
     assert (usage.used, usage.limit, usage.remaining, usage.plan) == (0, 1000, 1000, "SIMULATED")
     assert f"profileArn={ARN.replace(':', '%3A').replace('/', '%2F')}" in simulator.requests[0].request.query
 
@@ -497,11 +513,11 @@ def test_the_quota_is_read(tmp_path: Path) -> None:
 def test_a_free_trial_counts_while_it_lasts(tmp_path: Path) -> None:
     def answer(status: str) -> HttpResponse:
         trial = {"freeTrialStatus": status, "currentUsage": 5, "usageLimit": 500}
-        return told({"usageBreakdownList": [{"currentUsage": 10, "usageLimit": 50, "freeTrialInfo": trial}]})
+        return json_response({"usageBreakdownList": [{"currentUsage": 10, "usageLimit": 50, "freeTrialInfo": trial}]})
 
-    store = own(tmp_path, expires_at=LIVE, profile_arn=ARN)
+    store = write_store(tmp_path, expires_at=LIVE, profile_arn=ARN)
     for status, left in (("ACTIVE", 535), ("EXPIRED", 40)):
-        service = Service(lambda _, status=status: answer(status))  # type: ignore[misc]
+        service = SignInService(lambda _, status=status: answer(status))  # type: ignore[misc]
         assert asyncio.run(credential(store, service.fetch).usage()).remaining == left
 
 

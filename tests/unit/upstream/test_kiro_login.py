@@ -21,7 +21,15 @@ from dragoman.upstream.kiro.logins import KiroPaths, open_store
 from dragoman.upstream.kiro.sign_in import DeviceLogin
 from dragoman.upstream.kiro.token import Token, render_time
 from dragoman.wire.http import HttpRequest, HttpResponse
-from tests.unit.upstream.kiro_world import NOW, Service, at, cli_database, fetch, tokens, told
+from tests.unit.upstream.kiro_logins import (
+    NOW,
+    SignInService,
+    cli_database,
+    endpoints_of,
+    fetch,
+    json_response,
+    token_script,
+)
 
 REGISTERED = {"clientId": "c", "clientSecret": "client-secret-1", "clientSecretExpiresAt": NOW + 86400}
 STARTED = {
@@ -41,22 +49,22 @@ class Sleeper:
         self.slept.append(seconds)
 
 
-def service(*polls: HttpResponse | Exception) -> Service:
+def service(*polls: HttpResponse | Exception) -> SignInService:
     left = iter(polls)
 
     def answer(request: HttpRequest) -> HttpResponse | Exception:
         match request.path:
             case "/client/register":
-                return told(REGISTERED)
+                return json_response(REGISTERED)
             case "/device_authorization":
-                return told(STARTED)
+                return json_response(STARTED)
             case _:
                 return next(left)
 
-    return Service(answer)
+    return SignInService(answer)
 
 
-def wait(asked: Service, sleeper: Sleeper, **more: Any) -> Token:
+def wait(asked: SignInService, sleeper: Sleeper, **more: Any) -> Token:
     async def login() -> Token:
         device = DeviceLogin(asked.fetch, sleep=sleeper, **more)
         return await device.wait(await device.begin(), lambda: NOW)
@@ -65,10 +73,10 @@ def wait(asked: Service, sleeper: Sleeper, **more: Any) -> Token:
 
 
 def oauth(code: str, status: int = 400) -> HttpResponse:
-    return told({"error": code, "error_description": code}, status)
+    return json_response({"error": code, "error_description": code}, status)
 
 
-GRANTED = told({"accessToken": "a", "refreshToken": "r", "expiresIn": 3600})
+GRANTED = json_response({"accessToken": "a", "refreshToken": "r", "expiresIn": 3600})
 
 
 def test_a_device_login_polls_as_it_is_told_and_keeps_what_a_refresh_needs() -> None:
@@ -118,8 +126,8 @@ def test_a_login_that_fails_says_why(polls: list[HttpResponse], words: str) -> N
 
 @pytest.mark.parametrize("page", ["http://evil.example/", "javascript:alert(1)", "file:///x"])
 def test_no_page_but_https_is_shown_or_opened(page: str) -> None:
-    bad = Service(
-        lambda request: told(REGISTERED if "register" in request.path else STARTED | {"verificationUri": page})
+    bad = SignInService(
+        lambda request: json_response(REGISTERED if "register" in request.path else STARTED | {"verificationUri": page})
     )
     with pytest.raises(CredentialFault, match="https"):
         wait(bad, Sleeper())
@@ -137,10 +145,10 @@ def test_a_bad_region_or_start_page_is_refused_before_any_call(more: dict[str, s
 
 def test_a_device_login_against_the_simulator() -> None:
     async def login(simulator: Simulator) -> Token:
-        device = DeviceLogin(fetch, endpoints=at(simulator), sleep=Sleeper())
+        device = DeviceLogin(fetch, endpoints=endpoints_of(simulator), sleep=Sleeper())
         return await device.wait(await device.begin(), lambda: NOW)
 
-    with running_simulator("kiro", script=tokens(pending=3)) as simulator:
+    with running_simulator("kiro", script=token_script(pending=3)) as simulator:
         token = asyncio.run(login(simulator))
     assert token.access.reveal().startswith("sim-access")
     assert [received.path for received in simulator.requests].count("/token") == 4
@@ -174,7 +182,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_login_list_refresh_with_the_simulator(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with running_simulator("kiro", script=tokens(access=[], refresh=[])) as simulator:
+    with running_simulator("kiro", script=token_script(access=[], refresh=[])) as simulator:
         assert run("login", "kiro", "--no-browser", "--endpoint", simulator.url) == 0
         told_to = capsys.readouterr()
         assert told_to.out == "own:default\n"
@@ -216,7 +224,7 @@ def test_import_points_at_the_other_programs_login_and_both_share_it(home: Path)
     assert run("import", "kiro") == 0
     own = json.loads(KiroPaths().own_file("default").read_text())
     assert own == {"type": "kiro", "use": "cli"}
-    with running_simulator("kiro", script=tokens(refresh=["refresh-1"])) as simulator:
+    with running_simulator("kiro", script=token_script(refresh=["refresh-1"])) as simulator:
         assert run("refresh", "kiro", "--endpoint", simulator.url) == 0
     assert open_store("own").load() == open_store(f"cli:{database}").load()
     assert open_store("own").load().refresh == SecretText("sim-refresh-1")

@@ -25,7 +25,7 @@ from dragoman.upstream.kiro.cli_store import CliStore
 from dragoman.upstream.kiro.logins import KiroPaths, find_logins, open_store
 from dragoman.upstream.kiro.stores import ApiKeyStore, IdeStore, OwnStore
 from dragoman.upstream.kiro.token import Token, render_time, render_token
-from tests.unit.upstream.kiro_world import ARN, NOW, cli_database, document, own
+from tests.unit.upstream.kiro_logins import ARN, NOW, cli_database, document, write_store
 
 IDE: dict[str, Any] = {
     "accessToken": "access-1",
@@ -87,15 +87,15 @@ def test_a_registration_is_never_looked_for_elsewhere(tmp_path: Path, name: str)
 
 
 def test_a_login_that_another_program_replaced_is_not_overwritten(tmp_path: Path) -> None:
-    store = own(tmp_path)
+    store = write_store(tmp_path)
     was = store.load()
-    own(tmp_path, refresh_token="theirs", access_token="theirs-too", expires_at=render_time(NOW + 10))
+    write_store(tmp_path, refresh_token="theirs", access_token="theirs-too", expires_at=render_time(NOW + 10))
     assert store.save(renewed(was), was).refresh == SecretText("theirs")
     assert store.load().access == SecretText("theirs-too")
 
 
 def test_a_file_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
-    store = own(tmp_path)
+    store = write_store(tmp_path)
     was = store.load()
     store.path.unlink()
     with pytest.raises(CredentialFault):
@@ -105,7 +105,7 @@ def test_a_file_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
-    real = own(tmp_path / "real")
+    real = write_store(tmp_path / "real")
     linked = tmp_path / "linked.json"
     linked.symlink_to(real.path)
     store = OwnStore(linked)
@@ -117,7 +117,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 
 def test_our_own_file_is_private_or_not_read(tmp_path: Path) -> None:
-    store = own(tmp_path)
+    store = write_store(tmp_path)
     store.path.chmod(0o640)
     with pytest.raises(CredentialFault, match="chmod 600"):
         store.load()
@@ -127,7 +127,7 @@ def test_a_new_login_makes_private_folders_whatever_the_umask(tmp_path: Path) ->
     before = os.umask(0)
     try:
         store = OwnStore(tmp_path / "credentials" / "kiro" / "default.json")
-        store.write(render_token(own(tmp_path).load()))
+        store.write(render_token(write_store(tmp_path).load()))
     finally:
         os.umask(before)
     assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
@@ -137,7 +137,7 @@ def test_a_new_login_makes_private_folders_whatever_the_umask(tmp_path: Path) ->
 def test_a_store_that_cannot_be_written_says_so_before_a_refresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = own(tmp_path)
+    store = write_store(tmp_path)
 
     def full(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.EROFS, "Read-only file system")

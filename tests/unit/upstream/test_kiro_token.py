@@ -27,7 +27,18 @@ from dragoman.upstream.kiro.token import (
     render_token,
     update_document,
 )
-from tests.unit.upstream.kiro_world import ARN, CHAT, IDC, NOW, SECRETS, Service, credential, document, own, told
+from tests.unit.upstream.kiro_logins import (
+    ARN,
+    CHAT,
+    IDC,
+    NOW,
+    SECRETS,
+    SignInService,
+    credential,
+    document,
+    json_response,
+    write_store,
+)
 
 CAMEL = {
     "accessToken": "access-1",
@@ -199,8 +210,8 @@ class Clock:
 
 async def test_s5_one_refresh_is_shared_and_its_failure_told_at_once_for_longer_each_time(tmp_path: Path) -> None:
     """S5: the service was asked again every 5 s, and each call may take 15 s."""
-    service, clock = Service(lambda _: ConnectFailed("nobody listens")), Clock()
-    login = credential(own(tmp_path), service.fetch, now=clock)
+    service, clock = SignInService(lambda _: ConnectFailed("nobody listens")), Clock()
+    login = credential(write_store(tmp_path), service.fetch, now=clock)
     failed = await asyncio.gather(*(login.sign(CHAT) for _ in range(5)), return_exceptions=True)
     assert all(isinstance(each, CredentialFault) and not each.is_permanent for each in failed)
     assert len(service.calls) == 1
@@ -217,8 +228,8 @@ async def test_s5_one_refresh_is_shared_and_its_failure_told_at_once_for_longer_
 
 
 async def test_a_redirect_of_the_sign_in_service_does_not_end_the_login(tmp_path: Path) -> None:
-    service = Service(lambda _: told({}, 302, location="http://portal.example/"))
-    login = credential(own(tmp_path), service.fetch)
+    service = SignInService(lambda _: json_response({}, 302, location="http://portal.example/"))
+    login = credential(write_store(tmp_path), service.fetch)
     with pytest.raises(CredentialFault, match="redirect") as failed:
         await login.sign(CHAT)
     assert not failed.value.is_permanent
@@ -240,7 +251,7 @@ async def test_s5_the_lock_of_another_process_is_waited_for_once(
 
     monkeypatch.setattr("dragoman.upstream.kiro.credential.file_lock", held)
     clock = Clock()
-    login = credential(own(tmp_path), Service(lambda _: told({})).fetch, now=clock)
+    login = credential(write_store(tmp_path), SignInService(lambda _: json_response({})).fetch, now=clock)
     for _ in range(3):
         with pytest.raises(CredentialFault, match="another process"):
             await login.sign(CHAT)

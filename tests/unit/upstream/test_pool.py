@@ -15,7 +15,18 @@ from dragoman.http.client import response
 from dragoman.http.client.client import HttpClient, HttpTimeouts, PoolLimits
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
-from tests.unit.upstream.peer import OK, Script, Talk, answering, connected, fields, looked_at, once, peer, until
+from tests.unit.upstream.scripted_server import (
+    OK,
+    ConnectionScript,
+    ServerConnection,
+    header_fields,
+    record_idle_checks,
+    respond_once,
+    respond_with,
+    run_client_and_server,
+    run_server,
+    wait_until,
+)
 
 POST = HttpRequest("POST", "/v1/messages", headers=(("content-type", "application/json"),), body=b"{}")
 
@@ -30,7 +41,7 @@ async def body_of(client: HttpClient, url: str, request: HttpRequest = POST) -> 
     ids=["length", "chunked"],
 )
 async def test_a_thousand_requests_make_one_connection(run: Run, answer: bytes) -> None:
-    async with connected(answering(answer)) as (server, client):
+    async with run_client_and_server(respond_with(answer)) as (server, client):
         for _ in range(1000):
             assert await body_of(client, server.url) == b"ok"
         assert (server.connections, len(server.requests)) == (1, 1000)
@@ -39,12 +50,12 @@ async def test_a_thousand_requests_make_one_connection(run: Run, answer: bytes) 
 async def test_a_request_is_written_once_with_the_heads_that_are_ours(run: Run) -> None:
     reads: list[bytes] = []
 
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         reads.append(await talk.reader.read(1 << 20))
         await talk.send(OK)
         await talk.gone()
 
-    async with connected(script) as (server, client):
+    async with run_client_and_server(script) as (server, client):
         theirs = (("x-api-key", "k"), ("host", "evil"), ("content-length", "99"), ("connection", "close"))
         more = (("accept-encoding", "gzip"), ("Transfer-Encoding", "chunked"), ("expect", "100-continue"))
         request = HttpRequest("POST", "/messages", "beta=true", theirs + more, b'{"a":1}')
@@ -52,7 +63,7 @@ async def test_a_request_is_written_once_with_the_heads_that_are_ours(run: Run) 
     assert len(reads) == 1
     head, _, body = reads[0].partition(b"\r\n\r\n")
     assert head.split(b"\r\n")[0] == b"POST /v1/messages?api-version=3&beta=true HTTP/1.1"
-    assert fields(head) == [
+    assert header_fields(head) == [
         ("host", f"127.0.0.1:{server.port}"),
         ("accept-encoding", "identity"),
         ("x-api-key", "k"),
@@ -62,7 +73,7 @@ async def test_a_request_is_written_once_with_the_heads_that_are_ours(run: Run) 
 
 
 async def test_a_get_has_no_length_and_an_empty_post_has_zero(run: Run) -> None:
-    async with connected(answering(OK)) as (server, client):
+    async with run_client_and_server(respond_with(OK)) as (server, client):
         await body_of(client, server.url, HttpRequest("GET", "/"))
         await body_of(client, server.url, HttpRequest("POST", "/"))
         assert [b"content-length: 0" in head for head, _ in server.requests] == [False, True]
@@ -72,7 +83,7 @@ async def test_a_get_has_no_length_and_an_empty_post_has_zero(run: Run) -> None:
 async def test_a_large_body_arrives_whole(run: Run, size: int) -> None:
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
 
-    async with connected(answering(OK)) as (server, client):
+    async with run_client_and_server(respond_with(OK)) as (server, client):
         await body_of(client, server.url, HttpRequest("POST", "/", body=body))
         assert server.requests[0][1] == body
 
@@ -103,8 +114,8 @@ async def test_nothing_breaks_out_of_a_head(run: Run, request_: HttpRequest) -> 
 # Caps and the queue
 
 
-def held(release: asyncio.Event) -> Script:
-    async def script(talk: Talk) -> None:
+def held(release: asyncio.Event) -> ConnectionScript:
+    async def script(talk: ServerConnection) -> None:
         while True:
             await talk.request()
             await release.wait()
@@ -116,14 +127,14 @@ def held(release: asyncio.Event) -> Script:
 async def test_no_more_run_at_once_than_the_cap_and_the_rest_wait_in_order(run: Run) -> None:
     release = asyncio.Event()
     ended: list[int] = []
-    async with connected(held(release), caps=PoolLimits(connections=3, waiting=10)) as (server, client):
+    async with run_client_and_server(held(release), caps=PoolLimits(connections=3, waiting=10)) as (server, client):
 
         async def one(number: int) -> None:
             await body_of(client, server.url)
             ended.append(number)
 
         tasks = [asyncio.create_task(one(number)) for number in range(10)]
-        await until(lambda: (server.connections, len(server.requests)) == (3, 3))
+        await wait_until(lambda: (server.connections, len(server.requests)) == (3, 3))
         state = client.pools()[0]
         assert (state.active, state.idle, state.waiting) == (3, 0, 7)
         release.set()
@@ -142,12 +153,12 @@ async def overloaded(call: Awaitable[object]) -> None:
 
 async def test_a_full_queue_and_a_long_wait_say_overloaded(run: Run) -> None:
     release = asyncio.Event()
-    async with connected(held(release), caps=PoolLimits(connections=1, waiting=1, wait_seconds=0.1)) as (
+    async with run_client_and_server(held(release), caps=PoolLimits(connections=1, waiting=1, wait_seconds=0.1)) as (
         server,
         client,
     ):
         first = asyncio.create_task(body_of(client, server.url))
-        await until(lambda: len(server.requests) == 1)
+        await wait_until(lambda: len(server.requests) == 1)
         second = asyncio.create_task(body_of(client, server.url))
         await asyncio.sleep(0)
         await overloaded(body_of(client, server.url))
@@ -160,12 +171,12 @@ async def test_a_full_queue_and_a_long_wait_say_overloaded(run: Run) -> None:
 
 
 async def test_a_waiter_who_leaves_loses_no_slot(run: Run) -> None:
-    async with connected(
-        once(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", end=None), caps=PoolLimits(connections=1)
+    async with run_client_and_server(
+        respond_once(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", end=None), caps=PoolLimits(connections=1)
     ) as (server, client):
         first = await client.open(server.url, POST)
         early, late, last = (asyncio.create_task(client.open(server.url, POST)) for _ in range(3))
-        await until(lambda: client.pools()[0].waiting == 3)
+        await wait_until(lambda: client.pools()[0].waiting == 3)
         early.cancel()
         first.close()  # gives the slot to `late`, since `early` is gone
         late.cancel()  # which leaves before it can use it
@@ -177,20 +188,20 @@ async def test_a_waiter_who_leaves_loses_no_slot(run: Run) -> None:
 
 async def test_no_more_are_kept_than_the_cap_and_none_for_longer_than_allowed(run: Run) -> None:
     release = asyncio.Event()
-    async with connected(held(release), caps=PoolLimits(idle=2, idle_seconds=1.0), sweep_seconds=0.02) as (
+    async with run_client_and_server(held(release), caps=PoolLimits(idle=2, idle_seconds=1.0), sweep_seconds=0.02) as (
         server,
         client,
     ):
         tasks = [asyncio.create_task(body_of(client, server.url)) for _ in range(5)]
-        await until(lambda: len(server.requests) == 5)
+        await wait_until(lambda: len(server.requests) == 5)
         release.set()
         await asyncio.gather(*tasks)
         assert client.pools()[0].idle == 2
-        await until(lambda: (client.pools()[0].idle, server.open) == (0, 0))
+        await wait_until(lambda: (client.pools()[0].idle, server.open) == (0, 0))
 
 
 async def test_base_urls_of_one_origin_share_connections_and_others_do_not(run: Run) -> None:
-    async with connected(answering(OK)) as (server, client), peer(answering(OK)) as other:
+    async with run_client_and_server(respond_with(OK)) as (server, client), run_server(respond_with(OK)) as other:
         for url in (server.url, f"{server.url}/v1", f"{server.url}/v2/", other.url):
             await body_of(client, url)
         assert (server.connections, other.connections) == (1, 1)
@@ -199,9 +210,11 @@ async def test_base_urls_of_one_origin_share_connections_and_others_do_not(run: 
 # Stale connections
 
 
-async def twice(script: Script, pause: float = 0.05, timeouts: HttpTimeouts | None = None) -> tuple[bytes, int, int]:
+async def twice(
+    script: ConnectionScript, pause: float = 0.05, timeouts: HttpTimeouts | None = None
+) -> tuple[bytes, int, int]:
     """Ask twice; give the second answer, the connections made and the requests seen."""
-    async with peer(script) as server:
+    async with run_server(script) as server:
         client = HttpClient()
         try:
             await body_of(client, server.url)
@@ -213,9 +226,9 @@ async def twice(script: Script, pause: float = 0.05, timeouts: HttpTimeouts | No
             await client.aclose()
 
 
-@pytest.mark.parametrize("how", [Talk.close, Talk.reset])
+@pytest.mark.parametrize("how", [ServerConnection.close, ServerConnection.reset])
 def test_a_connection_the_server_closed_while_idle_is_not_used(run: Run, how: object) -> None:
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.request()
         await talk.send(OK)
         if talk.number == 1:
@@ -252,16 +265,16 @@ async def test_an_end_that_the_loop_has_not_seen_yet_is_seen_before_the_request_
 
 
 async def test_a_kept_connection_is_looked_at_each_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = looked_at(monkeypatch)
-    async with connected(answering(OK)) as (server, client):
+    looked = record_idle_checks(monkeypatch)
+    async with run_client_and_server(respond_with(OK)) as (server, client):
         for _ in range(4):
             await body_of(client, server.url)
         assert (server.connections, len(looked)) == (1, 3)
 
 
-@pytest.mark.parametrize("how", [Talk.close, Talk.reset])
+@pytest.mark.parametrize("how", [ServerConnection.close, ServerConnection.reset])
 def test_a_connection_closed_in_answer_to_a_request_is_retried_once(run: Run, how: object) -> None:
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.request()
         await talk.send(OK)
         await talk.request()
@@ -272,14 +285,14 @@ def test_a_connection_closed_in_answer_to_a_request_is_retried_once(run: Run, ho
 
 
 async def test_it_is_retried_on_a_new_connection_and_never_again(run: Run) -> None:
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.request()
         if not talk.peer.requests[2:]:
             await talk.send(OK)
             await talk.request()
         # from here on every connection closes without a word
 
-    async with connected(script) as (server, client):
+    async with run_client_and_server(script) as (server, client):
         await asyncio.gather(body_of(client, server.url), body_of(client, server.url))
         assert client.pools()[0].idle == 2
         with pytest.raises(Reset):
@@ -289,13 +302,13 @@ async def test_it_is_retried_on_a_new_connection_and_never_again(run: Run) -> No
 
 @pytest.mark.parametrize("said", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n"])
 async def test_after_one_byte_of_an_answer_nothing_is_sent_again(run: Run, said: bytes) -> None:
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.request()
         await talk.send(OK)
         await talk.request()
         await talk.send(said)
 
-    async with connected(script) as (server, client):
+    async with run_client_and_server(script) as (server, client):
         await body_of(client, server.url)
         with pytest.raises(Truncated):
             await body_of(client, server.url)
@@ -310,13 +323,13 @@ def test_the_numbers() -> None:
 async def test_a_request_that_may_have_run_is_not_sent_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response, "MAX_STALE_SECONDS", 0.1)
 
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.request()
         await talk.send(OK)
         await talk.request()
         await asyncio.sleep(0.2)  # at work, then it falls over
 
-    async with connected(script) as (server, client):
+    async with run_client_and_server(script) as (server, client):
         await body_of(client, server.url)
         with pytest.raises(Reset):
             await body_of(client, server.url)
@@ -324,36 +337,36 @@ async def test_a_request_that_may_have_run_is_not_sent_again(run: Run, monkeypat
 
 
 async def test_a_new_connection_that_closes_without_a_word_is_not_retried(run: Run) -> None:
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.request()
 
-    async with connected(script) as (server, client):
+    async with run_client_and_server(script) as (server, client):
         with pytest.raises(Reset):
             await body_of(client, server.url)
         assert len(server.requests) == 1
 
 
 async def test_an_answer_before_the_request_is_written_is_given_and_its_connection_not_kept(run: Run) -> None:
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.reader.readuntil(b"\r\n\r\n")
         await talk.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nbig")
         await asyncio.sleep(1)
 
-    async with connected(script) as (server, client):
+    async with run_client_and_server(script) as (server, client):
         response = await client.open(server.url, HttpRequest("POST", "/", body=bytes(32 << 20)))
         assert (response.status, await response.read(10)) == (413, b"big")
         assert client.pools()[0].idle == 0
 
 
 async def test_closing_the_client_ends_every_call_and_leaves_nothing_open(run: Run) -> None:
-    async with peer(once(b"", end=None)) as server:
+    async with run_server(respond_once(b"", end=None)) as server:
         client = HttpClient(caps=PoolLimits(connections=2))
         calls = [asyncio.create_task(body_of(client, server.url)) for _ in range(4)]
         await asyncio.sleep(0.05)
         await client.aclose()
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(result, DragomanError) for result in results), results
-        await until(lambda: (server.connections, server.open) == (2, 0))
+        await wait_until(lambda: (server.connections, server.open) == (2, 0))
         with pytest.raises(ConnectFailed):
             await client.open(server.url, POST)
 
@@ -368,7 +381,7 @@ def fate(name: bytes) -> random.Random:
     return random.Random(name)
 
 
-async def script(talk: Talk) -> None:
+async def script(talk: ServerConnection) -> None:
     """Echo the asker's name, in one of the ways there are, or fail it."""
     while True:
         head = await talk.request()
@@ -406,7 +419,7 @@ async def script(talk: Talk) -> None:
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files as Linux does")
 async def test_nothing_stays_behind_and_nobody_gets_the_answer_of_another(run: Run) -> None:
     outcomes: dict[str, int] = {}
-    async with peer(script) as server:
+    async with run_server(script) as server:
         files = sum(1 for _ in Path("/proc/self/fd").iterdir())
         tasks = len(asyncio.all_tasks())
         caps = PoolLimits(connections=40, idle=10, waiting=CALLS, wait_seconds=20)
@@ -442,7 +455,7 @@ async def test_nothing_stays_behind_and_nobody_gets_the_answer_of_another(run: R
         assert (state.active, state.waiting) == (0, 0)
         assert state.idle <= 10
         await client.aclose()
-        await until(lambda: server.open == 0)
-        await until(lambda: len(asyncio.all_tasks()) == tasks)
-        await until(lambda: sum(1 for _ in Path("/proc/self/fd").iterdir()) <= files)
+        await wait_until(lambda: server.open == 0)
+        await wait_until(lambda: len(asyncio.all_tasks()) == tasks)
+        await wait_until(lambda: sum(1 for _ in Path("/proc/self/fd").iterdir()) <= files)
     assert {"whole", "closed", "Truncated", "Reset", "TimedOut"} <= set(outcomes), outcomes

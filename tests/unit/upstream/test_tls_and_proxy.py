@@ -17,14 +17,23 @@ from dragoman.errors import ConnectFailed, LocalMisuse, Truncated
 from dragoman.http.client.client import HttpClient, HttpTimeouts, TlsSettings
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
-from tests.unit.upstream.peer import OK, Talk, answering, connected, fields, once, peer, until
+from tests.unit.upstream.scripted_server import (
+    OK,
+    ServerConnection,
+    header_fields,
+    respond_once,
+    respond_with,
+    run_client_and_server,
+    run_server,
+    wait_until,
+)
 
 POST = HttpRequest("POST", "/v1/messages", body=b"{}")
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\n\r\nhello"
 
 
-class House:
+class CertificateAuthority:
     """An authority, what it signs, and the names that clients asked for."""
 
     def __init__(self, folder: Path) -> None:
@@ -46,47 +55,49 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> House:
-    return House(tmp_path_factory.mktemp("ca"))
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("ca"))
 
 
 async def read(client: HttpClient, url: str, tls: TlsSettings | None, proxy: str | None = None) -> bytes:
     return await (await client.open(url, POST, tls=tls, proxy=proxy)).read(1 << 24)
 
 
-async def test_tls_verifies_asks_for_the_name_and_keeps_the_connection(run: Run, house: House) -> None:
-    house.asked.clear()
-    async with connected(answering(OK), tls=house.server("localhost")) as (server, client):
+async def test_tls_verifies_asks_for_the_name_and_keeps_the_connection(
+    run: Run, authority: CertificateAuthority
+) -> None:
+    authority.asked.clear()
+    async with run_client_and_server(respond_with(OK), tls=authority.server("localhost")) as (server, client):
         for _ in range(50):
-            assert await read(client, server.url, house.tls) == b"ok"
+            assert await read(client, server.url, authority.tls) == b"ok"
         assert server.connections == 1
-        assert house.asked == ["localhost"]
+        assert authority.asked == ["localhost"]
 
 
-async def test_another_server_name_is_asked_for_and_verified(run: Run, house: House) -> None:
-    house.asked.clear()
-    async with connected(answering(OK), tls=house.server("inner.example")) as (server, client):
-        tls = TlsSettings(ca_file=house.ca_file, server_name="inner.example")
+async def test_another_server_name_is_asked_for_and_verified(run: Run, authority: CertificateAuthority) -> None:
+    authority.asked.clear()
+    async with run_client_and_server(respond_with(OK), tls=authority.server("inner.example")) as (server, client):
+        tls = TlsSettings(ca_file=authority.ca_file, server_name="inner.example")
         assert await read(client, server.url, tls) == b"ok"
-        assert house.asked == ["inner.example"]
+        assert authority.asked == ["inner.example"]
         with pytest.raises(ConnectFailed, match="not trusted"):
-            await read(client, server.url, house.tls)
+            await read(client, server.url, authority.tls)
 
 
-async def test_an_address_is_verified_as_one(run: Run, house: House) -> None:
-    async with connected(answering(OK), tls=house.server("127.0.0.1")) as (server, client):
-        assert await read(client, f"https://127.0.0.1:{server.port}", house.tls) == b"ok"
+async def test_an_address_is_verified_as_one(run: Run, authority: CertificateAuthority) -> None:
+    async with run_client_and_server(respond_with(OK), tls=authority.server("127.0.0.1")) as (server, client):
+        assert await read(client, f"https://127.0.0.1:{server.port}", authority.tls) == b"ok"
 
 
 @pytest.mark.parametrize("case", ["unknown authority", "wrong host", "system authorities only"])
 async def test_a_certificate_that_cannot_be_verified_is_refused_before_a_byte_is_sent(
-    run: Run, house: House, case: str
+    run: Run, authority: CertificateAuthority, case: str
 ) -> None:
     name = "other.example" if case == "wrong host" else "localhost"
-    context = house.server(name, ca=trustme.CA() if case == "unknown authority" else None)
-    tls = None if case == "system authorities only" else house.tls
+    context = authority.server(name, ca=trustme.CA() if case == "unknown authority" else None)
+    tls = None if case == "system authorities only" else authority.tls
 
-    async with connected(answering(OK), tls=context) as (server, client):
+    async with run_client_and_server(respond_with(OK), tls=context) as (server, client):
         with pytest.raises(ConnectFailed, match="not trusted") as caught:
             await read(client, server.url, tls)
         assert "SSL_CERT_FILE" in str(caught.value)
@@ -94,10 +105,12 @@ async def test_a_certificate_that_cannot_be_verified_is_refused_before_a_byte_is
         assert server.requests == []
 
 
-async def test_ssl_cert_file_is_honoured(run: Run, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", house.ca_file)
+async def test_ssl_cert_file_is_honoured(
+    run: Run, authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", authority.ca_file)
 
-    async with connected(answering(OK), tls=house.server("localhost")) as (server, client):
+    async with run_client_and_server(respond_with(OK), tls=authority.server("localhost")) as (server, client):
         assert await read(client, server.url, None) == b"ok"
 
 
@@ -118,41 +131,43 @@ async def test_a_missing_or_unreadable_file_of_authorities_is_named(
     await client.aclose()
 
 
-async def test_tls_to_a_plain_port_fails_at_once(run: Run, house: House) -> None:
-    async def script(talk: Talk) -> None:
+async def test_tls_to_a_plain_port_fails_at_once(run: Run, authority: CertificateAuthority) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.reader.read(65536)
         await talk.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    async with connected(script) as (plain, client):
+    async with run_client_and_server(script) as (plain, client):
         with pytest.raises(ConnectFailed):
-            await read(client, f"https://localhost:{plain.port}", house.tls)
+            await read(client, f"https://localhost:{plain.port}", authority.tls)
 
 
-async def test_a_handshake_that_stalls_fails_in_time(run: Run, house: House) -> None:
-    async def script(talk: Talk) -> None:
+async def test_a_handshake_that_stalls_fails_in_time(run: Run, authority: CertificateAuthority) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.gone()
 
-    async with connected(script) as (server, client):
+    async with run_client_and_server(script) as (server, client):
         with pytest.raises(ConnectFailed) as caught:
-            await client.open(f"https://localhost:{server.port}", POST, tls=house.tls, timeouts=HttpTimeouts(tls=0.2))
+            await client.open(
+                f"https://localhost:{server.port}", POST, tls=authority.tls, timeouts=HttpTimeouts(tls=0.2)
+            )
         assert caught.value.fault.kind == "timeout"
-        await until(lambda: server.open == 0)
+        await wait_until(lambda: server.open == 0)
 
 
-async def test_cancelling_a_handshake_closes_the_connection(run: Run, house: House) -> None:
-    async def script(talk: Talk) -> None:
+async def test_cancelling_a_handshake_closes_the_connection(run: Run, authority: CertificateAuthority) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.gone()
 
-    async with connected(script) as (server, client):
-        task = asyncio.create_task(client.open(f"https://localhost:{server.port}", POST, tls=house.tls))
-        await until(lambda: server.open == 1)
+    async with run_client_and_server(script) as (server, client):
+        task = asyncio.create_task(client.open(f"https://localhost:{server.port}", POST, tls=authority.tls))
+        await wait_until(lambda: server.open == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: (server.open, client.pools()[0].active) == (0, 0))
+        await wait_until(lambda: (server.open, client.pools()[0].active) == (0, 0))
 
 
-def ragged(talk: Talk) -> None:
+def ragged(talk: ServerConnection) -> None:
     """End TCP, but not TLS: what anybody on the way could do."""
     # uvloop's own socket object refuses to shut down, hence the second one.
     with socket.socket(fileno=os.dup(talk.writer.get_extra_info("socket").fileno())) as sock:
@@ -160,25 +175,30 @@ def ragged(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("answer", [CHUNKED + b"5\r\nhello\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello"])
-@pytest.mark.parametrize("end", [Talk.close, ragged])
-async def test_a_cut_inside_tls_is_no_clean_end(run: Run, house: House, answer: bytes, end: object) -> None:
+@pytest.mark.parametrize("end", [ServerConnection.close, ragged])
+async def test_a_cut_inside_tls_is_no_clean_end(
+    run: Run, authority: CertificateAuthority, answer: bytes, end: object
+) -> None:
     assert callable(end)
-    async with connected(once(answer, end=end), tls=house.server("localhost")) as (server, client):
+    async with run_client_and_server(respond_once(answer, end=end), tls=authority.server("localhost")) as (
+        server,
+        client,
+    ):
         with pytest.raises(Truncated):
-            await read(client, server.url, house.tls)
+            await read(client, server.url, authority.tls)
 
 
-async def test_a_body_without_length_ends_with_tls_not_with_tcp(run: Run, house: House) -> None:
+async def test_a_body_without_length_ends_with_tls_not_with_tcp(run: Run, authority: CertificateAuthority) -> None:
     client = HttpClient()
-    async with peer(once(UNTIL_CLOSE), tls=house.server("localhost")) as server:
-        assert await read(client, server.url, house.tls) == b"hello"
-    async with peer(_shut_tcp_only, tls=house.server("localhost")) as server:
+    async with run_server(respond_once(UNTIL_CLOSE), tls=authority.server("localhost")) as server:
+        assert await read(client, server.url, authority.tls) == b"hello"
+    async with run_server(_shut_tcp_only, tls=authority.server("localhost")) as server:
         with pytest.raises(Truncated):
-            await read(client, server.url, house.tls)
+            await read(client, server.url, authority.tls)
     await client.aclose()
 
 
-async def _shut_tcp_only(talk: Talk) -> None:
+async def _shut_tcp_only(talk: ServerConnection) -> None:
     await talk.request()
     await talk.send(UNTIL_CLOSE)
     await asyncio.sleep(0.05)
@@ -186,10 +206,10 @@ async def _shut_tcp_only(talk: Talk) -> None:
     await asyncio.sleep(0.2)
 
 
-async def test_eight_megabytes_through_tls_with_pauses(run: Run, house: House) -> None:
+async def test_eight_megabytes_through_tls_with_pauses(run: Run, authority: CertificateAuthority) -> None:
     size = 8 << 20
 
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.request()
         await talk.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size)
         for _ in range(size // 65536):
@@ -197,8 +217,8 @@ async def test_eight_megabytes_through_tls_with_pauses(run: Run, house: House) -
         await talk.gone()
 
     got = 0
-    async with connected(script, tls=house.server("localhost")) as (server, client):
-        reply = await client.open(server.url, POST, tls=house.tls)
+    async with run_client_and_server(script, tls=authority.server("localhost")) as (server, client):
+        reply = await client.open(server.url, POST, tls=authority.tls)
 
         def sink(piece: bytes) -> None:
             nonlocal got
@@ -230,7 +250,7 @@ async def proxy(
             await sink.drain()
         sink.close()
 
-    async def script(talk: Talk) -> None:
+    async def script(talk: ServerConnection) -> None:
         head = await talk.reader.readuntil(b"\r\n\r\n")
         it.heads += (head,)
         host, _, port = head.split()[1].decode().rpartition(":")
@@ -244,23 +264,25 @@ async def proxy(
             await asyncio.gather(pipe(talk.reader, writer), pipe(reader, talk.writer))
         writer.close()
 
-    async with peer(script) as server:
+    async with run_server(script) as server:
         it.url = server.url
         yield it
 
 
 @pytest.mark.parametrize("size", [0, 1])
-async def test_a_tunnel_through_a_proxy_verifies_the_upstream_and_is_kept(run: Run, house: House, size: int) -> None:
-    house.asked.clear()
-    async with peer(answering(OK), tls=house.server("localhost")) as server, proxy(size=size) as between:
+async def test_a_tunnel_through_a_proxy_verifies_the_upstream_and_is_kept(
+    run: Run, authority: CertificateAuthority, size: int
+) -> None:
+    authority.asked.clear()
+    async with run_server(respond_with(OK), tls=authority.server("localhost")) as server, proxy(size=size) as between:
         client = HttpClient()
         through = between.url.replace("://", "://me:secret@")
         for _ in range(3):
-            assert await read(client, server.url, house.tls, through) == b"ok"
-        assert house.asked == ["localhost"]
+            assert await read(client, server.url, authority.tls, through) == b"ok"
+        assert authority.asked == ["localhost"]
         (head,) = between.heads
         assert head.split(b"\r\n")[0] == b"CONNECT localhost:%d HTTP/1.1" % server.port
-        assert ("proxy-authorization", "Basic bWU6c2VjcmV0") in fields(head)
+        assert ("proxy-authorization", "Basic bWU6c2VjcmV0") in header_fields(head)
         assert all(b"authorization" not in asked for asked, _ in server.requests)  # the password stays with the proxy
         await client.aclose()
         await asyncio.sleep(0.05)
@@ -278,35 +300,40 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-async def test_a_proxy_that_refuses_is_told_and_no_request_is_sent(run: Run, house: House, case: str) -> None:
+async def test_a_proxy_that_refuses_is_told_and_no_request_is_sent(
+    run: Run, authority: CertificateAuthority, case: str
+) -> None:
     answer, words = REFUSALS[case]
 
-    async with connected(answering(OK), tls=house.server("localhost")) as (server, client), proxy(answer) as between:
+    async with (
+        run_client_and_server(respond_with(OK), tls=authority.server("localhost")) as (server, client),
+        proxy(answer) as between,
+    ):
         with pytest.raises(ConnectFailed, match=words) as caught:
-            await read(client, server.url, house.tls, between.url.replace("://", "://me:secret@"))
+            await read(client, server.url, authority.tls, between.url.replace("://", "://me:secret@"))
         assert "proxy" in str(caught.value)
         assert "secret" not in str(caught.value)
         assert (server.connections, client.pools()[0].active) == (0, 0)
 
 
-async def test_a_proxy_that_stalls_fails_in_time(run: Run, house: House) -> None:
-    async def script(talk: Talk) -> None:
+async def test_a_proxy_that_stalls_fails_in_time(run: Run, authority: CertificateAuthority) -> None:
+    async def script(talk: ServerConnection) -> None:
         await talk.gone()
 
-    async with connected(script) as (between, client):
+    async with run_client_and_server(script) as (between, client):
         with pytest.raises(ConnectFailed) as caught:
             await client.open(
-                "https://api.example", POST, tls=house.tls, proxy=between.url, timeouts=HttpTimeouts(connect=0.2)
+                "https://api.example", POST, tls=authority.tls, proxy=between.url, timeouts=HttpTimeouts(connect=0.2)
             )
         assert caught.value.fault.kind == "timeout"
-        await until(lambda: between.open == 0)
+        await wait_until(lambda: between.open == 0)
 
 
 async def test_a_plain_request_goes_to_the_proxy_in_absolute_form(run: Run) -> None:
-    async with connected(answering(OK)) as (between, client):
+    async with run_client_and_server(respond_with(OK)) as (between, client):
         through = between.url.replace("://", "://me:secret@")
         assert await read(client, "http://vllm.example:8000/v1", None, through) == b"ok"
         ((head, _),) = between.requests
     assert head.split(b"\r\n")[0] == b"POST http://vllm.example:8000/v1/v1/messages HTTP/1.1"
-    assert ("host", "vllm.example:8000") in fields(head)
-    assert ("proxy-authorization", "Basic bWU6c2VjcmV0") in fields(head)
+    assert ("host", "vllm.example:8000") in header_fields(head)
+    assert ("proxy-authorization", "Basic bWU6c2VjcmV0") in header_fields(head)

@@ -26,8 +26,8 @@ from dragoman.wire.eventstream import (
 from dragoman.wire.frame import Frame
 from dragoman.wire.markers import Markers
 from tests.eventstream import decode_message, encode_message
-from tests.growth import a_read_costs_the_same_however_much_is_held, grows_linearly
-from tests.unit.wire.cutting import cut, reads, two_way_cuts, vectors
+from tests.growth import check_constant_read_cost, check_linear_growth
+from tests.unit.wire.cuts import fixed_size_reads, random_cuts, two_way_cuts, vectors
 
 VECTORS = vectors("eventstream.json")
 good_vectors = pytest.mark.parametrize("vector", VECTORS["good"], ids=lambda vector: str(vector["name"]))
@@ -101,7 +101,7 @@ def test_good_frame_whole_bytewise_and_with_more_behind(vector: dict[str, Any]) 
     raw, frame = bytes.fromhex(vector["hex"]), expected_frame(vector)
     later = Frame("contentBlockDelta", b'{"delta":{"text":"hi"}}', EVENT)
     assert decode([raw]) == ([frame], "")
-    assert decode(reads(raw, 1)) == ([frame], "")
+    assert decode(fixed_size_reads(raw, 1)) == ([frame], "")
     for pieces in two_way_cuts(raw + EVENT):
         assert decode(pieces) == ([frame, later], "")
     assert decode([raw + EVENT[:-1]]) == ([frame], "Truncated")
@@ -122,7 +122,7 @@ def test_botocore_reads_what_we_write(vector: dict[str, Any]) -> None:
 def test_bad_message_whole_bytewise_and_between_good_ones(vector: dict[str, Any]) -> None:
     raw, first = bytes.fromhex(vector["hex"]), Frame("contentBlockDelta", b'{"delta":{"text":"hi"}}', EVENT)
     assert decode([raw]) == ([], vector["error"])
-    assert decode(reads(raw, 1)) == ([], vector["error"])
+    assert decode(fixed_size_reads(raw, 1)) == ([], vector["error"])
     for pieces in two_way_cuts(EVENT + raw + EVENT):
         assert decode(pieces) == ([first], vector["error"]), pieces
 
@@ -196,8 +196,8 @@ def test_what_is_encoded_decodes(values: dict[str, Any], payload: bytes) -> None
 @given(st.lists(messages, max_size=4).map(b"".join), st.binary(max_size=30), st.data())
 def test_cuts_do_not_matter(stream: bytes, junk: bytes, data: st.DataObject) -> None:
     whole = decode([stream + junk])
-    assert decode(data.draw(cut(stream + junk))) == whole
-    assert decode(reads(stream + junk, 1)) == whole
+    assert decode(data.draw(random_cuts(stream + junk))) == whole
+    assert decode(fixed_size_reads(stream + junk, 1)) == whole
 
 
 @given(st.binary(max_size=100), st.binary(max_size=40))
@@ -263,21 +263,21 @@ def test_what_the_format_cannot_hold_is_refused_in_events() -> None:
 @pytest.mark.parametrize("size", [1024, 16])
 def test_one_long_message_in_small_reads_is_linear(size: int) -> None:
     def work(length: int) -> Any:
-        chunks = reads(encode_event("e", bytes(length)), size)
+        chunks = fixed_size_reads(encode_event("e", bytes(length)), size)
         return lambda: decode(chunks)
 
-    grows_linearly(work, size * 64)
+    check_linear_growth(work, size * 64)
 
 
 @pytest.mark.parametrize("size", [1024, 16])
 def test_a_read_costs_the_same_however_much_is_held(size: int) -> None:
     decoder = EventStreamDecoder()
     decoder.feed(encode_event("e", bytes(20 << 20))[:100])
-    a_read_costs_the_same_however_much_is_held(decoder.feed, size)
+    check_constant_read_cost(decoder.feed, size)
 
 
 def test_many_messages_in_one_read_are_linear() -> None:
-    grows_linearly(lambda count: lambda: decode([EVENT * count]), 300)
+    check_linear_growth(lambda count: lambda: decode([EVENT * count]), 300)
 
 
 # --- Markers finds the leftmost, longest marker in text that is cut anywhere, and holds no more than a marker's

@@ -14,8 +14,8 @@ from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 from dragoman.wire.sse import FrameTooLong, SseDecoder, encode_comment, encode_sse
-from tests.growth import a_read_costs_the_same_however_much_is_held, grows_linearly
-from tests.unit.wire.cutting import cut, reads, two_way_cuts, vectors
+from tests.growth import check_constant_read_cost, check_linear_growth
+from tests.unit.wire.cuts import fixed_size_reads, random_cuts, two_way_cuts, vectors
 
 VECTORS = vectors("sse.json")
 FINISHED = [vector for vector in VECTORS if not vector["closed"] and vector["text"][-1:] in ("\n", "\r")]
@@ -88,7 +88,7 @@ def test_whole(vector: dict[str, Any]) -> None:
 @every_vector
 def test_byte_by_byte(vector: dict[str, Any]) -> None:
     stream = vector["text"].encode()
-    assert decode(reads(stream, 1)) == frames(vector["frames"] + vector["closed"])
+    assert decode(fixed_size_reads(stream, 1)) == frames(vector["frames"] + vector["closed"])
 
 
 @every_vector
@@ -111,11 +111,11 @@ def test_agrees_with_the_specification(stream: bytes) -> None:
     assert [(frame.kind, frame.data) for frame in decode([stream])] == by_the_book(stream)
 
 
-@given(streams.flatmap(lambda stream: st.tuples(st.just(stream), cut(stream))))
+@given(streams.flatmap(lambda stream: st.tuples(st.just(stream), random_cuts(stream))))
 def test_cuts_do_not_matter(case: tuple[bytes, list[bytes]]) -> None:
     stream, pieces = case
     assert decode(pieces) == decode([stream])
-    assert decode(reads(stream, 1)) == decode([stream])
+    assert decode(fixed_size_reads(stream, 1)) == decode([stream])
 
 
 @given(streams)
@@ -131,7 +131,7 @@ def test_raw_bytes_of_the_frames_decode_to_the_same_frames(stream: bytes) -> Non
 def test_a_frame_comes_with_its_last_byte(end: bytes) -> None:
     decoder = SseDecoder()
     block = b"data: x" + end + end
-    for byte in reads(block[:-1], 1):
+    for byte in fixed_size_reads(block[:-1], 1):
         assert list(decoder.feed(byte)) == []
         assert decoder.pending
     assert [frame.raw for frame in decoder.feed(block[-1:])] == [block]
@@ -156,11 +156,13 @@ def test_a_frame_of_the_limit_passes_and_one_byte_more_fails(size: int) -> None:
     longest = encode_sse(b"", b"a" * (64 - 8))
     assert len(longest) == 64
     decoder = SseDecoder(max_frame=64)
-    assert len([frame for chunk in reads(good + longest + longest, size) for frame in decoder.feed(chunk)]) == 3
+    assert (
+        len([frame for chunk in fixed_size_reads(good + longest + longest, size) for frame in decoder.feed(chunk)]) == 3
+    )
 
     decoder, found = SseDecoder(max_frame=64), []
     with pytest.raises(FrameTooLong, match="longer than 64 bytes") as caught:
-        for chunk in reads(good + encode_sse(b"", b"a" * 57) + good, size):
+        for chunk in fixed_size_reads(good + encode_sse(b"", b"a" * 57) + good, size):
             for frame in decoder.feed(chunk):
                 found.append(frame.kind)  # one by one: they must be out before the error
     assert found == ["ok"]
@@ -189,10 +191,10 @@ def test_blank_lines_are_not_kept() -> None:
 )
 def test_one_long_frame_in_small_reads_is_linear(block: Any) -> None:
     def work(size: int) -> Any:
-        chunks = reads(b"data: " + block(size), 1024)
+        chunks = fixed_size_reads(b"data: " + block(size), 1024)
         return lambda: decode(chunks)
 
-    grows_linearly(work, 1 << 15)
+    check_linear_growth(work, 1 << 15)
 
 
 @pytest.mark.parametrize("head", [b"data: ", b"event: e\r\ndata: "])
@@ -200,16 +202,16 @@ def test_one_long_frame_in_small_reads_is_linear(block: Any) -> None:
 def test_a_read_costs_the_same_however_much_is_held(head: bytes, size: int) -> None:
     decoder = SseDecoder()
     decoder.feed(head)
-    a_read_costs_the_same_however_much_is_held(decoder.feed, size)
+    check_constant_read_cost(decoder.feed, size)
 
 
 @pytest.mark.parametrize("size", [1, 1 << 30])
 def test_many_frames_are_linear(size: int) -> None:
     def work(count: int) -> Any:
-        chunks = reads(encode_sse(b"e", b"{}") * count, size)
+        chunks = fixed_size_reads(encode_sse(b"e", b"{}") * count, size)
         return lambda: decode(chunks)
 
-    grows_linearly(work, 500)
+    check_linear_growth(work, 500)
 
 
 @pytest.mark.parametrize(

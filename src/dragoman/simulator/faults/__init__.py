@@ -14,26 +14,29 @@ import re
 import msgspec
 
 from dragoman.errors import LocalMisuse
-from dragoman.simulator.faults import answer, frames
-from dragoman.simulator.faults.answer import Answer, Fault
+from dragoman.simulator.faults import frames, response
 from dragoman.simulator.faults.proxy import FaultProxy
+from dragoman.simulator.faults.response import ProxiedResponse, ProxyFault
 
-__all__ = ["FAULTS", "Answer", "Fault", "FaultProxy", "parse_fault"]
-
-
-def _name(kind: type[Fault]) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+__all__ = ["FAULTS", "FaultProxy", "ProxiedResponse", "ProxyFault", "parse_fault"]
 
 
-FAULTS: dict[str, type[Fault]] = {
+def _name(kind: type[ProxyFault]) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__.removesuffix("Fault")).lower()
+
+
+FAULTS: dict[str, type[ProxyFault]] = {
     _name(kind): kind
-    for module in (answer, frames)
+    for module in (response, frames)
     for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, Fault) and kind is not Fault and not kind.__name__.startswith("_")
+    if isinstance(kind, type)
+    and issubclass(kind, ProxyFault)
+    and kind is not ProxyFault
+    and not kind.__name__.startswith("_")
 }
 
 
-def parse_fault(text: str) -> Fault:
+def parse_fault(text: str) -> ProxyFault:
     """The fault that this names. Raises LocalMisuse."""
     name, _, rest = text.partition(":")
     kind = FAULTS.get(name)

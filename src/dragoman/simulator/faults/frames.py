@@ -7,15 +7,15 @@ import struct
 from typing import Literal
 from zlib import crc32
 
-from dragoman.simulator.faults.answer import Fault, Pieces
-from dragoman.simulator.pieces import Break, Pause, Piece
+from dragoman.simulator.faults.response import Pieces, ProxyFault
+from dragoman.simulator.response import BodyEnd, Pause, Piece
 
 _NOISE = bytes(range(256))
 _ESCAPE = rb"\\u[0-9a-fA-F]{4}"
 _PRELUDE = 12
 
 
-class Cut(Fault, frozen=True, kw_only=True):
+class CutFault(ProxyFault, frozen=True, kw_only=True):
     """The body ends early: before the frame `event`, at a `byte`, right behind a `text`, or `inside` a character."""
 
     event: int | None = None
@@ -38,7 +38,7 @@ class Cut(Fault, frozen=True, kw_only=True):
             count, size = count + 1, size + len(piece)
         else:
             return
-        yield Break(self.how)
+        yield BodyEnd(self.how)
 
     def _at(self, frame: bytes, count: int, size: int) -> int | None:
         if self.event is not None:
@@ -52,7 +52,7 @@ class Cut(Fault, frozen=True, kw_only=True):
         return None if at < 0 else at + len(self.text.encode())
 
 
-class _AtFrame(Fault, frozen=True, kw_only=True):
+class _AtFrame(ProxyFault, frozen=True, kw_only=True):
     """Something happens to one frame: the one of this number, or the first that holds the `text`."""
 
     event: int = 0
@@ -65,11 +65,11 @@ class _AtFrame(Fault, frozen=True, kw_only=True):
                 yield piece
                 continue
             here = self.text.encode() in piece if self.text else count == self.event
-            for each in self.spoilt(piece) if here and not done else (piece,):
+            for each in self.change_frame(piece) if here and not done else (piece,):
                 yield each
             count, done = count + 1, done or here
 
-    def spoilt(self, frame: bytes) -> tuple[Piece, ...]:
+    def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
         return (frame,)
 
 
@@ -78,21 +78,21 @@ class Delay(_AtFrame, frozen=True, kw_only=True):
 
     seconds: float
 
-    def spoilt(self, frame: bytes) -> tuple[Piece, ...]:
+    def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
         return (Pause(self.seconds), frame)
 
 
 class Duplicate(_AtFrame, frozen=True, kw_only=True):
     """A frame comes twice."""
 
-    def spoilt(self, frame: bytes) -> tuple[Piece, ...]:
+    def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
         return (frame, frame)
 
 
 class Omit(_AtFrame, frozen=True, kw_only=True):
     """A frame does not come."""
 
-    def spoilt(self, frame: bytes) -> tuple[Piece, ...]:
+    def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
         return ()
 
 
@@ -101,7 +101,7 @@ class Garbage(_AtFrame, frozen=True, kw_only=True):
 
     size: int = 256
 
-    def spoilt(self, frame: bytes) -> tuple[Piece, ...]:
+    def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
         return ((_NOISE * (self.size // 256 + 1))[: self.size], frame)
 
 
@@ -110,11 +110,11 @@ class Insert(_AtFrame, frozen=True, kw_only=True):
 
     put: str
 
-    def spoilt(self, frame: bytes) -> tuple[Piece, ...]:
+    def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
         return (self.put.encode(), frame)
 
 
-class Swap(Fault, frozen=True, kw_only=True):
+class Swap(ProxyFault, frozen=True, kw_only=True):
     """A frame comes after the one that follows it."""
 
     event: int = 0
@@ -142,7 +142,7 @@ class Corrupt(_AtFrame, frozen=True, kw_only=True):
     what: Literal["crc", "prelude", "length", "headers", "header", "flip"] = "crc"
     length: int = 0
 
-    def spoilt(self, frame: bytes) -> tuple[Piece, ...]:
+    def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
         raw = bytearray(frame)
         match self.what:
             case "crc":
@@ -157,13 +157,13 @@ class Corrupt(_AtFrame, frozen=True, kw_only=True):
                 struct.pack_into(">I", raw, 8, crc32(raw[:8]))
             case "header":
                 raw[_PRELUDE + 1 + raw[_PRELUDE]] = 77
-                return (sealed(bytes(raw)),)
+                return (with_checksums(bytes(raw)),)
             case "flip":
                 raw[len(raw) // 2] ^= 0x10
         return (bytes(raw),)
 
 
-def sealed(message: bytes) -> bytes:
+def with_checksums(message: bytes) -> bytes:
     """A message of an AWS event stream with the lengths and checksums that it should have."""
     headers = struct.unpack_from(">I", message, 4)[0]
     lengths = struct.pack(">II", len(message), headers)
@@ -171,7 +171,7 @@ def sealed(message: bytes) -> bytes:
     return body + struct.pack(">I", crc32(body))
 
 
-class Replace(Fault, frozen=True, kw_only=True):
+class Replace(ProxyFault, frozen=True, kw_only=True):
     """A text in the frames becomes another. Checksums are made anew where there are some."""
 
     text: str
@@ -184,14 +184,14 @@ class Replace(Fault, frozen=True, kw_only=True):
                 yield piece
                 continue
             replaced = piece.replace(self.text.encode(), self.raw or self.by.encode())
-            yield sealed(replaced) if _is_message(piece) else replaced
+            yield with_checksums(replaced) if _is_message(piece) else replaced
 
 
 def _is_message(frame: bytes) -> bool:
     return len(frame) >= 16 and struct.unpack_from(">I", frame)[0] == len(frame)
 
 
-class Respell(Fault, frozen=True, kw_only=True):
+class Respell(ProxyFault, frozen=True, kw_only=True):
     """The same server-sent events, spelt otherwise."""
 
     line_end: Literal["lf", "cr", "crlf"] = "lf"

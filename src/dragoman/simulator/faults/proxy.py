@@ -17,9 +17,9 @@ from dragoman.http.client.client import ClientResponse, HttpClient, PoolLimits
 from dragoman.http.exchange import ClientDisconnected, HttpExchange
 from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.serving import HttpServer, Listener
-from dragoman.simulator.faults.answer import Answer, Fault, Pieces, Stale, rendered
-from dragoman.simulator.pieces import Break, Pause, Piece
-from dragoman.simulator.server import Flow, break_off, pause, received_request
+from dragoman.simulator.faults.response import Pieces, ProxiedResponse, ProxyFault, Stale, render_response
+from dragoman.simulator.response import BodyEnd, Pause, Piece
+from dragoman.simulator.server import FlowControl, break_off, pause, read_request
 from dragoman.wire.http import HttpRequest
 
 _MOST_BODY = 64 * 1024 * 1024
@@ -33,7 +33,7 @@ class FaultProxy:
     def __init__(
         self,
         target: str,
-        faults: Sequence[Fault] = (),
+        faults: Sequence[ProxyFault] = (),
         *,
         dialect: Dialect | None = None,
         tls: ssl.SSLContext | None = None,
@@ -42,14 +42,14 @@ class FaultProxy:
         self.faults = tuple(faults)
         self.connections = 0
         self.exchanges = 0  # requests that came whole
-        self.asked = 0  # requests that the target got
+        self.forwarded = 0  # requests that the target got
         self.sent = 0  # bytes
-        self.left: list[float] = []  # when a client went before its answer had ended, by the monotonic clock
+        self.disconnects: list[float] = []  # when a client went before its answer had ended, by the monotonic clock
         self._target = target
         self._dialect = dialect
         self._tls = tls
         self._port = port
-        self._struck: dict[Fault, int] = {}
+        self._struck: dict[ProxyFault, int] = {}
         self._served: dict[ServerConnection, int] = {}
         self._client: HttpClient | None = None
         self._listener: Listener | None = None
@@ -76,51 +76,53 @@ class FaultProxy:
 
     def _first(self, own: ServerConnection) -> asyncio.BaseProtocol:
         self.connections += 1
-        greeting = [piece for fault in self._striking() if fault.greet() for piece in self._strikes(fault).greet()]
-        return Greeting(own, greeting, self.left) if greeting else own
+        greeting = [
+            piece for fault in self._striking() if fault.on_connect() for piece in self._strikes(fault).on_connect()
+        ]
+        return UnreadConnection(own, greeting, self.disconnects) if greeting else own
 
     async def _exchange(self, exchange: HttpExchange) -> None:
         try:
-            request = await received_request(exchange, _MOST_BODY)
+            request = await read_request(exchange, _MOST_BODY)
             await self._serve(request, exchange)
         except ClientDisconnected:
-            self.left.append(time.monotonic())
+            self.disconnects.append(time.monotonic())
             exchange.break_off()
         except (ClientFault, TransportError, UpstreamViolation):
             exchange.break_off()
         except asyncio.CancelledError:
             if not exchange.interrupted():
                 raise
-            self.left.append(time.monotonic())
+            self.disconnects.append(time.monotonic())
 
     async def _serve(self, request: HttpRequest, exchange: HttpExchange) -> None:
         number, self.exchanges = self.exchanges, self.exchanges + 1
-        faults = [self._strikes(fault) for fault in self._striking() if not fault.greet()]
+        faults = [self._strikes(fault) for fault in self._striking() if not fault.on_connect()]
         served = self._served[exchange.connection] = self._served.get(exchange.connection, -1) + 1
         if any(isinstance(fault, Stale) and served >= fault.after for fault in faults):
             exchange.break_off()
             return
-        answer = next((made for fault in faults if (made := fault.instead(request, number))), None)
+        response = next((made for fault in faults if (made := fault.replace_response(request, number))), None)
         async with contextlib.AsyncExitStack() as stack:
-            if answer is None:
-                answer = await self._ask(request, stack)
-            await self._write(_spoilt(answer, faults), exchange)
+            if response is None:
+                response = await self._ask(request, stack)
+            await self._write(_spoilt(response, faults), exchange)
 
-    def _striking(self) -> list[Fault]:
+    def _striking(self) -> list[ProxyFault]:
         return [fault for fault in self.faults if not fault.times or self._struck.get(fault, 0) < fault.times]
 
-    def _strikes(self, fault: Fault) -> Fault:
+    def _strikes(self, fault: ProxyFault) -> ProxyFault:
         self._struck[fault] = self._struck.get(fault, 0) + 1
         return fault
 
     async def _write(self, pieces: Pieces, exchange: HttpExchange) -> None:
-        flow = Flow(exchange)
+        flow = FlowControl(exchange)
         async for piece in pieces:
             await flow.writable()
             match piece:
                 case Pause(seconds):
                     await pause(seconds, exchange)
-                case Break():
+                case BodyEnd():
                     await break_off(piece, exchange)
                     return
                 case bytes():
@@ -132,8 +134,8 @@ class FaultProxy:
 
     # --- the target
 
-    async def _ask(self, request: HttpRequest, stack: contextlib.AsyncExitStack) -> Answer:
-        self.asked += 1
+    async def _ask(self, request: HttpRequest, stack: contextlib.AsyncExitStack) -> ProxiedResponse:
+        self.forwarded += 1
         assert self._client is not None
         reply = await self._client.open(self._target, request, new_connection=True)
         stack.callback(reply.close)
@@ -142,10 +144,10 @@ class FaultProxy:
         if self._dialect is not None and "stream" in told.get("content-type", ""):
             body = _frames(body, self._dialect)
         kept = tuple(pair for pair in reply.headers if pair[0] not in _FRAMING)
-        return Answer(reply.status, kept, body, "length" if "content-length" in told else "chunked")
+        return ProxiedResponse(reply.status, kept, body, "length" if "content-length" in told else "chunked")
 
 
-class Greeting(asyncio.Protocol):
+class UnreadConnection(asyncio.Protocol):
     """A connection of which nothing is read: it waits, and is closed or reset."""
 
     def __init__(self, own: ServerConnection, pieces: Sequence[Piece], left: list[float]) -> None:
@@ -167,16 +169,16 @@ class Greeting(asyncio.Protocol):
         for piece in self._pieces:
             if isinstance(piece, Pause):
                 await asyncio.sleep(piece.seconds)
-            elif isinstance(piece, Break):
+            elif isinstance(piece, BodyEnd):
                 await break_off(piece, self._own)
 
 
-def _spoilt(answer: Answer, faults: Sequence[Fault]) -> Pieces:
+def _spoilt(response: ProxiedResponse, faults: Sequence[ProxyFault]) -> Pieces:
     for fault in faults:
-        answer.body = fault.frames(answer.body)
+        response.body = fault.frames(response.body)
     for fault in faults:
-        answer = fault.answer(answer)
-    pieces = rendered(answer)
+        response = fault.change_response(response)
+    pieces = render_response(response)
     for fault in faults:
         pieces = fault.wire(pieces)
     return pieces
@@ -188,7 +190,7 @@ async def _body(reply: ClientResponse) -> AsyncIterator[Piece]:
         async for piece in reply.pieces():
             yield piece
     except (TransportError, UpstreamViolation):
-        yield Break("close")
+        yield BodyEnd("close")
 
 
 async def _frames(body: Pieces, dialect: Dialect) -> Pieces:

@@ -20,29 +20,29 @@ from dragoman.dialects.kiro.rules import GRADED_RULES, Grade, find_breaches, ima
 from dragoman.dialects.kit.shapes import find_mismatches
 from dragoman.dialects.kit.values import members, text
 from dragoman.simulator.kiro.catalogue import MODELS
-from dragoman.simulator.kiro.verdict import (
-    OURS,
+from dragoman.simulator.kiro.refusals import (
     PROFILES,
     REQUEST,
-    Answer,
-    Asked,
+    SIGNATURE_PREFIX,
+    ErrorResponse,
     Finding,
-    Limits,
+    KiroHttpRequest,
+    KiroRefusal,
     Profile,
-    Refusal,
     Route,
+    SimulatorLimits,
     route,
     sign,
 )
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 
-Find: TypeAlias = Callable[[Asked, Limits], Iterator[Finding]]
-Answers: TypeAlias = Answer | Callable[[Finding], Answer]
+RuleCheck: TypeAlias = Callable[[KiroHttpRequest, SimulatorLimits], Iterator[Finding]]
+RuleResponse: TypeAlias = ErrorResponse | Callable[[Finding], ErrorResponse]
 
-_NOT_JSON = Answer("The request body is not valid JSON.")
+_NOT_JSON = ErrorResponse("The request body is not valid JSON.")
 _BODY_TOO_LONG = "Failed to buffer the request body: length limit exceeded"
-BODY_CAP = Answer(  # 413 is what the framework that writes this sentence answers; the status was not captured
+BODY_CAP = ErrorResponse(  # 413 is what the framework that writes this sentence answers; the status was not captured
     _BODY_TOO_LONG,
     status=413,
     whole=jsonio.encode(
@@ -56,61 +56,61 @@ BODY_CAP = Answer(  # 413 is what the framework that writes this sentence answer
         }
     ),
 )
-_TOO_LONG = Answer("Input is too long.", "CONTENT_LENGTH_EXCEEDS_THRESHOLD")
-_BAD_MODEL = Answer("Invalid model. Please select a different model to continue.", "INVALID_MODEL_ID")
-_BAD_CONVERSATION = Answer("Invalid conversation id.", "INVALID_CONVERSATION_ID")
-_BAD_TOKEN = Answer("The bearer token included in the request is invalid.", None, 403, "AccessDeniedException")
+_TOO_LONG = ErrorResponse("Input is too long.", "CONTENT_LENGTH_EXCEEDS_THRESHOLD")
+_BAD_MODEL = ErrorResponse("Invalid model. Please select a different model to continue.", "INVALID_MODEL_ID")
+_BAD_CONVERSATION = ErrorResponse("Invalid conversation id.", "INVALID_CONVERSATION_ID")
+_BAD_TOKEN = ErrorResponse("The bearer token included in the request is invalid.", None, 403, "AccessDeniedException")
 
 # The official model has 12 letters and digits at the end; document 000 works with `profile/test`.
 _ARN = re.compile(r"arn:aws:(codewhisperer|transform):[a-z]{2}(-[a-z]+)+-\d:\d{12}:profile/[a-zA-Z0-9]+")
 _AGENT = re.compile(r"KiroIDE(?!-\d+\.\d+)")
 
 
-_INVALID_TOOL = Answer("Invalid tool use format.", "REQUEST_BODY_INVALID")
-_INVALID_SCHEMA = Answer(reason="TOOL_SCHEMA_INVALID")
-_INVALID_BODY = Answer(reason="REQUEST_BODY_INVALID")
-_BAD_SIGNATURE = Answer("Invalid `signature` in `thinking` block", "THINKING_SIGNATURE_INVALID")
+_INVALID_TOOL = ErrorResponse("Invalid tool use format.", "REQUEST_BODY_INVALID")
+_INVALID_SCHEMA = ErrorResponse(reason="TOOL_SCHEMA_INVALID")
+_INVALID_BODY = ErrorResponse(reason="REQUEST_BODY_INVALID")
+_BAD_SIGNATURE = ErrorResponse("Invalid `signature` in `thinking` block", "THINKING_SIGNATURE_INVALID")
 _TOOL_NUMBER = re.compile(r"\.tools\[(\d+)\]")
 
 
-class Rule(Struct, frozen=True):
+class RefusalRule(Struct, frozen=True):
     """One rule; `answer` may depend on the finding, `find` finds what the dialect's rules do not."""
 
     number: int
     title: str
     grade: Grade
-    answer: Answers = Answer()
-    find: Find | None = None
+    response: RuleResponse = ErrorResponse()
+    find: RuleCheck | None = None
 
 
 # --- rules of the envelope
 
 
-def _body_size(asked: Asked, limits: Limits) -> Iterator[Finding]:
+def _body_size(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
     size = len(asked.request.body)
     if size > limits.body_bytes:
         yield Finding("", f"{size} bytes, more than {limits.body_bytes}")
 
 
-def _is_json(asked: Asked, _: Limits) -> Iterator[Finding]:
+def _is_json(asked: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
     if asked.problem:
         yield Finding("", asked.problem, "A")
 
 
-def _profile_arn(asked: Asked, limits: Limits) -> Iterator[Finding]:
+def _profile_arn(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
     arn = asked.top.get("profileArn")
     if arn is None:
         keyed = asked.request.header("tokentype").upper() == "API_KEY"
         if limits.profile_required and not keyed:
-            answer = Answer("profileArn is required for this request.")
-            yield Finding("profileArn", "missing, and this host needs it", answer=answer)
+            response = ErrorResponse("profileArn is required for this request.")
+            yield Finding("profileArn", "missing, and this host needs it", response=response)
     elif not isinstance(arn, str) or len(arn) > 950 or not _ARN.fullmatch(arn):
-        yield Finding("profileArn", "no ARN of a profile", "A", Answer("Invalid profileArn."))
+        yield Finding("profileArn", "no ARN of a profile", "A", ErrorResponse("Invalid profileArn."))
     elif limits.profile_arns and arn not in limits.profile_arns:
-        yield Finding("profileArn", "not a profile of this token", answer=_BAD_TOKEN)
+        yield Finding("profileArn", "not a profile of this token", response=_BAD_TOKEN)
 
 
-def _model_id(asked: Asked, _: Limits) -> Iterator[Finding]:
+def _model_id(asked: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
     if asked.current is None or "modelId" not in asked.current.body:
         return
     model = asked.current.body["modelId"]
@@ -121,13 +121,13 @@ def _model_id(asked: Asked, _: Limits) -> Iterator[Finding]:
 # --- rules of form
 
 
-def _shape(asked: Asked, _: Limits) -> Iterator[Finding]:
+def _shape(asked: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
     yield from (
         Finding(flaw.at, flaw.detail) for flaw in find_mismatches(asked.document, REQUEST) if flaw.kind != "null"
     )
 
 
-def _nulls(asked: Asked, _: Limits) -> Iterator[Finding]:
+def _nulls(asked: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
     yield from (
         Finding(flaw.at, flaw.detail) for flaw in find_mismatches(asked.document, REQUEST) if flaw.kind == "null"
     )
@@ -136,13 +136,13 @@ def _nulls(asked: Asked, _: Limits) -> Iterator[Finding]:
 # --- rules of tools and size
 
 
-def _tool_bytes(asked: Asked, limits: Limits) -> Iterator[Finding]:
+def _tool_bytes(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
     size = sum(len(jsonio.encode(entry)) for entry, _ in asked.tool_entries)
     if size > limits.tool_bytes and len(asked.tool_entries) < limits.tool_count:
-        yield Finding("tools", f"{size} bytes of tools, more than {limits.tool_bytes}", answer=_INVALID_BODY)
+        yield Finding("tools", f"{size} bytes of tools, more than {limits.tool_bytes}", response=_INVALID_BODY)
 
 
-def _image_edges(asked: Asked, limits: Limits) -> Iterator[Finding]:
+def _image_edges(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
     if len(asked.images) <= limits.many_images:
         return
     for image, at in asked.images:
@@ -152,46 +152,46 @@ def _image_edges(asked: Asked, limits: Limits) -> Iterator[Finding]:
             yield Finding(at, detail, "B")
 
 
-def _forged(asked: Asked, limits: Limits) -> Iterator[Finding]:
+def _forged(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
     """Without `strict` only the simulator's own signatures are checked."""
     for turn in asked.turns:
         nested = members(members(turn.body.get("reasoningContent")).get("reasoningText"))
         words, signature = text(nested.get("text")), text(nested.get("signature"))
-        is_checked = signature.startswith(OURS) or limits.signatures == "strict"
+        is_checked = signature.startswith(SIGNATURE_PREFIX) or limits.signatures == "strict"
         if words and signature and is_checked and signature != sign(words):
             at = f"{turn.at}.reasoningContent.reasoningText.signature"
-            yield Finding(at, "the signature does not fit the text", answer=_BAD_SIGNATURE)
+            yield Finding(at, "the signature does not fit the text", response=_BAD_SIGNATURE)
 
 
-def _versionless(asked: Asked, limits: Limits) -> Iterator[Finding]:
+def _versionless(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
     count = len(asked.history)
     if count > limits.versionless_history and _AGENT.search(asked.request.header("user-agent")):
         yield Finding("conversationState.history", f"{count} messages from a KiroIDE without a version")
 
 
-def _too_long(asked: Asked, limits: Limits) -> Iterator[Finding]:
+def _too_long(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
     most = limits.window or find_model(asked.model).window
     if asked.tokens > most:
         yield Finding("", f"about {asked.tokens} tokens, more than {most}")
 
 
-def _payload(asked: Asked, limits: Limits) -> Iterator[Finding]:
+def _payload(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
     if asked.tokens > limits.payload_tokens:
         yield Finding("", f"about {asked.tokens} tokens, more than {limits.payload_tokens} in one request")
 
 
-def _bad_root(found: Finding) -> Answer:
+def _bad_root(found: Finding) -> ErrorResponse:
     place = f"toolConfig.tools.{_tool_number(found)}.toolSpec.inputSchema.json.type"
     message = f"Bedrock error message: The value at {place} must be one of the following: object."
-    return Answer(message, "TOOL_SCHEMA_INVALID")
+    return ErrorResponse(message, "TOOL_SCHEMA_INVALID")
 
 
-def _bad_union(found: Finding) -> Answer:
+def _bad_union(found: Finding) -> ErrorResponse:
     message = (
         f"Bedrock error message: tools.{_tool_number(found)}.custom.input_schema: "
         "input_schema does not support oneOf, allOf, or anyOf at the top level"
     )
-    return Answer(message, "TOOL_SCHEMA_INVALID")
+    return ErrorResponse(message, "TOOL_SCHEMA_INVALID")
 
 
 def _tool_number(found: Finding) -> str:
@@ -199,25 +199,25 @@ def _tool_number(found: Finding) -> str:
     return number[1] if number else "0"
 
 
-def _bad_image(found: Finding) -> Answer:
-    return Answer(found.detail)
+def _bad_image(found: Finding) -> ErrorResponse:
+    return ErrorResponse(found.detail)
 
 
-def _known(number: int, answer: Answers = Answer(), find: Find | None = None) -> Rule:  # noqa: B008  immutable
+def _known(number: int, response: RuleResponse = ErrorResponse(), find: RuleCheck | None = None) -> RefusalRule:  # noqa: B008  immutable
     """A rule of the dialect."""
     rule = next(rule for rule in GRADED_RULES.values() if rule.number == number)
-    return Rule(number, rule.sentence, rule.grade, answer, find)
+    return RefusalRule(number, rule.sentence, rule.grade, response, find)
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(44, "the body is within the HTTP cap", "B", BODY_CAP, _body_size),
+RULES: tuple[RefusalRule, ...] = (
+    RefusalRule(44, "the body is within the HTTP cap", "B", BODY_CAP, _body_size),
     _known(34, _NOT_JSON, _is_json),
     _known(30),
-    Rule(49, "profileArn is right", "B", find=_profile_arn),
-    Rule(48, "the model exists", "A", _BAD_MODEL, _model_id),
+    RefusalRule(49, "profileArn is right", "B", find=_profile_arn),
+    RefusalRule(48, "the model exists", "A", _BAD_MODEL, _model_id),
     # enumerations, patterns, lengths
-    Rule(0, "the request has its shape", "A", find=_shape),
-    Rule(29, "no null for an optional member", "C", find=_nulls),
+    RefusalRule(0, "the request has its shape", "A", find=_shape),
+    RefusalRule(29, "no null for an optional member", "C", find=_nulls),
     _known(47),
     _known(50, _BAD_CONVERSATION),
     *map(_known, (33, 16, 51)),
@@ -233,7 +233,7 @@ RULES: tuple[Rule, ...] = (
     *map(_known, (17, 18)),
     # history
     _known(31),
-    Rule(46, "a KiroIDE with long history names its version", "B", find=_versionless),
+    RefusalRule(46, "a KiroIDE with long history names its version", "B", find=_versionless),
     *map(_known, (5, 2, 1, 4, 6, 7)),
     # calls and results
     *map(_known, (28, 32, 3, 8, 11, 12, 10, 9, 14, 13)),
@@ -245,19 +245,21 @@ RULES: tuple[Rule, ...] = (
     _known(40, _INVALID_BODY, _forged),
     _known(41),
     # size
-    Rule(42, "the input fits the model's window", "B", _TOO_LONG, _too_long),
-    Rule(43, "the payload is not too big", "B", find=_payload),
+    RefusalRule(42, "the input fits the model's window", "B", _TOO_LONG, _too_long),
+    RefusalRule(43, "the payload is not too big", "B", find=_payload),
 )
 
 
-def refusals(request: HttpRequest, profile: Profile = "paranoid", limits: Limits | None = None) -> Iterator[Refusal]:
+def refusals(
+    request: HttpRequest, profile: Profile = "paranoid", limits: SimulatorLimits | None = None
+) -> Iterator[KiroRefusal]:
     """Every breach of the profile's rules by a generate request, in check order; the service answers the first."""
-    limits = limits or Limits()
+    limits = limits or SimulatorLimits()
     routed = route(request)
     if not isinstance(routed, Route):
         yield routed
         return
-    grades, asked = PROFILES[profile], Asked(request)
+    grades, asked = PROFILES[profile], KiroHttpRequest(request)
     known: dict[int | None, list[Finding]] = {}
     for name, at, detail in find_breaches(asked, limits):
         known.setdefault(GRADED_RULES[name].number, []).append(Finding(at, detail, GRADED_RULES[name].grade))
@@ -265,12 +267,14 @@ def refusals(request: HttpRequest, profile: Profile = "paranoid", limits: Limits
         for found in (*known.get(rule.number, ()), *(rule.find(asked, limits) if rule.find else ())):
             grade = found.grade or rule.grade
             if grade in grades:
-                answer = rule.answer if isinstance(rule.answer, Answer) else rule.answer(found)
-                yield Refusal(rule.number, rule.title, grade, found.at, found.detail, found.answer or answer)
+                response = rule.response if isinstance(rule.response, ErrorResponse) else rule.response(found)
+                yield KiroRefusal(rule.number, rule.title, grade, found.at, found.detail, found.response or response)
         if asked.problem and rule.number == 34:
             return  # no later rule has anything to read
 
 
-def first_refusal(request: HttpRequest, profile: Profile = "paranoid", limits: Limits | None = None) -> Refusal | None:
+def first_refusal(
+    request: HttpRequest, profile: Profile = "paranoid", limits: SimulatorLimits | None = None
+) -> KiroRefusal | None:
     """What the service would answer, or None if it accepts."""
     return next(refusals(request, profile, limits), None)

@@ -9,9 +9,9 @@ from urllib.parse import parse_qs
 
 from dragoman.dialects.kit.values import Object, text
 from dragoman.simulator.kiro.catalogue import PROFILE_ARN
-from dragoman.simulator.kiro.verdict import Answer
-from dragoman.simulator.pieces import Response, whole
-from dragoman.simulator.script import Tokens
+from dragoman.simulator.kiro.refusals import ErrorResponse
+from dragoman.simulator.response import Response, whole_response
+from dragoman.simulator.script import TokenSettings
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
@@ -19,15 +19,15 @@ from dragoman.wire.jsonio import Json
 _JSON = (("content-type", "application/json"),)
 _KNOWN = 10_000  # tokens remembered
 
-MISSING = Answer("Invalid token", None, 401, "UnauthorizedException")
-INVALID = Answer("The bearer token included in the request is invalid.", None, 403, "AccessDeniedException")
-EXPIRED = Answer("The bearer token included in the request is expired.", None, 403, "ExpiredTokenException")
+MISSING = ErrorResponse("Invalid token", None, 401, "UnauthorizedException")
+INVALID = ErrorResponse("The bearer token included in the request is invalid.", None, 403, "AccessDeniedException")
+EXPIRED = ErrorResponse("The bearer token included in the request is expired.", None, 403, "ExpiredTokenException")
 
 
 class TokenService:
     """Refresh (social and OIDC), device login, and the check of every other call."""
 
-    def __init__(self, settings: Tokens) -> None:
+    def __init__(self, settings: TokenSettings) -> None:
         self._settings = settings
         self._number = itertools.count(1)
         self._expiry: dict[str, float] = {}  # of tokens given out here
@@ -47,7 +47,7 @@ class TokenService:
         endpoint = self._endpoints.get(request.path)
         return endpoint(request) if endpoint and request.method == "POST" else None
 
-    def refused(self, request: HttpRequest) -> Answer | None:
+    def refused(self, request: HttpRequest) -> ErrorResponse | None:
         """Why the request's access token is not good; None if it is."""
         scheme, _, token = request.header("authorization").partition(" ")
         token = token.strip()
@@ -176,7 +176,7 @@ def _body(request: HttpRequest) -> Object:
 
 
 def _reply(status: int, body: Json, note: str = "") -> Response:
-    return whole(status, _JSON, jsonio.encode(body), note)
+    return whole_response(status, _JSON, jsonio.encode(body), note)
 
 
 _TYPES = {"invalid_grant": "InvalidGrantException", "authorization_pending": "AuthorizationPendingException"}
@@ -185,7 +185,7 @@ _TYPES = {"invalid_grant": "InvalidGrantException", "authorization_pending": "Au
 def _oauth(status: int, error: str, description: str) -> Response:
     name = _TYPES.get(error, "InvalidRequestException")
     body = jsonio.encode({"error": error, "error_description": description})
-    return whole(status, (*_JSON, ("x-amzn-errortype", name)), body, f"{error}: {description}")
+    return whole_response(status, (*_JSON, ("x-amzn-errortype", name)), body, f"{error}: {description}")
 
 
 def _dead_token() -> Response:

@@ -1,0 +1,189 @@
+"""Gateways under way: a lane is something that can be asked a scenario's question, and costs CPU."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from bench import gateways, load, processes, response_check
+from bench.canned_responses import canned_response
+from bench.gateways import Launch
+from bench.request_bodies import request_body
+from bench.scenarios import FLOOR, Scenario
+
+STARTING = 60.0  # seconds
+_PLAIN = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
+_PORT = re.compile(r"http://127\.0\.0\.1:(\d+)")
+
+
+class NotStarted(Exception):
+    """A gateway that does not answer, and its last words."""
+
+
+class Upstream:
+    """The fake upstream in a process of its own; `ports` by what it says there."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "bench.upstream"]
+        self._process = subprocess.Popen(command, cwd=gateways.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        self.ports: dict[str, int] = json.loads(self._process.stdout.readline())
+        self._told = self.ports.pop("sizes")
+        self.pid = self._process.pid
+
+    def sizes(self) -> dict[str, int]:
+        """How large the last request of each kind was, as it came here."""
+        with socket.create_connection(("127.0.0.1", self._told), 5) as told, told.makefile("rb") as file:
+            sizes: dict[str, int] = json.loads(file.read())
+            return sizes
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+
+
+class MeasuredServer(Protocol):
+    """`name` heads its rows."""
+
+    name: str
+
+    def target(self, scenario: Scenario) -> tuple[int, str, dict[str, str], str]:
+        """Port, path, headers and model."""
+
+    def cpu(self) -> float: ...
+
+
+def body_of(lane: MeasuredServer, scenario: Scenario) -> bytes:
+    model = lane.target(scenario)[3]
+    return request_body(scenario.client, scenario.question, model, stream=scenario.stream, size=scenario.size)
+
+
+def request_bytes(lane: MeasuredServer, scenario: Scenario) -> bytes:
+    port, path, headers, _ = lane.target(scenario)
+    return load.request(f"127.0.0.1:{port}", path, headers, body_of(lane, scenario))
+
+
+def check_response(lane: MeasuredServer, scenario: Scenario) -> int:
+    """Ask once and read the answer; its size. Raises WrongAnswer, OSError, HTTPException."""
+    port, path, headers, _ = lane.target(scenario)
+    raw, said = response_check.ask(port, path, headers, body_of(lane, scenario))
+    response_check.compare(said, canned_response(scenario.upstream).said)
+    return len(raw)
+
+
+class Gateway:
+    """A gateway that was started, and answers."""
+
+    def __init__(self, name: str, launch: Launch, folder: Path, first: Scenario, source: Path | None = None) -> None:
+        """Start it and wait for the right answer to `first`. Raises NotStarted."""
+        self.name = name
+        self._launch = launch
+        self._port = launch.port
+        env = {**launch.env, "PYTHONPATH": str(source)} if source else launch.env
+        on = processes.core(processes.GATEWAY) if launch.cores == 1 else processes.cores(launch.cores)
+        began = time.perf_counter()
+        self.process = processes.Process(launch.command, folder, env, on)
+        try:
+            self._wait(first)
+        except BaseException:
+            self.process.stop()
+            raise
+        self.started_in = time.perf_counter() - began
+        self.cpu = self.process.cpu
+
+    def _wait(self, first: Scenario) -> None:
+        until = time.perf_counter() + STARTING
+        complaint = ""
+        while time.perf_counter() < until:
+            if not self.process.alive:
+                raise NotStarted(f"it ended at once: {self.process.last_words()}")
+            try:
+                self._listening()
+                check_response(self, first)
+                return
+            except (OSError, http.client.HTTPException, response_check.WrongResponse) as error:
+                complaint = str(error)
+            time.sleep(0.005)
+        raise NotStarted(f"no right answer within {STARTING:g} s: {complaint} | {self.process.last_words()}")
+
+    def _listening(self) -> None:
+        """Know the port, and be sure that somebody listens there. Raises OSError."""
+        if not self._port:
+            found = _PORT.search(self.process.log.read_text(errors="replace"))
+            if found is None:
+                raise OSError("it has not told its port")
+            self._port = int(found[1])
+        socket.create_connection(("127.0.0.1", self._port), 1).close()
+
+    def target(self, scenario: Scenario) -> tuple[int, str, dict[str, str], str]:
+        launch, client = self._launch, scenario.client
+        return self._port, launch.paths[client], dict(launch.headers[client]), launch.model(_model(self.name, scenario))
+
+    def stop(self) -> None:
+        self.process.stop()
+
+
+def _model(name: str, scenario: Scenario) -> str:
+    return scenario.model if name.startswith("dragoman") else scenario.upstream
+
+
+class DirectServer:
+    """No gateway at all, to know what a gateway adds."""
+
+    name = "direct"
+
+    def __init__(self, ports: Mapping[str, int]) -> None:
+        self._ports = ports
+
+    def target(self, scenario: Scenario) -> tuple[int, str, dict[str, str], str]:
+        return self._ports[scenario.upstream], _PLAIN[scenario.client], {}, scenario.model
+
+    def cpu(self) -> float:
+        return 0.0
+
+    def stop(self) -> None:
+        pass
+
+
+class RelayServer(DirectServer):
+    """The floor: bytes from socket to socket, in C where there is a compiler."""
+
+    name = FLOOR
+
+    def __init__(self, ports: Mapping[str, int], folder: Path) -> None:
+        command, self.language = _relay(folder)
+        command += [str(port) for port in ports.values()]
+        self.process = processes.Process(command, folder, {}, processes.core(processes.GATEWAY))
+        until = time.perf_counter() + 10
+        while len(own := self.process.log.read_text().split()) < len(ports):
+            if time.perf_counter() > until or not self.process.alive:
+                raise NotStarted(self.process.last_words())
+            time.sleep(0.01)
+        super().__init__(dict(zip(ports, map(int, own), strict=True)))
+
+    def cpu(self) -> float:
+        return self.process.cpu()
+
+    def stop(self) -> None:
+        self.process.stop()
+
+
+def _relay(folder: Path) -> tuple[list[str], str]:
+    here, compiler = Path(__file__).parent, shutil.which("gcc") or shutil.which("cc")
+    if compiler:
+        folder.mkdir(parents=True, exist_ok=True)
+        program = folder / "relay"
+        done = subprocess.run([compiler, "-O2", "-o", str(program), str(here / "relay.c")], check=False)
+        if done.returncode == 0:
+            return [str(program)], "C"
+    return [sys.executable, str(here / "relay.py")], "Python"

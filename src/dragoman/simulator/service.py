@@ -1,0 +1,312 @@
+"""A simulated service in any registered dialect: its own codec reads the request and writes the model's answer."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Protocol
+
+from msgspec import structs
+
+from dragoman.dialects.base import ApiRequest, Dialect, Environment
+from dragoman.dialects.kiro.request import estimate_input_tokens
+from dragoman.dialects.rulebook import Severity
+from dragoman.errors import DragomanError, Fault
+from dragoman.model import events as ev
+from dragoman.model.assemble import assemble_reply
+from dragoman.model.blocks import Reasoning, Signature, Text, ToolCall, ToolResult
+from dragoman.model.conversation import Conversation, Stop, ToolSpec, Usage
+from dragoman.simulator.model import ModelPrompt, PromptTool, output_tokens, respond
+from dragoman.simulator.response import (
+    Pause,
+    Piece,
+    Response,
+    apply_pace,
+    header_text,
+    scripted_headers,
+    whole_response,
+)
+from dragoman.simulator.script import (
+    ExceptionPart,
+    FramePart,
+    Part,
+    ReasoningPart,
+    Script,
+    ScriptPlayer,
+    ScriptTurn,
+    TextPart,
+    ToolCallPart,
+    WaitPart,
+    exception_for,
+    make_fault,
+)
+from dragoman.wire import jsonio
+from dragoman.wire.eventstream import EventStreamDecoder
+from dragoman.wire.frame import Payload
+from dragoman.wire.http import HttpRequest
+from dragoman.wire.ndjson import NDJSON, NdjsonDecoder
+
+_NOW = 1_767_225_600  # answers are deterministic, times too
+_KEYS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+_JSON = (("content-type", "application/json"),)
+_MODEL = "sim-model"
+# How a family's ids of answers and of calls begin, as clients are used to them.
+_PREFIXES = {"anthropic": ("msg_", "toolu_"), "openai": ("chatcmpl-", "call_")}
+# What a stream is called, by its framing; all others are server-sent events.
+_STREAM_TYPES: dict[type, str] = {EventStreamDecoder: "application/vnd.amazon.eventstream", NdjsonDecoder: NDJSON}
+_ERRORS: tuple[Severity, ...] = ("error",)
+
+
+class SimulatedService(Protocol):
+    """One dialect's side of the server frame. Pure but for its own state: it opens nothing and waits for nothing."""
+
+    max_body: int
+
+    def handle(self, request: HttpRequest) -> Response: ...
+
+    def too_large(self, request: HttpRequest) -> Response:
+        """The answer to a body longer than `max_body`, which was not read."""
+
+
+class DialectService:
+    """The face of any dialect in the registry. `refuses` says which breaches of its rules are refused."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        script: Script,
+        *,
+        refuses: Collection[Severity] = _ERRORS,
+        max_body: int = 32 * 1024 * 1024,
+    ) -> None:
+        self._dialect = dialect
+        self._script = script
+        self._player = ScriptPlayer(script)
+        self._refuses = refuses
+        self.max_body = max_body
+
+    def handle(self, request: HttpRequest) -> Response:
+        try:
+            return self._answer(request)
+        except DragomanError as error:
+            return self._refuse(error.fault)
+
+    def too_large(self, request: HttpRequest) -> Response:
+        return self._refuse(Fault("too_large", f"The request exceeds {self.max_body} bytes.", 413))
+
+    def _answer(self, request: HttpRequest) -> Response:
+        if not self._knows(request):
+            return self._refuse(Fault("auth", "The API key is missing or not valid.", 401))
+        call = self._dialect.binding.match(request)
+        if call is None:
+            if request.method == "GET" and request.path.endswith("/models"):
+                return _models()
+            return self._refuse(Fault("not_found", f"Nothing answers {request.method} {request.path}.", 404))
+        match call.operation:
+            case "generate":
+                return self._generate(call, request.body)
+            case "count":
+                return self._count(call)
+            case "models":
+                return _models()
+            case "stored":
+                return self._refuse(Fault("not_found", f"Nothing is kept under {call.hints['id']}.", 404))
+
+    def _knows(self, request: HttpRequest) -> bool:
+        keys = [request.header(name) for name in _KEYS if request.header(name)]
+        taken = self._script.tokens.access
+        return any(taken is None or key in taken or key.partition(" ")[2] in taken for key in keys)
+
+    def _count(self, call: ApiRequest) -> Response:
+        counts = self._dialect.counts
+        if counts is None:
+            return self._refuse(Fault("not_found", "This service counts no tokens.", 404))
+        asked = self._dialect.codec.parse_request(call)
+        return whole_response(200, _JSON, counts.render_count(read_prompt(asked).input_tokens, False))
+
+    def _generate(self, call: ApiRequest, body: bytes) -> Response:
+        codec = self._dialect.codec
+        first = next((breach for breach in codec.breaches(call) if breach.severity in self._refuses), None)
+        if first is not None:
+            fault_ = Fault("invalid", f"{first.at}: {first.detail}" if first.at else first.detail, 400, at=first.at)
+            return self._refuse(fault_, first.rule)
+        asked = codec.parse_request(call)
+        turn = self._player.next()
+        if turn.status != 200:
+            return self._scripted_refusal(turn)
+        return self._perform(asked, turn, _world(body))
+
+    def _perform(self, asked: Conversation, turn: ScriptTurn, environment: Environment) -> Response:
+        told = _tell(asked, turn, environment, self._dialect)
+        if asked.stream:
+            frames = _frames(told, self._dialect, asked, environment)
+            kind = _STREAM_TYPES.get(type(self._dialect.binding.frame_decoder()), "text/event-stream; charset=utf-8")
+            headers = (("content-type", kind), ("cache-control", "no-cache"))
+            return Response(200, headers, apply_pace(frames, turn, turn.cut))
+        waits, events = [], []
+        for each in told:
+            if isinstance(each, WaitPart):
+                waits.append(Pause(each.seconds))
+            elif not isinstance(each, FramePart):
+                events.append(each)
+        try:
+            reply = assemble_reply(events)
+        except DragomanError as error:  # the script let it fail: a whole reply fails as a whole
+            return self._refuse(error.fault)
+        rendered = self._dialect.codec.render_reply(reply, asked, environment)
+        return Response(200, _JSON, apply_pace([*waits, rendered], turn, turn.cut), len(rendered))
+
+    def _refuse(self, fault_: Fault, rule: str = "") -> Response:
+        refused = self._dialect.binding.error_response(fault_, self._dialect.codec.render_fault(fault_))
+        headers = (*refused.headers, ("x-dragoman-rule", header_text(rule))) if rule else refused.headers
+        return whole_response(refused.status, headers, refused.body, f"{rule} {fault_.message}".strip())
+
+    def _scripted_refusal(self, refuse: ScriptTurn) -> Response:
+        name = refuse.type or exception_for(refuse.status)
+        response = self._refuse(make_fault(name, refuse.message, refuse.status, refuse.retry_after))
+        more = scripted_headers(refuse)
+        kept = tuple((name, value) for name, value in response.headers if name not in more)
+        headers = (*kept, *more.items())
+        return Response(refuse.status, headers, response.pieces, response.length, f"script: {refuse.status}")
+
+
+def _models() -> Response:
+    """A list that clients of every family can read."""
+    model = {
+        "id": _MODEL,
+        "object": "model",
+        "type": "model",
+        "created": _NOW,
+        "created_at": "2026-01-01T00:00:00Z",
+        "owned_by": "dragoman",
+        "display_name": "The simulated model",
+    }
+    listed = {"object": "list", "data": [model], "has_more": False, "first_id": _MODEL, "last_id": _MODEL}
+    return whole_response(200, _JSON, jsonio.encode(listed))
+
+
+def _world(body: bytes) -> Environment:
+    """Ids that are the same for the same request, and differ from one turn of a conversation to the next."""
+    seed, number = hashlib.sha256(body).hexdigest()[:16], itertools.count()
+    return Environment(new_id=lambda prefix: f"{prefix}{seed}{next(number):08x}", now=lambda: _NOW)
+
+
+# --- what the model sees
+
+
+def read_prompt(asked: Conversation) -> ModelPrompt:
+    """Read a conversation as the embedded model needs it."""
+    last = next((message for message in reversed(asked.messages) if message.role != "system"), None)
+    blocks = last.blocks if last is not None and last.role == "user" else ()
+    choice = asked.tool_choice
+    tools = tuple(PromptTool(tool.name, tool.schema) for tool in asked.tools if isinstance(tool, ToolSpec))
+    if choice.names:
+        tools = tuple(tool for tool in tools if tool.name in choice.names)
+    return ModelPrompt(
+        text="\n".join(block.text for block in blocks if isinstance(block, Text)),
+        results=tuple(
+            "\n".join(part.text for part in block.content if isinstance(part, Text))
+            for block in blocks
+            if isinstance(block, ToolResult)
+        ),
+        tools=() if choice.mode == "none" else tools,
+        must_call=choice.mode in ("any", "one"),
+        parallel=choice.parallel is not False,
+        thinks=asked.thinking.mode in ("on", "adaptive", "between_tools") or asked.thinking.effort not in ("", "none"),
+        output=asked.output.schema or {"type": "object"} if asked.output.kind != "text" else None,
+        max_tokens=asked.max_tokens,
+        stop=asked.stop,
+        input_tokens=estimate_input_tokens(asked) + 4 * len(asked.messages),  # a message is more than its text
+    )
+
+
+# --- what it answers
+
+
+def _tell(
+    asked: Conversation, turn: ScriptTurn, environment: Environment, dialect: Dialect
+) -> Iterator[ev.Event | WaitPart | FramePart]:
+    """A turn as events, one whole stream, with waits and raw frames where the script put them."""
+    capabilities = dialect.codec.capabilities(asked.model)
+    prompt = read_prompt(asked)
+    spoken = respond(prompt, turn.parts)
+    parts = (
+        spoken.parts
+        if "reasoning" in capabilities.traits
+        else tuple(part for part in spoken.parts if not isinstance(part, ReasoningPart))
+    )
+    family = dialect.codec.family if dialect.codec.family in capabilities.signatures else ""
+    used = prompt.input_tokens if turn.input_tokens is None else turn.input_tokens
+    said = output_tokens(parts) if turn.output_tokens is None else turn.output_tokens
+    reply_prefix, call_prefix = _PREFIXES.get(dialect.codec.family, ("sim-", "call_"))
+    yield ev.Started(environment.new_id(reply_prefix), asked.model, Usage(input=used))
+    keys = itertools.count()
+    free = {tool.name for tool in asked.tools if isinstance(tool, ToolSpec) and tool.schema is None}
+    for choice in range(max(asked.choices, 1)):
+        unsigned = "signed_content" in capabilities.traits  # where calls are sealed, the first of an answer is
+        for part in parts:
+            if isinstance(part, ExceptionPart):
+                yield ev.Failed(make_fault(part.type, part.message))
+                return
+            signer = family if unsigned or not isinstance(part, ToolCallPart) else ""
+            unsigned = unsigned and not isinstance(part, ToolCallPart)
+            if isinstance(part, ToolCallPart) and part.name in free:
+                part = structs.replace(part, arguments=_only_text(part.arguments), form="text")  # noqa: PLW2901
+            yield from _part_events(
+                part, next(keys), choice, turn.chunk, signer, lambda: environment.new_id(call_prefix)
+            )
+        yield ev.Stopped(Stop(turn.stop or spoken.stop, turn.sequence or spoken.sequence), choice)
+    yield ev.UsageReported(Usage(input=used, output=said * max(asked.choices, 1)))
+    yield ev.FINISHED
+
+
+def _only_text(arguments: str) -> str:
+    """What a script's arguments say to a tool that takes free text: the one string of an object is that text."""
+    texts = list((jsonio.decode_object(arguments) or {}).values())
+    return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else arguments
+
+
+def _part_events(
+    part: Part, key: int, choice: int, chunk: int, family: str, new_call_id: Callable[[], str]
+) -> Iterator[ev.Event | WaitPart | FramePart]:
+    match part:
+        case TextPart(text):
+            yield ev.BlockStarted(key, Text(""), choice)
+            yield from (ev.TextDelta(key, text[at : at + chunk]) for at in range(0, len(text), chunk))
+        case ReasoningPart(text):
+            yield ev.BlockStarted(key, Reasoning("", family), choice)
+            yield from (ev.ReasoningDelta(key, text[at : at + chunk]) for at in range(0, len(text), chunk))
+            yield from _signed(key, family, text)
+        case ToolCallPart():
+            yield ev.BlockStarted(key, ToolCall(part.id or new_call_id(), part.name, form=part.form), choice)
+            arguments = part.arguments
+            yield from (ev.ArgumentsDelta(key, arguments[at : at + chunk]) for at in range(0, len(arguments), chunk))
+            yield from _signed(key, family, part.name + arguments)
+        case WaitPart() | FramePart():
+            yield part
+            return
+        case ExceptionPart():
+            return
+    yield ev.BlockEnded(key)
+
+
+def _signed(key: int, family: str, text: str) -> Iterator[ev.Event]:
+    if family:
+        yield ev.SignatureAdded(
+            key, Signature(family, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
+        )
+
+
+def _frames(
+    told: Iterable[ev.Event | WaitPart | FramePart], dialect: Dialect, asked: Conversation, environment: Environment
+) -> Iterator[Piece]:
+    encoder, frame = dialect.codec.encoder(asked, environment), dialect.binding.encode_frame
+    for each in told:
+        match each:
+            case WaitPart(seconds):
+                yield Pause(seconds)
+            case FramePart(event, data):
+                yield frame(Payload(event.encode(), jsonio.encode(data)))
+            case event:
+                yield from (frame(payload) for payload in encoder.feed((event,)))

@@ -1,8 +1,0 @@
-"""How much a test explores: a fixed, representative part in `make test`, all of it in `make laws-long`."""
-
-from __future__ import annotations
-
-from hypothesis import settings
-
-LONG = settings.get_current_profile_name() == "long"
-"""Whether this is `make laws-long`."""

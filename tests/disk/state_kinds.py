@@ -1,0 +1,291 @@
+"""What is written: for each kind of state a writer that never stops, the real reader, and what they say of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import itertools
+import json
+import os
+import signal
+import sqlite3
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from dragoman.cli import init
+from dragoman.errors import Fault, UpstreamFault
+from dragoman.gateway import breaker as breakers
+from dragoman.gateway.breaker import CircuitBreaker, CooldownScope
+from dragoman.gateway.config import build_config
+from dragoman.gateway.explain import RecordedMessage, RefusalLog, RefusalReport, encode_report
+from dragoman.gateway.layers import ConfigError
+from dragoman.gateway.secrets import load_or_create_key
+from dragoman.http.client.client import HttpClient
+from dragoman.upstream.credentials import CredentialFault, make_fetch
+from dragoman.upstream.kiro.cli_store import CliStore
+from dragoman.upstream.kiro.credential import KiroCredential
+from dragoman.upstream.kiro.stores import IdeStore, OwnStore, TokenStore
+from dragoman.upstream.kiro.token import Endpoints
+
+Report: TypeAlias = Callable[[str], None]
+SCOPES = 40
+VARIABLES = ("MOONSHOT_API_KEY", "ANTHROPIC_API_KEY")
+BODY = "x" * 100_000
+
+
+@dataclass(frozen=True)
+class StateKind:
+    """`write` goes on until it is killed, saying what is durable by then; `read` says what a new process finds."""
+
+    write: Callable[[Path, str, Report], None]
+    read: Callable[[Path, str], str]
+    write_once: Callable[[Path, str, Report], None]
+
+
+# --- the gateway's key
+
+
+def _mint(folder: Path, url: str, say: Report) -> None:
+    path = folder / "state" / "key"
+    while True:
+        say(f"minted {load_or_create_key(path).reveal()}")
+        say("removing")
+        path.unlink()
+
+
+def _mint_once(folder: Path, url: str, say: Report) -> None:
+    try:
+        load_or_create_key(folder / "state" / "key")
+    except ConfigError as error:
+        say(str(error))
+
+
+def _read_key(folder: Path, url: str) -> str:
+    path = folder / "state" / "key"
+    there = path.exists()
+    return f"{'there' if there else 'made'} {load_or_create_key(path).reveal()}"
+
+
+# --- cooldowns
+
+
+def _failure(turn: int, index: int) -> tuple[CooldownScope, float, UpstreamFault]:
+    fault = Fault("quota", f"turn {turn}", 429, retry_after=3600.0)
+    return CooldownScope("upstream", f"credential {index}", ""), time.monotonic(), UpstreamFault("spent", fault=fault)
+
+
+def _cool(folder: Path, url: str, say: Report) -> None:
+    breakers._SOON = 0.0  # as often as the disk lets it
+
+    async def work() -> None:
+        breaker = CircuitBreaker()
+        breakers.CooldownFile(folder / "state", breaker).load()
+        for turn in itertools.count():
+            for index in range(SCOPES):
+                breaker.note_failure(*_failure(turn, index))
+            if (folder / "state" / breakers.COOLDOWN_FILE).exists():
+                say(f"turn {turn}")
+            await asyncio.sleep(0.001)
+
+    asyncio.run(work())
+
+
+def _cool_once(folder: Path, url: str, say: Report) -> None:
+    async def work() -> None:
+        breaker = CircuitBreaker()
+        kept = breakers.CooldownFile(folder / "state", breaker)
+        kept.load()
+        breaker.note_failure(*_failure(0, 0))
+        await kept.aclose()
+        say("no trouble")
+
+    asyncio.run(work())
+
+
+def _read_cooldowns(folder: Path, url: str) -> str:
+    breaker = CircuitBreaker()
+    breakers.CooldownFile(folder / "state", breaker).load()
+    return json.dumps([kept.why for kept in breaker.saved_cooldowns()])
+
+
+# --- the explain ring
+
+
+def _refusal(turn: int) -> RefusalReport:
+    said = RecordedMessage("POST /v1/messages", (("host", "here"),), f"{turn} {BODY}")
+    return RefusalReport(
+        f"req_{turn}", time.time(), "anthropic", "up", "kiro", "m", f"turn {turn}", said, said, said, (), ()
+    )
+
+
+def _keep(folder: Path, url: str, say: Report) -> None:
+    ring = RefusalLog(folder / "state" / "refusals")
+    for turn in itertools.count(time.monotonic_ns()):
+        assert ring.write(f"req_{turn}", encode_report(_refusal(turn)))
+        say(f"kept req_{turn}")
+
+
+def _keep_once(folder: Path, url: str, say: Report) -> None:
+    say(f"kept: {RefusalLog(folder / 'state' / 'refusals').write('req_0', encode_report(_refusal(0)))}")
+
+
+def _read_ring(folder: Path, url: str) -> str:
+    ring = RefusalLog(folder / "state" / "refusals")
+    found = {identity: ring.load(identity) for identity in ring.ids()}
+    whole = [
+        identity
+        for identity, each in found.items()
+        if each is not None and each.answered.body == f"{identity.removeprefix('req_')} {BODY}"
+    ]
+    return json.dumps([whole, len(found)])
+
+
+# --- the configuration
+
+
+def _initialise(folder: Path, say: Report | None) -> int:
+    named = Namespace(config=folder / "config.toml", yes=True, only_print=False, force=True)
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+        status = init.run(named)
+    if say is not None:
+        say(errors.getvalue())
+    return status
+
+
+def _initialise_for_ever(folder: Path, url: str, say: Report) -> None:
+    os.environ["HOME"] = str(folder)
+    for name in itertools.cycle(VARIABLES):
+        for each in VARIABLES:
+            os.environ.pop(each, None)
+        os.environ[name] = "secret"
+        assert _initialise(folder, None) == 0
+        say(name)
+
+
+def _initialise_once(folder: Path, url: str, say: Report) -> None:
+    os.environ["HOME"] = str(folder)
+    _initialise(folder, say)
+
+
+def _read_configuration(folder: Path, url: str) -> str:
+    path = folder / "config.toml"
+    text = path.read_text()
+    found = build_config(text, path, {"HOME": str(folder)}, {}).config.upstreams
+    end = text.rstrip().endswith("# longest_answer = 32000")
+    return json.dumps([*found, "whole" if end else "cut"])
+
+
+# --- tokens
+
+
+def store_of(kind: str, folder: Path) -> TokenStore:
+    path = folder / "login" / "default.json"
+    match kind:
+        case "own":
+            return OwnStore(path)
+        case "ide":
+            return IdeStore(path, folder / "login" / "profile.json")
+        case _:
+            return CliStore(folder / "login" / "data.sqlite3")
+
+
+def write_login(kind: str, folder: Path, refresh: str) -> None:
+    """A login that has ended, as `auth login` or another program leaves it."""
+    (folder / "login").mkdir(mode=0o700, exist_ok=True)
+    document: dict[str, Any] = {"access_token": "old", "refresh_token": refresh, "expires_at": "2020-01-01T00:00:00Z"}
+    document |= {"auth_method": "social", "region": "us-east-1", "padding": "p" * 20_000}
+    if kind == "cli":
+        with contextlib.closing(sqlite3.connect(folder / "login" / "data.sqlite3")) as database, database:
+            database.execute("CREATE TABLE IF NOT EXISTS auth_kv (key TEXT PRIMARY KEY, value TEXT)")
+            row = ("kirocli:social:token", json.dumps(document))
+            database.execute("INSERT OR REPLACE INTO auth_kv VALUES (?, ?)", row)
+        return
+    path = folder / "login" / "default.json"
+    path.write_text(json.dumps(document))
+    path.chmod(0o600)
+
+
+_BEGAN = time.time()  # of the nursery: all writers have the same clock
+
+
+def _hasty(pace: float) -> Callable[[], float]:
+    """A clock in which a token of an hour lasts a moment."""
+    return lambda: _BEGAN + (time.time() - _BEGAN) * pace
+
+
+def _refresh(kind: str, pace: float) -> Callable[[Path, str, Report], None]:
+    def write(folder: Path, url: str, say: Report) -> None:
+        async def work() -> None:
+            client, ending = HttpClient(), asyncio.Event()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
+            credential = KiroCredential(
+                store_of(kind, folder),
+                make_fetch(client, {}),
+                endpoints=Endpoints.everything_at(url),
+                now=_hasty(pace),
+            )
+            last = None
+            while not ending.is_set():
+                token = await credential.token()
+                if token.access != last:
+                    last = token.access
+                    say(token.refresh.reveal())
+                await asyncio.sleep(0.0005)
+            await credential.aclose()
+
+        asyncio.run(work())
+
+    return write
+
+
+def _refresh_once(kind: str) -> Callable[[Path, str, Report], None]:
+    def write(folder: Path, url: str, say: Report) -> None:
+        say(_renewed(kind, folder, url))
+
+    return write
+
+
+def _renewed(kind: str, folder: Path, url: str) -> str:
+    async def work() -> str:
+        client = HttpClient()
+        credential = KiroCredential(
+            store_of(kind, folder), make_fetch(client, {}), endpoints=Endpoints.everything_at(url), now=time.time
+        )
+        try:
+            token = await credential.renew()
+        except CredentialFault as fault:
+            return f"fault: {fault}"
+        finally:
+            await credential.aclose()
+            await client.aclose()
+        return f"renewed {token.refresh.reveal()}"
+
+    return asyncio.run(work())
+
+
+def _read_token(kind: str) -> Callable[[Path, str], str]:
+    """What the store holds; and whether a new process can go on with it, which is what counts."""
+
+    def read(folder: Path, url: str) -> str:
+        found = store_of(kind, folder).load().refresh.reveal()
+        return json.dumps([found, _renewed(kind, folder, url)])
+
+    return read
+
+
+KINDS = {
+    "key": StateKind(_mint, _read_key, _mint_once),
+    "cooldowns": StateKind(_cool, _read_cooldowns, _cool_once),
+    "explain": StateKind(_keep, _read_ring, _keep_once),
+    "config": StateKind(_initialise_for_ever, _read_configuration, _initialise_once),
+} | {
+    f"token-{kind}{name}": StateKind(_refresh(kind, pace), _read_token(kind), _refresh_once(kind))
+    for kind in ("own", "ide", "cli")
+    for name, pace in (("", 3e6), ("-shared", 3e4))  # each look a refresh; or one every tenth of a second
+}

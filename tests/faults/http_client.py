@@ -1,0 +1,153 @@
+"""A plain HTTP client over a socket, which sees every byte, and the three ways in which a client can be let down."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass, field
+
+from dragoman.wire.http import HttpRequest
+
+
+class ResponseTimeout(AssertionError):
+    """No end within the time that there was."""
+
+
+class NoResponse(AssertionError):
+    """The client was left without an answer and without an error."""
+
+
+class WrongResponse(AssertionError):
+    """The client got something, but not what is true."""
+
+
+@dataclass
+class RawResponse:
+    """One response as it came."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    whole: bool = False  # HTTP came to its own end
+    seconds: float = 0.0
+
+
+def connect(url: str, timeout: float, receive_buffer: int | None = None) -> socket.socket:
+    host, _, port = url.removeprefix("http://").partition(":")
+    sock = socket.socket()
+    if receive_buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    sock.settimeout(timeout)
+    try:
+        sock.connect((host, int(port)))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def request_bytes(url: str, request: HttpRequest, key: str, **headers: str) -> bytes:
+    """The request's bytes."""
+    target = request.path + (f"?{request.query}" if request.query else "")
+    given = {name: value for name, value in request.headers if name not in ("host", "content-length")}
+    given |= {"host": url.removeprefix("http://"), "content-length": str(len(request.body))} | headers
+    if key:
+        given["x-api-key"] = key
+    lines = [f"{request.method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items()), "", ""]
+    return "\r\n".join(lines).encode("latin-1") + request.body
+
+
+def send_request(url: str, request: HttpRequest, key: str, within: float) -> RawResponse:
+    """Ask, and read to the end. Raises Hung, Lost."""
+    with connect(url, within) as sock:
+        began = time.monotonic()
+        sock.sendall(request_bytes(url, request, key, connection="close"))
+        return read_response(sock, began, within)
+
+
+def read_response(sock: socket.socket, began: float, within: float) -> RawResponse:
+    """Read one response to its end, or to the connection's. Raises Hung; Lost if not even a head came."""
+    raw = bytearray()
+    told: RawResponse | None = None
+    reader = _Body()
+    while True:
+        left = began + within - time.monotonic()
+        if left <= 0:
+            raise ResponseTimeout(f"no end within {within:.2f} s, after {bytes(raw[-300:])!r}")
+        sock.settimeout(left)
+        try:
+            piece = sock.recv(1 << 18)
+        except TimeoutError:
+            raise ResponseTimeout(f"no end within {within:.2f} s, after {bytes(raw[-300:])!r}") from None
+        except ConnectionResetError:
+            piece = b""
+        if not piece:
+            if told is None:
+                raise NoResponse(f"the connection ended without an answer: {bytes(raw)!r}")
+            told.whole = reader.over(at_end=True)
+            break
+        if told is None:
+            raw += piece
+            told = _head(raw)
+            if told is None:
+                continue
+            reader = _Body(told)
+            piece = bytes(raw)
+        reader.feed(piece)
+        if reader.over():
+            told.whole = True
+            break
+    told.body, told.seconds = reader.body(), time.monotonic() - began
+    return told
+
+
+def _head(raw: bytearray) -> RawResponse | None:
+    while (end := raw.find(b"\r\n\r\n")) >= 0:
+        line, *fields = raw[:end].decode("latin-1").split("\r\n")
+        del raw[: end + 4]
+        status = int(line.split(" ")[1])
+        if status >= 200:
+            pairs = [each.partition(":") for each in fields]
+            return RawResponse(status, {name.lower(): value.strip() for name, _, value in pairs})
+    return None
+
+
+class _Body:
+    """Takes the framing off a body."""
+
+    def __init__(self, told: RawResponse | None = None) -> None:
+        headers = told.headers if told else {}
+        self._chunked = headers.get("transfer-encoding") == "chunked"
+        length = headers.get("content-length")
+        self._left = int(length) if length is not None else None
+        if told is not None and told.status in (204, 304):
+            self._left = 0
+        self._raw = bytearray()
+        self._pieces: list[bytes] = []
+        self._over = self._left == 0
+
+    def feed(self, data: bytes) -> None:
+        if not self._chunked:
+            self._pieces.append(data)
+            if self._left is not None:
+                self._left -= len(data)
+                self._over = self._left <= 0
+            return
+        self._raw += data
+        at = 0
+        while (end := self._raw.find(b"\r\n", at)) >= 0:
+            size = int(self._raw[at:end].split(b";")[0], 16)
+            if len(self._raw) < end + 2 + size + 2:
+                break
+            self._pieces.append(bytes(self._raw[end + 2 : end + 2 + size]))
+            at = end + 2 + size + 2
+            if size == 0:
+                self._over = True
+                break
+        del self._raw[:at]
+
+    def over(self, *, at_end: bool = False) -> bool:
+        return self._over or (at_end and not self._chunked and self._left is None)
+
+    def body(self) -> bytes:
+        return b"".join(self._pieces)

@@ -1,0 +1,154 @@
+"""An answer may be long in coming, and a stream may last for minutes: while it is waited for, nothing is held of the
+question but the client's own bytes; once it says something, only those that `explain` may need.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.model.conversation import Conversation
+from dragoman.wire.jsonio import Json
+from tests.gateway.harness import (
+    GatewayHarness,
+    StreamClient,
+    anthropic_body,
+    gateway_with_simulator,
+    start_gateway,
+    upstream_config,
+    wait_for_refusal,
+    wait_until,
+)
+from tests.gateway.test_resources import FixedResponseServer, content_type_of, text_response
+
+BROKEN = '[[turn]]\nparts = [{ text = "Well" }, { wait = 0.1 }, { exception = "server", message = "broke" }]'
+LONG = "a long question " * 10_000
+CLAUDE = "claude-sonnet-4.5"
+
+
+def questions() -> list[Conversation]:
+    """Those with words in them that anybody in this process still holds."""
+    return [each for each in gc.get_objects() if type(each) is Conversation and LONG in str(each.messages)]
+
+
+def held(harness: GatewayHarness) -> int:
+    return int(harness.running.gateway.memory_budget.bytes)
+
+
+def slowly(dialect: str, go_on: threading.Event) -> Iterator[bytes]:
+    """An answer whose last frame waits. Canned: a simulator in this process would hold the question itself."""
+    *first, last = [b"%x\r\n%b\r\n" % (len(event), event) for event in text_response(dialect, "Well")]
+    yield f"HTTP/1.1 200 OK\r\ncontent-type: {content_type_of(dialect)}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+    yield from first
+    go_on.wait(60)
+    yield last + b"0\r\n\r\n"
+
+
+CALL: Json = {"type": "tool_use", "id": "t", "name": "f", "input": {"path": LONG}}
+CALLED: list[Json] = [  # which is read in one go
+    {"role": "user", "content": "hello"},
+    {"role": "assistant", "content": [CALL]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "done"}]},
+]
+
+
+@pytest.mark.parametrize("dialect", ["kiro", "bedrock"])
+@pytest.mark.parametrize("explain", [True, False])
+@pytest.mark.parametrize("called", [True, False])
+def test_a_stream_that_has_begun_holds_only_what_explain_needs(
+    dialect: str, explain: bool, called: bool, tmp_path: Path
+) -> None:
+    asked = anthropic_body(CLAUDE, LONG, stream=True)
+    if called:
+        asked["messages"] = CALLED
+    canned, go_on = FixedResponseServer(), threading.Event()
+    canned.answer = lambda: slowly(dialect, go_on)
+    with (
+        start_gateway(
+            upstream_config("one", dialect, f"http://127.0.0.1:{canned.port}"), tmp_path, explain=explain
+        ) as harness,
+        StreamClient(harness, "/v1/messages", asked) as client,
+    ):
+        client.read_until(b"Well")
+        wait_until(lambda: not questions())
+        assert (held(harness) > len(LONG)) is explain
+        go_on.set()
+        assert b"message_stop" in client.read_all()
+        assert harness.log_lines()[-1]["outcome"] == "ok"
+        assert held(harness) == 0
+    canned.close()
+
+
+@pytest.mark.parametrize("dialect", ["kiro", "bedrock"])
+@pytest.mark.parametrize("called", [True, False])
+def test_while_an_answer_is_waited_for_only_the_clients_bytes_are_held(
+    dialect: str, called: bool, tmp_path: Path
+) -> None:
+    asked = anthropic_body(CLAUDE, LONG, stream=True)
+    if called:
+        asked["messages"] = CALLED
+    canned, asked_once, go_on = FixedResponseServer(), threading.Event(), threading.Event()
+
+    def refused_at_first() -> Iterator[bytes]:
+        first = not asked_once.is_set()
+        asked_once.set()
+        go_on.wait(60)
+        refusal = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        return iter([refusal]) if first else slowly(dialect, go_on)
+
+    canned.answer = refused_at_first
+    with (
+        start_gateway(upstream_config("one", dialect, f"http://127.0.0.1:{canned.port}"), tmp_path) as harness,
+        StreamClient(harness, "/v1/messages", asked) as client,
+    ):
+        assert asked_once.wait(60)
+        wait_until(lambda: not questions())
+        go_on.set()
+        answer = client.read_all()
+        assert b"message_stop" in answer
+        assert harness.log_lines()[-1]["outcome"] == "ok"
+    if dialect == "kiro":  # which does not tell it at first; so it is estimated, and that was done before
+        counted = re.search(rb'"message_start".*?"input_tokens":(\d+)', answer)
+        assert counted is not None and int(counted[1]) >= len(LONG) // 4
+    first, second = canned.digests
+    assert first == second  # it was asked again, and for the same
+    canned.close()
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "openai"])
+def test_a_body_that_does_not_end_after_its_answer_is_not_waited_for(dialect: str, tmp_path: Path) -> None:
+    canned, go_on, over = FixedResponseServer(), threading.Event(), threading.Event()
+    go_on.set()
+
+    def without_an_end() -> Iterator[bytes]:
+        *begin, end = slowly(dialect, go_on)
+        yield from begin
+        yield end.removesuffix(b"0\r\n\r\n")
+        over.wait(60)
+
+    canned.answer = without_an_end
+    with (
+        start_gateway(upstream_config("one", dialect, f"http://127.0.0.1:{canned.port}"), tmp_path) as harness,
+        StreamClient(harness, "/v1/messages", anthropic_body(CLAUDE, "hello", stream=True)) as client,
+    ):
+        client.read_until(b"message_stop")
+        assert harness.log_lines()[-1]["outcome"] == "ok"
+        over.set()  # only now
+    canned.close()
+
+
+def test_what_broke_late_is_explained_with_all_that_was_asked(tmp_path: Path) -> None:
+    with gateway_with_simulator(BROKEN, tmp_path, "kiro") as (harness, _):
+        asked = anthropic_body(CLAUDE, "the question", stream=True, metadata={"user_id": "u"}, top_k=3)
+        _, headers, _ = harness.request("/v1/messages", asked)
+        (line,) = harness.log_lines()
+        kept = wait_for_refusal(tmp_path, headers["x-request-id"])
+    assert kept is not None
+    assert "the question" in kept.asked.body and "the question" in kept.sent.body
+    assert "conversationState" in kept.sent.body
+    assert len(kept.notes) == int(headers["dragoman-notes"]) == line["notes"] > 0

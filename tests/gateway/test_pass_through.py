@@ -1,0 +1,440 @@
+"""One language on both sides and nothing to change: every byte passes, read along for usage, and mended by nobody."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import dragoman.dialects as registry
+from dragoman.dialects.base import ApiRequest
+from dragoman.errors import Fault
+from dragoman.gateway.answers import PassThrough
+from dragoman.model.blocks import Extra, Text
+from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.simulator import parse_script, running_simulator
+from dragoman.translate import Plan, plan
+from dragoman.wire.frame import Payload
+from tests.gateway.harness import anthropic_body, gateway_with_simulator, openai_body, start_gateway, upstream_config
+
+HELLO: Any = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def verbatim(dialect: str = "anthropic") -> Plan:
+    spoken = registry.get(dialect)
+    body = HELLO if dialect == "anthropic" else {"messages": HELLO["messages"]}
+    made = plan(spoken, spoken, spoken.codec.parse_request(ApiRequest("generate", "m", True, body)))
+    assert made.verbatim or dialect != "anthropic"
+    return made
+
+
+STREAM = b"".join(
+    b"event: %b\r\ndata: %b\r\n\r\n" % (kind, data)  # CRLF and odd spaces: not as we would write it
+    for kind, data in (
+        (b"message_start", b'{"type": "message_start",  "message": {"id": "a", "type": "message", "role": "assistant",'
+         b' "model": "m", "content": [], "stop_reason": null, "usage": {"input_tokens": 3, "output_tokens": 0}}}'),
+        (b"ping", b'{"type":"ping"}'),
+        (b"content_block_start", b'{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}'),
+        (b"content_block_delta", b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hi"}}'),
+        (b"content_block_stop", b'{"type":"content_block_stop","index":0}'),
+        (b"message_delta", b'{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":2}}'),
+        (b"message_stop", b'{"type":"message_stop"}'),
+    )
+)  # fmt: skip
+NULL = b": a comment\n\nevent: message_delta\ndata: null\n\n"
+
+
+def passed(stream: bytes, cuts: list[int]) -> tuple[bytes, PassThrough]:
+    answer = PassThrough(verbatim())
+    edges = [0, *sorted(cuts), len(stream)]
+    out = b"".join(answer.feed(stream[begin:end]) for begin, end in pairwise(edges))
+    return out + answer.close(), answer
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=8))
+def test_what_passes_is_what_came_however_it_was_cut(cuts: list[int]) -> None:
+    out, answer = passed(STREAM, cuts)
+    assert out == STREAM
+    assert (answer.over, answer.fault, answer.progress.has_content) == (True, None, True)
+    assert answer.progress.usage is not None and answer.progress.usage.output == 2
+    assert answer.progress.stop is not None
+
+
+@given(st.lists(st.integers(0, len(STREAM) + len(NULL)), max_size=8), st.integers(1, 6))
+def test_what_the_tap_cannot_read_passes_all_the_same(cuts: list[int], at: int) -> None:
+    frames = STREAM.split(b"\r\n\r\n")
+    odd = b"\r\n\r\n".join(frames[:at]) + b"\r\n\r\n" + NULL + b"data: {broken\n\n" + b"\r\n\r\n".join(frames[at:])
+    out, answer = passed(odd, cuts)
+    assert out == odd
+    assert answer.fault is None
+
+
+@given(st.integers(0, len(STREAM) - 1))
+def test_a_cut_stream_ends_with_whole_frames_and_an_error(at: int) -> None:
+    answer = PassThrough(verbatim())
+    out = answer.feed(STREAM[:at])
+    assert STREAM.startswith(out) and (not out or out.endswith(b"\r\n\r\n"))
+    end = answer.close()
+    assert answer.over
+    if answer.fault is None:  # all but the last line end, which clients need
+        assert (out + end).replace(b"\r\n", b"\n") == STREAM.replace(b"\r\n", b"\n")
+    else:
+        assert end.startswith(b"event: error\n")
+
+
+def test_a_ping_stands_between_frames() -> None:
+    answer = PassThrough(verbatim())
+    out = answer.feed(STREAM[:700]) + answer.ping() + answer.feed(STREAM[700:])
+    assert out.replace(answer_ping(), b"") == STREAM
+
+
+def answer_ping() -> bytes:
+    return PassThrough(verbatim()).ping()
+
+
+# --- through the gateway
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("dialect", ["anthropic", "bedrock"])
+def test_bytes_of_both_directions_are_untouched(dialect: str, stream: bool, tmp_path: Path) -> None:
+    asked: Any = anthropic_body(stream=True) if stream else anthropic_body()
+    path = "/v1/messages"
+    if dialect == "bedrock":
+        asked = {"messages": [{"role": "user", "content": [{"text": "hello"}]}]}
+        path = f"/model/m/converse{'-stream' if stream else ''}"
+    body = json.dumps(asked, indent=3).encode()  # not as we would write it
+    with running_simulator(dialect) as simulator:
+        with start_gateway(upstream_config("one", dialect, simulator.url), tmp_path) as harness:
+            status, headers, answer = harness.request(path, body)
+            line = harness.log_lines()[0]
+        assert simulator.requests[0].body == body
+        deadline = time.monotonic() + 5  # it counts when the last byte has left
+        while simulator.requests[0].sent != len(answer) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert simulator.requests[0].sent == len(answer)
+        direct, _, same = _direct(simulator.url, path, body)
+        assert (status, answer) == (direct, same)
+    assert (headers["dragoman-notes"], line["verbatim"], line["stop"]) == ("0", True, "end")
+    assert line["input_tokens"] > 0 and line["output_tokens"] > 0
+
+
+def test_another_model_is_the_only_change(tmp_path: Path) -> None:
+    with running_simulator("anthropic") as simulator:
+        text = upstream_config("one", "anthropic", simulator.url)
+        text += '[[routes]]\nmatch = "m"\nupstream = "one"\nmodel = "other"\n'
+        with start_gateway(text, tmp_path) as harness:
+            harness.request("/v1/messages", anthropic_body(metadata={"user_id": "u"}, unheard_of=1))
+        assert simulator.requests[0].json == {
+            **anthropic_body(metadata={"user_id": "u"}, unheard_of=1),
+            "model": "other",
+        }
+
+
+def test_a_client_never_names_the_host_or_our_credential(tmp_path: Path) -> None:
+    with running_simulator("anthropic") as simulator:
+        with start_gateway(upstream_config("one", "anthropic", simulator.url), tmp_path) as harness:
+            status, _, _ = harness.request(
+                "/v1/messages",
+                anthropic_body(api_base="http://evil.test", base_url="http://evil.test"),
+                x_forwarded_host="evil",
+            )
+        assert status == 200
+        sent = simulator.requests[0].headers
+        assert sent["x-api-key"] == "the-upstream-secret"
+        assert "x-forwarded-host" not in sent and sent["host"] == simulator.url.removeprefix("http://")
+
+
+def test_a_verbatim_stream_that_is_cut_ends_with_an_error(tmp_path: Path) -> None:
+    script = '[[turn]]\ntext = "one two three four"\nchunk = 4\ncut = { byte = 700, how = "close" }'
+    with gateway_with_simulator(script, tmp_path) as (harness, _):
+        _, _, body = harness.request("/v1/messages", anthropic_body(stream=True))
+        assert harness.log_lines()[0]["outcome"] == "broken"
+    frames = body.strip().split(b"\n\n")
+    assert frames[-1].startswith(b"event: error\n")
+    for frame in frames:
+        json.loads(frame.partition(b"data: ")[2])
+
+
+def _direct(url: str, path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    try:
+        connection.request("POST", path, body, {"x-api-key": "x", "content-type": "application/json"})
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
+    finally:
+        connection.close()
+
+
+# --- what only we asked for
+
+CHAT = [
+    b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":'
+    b'{"role":"assistant","content":""},"finish_reason":null}]}\n\n',
+    *(
+        b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":'
+        b'{"content":"w%d data: {\\"delta\\":{\\"content\\":\\"x"},"finish_reason":null}]}\n\n' % n
+        for n in range(6)
+    ),
+    b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{},'
+    b'"finish_reason":"stop"}]}\n\n',
+    b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[],'
+    b'"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}\n\n',
+    b"data: [DONE]\n\n",
+]
+USAGE = CHAT[-2]
+
+
+def asking(**options: Any) -> Plan:
+    openai_body = registry.get("openai")
+    body = {"messages": HELLO["messages"], **options}
+    return plan(openai_body, openai_body, openai_body.codec.parse_request(ApiRequest("generate", "m", True, body)))
+
+
+@given(st.lists(st.integers(0, sum(map(len, CHAT))), max_size=8))
+def test_usage_that_only_we_asked_for_is_noted_and_not_told(cuts: list[int]) -> None:
+    made = asking()
+    assert made.passes and not made.verbatim
+    answer, stream = PassThrough(made), b"".join(CHAT)
+    out = b"".join(answer.feed(stream[a:b]) for a, b in pairwise([0, *sorted(cuts), len(stream)])) + answer.close()
+    assert out == stream.replace(USAGE, b"")
+    assert answer.progress.usage is not None and answer.progress.usage.output == 2
+    assert answer.over and answer.fault is None
+
+
+def test_usage_that_the_client_asked_for_passes() -> None:
+    made = asking(stream_options={"include_usage": True})
+    assert made.verbatim
+    answer = PassThrough(made)
+    assert answer.feed(b"".join(CHAT)) + answer.close() == b"".join(CHAT)
+
+
+PLAIN = CHAT[2]
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(
+    ("odd", "noticed"),
+    [
+        (PLAIN.replace(b'"finish_reason":null', b'"finish_reason":"length"'), "stop"),
+        (PLAIN.replace(b'"finish_reason":null}]', b'"finish_reason":null}],"usage":{"completion_tokens":7}'), "usage"),
+        (PLAIN.replace(b'x"}', b'x"},"usage":{"completion_tokens":7},"x":{"y":"z"}'), "usage"),  # Moonshot
+        (PLAIN.replace(b'{"content":"w1', b'{"tool_calls":[],"content":"w1'), ""),
+        (PLAIN.replace(b'x"}', b'x","tool_calls":[]}'), ""),
+        (PLAIN.replace(b'"index":0', b'"index":1'), ""),
+        (PLAIN.replace(b"w1", b"\\u00e9 \\\\"), ""),
+        (PLAIN.replace(b"w1", b"w1\n"), ""),
+        (PLAIN.replace(b"w1", b"\xff"), ""),
+        (b": ping\n\n", ""),
+    ],
+)
+def test_what_says_more_than_text_is_noticed_behind_a_run_of_text(odd: bytes, noticed: str, together: bool) -> None:
+    answer = PassThrough(asking(stream_options={"include_usage": True}))
+    more = [PLAIN] if noticed != "stop" else []  # text after the stop is a violation
+    frames = [CHAT[0], CHAT[1], PLAIN, PLAIN, PLAIN, odd, *more]
+    stream = b"".join(frames)
+    pieces = [stream] if together else frames
+    assert b"".join(map(answer.feed, pieces)) == stream
+    assert (answer.progress.stop is not None) == (noticed == "stop")
+    assert (answer.progress.usage is not None) == (noticed == "usage")
+    assert answer.fault is None and not answer.over
+
+
+def test_an_error_behind_a_run_of_text_is_the_end() -> None:
+    answer = PassThrough(asking())
+    stream = CHAT[0] + CHAT[1] + PLAIN * 3 + b'data: {"error":{"message":"no"}}\n\n'
+    assert answer.feed(stream + PLAIN).startswith(stream)
+    assert answer.over and answer.fault is not None
+
+
+def test_a_chat_that_ends_without_its_end_mark_gets_one() -> None:
+    answer = PassThrough(asking(stream_options={"include_usage": True}))
+    assert answer.feed(b"".join(CHAT[:-1])) + answer.close() == b"".join(CHAT)
+
+
+def test_bytes_that_are_no_frames_end_the_stream_with_the_dialects_error() -> None:
+    bedrock = registry.get("bedrock")
+    body: Any = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
+    made = plan(bedrock, bedrock, bedrock.codec.parse_request(ApiRequest("generate", "m", True, body)))
+    frame = bedrock.binding.encode_frame(Payload(b"messageStart", b'{"role":"assistant"}'))
+    answer = PassThrough(made)
+    out = answer.feed(frame + b"<html>" * 20)
+    assert out.startswith(frame) and b"<html>" not in out and b"exception" in out
+    assert answer.fault is not None and answer.over
+
+
+def test_a_stream_that_ends_early_behind_an_odd_frame_is_still_told_as_broken() -> None:
+    answer = PassThrough(verbatim())
+    frames = [frame + b"\n\n" for frame in STREAM.replace(b"\r\n", b"\n").split(b"\n\n")[:4]]
+    odd = b"data: {broken\n\n"
+    stream = frames[0] + odd + b"".join(frames[1:])
+    assert answer.feed(stream) == stream
+    assert b"event: error" in answer.close()
+    assert answer.fault is not None
+
+
+# --- plain questions, of which only the first is planned
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_follows_a_plain_question_is_asked_in_its_own_words(stream: bool, tmp_path: Path) -> None:
+    asked = [openai_body(text=f"say: {number}", stream=stream, temperature=number / 10) for number in range(3)]
+    with running_simulator("openai") as simulator:
+        with start_gateway(upstream_config("one", "openai", simulator.url), tmp_path) as harness:
+            told = [harness.request("/v1/chat/completions", body) for body in asked]
+            lines = harness.log_lines(3)
+        added = {"stream_options": {"include_usage": True}} if stream else {}
+        assert [request.json for request in simulator.requests] == [{**body, **added} for body in asked]
+        heads = [
+            {name: value for name, value in each.headers.items() if name != "content-length"}
+            for each in simulator.requests
+        ]
+        assert heads[0] == heads[1] == heads[2]
+    assert [status for status, _, _ in told] == [200, 200, 200]
+    assert not any(stream and b'"usage":{' in answer for _, _, answer in told)  # nobody asked for it
+    assert {line["input_tokens"] > 0 and line["output_tokens"] > 0 for line in lines} == {True}
+    assert {(line["verbatim"], line["notes"], line["stop"]) for line in lines} == {(not stream, int(stream), "end")}
+
+
+def test_who_follows_a_plain_question_goes_to_the_next_target_in_its_language(tmp_path: Path) -> None:
+    broken = parse_script('[[turn]]\ntext = "Yes"\n\n[[turn]]\nstatus = 404\n\n[[turn]]\nstatus = 404')
+    with running_simulator("openai", script=broken) as first, running_simulator("anthropic") as second:
+        text = upstream_config("one", "openai", first.url) + upstream_config("two", "anthropic", second.url)
+        text += '[[routes]]\nmatch = "m"\nupstream = "one"\nfallbacks = "two"\n'
+        with start_gateway(text, tmp_path) as harness:
+            answers = [
+                harness.request("/v1/chat/completions", openai_body(text=f"say {number}")) for number in range(2)
+            ]
+        assert [status for status, _, _ in answers] == [200, 200]
+        [fallen] = second.requests
+        asked: Any = fallen.json
+        assert [(turn["role"], json.dumps(turn["content"])) for turn in asked["messages"]] == [("user", '"say 1"')]
+
+
+# --- a question like one that was asked before
+
+
+def test_a_name_that_stands_for_another_model_is_never_sent_itself(tmp_path: Path) -> None:
+    with running_simulator("openai") as simulator:
+        text = upstream_config("one", "openai", simulator.url)
+        text += '[[routes]]\nmatch = "alias"\nupstream = "one"\nmodel = "real"\n'
+        text += '[[routes]]\nmatch = "real"\nupstream = "one"\n'
+        with start_gateway(text, tmp_path) as harness:
+            for model in ("real", "real", "alias", "real", "alias"):
+                assert harness.request("/v1/chat/completions", openai_body(model))[0] == 200
+        assert [json.loads(each.body)["model"] for each in simulator.requests] == ["real"] * 5
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_setting_asks_for_is_done_to_every_answer_and_not_to_the_first_alone(
+    stream: bool, tmp_path: Path
+) -> None:
+    script = parse_script('then = "last"\n[[turn]]\ntext = "<think>hm</think>yes"')
+    with running_simulator("openai", script=script) as simulator:
+        text = upstream_config("one", "openai", simulator.url, "translation.think_tags = true")
+        with start_gateway(text, tmp_path) as harness:
+            told = [harness.request("/v1/chat/completions", openai_body(stream=stream))[2] for _ in range(3)]
+    assert not [body for body in told if b"think>" in body or b'"hm"' not in body]
+
+
+@pytest.mark.parametrize("end", [b"data: [DONE]\n\n", b'data: {"error":{"message":"no more","code":500}}\n\n'])
+def test_what_an_upstream_says_after_the_end_in_the_same_read_passes_to_nobody(end: bytes) -> None:
+    dialect = registry.get("openai")
+    asked = Conversation("m", (Message("user", (Text("hi"),)),), stream=True)
+    passing = PassThrough(plan(dialect, dialect, asked))
+    chunk = b'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[%b]}\n\n'
+    said = chunk % b'{"index":0,"delta":{"role":"assistant","content":"one"},"finish_reason":null}'
+    stop = chunk % b'{"index":0,"delta":{},"finish_reason":"stop"}'
+    late = chunk % b'{"index":0,"delta":{"content":"late"},"finish_reason":null}'
+    assert passing.feed(said + stop + end + late) == said + stop + end
+    assert passing.over
+    assert passing.feed(late) == b""
+
+
+_COUNTS = '"prompt_tokens":7,"completion_tokens":7,"total_tokens":14'
+_HIDDEN = f'a"}}}}],"usage":{{{_COUNTS}}},"choices":[{{"index":0,"delta":{{"content":"b'
+_TEXTS = st.sampled_from(
+    ["one", "two", "", "é", '\\"', "\\\\", "\\", '"', '","x":"', "a\nb", "a\n\nb", "a\n\ndata: [DONE]\n\nb"]
+)
+
+
+@given(st.lists(_TEXTS, min_size=4, max_size=9), st.booleans(), st.booleans())
+@example(["one", _HIDDEN, "two", "three"], True, False)
+@example(["one", _HIDDEN, '\\"', "three"], True, False)
+@example(["one", '\\"', "two", "three"], True, False)
+def test_frames_of_a_lane_pass_as_those_that_are_read_one_by_one(texts: list[str], asks: bool, counts: bool) -> None:
+    """Whatever stands where a string should: the same bytes, the same end, the same count."""
+    dialect = registry.get("openai")
+    extra = Extra("openai", {"stream_options": {"include_usage": True}}) if asks else None
+    asked = Conversation("m", (Message("user", (Text("hi"),)),), stream=True, extra=extra)
+    made = plan(dialect, dialect, asked)
+    frame = 'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{%s}%s}]}\n\n'
+    said = [frame % (f'"content":"{text}"', "") for text in ("begin", "on", "on", *texts)]
+    usage = 'data: {"id":"c","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":1}}\n\n'
+    end = [frame % ("", ',"finish_reason":"stop"'), *([usage] if counts else []), "data: [DONE]\n\n"]
+    data = "".join([*said, *end]).encode()
+
+    def passed(pieces: list[bytes]) -> tuple[bytes, bool, int, object]:
+        passing = PassThrough(made)
+        out = b"".join([passing.feed(piece) for piece in pieces])
+        return out + passing.close(), passing.over, passing._count, passing.progress.usage
+
+    assert passed([data]) == passed([piece + b"\n\n" for piece in data.split(b"\n\n")[:-1]])
+
+
+def _passing() -> tuple[PassThrough, Callable[[str], bytes]]:
+    dialect = registry.get("openai")
+    frame = 'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":%s}]}\n\n'
+    made = plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True))
+    return PassThrough(made), lambda delta: (frame % delta).encode()
+
+
+def test_frames_of_a_lane_go_out_with_the_read_that_brought_them() -> None:
+    passing, frame = _passing()
+    said = [frame(f'{{"content":"word {at}"}}') for at in range(12)]
+    assert [passing.feed(b"".join(said[:6])), passing.feed(b"".join(said[6:]) + said[0][:20])] == [
+        b"".join(said[:6]),
+        b"".join(said[6:]),
+    ]
+
+
+def test_what_an_encoder_is_not_told_yet_is_bounded() -> None:
+    passing, frame = _passing()
+    for at in range(200):
+        passing.feed(frame(f'{{"content":"w","x{at}":1}}'))
+    assert len(passing._uncounted) < 64
+
+
+def test_an_end_of_ours_knows_what_passed_before_it() -> None:
+    dialect = registry.get("responses")
+    passing = PassThrough(plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True)))
+    response = {"id": "resp_1", "object": "response", "created_at": 1, "status": "in_progress", "model": "m"}
+    created = {"type": "response.created", "sequence_number": 0, "response": {**response, "output": []}}
+    passing.feed(b"event: response.created\ndata: %b\n\n" % json.dumps(created).encode())
+    end = passing.close(Fault("server", "cut"))
+    told = json.loads(end.partition(b"data: ")[2])
+    assert (told["type"], told["sequence_number"], told["response"]["id"]) == ("response.failed", 1, "resp_1")
+
+
+def test_where_a_name_was_changed_no_frame_passes_unread() -> None:
+    dialect, long = registry.get("openai"), "n" * 70
+    asked = Conversation("m", (Message("user", (Text("hi"),)),), tools=(ToolSpec(long, schema={}),), stream=True)
+    made = plan(dialect, dialect, asked)
+    assert [note.rule for note in made.notes] == ["tools.renamed", "openai.ask_usage"]
+    assert not made.passes
+
+
+def test_a_long_frame_that_comes_in_pieces_passes_when_it_is_complete() -> None:
+    answer = PassThrough(asking())
+    frame = CHAT[1].replace(b"w0", b"w" * 100_000)
+    assert answer.feed(CHAT[0]) == CHAT[0]
+    assert [answer.feed(frame[at : at + 1000]) for at in range(0, len(frame) - 1000, 1000)] == [b""] * 100
+    assert answer.feed(frame[100_000:]) == frame

@@ -1,0 +1,145 @@
+"""A story is one exchange told in every dialect, as data files.
+
+`story.md` opens with two lines, `asked: <dialect>` and `answered: <dialect>`, which name the two files written by hand:
+`<asked>.request.json` and `<answered>.stream` (the upstream's answer, frames as text, see `frames_text`). Everything else
+in the folder is what Dragoman makes of them; `python -m tests.stories` rewrites it and reviewers read the diff.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+import dragoman.dialects as registry
+from dragoman.dialects.base import Dialect, Environment, StreamReader
+from dragoman.model.conversation import Conversation
+from dragoman.model.events import Event
+from dragoman.response_stream import ResponseTranslator
+from dragoman.translate import Plan, plan
+from dragoman.wire import jsonio
+from dragoman.wire.frame import Payload
+
+STORIES = Path(__file__).parent
+
+
+def fixed_environment() -> Environment:
+    """A world in which nothing is random: ids count, and it is always the same moment."""
+    counter = itertools.count(1)
+    return Environment(new_id=lambda prefix: f"{prefix}{next(counter):04d}", now=lambda: 1_780_000_000)
+
+
+@dataclass(frozen=True)
+class Story:
+    folder: Path
+    asked: str
+    answered: str
+    raw_tools: str = ""
+
+    def __str__(self) -> str:
+        return self.folder.name
+
+    @property
+    def request(self) -> bytes:
+        return (self.folder / f"{self.asked}.request.json").read_bytes()
+
+    @property
+    def stream(self) -> bytes:
+        """The upstream's answer as it stood on the wire."""
+        return wire_bytes(registry.get(self.answered), (self.folder / f"{self.answered}.stream").read_bytes())
+
+
+def stories() -> list[Story]:
+    return [_load(path.parent) for path in sorted(STORIES.glob("*/story.md"))]
+
+
+def _load(folder: Path) -> Story:
+    head = (folder / "story.md").read_text().split("\n\n")[0]
+    fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
+    return Story(folder, fields["asked"], fields["answered"])
+
+
+def render_story(story: Story) -> dict[str, bytes]:
+    """Every generated file of a story."""
+    files: dict[str, bytes] = {}
+    client, upstream = registry.get(story.asked), registry.get(story.answered)
+    asked = client.codec.parse_request(client.binding.unwrap(jsonio.decode(story.request)))
+    files["conversation.json"] = canonical_json(asked)
+    notes: list[str] = []
+    for name in registry.names():
+        target = registry.get(name)
+        if name != story.asked:
+            made = plan(client, target, asked)
+            files[f"{name}.request.json"] = (
+                jsonio.encode_pretty(jsonio.decode(target.binding.wrap(made.call()).body)) + b"\n"
+            )
+            notes += [f"request {story.asked} -> {name}: {note}" for note in made.notes]
+    events = [event for step in stream_steps(upstream, asked, story.stream) for event in step.events]
+    files["events.jsonl"] = b"".join(jsonio.encode(_readable(event)) + b"\n" for event in events)
+    for name in registry.names():
+        target = registry.get(name)
+        if name == story.answered:
+            continue
+        answer = ResponseTranslator(_plan_for(story, target, upstream, asked), fixed_environment())
+        raw = answer.feed(story.stream) + answer.close()
+        files[f"{name}.stream"] = story_text(target, raw)
+        notes += [f"answer {story.answered} -> {name}: {note}" for note in answer.notes]
+    files["notes.txt"] = "".join(f"{note}\n" for note in notes).encode()
+    return files
+
+
+def _plan_for(story: Story, client: Dialect, upstream: Dialect, asked: Conversation) -> Plan:
+    """The story's question as if a client of that dialect had asked it."""
+    if client.name == story.asked:
+        return plan(client, upstream, asked)
+    spoken = plan(registry.get(story.asked), client, asked)
+    again = client.codec.parse_request(client.binding.unwrap(jsonio.decode(client.binding.wrap(spoken.call()).body)))
+    return plan(client, upstream, again)
+
+
+def stream_steps(dialect: Dialect, asked: Conversation, data: bytes):  # type: ignore[no-untyped-def]
+    reader = StreamReader(dialect.binding.frame_decoder(), dialect.codec.decoder(asked, fixed_environment()))
+    return [*reader.feed(data), *reader.close()]
+
+
+def canonical_json(value: Conversation | Event) -> bytes:
+    """A canonical value as people read it: defaults and places left out."""
+    return jsonio.encode_pretty(_readable(value)) + b"\n"
+
+
+def _readable(value: Conversation | Event) -> object:
+    return _without_noise(jsonio.decode(jsonio.encode(value)))
+
+
+def _without_noise(value: object) -> object:
+    if isinstance(value, dict):
+        kept = {name: _without_noise(each) for name, each in value.items() if name not in ("at", "place", "spelling")}
+        return {
+            name: each
+            for name, each in kept.items()
+            if each is not None and each is not False and each not in ("", [], {})
+        }
+    return [_without_noise(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def story_text(dialect: Dialect, raw: bytes) -> bytes:
+    """Wire bytes as a text file: themselves for text framings, one `kind: data` line a frame for binary ones."""
+    if not _binary(dialect):
+        return raw
+    decoder = dialect.binding.frame_decoder()
+    frames = [*decoder.feed(raw), *decoder.close()]
+    return b"".join(b"%s%s: %s\n" % (b"!" if frame.error else b"", frame.kind.encode(), frame.data) for frame in frames)
+
+
+def wire_bytes(dialect: Dialect, text: bytes) -> bytes:
+    if not _binary(dialect):
+        return text
+    out = b""
+    for line in text.splitlines():
+        kind, _, data = line.partition(b": ")
+        out += dialect.binding.encode_frame(Payload(kind.removeprefix(b"!"), data, kind.startswith(b"!")))
+    return out
+
+
+def _binary(dialect: Dialect) -> bool:
+    return b"\x00" in dialect.binding.encode_frame(Payload(b"x", b"{}"))

@@ -1,0 +1,157 @@
+"""What the Kiro tests share: asking in a client's dialect, answering with real frames, looking at what came out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import dragoman
+from dragoman.api import Translated
+from dragoman.conformance.laws import fixed_environment
+from dragoman.dialects.kiro import DIALECT
+from dragoman.dialects.kiro.codec import KiroCodec
+from dragoman.model.conversation import Conversation
+from dragoman.model.events import Event, Events, Failed
+from dragoman.response_stream import ResponseTranslator
+from dragoman.simulator.kiro.rules import refusals
+from dragoman.translate import Plan
+from dragoman.wire.eventstream import EventStreamDecoder, encode_event
+from dragoman.wire.http import HttpRequest
+
+MODEL = "claude-sonnet-4-5"
+WEATHER: dict[str, Any] = {
+    "name": "get_weather",
+    "description": "Tell the weather.",
+    "input_schema": {"type": "object", "properties": {"location": {"type": "string"}}},
+}
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content}
+
+
+def use(call_id: str, name: str = "get_weather", arguments: Any = None) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": {} if arguments is None else arguments}
+
+
+def result(call_id: str, content: Any = "ok", **more: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
+
+
+def anthropic_request(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"model": MODEL, "max_tokens": 100, "stream": True, "messages": list(messages), **more}
+
+
+def translate_to_kiro(body: dict[str, Any], source: str = "anthropic", **options: Any) -> Translated:
+    """The translated request. Whatever is translated must be accepted by the strictest simulator."""
+    told = dragoman.translate_request(body, source=source, target="kiro", **options)
+    request = HttpRequest("POST", told.path, headers=tuple(told.headers.items()), body=told.raw)
+    assert [str(refusal) for refusal in refusals(request, "paranoid")] == []
+    return told
+
+
+def state(told: Translated) -> dict[str, Any]:
+    found = told.body["conversationState"]
+    assert isinstance(found, dict)
+    return found
+
+
+def history(told: Translated) -> list[tuple[str, Any]]:
+    """History as (role, content) pairs."""
+    return [
+        ("user", entry["userInputMessage"]["content"])
+        if "userInputMessage" in entry
+        else ("assistant", entry["assistantResponseMessage"]["content"])
+        for entry in state(told).get("history", [])
+    ]
+
+
+def current(told: Translated) -> dict[str, Any]:
+    found = state(told)["currentMessage"]["userInputMessage"]
+    assert isinstance(found, dict)
+    return found
+
+
+def results(told: Translated) -> list[dict[str, Any]]:
+    found = current(told)["userInputMessageContext"]["toolResults"]
+    assert isinstance(found, list)
+    return found
+
+
+def tools(told: Translated) -> dict[str, Any]:
+    listed = current(told).get("userInputMessageContext", {}).get("tools", [])
+    return {tool["toolSpecification"]["name"]: tool["toolSpecification"] for tool in listed}
+
+
+def rules(told: Translated) -> list[str]:
+    return [note.rule for note in told.notes]
+
+
+# --- answers
+
+EventData = tuple[str, Any]
+
+
+def text(content: str, **more: Any) -> EventData:
+    return "assistantResponseEvent", {"content": content, **more}
+
+
+def call(call_id: str = "t1", name: str = "get_weather", **more: Any) -> EventData:
+    return "toolUseEvent", {"toolUseId": call_id, "name": name, **more}
+
+
+def usage(percentage: float = 1.5) -> EventData:
+    return "contextUsageEvent", {"contextUsagePercentage": percentage}
+
+
+def stop_event(reason: str) -> EventData:
+    return "metadataEvent", {"stopReason": reason}
+
+
+def frames(*said: EventData) -> bytes:
+    return b"".join(encode_event(kind, json.dumps(body).encode()) for kind, body in said)
+
+
+def exception(kind: str, **body: Any) -> bytes:
+    return encode_event(kind, json.dumps(body).encode(), error=True)
+
+
+def decode_stream(data: bytes, asked: Conversation | None = None, **settings: Any) -> Events:
+    """The events of a stream. Raises what its last one failed with."""
+    codec = KiroCodec(**settings)
+    decoder = codec.decoder(asked or Conversation(MODEL, ()), fixed_environment())
+    cutter = EventStreamDecoder()
+    events: list[Event] = []
+    for frame in cutter.feed(data):
+        events += decoder.feed(frame) or ()
+    list(cutter.close())
+    return (*events, *decoder.close(None))
+
+
+def client_stream(data: bytes, made: Plan | None = None, target: str = "anthropic") -> bytes:
+    """The client's stream for an upstream's bytes."""
+    from dragoman import dialects
+    from dragoman.translate import plan
+
+    made = made or plan(dialects.get(target), DIALECT, Conversation(MODEL, ()))  # type: ignore[attr-defined]
+    answer = ResponseTranslator(made, fixed_environment())
+    return answer.feed(data) + answer.close()
+
+
+def texts(said: dict[str, Any]) -> str:
+    return "".join(block["text"] for block in said["content"] if block["type"] == "text")
+
+
+def calls(said: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [(block["id"], block["name"], block["json"]) for block in said["content"] if block["type"] == "tool_use"]
+
+
+def fault(events: Iterable[Event]) -> Any:
+    *_, last = events
+    assert isinstance(last, Failed)
+    return last.fault
