@@ -11,7 +11,7 @@ from bench.gateways import PATHS
 from bench.request_bodies import request_body
 from bench.scenarios import BY_NAME
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Dialect
-from dragoman.gateway.answers import PassThrough, passes_frames
+from dragoman.gateway.response_modes import PassThrough, passes_frames
 from dragoman.response_stream import ResponseTranslator, read_whole_reply
 from dragoman.translate import Plan, TranslationSettings, plan
 from dragoman.wire.http import HttpRequest

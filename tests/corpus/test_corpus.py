@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.dialects.base import StreamReader
 from dragoman.errors import UpstreamFault, UpstreamViolation
-from dragoman.gateway.answers import PassThrough
+from dragoman.gateway.response_modes import PassThrough
 from dragoman.model.assemble import assemble_reply, check
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys, Event, Failed

@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 
 from dragoman.gateway import backend
 from dragoman.gateway.config import Server
-from dragoman.gateway.upstreams import TimeoutSettings
+from dragoman.gateway.upstream_config import TimeoutSettings
 from dragoman.http import exchange, framing
 from dragoman.http.client import response
 from dragoman.simulator.faults import parse_fault

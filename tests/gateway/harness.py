@@ -18,8 +18,8 @@ from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.admission import KeyCheck
 from dragoman.gateway.config import Config, build_config
 from dragoman.gateway.explain import RefusalLog, RefusalReport
-from dragoman.gateway.policy import RetrySettings
 from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.retry_policy import RetrySettings
 from dragoman.gateway.serve import GatewayServer, running_gateway
 from dragoman.simulator import Simulator, parse_script, running_simulator
 from dragoman.wire.http import HttpRequest

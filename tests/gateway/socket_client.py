@@ -17,7 +17,7 @@ from msgspec import structs
 
 from dragoman.gateway import serve
 from dragoman.gateway.app import Gateway
-from dragoman.gateway.signatures import sign
+from dragoman.gateway.aws_signatures import sign
 from dragoman.http.exchange import HttpExchange
 from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.serving import HttpServer

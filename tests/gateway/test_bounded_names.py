@@ -14,8 +14,8 @@ from dragoman.dialects.kiro.quirks.request import _SESSION
 from dragoman.errors import Fault
 from dragoman.gateway import redaction
 from dragoman.gateway.admission import KeyCheck
+from dragoman.gateway.aws_signatures import sign
 from dragoman.gateway.redaction import Redactor, mask_keys
-from dragoman.gateway.signatures import sign
 from dragoman.simulator import running_simulator
 from dragoman.wire.http import HttpRequest
 from tests.gateway.harness import (

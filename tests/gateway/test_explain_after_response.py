@@ -15,9 +15,9 @@ from dragoman.gateway import explain
 from dragoman.gateway.explain import ExplainJob, PendingReport, RefusalLog, ReportQueue, _text, build_report
 from dragoman.gateway.jobs import PlanJob
 from dragoman.gateway.limits import RequestLimits
-from dragoman.gateway.memory import ResponseStore
-from dragoman.gateway.preparing import Bounds
+from dragoman.gateway.planning import Bounds
 from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.response_store import ResponseStore
 from dragoman.http.exchange import Owner
 from dragoman.translate import TranslationSettings
 from dragoman.wire.http import HttpRequest, HttpResponse

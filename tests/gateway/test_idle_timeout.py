@@ -16,9 +16,9 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.errors import MAX_RETRY_AFTER, Fault
-from dragoman.gateway.answers import PassThrough
-from dragoman.gateway.policy import RetrySettings
 from dragoman.gateway.redaction import Redactor, mask_addresses
+from dragoman.gateway.response_modes import PassThrough
+from dragoman.gateway.retry_policy import RetrySettings
 from dragoman.model.conversation import Conversation
 from dragoman.response_stream import ResponseTranslator
 from dragoman.simulator import Simulator, parse_script, running_simulator

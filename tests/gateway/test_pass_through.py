@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import dragoman.dialects as registry
 from dragoman.dialects.base import ApiRequest
 from dragoman.errors import Fault
-from dragoman.gateway.answers import PassThrough
+from dragoman.gateway.response_modes import PassThrough
 from dragoman.model.blocks import Extra, Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.simulator import parse_script, running_simulator

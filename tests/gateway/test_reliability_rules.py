@@ -27,11 +27,11 @@ from dragoman.gateway import admin, backend, serve
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.admission import HeadCheck
 from dragoman.gateway.config import Server
-from dragoman.gateway.policy import RetrySettings
 from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.retry_policy import RetrySettings
 from dragoman.gateway.routing import error_response
 from dragoman.gateway.serve import running_gateway
-from dragoman.gateway.upstreams import TimeoutSettings
+from dragoman.gateway.upstream_config import TimeoutSettings
 from dragoman.http import exchange
 from dragoman.http import framing as http_limits
 from dragoman.http.client.response import HttpTimeouts as UpstreamTimeouts

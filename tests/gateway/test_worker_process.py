@@ -20,10 +20,10 @@ from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman.errors import TooLarge
-from dragoman.gateway import memory, worker_process
+from dragoman.gateway import response_store, worker_process
 from dragoman.gateway.jobs import ReadJob, ReadResult
 from dragoman.gateway.limits import Overloaded, RequestLimits
-from dragoman.gateway.preparing import Bounds
+from dragoman.gateway.planning import Bounds
 from dragoman.gateway.routing import Router
 from dragoman.gateway.worker_process import WorkerFailed, WorkerProcess, WorkerUnavailable
 from dragoman.simulator import parse_script
@@ -176,7 +176,7 @@ def test_s7_the_gateway_itself_reads_nothing_of_a_large_request(
         "attempts.parse_within_limits",
         "attempts.render_planned",
         "attempts.refuse_duplicate_keys",
-        "memory.continued_plan",
+        "response_store.continued_plan",
     ):
         monkeypatch.setattr(f"dragoman.gateway.{name}", must_not)
     monkeypatch.setattr(Router, "match", must_not)
@@ -447,7 +447,7 @@ def test_s3_a_request_with_very_many_objects_is_read_by_the_worker(tmp_path: Pat
 def test_s3_a_conversation_that_grew_by_small_requests_is_planned_by_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "LARGE_CONVERSATION", 5000)
+    monkeypatch.setattr(response_store, "LARGE_CONVERSATION", 5000)
     with gateway_with_simulator("", tmp_path, "openai") as (harness, simulator):
         told, started = None, []
         for number in range(4):

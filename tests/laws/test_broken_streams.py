@@ -17,7 +17,7 @@ import dragoman.dialects as registry
 from dragoman.conformance import laws
 from dragoman.conformance.laws import fixed_environment
 from dragoman.dialects.base import Dialect
-from dragoman.gateway.answers import PassThrough, passes_frames
+from dragoman.gateway.response_modes import PassThrough, passes_frames
 from dragoman.model.assemble import assemble_reply
 from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, StopReason, ToolSpec

@@ -16,8 +16,8 @@ from bench.canned_responses import canned_response
 from dragoman.conformance.laws import fixed_environment
 from dragoman.dialects.base import Dialect, RequestSummary
 from dragoman.errors import DragomanError
-from dragoman.gateway.answers import PassThrough
-from dragoman.gateway.preparing import PlanCache
+from dragoman.gateway.planning import PlanCache
+from dragoman.gateway.response_modes import PassThrough
 from dragoman.translate import Plan, TranslationSettings, configure_dialect, plan
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest

@@ -13,11 +13,11 @@ from msgspec import structs
 import dragoman.dialects as registry
 from dragoman.dialects.base import Environment
 from dragoman.errors import DragomanError
-from dragoman.gateway.answers import translate_whole
+from dragoman.gateway.job_worker import JobRunner
 from dragoman.gateway.jobs import ParsedRequest, PlanJob, PlanResult, ReadJob, ResponseJob, make_plan, plan
 from dragoman.gateway.limits import RequestLimits
-from dragoman.gateway.preparing import Bounds, parse_within_limits, render_planned
-from dragoman.gateway.worker import JobRunner
+from dragoman.gateway.planning import Bounds, parse_within_limits, render_planned
+from dragoman.gateway.response_modes import translate_whole
 from dragoman.gateway.worker_process import JobResult, WorkerJob
 from dragoman.model.conversation import without_messages
 from dragoman.model.events import ResponseLimits
@@ -107,8 +107,10 @@ def test_s7_a_plan_from_the_worker_reads_answers_as_one_made_here(client: str, u
 def test_s7_a_whole_answer_from_the_worker_is_the_one_made_here(
     client: str, upstream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.gateway.answers.SYSTEM_ENVIRONMENT", ENVIRONMENT)
-    monkeypatch.setattr("dragoman.gateway.answers.read_whole_reply", partial(read_whole_reply, environment=ENVIRONMENT))
+    monkeypatch.setattr("dragoman.gateway.response_modes.SYSTEM_ENVIRONMENT", ENVIRONMENT)
+    monkeypatch.setattr(
+        "dragoman.gateway.response_modes.read_whole_reply", partial(read_whole_reply, environment=ENVIRONMENT)
+    )
     request, speaks, target = request_of(client, stream=False), registry.get(client), registry.get(upstream)
     call = speaks.binding.match(request)
     assert call is not None

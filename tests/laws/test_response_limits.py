@@ -26,8 +26,8 @@ from dragoman.dialects.base import Dialect, Environment
 from dragoman.errors import ResponseTooLarge
 from dragoman.filters.raw_tools.grammar import Grammar
 from dragoman.filters.raw_tools.table import Table
-from dragoman.gateway.answers import PassThrough
-from dragoman.gateway.memory import ResponseSaver, ResponseStore
+from dragoman.gateway.response_modes import PassThrough
+from dragoman.gateway.response_store import ResponseSaver, ResponseStore
 from dragoman.http.exchange import Owner
 from dragoman.model.blocks import Opaque, Reasoning, Signature, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, ToolSpec, Usage

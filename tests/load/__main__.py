@@ -15,7 +15,7 @@ from tests.load.run import MIB, LoadPlan, Report, Sample, run
 from tests.load.upstream import DIALECTS
 
 _LINE = 30.0  # seconds between two lines of a soak
-_FILLING = 7000  # a sixth of them is remembered, a thousand at most (`gateway/memory.py`)
+_FILLING = 7000  # a sixth of them is remembered, a thousand at most (`gateway/response_store.py`)
 _STEADY = 0.05  # of the level that memory may grow by in a soak, by its slope
 
 

@@ -14,7 +14,7 @@ from dragoman.gateway.config import Config, LoadedConfig, build_config, load_wit
 from dragoman.gateway.presets import PRESETS, SIMULATOR
 from dragoman.gateway.secrets import KEY_PREFIX, ConfiguredSecret, app_folders
 from dragoman.gateway.show import toml_value
-from dragoman.gateway.upstreams import Upstream
+from dragoman.gateway.upstream_config import Upstream
 
 NOTHING_FOUND = "no key and no login was found on this machine"
 

@@ -21,7 +21,7 @@ from dragoman.errors import DragomanError, UnknownModel
 from dragoman.gateway.config import Config, LoadedConfig, load_with_origins
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.secrets import AppFolders, ConfiguredSecret, app_folders, gateway_key, read_private
-from dragoman.gateway.upstreams import Upstream
+from dragoman.gateway.upstream_config import Upstream
 from dragoman.http.addresses import is_loopback
 from dragoman.upstream.credentials import CredentialFault
 from dragoman.wire import jsonio

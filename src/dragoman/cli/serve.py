@@ -64,7 +64,7 @@ def _serve(config: Config, read: Callable[[], Config], arguments: Namespace) -> 
         worker = arguments.worker is not None
         ready = partial(_announce, config, quiet=arguments.quiet, first=arguments.worker in (None, 1))
         return serve.serve(config, ready=ready, read=read, worker=worker)
-    from dragoman.gateway.workers import serve_workers
+    from dragoman.gateway.server_workers import serve_workers
 
     gc.enable()
     command = [sys.executable, "-m", "dragoman", "serve", "--quiet", "--host", config.server.host]
@@ -74,7 +74,7 @@ def _serve(config: Config, read: Callable[[], Config], arguments: Namespace) -> 
 
 def _of_worker(read: Callable[[], Config], number: int) -> Config:
     """What all workers have, and the one thing that each has for itself."""
-    from dragoman.gateway.workers import socket_of
+    from dragoman.gateway.server_workers import socket_of
 
     config = read()
     server = structs.replace(config.server, admin_socket=socket_of(config.server.admin_socket, number), admin_port=None)

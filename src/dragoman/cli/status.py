@@ -15,7 +15,7 @@ from dragoman.errors import DragomanError
 from dragoman.gateway.config import load_config
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.secrets import app_folders
-from dragoman.gateway.upstreams import Login
+from dragoman.gateway.upstream_config import Login
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, JsonError
 

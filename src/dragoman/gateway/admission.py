@@ -25,9 +25,9 @@ from urllib.parse import urlsplit
 from msgspec import structs
 
 from dragoman.errors import ClientFault, Fault, NotAuthorised
+from dragoman.gateway.aws_signatures import UNSIGNED, AwsSignature, parse_signature, sign
 from dragoman.gateway.config import Server
 from dragoman.gateway.limits import MemoryAccount, MemoryBudget, Overloaded, RequestLimits
-from dragoman.gateway.signatures import UNSIGNED, AwsSignature, parse_signature, sign
 from dragoman.http.addresses import is_loopback, limit_key, normalize_address
 from dragoman.http.exchange import BodyTimeout, Exchange, Owner
 from dragoman.http.framing import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES

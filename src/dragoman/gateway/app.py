@@ -33,13 +33,13 @@ from dragoman.gateway.config import Config, load_config
 from dragoman.gateway.context import RequestContext, Services
 from dragoman.gateway.delivery import generate
 from dragoman.gateway.explain import RefusalLog
-from dragoman.gateway.large import LargeRequest, match_in_worker
+from dragoman.gateway.large_requests import LargeRequest, match_in_worker
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.limits import MAX_MODEL_LENGTH, MemoryAccount, check_text, is_large, model_too_long
 from dragoman.gateway.metrics import GaugeSnapshot, Metrics, render_metrics
 from dragoman.gateway.operations import serve
-from dragoman.gateway.policy import RetrySettings
 from dragoman.gateway.redaction import KnownAddress, Redactor
+from dragoman.gateway.retry_policy import RetrySettings
 from dragoman.gateway.routing import BUG, ENDING, MatchedRequest, Router, UnreadableRequest, error_response
 from dragoman.gateway.secrets import app_folders, gateway_key
 from dragoman.gateway.worker_process import WorkerProcess

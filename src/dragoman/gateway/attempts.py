@@ -30,11 +30,11 @@ from dragoman.gateway.breaker import Permit
 from dragoman.gateway.context import PreparedRequest, RequestContext
 from dragoman.gateway.explain import ExplainJob, PendingReport
 from dragoman.gateway.jobs import PlanJob
-from dragoman.gateway.large import LargeMatch, LargeRequest
+from dragoman.gateway.large_requests import LargeMatch, LargeRequest
 from dragoman.gateway.limits import base_memory
-from dragoman.gateway.memory import PickledConversation, ResponseHolder, ResponseSaver, item_references
-from dragoman.gateway.policy import REQUEST, Refused, Retries, is_not_held, pick_error, retry_action
-from dragoman.gateway.preparing import parse_within_limits, refuse_duplicate_keys, render_planned, token_count_request
+from dragoman.gateway.planning import parse_within_limits, refuse_duplicate_keys, render_planned, token_count_request
+from dragoman.gateway.response_store import PickledConversation, ResponseHolder, ResponseSaver, item_references
+from dragoman.gateway.retry_policy import REQUEST, Refused, Retries, is_not_held, pick_error, retry_action
 from dragoman.gateway.routing import MatchedRequest
 from dragoman.gateway.worker_process import WorkerFailed, WorkerUnavailable
 from dragoman.http.client.client import ClientResponse, PoolExhausted

@@ -20,13 +20,13 @@ from dragoman.errors import REQUEST_ERROR_KINDS, DragomanError, Fault, TooLarge
 from dragoman.gateway.breaker import CircuitBreaker, Permit
 from dragoman.gateway.config import Config
 from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.policy import Redirected, Refused, RetryBudget, with_reset
-from dragoman.gateway.preparing import Bounds, PlanCache
+from dragoman.gateway.planning import Bounds, PlanCache
 from dragoman.gateway.redaction import KnownAddress, truncate_text
+from dragoman.gateway.retry_policy import Redirected, Refused, RetryBudget, with_reset
 from dragoman.gateway.routing import matches_pattern
 from dragoman.gateway.secrets import ConfiguredSecret, plain_value
-from dragoman.gateway.upstreams import Login, Upstream
-from dragoman.gateway.upstreams import TimeoutSettings as Seconds
+from dragoman.gateway.upstream_config import Login, Upstream
+from dragoman.gateway.upstream_config import TimeoutSettings as Seconds
 from dragoman.http.client.client import ClientResponse, ConnectionSlots, HttpClient, HttpTimeouts, TlsSettings
 from dragoman.model.conversation import Conversation
 from dragoman.upstream import credentials

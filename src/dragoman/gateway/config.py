@@ -37,7 +37,7 @@ from dragoman.gateway.presets import BUILT_IN, PRESETS, preset_of
 from dragoman.gateway.routing import RouteRule, Routes, RouteTarget
 from dragoman.gateway.schema import ConfigReader, fields_of
 from dragoman.gateway.secrets import AppFolders, ConfiguredSecret, ReferenceContext, app_folders, expand_path
-from dragoman.gateway.upstreams import (
+from dragoman.gateway.upstream_config import (
     TimeoutSettings,
     Upstream,
     UpstreamLimits,

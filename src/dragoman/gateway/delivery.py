@@ -17,13 +17,13 @@ from msgspec import structs
 
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT, ApiRequest, Binding
 from dragoman.errors import BadFrame, DragomanError, Fault, TooLarge, TransportError, UpstreamFault, UpstreamViolation
-from dragoman.gateway.answers import PassThrough, WholeAsStream, WholeResponse, passes_frames, translate_whole
 from dragoman.gateway.attempts import ClientRequest, InFlight, run_attempts
 from dragoman.gateway.context import JSON_BODY, RequestContext
 from dragoman.gateway.jobs import ResponseJob
 from dragoman.gateway.limits import Overloaded, is_large, json_memory
-from dragoman.gateway.memory import ResponseSaver
 from dragoman.gateway.response_buffer import ResponseBuffer
+from dragoman.gateway.response_modes import PassThrough, WholeAsStream, WholeResponse, passes_frames, translate_whole
+from dragoman.gateway.response_store import ResponseSaver
 from dragoman.gateway.routing import BUG, ENDING, MatchedRequest
 from dragoman.gateway.worker_process import WorkerUnavailable
 from dragoman.http.client.client import ClientResponse

@@ -26,9 +26,9 @@ from dragoman.dialects.rulebook import Breach
 from dragoman.errors import DragomanError, Fault
 from dragoman.gateway.jobs import ParsedRequest, PlanJob, make_plan
 from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.memory import ResponseStore, item_references
-from dragoman.gateway.preparing import render_planned
+from dragoman.gateway.planning import render_planned
 from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.response_store import ResponseStore, item_references
 from dragoman.gateway.secrets import make_private_folder, read_private, remove_parts, write_private
 from dragoman.gateway.worker_process import WorkerProcess, WorkerUnavailable
 from dragoman.http.exchange import Owner

@@ -15,16 +15,16 @@ from msgspec import Struct, structs
 from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import DragomanError, MalformedRequest
 from dragoman.gateway import listing
-from dragoman.gateway.answers import WholeResponse, translate_whole
 from dragoman.gateway.limits import base_memory, check_text, tree_levels
-from dragoman.gateway.memory import StoredConversation, continued_plan, item_references
-from dragoman.gateway.preparing import (
+from dragoman.gateway.planning import (
     Bounds,
     parse_within_limits,
     refuse_duplicate_keys,
     render_planned,
     token_count_request,
 )
+from dragoman.gateway.response_modes import WholeResponse, translate_whole
+from dragoman.gateway.response_store import StoredConversation, continued_plan, item_references
 from dragoman.gateway.routing import Router, UnreadableRequest
 from dragoman.model.blocks import Block, Extra
 from dragoman.model.conversation import Conversation, Output, ToolSpec, without_content, without_messages

@@ -8,9 +8,9 @@ from dragoman.errors import ClientFault, Fault, TransportError, UpstreamFault, U
 from dragoman.gateway import listing
 from dragoman.gateway.attempts import ClientRequest
 from dragoman.gateway.context import JSON_BODY, RequestContext
-from dragoman.gateway.policy import Refused
+from dragoman.gateway.retry_policy import Refused
 from dragoman.gateway.routing import MatchedRequest
-from dragoman.gateway.stored import StoredResponseRequest
+from dragoman.gateway.stored_responses import StoredResponseRequest
 from dragoman.wire.http import Headers
 
 

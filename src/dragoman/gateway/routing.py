@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.base import ApiRequest, Dialect, RequestSummary, TypedRequest
 from dragoman.errors import DragomanError, ErrorKind, Fault, MalformedRequest, UnknownModel
-from dragoman.gateway.upstreams import Upstream
+from dragoman.gateway.upstream_config import Upstream
 from dragoman.wire.http import HttpRequest, HttpResponse
 
 _METHODS = ("POST", "GET")

@@ -30,7 +30,7 @@ from dragoman.gateway.app import Gateway
 from dragoman.gateway.config import Config
 from dragoman.gateway.config import Server as Settings
 from dragoman.gateway.limits import Trimmer, peer_share
-from dragoman.gateway.policy import RetrySettings
+from dragoman.gateway.retry_policy import RetrySettings
 from dragoman.http.framing import SWEEP_SECONDS
 from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.proxy_protocol import ProxiedConnection

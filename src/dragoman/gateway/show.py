@@ -12,7 +12,7 @@ from msgspec import Struct
 from dragoman.gateway.access_log import CONTROL
 from dragoman.gateway.layers import KeyPath, Leaf, Leaves, Origin, dotted_key
 from dragoman.gateway.secrets import MASK, show_reference
-from dragoman.gateway.upstreams import UpstreamTable, is_secret_header
+from dragoman.gateway.upstream_config import UpstreamTable, is_secret_header
 
 _KEYS = UpstreamTable.__struct_fields__
 _TABLES = ("server", "log", "upstreams", "models", "routes", "default")

@@ -46,7 +46,7 @@ class JobResult(Struct, frozen=True):
     unpicklable: bool = False  # because a dialect or a plan cannot be pickled
 
 
-MODULE = "dragoman.gateway.worker"
+MODULE = "dragoman.gateway.job_worker"
 MEMORY = 3 * 1024 * 1024 * 1024  # bytes of address space that a worker may have, where the system limits it
 SECONDS = 60.0  # for one job
 IDLE_SECONDS = 60.0  # after which a worker ends

@@ -19,7 +19,7 @@ from dragoman.gateway.config import Config, LoadedConfig, build_config, load_con
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.presets import PRESETS
-from dragoman.gateway.upstreams import SimulatorSettings, TimeoutSettings, UpstreamLimits, UpstreamTable
+from dragoman.gateway.upstream_config import SimulatorSettings, TimeoutSettings, UpstreamLimits, UpstreamTable
 from dragoman.translate import TranslationSettings
 
 FILE = Path("/home/u/.config/dragoman/config.toml")

@@ -25,8 +25,8 @@ from dragoman.gateway.admission import UnprovenPool
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.context import RequestContext
 from dragoman.gateway.limits import MemoryBudget, RequestLimits, Trimmer
-from dragoman.gateway.memory import ResponseHolder, ResponseHolders, ResponseStore
-from dragoman.gateway.stored import StoredResponseRequest
+from dragoman.gateway.response_store import ResponseHolder, ResponseHolders, ResponseStore
+from dragoman.gateway.stored_responses import StoredResponseRequest
 from dragoman.http.exchange import Owner
 from dragoman.http.server import serving as roster_module
 from dragoman.http.server.connection import ServerConnection

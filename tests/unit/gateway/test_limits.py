@@ -39,7 +39,7 @@ from dragoman.gateway.limits import (
     check_text,
     check_tree,
 )
-from dragoman.gateway.policy import REQUEST, RetryBudget, RetrySettings, pick_error, retry_action, with_reset
+from dragoman.gateway.retry_policy import REQUEST, RetryBudget, RetrySettings, pick_error, retry_action, with_reset
 from dragoman.http.exchange import DEFAULT_BODY_TIMEOUT, BodyTimeout, Exchange
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec

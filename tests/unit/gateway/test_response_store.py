@@ -19,10 +19,10 @@ import dragoman.dialects as registry
 from dragoman.conformance.laws import encode_events, fixed_environment
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import ClientFault, Fault
-from dragoman.gateway import memory
+from dragoman.gateway import response_store
 from dragoman.gateway.access_log import AccessLog, LogRateLimit, Record
-from dragoman.gateway.memory import PickledConversation, ResponseStore, whole_conversation
 from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.response_store import PickledConversation, ResponseStore, whole_conversation
 from dragoman.http.exchange import Owner
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, Stop, StopReason
@@ -54,47 +54,53 @@ def read(text: str, **fields: object) -> Conversation:
 
 
 def test_the_bounds_are_those_that_the_page_states() -> None:
-    assert (memory.MAX_RESPONSES, memory.MAX_STORED_BYTES, memory.MAX_AGE) == (1000, 64 * 1024 * 1024, 6 * 3600)
+    assert (response_store.MAX_RESPONSES, response_store.MAX_STORED_BYTES, response_store.MAX_AGE) == (
+        1000,
+        64 * 1024 * 1024,
+        6 * 3600,
+    )
     page = Path("docs/dialects/responses.md").read_text()
     assert "at most 1000 answers, 64 MB and 6 hours" in page
 
 
 def test_count_is_bounded_and_the_oldest_goes_first() -> None:
-    memory = ResponseStore(most=2)
+    response_store = ResponseStore(most=2)
     for name in "abc":
-        memory.keep("me", name, said(name))
-    assert [memory.find_conversation("me", name) is not None for name in "abc"] == [False, True, True]
+        response_store.keep("me", name, said(name))
+    assert [response_store.find_conversation("me", name) is not None for name in "abc"] == [False, True, True]
 
 
 def test_bytes_are_bounded() -> None:
-    memory = ResponseStore(most_bytes=10_000)
-    memory.keep("me", "a", said("x" * 1000))
-    memory.keep("me", "b", said("x" * 1000))
-    assert memory.find_conversation("me", "a") is None and memory.find_conversation("me", "b") is not None
-    memory.keep("me", "c", said("x" * 9000))
-    assert memory.find_conversation("me", "c") is None and memory.size <= 10_000
+    response_store = ResponseStore(most_bytes=10_000)
+    response_store.keep("me", "a", said("x" * 1000))
+    response_store.keep("me", "b", said("x" * 1000))
+    assert (
+        response_store.find_conversation("me", "a") is None and response_store.find_conversation("me", "b") is not None
+    )
+    response_store.keep("me", "c", said("x" * 9000))
+    assert response_store.find_conversation("me", "c") is None and response_store.size <= 10_000
 
 
 def test_age_is_bounded() -> None:
     now = [0.0]
-    memory = ResponseStore(oldest=10, now=lambda: now[0])
-    memory.keep("me", "a", said("x"))
+    response_store = ResponseStore(oldest=10, now=lambda: now[0])
+    response_store.keep("me", "a", said("x"))
     now[0] = 11.0
-    assert memory.find_conversation("me", "a") is None
-    assert (len(memory), memory.size) == (0, 0)
+    assert response_store.find_conversation("me", "a") is None
+    assert (len(response_store), response_store.size) == (0, 0)
 
 
 def test_the_same_id_again_replaces_what_was_kept() -> None:
-    memory = ResponseStore()
-    memory.keep("me", "a", said("one"))
-    size = memory.size
-    memory.keep("me", "a", said("two"))
-    assert memory.find_conversation("me", "a") == said("two") and memory.size == size
+    response_store = ResponseStore()
+    response_store.keep("me", "a", said("one"))
+    size = response_store.size
+    response_store.keep("me", "a", said("two"))
+    assert response_store.find_conversation("me", "a") == said("two") and response_store.size == size
 
 
-def answered(memory: ResponseStore, owner: Owner, asked: Conversation, *, fails: bool = False) -> str:
+def answered(response_store: ResponseStore, owner: Owner, asked: Conversation, *, fails: bool = False) -> str:
     """The id the client was given for an answer that streamed through."""
-    made, store = memory.plan(owner, RESPONSES, CHAT, asked, model="m", settings=TranslationSettings())
+    made, store = response_store.plan(owner, RESPONSES, CHAT, asked, model="m", settings=TranslationSettings())
     events = STREAMS["text"]
     if fails:
         events = (Started("x", "m"), BlockStarted(0, Text("")), TextDelta(0, "Hel"), BlockEnded(0))
@@ -108,45 +114,45 @@ def answered(memory: ResponseStore, owner: Owner, asked: Conversation, *, fails:
 
 
 def test_what_was_said_is_told_to_the_next_target_and_only_for_the_same_key() -> None:
-    memory = ResponseStore()
-    answer_id = answered(memory, KEY, read("one", stream=True))
+    response_store = ResponseStore()
+    answer_id = answered(response_store, KEY, read("one", stream=True))
     now = read("two", previous_response_id=answer_id)
-    made, _ = memory.plan(KEY, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
+    made, _ = response_store.plan(KEY, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
     assert [(message.role, message.blocks[0]) for message in made.translated.messages] == [
         ("user", Text("one")),
         ("assistant", Text("Hello ✓")),
         ("user", Text("two")),
     ]
     with pytest.raises(ClientFault) as refused:
-        memory.plan(OTHER, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
+        response_store.plan(OTHER, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
     assert refused.value.fault.code == "previous_response_not_found"
     assert refused.value.at == "previous_response_id"
 
 
 def test_what_is_known_here_is_told_at_home_too_and_not_sent_as_the_clients_bytes() -> None:
-    memory = ResponseStore()
-    answer_id = answered(memory, KEY, read("one"))
+    response_store = ResponseStore()
+    answer_id = answered(response_store, KEY, read("one"))
     now = read("two", previous_response_id=answer_id)
-    made, _ = memory.plan(KEY, RESPONSES, RESPONSES, now, model="m", settings=TranslationSettings())
+    made, _ = response_store.plan(KEY, RESPONSES, RESPONSES, now, model="m", settings=TranslationSettings())
     assert made.translated.previous_id is None and len(made.translated.messages) == 3 and not made.verbatim
 
 
 @pytest.mark.parametrize("asked", [{"store": False}, {}], ids=["not stored", "failed"])
 def test_neither_what_may_not_be_stored_nor_what_failed_is_kept(asked: dict[str, object]) -> None:
-    memory = ResponseStore()
-    answered(memory, KEY, read("one", **asked), fails=not asked)
-    assert len(memory) == 0
+    response_store = ResponseStore()
+    answered(response_store, KEY, read("one", **asked), fails=not asked)
+    assert len(response_store) == 0
 
 
 def test_a_dialect_without_previous_answers_costs_nothing() -> None:
-    memory = ResponseStore()
-    made, _ = memory.plan(KEY, CHAT, CHAT, said("x"), model="m", settings=TranslationSettings())
+    response_store = ResponseStore()
+    made, _ = response_store.plan(KEY, CHAT, CHAT, said("x"), model="m", settings=TranslationSettings())
     assert made.client is CHAT
-    assert len(memory) == 0
+    assert len(response_store) == 0
 
 
 def test_an_answer_says_what_it_goes_on_from_and_notes_say_where_the_client_said_it() -> None:
-    memory = ResponseStore()
+    response_store = ResponseStore()
     image: dict[str, jsonio.Json] = {
         "type": "input_file",
         "file_data": "data:application/pdf;base64,aGk=",
@@ -156,9 +162,9 @@ def test_an_answer_says_what_it_goes_on_from_and_notes_say_where_the_client_said
     asked = RESPONSES.codec.parse_request(
         RESPONSES.binding.unwrap({"model": "m", "input": [{"role": "user", "content": [image]}]})
     )
-    answer_id = answered(memory, KEY, asked)
+    answer_id = answered(response_store, KEY, asked)
     now = read("two", previous_response_id=answer_id)
-    made, _ = memory.plan(KEY, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
+    made, _ = response_store.plan(KEY, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
     assert made.notes and {note.at.partition(".")[0] for note in made.notes} == {"previous_response_id"}
     answer = ResponseTranslator(made, fixed_environment())
     data = answer.feed(encode_events(CHAT, STREAMS["text"])) + answer.close()
@@ -167,7 +173,7 @@ def test_an_answer_says_what_it_goes_on_from_and_notes_say_where_the_client_said
 
 def test_s3_a_conversation_that_has_grown_large_is_kept_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the worker process reads it again: many small requests can make one conversation as large as a large one."""
-    monkeypatch.setattr(memory, "LARGE_CONVERSATION", 2000)
+    monkeypatch.setattr(response_store, "LARGE_CONVERSATION", 2000)
     store = ResponseStore()
     store.keep("me", "a", said("x" * 1000))
     store.keep("me", "b", said("y" * 3000))
@@ -199,7 +205,7 @@ def test_an_answer_that_is_kept_twice_has_its_whole_limit_and_one_over_it_is_sen
     store = unused.saver(KEY, RESPONSES, read("?"))
     assert store is not None
     encoder = RESPONSES.codec.encoder(read("?"), fixed_environment())
-    small = memory._KeepingEncoder(encoder, store, ResponseBudget(ResponseLimits(answer=100)))
+    small = response_store._KeepingEncoder(encoder, store, ResponseBudget(ResponseLimits(answer=100)))
     told = b"".join(payload.data for payload in small.feed(events))
     assert text.encode() in told and len(unused) == 0
 

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.dialects import get
 from dragoman.errors import UpstreamFault
-from dragoman.gateway.answers import PassThrough
+from dragoman.gateway.response_modes import PassThrough
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.conversation import StopReason
 from dragoman.translate import configure_dialect, plan

@@ -14,8 +14,8 @@ from dragoman.gateway.config import Server
 from dragoman.gateway.context import PreparedRequest
 from dragoman.gateway.jobs import PlanJob, PlanResult, ReadJob, ReadResult
 from dragoman.gateway.limits import MemoryAccount, check_text
-from dragoman.gateway.memory import ResponseStore
-from dragoman.gateway.preparing import Bounds
+from dragoman.gateway.planning import Bounds
+from dragoman.gateway.response_store import ResponseStore
 from dragoman.gateway.routing import MatchedRequest, Router, UnreadableRequest
 from dragoman.gateway.worker_process import WorkerProcess, WorkerUnavailable
 from dragoman.http.exchange import Exchange

@@ -20,7 +20,7 @@ from dragoman.errors import (
 )
 from dragoman.gateway.backend import Backend
 from dragoman.gateway.context import JSON_BODY, RequestContext
-from dragoman.gateway.policy import Refused
+from dragoman.gateway.retry_policy import Refused
 from dragoman.http.client.client import ClientResponse
 from dragoman.http.exchange import Owner
 from dragoman.model.events import BufferedSize, ResponseBudget

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Encoder, Environment
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault, UpstreamFault, UpstreamViolation
 from dragoman.gateway.limits import json_memory
-from dragoman.gateway.memory import SavedResponse, saved_response
+from dragoman.gateway.response_store import SavedResponse, saved_response
 from dragoman.model.assemble import reply_events
 from dragoman.model.conversation import Reply, Stop, Usage
 from dragoman.model.events import DecodedFrame, Delta, Events, Failed, ResponseBudget
