@@ -26,7 +26,10 @@ def main() -> int:
     parser.add_argument("--drawn", type=int, default=200, help="examples of each generator (200)")
     parser.add_argument("--most", type=int, default=5, help="differences that are shown (5)")
     parser.add_argument("--keep", action="store_true", help="use the inputs of the last run")
+    parser.add_argument("--without-words", action="store_true", help="do not compare the wording of errors and notes")
     told = parser.parse_args()
+    if told.without_words:
+        os.environ["DRAGOMAN_WITHOUT_WORDS"] = "1"
     BUILD.mkdir(parents=True, exist_ok=True)
     inputs = BUILD / "corpus"
     if not (told.keep and inputs.exists()):

@@ -205,22 +205,22 @@ def test_the_example_dialect_is_served_without_an_edit(tmp_path: Path) -> None:
     script = f"""
 import json
 from pathlib import Path
-from tests.gateway.harness import house, messages, upstream
+from tests.gateway.harness import anthropic_body, start_gateway, upstream_config
 from dragoman.simulator import running_simulator
 letter = {{"model": "m", "turns": [{{"who": "user", "says": [{{"text": "fly"}}]}}]}}
 with running_simulator("pigeon") as loft, running_simulator("openai") as other:
-    text = upstream("loft", "pigeon", loft.url, 'models = ["bird"]') + upstream("other", "openai", other.url, 'models = ["m"]')
-    with house(text, Path({str(tmp_path)!r})) as home:
+    text = upstream_config("loft", "pigeon", loft.url, 'models = ["bird"]') + upstream_config("other", "openai", other.url, 'models = ["m"]')
+    with start_gateway(text, Path({str(tmp_path)!r})) as harness:
         for stream in (True, False):
-            status, _, body = home.ask("/fly", {{**letter, "stream": stream}})
+            status, _, body = harness.request("/fly", {{**letter, "stream": stream}})
             lines = [json.loads(line) for line in body.splitlines()]
             assert status == 200 and lines[-1] == {{"bye": True}}, body
             assert "".join(line.get("say", "") for line in lines) == "You said: fly"
-            status, _, body = home.ask("/v1/messages", messages("bird", "hi", stream=stream))
+            status, _, body = harness.request("/v1/messages", anthropic_body("bird", "hi", stream=stream))
             assert status == 200 and b"hi" in body, body
-        status, _, body = home.ask("/fly", letter, key="wrong")
+        status, _, body = harness.request("/fly", letter, key="wrong")
         assert (status, "oops" in json.loads(body)) == (401, True)
-        assert home.ask("/fly", method="GET")[0] == 405
+        assert harness.request("/fly", method="GET")[0] == 405
     assert (loft.total, other.total) == (2, 2)
 print("flown")
 """

@@ -243,7 +243,7 @@ MADE_LATER = {
     "calls.py",
     "model.py",
     "table.py",
-    "find.py",
+    "find_table.py",
 }
 
 

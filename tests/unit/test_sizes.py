@@ -1,8 +1,9 @@
-"""No file, function or table of settings grows beyond what one reads at a time."""
+"""Limits on the length of files and functions, on fields of capabilities, and on names that two classes share."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import dragoman
@@ -35,3 +36,15 @@ def test_no_function_is_longer_than_45_lines() -> None:
 
 def test_capabilities_have_at_most_35_fields() -> None:
     assert 0 < len(Capabilities.__struct_fields__) <= FIELDS
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    names = Counter(
+        node.name
+        for path in FILES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert len(names) > 300
+    # `dragoman.raw_tools` is an API of its own, and `ToolCall` is the name that its users know.
+    assert [name for name, count in names.items() if count > 1] == ["ToolCall"]

@@ -178,6 +178,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
 
 
 IMAGE = 1600  # tokens of one image, whatever its size: a convention
+_TOOL_FRAME = " " * 151  # what surrounds the name, description and schema of a tool; an estimate
 
 
 def estimate_tokens(text: str) -> int:
@@ -208,7 +209,8 @@ def estimate_input_tokens(conversation: Conversation, held: Inventory | None = N
     texts += [call.arguments for call in held.calls] + [call.name for call in held.calls]
     for tool in conversation.tools:
         try:
-            texts.append(jsonio.encode(tool).decode())
+            definition = [tool.name, tool.description, tool.schema] if isinstance(tool, ToolSpec) else [tool.data]
+            texts.append(_TOOL_FRAME + jsonio.encode(definition).decode())
         except jsonio.JsonError:  # nested too deeply: sending it reports that
             continue
     wide = [text for text in texts if not text.isascii()]
