@@ -406,16 +406,10 @@ class HttpClient:
         TimedOut, Reset, Truncated or BadFrame. Any early end, also a cancellation, closes the connection.
         """
         began, limits = monotonic(), timeouts or HttpTimeouts()
-        target = self._targets.get((base_url, tls, proxy, pool)) or self._make_target(base_url, tls, proxy, pool)
-        shared, body = target.pool, request.body
+        base = self._targets.get((base_url, tls, proxy, pool)) or self._make_target(base_url, tls, proxy, pool)
+        shared, body = base.pool, request.body
         head = request_head(
-            target.prefix,
-            target.address.query,
-            target.lines,
-            request.method,
-            request.path,
-            request.query,
-            request.headers,
+            base.prefix, base.address.query, base.lines, request.method, request.path, request.query, request.headers
         )
         if body or request.method not in ("GET", "HEAD"):
             head += b"content-length: %d\r\n" % len(body)
@@ -426,7 +420,7 @@ class HttpClient:
         try:
             connection = None if new_connection else shared.take()
             while not response.status:  # a pooled connection may turn out to be closed; a new one succeeds or fails
-                connection = connection or await self._connect(target, limits, began)
+                connection = connection or await self._connect(base, limits, began)
                 shared.active_responses.add(response)
                 if self._timer is None:
                     self._timer = shared.loop.call_later(self._sweep_seconds, self._sweep)
