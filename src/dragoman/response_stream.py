@@ -1,4 +1,11 @@
-"""An answer on its way back: what an upstream says, through the ways back of its plan, in the client's words. Pure."""
+"""Translate the response of an upstream into the client's dialect, streamed or whole. Pure.
+
+The gateway and the library feed a `ResponseTranslator` the bytes of the upstream and send its output to the client.
+Each chunk is split into frames, and each frame goes through the decoder, the response filters and the encoder
+(`ResponseTranslator._add`). Most frames are deltas of one open block: after one delta took that general path, a lane
+(see model/filter.py) translates the deltas that follow with one decode and one search each. Any other frame closes the
+lane.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +37,12 @@ from dragoman.translate import Plan
 from dragoman.wire.frame import Frame, Payload
 from dragoman.wire.jsonio import DECODE_ERRORS, encode_text
 
-MAX_WHOLE_REPLY = 64 * 1024 * 1024  # bytes of an answer that is read whole
-MaskFault: TypeAlias = Callable[[Fault], Fault]  # gives the same one if there is nothing to take out
+MAX_WHOLE_REPLY = 64 * 1024 * 1024  # bytes of a response that is read whole
+MaskFault: TypeAlias = Callable[[Fault], Fault]  # returns the same object if there is nothing to remove
 
 
 class ResponseFilters:
-    """The answer halves of all filters of a plan as one, last change first."""
+    """The response halves of all filters of a plan, run in reverse order of the request halves."""
 
     __slots__ = ("_reads", "backs", "concerned", "keys", "notes")
 
@@ -44,10 +51,10 @@ class ResponseFilters:
         self.keys = keys or ev.BlockKeys()
         self.backs = [make(self.notes, self.keys) for make in reversed(plan.response_filters)]
         self._reads = [back.reads for back in self.backs]
-        self.concerned = _concerned(*self._reads)  # by the kind of events, the places of the halves that read them
+        self.concerned = _concerned(*self._reads)  # positions of the filters that read an event, by its kind
 
     def feed(self, events: ev.Events) -> ev.Events:
-        """Return what becomes of the events: the same tuple if no filter changes anything."""
+        """Return the filtered events: the same tuple if no filter changes anything."""
         first, backs, reads = 0, self.backs, self._reads
         while events:
             first_event = events[0]
@@ -74,7 +81,7 @@ class ResponseFilters:
 
 
 class _Concerned(dict[EventKind | frozenset[EventKind], tuple[int, ...]]):
-    """Which filters look at events of a kind, or of several kinds together: hardly any, if the events are usual."""
+    """Positions of the filters that read events of a kind, or of any of several kinds; computed on first use."""
 
     def __init__(self, *reads: EventKinds | None) -> None:
         super().__init__()
@@ -90,38 +97,38 @@ class _Concerned(dict[EventKind | frozenset[EventKind], tuple[int, ...]]):
         return found
 
 
-_concerned = lru_cache(maxsize=1024)(_Concerned)  # the same for all answers whose filters look at the same
+_concerned = lru_cache(maxsize=1024)(_Concerned)  # shared by all responses whose filters read the same kinds
 
 
 class ResponseProgress(Struct):
-    """How far an answer has come: whether it has begun to say something, and its counts and stop so far."""
+    """The state of a response: whether content was sent, and its id, usage and stop reason so far."""
 
-    has_content: bool = False  # something came that a second try would say again
-    id: str = ""  # the answer's own
+    has_content: bool = False  # content was sent that a retry would repeat
+    id: str = ""  # of the reply
     usage: Usage | None = None
     stop: Stop | None = None
 
 
-_WATCHED: frozenset[type[ev.Event]] = frozenset({ev.Started, ev.UsageReported, ev.Stopped, ev.Failed})
+_TRACKED: frozenset[type[ev.Event]] = frozenset({ev.Started, ev.UsageReported, ev.Stopped, ev.Failed})
 _DELTAS: frozenset[type[ev.Event]] = frozenset({ev.TextDelta, ev.ReasoningDelta, ev.ArgumentsDelta})
-_GAP = b"\0gap\0"  # what no payload holds
+_GAP = b"\0gap\0"  # marks the place of the text; occurs in no payload
 
 
 class _Lane(Struct, frozen=True, gc=False):
-    """The short way of the deltas of one block (model/filter.py), put together from all parts."""
+    """The fast path for the deltas of one block (model/filter.py), built from the parts of all stages."""
 
     kind: str  # of the upstream's frames
     decode: Callable[[bytes], Any]
     text_of: Callable[[Any], str | None]
-    search: Search | None  # finds the reason for the general way in a text
+    search: Search | None  # finds text that must take the general path
     listeners: tuple[Listener, ...]
-    as_it_came: bool  # the upstream's own frame goes out
-    before: bytes = b""  # what stands around the texts in the client's frames
+    unchanged: bool  # the client gets the upstream's own frames
+    before: bytes = b""  # the bytes around the texts in the client's frames
     between: bytes = b""
     after: bytes = b""
 
     def write_one(self, frame: Frame) -> bytes | None:
-        """Return what the client gets for the frame; None if it is not a delta of the lane, or a listener wants it."""
+        """Return the client's bytes for the frame; None if it is not a delta of the lane, or the lane has listeners."""
         if self.listeners or frame.kind != self.kind or frame.error:
             return None
         try:
@@ -130,11 +137,11 @@ class _Lane(Struct, frozen=True, gc=False):
             return None
         if not text or (self.search is not None and self.search(text) is not None):
             return None
-        return frame.raw if self.as_it_came else self.before + encode_text(text) + self.after
+        return frame.raw if self.unchanged else self.before + encode_text(text) + self.after
 
     def write(self, frames: Sequence[Frame], at: int, out: list[bytes]) -> int:
-        """Write the deltas of the lane from `at` on, and return the place of the first frame that is none of them."""
-        kind, decode, text_of, search, as_it_came = self.kind, self.decode, self.text_of, self.search, self.as_it_came
+        """Write the deltas of the lane from index `at` on; return the index of the first other frame."""
+        kind, decode, text_of, search, unchanged = self.kind, self.decode, self.text_of, self.search, self.unchanged
         texts: list[str] = []
         try:
             for frame in islice(frames, at, None) if at else frames:
@@ -144,12 +151,12 @@ class _Lane(Struct, frozen=True, gc=False):
                 if not text or (search is not None and search(text) is not None):
                     break
                 texts.append(text)
-                if as_it_came:
+                if unchanged:
                     out.append(frame.raw)
-        except DECODE_ERRORS:  # the next frame is none of the lane
+        except DECODE_ERRORS:  # the next frame does not belong to the lane
             pass
         if texts:
-            if not as_it_came:
+            if not unchanged:
                 out.append(self.before + self.between.join(map(encode_text, texts)) + self.after)
             if self.listeners:
                 written = "".join(texts)
@@ -163,13 +170,10 @@ def _any_of(searches: Sequence[Search]) -> Search:
 
 
 class ResponseTranslator:
-    """One answer on its way back: the upstream's bytes in, the client's bytes out.
+    """Translates one response: the upstream's bytes in, the client's bytes out.
 
-    Every frame goes through decoder, response filters and encoder. The deltas of an open block go by its lane, a short
-    way that gives the same output.
-
-    `mask` takes out of an upstream's complaint what the client must not read. `budget` counts what is kept of the
-    answer; over a limit the client's stream ends with an error. `encoder` writes for the client instead of its codec's.
+    `mask` removes from an upstream's error what the client must not see. `budget` counts what is buffered of the
+    response; over a limit the client's stream ends with an error. `encoder` replaces the encoder of the client's codec.
     """
 
     __slots__ = (
@@ -189,7 +193,7 @@ class ResponseTranslator:
         "progress",
         "quiet_chunks",
     )
-    _passes: ClassVar[bool] = False  # every frame goes out as it came, whatever it means
+    _passes: ClassVar[bool] = False  # every frame is sent unchanged, even one that cannot be read
 
     def __init__(
         self,
@@ -210,31 +214,31 @@ class ResponseTranslator:
         self.notes = self._filters.notes
         self._encoder = encoder or client.codec.encoder(plan.original, environment, keys.budget)
         self._frame = client.binding.encode_frame
-        self._lane: _Lane | None = None  # of the block whose delta came last
+        self._lane: _Lane | None = None  # of the block of the last delta
         self._content = ContentDetector()
         self.progress = ResponseProgress()
         self.over = False
-        self.quiet_chunks = 0  # chunks that brought no content
+        self.quiet_chunks = 0  # number of chunks without content
         self.fault: Fault | None = None
 
     def feed(self, chunk: bytes) -> bytes:
-        """Take bytes of the upstream, cut anywhere; return what the client gets for them."""
+        """Translate a chunk of the upstream's bytes, cut anywhere; return the client's bytes."""
         if self.over or self._reader.is_over:
             return b""
         frames, lane = self._splitter.feed(chunk), self._lane
-        # One delta alone in its chunk, as most come.
+        # Fast path: the chunk is one delta, as most chunks are.
         if lane is not None and type(frames) is tuple and frames and (data := lane.write_one(frames[0])) is not None:
             return data
         out: list[bytes] = []
         self._read(frames, out)
         return b"".join(out)
 
-    def _read(self, came: Iterable[Frame], out: list[bytes]) -> list[Frame]:
-        """Translate the frames that a chunk completes, and return them. `out` gets what the client gets for them."""
+    def _read(self, incoming: Iterable[Frame], out: list[bytes]) -> list[Frame]:
+        """Translate the frames that a chunk completes, and return them. The client's bytes are added to `out`."""
         frames: list[Frame] = []
         reader, has_content, failure = self._reader, False, None
         try:
-            frames += came  # those before a bad one, and then it raises
+            frames += incoming  # the frames before a malformed one are added, then it raises
             if self._splitter.held != reader.buffered.size:
                 reader.buffered.set(self._splitter.held)
         except DragomanError as error:
@@ -262,7 +266,10 @@ class ResponseTranslator:
         return frames
 
     def close(self, broken: Fault | None = None) -> bytes:
-        """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""
+        """Return the last bytes for the client: the end of the stream, or an error in its dialect.
+
+        `broken` says why the upstream's bytes ended early.
+        """
         out: list[bytes] = []
         try:
             for step in self._reader.close(broken):
@@ -272,14 +279,14 @@ class ResponseTranslator:
         return b"".join(out)
 
     def ping(self) -> bytes:
-        """A frame that says nothing, for a client that waits; empty where its dialect has none."""
+        """Return a keep-alive frame for the client; empty if its dialect has none."""
         payload = None if self.over else self._encoder.ping()
         return b"" if payload is None else self._frame(payload)
 
     def _failed(self, error: DragomanError, out: list[bytes]) -> None:
-        """Tell the client of an error that no filter knew, in its own dialect.
+        """End the client's stream with an error in its dialect.
 
-        Raises an error that is not the upstream's fault: who runs the answer knows what to do, and calls `close`.
+        Raises a ClientFault again, since the upstream did not cause it: the caller handles it and calls `close`.
         """
         if isinstance(error, ClientFault):
             raise error
@@ -287,7 +294,7 @@ class ResponseTranslator:
         out += map(self._frame, self._encoder.feed((self._masked(ev.Failed(error.fault)),)))
 
     def _add(self, step: ev.DecodedFrame, out: list[bytes]) -> None:
-        """Translate one frame the general way."""
+        """Translate one frame on the general path."""
         self._lane = None
         if step.decode_error:
             note_unread(self.notes, step)
@@ -297,21 +304,21 @@ class ResponseTranslator:
             return
         events = self._filters.feed(step.events)
         is_delta = len(events) == 1 and type(events[0]) in _DELTAS
-        if is_delta:  # nearly all of a stream
+        if is_delta:  # most frames of a stream
             self.progress.has_content = True
         else:
             events = self._watched(events)
-        as_it_came = bool(self._keeps_frames and step.raw and events == step.events and self._encoder.passes(events))
-        if as_it_came:
+        unchanged = bool(self._keeps_frames and step.raw and events == step.events and self._encoder.passes(events))
+        if unchanged:
             out.append(step.raw)
         else:
             frame = self._frame
             out += [frame(payload) for payload in self._encoder.feed(events)]
         if is_delta and events is step.events:
-            self._lane = self._open_lane(events[0], as_it_came)
+            self._lane = self._open_lane(events[0], unchanged)
 
-    def _open_lane(self, delta: ev.Event, as_it_came: bool) -> _Lane | None:
-        """Return the lane for the deltas that follow this one; None if they go the general way."""
+    def _open_lane(self, delta: ev.Event, unchanged: bool) -> _Lane | None:
+        """Return the lane for the deltas after this one; None if they must take the general path."""
         assert isinstance(delta, ev.Delta)
         kind, key = type(delta), delta.key
         source = self._decoder.lane(kind, key)
@@ -324,7 +331,7 @@ class ResponseTranslator:
         for position in filters.concerned[kind]:
             watch = filters.backs[position].lane(kind, key)
             if watch is None:
-                return None  # it must see every delta
+                return None  # the filter must see every delta
             watches.append(watch)
         target, frame = self._encoder.lane(kind, key), self._frame
         if target is None:
@@ -332,18 +339,18 @@ class ResponseTranslator:
         before, found, after = frame(Payload(target.kind, target.before + _GAP + target.after)).partition(_GAP)
         if not found or frame(Payload(target.kind, target.before + target.after)) != before + after:
             return None  # the frame depends on the text elsewhere
-        asked = (source.listener, *[watch.listener for watch in watches], target.listener)
-        listeners = tuple([listener for listener in asked if listener is not None])
+        candidates = (source.listener, *[watch.listener for watch in watches], target.listener)
+        listeners = tuple([listener for listener in candidates if listener is not None])
         searches = [watch.search for watch in watches if watch.search is not None]
         search = _any_of(searches) if len(searches) > 1 else next(iter(searches), None)
-        parts = source.kind, source.decode, source.text_of, search, listeners, as_it_came
+        parts = source.kind, source.decode, source.text_of, search, listeners, unchanged
         return _Lane(*parts, before, after + before, after)
 
     def _watched(self, events: ev.Events) -> ev.Events:
-        """Note how far the answer has come. Return the events without what the client must not read of a failure."""
+        """Update `progress`. Return the events, with a failure masked for the client."""
         progress = self.progress
         for event in events:
-            if type(event) not in _WATCHED:
+            if type(event) not in _TRACKED:
                 progress.has_content = True
             elif isinstance(event, ev.Started | ev.UsageReported):
                 progress.usage = event.usage or progress.usage
@@ -361,16 +368,16 @@ class ResponseTranslator:
         return events
 
     def _masked(self, failed: ev.Failed) -> ev.Failed:
-        """The failure without what the client must not read; the same if there is nothing to take out."""
-        told = failed.fault if self._mask is None else self._mask(failed.fault)
-        return failed if told is failed.fault else ev.Failed(told)
+        """Return the failure without what the client must not see; the same object if nothing is removed."""
+        masked = failed.fault if self._mask is None else self._mask(failed.fault)
+        return failed if masked is failed.fault else ev.Failed(masked)
 
 
 def note_unread(notes: Notes, step: ev.DecodedFrame) -> None:
-    """Note a frame that could not be read, and whether the client gets it."""
+    """Write a note about a frame that could not be read: it was passed on or left out."""
     if step.raw:
         notes.changed(
-            "stream.unread_frame", "", f"a frame that cannot be read was passed on as it came: {step.decode_error}"
+            "stream.unread_frame", "", f"a frame that cannot be read was passed on unchanged: {step.decode_error}"
         )
     else:
         notes.dropped("stream.unread_frame", "", f"a frame that cannot be read was left out: {step.decode_error}")
@@ -379,7 +386,10 @@ def note_unread(notes: Notes, step: ev.DecodedFrame) -> None:
 def translate_whole_reply(
     plan: Plan, body: bytes, environment: Environment = SYSTEM_ENVIRONMENT
 ) -> tuple[bytes, list[Note]]:
-    """A whole reply in the client's dialect: the streamed path, so that streamed equals whole by construction."""
+    """Return a whole reply in the client's dialect, and the notes.
+
+    It is translated as events, so that streamed and whole replies cannot differ.
+    """
     reply, notes = read_whole_reply(plan, body, environment)
     return plan.client.codec.render_reply(reply, plan.original, environment), notes
 
@@ -387,40 +397,40 @@ def translate_whole_reply(
 def read_whole_reply(
     plan: Plan, body: bytes, environment: Environment = SYSTEM_ENVIRONMENT, budget: ev.ResponseBudget | None = None
 ) -> tuple[Reply, list[Note]]:
-    """Read a whole reply into the client's canonical reply, before it is rendered.
+    """Return a whole reply as the canonical reply for the client, not yet rendered, and the notes.
 
-    A body that is a stream, though none was asked for, is gathered, with a note.
+    A body that is a stream, though the request did not ask for one, is assembled, with a note.
     """
-    ways = ResponseFilters(plan, ev.BlockKeys(budget=budget or ev.ResponseBudget()))
-    reply = assemble_client_reply(plan, ways.feed(_told(plan, body, environment, ways)), ways.notes)
-    return reply, list(ways.notes)
+    filters = ResponseFilters(plan, ev.BlockKeys(budget=budget or ev.ResponseBudget()))
+    events = filters.feed(_body_events(plan, body, environment, filters))
+    return assemble_client_reply(plan, events, filters.notes), list(filters.notes)
 
 
 def is_event_stream(body: bytes) -> bool:
-    """Whether a body begins as a stream of events does, and as no JSON does."""
+    """Return whether a body begins like an event stream, which no JSON body does."""
     return body.lstrip()[:6].startswith((b"data:", b"event:", b":", b"id:", b"retry:")) or body[:1] == b"\0"
 
 
 def assemble_client_reply(plan: Plan, events: ev.Events, notes: Notes) -> Reply:
-    """What the client is told by these events, as a whole reply that its dialect can say."""
+    """Assemble events into a whole reply that the client's dialect can express."""
     reply = assemble_reply(events, notes)
     takes_objects = plan.client.codec.capabilities(plan.original.model).arguments == "object"
     return wrap_reply_arguments(reply, notes) if takes_objects else reply
 
 
-def _told(plan: Plan, body: bytes, environment: Environment, ways: ResponseFilters) -> ev.Events:
-    """What a whole answer says, as events. One that only ever streams is read as the stream it is."""
+def _body_events(plan: Plan, body: bytes, environment: Environment, filters: ResponseFilters) -> ev.Events:
+    """Return the events of a whole response body. The body of an upstream that only streams is read as a stream."""
     upstream, events = plan.upstream, list[ev.Event]()
     if "streams_only" not in plan.traits:
         if not is_event_stream(body):
-            return reply_events(upstream.codec.parse_reply(body, plan.translated), ways.keys)
-        ways.notes.changed("stream.gathered", "", "a stream came where a whole answer was asked for")
+            return reply_events(upstream.codec.parse_reply(body, plan.translated), filters.keys)
+        filters.notes.changed("stream.gathered", "", "the upstream sent a stream although a whole reply was requested")
     reader = StreamReader(
-        upstream.binding.frame_decoder(), upstream.codec.decoder(plan.translated, environment, ways.keys)
+        upstream.binding.frame_decoder(), upstream.codec.decoder(plan.translated, environment, filters.keys)
     )
     for step in (*reader.feed(body), *reader.close()):
         if step.decode_error:
-            note_unread(ways.notes, step)
+            note_unread(filters.notes, step)
         events += step.events
     if reader.error is not None:
         raise reader.error

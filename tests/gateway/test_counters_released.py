@@ -203,7 +203,7 @@ def test_s2_one_frame_is_limited_by_what_one_answer_may_keep(tmp_path: Path) -> 
         start_gateway(upstream_config("one", "openai", url), tmp_path, server__limits__answer=FRAME // 2) as harness,
     ):
         status, _, told = harness.request("/v1/messages", anthropic_body(stream=True))
-        assert (status, b"have to be kept" in told) == (502, True), told
+        assert (status, b"have to be buffered" in told) == (502, True), told
         at_rest(harness)
 
 
@@ -260,7 +260,7 @@ def test_s2_a_whole_answer_in_place_of_a_stream_is_counted_with_its_values_befor
     ):
         gate.set()
         status, _, told = harness.request("/v1/messages", anthropic_body(stream=True))
-        assert (status, b"have to be kept" in told, read) == (502, True, []), told
+        assert (status, b"have to be buffered" in told, read) == (502, True, []), told
         at_rest(harness)
 
 

@@ -109,7 +109,7 @@ def test_s2_a_runaway_answer_ends_with_the_error_of_the_dialect(client: str, sha
 def test_s2_a_text_that_a_responses_client_gets_again_at_the_end_is_limited(tmp_path: Path) -> None:
     with running(tmp_path) as (harness, source):
         source.shape = text
-        assert b"the limit (answer)" in error_of(harness, "responses")
+        assert b"(limit: answer)" in error_of(harness, "responses")
         assert source.left.wait(10)
 
 

@@ -320,7 +320,11 @@ def test_rule_6_models_that_think_long_may_be_silent_for_longer(model: str, pati
 
 @pytest.mark.parametrize(
     ("scheme", "setting", "words"),
-    [("https", "tls", "agree on TLS"), ("http", "write", "did not take the request"), ("http", "total", "not done")],
+    [
+        ("https", "tls", "agree on TLS"),
+        ("http", "write", "did not accept the request"),
+        ("http", "total", "did not complete"),
+    ],
 )
 def test_rule_6_a_peer_that_stands_still_is_given_up(scheme: str, setting: str, words: str, tmp_path: Path) -> None:
     with deaf() as port:

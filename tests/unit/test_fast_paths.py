@@ -211,7 +211,7 @@ def test_a_place_is_told_by_its_steps() -> None:
         "",
         "system",
     ]
-    assert repr(Location(message, "content", is_absent=True)) == "Where('messages[3].content', bare=True)"
+    assert repr(Location(message, "content", is_absent=True)) == "Location('messages[3].content', is_absent=True)"
 
 
 def test_a_thought_with_half_a_character_is_told_as_text_without_it() -> None:

@@ -1,4 +1,4 @@
-"""Addresses: those of clients, as limits and logs read them, and those of upstreams and proxies. Pure."""
+"""IP addresses of clients, and URLs of upstreams and proxies. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.errors import LocalMisuse
 
 
 def is_loopback(host: str) -> bool:
-    """Only by its one name or an address: what a resolver makes of other names is not known here."""
+    """Return whether a host is `localhost` or a loopback address. Other names are not resolved."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -24,7 +24,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_network(text: str) -> bool:
-    """Whether this is an address, or a network such as 10.0.0.0/8."""
+    """Return whether the text is an IP address, or a network such as 10.0.0.0/8."""
     try:
         ipaddress.ip_network(text, strict=False)
     except ValueError:
@@ -34,7 +34,7 @@ def is_network(text: str) -> bool:
 
 @lru_cache(1024)
 def normalize_address(text: str) -> str:
-    """An address in its one spelling, without a zone or the form of an IPv4 address in IPv6; empty if it is none."""
+    """Return an IP address in canonical form, without a zone, IPv4-mapped IPv6 as IPv4; "" for other text."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -45,7 +45,7 @@ def normalize_address(text: str) -> str:
 
 @lru_cache(1024)
 def limit_key(address: str) -> str:
-    """What limits count by: the address, or the /64 of an IPv6 one, since its owner has all of that."""
+    """Return the key that limits count by: the address, or the /64 network of an IPv6 one, which has one owner."""
     if ":" not in address:
         return address
     try:
@@ -54,21 +54,21 @@ def limit_key(address: str) -> str:
         return address
 
 
-# --- where a request goes: an upstream's base URL taken apart, and the proxy in between
+# --- URLs of upstreams and proxies
 
 
 _PORTS = {"http": 80, "https": 443}
-# Where clouds answer anybody on a machine with that machine's credentials, beside 169.254.169.254: AWS and Google over
-# IPv6, Alibaba, Oracle, Azure.
+# Metadata services of clouds, which give every process on a machine the machine's credentials, besides
+# 169.254.169.254: AWS and Google over IPv6, Alibaba, Oracle, Azure.
 _METADATA = frozenset(
     map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16"))
 )
-_COMPATIBLE = ipaddress.ip_network("::/96")  # IPv4 as old software wrote it
+_COMPATIBLE = ipaddress.ip_network("::/96")  # IPv4-compatible IPv6, deprecated
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # IPv4 behind NAT64
 
 
 class BaseUrl(Struct, frozen=True):
-    """A base URL: the origin, and what stands before every path and query."""
+    """A base URL: the origin, and the prefix of every path and query."""
 
     scheme: str
     host: str  # ASCII, without brackets
@@ -83,11 +83,12 @@ class BaseUrl(Struct, frozen=True):
 
     @property
     def host_and_port(self) -> str:
+        """The host and port, with brackets around an IPv6 address."""
         return f"{_bracketed(self.host)}:{self.port}"
 
 
 class Proxy(Struct, frozen=True):
-    """An HTTP proxy; `authorization` is the whole value of its header, or empty."""
+    """An HTTP proxy; `authorization` is the value of the header Proxy-Authorization, or empty."""
 
     host: str
     port: int
@@ -95,21 +96,25 @@ class Proxy(Struct, frozen=True):
 
 
 def parse_base_url(url: str) -> BaseUrl:
-    """Take a base URL apart. Raises LocalMisuse; the message never shows the URL, which may hold a password."""
+    """Parse a base URL. Raises LocalMisuse; the message never shows the URL, which may contain a password."""
     parts = _split(url)
     if parts.scheme not in _PORTS or not parts.hostname:
-        raise LocalMisuse("a base URL begins with http:// or https:// and names a host")
+        raise LocalMisuse("a base URL must begin with http:// or https:// and name a host")
     if parts.username is not None or parts.fragment:
-        raise LocalMisuse(f"the base URL of {parts.hostname} holds a user name or a fragment: neither is sent")
+        raise LocalMisuse(
+            f"the base URL of {parts.hostname} contains a user name or a fragment; remove it, neither is sent"
+        )
     port = parts.port or _PORTS[parts.scheme]
     return BaseUrl(parts.scheme, ascii_host(parts.hostname), port, parts.path.rstrip("/"), parts.query)
 
 
 def parse_proxy(url: str) -> Proxy:
-    """Take a proxy's URL apart; without a scheme it is http. Raises LocalMisuse, without showing the URL."""
+    """Parse a proxy URL; without a scheme it is http. Raises LocalMisuse, without showing the URL."""
     parts = _split(url if "://" in url else f"http://{url}")
     if parts.scheme != "http" or not parts.hostname:
-        raise LocalMisuse("a proxy's URL begins with http:// and names a host; https and SOCKS proxies are not spoken")
+        raise LocalMisuse(
+            "a proxy URL must begin with http:// and name a host; https and SOCKS proxies are not supported"
+        )
     authorization = ""
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -118,26 +123,27 @@ def parse_proxy(url: str) -> Proxy:
 
 
 def choose_proxy(url: str, environ: Mapping[str, str]) -> str | None:
-    """The proxy that the environment names for this URL; None if it is to be reached directly."""
+    """Return the proxy that the environment sets for this URL; None for a direct connection."""
     variable = proxy_variable(url, environ)
     return environ[variable].strip() if variable else None
 
 
 def proxy_variable(url: str, environ: Mapping[str, str]) -> str | None:
-    """The variable that names it: HTTPS_PROXY or HTTP_PROXY, else ALL_PROXY, in small letters first, unless NO_PROXY.
+    """Return the environment variable that sets the proxy for this URL; None for a direct connection.
 
-    Loopback never goes through a proxy. In a CGI, HTTP_PROXY in capitals is a client's header, and is not read.
+    The order is HTTPS_PROXY or HTTP_PROXY, then ALL_PROXY, lower case first; NO_PROXY excludes hosts. Loopback never
+    uses a proxy. In a CGI program, HTTP_PROXY in upper case is a header of the client and is ignored.
     """
     address = parse_base_url(url)
     names = [f"{address.scheme}_proxy", f"{address.scheme}_proxy".upper(), "all_proxy", "ALL_PROXY"]
     found = _first(environ, [name for name in names if name != "HTTP_PROXY" or "REQUEST_METHOD" not in environ])
     if not found or _is_loopback(address.host):
         return None
-    spared = environ.get(_first(environ, ("no_proxy", "NO_PROXY")), "").replace(",", " ").lower().split()
-    return None if any(_spares(entry, address) for entry in spared) else found
+    excluded = environ.get(_first(environ, ("no_proxy", "NO_PROXY")), "").replace(",", " ").lower().split()
+    return None if any(_excludes(entry, address) for entry in excluded) else found
 
 
-def _spares(entry: str, address: BaseUrl) -> bool:
+def _excludes(entry: str, address: BaseUrl) -> bool:
     if entry in ("*", address.host):
         return True
     if "/" in entry:
@@ -163,26 +169,28 @@ def _is_loopback(host: str) -> bool:
 
 
 def address_problem(host: str, address: str) -> str:
-    """Say why a connection that was asked for by this name must not go to this address; empty if it may.
+    """Return why a connection to this host name must not use this address; "" if it may.
 
-    Private networks are no reason: services of one's own have names, too, and only the configuration names them.
+    Private networks are allowed, because only the configuration can name hosts there.
     """
-    found = _meant(ipaddress.ip_address(address.partition("%")[0]))
+    found = _embedded_ipv4(ipaddress.ip_address(address.partition("%")[0]))
     if is_metadata(found) or found.is_multicast or found.is_unspecified:
-        return f"it leads to {found}, where no service of others is"
+        return f"the name resolves to {found}, which is not the address of a public service"
     if found.is_loopback and not _is_loopback(host):
-        return f"it leads to {found}, which is this machine: name that localhost if it is meant"
+        return f"the name resolves to {found}, which is this machine; write localhost if that is intended"
     return ""
 
 
 def is_metadata(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether an address is link-local, or one where a cloud answers a machine with the machine's credentials."""
-    found = _meant(address)
+    """Return whether an address is link-local or that of a cloud's metadata service."""
+    found = _embedded_ipv4(address)
     return found.is_link_local or found in _METADATA
 
 
-def _meant(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The IPv4 address that an IPv6 one stands for, if it does."""
+def _embedded_ipv4(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return the IPv4 address that an IPv6 address embeds; otherwise the address itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in _TRANSLATED:
@@ -199,18 +207,18 @@ def _first(environ: Mapping[str, str], names: Sequence[str]) -> str:
 def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # is read, and may be no number, only now
+        _ = parts.port  # parsed on access; raises ValueError for an invalid port
     except ValueError as error:
-        raise LocalMisuse("a URL of the configuration cannot be read: its host or port is none") from error
+        raise LocalMisuse("a URL in the configuration has an invalid host or port") from error
     return parts
 
 
 def ascii_host(name: str) -> str:
-    """Give a host's name as it goes over the wire. Raises LocalMisuse for what no resolver would take."""
+    """Return a host name in ASCII (IDNA). Raises LocalMisuse for an invalid name."""
     try:
         return name.encode("idna").decode().lower()
     except UnicodeError as error:
-        raise LocalMisuse(f"{name[:80]!r} is no host name") from error
+        raise LocalMisuse(f"{name[:80]!r} is not a valid host name") from error
 
 
 def _bracketed(host: str) -> str:

@@ -1,6 +1,8 @@
-"""The canonical model: values that every dialect reads into and writes from. Pure: no I/O, no dialect by its name.
+"""The canonical model: dialect-free values that every dialect parses into and renders from.
 
-`conversation` and `blocks` are what is asked and answered, `events` an answer while it comes, `assemble` both at once.
-`filter` is the shape of a filter, `capabilities` what a service takes. `parts` and `usage` read what all dialects write
-alike. Everything above `wire` and `http` may import this; this imports `wire` and `errors` alone.
+`conversation` and `blocks` define requests and whole replies, `events` a streamed reply, and `assemble` converts events
+to a reply and back. `filter` defines the protocol of filters, `capabilities` what a service accepts. `parts` reads
+content parts and media whose forms several dialects share.
+
+Pure: no I/O, and no dialect is named. The package imports `wire` and `errors` only; all packages above may import it.
 """

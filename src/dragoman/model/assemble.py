@@ -1,6 +1,6 @@
-"""The grammar of events; fold: events into a whole reply; unfold: the reverse.
+"""Convert the events of a stream into a whole reply and back, and check the order of events. Pure.
 
-By fold and unfold whole answers take the streamed path.
+Whole replies are translated as events, so that streamed and whole replies go through the same filters.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dragoman.model.conversation import Choice, Reply, Stop, StopReason, Usage
 from dragoman.model.filter import Notes
 from dragoman.wire import jsonio
 
-# --- Which event may follow which. Decoders guarantee it, ways back preserve it, encoders rely on it.
+# --- The order of events. Decoders guarantee it, response filters preserve it, encoders rely on it.
 #
 # stream  = Started item* (Finished | Failed)  |  Failed
 # item    = BlockStarted (fresh key, its choice not stopped)
-#         | a delta of the block's own kind, Sealed (once), Cited, BlockEnded   (while the block is open)
+#         | a delta of the block's kind, SignatureAdded (once), CitationAdded, BlockEnded   (while the block is open)
 #         | UsageReported | OpaqueEvent
 #         | Stopped (once per choice, after its last block)
 
 
-# What may come for an open block, by the block's kind.
-_GROWS_BY: dict[type, frozenset[type]] = {
+# The events that may follow for an open block, by the block's kind.
+_ALLOWED: dict[type, frozenset[type]] = {
     Text: frozenset({ev.TextDelta, ev.CitationAdded, ev.SignatureAdded}),
     Reasoning: frozenset({ev.ReasoningDelta, ev.SignatureAdded}),
     ToolCall: frozenset({ev.ArgumentsDelta, ev.SignatureAdded}),
@@ -37,21 +37,23 @@ _GROWS_BY: dict[type, frozenset[type]] = {
 
 
 class EventOrderCheck:
-    """Check a stream of events one by one; raises OutOfOrder at the first that may not come here."""
+    """Checks the order of a stream of events, one event at a time."""
 
     def __init__(self) -> None:
         self._begun = False
         self._over = False
         self._open: dict[int, ev.BlockStarted] = {}
         self._keys: set[int] = set()
-        self._sealed: set[int] = set()
+        self._signed: set[int] = set()
         self._stopped: set[int] = set()
 
     @property
     def is_over(self) -> bool:
+        """Whether the stream has ended."""
         return self._over
 
     def check(self, events: Iterable[ev.Event]) -> None:
+        """Check the next events. Raises OutOfOrder at the first that must not follow."""
         for event in events:
             problem = self._problem(event)
             if problem:
@@ -73,17 +75,17 @@ class EventOrderCheck:
                 self._over = True
                 return "blocks are open" if self._open else ""
             case ev.BlockStarted():
-                return self._block_started(event)
+                return self._block_problem(event)
             case ev.BlockEnded(key):
                 return "" if self._open.pop(key, None) else "the block is not open"
             case ev.Stopped(_, choice):
                 return self._stopped_problem(choice)
             case ev.TextDelta() | ev.ReasoningDelta() | ev.ArgumentsDelta() | ev.SignatureAdded() | ev.CitationAdded():
-                return self._growth(event)
+                return self._growth_problem(event)
             case _:
                 return ""
 
-    def _block_started(self, event: ev.BlockStarted) -> str:
+    def _block_problem(self, event: ev.BlockStarted) -> str:
         if event.key in self._keys:
             return f"key {event.key} was used before"
         if event.choice in self._stopped:
@@ -100,31 +102,31 @@ class EventOrderCheck:
         self._stopped.add(choice)
         return ""
 
-    def _growth(
+    def _growth_problem(
         self, event: ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.SignatureAdded | ev.CitationAdded
     ) -> str:
         started = self._open.get(event.key)
         if started is None:
             return f"block {event.key} is not open"
-        if type(event) not in _GROWS_BY[type(started.block)]:
+        if type(event) not in _ALLOWED[type(started.block)]:
             return f"block {event.key} is a {type(started.block).__name__}"
         if isinstance(event, ev.SignatureAdded):
-            if event.key in self._sealed:
-                return f"block {event.key} is sealed already"
-            self._sealed.add(event.key)
+            if event.key in self._signed:
+                return f"block {event.key} has a signature already"
+            self._signed.add(event.key)
         return ""
 
 
 def check(events: Iterable[ev.Event]) -> None:
     """Raise OutOfOrder unless `events` is one whole stream."""
-    grammar = EventOrderCheck()
-    grammar.check(events)
-    if not grammar.is_over:
+    order = EventOrderCheck()
+    order.check(events)
+    if not order.is_over:
         raise OutOfOrder("the stream has no end")
 
 
-class _Growing:
-    """A block under construction."""
+class _OpenBlock:
+    """A block that is being assembled."""
 
     def __init__(self, started: ev.BlockStarted, budget: ev.ResponseBudget) -> None:
         self.block = started.block
@@ -132,9 +134,10 @@ class _Growing:
         self.pieces = ev.TextBuffer(budget)
         self.citations: list[Opaque] = []
         self.signature: Signature | None = None
-        self.complete = False
+        self.is_complete = False
 
-    def built(self) -> Block:
+    def build(self) -> Block:
+        """Return the block with everything received so far."""
         text = self.pieces.text()
         match self.block:
             case Text() as block:
@@ -153,33 +156,33 @@ class _Growing:
 
 
 class ReplyAssembler:
-    """A whole reply while its events come. Without a budget there is no limit to it."""
+    """Assembles a whole reply from its events. Without a budget its size is not limited."""
 
     def __init__(self, budget: ev.ResponseBudget | None = None) -> None:
         self._budget = budget or ev.ResponseBudget(ev.ResponseLimits(answer=sys.maxsize))
         self._started: ev.Started | None = None
         self._usage: Usage | None = None
-        self._growing: dict[int, _Growing] = {}
+        self._blocks: dict[int, _OpenBlock] = {}
         self._stops: dict[int, Stop] = {}
         self._finished = False
 
     def add(self, event: ev.Event) -> None:
         """Take the next event. Raises the fault of a failed stream."""
-        growing = self._growing
+        blocks = self._blocks
         match event:
             case ev.TextDelta(key, text) | ev.ReasoningDelta(key, text) | ev.ArgumentsDelta(key, text):
-                growing[key].pieces.add(text)
+                blocks[key].pieces.add(text)
             case ev.BlockStarted():
                 self._budget.reserve(ev.event_size(event))
-                growing[event.key] = _Growing(event, self._budget)
-            case ev.BlockEnded(key, complete):
-                growing[key].complete = complete
+                blocks[event.key] = _OpenBlock(event, self._budget)
+            case ev.BlockEnded(key, is_complete):
+                blocks[key].is_complete = is_complete
             case ev.SignatureAdded(key, signature):
                 self._budget.reserve(ev.event_size(event))
-                growing[key].signature = signature
+                blocks[key].signature = signature
             case ev.CitationAdded(key, citation):
                 self._budget.reserve(ev.event_size(event))
-                growing[key].citations.append(citation)
+                blocks[key].citations.append(citation)
             case ev.Started():
                 self._started, self._usage = event, event.usage or self._usage
             case ev.UsageReported():
@@ -191,17 +194,17 @@ class ReplyAssembler:
             case ev.Finished():
                 self._finished = True
             case _:
-                pass  # an OpaqueEvent belongs to streams alone
+                pass  # an OpaqueEvent has no place in a whole reply
 
     def reply(self, notes: Notes | None = None) -> Reply:
         """Return the whole reply. Raises Truncated for a stream without an end."""
         started = self._started
         if started is None or not self._finished:
-            raise Truncated("the stream ended before its end")
-        growing = self._growing.values()
-        choices = {index: _choice(index, stop, growing, notes) for index, stop in self._stops.items()}
-        told = tuple(choices[index] for index in sorted(choices))
-        return Reply(started.id, started.model, told, self._usage, extra=started.extra)
+            raise Truncated("the stream ended before it was complete")
+        blocks = self._blocks.values()
+        choices = {index: _choice(index, stop, blocks, notes) for index, stop in self._stops.items()}
+        in_order = tuple(choices[index] for index in sorted(choices))
+        return Reply(started.id, started.model, in_order, self._usage, extra=started.extra)
 
 
 def assemble_reply(events: Iterable[ev.Event], notes: Notes | None = None) -> Reply:
@@ -212,25 +215,26 @@ def assemble_reply(events: Iterable[ev.Event], notes: Notes | None = None) -> Re
     return assembly.reply(notes)
 
 
-def _choice(index: int, stop: Stop, growing: Iterable[_Growing], notes: Notes | None) -> Choice:
+def _choice(index: int, stop: Stop, open_blocks: Iterable[_OpenBlock], notes: Notes | None) -> Choice:
     blocks: list[Block] = []
-    for grown in growing:
-        if grown.choice != index:
+    for open_block in open_blocks:
+        if open_block.choice != index:
             continue
-        block = grown.built()
-        if isinstance(block, ToolCall) and not (grown.complete and _whole(block, stop)):
+        block = open_block.build()
+        if isinstance(block, ToolCall) and not (open_block.is_complete and _is_whole(block, stop)):
             if notes is not None:
                 notes.dropped(
-                    "stream.unfinished_call", "", f"the call of {block.name} was cut off; a whole reply leaves it out"
+                    "stream.unfinished_call", "", f"the call of {block.name} was cut off; the whole reply omits it"
                 )
             continue
         blocks.append(block)
     return Choice(tuple(blocks), stop)
 
 
-def _whole(call: ToolCall, stop: Stop) -> bool:
-    """A dialect without an end of its own for calls cannot say which one the length limit cut: their JSON can.
+def _is_whole(call: ToolCall, stop: Stop) -> bool:
+    """Return whether the length limit did not cut the call.
 
+    Some dialects have no end event for calls: only the arguments show whether a call is whole, by being valid JSON.
     See docs/decisions/answers.md#d7.
     """
     if stop.reason not in (StopReason.LENGTH, StopReason.CONTEXT) or call.form == "text" or not call.arguments:
@@ -239,7 +243,7 @@ def _whole(call: ToolCall, stop: Stop) -> bool:
 
 
 def reply_events(reply: Reply, keys: ev.BlockKeys | None = None) -> ev.Events:
-    """Tell a whole reply as the events of a stream, with the keys of the answer it belongs to."""
+    """Return a whole reply as the events of a stream. `keys` are those of its response, if filters follow."""
     keys = keys or ev.BlockKeys()
     events: list[ev.Event] = [ev.Started(reply.id, reply.model, extra=reply.extra)]
     for index, choice in enumerate(reply.choices):
@@ -269,7 +273,7 @@ def _block_events(key: int, choice: int, block: Block) -> Iterable[ev.Event]:
             if block.arguments:
                 yield ev.ArgumentsDelta(key, block.arguments)
         case whole:
-            yield ev.BlockStarted(key, whole, choice)  # type: ignore[arg-type]  # a ToolResult is no part of a reply
+            yield ev.BlockStarted(key, whole, choice)  # type: ignore[arg-type]  # a reply contains no ToolResult
     signature = getattr(block, "signature", None)
     if signature is not None:
         yield ev.SignatureAdded(key, signature)

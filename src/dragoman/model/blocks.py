@@ -1,4 +1,4 @@
-"""Blocks: what messages and replies are made of. Plain frozen values; identity and order belong to their owners."""
+"""Content blocks of messages and replies, as plain frozen values. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dragoman.wire.jsonio import Json
 
 
 class Location(Struct, frozen=True, eq=False, gc=False):
-    """A place in the client's payload: a path, or a step from another place. Equal to every other, so that it never
-    decides whether two values are.
+    """A place in the client's payload: a path, or a step from another place.
 
-    `bare`: what a node there should hold was not given at all, which says less than giving nothing.
+    All locations are equal, so that two values compare equal wherever they come from. `is_absent` means that the client
+    left out a field of the node, rather than sending an empty one.
     """
 
     base: str | Location = ""
@@ -23,14 +23,14 @@ class Location(Struct, frozen=True, eq=False, gc=False):
 
     @property
     def path(self) -> str:
-        """As people read it, `messages[3].content`: put together when somebody asks, which is seldom."""
+        """The place as text, such as `messages[3].content`. Built on demand, because few locations are shown."""
         base = self.base if isinstance(self.base, str) else self.base.path
         if isinstance(self.step, int):
             return f"{base}[{self.step}]"
         return f"{base}.{self.step}" if self.step else base
 
     def __repr__(self) -> str:
-        return f"Where({self.path!r}{', bare=True' if self.is_absent else ''})"
+        return f"Location({self.path!r}{', is_absent=True' if self.is_absent else ''})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Location)
@@ -43,11 +43,11 @@ NO_LOCATION = Location()
 
 
 class Extra(Struct, frozen=True):
-    """Fields that only their own dialect family understands; rendered by that family and no other.
+    """Fields that only their own dialect family understands and renders.
 
-    A name is the field's place as seen from the node (see `to_keep`): `../name` stands on what the node came in, and
-    all that came in it may carry it. Those named in `spelling` only say how the family wrote what the node says anyway:
-    nothing is lost without them.
+    A name is the field's path relative to the node (see `to_extra_names`): `../name` is a field of the object around
+    the node, and every node in that object may carry it. Fields named in `spelling` only record how the family wrote
+    the content of the node: nothing is lost without them.
     """
 
     family: str
@@ -63,7 +63,7 @@ class CacheBreakpoint(Struct, frozen=True):
 
 
 class Signature(Struct, frozen=True):
-    """A proof that only the family which made it can read (docs/decisions/seals.md#d50)."""
+    """Data that only the model family which made it can read (docs/decisions/seals.md#d50)."""
 
     family: str
     data: str
@@ -71,33 +71,36 @@ class Signature(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True, kw_only=True, tag=True, gc=False):
-    """What all have in common. Frozen values that hold older ones cannot hold themselves, so no collector looks."""
+    """The base of blocks, messages, tools, conversations and replies.
+
+    `gc=False` is safe: a frozen value only refers to older values, so no reference cycle can form.
+    """
 
     extra: Extra | None = None
     at: Location = NO_LOCATION
 
 
 class DefinedTool(Struct, frozen=True, tag=True):
-    """The definition of a tool stands here; the conversation's tools hold it, too."""
+    """The block defines a tool, which is also among the conversation's tools."""
 
     name: str
 
 
 class ShownTool(Struct, frozen=True, tag=True):
-    """The model is shown the definition of a tool, which stands among the conversation's tools."""
+    """The block shows the model the definition of one of the conversation's tools."""
 
     name: str
 
 
 class ToolChange(Struct, frozen=True, tag=True):
-    """From this place on a tool is offered to the model, or no longer."""
+    """From this block on, a tool is offered to the model, or no longer offered."""
 
     name: str
     offered: bool = True
 
 
 class ClientTool(Struct, frozen=True, tag=True):
-    """A tool of a family's own shape that the client runs: any family can offer it as a function."""
+    """A tool in one family's form that the client runs: any family can offer it as a function."""
 
     name: str
     description: str = ""
@@ -105,19 +108,19 @@ class ClientTool(Struct, frozen=True, tag=True):
 
 
 class Summary(Struct, frozen=True, tag=True):
-    """A text that stands for the conversation before it."""
+    """A text that replaces the conversation before it."""
 
     text: str
 
 
 class Untranslatable(Struct, frozen=True, tag=True):
-    """Without this the conversation means something else, and no other family can say it: the request is refused."""
+    """The conversation changes its meaning without this block, and no other family can express it: it is refused."""
 
     reason: str
 
 
 class CitationSource(Struct, frozen=True):
-    """What a citation points at, for every family that has citations. `start` and `end` are characters of the text."""
+    """The source of a citation, in terms of every family. `start` and `end` are character offsets in the text."""
 
     url: str
     title: str = ""
@@ -127,11 +130,11 @@ class CitationSource(Struct, frozen=True):
 
 
 class Opaque(Node, frozen=True):
-    """What the model has no name for, whole, with the family that can read it.
+    """Content that the canonical model does not define, kept whole for the family that can read it.
 
-    `kind` is for people; `model.parts` gives its text for families that cannot read it. An `echo` says what the rest of
-    the conversation says too: nothing is lost without it. `effects` is what it does to the conversation, in terms that
-    hold for every family; the filter `flatten_tool_history` reads it.
+    `kind` is a label for people; `model.parts` returns its text for families that cannot read it. A redundant block
+    repeats the rest of the conversation: nothing is lost without it. `effects` describes what it does to the
+    conversation, in terms of every family; the filter `flatten_tool_history` reads it.
     """
 
     family: str
@@ -140,12 +143,12 @@ class Opaque(Node, frozen=True):
     cache: CacheBreakpoint | None = None
     is_redundant: bool = False
     effects: tuple[Effect, ...] = ()
-    source: CitationSource | None = (
-        None  # of a citation; one without `data` stands elsewhere in its own family's answer
-    )
+    source: CitationSource | None = None  # of a citation; without `data`: its family sends it elsewhere in the reply
 
 
 class Text(Node, frozen=True):
+    """Text of a message, a tool result or a reply."""
+
     text: str
     cache: CacheBreakpoint | None = None
     signature: Signature | None = None
@@ -153,7 +156,7 @@ class Text(Node, frozen=True):
 
 
 class Reasoning(Node, frozen=True):
-    """The model's thinking. `family` says whose; empty when unknown."""
+    """The model's thinking. `family` is that of the model; empty if unknown."""
 
     text: str
     family: str = ""
@@ -161,6 +164,8 @@ class Reasoning(Node, frozen=True):
 
 
 class Media(Node, frozen=True):
+    """An image, document, audio or video: its data, or a URL or file id, as `form` says."""
+
     kind: Literal["image", "document", "audio", "video"]
     mime: str
     form: Literal["base64", "url", "text", "file"]
@@ -170,7 +175,7 @@ class Media(Node, frozen=True):
 
 
 class ToolCall(Node, frozen=True):
-    """A call the model makes. Arguments are text from wire to wire; `form="text"` is free text, not JSON.
+    """A tool call of the model. Arguments stay text, never parsed; `form="text"` is free text, not JSON.
 
     See docs/decisions/content.md#d3.
     """
@@ -184,6 +189,8 @@ class ToolCall(Node, frozen=True):
 
 
 class ToolResult(Node, frozen=True):
+    """The result of a tool call."""
+
     call_id: str
     content: tuple[Text | Media | Opaque, ...] = ()
     is_error: bool = False

@@ -1,4 +1,4 @@
-"""A conversation (what is asked), its canonical form, and a reply (what is answered), all whole."""
+"""Requests (`Conversation`), whole replies (`Reply`), the canonical form of a conversation, and token counts. Pure."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from dragoman.errors import ErrorKind, MalformedRequest
 from dragoman.model.blocks import Block, CacheBreakpoint, Extra, Location, Node, Opaque, Text, ToolCall, ToolResult
 from dragoman.wire.jsonio import Json
 
-# --- How fields are named in an `Extra`: by their place as seen from the node, or by a word of the family's own.
+# --- Names of fields in an `Extra`: a path relative to the node, or an internal name of the family.
 #
-# A client may call a field like a place or like such a word: it is then named from here, so that no name says two
-# things.
+# If a wire name itself looks like a path or an internal name, it gets the prefix `./`, so that no name is ambiguous.
 
 
 T = TypeVar("T")
 
-PARENT_PREFIX = "../"  # before the name of a field of what the node came in
-INTERNAL_PREFIX = "~"  # before a word of the family's own: how something was spelt, never sent
+PARENT_PREFIX = "../"  # marks a field of the object that contains the node
+INTERNAL_PREFIX = "~"  # marks a value for the family's own codec: how something was spelt; never sent
 _HERE = "./"
 
 OTHER_SHAPES = (
-    "~shapes"  # on a conversation: what was read in another shape than its dialect's own, for a filter to note
+    "~shapes"  # on a conversation: fields that came in a shape its dialect does not define; a filter notes them
 )
-NATIVE_NAME = "~inner"  # on a tool or a call: the name its family calls it by, where its own is for all others
+NATIVE_NAME = "~inner"  # on a tool or a call: its name in its own family, if other families get another name
 
 
 def to_extra_names(fields: Mapping[str, T]) -> dict[str, T]:
-    """Fields of the wire by the names they are kept under."""
+    """Return wire fields under the names that an `Extra` gives them."""
     return {
         _HERE + name if "." in name or name.startswith(INTERNAL_PREFIX) else name: value
         for name, value in fields.items()
@@ -42,7 +41,7 @@ def to_extra_names(fields: Mapping[str, T]) -> dict[str, T]:
 
 
 def node_fields(fields: Mapping[str, T]) -> dict[str, T]:
-    """The node's own fields among those kept, by their names on the wire."""
+    """Return the node's own fields of an `Extra`, by wire name."""
     return {
         name.removeprefix(_HERE): value
         for name, value in fields.items()
@@ -51,11 +50,12 @@ def node_fields(fields: Mapping[str, T]) -> dict[str, T]:
 
 
 def parent_fields(fields: Mapping[str, T]) -> dict[str, T]:
-    """The fields of what the node came in among those kept, by their names on the wire."""
+    """Return the fields of an `Extra` that belong to the object around the node, by wire name."""
     return {wire_name(name): value for name, value in fields.items() if name.startswith(PARENT_PREFIX)}
 
 
 def wire_name(name: str) -> str:
+    """Return the wire name of a field of an `Extra`."""
     return name.removeprefix(PARENT_PREFIX).removeprefix(_HERE)
 
 
@@ -63,6 +63,8 @@ Role: TypeAlias = Literal["user", "assistant", "system"]
 
 
 class Message(Node, frozen=True):
+    """One message of a conversation."""
+
     role: Role
     blocks: tuple[Block, ...]
 
@@ -70,8 +72,8 @@ class Message(Node, frozen=True):
 class ToolSpec(Node, frozen=True):
     """A tool the model may call. `schema is None` means a free-text tool.
 
-    `waits_for` says what must come before it is offered: nothing, a search that finds it (`defer_loading`), or the
-    block of a message that defines it. A family that has such tools writes them so; no other has a form for them.
+    `waits_for` names what must happen before the model is offered the tool: nothing, a tool search that finds it
+    (`defer_loading`), or a block of a message that defines it. Only some families can express the latter two.
     """
 
     name: str
@@ -82,12 +84,12 @@ class ToolSpec(Node, frozen=True):
     waits_for: Literal["", "search", "block"] = ""
 
     def has_same_definition(self, other: ToolSpec) -> bool:
-        """Whether a model would be shown the same; `name`s are taken to be equal."""
+        """Return whether both describe the same tool to a model; the names are not compared."""
         return (self.description, self.schema, self.strict) == (other.description, other.schema, other.strict)
 
 
 def tool_name(tool: ToolSpec | Opaque) -> str | None:
-    """The name of a tool; None for what may bring tools whose names nobody here knows."""
+    """Return the name of a tool; None for an opaque one without a name, which may stand for several tools."""
     if isinstance(tool, ToolSpec):
         return tool.name
     name = tool.data.get("name") if isinstance(tool.data, dict) else None
@@ -107,7 +109,7 @@ class ToolChoice(Struct, frozen=True):
 
 
 class Output(Struct, frozen=True):
-    """The form the answer must take."""
+    """The form that the reply must have."""
 
     kind: Literal["text", "json", "schema"] = "text"
     name: str = ""
@@ -117,33 +119,35 @@ class Output(Struct, frozen=True):
 
 
 class Thinking(Struct, frozen=True):
-    """How much the model shall think, and whether it shall show it."""
+    """How much the model thinks, and whether the reply shows it."""
 
     mode: Literal["default", "off", "on", "adaptive", "between_tools"] = "default"
     effort: str = ""
     budget: int | None = None
-    show: bool | None = None  # None: as the target does by itself
+    show: bool | None = None  # None: the default of the target
 
 
 class ServerState(Struct, frozen=True):
-    """Something in a request that only the client's own service can serve: earlier turns or a template that it holds, a
-    job that it runs, a conversation that it shall compact.
+    """Something in a request that only the client's own service can serve.
 
-    A service takes it if its capabilities' `holds` has the name; the other fields tell the client why another does not.
+    Examples: earlier turns or a template that it stores, a background job, a conversation to compact. A target accepts
+    it if `Capabilities.server_state` contains the name; the other fields make up the error message if not.
     """
 
-    name: str  # the field of the request, or the type of the item, that names it
+    name: str  # the request field, or the type of the item, that refers to it
     at: str
-    reason: str  # why another service cannot have it, and what to send instead
-    has_turns: bool = False  # it holds earlier turns: a result may answer a call that the request does not show
-    is_stored: bool = False  # it is stored by the service, so that no other service has it; so are earlier turns
-    is_job: bool = False  # it asks for work that goes on without the client: asking twice does it twice
-    reply_id: str = ""  # the id of the earlier answer that it continues
+    reason: str  # why another service cannot serve it, and what to send instead
+    has_turns: bool = False  # earlier turns: a tool result may answer a call that the request does not contain
+    is_stored: bool = False  # stored by the service, so that no other service has it; earlier turns are stored, too
+    is_job: bool = False  # work that continues without the client: a second request starts a second job
+    reply_id: str = ""  # the id of the earlier reply that the request continues
     code: str = ""  # of the error
     details: str = ""  # of the error, as JSON text
 
 
 class Conversation(Node, frozen=True):
+    """A request to a model: messages, tools and settings."""
+
     model: str
     messages: tuple[Message, ...]
     system: tuple[Text, ...] = ()
@@ -157,40 +161,40 @@ class Conversation(Node, frozen=True):
     choices: int = 1
     stream: bool = False
     previous_id: str | None = None
-    user: str = ""  # who asks, for the upstream's abuse checks
+    user: str = ""  # the id of the end user, for the upstream's abuse checks
     hints: Extra | None = None  # request headers that matter to one family
-    server_state: tuple[ServerState, ...] = ()  # what the client's service holds of this request
-    estimated_tokens: int | None = (
-        None  # an estimate of its length, where a filter has made one for those who read the answer
-    )
+    server_state: tuple[ServerState, ...] = ()  # state of the client's own service that the request refers to
+    estimated_tokens: int | None = None  # an estimate of the input tokens; a filter sets it for the response half
 
     @property
     def has_stored_turns(self) -> bool:
-        """Whether earlier turns are held by the service."""
+        """Whether the service stores earlier turns of this conversation."""
         return any(each.has_turns for each in self.server_state)
 
     @property
     def needs_same_service(self) -> bool:
-        """Whether only the service that stores what the request names can answer it."""
+        """Whether only one service can answer: the one that stores the state to which the request refers."""
         return any(each.has_turns or each.is_stored for each in self.server_state)
 
     @property
     def is_job(self) -> bool:
-        """Whether asking twice starts two jobs."""
+        """Whether the request starts a job, so that a retry would start a second one."""
         return any(each.is_job for each in self.server_state)
 
 
 def without_messages(conversation: Conversation) -> Conversation:
-    """The conversation for those who read an answer to it: they need no messages, and those may be large."""
+    """Return the conversation without its messages, which may be large: readers of a reply do not need them."""
     return structs.replace(conversation, messages=())
 
 
 def without_content(conversation: Conversation) -> Conversation:
-    """How an answer is wanted, without what is asked: for those who remember it while the answer comes."""
+    """Return the settings of a conversation only, to be kept in memory while the reply is streamed."""
     return structs.replace(conversation, messages=(), system=(), tools=())
 
 
 class StopReason(Enum):
+    """Why the model stopped."""
+
     END = "end"
     TOOL = "tool"
     LENGTH = "length"
@@ -201,6 +205,8 @@ class StopReason(Enum):
 
 
 class Stop(Struct, frozen=True):
+    """The end of a choice: the reason, and the stop sequence if one was found."""
+
     reason: StopReason
     sequence: str | None = None
     extra: Extra | None = None
@@ -219,57 +225,62 @@ class Usage(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
+    """One of the alternatives in a reply."""
+
     blocks: tuple[Block, ...]
     stop: Stop
 
 
 class Reply(Node, frozen=True):
+    """A whole reply of a model."""
+
     id: str
     model: str
     choices: tuple[Choice, ...]
     usage: Usage | None = None
 
 
-# --- The form every reader ends with (docs/decisions/content.md#d8), so that one conversation has one canonical value
-# whatever its framing
+# --- The canonical form that every reader produces, so that equal conversations of all dialects give equal values.
+#
+# See docs/decisions/content.md#d8.
 
 
 def to_canonical(conversation: Conversation, tidy: Sequence[Message] = ()) -> Conversation:
-    """Give the conversation its canonical form. `tidy` are messages that have it already, as those have that a filter
-    was given: one that stands there at the same place is not looked at again.
+    """Return the conversation in its canonical form.
 
-    Results come first in their turn, and user messages that follow results belong to that turn; leading system
-    messages are part of `system`; a text that says nothing and carries nothing is no block. Raises MalformedRequest
-    for a call that the assistant does not make and a result that the user does not give: no target has a place for it.
+    Tool results come first in their turn, and user messages that follow results are merged into that turn; leading
+    system messages move to `system`; empty texts without metadata are removed. `tidy` are messages known to be
+    canonical, such as a filter's input: the same object at the same index is not checked again. Raises
+    MalformedRequest for a tool call outside assistant messages and a tool result outside user messages.
     """
     messages = list(conversation.messages)
     for place in compress(range(len(messages)), map(is_not, messages, chain(tidy, repeat(None)))):
         messages[place] = _tidy(messages[place])
-    followed = [one for one, other in pairwise(messages) if one.role == other.role == "user"]
-    if any(map(_has_results, followed)):
+    followed_by_user = [one for one, other in pairwise(messages) if one.role == other.role == "user"]
+    if any(map(_has_results, followed_by_user)):
         messages = _join_result_turns(messages)
-    system = list(filter(_says_something, conversation.system))
-    while messages and messages[0].role == "system" and _plain(messages[0]):
+    system = list(filter(_has_content, conversation.system))
+    while messages and messages[0].role == "system" and _can_lift(messages[0]):
         system += _lifted(messages.pop(0))
     if not (messages or system) and (conversation.messages or conversation.system):
-        messages = [Message("system", ())]  # to say something empty is not to say nothing
-    lengths = len(messages) == len(conversation.messages) and len(system) == len(conversation.system)
-    if not lengths or not all(map(is_, (*messages, *system), (*conversation.messages, *conversation.system))):
+        messages = [Message("system", ())]  # empty content differs from no content
+    same_lengths = len(messages) == len(conversation.messages) and len(system) == len(conversation.system)
+    if not same_lengths or not all(map(is_, (*messages, *system), (*conversation.messages, *conversation.system))):
         conversation = structs.replace(conversation, messages=tuple(messages), system=tuple(system))
     return conversation
 
 
-def with_separator(before: Iterable[Block], blocks: tuple[Block, ...], seam: str) -> tuple[Block, ...]:
-    """The blocks with the seam in front of their first text, if there is text before them that it keeps apart."""
-    if not seam or not any(isinstance(block, Text) and block.text.strip() for block in before):
+def with_separator(before: Iterable[Block], blocks: tuple[Block, ...], separator: str) -> tuple[Block, ...]:
+    """Return the blocks with the separator in front of their first text, if there is text in `before`."""
+    if not separator or not any(isinstance(block, Text) and block.text.strip() for block in before):
         return blocks
     for index, block in enumerate(blocks):
         if isinstance(block, Text) and block.text.strip():
-            return (*blocks[:index], structs.replace(block, text=seam + block.text), *blocks[index + 1 :])
+            return (*blocks[:index], structs.replace(block, text=separator + block.text), *blocks[index + 1 :])
     return blocks
 
 
-def _says_something(block: Block) -> bool:
+def _has_content(block: Block) -> bool:
     return not (isinstance(block, Text) and not block.text) or any(
         (block.cache, block.signature, block.citations, block.extra)
     )
@@ -280,17 +291,21 @@ def _tidy(message: Message) -> Message:
     for block in message.blocks:
         if type(block) is ToolResult:
             if role != "user":
-                raise MalformedRequest(f"a tool result stands in a message of the role {role}", at=block.at.path)
+                raise MalformedRequest(
+                    f"a message with the role {role} contains a tool result; only user messages may", at=block.at.path
+                )
             tidy = tidy and not others
             continue
         others = True
         if type(block) is Text:
             tidy = tidy and bool(block.text)
         elif type(block) is ToolCall and role != "assistant":
-            raise MalformedRequest(f"a tool call stands in a {role} message", at=block.at.path)
+            raise MalformedRequest(
+                f"a message with the role {role} contains a tool call; only assistant messages may", at=block.at.path
+            )
     if tidy:
         return message
-    blocks = tuple(filter(_says_something, message.blocks))
+    blocks = tuple(filter(_has_content, message.blocks))
     if message.role == "user" and any(isinstance(block, ToolResult) for block in blocks[1:]):
         blocks = tuple(sorted(blocks, key=lambda block: not isinstance(block, ToolResult)))
     return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
@@ -298,7 +313,7 @@ def _tidy(message: Message) -> Message:
 
 def _join_result_turns(messages: Iterable[Message]) -> list[Message]:
     joined: list[Message] = []
-    run: list[Message] = []  # of one turn: results, and the user messages that follow them
+    run: list[Message] = []  # one turn: tool results, and the user messages that follow them
     for message in messages:
         if run and message.role == "user":
             extra = _union(run[0].extra, message.extra)
@@ -320,11 +335,11 @@ def _one_turn(run: list[Message]) -> list[Message]:
 
 
 def _has_results(message: Message) -> bool:
-    return bool(message.blocks) and type(message.blocks[0]) is ToolResult  # it is tidy: they come first
+    return bool(message.blocks) and type(message.blocks[0]) is ToolResult  # in canonical form they come first
 
 
 def _union(one: Extra | None, other: Extra | None) -> Extra | bool | None:
-    """Both sets of fields in one, or False where they contradict each other: then the messages stay apart."""
+    """Return both sets of fields merged; False if they contradict each other: the messages are not merged then."""
     if one is None or other is None or one == other:
         return one or other
     both = {**one.fields, **other.fields}
@@ -333,14 +348,14 @@ def _union(one: Extra | None, other: Extra | None) -> Extra | bool | None:
     return Extra(one.family, both, one.spelling | other.spelling)
 
 
-def _plain(message: Message) -> bool:
-    """Whether it is texts and nothing else, and each of them can carry what the message says beside them."""
+def _can_lift(message: Message) -> bool:
+    """Return whether the message has only texts, and each text can carry the message's own extra fields."""
     outer = _outer(message.extra)
     return all(isinstance(block, Text) and _union(outer, block.extra) is not False for block in message.blocks)
 
 
 def _lifted(message: Message) -> Iterable[Text]:
-    """The texts of a system message, each with the message's own fields, as those of what it came in."""
+    """Yield the texts of a system message, each with the message's extra fields as parent fields."""
     outer = _outer(message.extra)
     for block in message.blocks:
         extra = _union(outer, block.extra)
@@ -357,21 +372,18 @@ def _outer(extra: Extra | None) -> Extra | None:
     return Extra(extra.family, fields, extra.spelling)
 
 
-# --- What services report of an answer: token counts, and why it stopped.
+# --- Token counts.
 #
 # Every reader of usage builds its `Usage` here. The rules are the same for all: a count is a whole number between 0 and
 # `MAX_TOKEN_COUNT`, a part never exceeds its total, and no token is counted twice. Services disagree about which count
-# contains
-# which, so the total decides where it can.
+# contains which, so the total decides where it can.
 
 
-MAX_TOKEN_COUNT = (
-    1_000_000_000  # no model reads or writes as much; the sum of two fits the 32-bit integers of typed SDKs
-)
+MAX_TOKEN_COUNT = 1_000_000_000  # more than any model reads or writes; the sum of two fits a 32-bit integer of an SDK
 
 
 def parse_token_count(value: Json) -> int:
-    """Return a reported count as a possible one: nonsense or a negative number is 0, the largest `MAX_TOKEN_COUNT`."""
+    """Return a reported count, limited to 0..`MAX_TOKEN_COUNT`; 0 for anything that is not a number."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(MAX_TOKEN_COUNT)):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
@@ -380,7 +392,7 @@ def parse_token_count(value: Json) -> int:
 
 
 def first_token_count(*values: Json) -> int:
-    """Return the first count that is not 0: services have several names for one figure."""
+    """Return the first count that is not 0. Services have several names for one figure."""
     return next((found for value in values if (found := parse_token_count(value))), 0)
 
 
@@ -405,17 +417,16 @@ def inclusive_usage(
 def exclusive_usage(
     fresh: int, output: int, read: int, write: int, reasoning: int = 0, *, extra: Extra | None = None
 ) -> Usage:
-    """Build the usage of a service that counts fresh, cached and written input apart."""
+    """Build the usage of a service that counts fresh, cached and written input separately."""
     read = min(read, MAX_TOKEN_COUNT)
     write = min(write, MAX_TOKEN_COUNT - read)
     return Usage(min(fresh, MAX_TOKEN_COUNT - read - write), output, read, write, min(reasoning, output), extra=extra)
 
 
-# --- Why answers stop, in the words of many services. Dialects look here for words that their own tables do not have.
+# --- Stop reasons in the words of many services. Dialects look up words here that their own tables do not have.
 #
-# A block is a block (`StopReason.REFUSAL`), a cut is a cut (`StopReason.LENGTH`, `StopReason.CONTEXT`), and a failure
-# is a failure
-# (`failure_kind`), whatever a service calls it. Words are compared without regard to case.
+# A blocked reply is `StopReason.REFUSAL`, a cut one `StopReason.LENGTH` or `StopReason.CONTEXT`, a failure has a kind
+# (`failure_kind`), whatever the service calls it. Words are compared without regard to case.
 
 
 _REFUSALS = (
@@ -444,7 +455,7 @@ _REFUSALS = (
     "content_policy_violation",
     "data_inspection_failed",  # DashScope
 )
-_WHYS: dict[str, StopReason] = {
+_STOP_REASONS: dict[str, StopReason] = {
     **dict.fromkeys(_REFUSALS, StopReason.REFUSAL),
     **dict.fromkeys(
         ("stop", "end_turn", "eos", "eos_token", "end_of_sequence", "complete", "completed"), StopReason.END
@@ -475,14 +486,14 @@ _FAILURES: dict[str, ErrorKind] = {
     "failed": "server",
     "timeout": "timeout",
 }
-NO_STOP_WORDS = frozenset({"", "null", "none"})  # how some servers write that the answer goes on
+NO_STOP_WORDS = frozenset({"", "null", "none"})  # some servers send these while the reply continues
 
 
 def find_stop_reason(word: str) -> StopReason | None:
-    """Return what a stop word means; None for one that no table has."""
-    return _WHYS.get(word.lower())
+    """Return the meaning of a stop word; None for an unknown one."""
+    return _STOP_REASONS.get(word.lower())
 
 
 def failure_kind(word: str) -> ErrorKind | None:
-    """Return the kind of failure that a stop word names; None for one that is no failure."""
+    """Return the kind of failure that a stop word names; None if it names no failure."""
     return _FAILURES.get(word.lower())

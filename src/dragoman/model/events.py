@@ -1,4 +1,7 @@
-"""Events: a reply as it grows. Blocks have keys, not indices: unique in an answer, several may be open at once."""
+"""Events of a streamed reply, and the memory budget of one response. Pure.
+
+A block has a key, not an index: keys are unique in a response, and several blocks may be open at once.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,23 @@ from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Signat
 from dragoman.model.conversation import Stop, Usage
 from dragoman.wire.jsonio import Json
 
-# --- What may be kept of one answer while it comes: bytes, blocks and choices. Pure.
+# --- The memory budget of one response: bytes, blocks and choices.
 #
-# Decoders, filters and encoders that keep a part of an answer for later count it here first. What is over a limit
-# raises AnswerTooLarge, so the stream ends with an error and nothing grows further. What passes at once is not
+# Decoders, filters and encoders that buffer a part of a response reserve its size here first. Over a limit they raise
+# ResponseTooLarge, so the stream ends with an error and no buffer grows further. Data that is passed on at once is not
 # counted.
 
 
-_BLOCK = 2048  # bytes that decoder, filters and encoder together have for one block, beside what it says
+_BLOCK = 2048  # bytes of state that decoder, filters and encoder together have for one block, without its content
 _CHOICE = 8192  # the same for a choice
-_STEP = 16 * 1024  # bytes for which the account of all answers is asked at once
-_COPIES = 4  # of the id and the name of a call: decoder, filters and encoder each have theirs
-_NODE, _ITEM = 64, 8  # bytes of a JSON value and of a place in an array or an object
-_WIDE = 4  # bytes of a character where a text is not ASCII
+_STEP = 16 * 1024  # bytes that are reserved from the shared budget at a time
+_COPIES = 4  # of the id and the name of a call: decoder, filters and encoder each keep one
+_NODE, _ITEM = 64, 8  # bytes of a JSON value, and of an item of an array or object
+_WIDE = 4  # bytes of a character of text that is not ASCII
 
 
 class ResponseLimits(Struct, frozen=True):
-    """What one answer may make the translation keep."""
+    """How much of one response a translation may buffer."""
 
     answer: int = 32 * 1024 * 1024  # bytes
     blocks: int = 4096  # calls, texts, thoughts and all others
@@ -37,39 +40,44 @@ class ResponseLimits(Struct, frozen=True):
 
 
 class SharedBudget(Protocol):
-    """What all answers together keep. `keep` raises where there is no room."""
+    """The memory budget of all responses together."""
 
-    def keep(self, size: int) -> None: ...
-    def free(self, size: int) -> None: ...
+    def keep(self, size: int) -> None:
+        """Reserve bytes; raises if there is no room."""
+
+    def free(self, size: int) -> None:
+        """Return reserved bytes."""
 
 
 class ResponseBudget(Struct, eq=False):
-    """Counts what is kept of one answer. `account`, if there is one, counts it among all answers too."""
+    """The memory budget of one response. `account`, if given, is the budget of all responses together."""
 
     limits: ResponseLimits = ResponseLimits()
     account: SharedBudget | None = None
-    reserved: int = 0  # bytes that are kept now
-    _room: int = 0  # that need not be asked for
+    reserved: int = 0  # bytes that are buffered now
+    _room: int = 0  # bytes that the shared budget has granted
     _blocks: int = 0
     _choices: int = 0
     _copy: ResponseBudget | None = None
 
     def reserve(self, size: int) -> None:
-        """Count bytes before they are kept. Raises AnswerTooLarge, or what the account raises; then none are."""
-        kept, most = self.reserved + size, self.limits.answer
-        if kept > self._room:
-            if kept > most:
-                raise ResponseTooLarge(f"more than {most} bytes of the answer have to be kept, the limit (answer)")
+        """Reserve bytes before they are buffered. Raises ResponseTooLarge or the shared budget's error."""
+        reserved, most = self.reserved + size, self.limits.answer
+        if reserved > self._room:
+            if reserved > most:
+                raise ResponseTooLarge(
+                    f"more than {most} bytes of the response would have to be buffered (limit: answer)"
+                )
             if self.account is None:
                 self._room = most
             else:
-                more = -(-(kept - self._room) // _STEP) * _STEP
+                more = -(-(reserved - self._room) // _STEP) * _STEP
                 self.account.keep(more)
                 self._room += more
-        self.reserved = kept
+        self.reserved = reserved
 
     def release(self, size: int) -> None:
-        """Count bytes that are kept no more."""
+        """Return bytes that are no longer buffered."""
         self.reserved -= size
         spare = self._room - self.reserved
         if self.account is not None and spare >= 2 * _STEP:
@@ -78,26 +86,26 @@ class ResponseBudget(Struct, eq=False):
             self.account.free(spare)
 
     def block(self, block: Block | None) -> None:
-        """Count one more block, with its id, name and extra fields, until the answer ends."""
+        """Count one more block, with its id, name and extra fields. Raises ResponseTooLarge."""
         if self._blocks >= self.limits.blocks:
-            raise ResponseTooLarge(f"the answer has more than {self.limits.blocks} blocks, the limit (blocks)")
+            raise ResponseTooLarge(f"the response has more than {self.limits.blocks} blocks (limit: blocks)")
         self._blocks += 1
         self.reserve(_BLOCK if block is None else _BLOCK + block_size(block))
 
     def choice(self) -> None:
-        """Count one more choice."""
+        """Count one more choice. Raises ResponseTooLarge."""
         if self._choices >= self.limits.choices:
-            raise ResponseTooLarge(f"the answer has more than {self.limits.choices} choices, the limit (choices)")
+            raise ResponseTooLarge(f"the response has more than {self.limits.choices} choices (limit: choices)")
         self._choices += 1
         self.reserve(_CHOICE)
 
     def copy(self) -> ResponseBudget:
-        """Return a budget with the same limits for a second copy of the answer. It is closed with this one."""
+        """Return a budget with the same limits for a second copy of the response. It is closed with this one."""
         self._copy = ResponseBudget(self.limits, self.account)
         return self._copy
 
     def close(self) -> None:
-        """Give back all that is counted: the answer is given up, and another may come instead."""
+        """Return all reserved bytes: the response is abandoned, and a retry may follow."""
         if self._copy is not None:
             self._copy.close()
         if self.account is not None:
@@ -107,10 +115,10 @@ class ResponseBudget(Struct, eq=False):
 
 
 class TextBuffer(Struct, eq=False):
-    """Text that is kept piece by piece until it is needed as a whole, and counted."""
+    """A text buffer that counts its size in a budget."""
 
     _budget: ResponseBudget
-    _text: StringIO | None = None  # a list of small pieces would take ten times as much
+    _text: StringIO | None = None  # a list of small strings would take ten times the memory
     _length: int = 0
     _width: int = 1
 
@@ -118,7 +126,7 @@ class TextBuffer(Struct, eq=False):
         return self._length
 
     def add(self, text: str) -> None:
-        """Keep one more piece. Raises AnswerTooLarge."""
+        """Append text. Raises ResponseTooLarge."""
         length = len(text)
         if self._width == 1 and not text.isascii():
             self._budget.reserve((_WIDE - 1) * self._length)
@@ -130,10 +138,11 @@ class TextBuffer(Struct, eq=False):
         self._text.write(text)
 
     def text(self) -> str:
+        """Return the text, which stays in the buffer."""
         return "" if self._text is None else self._text.getvalue()
 
     def take(self) -> str:
-        """Return the text, which is kept no more."""
+        """Return the text and empty the buffer."""
         if self._text is None:
             return ""
         text = self._text.getvalue()
@@ -143,13 +152,13 @@ class TextBuffer(Struct, eq=False):
 
 
 class BufferedSize(Struct, eq=False):
-    """Bytes that somebody else keeps, counted whenever their number changes."""
+    """The size of a buffer elsewhere, counted in a budget whenever it changes."""
 
     _budget: ResponseBudget
     size: int = 0
 
     def set(self, size: int) -> None:
-        """Count so many instead of those before. Raises AnswerTooLarge."""
+        """Set the current size. Raises ResponseTooLarge."""
         more = size - self.size
         if more > 0:
             self._budget.reserve(more)
@@ -159,12 +168,12 @@ class BufferedSize(Struct, eq=False):
 
 
 def text_size(text: str) -> int:
-    """Bytes that a string takes, about."""
+    """Return about how many bytes a string takes in memory."""
     return _NODE + (len(text) if text.isascii() else _WIDE * len(text))
 
 
 def json_size(*values: object) -> int:
-    """Bytes that JSON values take in memory, about."""
+    """Return about how many bytes JSON values take in memory."""
     size, todo = 0, list(values)
     while todo:
         value = todo.pop()
@@ -185,18 +194,18 @@ def json_size(*values: object) -> int:
 
 
 def block_size(block: Block) -> int:
-    """Bytes that the id, the name and the extra fields of a block take, wherever they are kept."""
+    """Return about how many bytes all copies of the id, name and extra fields of a block take."""
     size = json_size(block.extra.fields) if block.extra is not None else 0
     return size + _COPIES * (text_size(block.id) + text_size(block.name)) if isinstance(block, ToolCall) else size
 
 
-_EVENT = 128  # bytes of an event, beside what it says
+_EVENT = 128  # bytes of an event, without its content
 
 
 class BlockKeys(Struct, eq=False):
-    """Gives every block of one answer its key. The decoder and all response filters of the answer ask the same one.
+    """The counter of block keys of one response, shared by its decoder and all response filters.
 
-    `budget` counts what they keep of the answer.
+    `budget` counts what they buffer.
     """
 
     _next: int = 0
@@ -204,11 +213,11 @@ class BlockKeys(Struct, eq=False):
 
     @classmethod
     def after(cls, events: Iterable[Event]) -> BlockKeys:
-        """Return keys for filters of events that were made without a decoder: none of theirs is given again."""
+        """Return a counter that starts after the keys of these events, for events that come from no decoder."""
         return cls(max((event.key for event in events if isinstance(event, BlockStarted)), default=-1) + 1)
 
     def fresh(self, block: Block | None = None) -> int:
-        """Return a key that no block of this answer has, and count the block. Raises AnswerTooLarge."""
+        """Return an unused key, and count the block. Raises ResponseTooLarge."""
         self.budget.block(block)
         key = self._next
         self._next = key + 1
@@ -216,6 +225,8 @@ class BlockKeys(Struct, eq=False):
 
 
 class Started(Struct, frozen=True, tag=True):
+    """The reply begins."""
+
     id: str
     model: str
     usage: Usage | None = None
@@ -225,7 +236,7 @@ class Started(Struct, frozen=True, tag=True):
 class BlockStarted(Struct, frozen=True, tag=True):
     """A block begins. Media and Opaque come whole; the others come empty and grow by deltas.
 
-    `place` is the block's number in the upstream's own frames, if they number blocks. An encoder of the same dialect
+    `wire_index` is the block's number in the upstream's frames, if they number blocks. An encoder of the same dialect
     passes frames of the block unchanged only if it gives the block the same number.
     """
 
@@ -236,51 +247,67 @@ class BlockStarted(Struct, frozen=True, tag=True):
 
 
 class TextDelta(Struct, frozen=True, gc=False, tag=True):
+    """More text of a Text block."""
+
     key: int
     text: str
 
 
 class ReasoningDelta(Struct, frozen=True, gc=False, tag=True):
+    """More text of a Reasoning block."""
+
     key: int
     text: str
 
 
 class ArgumentsDelta(Struct, frozen=True, gc=False, tag=True):
+    """More of the arguments of a ToolCall, as text."""
+
     key: int
     text: str
 
 
 class SignatureAdded(Struct, frozen=True, tag=True):
+    """The signature of an open block; at most one per block."""
+
     key: int
     signature: Signature
 
 
 class CitationAdded(Struct, frozen=True, tag=True):
+    """One more citation of an open Text block."""
+
     key: int
     citation: Opaque
 
 
 class BlockEnded(Struct, frozen=True, gc=False, tag=True):
+    """A block ends."""
+
     key: int
-    is_complete: bool = True  # False: its end never came (docs/decisions/answers.md#d7)
+    is_complete: bool = True  # False: the upstream never ended it (docs/decisions/answers.md#d7)
 
 
 class UsageReported(Struct, frozen=True, tag=True):
-    """The counts so far; each replaces the last."""
+    """The token counts so far; each report replaces the one before."""
 
     usage: Usage
 
 
 class Stopped(Struct, frozen=True, tag=True):
+    """A choice ends; once per choice, after its last block."""
+
     stop: Stop
     choice: int = 0
 
 
 class Finished(Struct, frozen=True, tag=True):
-    pass
+    """The stream ends as it should."""
 
 
 class Failed(Struct, frozen=True, tag=True):
+    """The stream ends with an error."""
+
     fault: Fault
 
 
@@ -313,7 +340,7 @@ FINISHED = Finished()
 
 
 def event_size(event: Event) -> int:
-    """Bytes that an event takes, about."""
+    """Return about how many bytes an event takes in memory."""
     match event:
         case TextDelta(_, text) | ReasoningDelta(_, text) | ArgumentsDelta(_, text):
             return _EVENT + text_size(text)
@@ -333,9 +360,10 @@ Delta: TypeAlias = TextDelta | ReasoningDelta | ArgumentsDelta
 
 
 class DecodedFrame(Struct, frozen=True, gc=False):
-    """One wire frame: what it meant, and itself. Empty `raw`: it has no frame of its own.
+    """The events of one wire frame, and its bytes. `raw` is empty for events without a frame.
 
-    `unread` says why the frame could not be read. It has no events then, and its bytes only if they may be passed on.
+    `decode_error` says why a frame could not be read. There are no events then, and `raw` is set only if the bytes may
+    be passed on.
     """
 
     events: Events

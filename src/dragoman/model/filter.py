@@ -1,6 +1,6 @@
-"""The shape of a filter: it changes what a conversation says, notes it, and changes the answer back.
+"""The protocol of filters. A filter changes a request, writes notes, and undoes the change in the response. Pure.
 
-Here are also its notes (`Notes`), what it is told about a conversation (`Facts`), and its part of a lane (`LaneWatch`).
+Also here: notes (`Notes`), cached facts about a conversation (`Facts`), and the parts of a lane (`LaneWatch`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from dragoman.model.conversation import (
 )
 from dragoman.model.events import BlockKeys, BlockStarted, Delta, Event, Events
 
-# --- Notes: what a translation changed. No change without its note, no note without a change
+# --- Notes: the changes that a translation made. Every change has a note.
 
 
 Action: TypeAlias = Literal["changed", "dropped", "added", "renamed"]
 
 
 class Note(Struct, frozen=True):
-    """One change: a stable rule name (docs/rules.md), what was done, where in the payload, and a sentence."""
+    """One change: a stable rule name (docs/rules.md), an action, a place in the payload, and a sentence."""
 
     rule: str
     action: Action
@@ -46,15 +46,15 @@ class Note(Struct, frozen=True):
         return f"[{self.rule}] {self.action}{place} {self.detail}"
 
 
-MAX_RESPONSE_NOTES = 1000  # notes on one answer that are kept
+MAX_RESPONSE_NOTES = 1000  # notes kept for one response
 _LONGEST = 2000  # characters of such a note
 
 
 class Notes(list[Note]):
-    """A growing list of notes. With `refuse`, the first loss is an error instead.
-    `most` is for answers, which may have no end: the last note counts those that are over it, and long ones are cut.
+    """A list of notes. With `refuse`, the first note of a loss raises Unrepresentable instead.
 
-    See docs/decisions/content.md#d9, `losses = "refuse"`.
+    `most` limits the notes of a response, which may be endless: the last note counts the notes over the limit, and long
+    notes are cut. See docs/decisions/content.md#d9, `losses = "refuse"`.
     """
 
     __slots__ = ("_more", "_most", "_refuse")
@@ -65,37 +65,38 @@ class Notes(list[Note]):
         self._more = 0
 
     def add(self, rule: str, action: Action, at: str, detail: str) -> None:
+        """Add a note. Raises Unrepresentable for a loss if losses are refused."""
         if self._refuse and action == "dropped":
             raise Unrepresentable(f"{detail} (rule {rule}; losses are refused)", at=at)
         if self._most is not None:
             if len(self) >= self._most:
                 self._more += 1
-                more = f"{self._more} more changes of this answer are not listed"
+                more = f"{self._more} more changes of this response are not listed"
                 self[self._most :] = [Note("notes.more", "changed", "", more)]
                 return
             rule, at, detail = rule[:_LONGEST], at[:_LONGEST], detail[:_LONGEST]
         self.append(Note(rule, action, at, detail))
 
     def changed(self, rule: str, at: str, detail: str) -> None:
+        """Note that something was changed."""
         self.add(rule, "changed", at, detail)
 
     def dropped(self, rule: str, at: str, detail: str) -> None:
+        """Note that something was lost."""
         self.add(rule, "dropped", at, detail)
 
     def added(self, rule: str, at: str, detail: str) -> None:
+        """Note that something was added."""
         self.add(rule, "added", at, detail)
 
     def renamed(self, rule: str, at: str, detail: str) -> None:
+        """Note that something was renamed."""
         self.add(rule, "renamed", at, detail)
 
 
-# --- What the filters of one plan ask about a conversation, found once for all of them.
+# --- Features of a conversation, computed once for all filters of a plan.
 #
-# `Feature` names what a conversation may have that concerns filters. A plan calls a filter only if the conversation
-# has a feature that the filter names (`Filter.applies_to`).
-
-
-_COMMON: frozenset[type[Block]] = frozenset({Text, ToolCall, ToolResult})
+# A plan calls a filter only if the conversation has one of the features in `Filter.applies_to`.
 
 Feature: TypeAlias = Literal[
     # of the messages
@@ -106,47 +107,46 @@ Feature: TypeAlias = Literal[
     "media",  # in messages or results
     "reasoning",
     "opaque",  # parts that only one family reads, in messages or results
-    "system_turns",  # messages of the role system
+    "system_turns",  # messages with the role system
     "uneven_turns",  # turns that do not alternate, or do not begin with a user turn; no turn at all
-    "prefill",  # the last turn is an assistant's
+    "prefill",  # the last message has the role assistant
     # of messages, tools or system
     "signatures",
     "citations",
     "blank",  # a text of white space only, a message without blocks, or a result without content
     "marks",  # cache marks
-    "extras",  # fields that only one family knows, of the request or of anything in it
-    "shapes",  # the reader took something in another shape than its dialect's own
+    "extras",  # fields that only one family knows, in any part of the request
+    "shapes",  # the reader accepted a value in a shape that its dialect does not define
     "system",  # system text
     # of the tools
     "tools",
-    "opaque_tools",  # tools that only one family runs, or whose form is one family's own
+    "opaque_tools",  # tools that only one family runs or can write
     "text_tools",  # tools that take free text
-    "bare_tools",  # tools that came without a schema
+    "bare_tools",  # tools that the client sent without a schema
     "undescribed_tools",  # tools without a description
-    "strict_tools",  # tools that say whether they are strict
+    "strict_tools",  # tools with a strict flag, true or false
     "waiting_tools",  # tools that are not offered from the start
     "same_names",  # two tools of one name
     # of the settings
     "chosen",  # a choice of tools
-    "output",  # a form of the answer
-    "thinking",  # how much to think
-    "length",  # a limit of tokens
-    "no_length",  # none
-    "zero_length",  # a limit of 0
+    "output",  # a form of the reply
+    "thinking",  # a setting for thinking
+    "length",  # max_tokens is set
+    "no_length",  # max_tokens is not set
+    "zero_length",  # max_tokens is 0
     "stops",  # stop sequences
     "sampling",  # temperature and the like
-    "choices",  # more than one answer
-    "whole",  # an answer that is not streamed
-    "user",  # the id of a user
+    "choices",  # more than one choice
+    "whole",  # a reply that is not streamed
+    "user",  # a user id
     "hints",  # request headers
-    "held",  # what only the client's service holds
+    "held",  # state that only the client's service has
 ]
 Features: TypeAlias = frozenset[Feature]
 
 
 class Inventory(Struct, frozen=True, gc=False):
-    """Blocks by their kind: a filter for one kind of thing need not look through all messages, and most of them find
-    that there is nothing to do."""
+    """The blocks of a conversation by kind, so that a filter for one kind does not search all messages."""
 
     kinds: frozenset[type[Block]]
     texts: list[Text]
@@ -154,23 +154,23 @@ class Inventory(Struct, frozen=True, gc=False):
     results: list[ToolResult]
     thoughts: list[Reasoning]
     others: list[Media | Opaque]
-    parts: list[Text | Media | Opaque]  # what the results hold
-    words: list[str]  # all texts, in results, too
+    parts: list[Text | Media | Opaque]  # the content of the results
+    words: list[str]  # all texts, including those in results
 
     @property
     def media(self) -> list[Media]:
-        """In results, too."""
+        """All media, including those in results."""
         return [node for node in (*self.others, *self.parts) if type(node) is Media]
 
     @property
     def marked(self) -> list[Text | ToolCall | ToolResult | Media | Opaque]:
-        """All that carries a cache mark, in results, too."""
+        """All blocks with a cache breakpoint, including those in results."""
         nodes = (*self.texts, *self.calls, *self.results, *self.parts, *self.others)
         return [node for node in nodes if node.cache]
 
 
 def inventory(messages: tuple[Message, ...]) -> Inventory:
-    """Look through messages."""
+    """Return the blocks of the messages by kind."""
     found: defaultdict[type[Block], list[Any]] = defaultdict(list)
     for message in messages:
         for block in message.blocks:
@@ -183,30 +183,30 @@ def inventory(messages: tuple[Message, ...]) -> Inventory:
 
 
 class Facts:
-    """Answers about the conversation of a plan. An answer holds until a filter changes what it is about."""
+    """Cached facts about the conversation of a plan. A fact is computed again after a filter changes its source."""
 
     _messages: tuple[Message, ...] | None = None
     _inventory: Inventory | None = None
-    _of_messages: Features = frozenset()
+    _message_features: Features = frozenset()
     _tools: tuple[ToolSpec | Opaque, ...] = ()
-    _of_tools: Features = frozenset()
+    _tool_features: Features = frozenset()
 
     def inventory(self, conversation: Conversation) -> Inventory:
-        """What its messages hold."""
+        """Return the blocks of the messages by kind."""
         if self._inventory is None or conversation.messages is not self._messages:
             self._messages = conversation.messages
             self._inventory = inventory(conversation.messages)
-            self._of_messages = _of_messages(conversation.messages, self._inventory)
+            self._message_features = _message_features(conversation.messages, self._inventory)
         return self._inventory
 
     def features(self, conversation: Conversation) -> Features:
-        """What it has of what filters name."""
+        """Return the features of the conversation."""
         self.inventory(conversation)
         if conversation.tools is not self._tools:
-            self._tools, self._of_tools = conversation.tools, _of_tools(conversation.tools)
+            self._tools, self._tool_features = conversation.tools, _tool_features(conversation.tools)
         found: list[Feature] = ["length" if conversation.max_tokens is not None else "no_length"]
         if conversation.system:
-            found += _of_system(conversation.system)
+            found += _system_features(conversation.system)
         if conversation.extra or conversation.hints or conversation.output.extra:
             found.append("extras")
             if conversation.extra and OTHER_SHAPES in conversation.extra.fields:
@@ -225,12 +225,12 @@ class Facts:
             (conversation.server_state, "held"),
         )
         found += [feature for holds, feature in has if holds]
-        return self._of_messages.union(self._of_tools, found)
+        return self._message_features.union(self._tool_features, found)
 
     def plain(self, conversation: Conversation) -> bool:
-        """Whether its messages are texts, calls and results that say no more than that: nothing of one family's own."""
+        """Return whether the messages have texts, calls and results only, without anything of one family."""
         self.inventory(conversation)
-        return self._of_messages.isdisjoint(_FOREIGN)
+        return self._message_features.isdisjoint(_FOREIGN)
 
 
 _FOREIGN: Features = frozenset({"reasoning", "media", "opaque", "extras", "signatures", "citations"})
@@ -244,29 +244,32 @@ _BY_KIND: Mapping[type[Block], Feature] = {
 _NO_CHOICE, _NO_FORM, _NO_THOUGHT = ToolChoice(), Output(), Thinking()
 
 
-def _of_messages(messages: tuple[Message, ...], held: Inventory) -> Features:
-    found: set[Feature] = {_BY_KIND[kind] for kind in held.kinds if kind is not Text}
-    texts, others, roles = held.texts, held.others, [message.role for message in messages]
-    if held.parts:
-        texts = texts + [part for part in held.parts if type(part) is Text]
-        others = others + [part for part in held.parts if not isinstance(part, Text)]
+def _message_features(messages: tuple[Message, ...], inventory: Inventory) -> Features:
+    found: set[Feature] = {_BY_KIND[kind] for kind in inventory.kinds if kind is not Text}
+    texts, others, roles = inventory.texts, inventory.others, [message.role for message in messages]
+    if inventory.parts:
+        texts = texts + [part for part in inventory.parts if type(part) is Text]
+        others = others + [part for part in inventory.parts if not isinstance(part, Text)]
         found.update([_BY_KIND[type(part)] for part in others])
-    if odd := [text for text in texts if text.cache or text.signature or text.citations or text.extra]:
-        _add_odd(found, odd)
-    if not held.kinds <= {Text}:
-        _add_odd(
-            found, [call for call in held.calls if call.form != "json" or call.cache or call.signature or call.extra]
+    if with_fields := [text for text in texts if text.cache or text.signature or text.citations or text.extra]:
+        _add_field_features(found, with_fields)
+    if not inventory.kinds <= {Text}:
+        _add_field_features(
+            found,
+            [call for call in inventory.calls if call.form != "json" or call.cache or call.signature or call.extra],
         )
-        _add_odd(found, [result for result in held.results if result.is_error or result.cache or result.extra])
-        _add_odd(found, (*held.thoughts, *others))
+        _add_field_features(
+            found, [result for result in inventory.results if result.is_error or result.cache or result.extra]
+        )
+        _add_field_features(found, (*inventory.thoughts, *others))
     for message in [message for message in messages if message.extra or not message.blocks]:
         if message.extra:
             found.add("extras")
         if not message.blocks:
             found.add("blank")
-    if [words for words in held.words if not words or words.isspace()]:
+    if [words for words in inventory.words if not words or words.isspace()]:
         found.add("blank")
-    if [result for result in held.results if not result.content]:
+    if [result for result in inventory.results if not result.content]:
         found.add("blank")
     if "system" in roles:
         found.add("system_turns")
@@ -277,8 +280,8 @@ def _of_messages(messages: tuple[Message, ...], held: Inventory) -> Features:
     return frozenset(found)
 
 
-def _add_odd(found: set[Feature], nodes: Iterable[Block]) -> None:
-    """Add what these blocks have beyond their kind."""
+def _add_field_features(found: set[Feature], nodes: Iterable[Block]) -> None:
+    """Add the features of optional fields of these blocks."""
     for node in nodes:
         if node.extra:
             found.add("extras")
@@ -294,7 +297,7 @@ def _add_odd(found: set[Feature], nodes: Iterable[Block]) -> None:
             found.add("failed_results")
 
 
-def _of_tools(tools: tuple[ToolSpec | Opaque, ...]) -> Features:
+def _tool_features(tools: tuple[ToolSpec | Opaque, ...]) -> Features:
     found: set[Feature] = {"tools"} if tools else set()
     names: list[object] = []
     for tool in tools:
@@ -322,31 +325,30 @@ def _of_tools(tools: tuple[ToolSpec | Opaque, ...]) -> Features:
     return frozenset(found)
 
 
-def _of_system(texts: tuple[Text, ...]) -> set[Feature]:
+def _system_features(texts: tuple[Text, ...]) -> set[Feature]:
     found: set[Feature] = {"system"}
-    _add_odd(found, texts)
+    _add_field_features(found, texts)
     if [text for text in texts if not text.text or text.text.isspace()]:
         found.add("blank")
     return found
 
 
-# --- A lane: the short way of the deltas of one open block, from the upstream's frame to the client's.
+# --- A lane: a fast path for the deltas of one open block, from the upstream's frame to the client's.
 #
-# When a delta of a block has gone the general way, the decoder, every response filter and the encoder are asked once
-# for their part of the block's lane. The next frames of the block go by the lane as long as they hold nothing but
-# such a delta; any other frame goes the general way and closes the lane. What a part says holds until its owner is
-# fed an event. A decoder, filter or encoder without lanes gives None: then all deltas go the general way, and the
-# output is the same.
+# After a delta of a block took the general path, the decoder, each response filter and the encoder are called once
+# for their part of the block's lane. The following frames use the lane if each contains one such delta and nothing
+# else; any other frame takes the general path and closes the lane. A part is valid until its owner is fed an event. A
+# decoder, filter or encoder without lanes returns None: all deltas take the general path, with the same output.
 
 
-Search: TypeAlias = Callable[[str], object]  # gives None where it finds nothing, as that of a regular expression
-Listener: TypeAlias = Callable[[str], object]  # gets the texts of the lane's deltas, one or several at a time
+Search: TypeAlias = Callable[[str], object]  # returns None if it finds nothing, like `re.Pattern.search`
+Listener: TypeAlias = Callable[[str], object]  # gets the texts of the lane's deltas, one or several joined
 
 
 class LaneSource(Struct, frozen=True, gc=False):
-    """The decoder's part: how a frame that holds one delta of the block, and nothing else, is read.
+    """The decoder's part: how to read a frame that contains one delta of the block and nothing else.
 
-    `decode` raises for a frame of another shape, as that of `jsonio.strict` does. `text_of` gives None or "" for a
+    `decode` raises for a frame of another shape, like a decoder of `jsonio.strict`. `text_of` returns None or "" for a
     delta of another block.
     """
 
@@ -357,14 +359,14 @@ class LaneSource(Struct, frozen=True, gc=False):
 
 
 class LaneWatch(Struct, frozen=True, gc=False):
-    """A response filter's part: when it must see a delta."""
+    """A response filter's part: which deltas it must see."""
 
-    search: Search | None = None  # finds the reason to see a delta in its text; None: it never must
+    search: Search | None = None  # finds text that the filter must see; None: it needs no delta
     listener: Listener | None = None
 
 
 class LaneTarget(Struct, frozen=True, gc=False):
-    """The encoder's part: a payload without the JSON string that is the text."""
+    """The encoder's part: the payload before and after the JSON string of the text."""
 
     kind: bytes
     before: bytes
@@ -372,33 +374,33 @@ class LaneTarget(Struct, frozen=True, gc=False):
     listener: Listener | None = None
 
 
-NO_WATCH = LaneWatch()  # of a filter that need not see such deltas
+NO_WATCH = LaneWatch()  # for a filter that needs no such delta
 
 
-# The type of an event; for the beginning of a block also the type of the block.
+# The type of an event; for the start of a block also the type of the block.
 EventKind: TypeAlias = type[Event] | type[Block]
 EventKinds: TypeAlias = frozenset[EventKind]
 NO_EVENTS: EventKinds = frozenset()
-BLOCK_STARTS: EventKinds = frozenset({Text, Reasoning, ToolCall, Media, Opaque})  # the beginning of any block
+BLOCK_STARTS: EventKinds = frozenset({Text, Reasoning, ToolCall, Media, Opaque})  # the start of any block
 
 
 class ResponseFilter:
-    """The answer half of a filter: stateful, one per answer. It writes `take`, or `feed` to see all events of a frame.
+    """The response half of a filter: stateful, one instance per response.
 
-    Every stream ends with Finished or Failed, so a filter that holds something gives it out there. One that opens
-    blocks takes their keys from the `BlockKeys` that its maker gets. One that holds part of the answer counts it in
-    their `budget`.
+    A subclass overrides `take`, or `feed` to see all events of a frame. Every stream ends with Finished or Failed: a
+    filter that buffers events releases them there. A filter that opens blocks takes their keys from the `BlockKeys` its
+    factory gets, and counts what it buffers in their `budget`.
 
-    `reads` names the kinds of events that concern it now; None: all. It is fed the events of a frame only if there is
-    such a kind among them. It may set `reads` anew while it is fed: a filter for calls reads nothing but the beginning
-    of a call until there is one.
+    `reads` names the kinds of events that the filter needs now; None means all. It is fed the events of a frame only if
+    one of them has such a kind. It may change `reads` while it is fed: a filter for calls first reads only the start of
+    a call.
     """
 
     __slots__ = ()
     reads: EventKinds | None = None
 
     def feed(self, events: Events) -> Events:
-        """Return what becomes of the events: the same tuple if nothing changes."""
+        """Return the filtered events: the same tuple if nothing changes."""
         out: list[Event] = []
         for event in events:
             reads = self.reads
@@ -414,46 +416,44 @@ class ResponseFilter:
         return events if changed == events else changed
 
     def take(self, event: Event) -> Iterable[Event]:
-        """Return what becomes of one event."""
+        """Return the events that replace one event."""
         return (event,)
 
     def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
-        """Return when it must see such a delta of this block (see above); None: always."""
+        """Return the filter's part of a lane for such deltas of this block; None if it must see every one."""
         return None
 
 
 MakeResponseFilter: TypeAlias = Callable[[Notes, BlockKeys], ResponseFilter]
-NO_FEATURES: Features = frozenset()  # for a filter that has an answer half alone
+NO_FEATURES: Features = frozenset()  # for a filter that has only a response half
 
 
 class Filter(Protocol):
-    """The request half of a filter, and the maker of the answer half.
+    """The request half of a filter, and the factory of its response half.
 
-    A filter remembers nothing of a request: one serves all requests of a pair of dialects. What it needs to know of the
-    two, it decides when it is made.
+    A filter keeps no state of a request: one instance serves all requests of a pair of dialects. Its constructor gets
+    the properties of the two.
     """
 
     name: str
-    before: ClassVar[str] = ""  # for a quirk: the name of the shared filter that needs its work done
-    keeps_replies: ClassVar[bool] = (
-        False  # its changes leave answers as they are, or only ask for more than the client did
-    )
-    keeps_canonical: ClassVar[bool] = False  # it leaves messages in canonical form, whatever it does to them
+    before: ClassVar[str] = ""  # for a quirk: the name of the shared filter before which it runs
+    keeps_replies: ClassVar[bool] = False  # its changes do not alter the reply, or only add to it
+    keeps_canonical: ClassVar[bool] = False  # its output messages are always in canonical form
     applies_to: Features | None = None  # it is called only for a conversation that has one of these; None: always
-    answers: MakeResponseFilter | None = None  # makes the answer half that every answer needs, whatever is asked
+    answers: MakeResponseFilter | None = None  # makes the response half that every request gets
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
-        """Return the conversation, changed or the same, and what makes the answer half of this request, if it has one.
+        """Return the conversation, changed or the same, and the factory of the response half, if there is one.
 
-        The conversation has the canonical form. `facts` says what it holds.
+        The conversation is in canonical form. `facts` describes its content.
         """
         return conversation, None
 
 
 class MessageFilter(Filter):
-    """A filter that looks at one message at a time, or at one block at a time."""
+    """A filter that changes one message or one block at a time."""
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
@@ -469,12 +469,12 @@ class MessageFilter(Filter):
         return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
     def block(self, block: Block, notes: Notes) -> Iterable[Block]:
-        """Return what becomes of a block."""
+        """Return the blocks that replace a block."""
         return (block,)
 
 
 class ToolFilter(Filter):
-    """A filter that looks at one declared tool at a time."""
+    """A filter that changes one declared tool at a time."""
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts

@@ -1,6 +1,7 @@
-"""What a content part says as text: the one answer for every filter whose target cannot carry the part.
-A part is JSON of any shape: a part of a known dialect, of MCP, of a tool's own making, or a malformed one. Every string
-in it is kept, except media, base64 data and sealed content, which `PartText` names.
+"""Convert a content part to text and media, for every filter whose target cannot carry the part. Pure.
+
+A part is JSON of any shape: a part of a known dialect, of MCP, of a tool's own making, or a malformed one. The text has
+every string of it, except media, base64 data and encrypted content, which `PartText` lists.
 
 See docs/decisions/content.md#d1, #d9.
 """
@@ -21,9 +22,9 @@ from dragoman.model.filter import Notes
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-# --- The forms in which dialects, MCP and agent frameworks write media: any of them may stand in a tool result.
+# --- The forms in which dialects, MCP and agent frameworks write media.
 #
-# Tools give their results in forms of their own, whatever dialect the client speaks.
+# A tool result may contain any of them, because a tool does not know the dialect of the client.
 
 
 MediaForm: TypeAlias = Literal["base64", "url", "text", "file"]
@@ -38,14 +39,14 @@ _SOURCES: Mapping[str, tuple[MediaForm, str]] = {
 _DATA_URL = re.compile(r"data:([^,;]+)(?:;[^,;]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
 _MIME_FIELDS = ("mimeType", "mediaType", "mime_type", "media_type")
 _DATA_FIELDS = ("data", "base64")
-_FILE_TYPES = frozenset({"media", "file", "image-data", "file-data", *_KINDS})  # parts whose data stands in themselves
+_FILE_TYPES = frozenset({"media", "file", "image-data", "file-data", *_KINDS})  # parts that contain the data directly
 _DOCUMENTS = {"pdf": "application/pdf", "txt": "text/plain", "md": "text/markdown", "csv": "text/csv"}
 
 
 def read_tool_media(family: str, part: Mapping[str, Json], at: Location) -> Media | None:
-    """Return the media in a part of MCP's form, or with a `source` as Anthropic has it; None if it is no such part.
+    """Return the media of a part in the form of MCP, or with a `source` as in Anthropic's; None for another part.
 
-    Fields that the form does not have are kept for the family.
+    Fields that the form does not define are kept as extra fields of the family.
     """
     match part:
         case {"type": "image" | "audio" | "video" as kind, "data": str(data), "mimeType": str(mime), **rest}:
@@ -60,7 +61,7 @@ def read_tool_media(family: str, part: Mapping[str, Json], at: Location) -> Medi
 
 
 def read_any_media(family: str, part: Mapping[str, Json], at: Location) -> Media | None:
-    """Return the media in a part of any known form; None if it is no such part."""
+    """Return the media of a part in any known form; None for another part."""
     return (
         read_tool_media(family, part, at)
         or _openai_media(family, part, at)
@@ -70,7 +71,7 @@ def read_any_media(family: str, part: Mapping[str, Json], at: Location) -> Media
 
 
 def _openai_media(family: str, part: Mapping[str, Json], at: Location) -> Media | None:
-    """Media as Chat Completions and Responses write it."""
+    """Return media in the forms of Chat Completions and Responses."""
     match part:
         case {"type": "image_url" | "input_image" | "computer_screenshot", "image_url": str(url) | {"url": str(url)}}:
             return _addressed("image", url, "", family, _without(part, "type", "image_url"), at)
@@ -88,7 +89,7 @@ def _openai_media(family: str, part: Mapping[str, Json], at: Location) -> Media 
 
 
 def _wrapped_media(family: str, part: Mapping[str, Json], at: Location) -> Media | None:
-    """Media as Gemini and Bedrock write it: an object with one member, whose name says the kind."""
+    """Return media in the forms of Gemini and Bedrock: an object with one member, named after the kind."""
     if len(part) != 1:
         return None
     [(kind, inner)] = part.items()
@@ -106,7 +107,7 @@ def _wrapped_media(family: str, part: Mapping[str, Json], at: Location) -> Media
 
 
 def _framework_media(family: str, part: Mapping[str, Json], at: Location) -> Media | None:
-    """Media as LangChain and the AI SDK write it: the data and its type in the part itself."""
+    """Return media in the forms of LangChain and the AI SDK: the data and its type in the part itself."""
     kind = part.get("type")
     if not isinstance(kind, str) or kind not in _FILE_TYPES:
         return None
@@ -122,40 +123,40 @@ def _data_media(part: Mapping[str, Json], name: str, family: str, rest: dict[str
 
 
 def _addressed(kind: str, url: str, name: str, family: str, rest: dict[str, Json], at: Location) -> Media | None:
-    """Media by its address, which may hold the data itself."""
+    """Return media given by a URL, which may be a data URL."""
     if found := _DATA_URL.fullmatch(url):
         return _media(kind, found[1], "base64", found[2], name, family, rest, at)
     return _media(kind, "", "url", url, name, family, rest, at) if url.startswith(("http://", "https://")) else None
 
 
 def _sourced(kind: str, source: dict[str, Json], family: str, rest: dict[str, Json], at: Location) -> Media | None:
-    form = source.get("type")
-    if not isinstance(form, str) or form not in _SOURCES:
+    source_type = source.get("type")
+    if not isinstance(source_type, str) or source_type not in _SOURCES:
         return None
-    how, field = _SOURCES[form]
-    usual = "text/plain" if how == "text" else ""
-    mime, data, title = source.get("media_type", usual), source.get(field), rest.pop("title", "")
+    form, field = _SOURCES[source_type]
+    default_mime = "text/plain" if form == "text" else ""
+    mime, data, title = source.get("media_type", default_mime), source.get(field), rest.pop("title", "")
     if not (isinstance(mime, str) and isinstance(data, str) and isinstance(title, str) and data):
         return None
-    if how == "text" and kind != "document":
+    if form == "text" and kind != "document":
         return None
-    return _media(kind, mime, how, data, title, family, rest, at)
+    return _media(kind, mime, form, data, title, family, rest, at)
 
 
 def _media(
     kind: str,
     mime: str,
-    how: MediaForm,
+    form: MediaForm,
     data: str,
     name: str,
     family: str,
     rest: dict[str, Json],
     at: Location,
 ) -> Media | None:
-    if how == "base64" and not (mime and _is_base64(data)):
+    if form == "base64" and not (mime and _is_base64(data)):
         return None
     extra = Extra(family, to_extra_names(rest)) if rest else None
-    return Media(_KINDS.get(kind, "document"), mime, how, data, name, extra=extra, at=at)
+    return Media(_KINDS.get(kind, "document"), mime, form, data, name, extra=extra, at=at)
 
 
 def _is_base64(data: str) -> bool:
@@ -173,30 +174,30 @@ def _string(value: Json) -> str:
     return value if isinstance(value, str) else ""
 
 
-# the `kind` of an Opaque that stands for media which a reader could not read (docs/decisions/content.md#d2)
+# The `kind` of an Opaque for media that a reader could not read (docs/decisions/content.md#d2).
 UNREADABLE = "unreadable media"
 UNREADABLE_LINE = "[media left out: it cannot be read]"
 UNREADABLE_NOTE = "media that cannot be read was left out"
 
-# Fields that hold what a part says, in the order in which they are read.
-_FOLLOWED = ("text", "content", "json", "resource", "value", "source", "document", "searchResult")
-# Fields that say what a part is about. Their strings stand before its text, each on a line of its own.
+# Fields with the content of a part, in the order in which they are read.
+_CONTENT_FIELDS = ("text", "content", "json", "resource", "value", "source", "document", "searchResult")
+# Fields with a heading of a part. Their strings come before its text, each on its own line.
 _HEADINGS = ("title", "name", "filename", "source", "url", "uri", "description")
-_WORDS = frozenset({"text", "content"})  # an object of these alone that are empty says nothing
+_TEXT_FIELDS = frozenset({"text", "content"})  # an object with only these, empty, has no content
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
-# Fields that say nothing to a model. A note names those of the second set.
-_SILENT = frozenset({"type", "cache_control"})
+# Fields without meaning for a model. A note names those of the second set.
+_IGNORED = frozenset({"type", "cache_control"})
 _LABELS = frozenset({"id", "tool_use_id", "tool_call_id", "call_id", "toolUseId", "mimeType", "media_type"})
 _CITED: dict[str, Json] = {"enabled": True}  # the `citations` of a search result or document: a setting
-_DEEPEST = 60  # levels of nesting that are followed; what lies deeper is given as JSON
+_DEEPEST = 60  # levels of nesting that are read; deeper values become JSON text
 _BASE64 = re.compile(r"(?:data:[^,]{0,200};base64,)?[A-Za-z0-9+/_-]{512,}={0,2}")
 
 
 class PartText(Struct, frozen=True):
-    """The text of a part, and what the text does not hold.
+    """The text of a part, and what the text lacks.
 
-    `found`: the part has a field that says it; otherwise the text is the part's JSON. `omitted`: paths of base64 and
-    sealed data. `labels`: names of ids and media types. `media`: images and files in the part, each with its path.
+    `found`: the text comes from a content field; otherwise it is the part's JSON. `omitted`: paths of base64 and
+    encrypted data. `labels`: names of ids and media types. `media`: images and files in the part, each with its path.
     """
 
     text: str
@@ -207,16 +208,16 @@ class PartText(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the text holds all that the part does."""
+        """Whether the text lacks nothing of the part."""
         return not (self.omitted or self.labels or self.media)
 
 
 def part_text(part: Json, family: str = "") -> PartText:
-    """Return what a part says as text. `family` is that of the client, whose fields stay with media."""
-    reading = _Reading(family)
-    text = reading.text(part, "", 0)
-    found = not isinstance(part, dict) or _is_text(part) or any(_has(part, name) for name in _FOLLOWED)
-    return PartText(text, found, tuple(reading.omitted), tuple(dict.fromkeys(reading.labels)), tuple(reading.media))
+    """Return a part as text. `family` is that of the client: media keep unknown fields as its extra fields."""
+    reader = _PartReader(family)
+    text = reader.text(part, "", 0)
+    found = not isinstance(part, dict) or _is_text(part) or any(_has(part, name) for name in _CONTENT_FIELDS)
+    return PartText(text, found, tuple(reader.omitted), tuple(dict.fromkeys(reader.labels)), tuple(reader.media))
 
 
 def _part_text(part: Json, family: str, blame: type[DragomanError], at: Location) -> PartText:
@@ -227,13 +228,13 @@ def _part_text(part: Json, family: str, blame: type[DragomanError], at: Location
 
 
 def other_fields_text(fields: Mapping[str, Json]) -> str:
-    """Return the JSON of fields that stand beside the text of a part; nothing if they say nothing."""
-    rest = {name: value for name, value in fields.items() if name not in _SILENT and _says(value)}
+    """Return the JSON of the fields of a part other than its text; "" if they are empty."""
+    rest = {name: value for name, value in fields.items() if name not in _IGNORED and _has_value(value)}
     return _json(rest) if rest else ""
 
 
 def join_texts(texts: Iterable[str]) -> str:
-    """Join texts with a newline, except where either side of the seam has white space already.
+    """Join texts with a newline, except where either side has white space already.
 
     See docs/decisions/content.md#d1.
     """
@@ -252,13 +253,13 @@ def join_texts(texts: Iterable[str]) -> str:
 def opaque_as_parts(
     block: Opaque, notes: Notes, rule: str = "foreign.as_text", words: PartText | None = None
 ) -> list[Text | Media]:
-    """Return a block as its text and the media in it, with the notes. `words` is its text, if the caller knows it."""
+    """Return a block as its text and media, and write notes. `words` is the text, if the caller has it already."""
     what, at = block.kind or "a part", block.at.path
     words = words or _part_text(block.data, block.family, Unrepresentable, block.at)
     without = f", without its {', '.join(words.labels)}" if words.labels else ""
-    notes.changed(rule, at, f"{what} of {block.family} is given as text{without}")
+    notes.changed(rule, at, f"{what} of {block.family} is sent as text{without}")
     for path in words.omitted:
-        notes.dropped("part.data", _place(at, path), f"data of {what} that is no text was left out")
+        notes.dropped("part.data", _place(at, path), f"binary data of {what} was left out")
     parts: list[Text | Media] = [Text(words.text, at=block.at)] if words.text or not words.media else []
     parts += [structs.replace(media, at=Location(_place(at, media.at.path))) for media in words.media]
     parts[-1] = structs.replace(parts[-1], cache=block.cache)
@@ -282,8 +283,8 @@ def _json(value: object) -> str:
     return jsonio.encode(value).decode()
 
 
-class _Reading:
-    """Reads one part and collects what its text does not hold."""
+class _PartReader:
+    """Reads the text of one part, and collects what the text lacks."""
 
     def __init__(self, family: str) -> None:
         self._family = family
@@ -303,40 +304,40 @@ class _Reading:
             return ""
         before = len(self.media)
         headings = [name for name in _HEADINGS if isinstance(part.get(name), str)]
-        followed = [name for name in _FOLLOWED if _has(part, name) and name not in headings]
+        content = [name for name in _CONTENT_FIELDS if _has(part, name) and name not in headings]
         if part.get("type") == "text" and isinstance(part.get("data"), str):  # the source of a document
-            followed.append("data")
-        if not followed and not _is_text(part):
-            if part and part.keys() <= _WORDS:
+            content.append("data")
+        if not content and not _is_text(part):
+            if part and part.keys() <= _TEXT_FIELDS:
                 return ""
             return _json(self.shown(part, path, depth))
         words = [str(part[name]) for name in headings]
-        words += [self._followed(part, name, _step(path, name), depth) for name in followed]
+        words += [self._content(part, name, _step(path, name), depth) for name in content]
         rest: dict[str, Json] = {}
         for name, value in part.items():
             if name in _LABELS and isinstance(value, str):
                 self.labels.append(name)
-            elif name not in followed and name not in headings and name not in _SILENT and _says(value):
+            elif name not in content and name not in headings and name not in _IGNORED and _has_value(value):
                 rest[name] = self.shown(value, _step(path, name), depth)
         text = join_texts([*words, *([_json(rest)] if rest else [])])
         return text if text or _is_text(part) or len(self.media) > before else _json(part)
 
     def _is_media(self, part: dict[str, Json], path: str, *, data_only: bool = False) -> bool:
-        """Whether the part is media; if it is, it is collected. With `data_only` an address stays what it is: text."""
+        """Return whether the part is media, and collect it. With `data_only`, media by URL does not count."""
         media = read_any_media(self._family, part, Location(path))
         if media is None or media.form == "text" or (data_only and media.form != "base64"):  # a text document is text
             return False
         self.media.append(media)
         return True
 
-    def _followed(self, part: dict[str, Json], name: str, path: str, depth: int) -> str:
+    def _content(self, part: dict[str, Json], name: str, path: str, depth: int) -> str:
         value = part[name]
-        if name == "json" and not isinstance(value, str):  # data, not parts: what it holds has no other meaning
+        if name == "json" and not isinstance(value, str):  # plain data, not a part
             return _json(self.shown(value, path, depth))
         return self.text(value, path, depth)
 
     def shown(self, value: Json, path: str, depth: int) -> Json:
-        """Return the value with a few words in the place of media and base64 data."""
+        """Return the value with a placeholder for media and base64 data."""
         if isinstance(value, str) and _BASE64.fullmatch(value):
             self.omitted.append(path)
             return f"[{len(value)} characters of base64 left out]"
@@ -352,7 +353,7 @@ class _Reading:
 
 
 def _flat(values: list[Json]) -> Iterator[tuple[str, Json]]:
-    """The values of a list and of the lists in it, however deep, each with its place."""
+    """Yield the values of a list and of all lists in it, each with its path."""
     pending = [(f"[{index}]", each) for index, each in reversed([*enumerate(values)])]
     while pending:
         place, value = pending.pop()
@@ -366,11 +367,11 @@ def _step(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _says(value: Json) -> bool:
+def _has_value(value: Json) -> bool:
     return value not in (None, False, "", [], {}, _CITED)
 
 
-# --- what a provider ran itself
+# --- Tools that a provider runs itself
 
 _CALLS = ("server_tool_use", "mcp_tool_use", "_call", "executableCode", "toolCall")
 _RESULTS = (
@@ -381,22 +382,24 @@ _RESULTS = (
     "codeExecutionResult",
     "toolResponse",
 )
-# Names of fields whose strings need no label.
-_BARE = frozenset({"text", "title", "url", "stdout", "stderr", "query", "message", "output", "content", "code", "data"})
-_UNSAID = frozenset({*_SILENT, *_LABELS, "status", "execution", "caller", "index", "language"})
+# Fields whose strings need no label.
+_UNLABELLED = frozenset(
+    {"text", "title", "url", "stdout", "stderr", "query", "message", "output", "content", "code", "data"}
+)
+_LEFT_OUT = frozenset({*_IGNORED, *_LABELS, "status", "execution", "caller", "index", "language"})
 
 
 def server_tool_text(block: Opaque) -> PartText | None:
-    """Return the words for a tool that a provider ran itself, or for what it gave; None for any other block.
+    """Return text for a tool call that the provider ran itself, or for its result; None for any other block.
 
-    The words are prose: text that looks like a call teaches a model to write calls as text.
+    The text is prose: text that looks like a call teaches a model to write calls as text.
     """
     kind, data = block.kind, _unwrapped(block.data)
     if not kind.endswith(_CALLS + _RESULTS) or not isinstance(data, dict):
         return None
     omitted: list[str] = []
     name = data.get("name")
-    given = data.get("input")
+    arguments = data.get("input")
     if kind.endswith(_RESULTS):
         tool = kind.removesuffix("_tool_result").removesuffix("_call_output").removesuffix("_output")
         words = join_texts(_lines(data, "", "", omitted)) or "nothing to read"
@@ -405,15 +408,15 @@ def server_tool_text(block: Opaque) -> PartText | None:
         lost = [path for path in omitted if not path.startswith(tuple(each.at.path for each in media))]
         return PartText(f"({tool} {'failed' if failed else 'gave'}: {words})", omitted=tuple(lost), media=media)
     tool = name if isinstance(name, str) and name else kind.removesuffix("_call")
-    if isinstance(given, dict):
-        return PartText(f"({tool} was used with {_json(given)})")
+    if isinstance(arguments, dict):
+        return PartText(f"({tool} was used with {_json(arguments)})")
     rest = {each: value for each, value in data.items() if each != "name"}
     words = join_texts(_lines(rest, "", "", omitted)) or "nothing to read"
     return PartText(f"({tool} was used with {words})", omitted=tuple(omitted))
 
 
 def _unwrapped(data: Json) -> Json:
-    """The one object that an object holds, as those of Bedrock and Gemini do."""
+    """Return the only member of an object if it is an object, as in Bedrock and Gemini; otherwise the data."""
     if isinstance(data, dict) and len(data) == 1:
         inner = next(iter(data.values()))
         return inner if isinstance(inner, dict) else data
@@ -421,33 +424,33 @@ def _unwrapped(data: Json) -> Json:
 
 
 def _lines(value: Json, name: str, path: str, omitted: list[str], depth: int = 0) -> Iterator[str]:
-    """What people can read of a value, one line for each string or number: no ids, no sealed content."""
+    """Yield the readable content of a value, a line for each string or number: no ids, no encrypted content."""
     if isinstance(value, dict | list) and depth > _DEEPEST:
         yield _json(value)
     elif isinstance(value, dict):
         for key, each in value.items():
-            if key not in _UNSAID:
+            if key not in _LEFT_OUT:
                 yield from _lines(each, key, _step(path, key), omitted, depth + 1)
     elif isinstance(value, list):
         for index, each in enumerate(value):
             yield from _lines(each, name, f"{path}[{index}]", omitted, depth + 1)
-    elif not _says(value):
+    elif not _has_value(value):
         return
     elif name.startswith("encrypted") or (isinstance(value, str) and _BASE64.fullmatch(value)):
         omitted.append(path)
     else:
         words = value if isinstance(value, str) else _json(value)
-        yield words if name in _BARE else f"{name}: {words}"
+        yield words if name in _UNLABELLED else f"{name}: {words}"
 
 
-# --- parts of tool results in forms that the client's dialect does not have
+# --- Parts of tool results in forms that the client's dialect does not define
 
 
 def read_loose_part(family: str, value: Json, at: Location, kind: str = "") -> Text | Media | Opaque:
-    """Return a part of a tool result that its dialect does not know.
+    """Return a part of a tool result that its dialect does not define.
 
-    It is media if it has the form of MCP's or Anthropic's, and whole for its own family if it says what it is (`kind`),
-    or if its text would hold less than it does.
+    It becomes media if it has the form of MCP or Anthropic. It stays opaque, for its own family, if it names its `kind`
+    or if its text would lack something. Otherwise it becomes text.
     """
     if isinstance(value, dict):
         if (media := read_tool_media(family, value, at)) is not None:
@@ -460,17 +463,21 @@ def read_loose_part(family: str, value: Json, at: Location, kind: str = "") -> T
 
 
 def read_bad_media(family: str, part: Mapping[str, Json], kind: str, at: Location) -> Media | Opaque:
-    """Return the part that stands for media which its dialect cannot read: media of another form, or words, or nothing
-    that anybody can read."""
+    """Return media that its dialect cannot read: as media if another form fits, otherwise as an opaque part.
+
+    The opaque part has the kind `UNREADABLE` if it has no text either.
+    """
     if (media := read_any_media(family, part, at)) is not None:
         return media
     source = part.get("source")
-    worded = any(_has(part, name) for name in ("text", "content")) or (isinstance(source, dict) and "content" in source)
-    return Opaque(family, dict(part), kind if worded else UNREADABLE, at=at)
+    has_text = any(_has(part, name) for name in ("text", "content")) or (
+        isinstance(source, dict) and "content" in source
+    )
+    return Opaque(family, dict(part), kind if has_text else UNREADABLE, at=at)
 
 
 def missing_media_line(media: Media) -> str:
-    """Return the line of text that stands for media which the target cannot take."""
+    """Return the line of text that replaces media which the target does not accept."""
     name = f" {media.name!r}" if media.name else ""
     address = f" ({media.data})" if media.form == "url" else ""
     return f"[{media.kind}{name}{address} left out: this model cannot take it]"

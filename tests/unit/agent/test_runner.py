@@ -411,7 +411,10 @@ def test_the_same_runner_runs_through_any_dialect(dialect: str, stream: bool) ->
             '[[turn]]\nparts = [{ text = "a" }, { exception = "ThrottlingException", message = "slow down" }]',
             "slow down",
         ),
-        ('[[turn]]\ntext = "Hello, how are you?"\ncut = { byte = 300, how = "close" }', "in the middle of its answer"),
+        (
+            '[[turn]]\ntext = "Hello, how are you?"\ncut = { byte = 300, how = "close" }',
+            "in the middle of its response",
+        ),
         ('[[turn]]\ntext = "Hello, how are you?"\ncut = { byte = 300, how = "end" }', "ended inside a message"),
         (
             '[[turn]]\nparts = [{ event = "contentBlockStart", data = { contentBlockIndex = 0, start = { toolUse = { name = "get" } } } }]',

@@ -219,10 +219,10 @@ async def test_a_request_that_nobody_takes_is_given_up(run: Run) -> None:
 
     long = HttpRequest("POST", "/", body=bytes(32 << 20))
     async with run_client_and_server(deaf, sweep_seconds=0.05) as (server, client):
-        with pytest.raises(TimedOut, match=r"did not take the request within 0\.3 s"):
+        with pytest.raises(TimedOut, match=r"did not accept the request within 0\.3 s"):
             await client.open(server.url, long, timeouts=HttpTimeouts(write=0.3))
         # Once it is taken, only the other deadlines count.
-        with pytest.raises(TimedOut, match="gave no answer"):
+        with pytest.raises(TimedOut, match="sent no response"):
             await client.open(server.url, POST, timeouts=HttpTimeouts(write=0.1, head=0.5))
 
 
@@ -235,7 +235,7 @@ async def test_an_answer_in_gzip_is_refused_but_a_refusal_keeps_its_status(run: 
 
     client = HttpClient()
     async with run_server(respond_once(gzipped(b"200 OK", packed))) as server:
-        with pytest.raises(BadFrame, match=r"compressed \('gzip'\), which was not asked for"):
+        with pytest.raises(BadFrame, match=r"compressed response \('gzip'\), which was not requested"):
             await client.open(server.url, POST)
     async with run_server(respond_once(gzipped(b"429 Slow", packed))) as server:
         reply = await client.open(server.url, POST)
@@ -300,7 +300,7 @@ async def test_nothing_is_read_while_a_piece_is_being_used() -> None:
         reply = await client.open(service.url, ASKED)
         pieces = reply.pieces()
         size = len(await anext(pieces))
-        assert reply._paused
+        assert reply._is_paused
         async for piece in pieces:
             size += len(piece)
         await client.aclose()

@@ -293,9 +293,9 @@ REFUSALS = {
     "403 with a page": (b"HTTP/1.1 403 Forbidden\r\ncontent-length: 4\r\n\r\nno!!", "403"),
     "nothing": (b"", "did not answer"),
     "half a head": (b"HTTP/1.1 200 OK\r\n", "did not answer"),
-    "not HTTP": (b"SSH-2.0\r\n\r\n", "did not answer in HTTP"),
+    "not HTTP": (b"SSH-2.0\r\n\r\n", "did not send an HTTP response"),
     "a head without end": (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000, "did not answer"),
-    "more than an answer": (b"HTTP/1.1 200 OK\r\n\r\nHTTP", "more than"),
+    "more than an answer": (b"HTTP/1.1 200 OK\r\n\r\nHTTP", "bytes after its response"),
 }
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.errors import Reset, TimedOut, Truncated
 from dragoman.http.client.client import HttpClient, HttpTimeouts
-from dragoman.http.client.response import HELD, TURN_BYTES, ClientResponse
+from dragoman.http.client.response import MAX_BUFFERED, TURN_BYTES, ClientResponse
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.scripted_server import ConnectionScript, ServerConnection, run_client_and_server, run_server
@@ -95,7 +95,7 @@ async def test_s3_small_http_chunks_are_counted_as_they_come(run: Run) -> None:
 async def test_s3_what_came_before_the_reader_is_given_in_turns_too(run: Run) -> None:
     async with run_client_and_server(sending(head(SIZE), BODY)) as (server, client):
         reply = await client.open(server.url, POST)
-        while reply._held_size <= HELD:  # until the connection is paused
+        while reply._buffered_size <= MAX_BUFFERED:  # until the connection is paused
             await asyncio.sleep(0)
         turns = Turns()
         await reply.pump(turns.take)
@@ -156,7 +156,7 @@ async def test_a_reader_that_pauses_gets_no_more_than_was_given_then(run: Run) -
         reply.resume()
         await pumping
     assert turns.body == BODY
-    assert paused_at <= HELD + MOST
+    assert paused_at <= MAX_BUFFERED + MOST
 
 
 async def test_giving_an_answer_up_between_two_turns_ends_it(run: Run) -> None:

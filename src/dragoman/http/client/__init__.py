@@ -1,4 +1,4 @@
-"""The HTTP client: connections to other services, kept and limited by lane, and the replies that come back.
+"""The HTTP client: pools of connections to other services, and the responses.
 
-`client.Client` is for async code, `blocking.send` for the rest. Nothing here knows a dialect or a credential.
+`client.HttpClient` is for async code, `blocking.send` for other code. The package knows no dialects and no credentials.
 """

@@ -1,4 +1,4 @@
-"""The client for code that is not async: each exchange runs an event loop in a thread of its own."""
+"""The HTTP client for code that is not async. Each exchange runs an event loop in its own thread."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dragoman.wire.http import HttpRequest, HttpResponse
 def send(
     base_url: str, request: HttpRequest, *, timeouts: HttpTimeouts
 ) -> tuple[HttpResponse, Generator[bytes, None, None]]:
-    """Send a request over a connection of its own; return the head, and the body as it comes.
+    """Send a request over a new connection; return the head and an iterator over the body.
 
-    Raises what `HttpClient.open` does, and from the body what `Reply.pump` does. To close the body closes the
-    connection.
+    Raises the errors of `HttpClient.open`; the iterator raises those of `ClientResponse.pump`. Closing the iterator
+    closes the connection.
     """
-    came: SimpleQueue[HttpResponse | bytes | Exception | None] = SimpleQueue()  # None is the end
+    items: SimpleQueue[HttpResponse | bytes | Exception | None] = SimpleQueue()  # None is the end
     loop = asyncio.new_event_loop()
-    task = loop.create_task(_talk(base_url, request, timeouts, came.put))
+    task = loop.create_task(_exchange(base_url, request, timeouts, items.put))
 
     def run() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -30,7 +30,7 @@ def send(
 
     def received() -> Generator[Any, None, None]:
         try:
-            while (item := came.get()) is not None:
+            while (item := items.get()) is not None:
                 if isinstance(item, Exception):
                     raise item
                 yield item
@@ -43,7 +43,7 @@ def send(
     return next(body), body  # the head comes first
 
 
-async def _talk(
+async def _exchange(
     base_url: str,
     request: HttpRequest,
     timeouts: HttpTimeouts,
@@ -55,7 +55,7 @@ async def _talk(
         put(HttpResponse(response.status, response.headers))
         await response.pump(put)
         put(None)
-    except Exception as error:  # noqa: BLE001  it is raised where the exchange was begun
+    except Exception as error:  # noqa: BLE001  it is raised in the thread of the caller
         put(error)
     finally:
         await client.aclose()

@@ -1,26 +1,27 @@
-"""The upstream client: HTTP/1.1 over kept connections, with a push interface. One client belongs to one event loop.
+"""The HTTP/1.1 client, with pooled connections and a push interface. One client belongs to one event loop.
 
-    reply = await client.open(base_url, request, timeouts=Timeouts())   # returns at the head
-    await reply.pump(on_bytes)                                          # returns at the body's end
+    response = await client.open(base_url, request, timeouts=HttpTimeouts())   # returns after the head
+    await response.pump(on_bytes)                                              # returns at the end of the body
 
-`ConnectFailed` always means that nothing was sent, so another try is safe. Redirects are not followed: a request
-carries credentials. Only a kept connection that closes before it has answered a byte is tried again, once.
+`ConnectFailed` always means that nothing was sent, so a retry is safe. Redirects are not followed, because a request
+carries credentials. A request is sent again only if a pooled connection closes before the first byte of the response,
+and only once.
 
-A lane is one upstream and credential: its connections, how many exchanges may run, and the queue before them. A new
-connection is made only when none is idle, so there are never more connections than slots. On a connection there is one
-exchange at a time.
+A `ConnectionPool` belongs to one upstream and credential: its connections, the number of running exchanges, and a queue
+of waiting ones. A connection is opened only if none is idle, so there are never more connections than slots. A
+connection carries one exchange at a time.
 
-What is promised about a kept connection (S14): its answer was whole and nothing came with it or after it, up to the
-moment at which the next request is written; one that received a byte before that is closed, and the request goes over
-another. What HTTP/1.1 cannot tell: an answer that a peer sends after it was sent the next request, without having read
-it, looks like the answer to that request. So a connection is used again only for the upstream and credential it was
-made for, and a false answer can only come from the service that was asked, to a request with the same credential.
+A pooled connection is reused only if its last response was complete and nothing followed it before the next request
+is written; a connection that received a byte meanwhile is closed, and the request uses another. HTTP/1.1 has one gap
+here: a response that a peer sends after the next request was written, without having read it, looks like the response
+to that request. So a connection serves one upstream and credential only, and such a response can only come from the
+right service, for a request with the same credential.
 
-Turns: the reader of a body translates it inside the read callback. So at most `TURN_BYTES` of one connection are passed
-on before the next turn of the event loop. A longer read is kept, reading pauses, and each of the next turns passes on a
-part. The event loop reads a connection again within one turn only after a read that filled its buffer, which is longer
-than `TURN_BYTES`; so only the length of each read counts. An end of the connection that comes meanwhile takes effect
-after the kept bytes.
+Turns of the event loop: the reader of a body translates it inside the read callback. So at most `TURN_BYTES` of one
+connection are passed on in one turn of the loop. A longer read is buffered, reading pauses, and each of the next turns
+passes on a part. The loop reads a connection twice within one turn only after a read that filled its buffer, which is
+longer than `TURN_BYTES`; so only the length of each read matters. If the connection ends meanwhile, the end is handled
+after the buffered bytes.
 """
 
 from __future__ import annotations
@@ -58,19 +59,19 @@ __all__ = [
     "TlsSettings",
 ]
 
-_ONE_PIECE = 64 * 1024  # bytes of a body that are copied behind the head rather than passed beside it
+_ONE_PIECE = 64 * 1024  # bytes of a body that are sent in one buffer with the head; longer ones are not copied
 _SWEEP_SECONDS = 0.25
 _CLOSE_SECONDS = 1.0
 
 
 class PoolExhausted(ConnectFailed):
-    """We ask an upstream no more than we may: it was not asked, and has done nothing wrong."""
+    """Too many exchanges with the upstream are running or waiting. No request was sent, and the upstream is fine."""
 
 
 class ConnectionSlots:
-    """A FIFO semaphore with a bounded queue. Every `take` or `wait` that succeeded needs its `leave`.
+    """A FIFO semaphore with a bounded queue. Every successful `take` or `wait` needs a `release`.
 
-    At most `most` exchanges with `name` run at once. `waiting` others may wait, each for `seconds`.
+    At most `most` exchanges with `name` run at once. Up to `waiting` others wait, each for at most `seconds`.
     """
 
     __slots__ = ("_most", "_most_waiting", "_name", "_queue", "_seconds", "_status", "active")
@@ -82,19 +83,20 @@ class ConnectionSlots:
 
     @property
     def waiting(self) -> int:
+        """The number of exchanges in the queue."""
         return len(self._queue)
 
     def take(self) -> bool:
-        """A slot, if there is one at once."""
+        """Take a slot if one is free; return whether it was."""
         if self.active >= self._most:
             return False
         self.active += 1
         return True
 
     async def wait(self, within: float = inf) -> None:
-        """A slot, when it is our turn. Raises Busy."""
+        """Wait for a slot. Raises PoolExhausted if the queue is full or the time runs out."""
         if len(self._queue) >= self._most_waiting:
-            raise self._busy(f"and {self._most_waiting} wait" if self._most_waiting else "and none may wait")
+            raise self._busy(f"and {self._most_waiting} wait" if self._most_waiting else "and there is no queue")
         seconds = min(within, self._seconds)
         turn = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
@@ -103,7 +105,7 @@ class ConnectionSlots:
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled():
-                self.release()  # it came in the moment we gave up
+                self.release()  # the slot arrived at the moment of the timeout or cancellation
             elif turn in self._queue:
                 self._queue.remove(turn)
             if isinstance(error, TimeoutError):
@@ -111,6 +113,7 @@ class ConnectionSlots:
             raise
 
     def release(self) -> None:
+        """Pass the slot to the first exchange in the queue, or free it."""
         while self._queue:
             turn = self._queue.popleft()
             if not turn.done():
@@ -124,17 +127,17 @@ class ConnectionSlots:
 
 
 class PoolLimits(Struct, frozen=True):
-    """Caps, each for one lane."""
+    """The limits of one connection pool."""
 
     connections: int = 256
     idle: int = 64
-    idle_seconds: float = 55.0  # under the 60 s and 75 s after which balancers and servers close by themselves
+    idle_seconds: float = 55.0  # less than the 60 s and 75 s after which balancers and servers close connections
     waiting: int = 64
     wait_seconds: float = 5.0
 
 
 class PoolState(Struct, frozen=True):
-    """A look at one lane, for status and metrics."""
+    """A snapshot of one connection pool, for status and metrics."""
 
     origin: str
     active: int
@@ -143,6 +146,8 @@ class PoolState(Struct, frozen=True):
 
 
 class ConnectionPool:
+    """The connections to one origin with one credential, and the exchanges that use them."""
+
     def __init__(self, name: str, limits: PoolLimits) -> None:
         self.name = name
         self.connections: set[ClientConnection] = set()
@@ -151,14 +156,17 @@ class ConnectionPool:
         self.limits = limits
         self.idle: list[ClientConnection] = []
         self.slots = ConnectionSlots(name, limits.connections, limits.waiting, limits.wait_seconds, 503)
-        self._poll = select.poll() if hasattr(select, "poll") else None  # one for all: each has a table of its own
+        self._poll = (
+            select.poll() if hasattr(select, "poll") else None
+        )  # shared by all connections, because each poll object has a table of its own
 
     @property
     def state(self) -> PoolState:
+        """A snapshot of the pool."""
         return PoolState(self.name, self.slots.active, len(self.idle), self.slots.waiting)
 
     def take(self) -> ClientConnection | None:
-        """Give the connection used last, if one is idle and still good."""
+        """Return the idle connection that was used last; None if none is usable."""
         while self.idle:
             connection = self.idle.pop()
             transport = connection.transport
@@ -166,8 +174,8 @@ class ConnectionPool:
                 continue
             if self._poll is None:
                 return connection
-            # Something to read would be its end, or bytes that belong to no request. What the loop has read of such
-            # bytes has closed the connection already (`data_received`).
+            # Readable data is the end of the connection, or bytes that belong to no request. If the event loop has
+            # read such bytes, `data_received` has closed the connection already.
             descriptor = transport.get_extra_info("socket").fileno()
             self._poll.register(descriptor, select.POLLIN)
             has_unread = self._poll.poll(0)
@@ -178,12 +186,13 @@ class ConnectionPool:
         return None
 
     def forget(self, connection: ClientConnection) -> None:
+        """Remove a closed connection."""
         self.connections.discard(connection)
         if connection in self.idle:
             self.idle.remove(connection)
 
     def sweep(self, now: float) -> bool:
-        """End what is overdue; False when nothing is left to watch."""
+        """Fail overdue exchanges and close old idle connections; return whether any are left."""
         for response in list(self.active_responses):
             response.check_deadlines(now)
         oldest = now - self.limits.idle_seconds
@@ -193,6 +202,7 @@ class ConnectionPool:
         return bool(self.active_responses or self.idle)
 
     def close(self) -> None:
+        """Close all connections and end their exchanges."""
         for response in list(self.active_responses):
             response.close()
         for connection in list(self.connections):
@@ -200,37 +210,37 @@ class ConnectionPool:
 
 
 class ClientConnection(Struct, asyncio.Protocol, eq=False):
-    """One connection to an upstream: its bytes go to the reply that is being read, as many as a turn may have."""
+    """One connection to an upstream. It feeds the current response, at most `TURN_BYTES` per turn of the loop."""
 
     _pool: ConnectionPool
     idle_since: float = 0.0
-    is_paused: bool = False  # by the reader of the body
+    is_paused: bool = False  # the reader of the body has paused it
     response: ClientResponse | None = None
     is_reused: bool = False
     transport: asyncio.Transport | None = None
     _reading: bool = True
-    _kept: bytes = b""  # bytes that were read and wait for the next turn
-    _turning: bool = False  # `_next_turn` will be called
-    _last: Callable[[], None] | None = None  # how the connection ended, if bytes were kept then
+    _buffered: bytes = b""  # bytes that were read and wait for the next turn of the loop
+    _is_scheduled: bool = False  # `_next_turn` will be called
+    _on_end: Callable[[], None] | None = None  # handles the end of the connection, after the buffered bytes
 
     __repr__ = object.__repr__
 
-    # --- for the reply and the pool
+    # --- called by the response and the pool
 
     @property
     def is_writing(self) -> bool:
-        """Whether part of the request is still here."""
+        """Whether part of the request is not sent yet."""
         return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
     def release(self, *, keep: bool) -> None:
-        """The answer is whole: keep the connection for the next exchange if it may be, else close it."""
+        """Return the connection to the pool after a complete response; close it if it cannot be reused."""
         self.response, transport, pool = None, self.transport, self._pool
-        keep = keep and not self._kept and len(pool.idle) < pool.limits.idle
+        keep = keep and not self._buffered and len(pool.idle) < pool.limits.idle
         if not keep or transport is None or transport.is_closing():
             self.abort()
             return
-        # With bytes still to write, the answer came before the request was sent: the rest of it would go first.
-        # While paused, TLS may hold bytes behind the answer that no look at the socket shows.
+        # Unsent bytes mean that the response came before the request was sent: the next request would follow the rest.
+        # While reading is paused, TLS may hold bytes after the response that the socket does not show.
         if transport.get_write_buffer_size() or (self.is_paused and transport.get_extra_info("ssl_object") is not None):
             self.abort()
             return
@@ -241,23 +251,26 @@ class ClientConnection(Struct, asyncio.Protocol, eq=False):
         pool.idle.append(self)
 
     def pause(self) -> None:
+        """Stop reading."""
         self.is_paused = True
-        self._read_on()
+        self._update_reading()
 
     def resume(self) -> None:
+        """Read again; buffered bytes come first."""
         if self.is_paused:
             self.is_paused = False
-            self._read_on()
-            if self._kept or self._last is not None:
+            self._update_reading()
+            if self._buffered or self._on_end is not None:
                 self._schedule()
 
     def abort(self) -> None:
-        self.response = self._last = None
-        self._kept = b""
+        """Close the connection at once and discard buffered bytes."""
+        self.response = self._on_end = None
+        self._buffered = b""
         if self.transport is not None:
             self.transport.abort()
 
-    # --- for the loop
+    # --- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -265,40 +278,40 @@ class ClientConnection(Struct, asyncio.Protocol, eq=False):
 
     def data_received(self, data: bytes) -> None:
         if self.response is None:
-            self.abort()  # bytes that no request asked for
-        elif self._turning or self._kept or len(data) > TURN_BYTES:
-            self._kept += data
+            self.abort()  # bytes that belong to no request
+        elif self._is_scheduled or self._buffered or len(data) > TURN_BYTES:
+            self._buffered += data
             self._schedule()
-            self._read_on()
+            self._update_reading()
         else:
             self.response.feed(data)
 
     def _next_turn(self) -> None:
-        """Give on what was kept, as much as one turn may have; after the last of it, the end, or the next read."""
-        self._turning = False
+        """Pass on buffered bytes, at most `TURN_BYTES`; after the last ones handle the end, or read again."""
+        self._is_scheduled = False
         if self.is_paused:
             return
-        if self._kept:
-            piece, self._kept = self._kept[:TURN_BYTES], self._kept[TURN_BYTES:]
+        if self._buffered:
+            piece, self._buffered = self._buffered[:TURN_BYTES], self._buffered[TURN_BYTES:]
             self._schedule()
             if self.response is None:
                 self.abort()
             else:
                 self.response.feed(piece)
-        elif self._last is not None:
-            last, self._last = self._last, None
-            last()
+        elif self._on_end is not None:
+            handle_end, self._on_end = self._on_end, None
+            handle_end()
         if not self._reading:
-            self._read_on()
+            self._update_reading()
 
     def _schedule(self) -> None:
-        if not self._turning:
-            self._turning = True
+        if not self._is_scheduled:
+            self._is_scheduled = True
             self._pool.loop.call_soon(self._next_turn)
 
-    def _read_on(self) -> None:
-        """Read from the socket exactly while the reader wants more and nothing is kept."""
-        wanted, transport = not self.is_paused and not self._kept, self.transport
+    def _update_reading(self) -> None:
+        """Read from the socket if the reader is not paused and nothing is buffered; otherwise pause."""
+        wanted, transport = not self.is_paused and not self._buffered, self.transport
         if wanted != self._reading and transport is not None and not transport.is_closing():
             self._reading = wanted
             if wanted:
@@ -314,30 +327,30 @@ class ClientConnection(Struct, asyncio.Protocol, eq=False):
         self.transport = None
         self._end_with(partial(self._lost, exc))
 
-    def _end_with(self, last: Callable[[], None]) -> None:
-        """The connection ended: now, or after the bytes that came before the end. Of two ends the first counts."""
-        if self._last is not None:
+    def _end_with(self, handle_end: Callable[[], None]) -> None:
+        """Handle the end of the connection now, or after the buffered bytes. Of two ends the first counts."""
+        if self._on_end is not None:
             return
-        if self._kept:
-            self._last = last
+        if self._buffered:
+            self._on_end = handle_end
         else:
-            last()
+            handle_end()
 
     def _ended(self, in_order: bool) -> None:
         if self.response is not None:
             self.response.connection_ended(in_order=in_order)
-        self.abort()  # a mere close would first wait until all is written, perhaps to a peer that does not read
+        self.abort()  # `close` would first wait until everything is written, perhaps to a peer that does not read
 
     def _lost(self, exc: Exception | None) -> None:
         if self.response is None:
             return
         if exc is not None:
             self.response.connection_failed(Reset(f"{self._pool.name} broke the connection: {exc}"))
-        else:  # an end that `eof_received` was not told of: uvloop does so when TCP ends and TLS has not
+        else:  # uvloop does not call `eof_received` when TCP ends before TLS does
             self.response.connection_ended(in_order=False)
 
     def _closed_in_order(self) -> bool:
-        """Whether TLS was ended, too: else anybody on the way could have cut the body."""
+        """Return whether TLS was closed, too. If not, a third party on the network may have cut the body."""
         tls = self.transport.get_extra_info("ssl_object") if self.transport is not None else None
         try:
             return tls is None or not tls.read(1)
@@ -348,19 +361,19 @@ class ClientConnection(Struct, asyncio.Protocol, eq=False):
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """A base URL, made ready: the lane its connections share and what begins every request."""
+class _Target:
+    """A parsed base URL with its connection pool and the constant parts of every request head."""
 
     address: BaseUrl
     tls: TlsSettings | None
     proxy: Proxy | None
     pool: ConnectionPool
-    before: str  # the target's beginning
-    fixed: str  # head fields that are always the same
+    prefix: str  # the beginning of every request target
+    lines: str  # header lines of every request
 
 
 class HttpClient:
-    """With `unix` all connections go to that socket, whatever host a URL names."""
+    """Sends requests over pooled connections. With `unix`, all connections go to that socket, whatever the URL."""
 
     def __init__(
         self, *, caps: PoolLimits | None = None, sweep_seconds: float = _SWEEP_SECONDS, unix: str = ""
@@ -368,7 +381,7 @@ class HttpClient:
         self._unix = unix
         self._caps = caps or PoolLimits()
         self._sweep_seconds = sweep_seconds
-        self._ways: dict[tuple[str, TlsSettings | None, str | None, str], _Way] = {}
+        self._targets: dict[tuple[str, TlsSettings | None, str | None, str], _Target] = {}
         self._pools: dict[tuple[str, TlsSettings | None, Proxy | None, str], ConnectionPool] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -384,19 +397,19 @@ class HttpClient:
         new_connection: bool = False,
         pool: str = "",
     ) -> ClientResponse:
-        """Send a request and give the reply when its head is here; `path` and `query` follow the base URL's own.
+        """Send a request and return the response after its head. Path and query are appended to those of `base_url`.
 
-        With `fresh` it goes over a new connection, so it is never sent twice. Requests of another `lane` (an upstream
-        and its credential) never use the same connection, though they go to the same address.
+        `new_connection` uses a new connection, so that the request is never sent twice. Requests with different
+        `pool` names (one for each upstream and credential) never share a connection.
 
-        Raises ConnectFailed (nothing was sent; Busy when the queue is full, kind `timeout` when time ran out),
-        TimedOut, Reset, Truncated or BadFrame. Whatever ends it early, cancellation included, closes the connection.
+        Raises ConnectFailed (nothing was sent; PoolExhausted if the queue is full, kind `timeout` after a timeout),
+        TimedOut, Reset, Truncated or BadFrame. Any early end, also a cancellation, closes the connection.
         """
         began, limits = monotonic(), timeouts or HttpTimeouts()
-        way = self._ways.get((base_url, tls, proxy, pool)) or self._find_way(base_url, tls, proxy, pool)
-        shared, body = way.pool, request.body
+        base = self._targets.get((base_url, tls, proxy, pool)) or self._make_target(base_url, tls, proxy, pool)
+        shared, body = base.pool, request.body
         head = request_head(
-            way.before, way.address.query, way.fixed, request.method, request.path, request.query, request.headers
+            base.prefix, base.address.query, base.lines, request.method, request.path, request.query, request.headers
         )
         if body or request.method not in ("GET", "HEAD"):
             head += b"content-length: %d\r\n" % len(body)
@@ -406,8 +419,8 @@ class HttpClient:
         response = ClientResponse(shared, limits, began + limits.total, request.method == "HEAD")
         try:
             connection = None if new_connection else shared.take()
-            while not response.status:  # a kept connection may turn out to be closed, a new one answers or fails
-                connection = connection or await self._connect(way, limits, began)
+            while not response.status:  # a pooled connection may turn out to be closed; a new one succeeds or fails
+                connection = connection or await self._connect(base, limits, began)
                 shared.active_responses.add(response)
                 if self._timer is None:
                     self._timer = shared.loop.call_later(self._sweep_seconds, self._sweep)
@@ -419,11 +432,11 @@ class HttpClient:
         return response
 
     def pools(self) -> list[PoolState]:
-        """Say what runs, idles and waits, lane by lane."""
+        """Return the state of every connection pool."""
         return [pool.state for pool in self._pools.values()]
 
     async def aclose(self) -> None:
-        """Close every connection, and with them the replies that are still read."""
+        """Close all connections, and end the responses that are still being read."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -434,39 +447,39 @@ class HttpClient:
                 while any(pool.connections for pool in self._pools.values()):
                     await asyncio.sleep(0)
 
-    def _find_way(self, base_url: str, tls: TlsSettings | None, proxy_url: str | None, name: str) -> _Way:
+    def _make_target(self, base_url: str, tls: TlsSettings | None, proxy_url: str | None, name: str) -> _Target:
         address = parse_base_url(base_url)
         proxy = parse_proxy(proxy_url) if proxy_url else None
         origin = f"{address.scheme}://{address.authority}"
         pool = self._pools.setdefault((origin, tls, proxy, name), ConnectionPool(origin, self._caps))
-        before, fixed = address.prefix, f"host: {address.authority}\r\naccept-encoding: identity\r\n"
-        if proxy is not None and address.scheme == "http":  # no tunnel: the proxy reads the request
-            before = origin + before
-            fixed += f"proxy-authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
-        way = _Way(address, tls, proxy, pool, before, fixed)
-        self._ways[base_url, tls, proxy_url, name] = way
-        return way
+        prefix, lines = address.prefix, f"host: {address.authority}\r\naccept-encoding: identity\r\n"
+        if proxy is not None and address.scheme == "http":  # no tunnel: the proxy needs the whole URL
+            prefix = origin + prefix
+            lines += f"proxy-authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
+        target = _Target(address, tls, proxy, pool, prefix, lines)
+        self._targets[base_url, tls, proxy_url, name] = target
+        return target
 
-    async def _connect(self, way: _Way, timeouts: HttpTimeouts, began: float) -> ClientConnection:
-        self._must_be_open()
+    async def _connect(self, target: _Target, timeouts: HttpTimeouts, began: float) -> ClientConnection:
+        self._check_open()
         if self._unix:
             loop = asyncio.get_running_loop()
-            return (await loop.create_unix_connection(lambda: ClientConnection(way.pool), self._unix))[1]
+            return (await loop.create_unix_connection(lambda: ClientConnection(target.pool), self._unix))[1]
         left = max(began + timeouts.total - monotonic(), 0.0)
         within = HttpTimeouts(
             dns=min(timeouts.dns, left), connect=min(timeouts.connect, left), tls=min(timeouts.tls, left)
         )
         connection = await open_connection(
-            lambda: ClientConnection(way.pool), way.address, timeouts=within, tls=way.tls, proxy=way.proxy
+            lambda: ClientConnection(target.pool), target.address, timeouts=within, tls=target.tls, proxy=target.proxy
         )
-        self._must_be_open(connection)
+        self._check_open(connection)
         return connection
 
-    def _must_be_open(self, connection: ClientConnection | None = None) -> None:
+    def _check_open(self, connection: ClientConnection | None = None) -> None:
         if self._closed:
             if connection is not None:
                 connection.abort()
-            raise ConnectFailed("the upstream client was closed")
+            raise ConnectFailed("the HTTP client is closed")
 
     def _sweep(self) -> None:
         now = monotonic()

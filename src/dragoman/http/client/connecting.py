@@ -1,9 +1,9 @@
-"""A new connection: names, TCP (addresses raced, so that a dead IPv6 costs little), a proxy's tunnel, TLS.
+"""Open a connection: resolve the name, connect TCP (Happy Eyeballs), ask a proxy for a tunnel, start TLS. Does I/O.
 
-A name is looked up once; what it leads to is checked, and just that is connected to: whoever answers for the name
-cannot send a request, which carries credentials, to this machine or to the metadata service of a cloud.
+A name is resolved once, and the addresses are checked before they are used: a DNS server cannot direct a request, which
+carries credentials, to this machine or to the metadata service of a cloud.
 
-TLS is always verified: by `ca_file` alone, else by SSL_CERT_FILE and the system, as OpenSSL reads.
+TLS certificates are always verified: by `ca_file` only, if set; otherwise by SSL_CERT_FILE and the system's store.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from dragoman.errors import ConnectFailed, Fault, LocalMisuse
 from dragoman.http.addresses import BaseUrl, Proxy, address_problem, ascii_host
 from dragoman.http.client.response import HEAD_BYTES, HttpTimeouts
 
-_HEAD_START = 0.25  # seconds one address has before the next is tried beside it
-# Long thinking is silent, and balancers forget silent connections after some minutes.
+_HEAD_START = 0.25  # seconds before the next address is tried in parallel
+# A model that thinks long sends nothing, and balancers drop idle connections after some minutes.
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 4}
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
-_Found: TypeAlias = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+_AddressInfo: TypeAlias = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
 
 
 class TlsSettings(Struct, frozen=True):
-    """What one upstream needs beside the default. There is no way to turn verification off."""
+    """TLS settings of one upstream. Verification cannot be turned off."""
 
     ca_file: str = ""
-    server_name: str = ""  # asked for and verified instead of the URL's host
+    server_name: str = ""  # sent and verified instead of the URL's host
 
 
 def ssl_context(tls: TlsSettings) -> ssl.SSLContext:
-    """Give the context of these settings, made once. Raises LocalMisuse naming a file that cannot be read."""
+    """Return the cached TLS context of these settings. Raises LocalMisuse for a file that cannot be read."""
     return _context(tls.ca_file, "" if tls.ca_file else os.environ.get("SSL_CERT_FILE", ""))
 
 
@@ -69,9 +69,9 @@ async def open_connection(
     tls: TlsSettings | None,
     proxy: Proxy | None,
 ) -> P:
-    """Open a connection and return its protocol, which `make` makes.
+    """Open a connection and return its protocol, created by `make`.
 
-    Raises ConnectFailed, of kind `timeout` when that is why: no request was sent.
+    Raises ConnectFailed (kind `timeout` after a timeout): no request was sent.
     """
     context = ssl_context(tls or TlsSettings()) if address.scheme == "https" else None
     name = ascii_host((tls.server_name if tls else "") or address.host)
@@ -79,7 +79,7 @@ async def open_connection(
     host, port = (proxy.host, proxy.port) if proxy else (address.host, address.port)
     async with _step(f"find the address of {peer}", timeouts.dns):
         found = await resolve(host, port)
-    if proxy is None:  # a proxy may be anywhere: it was not looked for, it was configured
+    if proxy is None:  # a proxy comes from the configuration and may have any address
         _check(host, found)
     async with _step(f"connect to {peer}", timeouts.connect):
         sock = await _connect(found)
@@ -106,41 +106,41 @@ async def _step(what: str, seconds: float) -> AsyncIterator[None]:
         message = f"could not {what} within {seconds:g} s"
         raise ConnectFailed(message, fault=Fault("timeout", message, 504)) from None
     except ssl.SSLCertVerificationError as error:
-        hint = "ca_file or SSL_CERT_FILE names authorities of your own"
+        hint = "for a private certificate authority set ca_file or SSL_CERT_FILE"
         raise ConnectFailed(
             f"could not {what}: its certificate is not trusted ({error.verify_message}); {hint}"
         ) from error
     except OSError as error:
-        raise ConnectFailed(f"could not {what}: {_words(error)}") from error
+        raise ConnectFailed(f"could not {what}: {_error_text(error)}") from error
 
 
-def _words(error: OSError) -> str:
-    """What the system says of it; the loop's own text only repeats the address."""
+def _error_text(error: OSError) -> str:
+    """Return the system's message; the event loop's own text only repeats the address."""
     if error.errno and not isinstance(error, (ssl.SSLError, socket.gaierror)):
         return os.strerror(error.errno)
     return error.strerror or str(error)
 
 
-async def resolve(host: str, port: int) -> Sequence[_Found]:
-    """Ask the system what a name leads to. Tests stand in for it."""
+async def resolve(host: str, port: int) -> Sequence[_AddressInfo]:
+    """Resolve a name. Tests replace this function."""
     return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
-def _check(host: str, found: Sequence[_Found]) -> None:
+def _check(host: str, found: Sequence[_AddressInfo]) -> None:
     for each in found:
-        why = address_problem(host, str(each[4][0]))
-        if why:
-            raise ConnectFailed(f"could not connect to {host}: {why}")
+        problem = address_problem(host, str(each[4][0]))
+        if problem:
+            raise ConnectFailed(f"could not connect to {host}: {problem}")
 
 
-async def _connect(found: Sequence[_Found]) -> socket.socket:
+async def _connect(found: Sequence[_AddressInfo]) -> socket.socket:
     if len(found) == 1:
-        return await _attempt(found[0])  # there is nobody to race with
+        return await _attempt(found[0])  # no race with one address
     loop = asyncio.get_running_loop()
     tasks: list[asyncio.Task[socket.socket]] = []
     running: set[asyncio.Task[socket.socket]] = set()
     winner: asyncio.Task[socket.socket] | None = None
-    addresses = iter(_by_turns(found))
+    addresses = iter(_interleaved(found))
     try:
         while winner is None:
             if (address := next(addresses, None)) is not None:
@@ -148,19 +148,19 @@ async def _connect(found: Sequence[_Found]) -> socket.socket:
                 running.add(tasks[-1])
             elif not running:
                 break
-            patience = None if address is None else _HEAD_START
-            done, running = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            timeout = None if address is None else _HEAD_START
+            done, running = await asyncio.wait(running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             winner = next((task for task in done if task.exception() is None), None)
     finally:
         for task in tasks:
             if task is not winner:
                 task.cancel()
                 task.add_done_callback(_discard)
-    # Of several failures the first is told: it is that of the address the system prefers.
+    # Of several failures, raise the first: it belongs to the address that the system prefers.
     return await (winner or tasks[0])
 
 
-async def _attempt(found: _Found) -> socket.socket:
+async def _attempt(found: _AddressInfo) -> socket.socket:
     family, kind, protocol, _, address = found
     sock = socket.socket(family, kind, protocol)
     try:
@@ -177,8 +177,8 @@ async def _attempt(found: _Found) -> socket.socket:
     return sock
 
 
-def _by_turns(found: Sequence[_Found]) -> list[_Found]:
-    """The system's order, but the families by turns."""
+def _interleaved(found: Sequence[_AddressInfo]) -> list[_AddressInfo]:
+    """Return the addresses in the system's order, alternating between IPv6 and IPv4."""
     first = [each for each in found if each[0] == found[0][0]]
     others = [each for each in found if each[0] != found[0][0]]
     return [each for each in chain.from_iterable(zip_longest(first, others)) if each is not None]
@@ -194,21 +194,21 @@ async def _tunnel(sock: socket.socket, address: BaseUrl, proxy: Proxy) -> None:
     authorization = f"proxy-authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
     target = address.host_and_port
     await loop.sock_sendall(sock, f"CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n{authorization}\r\n".encode())
-    answer, size = _TunnelAnswer(), 0
-    while not answer.status:
+    response, size = _TunnelResponse(), 0
+    while not response.status:
         more = await loop.sock_recv(sock, 4096)
         size += len(more)
         if not more or size > HEAD_BYTES:
-            raise ConnectionResetError("it did not answer in HTTP")
-        answer.feed(more)
-    if answer.status // 100 != 2:
-        raise ConnectionRefusedError(f"it answered '{answer.status} {answer.reason}'")
-    if answer.has_more:
-        raise ConnectionResetError("it sent more than an answer")  # TLS: the client speaks first
+            raise ConnectionResetError("the proxy did not send an HTTP response")
+        response.feed(more)
+    if response.status // 100 != 2:
+        raise ConnectionRefusedError(f"the proxy responded '{response.status} {response.reason}'")
+    if response.has_more:
+        raise ConnectionResetError("the proxy sent bytes after its response")  # in TLS the client sends first
 
 
-class _TunnelAnswer:
-    """What a proxy answers to CONNECT, through httptools."""
+class _TunnelResponse:
+    """The response of a proxy to CONNECT, parsed by httptools."""
 
     def __init__(self) -> None:
         self.status, self.reason, self.has_more = 0, "", False
@@ -218,7 +218,7 @@ class _TunnelAnswer:
         try:
             self._parser.feed_data(data)
         except HttpParserError:
-            raise ConnectionResetError("it did not answer in HTTP") from None
+            raise ConnectionResetError("the proxy did not send an HTTP response") from None
 
     def on_status(self, reason: bytes) -> None:
         self.reason += reason[:80].decode("latin-1")

@@ -1,13 +1,13 @@
-"""One exchange with an upstream: the head of its request, its answer as it comes, its deadlines, and how it ended.
+"""One exchange of the HTTP client: the head of the request, the response, its deadlines and its end.
 
-    asking ──head──> answered ──end of body──> ended
-       └───────────────┴──fault, timeout, close──> ended, with `_error`
+    requested ──head──> reading ──end of body──> ended
+        └─────────────────┴──error, timeout, close──> ended, with `_error`
 
-Bytes are pushed: the connection's read callback calls the sink, no task is woken for a read. The task that awaits is
-woken twice, at the head and at the end. Nothing sets an exception on a future, since a cancelled task never fetches it.
+Bytes are pushed: the connection's read callback calls the sink, and no task is woken for a read. The awaiting task is
+woken twice, after the head and at the end. No future gets an exception, because a cancelled task never retrieves it.
 
-Each exchange has its own parser (httptools), so that nothing of one answer can leak into the next. The honest ends: a
-body is over when the parser says so, or, if the head announced no length, when the peer ends the stream in order.
+Each exchange has its own parser (httptools), so that no state of one response can leak into the next. A body ends when
+the parser reports it, or, if the head announced no length, when the peer closes the connection in order.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from dragoman.wire.http import HEADER_FIELDS, Headers, has_dot_segment
 if TYPE_CHECKING:
     from dragoman.http.client.client import ClientConnection, ConnectionPool
 
-TURN_BYTES = 16 * 1024  # of one body in one turn of the loop; about 2 ms of translation if all deltas are short
-HELD = 64 * 1024  # body bytes kept for a reader who has not come yet; past it the transport is paused
-HEAD_BYTES = 64 * 1024  # of heads, 1xx included; and of anything else that brings no body, such as trailers
+TURN_BYTES = 16 * 1024  # of one body in one turn of the event loop; about 2 ms of translation if all deltas are short
+MAX_BUFFERED = 64 * 1024  # bytes of a body that are buffered before `pump` is called; then reading is paused
+HEAD_BYTES = 64 * 1024  # bytes of heads, including 1xx, and of trailers and chunk framing without body bytes
 MAX_HEAD_FIELDS = 128
-MAX_STALE_SECONDS = 1.0  # that a kept connection is closed shows within a round trip; later, the request may have run
+MAX_STALE_SECONDS = 1.0  # a closed pooled connection shows within a round trip; later, the request may have run
 
 
-# What the connection is, and so is ours to say. `host` too: a client's own must never reach an upstream.
-_OURS = frozenset(
+# Headers that describe the connection, so this client sets them. A client's `host` must never reach an upstream.
+_CONNECTION_HEADERS = frozenset(
     {
         "accept-encoding",
         "connection",
@@ -54,10 +54,12 @@ _OURS = frozenset(
 
 
 class HttpTimeouts(Struct, frozen=True):
-    """Seconds. `dns`, `connect` and `tls` are for each step of a new connection; `write` is for the upstream to take
-    the request, `head` runs from the request to the whole head, `idle` between two reads of the body (not while
-    paused), `silent` between two reads that bring content (blanks and pings are none), `total` from the call of `open`
-    to the body's end.
+    """Timeouts in seconds.
+
+    `dns`, `connect` and `tls` limit the steps of a new connection; `write` sending the request; `head` the time from
+    the request to the end of the head; `idle` the time between two reads of the body (not while paused); `silent` the
+    time between two reads with content (white space and pings do not count); `total` the time from the call of `open`
+    to the end of the body.
     """
 
     dns: float = 3.0
@@ -71,83 +73,83 @@ class HttpTimeouts(Struct, frozen=True):
 
 
 class ClientResponse(Struct, eq=False):
-    """An answer whose head is here. Take the body by `pump` or `read`, once; `close` what you do not finish."""
+    """A response whose head has arrived. Read the body once, with `pump`, `read` or `pieces`; otherwise `close` it."""
 
     _pool: ConnectionPool
     _timeouts: HttpTimeouts
-    _end_by: float  # the end of the body, by the monotonic clock
+    _end_by: float  # the deadline of the body, by the monotonic clock
     _bodiless: bool
     status: int = 0
     headers: Headers = ()
-    has_new_bytes: bool = False  # bytes came since the last sweep
-    on_body: Callable[[bytes], None] | None = None  # the parser calls it: no Python frame for a chunk
+    has_new_bytes: bool = False  # bytes arrived since the last sweep
+    on_body: Callable[[bytes], None] | None = None  # the parser calls it directly, without a Python frame per chunk
     _chunks: list[bytes] = []
     _parser: HttpResponseParser | None = None
     _fields: list[tuple[bytes, bytes]] = []
-    _barren: int = 0  # bytes answered, since the request or the last of the body, that brought no body
-    _informal: bool = False  # inside a 1xx
-    _end: int | None = None  # how many of the chunks belong to the answer, once it is whole
-    _keep: bool = False  # the connection may be used again
+    _overhead: int = 0  # bytes since the request, or since the last body bytes, that contained no body
+    _in_interim: bool = False  # inside a 1xx response
+    _end: int | None = None  # the number of chunks that belong to the response, once it is complete
+    _keep: bool = False  # the connection may be reused
     _refusal: BadFrame | None = None
-    _seen: float = 0.0
+    _active_at: float = 0.0
     _connection: ClientConnection | None = None
     _waiter: asyncio.Future[None] | None = None
     _sink: Callable[[bytes], None] | None = None
-    _held: list[bytes] = []
-    _held_size: int = 0
-    _paused: bool = False
-    _read: bool = False
-    _ended: bool = False
+    _buffered: list[bytes] = []
+    _buffered_size: int = 0
+    _is_paused: bool = False
+    _is_read: bool = False
+    _is_ended: bool = False
     _error: Exception | None = None
-    _pieces: int = 0  # of the body that came
-    _hushed: Callable[[], int] | None = None  # how many of them brought no content
-    _said: int = -1  # pieces with content at the last sweep that found more
-    _said_at: float = 0.0  # and when that was
+    _pieces: int = 0  # pieces of the body that arrived
+    _quiet_pieces: Callable[[], int] | None = None  # returns how many of them had no content
+    _with_content: int = -1  # pieces with content at the last sweep that found new ones
+    _content_at: float = 0.0  # the time of that sweep
 
     __repr__ = object.__repr__
 
     async def pump(self, on_bytes: Callable[[bytes], None], quiet_chunks: Callable[[], int] | None = None) -> None:
-        """Hand every piece of the body to `on_bytes`, from the read callback; return at the body's own end.
+        """Pass every piece of the body to `on_bytes`, from the read callback; return at the end of the body.
 
-        `quiet_chunks` tells how many of the pieces brought no content; without it all do.
+        `quiet_chunks` returns how many of the pieces had no content; without it, all count as content.
 
-        Raises Reset, Truncated, TimedOut or BadFrame when there is no such end, and what `on_bytes` raises. Whatever
-        ends it early, cancellation included, closes the connection.
+        Raises Reset, Truncated, TimedOut or BadFrame if the body does not end in order, and errors of `on_bytes`. Any
+        early end, also a cancellation, closes the connection.
         """
-        if self._read:
-            raise LocalMisuse("a reply can be read once")
-        self._read = True
+        if self._is_read:
+            raise LocalMisuse("the body of a response can be read only once")
+        self._is_read = True
         try:
-            while self._held:
-                await self._give_held(on_bytes)
-            if not self._ended:
-                self._sink, self._hushed = on_bytes, quiet_chunks
+            while self._buffered:
+                await self._pass_on_buffered(on_bytes)
+            if not self._is_ended:
+                self._sink, self._quiet_pieces = on_bytes, quiet_chunks
                 self._waiter = self._pool.loop.create_future()
-                if not self._paused and self._connection is not None and self._connection.is_paused:
+                if not self._is_paused and self._connection is not None and self._connection.is_paused:
                     self._connection.resume()
                 await self._waiter
         except BaseException:
             self.close()
             raise
         finally:
-            self._sink = self._hushed = None  # they know us, and all that was asked
+            self._sink = self._quiet_pieces = None  # they refer to this object and to the request: break the cycle
         if self._error is not None:
             raise self._error
 
-    async def _give_held(self, on_bytes: Callable[[bytes], None]) -> None:
-        """Hand out what came before the reader did; others have their turn in between."""
-        held = b"".join(self._held)
-        self._held.clear()
-        self._held_size = 0
-        for start in range(0, len(held), TURN_BYTES):
+    async def _pass_on_buffered(self, on_bytes: Callable[[bytes], None]) -> None:
+        """Pass on what arrived before `pump` was called, at most `TURN_BYTES` per turn of the loop."""
+        buffered = b"".join(self._buffered)
+        self._buffered.clear()
+        self._buffered_size = 0
+        for start in range(0, len(buffered), TURN_BYTES):
             if start:
                 await asyncio.sleep(0)
-            on_bytes(held[start : start + TURN_BYTES])
+            on_bytes(buffered[start : start + TURN_BYTES])
 
     async def read(self, limit: int, count: Callable[[int], None] | None = None) -> bytes:
-        """Give the whole body. Raises TooLarge past `limit` bytes, and what `pump` and `count` raise.
+        """Return the whole body. Raises TooLarge if it is longer than `limit` bytes, and errors of `pump` and `count`.
 
-        `count` is told the size of each piece before it is held.
+        `count` gets the size of each piece before it is buffered.
         """
         pieces: list[bytes] = []
         size = blank = 0
@@ -155,9 +157,9 @@ class ClientResponse(Struct, eq=False):
         def gather(piece: bytes) -> None:
             nonlocal size, blank
             size += len(piece)
-            blank += piece.isspace()  # some services send these to keep a connection open
+            blank += piece.isspace()  # some services send white space to keep a connection open
             if size > limit:
-                raise TooLarge(f"{self._pool.name} answered more than {limit} bytes")
+                raise TooLarge(f"{self._pool.name} sent a response of more than {limit} bytes")
             if count is not None:
                 count(len(piece))
             pieces.append(piece)
@@ -166,26 +168,26 @@ class ClientResponse(Struct, eq=False):
         return b"".join(pieces)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Give the body piece by piece; no more is read than is taken. Raises what `pump` does."""
+        """Yield the body piece by piece; reading pauses until the caller asks for more. Raises the errors of `pump`."""
         ready: list[bytes] = []
-        came = asyncio.Event()
+        arrived = asyncio.Event()
 
         def gather(piece: bytes) -> None:
             ready.append(piece)
             self.pause()
-            came.set()
+            arrived.set()
 
         def end(task: asyncio.Task[None]) -> None:
-            came.set()
+            arrived.set()
             if not task.cancelled():
-                task.exception()  # asked for here, because a reader that has stopped does not
+                task.exception()  # retrieved here, because a caller that has stopped reading does not
 
         pumping = asyncio.create_task(self.pump(gather))
         pumping.add_done_callback(end)
         try:
             while not pumping.done() or ready:
-                await came.wait()
-                came.clear()
+                await arrived.wait()
+                arrived.clear()
                 taken = ready.copy()
                 ready.clear()
                 for piece in taken:
@@ -196,35 +198,36 @@ class ClientResponse(Struct, eq=False):
             pumping.cancel()
 
     def pause(self) -> None:
-        """Stop reading from the upstream's socket. What one read has brought already still comes."""
-        self._paused = True
+        """Stop reading from the upstream's socket. Bytes that were read already are still passed on."""
+        self._is_paused = True
         if self._connection is not None:
             self._connection.pause()
 
     def resume(self) -> None:
-        self._paused = False
-        if self._connection is not None and (self._sink is not None or not self._held):
+        """Read from the upstream's socket again."""
+        self._is_paused = False
+        if self._connection is not None and (self._sink is not None or not self._buffered):
             self._connection.resume()
 
     def end_within(self, seconds: float) -> None:
-        """Wait no longer than that for the body's end."""
+        """Move the deadline of the body to at most that many seconds from now."""
         self._end_by = min(self._end_by, monotonic() + seconds)
 
     def close(self) -> None:
-        """Give the exchange up; an unfinished one closes its connection. May be called twice, and from `on_bytes`."""
-        if not self._ended:
-            self.fail(Reset(f"the exchange with {self._pool.name} was closed here before its end"))
+        """End the exchange and close the connection if it is unfinished. May be called twice, and from `on_bytes`."""
+        if not self._is_ended:
+            self.fail(Reset(f"the exchange with {self._pool.name} was closed on this side before its end"))
 
-    # --- for the client
+    # --- called by the client
 
     async def send_request(self, connection: ClientConnection, payload: tuple[bytes, ...]) -> None:
-        """Send the request and wait for the head. Without one, a kept connection turned out to be closed: ask again.
+        """Send the request and wait for the head.
 
-        Raises as `open` does.
+        If `status` is still 0 then, a pooled connection turned out to be closed: send again. Raises as `open` does.
         """
         self._connection, transport = connection, connection.transport
         self._waiter = self._pool.loop.create_future()
-        self._seen = monotonic()
+        self._active_at = monotonic()
         self.on_body = self._chunks.append
         self._parser = HttpResponseParser(self)
         connection.response = self
@@ -236,10 +239,10 @@ class ClientResponse(Struct, eq=False):
         if not self.status and self._error is not None:
             raise self._error
 
-    # --- for the connection
+    # --- called by the connection
 
     def feed(self, data: bytes) -> None:
-        """Parse what has come, give on what of it is body, and end with the end of the answer."""
+        """Parse received bytes, pass on the body, and finish at the end of the response."""
         self.has_new_bytes = True
         chunks, parser, sink, fault = self._chunks, self._parser, self._sink, None
         assert parser is not None
@@ -249,69 +252,73 @@ class ClientResponse(Struct, eq=False):
             fault = error
         end, count = self._end, len(chunks)
         if chunks:
-            body = b"".join(chunks if end is None else chunks[:end])  # of one piece it makes no copy
+            body = b"".join(chunks if end is None else chunks[:end])  # joining one piece makes no copy
             chunks.clear()
-            self._barren = 0
+            self._overhead = 0
             if sink is None:
-                self._hold(body)
+                self._buffer(body)
             elif body:
                 self._pieces += 1
                 try:
                     sink(body)
-                except Exception as error:  # noqa: BLE001  whatever the reader raises belongs to whoever awaits `pump`
+                except Exception as error:  # noqa: BLE001  any error of the sink is raised from `pump`
                     self.fail(error)
         elif end is None and fault is None:
-            self._barren += len(data)
-            if self._barren > HEAD_BYTES:
+            self._overhead += len(data)
+            if self._overhead > HEAD_BYTES:
                 self.connection_failed(
                     BadFrame(f"{self._pool.name} sent more than {HEAD_BYTES} bytes of head or trailers")
                 )
-        connection = self._connection  # None: the reader has closed it
+        connection = self._connection  # None: the sink has closed it
         if connection is not None and end is not None:
             connection.release(keep=self._keep and fault is None and count == end)
             self._finish()
         elif connection is not None and fault is not None:
-            self.connection_failed(self._refusal or BadFrame(f"{self._pool.name} sent what is not HTTP: {fault}"))
+            self.connection_failed(
+                self._refusal or BadFrame(f"{self._pool.name} sent an invalid HTTP response: {fault}")
+            )
 
     def connection_ended(self, *, in_order: bool) -> None:
-        """Nothing more comes: that is the end of a body without a length, if it came in order."""
+        """Handle the end of the connection: in order, it ends a body without a length; otherwise it is an error."""
         framed = any(name in ("content-length", "transfer-encoding") for name, _ in self.headers)
         if in_order and self.status and not framed:
             self._finish()
         elif self.status:
-            self.connection_failed(Truncated(f"{self._pool.name} ended the connection in the middle of its answer"))
-        elif self._barren:
-            self.connection_failed(Truncated(f"{self._pool.name} ended the connection in the middle of a head"))
+            self.connection_failed(Truncated(f"{self._pool.name} closed the connection in the middle of its response"))
+        elif self._overhead:
+            self.connection_failed(
+                Truncated(f"{self._pool.name} closed the connection in the middle of the response head")
+            )
         else:
-            self.connection_failed(Reset(f"{self._pool.name} ended the connection without an answer"))
+            self.connection_failed(Reset(f"{self._pool.name} closed the connection without a response"))
 
     def connection_failed(self, error: DragomanError) -> None:
-        """The connection cannot be used any more. If it was a kept one, which did not answer a byte, ask again."""
-        connection, unanswered = self._connection, not self.status and not self._barren
+        """Handle a broken connection. If it was a pooled one and no byte of the response came, `open` sends again."""
+        connection, unanswered = self._connection, not self.status and not self._overhead
         if connection is None or not (
-            connection.is_reused and unanswered and monotonic() - self._seen < MAX_STALE_SECONDS
+            connection.is_reused and unanswered and monotonic() - self._active_at < MAX_STALE_SECONDS
         ):
             self.fail(error)
             return
-        self._connection = None  # the slot is kept
+        self._connection = None  # the exchange keeps its slot
         connection.abort()
         self._pool.active_responses.discard(self)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """End the exchange with this error, and its connection."""
-        if not self._ended:
+        """End the exchange with this error, and close its connection."""
+        if not self._is_ended:
             self._error = error
             if self._connection is not None:
                 self._connection.abort()
             self._finish()
 
-    # --- for the parser
+    # --- called by the parser
 
     def on_message_begin(self) -> None:
         if self._end is not None:
-            self._keep = False  # an answer after the answer
+            self._keep = False  # a second response followed
         self._fields = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -323,17 +330,17 @@ class ClientResponse(Struct, eq=False):
             return
         status = parser.get_status_code()
         if status < 200:
-            self._informal = True
+            self._in_interim = True
             return
         if len(fields) > MAX_HEAD_FIELDS:
-            self._refuse(f"sent a head of more than {MAX_HEAD_FIELDS} fields")
+            self._refuse(f"sent more than {MAX_HEAD_FIELDS} headers")
         headers = tuple([HEADER_FIELDS[each] for each in fields])
         self._fields = []
         for name, value in headers:
             if name == "transfer-encoding" and value.lower() != "chunked":
-                self._refuse(f"sent its answer in the transfer encoding {value[:40]!r}, which was not asked for")
+                self._refuse(f"sent its response in the transfer encoding {value[:40]!r}, which was not requested")
             if name == "content-encoding" and value.lower() not in ("", "identity") and status < 300:
-                self._refuse(f"sent its answer compressed ({value[:40]!r}), which was not asked for")
+                self._refuse(f"sent a compressed response ({value[:40]!r}), which was not requested")
         if self._bodiless:
             self._end = 0
             self._keep = parser.should_keep_alive()
@@ -342,71 +349,71 @@ class ClientResponse(Struct, eq=False):
             self._waiter.set_result(None)
 
     def on_message_complete(self) -> None:
-        if self._informal:
-            self._informal = False
+        if self._in_interim:
+            self._in_interim = False
         elif self._end is None and self._parser is not None:
             self._end = len(self._chunks)
-            self._keep = self._parser.should_keep_alive()  # only in here does the parser know
+            self._keep = self._parser.should_keep_alive()  # the parser knows this only inside this callback
 
     def _refuse(self, what: str) -> None:
         self._refusal = BadFrame(f"{self._pool.name} {what}")
         raise self._refusal
 
-    # --- for the sweeper
+    # --- called by the timer of the client
 
     def check_deadlines(self, now: float) -> None:
-        """Fail if a deadline has passed, unless what waits in the socket shows that it was met.
+        """Fail if a deadline has passed, unless unread bytes in the socket show that it was met.
 
-        A loop that was busy has not read yet what came meanwhile. Two turns later it has.
+        A busy event loop may not have read the latest bytes yet. Two turns later it has.
         """
-        if self._late(now) is not None:
+        if self._missed_deadline(now) is not None:
             loop = self._pool.loop
-            loop.call_soon(loop.call_soon, self._judge)
+            loop.call_soon(loop.call_soon, self._fail_if_late)
 
-    def _judge(self) -> None:
-        if not self._ended and (late := self._late(monotonic())) is not None:
+    def _fail_if_late(self) -> None:
+        if not self._is_ended and (late := self._missed_deadline(monotonic())) is not None:
             self.fail(TimedOut(f"{self._pool.name} {late}"))
 
-    def _late(self, now: float) -> str | None:
-        """Which deadline has passed; None if none has."""
+    def _missed_deadline(self, now: float) -> str | None:
+        """Return which deadline has passed, as a message; None if none has."""
         timeouts = self._timeouts
         if now >= self._end_by:
-            return f"was not done within {timeouts.total:g} s"
+            return f"did not complete its response within {timeouts.total:g} s (timeouts.total)"
         if not self.status:
-            if now >= self._seen + timeouts.head:
-                return f"gave no answer within {timeouts.head:g} s"
-            if now >= self._seen + timeouts.write and self._connection is not None and self._connection.is_writing:
-                return f"did not take the request within {timeouts.write:g} s"
+            if now >= self._active_at + timeouts.head:
+                return f"sent no response within {timeouts.head:g} s (timeouts.head)"
+            if now >= self._active_at + timeouts.write and self._connection is not None and self._connection.is_writing:
+                return f"did not accept the request within {timeouts.write:g} s (timeouts.write)"
         elif self._is_silent(now):
-            return f"sent no content, only signs of life, for {timeouts.silent:g} s"
-        elif self.has_new_bytes or self._paused or (self._sink is None and self._held):
+            return f"sent only keep-alive messages and no content for {timeouts.silent:g} s (timeouts.silent)"
+        elif self.has_new_bytes or self._is_paused or (self._sink is None and self._buffered):
             self.has_new_bytes = False
-            self._seen = now
-        elif now >= self._seen + timeouts.idle:
-            return f"went silent in the middle of its answer for {timeouts.idle:g} s"
+            self._active_at = now
+        elif now >= self._active_at + timeouts.idle:
+            return f"sent nothing for {timeouts.idle:g} s in the middle of its response (timeouts.idle)"
         return None
 
     def _is_silent(self, now: float) -> bool:
-        """Whether nothing but signs of life has come for too long; not while nobody reads."""
-        said = self._pieces - (self._hushed() if self._hushed is not None else 0)
-        if said != self._said or self._paused or self._sink is None:
-            self._said, self._said_at = said, now
+        """Return whether only keep-alive messages have come for too long. Pauses of the reader do not count."""
+        with_content = self._pieces - (self._quiet_pieces() if self._quiet_pieces is not None else 0)
+        if with_content != self._with_content or self._is_paused or self._sink is None:
+            self._with_content, self._content_at = with_content, now
             return False
-        return now >= self._said_at + self._timeouts.silent
+        return now >= self._content_at + self._timeouts.silent
 
-    # --- within
+    # --- private
 
-    def _hold(self, body: bytes) -> None:
-        """Keep a piece of the body until somebody reads it."""
+    def _buffer(self, body: bytes) -> None:
+        """Buffer a piece of the body until `pump` is called."""
         if body:
             self._pieces += 1
-            self._held.append(body)
-            self._held_size += len(body)
-            if self._connection is not None and self._held_size > HELD:
+            self._buffered.append(body)
+            self._buffered_size += len(body)
+            if self._connection is not None and self._buffered_size > MAX_BUFFERED:
                 self._connection.pause()
 
     def _finish(self) -> None:
-        self._ended = True
+        self._is_ended = True
         self._connection = self._parser = None
         self._pool.active_responses.discard(self)
         self._pool.slots.release()
@@ -415,23 +422,25 @@ class ClientResponse(Struct, eq=False):
 
 
 @lru_cache(maxsize=64)
-def request_head(before: str, asked: str, fixed: str, method: str, path: str, query: str, headers: Headers) -> bytes:
-    """Write a head up to the length of the body: many requests differ in their bodies only.
+def request_head(
+    prefix: str, base_query: str, fixed: str, method: str, path: str, query: str, headers: Headers
+) -> bytes:
+    """Return the head of a request without `content-length`. Cached, because many requests differ in their bodies only.
 
-    Raises LocalMisuse for what would break out of the head.
+    Raises LocalMisuse for characters that would break out of the head.
     """
-    query = "&".join(filter(None, (asked, query)))
-    target = f"{before}{path}?{query}" if query else f"{before}{path}"
-    fields = [f"{name}: {value}\r\n" for name, value in headers if name.lower() not in _OURS]
+    query = "&".join(filter(None, (base_query, query)))
+    target = f"{prefix}{path}?{query}" if query else f"{prefix}{path}"
+    fields = [f"{name}: {value}\r\n" for name, value in headers if name.lower() not in _CONNECTION_HEADERS]
     head = f"{method} {target} HTTP/1.1\r\n{fixed}{''.join(fields)}"
     lines = len(fields) + fixed.count("\n") + 1
     if head.count("\n") != lines or head.count("\r") != lines or "\0" in head:
-        raise LocalMisuse("a request's method, path or header holds a line break or a NUL")
-    if has_dot_segment(path):  # whoever made it should have refused it: it names another place than it seems to
-        raise LocalMisuse("a request's path has a segment `.` or `..`")
+        raise LocalMisuse("the method, path or a header of a request contains a line break or a NUL")
+    if has_dot_segment(path):  # the caller should have refused it: such a path leads elsewhere than it seems
+        raise LocalMisuse("the path of a request has a segment `.` or `..`")
     if not method.isalpha() or not path.startswith("/") or " " in target or not target.isascii():
-        raise LocalMisuse("a request's method or path is not written as HTTP needs it")
+        raise LocalMisuse("the method or path of a request contains characters that HTTP does not allow")
     try:
         return head.encode("latin-1")
     except UnicodeEncodeError as error:
-        raise LocalMisuse("a request's header holds characters that HTTP cannot carry") from error
+        raise LocalMisuse("a header of a request contains characters that HTTP cannot carry") from error

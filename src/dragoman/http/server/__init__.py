@@ -1,5 +1,5 @@
-"""The HTTP server: connections, the requests that come over them, and the answers that go back.
+"""The HTTP server: connections, their requests and their responses.
 
-`serving.HttpServer` gives each request to one function as an `Exchange`. The gateway listens by
-`serving.Acceptor`, which limits and sheds connections; the simulator and the admin socket by `serving.Listener`.
+`serving.HttpServer` passes each request to one function, as an `Exchange`. The gateway listens with `serving.Acceptor`,
+which limits and sheds connections; the simulator and the admin socket listen with `serving.Listener`.
 """
