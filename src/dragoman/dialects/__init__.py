@@ -1,4 +1,8 @@
-"""The registry: one line per dialect. Others may add theirs by an entry point of the group `dragoman.dialects`."""
+"""The registry of dialects: one line per built-in dialect.
+
+Other packages add dialects with entry points of the group `dragoman.dialects`. A dialect is imported when `get` is
+first called with its name.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from dragoman.errors import LocalMisuse
 _GROUP = "dragoman.dialects"
 _BUILT_IN = {
     "anthropic": "dragoman.dialects.anthropic:DIALECT",
-    "gemini": "dragoman.dialects.gemini:DIALECT",  # before openai, whose list of models is at any path
+    "gemini": "dragoman.dialects.gemini:DIALECT",  # before openai, which matches a list of models at any path
     "openai": "dragoman.dialects.openai:DIALECT",
     "responses": "dragoman.dialects.responses:DIALECT",
     "kiro": "dragoman.dialects.kiro:DIALECT",
@@ -28,63 +32,68 @@ _BUILT_IN = {
 
 
 def names() -> tuple[str, ...]:
-    """The names of all known dialects, built-in ones first."""
-    return tuple(_places())
+    """Return the names of all known dialects, built-in ones first."""
+    return tuple(_locations())
 
 
 @cache
 def get(name: str) -> Dialect:
-    """The dialect of that name. Raises LocalMisuse, with the nearest name, if there is none."""
-    place = _places().get(name)
-    if place is None:
+    """Return the dialect of this name. Raises LocalMisuse, with the nearest name, if there is none."""
+    location = _locations().get(name)
+    if location is None:
         near = get_close_matches(str(name), names(), 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise LocalMisuse(f"unknown dialect {name!r}{hint} (known: {', '.join(names())})")
-    module, _, attribute = place.partition(":")
+    module, _, attribute = location.partition(":")
     found = getattr(importlib.import_module(module), attribute)
     dialect = found() if callable(found) else found
     if not isinstance(dialect, Dialect):
-        raise LocalMisuse(f"{place} is no Dialect")
+        raise LocalMisuse(f"the entry point {location} of dialect {name!r} is not a Dialect")
     return dialect
 
 
 def bedrock_invoke() -> Dialect:
-    """Anthropic's language behind Bedrock's InvokeModel. Packages never import one another: they are joined here."""
-    door = importlib.import_module("dragoman.dialects.bedrock.codec")
+    """Return the dialect of Bedrock's InvokeModel: Anthropic's codec with a Bedrock binding.
+
+    It is built here because dialect packages never import one another.
+    """
+    bedrock = importlib.import_module("dragoman.dialects.bedrock.codec")
     codec = importlib.import_module("dragoman.dialects.anthropic").AnthropicCodec(threads=False)
     return structs.replace(
         get("anthropic"),
         name="bedrock.invoke",
         codec=codec,
-        binding=door.BINDING,
-        counts=door.COUNTS,
+        binding=bedrock.BINDING,
+        counts=bedrock.COUNTS,
         key_header="authorization",
         attribution=False,
     )
 
 
 @cache
-def _places() -> dict[str, str]:
+def _locations() -> dict[str, str]:
+    """Return `module:attribute` of each dialect by its name."""
     if not any(map(_may_add, sys.path)):
         return _BUILT_IN
-    from importlib.metadata import entry_points  # noqa: PLC0415  slow to load, and few need it
+    from importlib.metadata import entry_points  # noqa: PLC0415  slow to load, and rarely needed
 
     added = {entry.name: entry.value for entry in entry_points(group=_GROUP)}
-    return {**_BUILT_IN, **{name: place for name, place in added.items() if name not in _BUILT_IN}}
+    return {**_BUILT_IN, **{name: location for name, location in added.items() if name not in _BUILT_IN}}
 
 
 def _may_add(folder: str) -> bool:
-    """Whether something that is installed there may add dialects."""
+    """Return whether a package installed in this folder may add dialects."""
     try:
         with os.scandir(folder or ".") as found:
             return any(map(_mentions_us, found))
     except NotADirectoryError:
-        return True  # an archive: we do not look into it
+        return True  # A file, such as a zip archive: its content is not searched.
     except OSError:
         return False
 
 
 def _mentions_us(entry: os.DirEntry[str]) -> bool:
+    """Return whether this is the metadata folder of a package with entry points of our group."""
     if not entry.name.endswith((".dist-info", ".egg-info")):
         return False
     try:
@@ -95,7 +104,7 @@ def _mentions_us(entry: os.DirEntry[str]) -> bool:
 
 
 class _Callable(ModuleType):
-    """Lets `dragoman.dialects()`, the public call, and `dragoman.dialects`, this package, be one name."""
+    """A callable module: `dragoman.dialects` is this package, and `dragoman.dialects()` is a public function."""
 
     def __call__(self) -> tuple[str, ...]:
         return names()

@@ -1,6 +1,10 @@
-"""A dialect is a codec (the language) times a binding (path, headers, framing). Everything here is pure.
+"""The interfaces that a dialect implements, and the reader of its response streams.
 
-To add one: a package with a `DIALECT`, one line in the registry (or an entry point), and its story files.
+A dialect is a codec (bodies and events) and a binding (path, headers, framing). Everything here is pure: bytes and
+values in, values and bytes out; the gateway and the library do the I/O.
+
+To add a dialect, write a package with a `DIALECT`, add one line to the registry (or an entry point), and write its
+story files.
 """
 
 from __future__ import annotations
@@ -28,9 +32,11 @@ Operation: TypeAlias = Literal["generate", "count", "models", "stored"]
 
 
 class ApiRequest(Struct, frozen=True):
-    """A request out of its envelope. `body` holds neither model nor stream; `hints` are headers that matter.
+    """A request without its HTTP envelope.
 
-    A `stored` call is about an answer that the service keeps: the `hints` are its `id`, the `action` (read, delete,
+    `body` is without the model and the stream flag, which have fields here. `hints` holds the headers that matter.
+
+    A `stored` call concerns a response that the service stores: its `hints` are the `id`, the `action` (read, delete,
     cancel, input_items) and the `query`. Only dialects with a `StoredResponses` have such calls.
     """
 
@@ -42,9 +48,9 @@ class ApiRequest(Struct, frozen=True):
 
 
 def in_cache_order(body: Mapping[str, Json], first: Iterable[str], history: str) -> dict[str, Json]:
-    """The body with the fields that prompt caches begin with at its head, and the history, which grows, at its end.
+    """Return the body with the fields `first` at its start and the field `history`, which grows, at its end.
 
-    So the body of a conversation is, up to its end, a prefix of the body of the same conversation some turns later.
+    Prompt caches compare prefixes: the body of one turn is then a prefix of the body of the next, up to its end.
     """
     head = {name: body[name] for name in first if name in body}
     tail = {history: body[history]} if history in body else {}
@@ -52,7 +58,7 @@ def in_cache_order(body: Mapping[str, Json], first: Iterable[str], history: str)
 
 
 class Environment(Struct, frozen=True):
-    """Where decoders and encoders get ids and the time from; nothing else takes them."""
+    """The source of new ids and of the time for decoders and encoders; tests replace it."""
 
     new_id: Callable[[str], str]
     now: Callable[[], int]
@@ -62,64 +68,75 @@ SYSTEM_ENVIRONMENT = Environment(new_id=lambda prefix: prefix + secrets.token_he
 
 
 class Decoder(Protocol):
-    """Frames to events; sees whole frames only; may raise UpstreamViolation or UpstreamFault.
+    """Reads the whole frames of one response stream into events.
 
-    BadFrame says that one frame cannot be read, and that the decoder is as it was before the frame. Every other
-    violation ends the stream, because it drops, merges or leaves open a call or a block.
+    Its methods may raise UpstreamViolation or UpstreamFault. BadFrame means that one frame cannot be read and that the
+    decoder has the state it had before the frame. Every other violation ends the stream, because a block or a call
+    was lost, merged with another or left open.
 
-    It obeys model/assemble.py: the events of all frames and of `close` are one whole stream.
+    The events of all frames and of `close` together are one stream of the grammar in model/assemble.py.
     """
 
     @property
     @abstractmethod
     def is_open(self) -> bool:
-        """Whether a call or another block has begun and not ended."""
+        """Whether a block, such as a call, has started and not ended."""
 
     @abstractmethod
     def feed(self, frame: Frame) -> ev.Events | None:
-        """The frame's meaning; None for one that must not travel, not even at home (docs/decisions/answers.md#d51)."""
+        """Return the events of a frame.
+
+        None means that the frame must not reach the client, even in the same dialect (docs/decisions/answers.md#d51).
+        """
 
     @abstractmethod
     def close(self, broken: Fault | None) -> ev.Events:
-        """The end of the bytes: by themselves, or because something broke. Empty if the stream had ended."""
+        """Return the last events after the end of the bytes; none if the stream had ended.
+
+        `broken` says why the bytes ended early; None means that the upstream ended them.
+        """
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneSource | None:
-        """Return how the next such delta of this block is read from its frame (model/filter.py); None: by `feed`."""
+        """Return the lane that reads further deltas of this kind and block (model/filter.py); None: use `feed`."""
         return None
 
 
 class Encoder(Protocol):
-    """Events to payloads."""
+    """Writes the events of one response as payloads of frames."""
 
     @abstractmethod
-    def feed(self, events: ev.Events) -> Iterable[Payload]: ...
+    def feed(self, events: ev.Events) -> Iterable[Payload]:
+        """Return the payloads that these events complete."""
 
     @abstractmethod
     def passes(self, events: ev.Events) -> bool:
-        """Count these events and let their own frame through. False: numbering moved, or something is held back."""
+        """Record these events and return whether the upstream's frame of them may be sent unchanged.
+
+        False means that the caller must write them with `feed`: block numbers differ, or earlier content is buffered.
+        """
 
     @abstractmethod
     def ping(self) -> Payload | None:
-        """A frame that says nothing, to keep a silent stream alive; None where the dialect has none."""
+        """Return a frame without content that keeps a silent stream alive; None if the dialect has none."""
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneTarget | None:
-        """Return how the next such delta of this block is written; None: by `feed`."""
+        """Return the lane that writes further deltas of this kind and block; None: use `feed`."""
         return None
 
     def set_next_number(self, number: int) -> None:
-        """Count so many frames as sent, where frames are numbered and others went out before."""
+        """Continue to number frames from here, after the caller sent frames of its own."""
         return
 
     def is_unrequested(self, events: ev.Events) -> bool:
-        """Whether the frame of these events says only what a quirk asked for and the client did not."""
+        """Return whether the frame of these events holds only data that a quirk requested and the client did not."""
         return False
 
 
 class TypedRequest(Struct, frozen=True):
-    """A request of the documented shape, read from its bytes into Structs and not into a tree of JSON values.
+    """A request of the documented shape, read from its bytes straight into Structs.
 
-    The body of the call holds what is free-form in it, as deeply nested as it was, for those who set limits;
-    `other_values` is about how many JSON values it had beside those.
+    The body of the call holds only the free-form JSON of the request, with its nesting, so that limits can be checked;
+    `other_values` is the approximate number of other JSON values. `asked` is the canonical request.
     """
 
     call: ApiRequest
@@ -128,96 +145,131 @@ class TypedRequest(Struct, frozen=True):
 
 
 class RequestSummary(Struct, frozen=True):
-    """A small request of the documented shape, without its texts. Those of one `shape` differ only in texts and figures
-    that no filter reads: where one passes unchanged, the others do.
+    """A small request of the documented shape, without its texts.
+
+    Requests with equal `shape` differ only in texts and numbers that no filter reads: if one of them can be sent
+    unchanged, all can. `asked` is the canonical request without messages.
     """
 
-    asked: Conversation  # without messages
+    asked: Conversation
     message_count: int
     shape: Hashable
 
 
 class ReplyOutcome(Struct, frozen=True):
-    """What a whole reply of the documented shape says about itself."""
+    """Token usage and stop reason of a whole reply of the documented shape."""
 
     usage: Usage
     stop: Stop
 
 
 class SummaryReader(Protocol):
-    """Reads what a gateway passes on unchanged, for less than the codec does. None: the codec must read it."""
+    """Reads requests and replies that a gateway forwards unchanged, faster than the codec reads them.
+
+    Both methods return None for a body that the codec must read.
+    """
 
     @property
     def path(self) -> str:
-        """How the path of such a request ends."""
+        """The end of the path of such a request."""
 
-    def read_request(self, request: HttpRequest) -> RequestSummary | None: ...
-    def read_reply(self, body: bytes) -> ReplyOutcome | None: ...
+    def read_request(self, request: HttpRequest) -> RequestSummary | None:
+        """Return the summary of a small request."""
+
+    def read_reply(self, body: bytes) -> ReplyOutcome | None:
+        """Return usage and stop reason of a whole reply."""
 
 
 class Codec(Protocol):
-    """The language. A frozen Struct whose fields, if any, are its settings."""
+    """Reads and writes the bodies, events and errors of a dialect, without I/O.
+
+    A codec is a frozen Struct; its fields, if any, are its settings. `request` is always the canonical request that
+    the response belongs to.
+    """
 
     @property
-    def family(self) -> str: ...
-    def capabilities(self, model: str) -> Capabilities: ...
+    def family(self) -> str:
+        """The family whose extra fields and signatures this codec keeps (docs/glossary.md)."""
+
+    def capabilities(self, model: str) -> Capabilities:
+        """Return what requests of this dialect can express for a model."""
+
     def quirks(self, model: str) -> Sequence[Filter]:
-        """Filters only this dialect needs."""
+        """Return the filters that only this dialect needs."""
 
-    def parse_request(self, call: ApiRequest) -> Conversation: ...
-    def render_request(self, conversation: Conversation) -> ApiRequest: ...
-    def parse_reply(self, body: bytes, asked: Conversation) -> Reply: ...
-    def render_reply(self, reply: Reply, asked: Conversation, environment: Environment) -> bytes: ...
-    def decoder(self, asked: Conversation, environment: Environment, keys: ev.BlockKeys | None = None) -> Decoder:
-        """A decoder for one answer. It takes the key of every block from `keys`; without it, it counts its own.
+    def parse_request(self, call: ApiRequest) -> Conversation:
+        """Read the body of a request. Raises MalformedRequest."""
 
-        What it keeps of the answer for later it counts in `keys.budget` first.
+    def render_request(self, conversation: Conversation) -> ApiRequest:
+        """Write a request. Raises Unrepresentable for content that the filters should have replaced."""
+
+    def parse_reply(self, body: bytes, request: Conversation) -> Reply:
+        """Read a whole reply. Raises UpstreamViolation, or UpstreamFault for an error in it."""
+
+    def render_reply(self, reply: Reply, request: Conversation, environment: Environment) -> bytes:
+        """Write a whole reply."""
+
+    def decoder(self, request: Conversation, environment: Environment, keys: ev.BlockKeys | None = None) -> Decoder:
+        """Return a decoder for one response stream. It takes block keys from `keys`, or counts its own without.
+
+        It counts in `keys.budget` what it is going to buffer.
         """
 
     def encoder(
-        self, asked: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None
+        self, request: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None
     ) -> Encoder:
-        """An encoder for one answer. What it keeps of the answer for later it counts in `budget` first."""
+        """Return an encoder for one response stream. It counts in `budget` what it is going to buffer."""
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
-        """What a refusal says; `sent`, if known, is what was refused, for services that give no figures."""
+        """Read an error response; `sent`, if known, is the refused request, for services that give no figures."""
 
-    def render_fault(self, fault: Fault) -> bytes: ...
+    def render_fault(self, fault: Fault) -> bytes:
+        """Write the body of an error response."""
+
     def breaches(self, call: ApiRequest) -> Sequence[Breach]:
-        """What a request breaks of the dialect's own rules."""
+        """Return the rules of the dialect that a request breaks."""
 
     def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
-        """What a captured stream breaks of the dialect's own rules."""
+        """Return the rules of the dialect that a captured stream breaks."""
 
     def rules(self) -> Sequence[DialectRule]:
-        """The rules that `breaches` and `stream_breaches` check."""
+        """Return the rules that `breaches` and `stream_breaches` check."""
 
 
 class Binding(Protocol):
-    """Path, headers and framing."""
+    """Path, headers and framing of the HTTP messages of a dialect."""
 
     def match(self, request: HttpRequest) -> ApiRequest | None:
-        """The call in this request, or None if it is not for this dialect. Raises MalformedRequest."""
+        """Return the call of this request, or None for a request of another dialect. Raises MalformedRequest."""
 
     def unwrap(self, body: Json) -> ApiRequest:
-        """The call in a body whose path and headers are not known."""
+        """Return the call of a body whose path and headers are unknown."""
 
-    def wrap(self, call: ApiRequest) -> HttpRequest: ...
-    def frame_decoder(self) -> FrameDecoder: ...
-    def encode_frame(self, payload: Payload) -> bytes: ...
+    def wrap(self, call: ApiRequest) -> HttpRequest:
+        """Return the HTTP request of a call."""
+
+    def frame_decoder(self) -> FrameDecoder:
+        """Return a decoder that cuts the bytes of a response stream into frames."""
+
+    def encode_frame(self, payload: Payload) -> bytes:
+        """Return the bytes of one frame."""
+
     def error_response(self, fault: Fault, body: bytes) -> HttpResponse:
-        """The HTTP answer for a fault whose rendered body is `body`."""
+        """Return the HTTP response for a fault whose rendered body is `body`."""
 
 
 class TokenCounting(Protocol):
-    """Token counting, for dialects that have it."""
+    """The response of a token count, for dialects that have one."""
 
-    def parse_count(self, body: bytes) -> int: ...
-    def render_count(self, tokens: int, estimated: bool) -> bytes: ...
+    def parse_count(self, body: bytes) -> int:
+        """Read the number of tokens."""
+
+    def render_count(self, tokens: int, estimated: bool) -> bytes:
+        """Write the number of tokens; `estimated` says that no upstream counted them."""
 
 
 class ListedModel(Struct, frozen=True):
-    """A model that can be asked for, with its figures as far as anybody has told them."""
+    """An available model, with the figures that are known."""
 
     name: str
     window: int | None = None
@@ -226,68 +278,76 @@ class ListedModel(Struct, frozen=True):
 
 
 class ModelListing(Protocol):
-    """How a family tells which models there are. What is None in an entry is left out of it: no figure is made up."""
+    """The list of models in a dialect. A figure that is None is left out of its entry."""
 
-    def entry(self, model: ListedModel) -> dict[str, Json]: ...
-    def render_list(self, entries: list[Json]) -> Json: ...
+    def entry(self, model: ListedModel) -> dict[str, Json]:
+        """Return the entry of one model."""
+
+    def render_list(self, entries: list[Json]) -> Json:
+        """Return the body of the list."""
 
 
 class StoredResponses(Protocol):
-    """Answers that the service keeps and gives again by their id, for dialects that have it."""
+    """Responses that a service stores and returns by their id, for dialects that have them."""
 
     def render_deleted(self, answer_id: str) -> bytes:
-        """Render the confirmation that an answer was deleted."""
+        """Write the confirmation that a response was deleted."""
 
     def is_last_frame(self, frame: Frame) -> bool:
-        """Whether this frame of a kept answer's stream is its last."""
+        """Return whether this frame is the last of a stored response's stream."""
 
     def render_interrupted(self, fault: Fault) -> Payload:
-        """The last frame of a stream that broke off: the answer itself has not failed, and can be read again."""
+        """Write the last frame of a stream that broke: the stored response is intact and can be read again."""
 
 
 class Continuation(Protocol):
-    """How requests go on from an earlier answer by its id, for dialects that have it."""
+    """Requests that continue an earlier response by its id, for dialects that have them."""
 
-    def may_store(self, asked: Conversation) -> bool:
-        """Whether the client lets its answer be kept."""
+    def may_store(self, request: Conversation) -> bool:
+        """Return whether the client allows to store the response."""
 
     def continue_conversation(self, earlier: Conversation, now: Conversation) -> Conversation:
-        """What is asked now, after what was said before, as one conversation."""
+        """Return the earlier conversation and the new request as one conversation."""
 
-    def resolve_references(self, asked: Conversation, find: Callable[[str], Sequence[Block] | None]) -> Conversation:
-        """The same with the items that `find` knows in place of the references to them."""
+    def resolve_references(self, request: Conversation, find: Callable[[str], Sequence[Block] | None]) -> Conversation:
+        """Return the request with each reference to an item replaced by the content that `find` returns for it."""
 
     def parse_final_response(self, data: bytes) -> bytes:
-        """The whole response that the last frame of a stream holds."""
+        """Return the whole response that the last frame of a stream holds."""
 
     def parse_items(self, response: bytes) -> Mapping[str, Sequence[Block]]:
-        """What each output item of a response says, by the item's id."""
+        """Return the content of each output item of a response, by the item's id."""
 
 
 class Dialect(Struct, frozen=True):
+    """One dialect: its codec, its binding, and the parts that only some dialects have."""
+
     name: str
     codec: Codec
     binding: Binding
     counts: TokenCounting | None = None
-    listing: ModelListing | None = None  # None: as OpenAI lists, which most clients can read
-    key_header: str = "authorization"  # where its service wants a key: there as a bearer token, elsewhere alone
+    listing: ModelListing | None = None  # None: the list of OpenAI, which most clients can read
+    key_header: str = "authorization"  # the header of the key; `authorization` takes it as a bearer token
     stored: StoredResponses | None = None
     continuation: Continuation | None = None
-    models: tuple[str, ...] = ()  # names that the service is known to have
-    typed_reader: Callable[[HttpRequest], TypedRequest | None] | None = None  # reads requests faster; None: match it
+    models: tuple[str, ...] = ()  # known models of the service
+    typed_reader: Callable[[HttpRequest], TypedRequest | None] | None = None  # a faster `match` and `parse_request`
     summary_reader: SummaryReader | None = None  # reads small requests for the plan cache of a gateway
-    attribution: bool = False  # its service reads Claude Code's accounting line in the system prompt
-    json_lines: bool = False  # its streams begin with a JSON object, as whole answers of all dialects do
+    attribution: bool = False  # the service reads Claude Code's accounting line in the system prompt
+    json_lines: bool = False  # streams are JSON lines, so they begin like a whole JSON reply
 
 
 class ContentDetector(Struct):
-    """Tells content from signs of life: pings, empty deltas, and counts or unknown frames that repeat the last one."""
+    """Distinguishes content from keep-alives.
+
+    Keep-alives are pings, empty deltas, and usage reports or unknown frames that repeat the last one.
+    """
 
     _usage: Usage | None = None
     _frame: Json = None
 
     def has_content(self, events: ev.Events) -> bool:
-        """Whether one of the events is content."""
+        """Return whether one of the events is content."""
         for event in events:
             if isinstance(event, ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta):
                 if event.text:
@@ -309,17 +369,19 @@ class ContentDetector(Struct):
 
 
 class StreamReader:
-    """Bytes to steps, cut anywhere. A violation becomes Failed, so the frames before a bad one are not lost.
+    """Reads the bytes of a response stream, in chunks of any size, into decoded frames ("steps").
 
-    A single frame whose content cannot be read does not end the stream (docs/decisions/answers.md#d7): it is a step of
-    its own, which tells why. The step keeps the frame's bytes if `keeps_unread` is set: the client speaks the same
-    dialect and gets them. Without it the frame is left out, which is a violation while a block is open, because a part
-    of that block may be lost.
+    A violation becomes a Failed event, so that the frames before it are not lost.
 
-    The bytes of a frame that has begun are counted in `budget`.
+    A single frame that cannot be read does not end the stream (docs/decisions/answers.md#d7): its step holds no event
+    and the reason. With `keeps_unread`, which is set for a client of the same dialect, the step holds the frame's
+    bytes too, and the client gets them. Without it the frame is dropped; this is a violation while a block is open,
+    because a part of the block may be lost.
 
-    `feed` and `close` give all steps of some bytes. An answer cuts them into frames itself, and reads each with `step`
-    or by its lane.
+    The bytes of an incomplete frame are counted in `budget`.
+
+    `feed` and `close` return all steps of a chunk. A `ResponseStream` cuts chunks into frames itself, and reads each
+    frame with `step` or by its lane.
     """
 
     __slots__ = ("_decoder", "_frames", "_keeps_unread", "buffered", "error", "is_over")
@@ -333,14 +395,14 @@ class StreamReader:
         budget: ev.ResponseBudget | None = None,
     ) -> None:
         self._frames = frames
-        self.buffered = ev.BufferedSize(budget or ev.ResponseBudget())  # bytes that wait for the rest of their frame
+        self.buffered = ev.BufferedSize(budget or ev.ResponseBudget())  # bytes of an incomplete frame
         self._keeps_unread = keeps_unread
         self._decoder = decoder
         self.is_over = False
-        self.error: DragomanError | None = None  # what the decoders raised, if that ended the stream
+        self.error: DragomanError | None = None  # the error of a decoder that ended the stream
 
     def feed(self, chunk: bytes) -> list[ev.DecodedFrame]:
-        """Take more bytes and give the steps they complete."""
+        """Read more bytes and return the steps that they complete."""
         steps: list[ev.DecodedFrame] = []
         try:
             for frame in () if self.is_over else self._frames.feed(chunk):
@@ -353,7 +415,7 @@ class StreamReader:
         return steps
 
     def close(self, broken: Fault | None = None) -> list[ev.DecodedFrame]:
-        """The end of the bytes; `broken` says why if it was not their own end."""
+        """Return the steps after the end of the bytes; `broken` says why they ended early, if they did."""
         steps: list[ev.DecodedFrame] = []
         has_more = broken is None and not self.is_over
         if has_more:
@@ -371,12 +433,12 @@ class StreamReader:
         return steps
 
     def step(self, frame: Frame, *, closing: bool = False) -> ev.DecodedFrame | None:
-        """Read one frame; None if it says nothing that may travel. Raises an error that is not the upstream's."""
+        """Read one frame; None if it must not reach the client. Raises ClientFault only."""
         try:
             events = self._decoder.feed(frame)
         except BadFrame as error:
             if closing or frame.error or frame.kind == "error" or (self._decoder.is_open and not self._keeps_unread):
-                return self.fail(error)  # it was cut, or a part of an open block may be lost
+                return self.fail(error)  # The frame is incomplete, or a part of an open block may be lost.
             return ev.DecodedFrame((), frame.raw if self._keeps_unread else b"", str(error))
         except DragomanError as error:
             return self.fail(error)
@@ -388,15 +450,15 @@ class StreamReader:
         return ev.DecodedFrame(events, frame.raw)
 
     def fail(self, error: DragomanError) -> ev.DecodedFrame:
-        """The end that an error makes. Raises one that is not the upstream's fault."""
+        """End the stream with a Failed event. Raises the error again if it is a ClientFault."""
         if isinstance(error, ClientFault):
             raise error
-        self.error = error.with_traceback(None)  # its frames would keep what was being read
+        self.error = error.with_traceback(None)  # A traceback would keep the data in memory.
         self.is_over = True
         self.buffered.set(0)
         return ev.DecodedFrame((ev.Failed(error.fault),))
 
 
 _PINGS = frozenset({"ping", "pingEvent", "keepalive", "keep-alive", "heartbeat"})
-_NUMBER = "sequence_number"  # counts frames, and so differs in each
+_NUMBER = "sequence_number"  # counts frames, so it differs in each
 _LAST: frozenset[type[ev.Event]] = frozenset({ev.Finished, ev.Failed})

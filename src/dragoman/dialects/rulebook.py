@@ -1,8 +1,7 @@
-"""Rules of a dialect as data: each has a name, its evidence, its severity and a sentence.
+"""The rules that `dragoman check` tests, as data: each has a name, evidence, a severity and a sentence.
 
-A rule that a real service is known to contradict is advice, and so is one that has not been seen enforced: `dragoman
-check` prints advice, but does not fail for it. Rules are declared in one table for each dialect; a breach of a
-rule that is not in the table cannot be made.
+Each dialect declares its rules in one table, and only declared rules can be reported. A rule that a real service
+contradicts, or that no service was seen to enforce, is advice: `dragoman check` prints advice but does not fail.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, convert
 
-# observed: seen in refused requests, or in what official clients do with a stream. documented: the vendor says so.
-# inferred: neither; other translators avoid it, or it follows from other rules.
+# observed: a service refused such requests, or official clients need it in a stream. documented: by the vendor.
+# inferred: other translators follow it, or it follows from other rules.
 Evidence: TypeAlias = Literal["observed", "documented", "inferred"]
 Severity: TypeAlias = Literal["error", "advice"]
 _Row: TypeAlias = tuple[Evidence, Severity, str]
@@ -29,7 +28,7 @@ class DialectRule(Struct, frozen=True):
 
 
 class Breach(Struct, frozen=True):
-    """A rule of the dialect that a payload breaks."""
+    """A rule of the dialect that a payload breaks, and the place in the payload."""
 
     rule: str
     at: str

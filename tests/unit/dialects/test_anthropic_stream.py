@@ -353,7 +353,7 @@ def test_an_error_event_fails_with_its_own_words() -> None:
     assert decode(error) == (Failed(fault),)
     assert after_start(error) == (Failed(fault),)
     assert decode({"type": "error", "error": None})[-1] == Failed(
-        Fault("server", "the upstream refused (no reason given)", 500)
+        Fault("server", "the upstream refused the request (no reason given)", 500)
     )
 
 

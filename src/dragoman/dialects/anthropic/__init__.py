@@ -1,4 +1,4 @@
-"""Anthropic Messages. docs/dialects/anthropic.md says what it can and cannot say."""
+"""The dialect of Anthropic's Messages API; docs/dialects/anthropic.md describes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Content blocks, both directions. The same readers serve a client's request and an upstream's reply; blame differs."""
+"""Readers and writers of content blocks.
+
+The same readers serve requests of clients and replies of upstreams; `blame`, the type of error they raise, differs.
+"""
 
 from __future__ import annotations
 
@@ -31,29 +34,30 @@ from dragoman.model.parts import other_fields_text, part_text, read_bad_media, r
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
-# --- What every node of this dialect shares: its family, its unknown fields, its cache mark
+# --- Common to all nodes of this dialect: the family, extra fields, cache breakpoints
 
 
 FAMILY = "anthropic"
-_KEPT = ExtraFields(FAMILY)
-extra, extra_of, own_fields, with_extra = _KEPT.extra, _KEPT.extra_of, _KEPT.own_fields, _KEPT.with_extra
+_EXTRA = ExtraFields(FAMILY)
+extra, extra_of, own_fields, with_extra = _EXTRA.extra, _EXTRA.extra_of, _EXTRA.own_fields, _EXTRA.with_extra
 
 
-def outer_fields(kept: Extra | None) -> dict[str, Json]:
-    """Those of what a node came in, as they are kept there."""
+def outer_fields(extra: Extra | None) -> dict[str, Json]:
+    """Return the extra fields of the node's parent, which are kept on the node with a prefix."""
     return {
         name.removeprefix(PARENT_PREFIX): value
-        for name, value in own_fields(kept).items()
+        for name, value in own_fields(extra).items()
         if name.startswith(PARENT_PREFIX)
     }
 
 
-def inner_fields(kept: Extra | None) -> dict[str, Json]:
-    return {name: value for name, value in kept.fields.items() if not name.startswith(PARENT_PREFIX)} if kept else {}
+def inner_fields(extra: Extra | None) -> dict[str, Json]:
+    """Return the extra fields of the node itself, without those of its parent."""
+    return {name: value for name, value in extra.fields.items() if not name.startswith(PARENT_PREFIX)} if extra else {}
 
 
 def take_cache(fields: Fields) -> CacheBreakpoint | None:
-    """The cache mark, if it is one we know; any other form stays among the node's unknown fields."""
+    """Take the cache breakpoint if it has a known form; otherwise it stays among the extra fields."""
     mark = fields.peek("cache_control")
     if mark is None:
         fields.any("cache_control")
@@ -66,6 +70,7 @@ def take_cache(fields: Fields) -> CacheBreakpoint | None:
 
 
 def with_cache(body: dict[str, Json], cache: CacheBreakpoint | None) -> dict[str, Json]:
+    """Add a cache breakpoint to a body, in place, and return the body."""
     if cache is not None:
         mark: dict[str, Json] = {"type": "ephemeral"}
         if cache.ttl != "5m":
@@ -75,7 +80,7 @@ def with_cache(body: dict[str, Json], cache: CacheBreakpoint | None) -> dict[str
 
 
 def take_opaque(fields: Fields, kind: str) -> Opaque:
-    """The whole object, of which nothing was taken yet; only its cache mark is read."""
+    """Return the whole object as an opaque block; only its cache breakpoint is read."""
     cache = take_cache(fields)
     data = fields.rest()
     return Opaque(FAMILY, data, kind, cache, is_no_op(kind, data), meaning_of(kind, data), at=Location(fields.at))
@@ -85,6 +90,7 @@ def take_opaque(fields: Fields, kind: str) -> Opaque:
 
 
 def parse_text(fields: Fields) -> Text:
+    """Read a text block."""
     fields.any("type")
     citations = fields.children("citations", [])
     return Text(
@@ -96,11 +102,11 @@ def parse_text(fields: Fields) -> Text:
     )
 
 
-_OURS = "dragoman1."  # instead of the index of a search that Anthropic never made
+_OURS = "dragoman1."  # `encrypted_index` of a citation that we translated from another family
 
 
 def parse_citation(fields: Fields) -> Opaque:
-    """Read a citation. One that we made from another family's is not Anthropic's: its service would refuse it."""
+    """Read a citation. One that we translated from another family gets no family: Anthropic would refuse it."""
     kind, url, title, quote = (fields.peek(name) for name in ("type", "url", "title", "cited_text"))
     if url is None and kind == "search_result_location":
         url = fields.peek("source")
@@ -113,7 +119,7 @@ def parse_citation(fields: Fields) -> Opaque:
 
 
 def render_citation(citation: Opaque, blame: type[DragomanError]) -> dict[str, Json]:
-    """Write a citation: Anthropic's own as it came, another family's as the result of a web search."""
+    """Write a citation: one of Anthropic unchanged, one of another family as the result of a web search."""
     source = citation.source
     if source is None or (citation.family == FAMILY and citation.data is not None):
         return render_block(citation, blame)
@@ -127,6 +133,7 @@ def render_citation(citation: Opaque, blame: type[DragomanError]) -> dict[str, J
 
 
 def parse_thinking(fields: Fields) -> Reasoning:
+    """Read a thinking block."""
     fields.any("type")
     text, signature_data = fields.text("thinking", ""), fields.text("signature", "")
     signature = Signature(FAMILY, signature_data) if signature_data else None
@@ -134,12 +141,14 @@ def parse_thinking(fields: Fields) -> Reasoning:
 
 
 def parse_redacted(fields: Fields) -> Reasoning:
+    """Read a redacted_thinking block."""
     fields.any("type")
     signature = Signature(FAMILY, fields.text("data"), "redacted")
     return Reasoning("", FAMILY, signature, extra=extra(fields), at=Location(fields.at))
 
 
 def parse_tool_use(fields: Fields) -> ToolCall:
+    """Read a tool_use block."""
     fields.any("type")
     call_id, name = fields.identifier("id"), fields.identifier("name")
     value = fields.any("input")
@@ -148,11 +157,11 @@ def parse_tool_use(fields: Fields) -> ToolCall:
     return ToolCall(call_id, name, arguments, cache=cache, extra=extra(fields), at=Location(fields.at))
 
 
-_KINDS: dict[str, Callable[[Fields], Block]] = {}  # filled below, where all readers are known
+_KINDS: dict[str, Callable[[Fields], Block]] = {}  # readers by block type; filled below, after their definitions
 
 
 def parse_block(fields: Fields) -> Block:
-    """Any block of a message. An object without a type is a text if it has one (docs/decisions/content.md#d1)."""
+    """Read a block of a message. An object with `text` and no type is a text block (docs/decisions/content.md#d1)."""
     kind = fields.peek("type")
     if kind is None and isinstance(fields.peek("text"), str):
         kind = "text"
@@ -163,7 +172,7 @@ def parse_block(fields: Fields) -> Block:
 
 
 def parse_content(value: Json, at: Location, blame: type[DragomanError]) -> tuple[Block, ...]:
-    """A message's content: a string, or an array of blocks and strings."""
+    """Read the content of a message: a string, or an array of blocks and strings."""
     if isinstance(value, str):
         return (Text(value, at=at),)
     if not isinstance(value, list):
@@ -180,13 +189,13 @@ def _item(item: Json, at: Location, blame: type[DragomanError]) -> Block:
 
 def _media(fields: Fields, kind: str) -> Media | Opaque:
     source = fields.peek("source")
-    how = source.get("type") if isinstance(source, dict) else None
-    if isinstance(how, str) and how not in _SOURCES[kind]:
+    form = source.get("type") if isinstance(source, dict) else None
+    if isinstance(form, str) and form not in _SOURCES[kind]:
         return take_opaque(fields, kind)
     fields.any("type")
     inner = fields.child("source")
-    how = inner.one_of("type", _SOURCES[kind])
-    mime, data = _source(inner, how)
+    form = inner.one_of("type", _SOURCES[kind])
+    mime, data = _source(inner, form)
     cache = take_cache(fields)
     name = fields.text("title", "") if kind == "document" else ""
     rest, unknown = to_extra_names(fields.rest()), inner.rest()
@@ -195,7 +204,7 @@ def _media(fields: Fields, kind: str) -> Media | Opaque:
     return Media(
         "image" if kind == "image" else "document",
         mime,
-        how,  # type: ignore[arg-type]  # one_of saw to it
+        form,  # type: ignore[arg-type]  # one_of checked it
         data,
         name,
         cache,
@@ -207,12 +216,13 @@ def _media(fields: Fields, kind: str) -> Media | Opaque:
 _SOURCES = {"image": ("base64", "url", "file"), "document": ("base64", "url", "text", "file")}
 
 
-def _source(fields: Fields, how: str) -> tuple[str, str]:
-    if how == "url":
+def _source(fields: Fields, form: str) -> tuple[str, str]:
+    """Return the media type and the data, URL or file id of a source."""
+    if form == "url":
         return "", fields.identifier("url")
-    if how == "file":
+    if form == "file":
         return "", fields.identifier("file_id")
-    if how == "text":
+    if form == "text":
         return fields.text("media_type", "text/plain"), fields.text("data")
     mime, data = fields.identifier("media_type"), fields.identifier("data")
     try:
@@ -229,7 +239,7 @@ _STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
 
 
 def parse_tool_result(fields: Fields) -> ToolResult:
-    """A tool_result block, or a message of the role `tool`: both have the same fields."""
+    """Read a tool_result block or a message of the role `tool`: both have the same fields."""
     fields.any("type")
     ids = [fields.text(name, "") for name in _RESULT_IDS]
     call_id = next(filter(None, ids), "")
@@ -245,7 +255,7 @@ def parse_tool_result(fields: Fields) -> ToolResult:
 
 
 def _is_error(fields: Fields) -> bool:
-    """`is_error: true` outranks the status. A status with another name than the two stays to be seen."""
+    """Return whether a result is an error. `is_error: true` wins over the status; unusual statuses stay as extras."""
     status = fields.peek("status")
     by_status = _STATUSES.get(status.lower(), False) if isinstance(status, str) else False
     if status in (None, "success", "error"):
@@ -281,26 +291,26 @@ def _result_object(fields: Fields) -> Iterable[Text | Media | Opaque]:
             yield Text(rest, at=Location(at))
     elif kind != "text":
         yield read_loose_part(FAMILY, fields.rest(), Location(at))
-    elif words := part_text(fields.rest()).text:
-        yield Text(words, at=Location(at))
+    elif other_text := part_text(fields.rest()).text:
+        yield Text(other_text, at=Location(at))
 
 
 def _result_text(fields: Fields) -> Text | Opaque:
-    """A text, whatever type it says it has: a type of its own stays, so that it goes back home as it came."""
+    """Read a part with a text. An unusual type stays as an extra field, so that the same dialect gets it back."""
     kind, whole = fields.peek("type"), fields.rest()
     try:
         block = parse_text(fields)
-    except fields.blame:  # its citations are none
+    except fields.blame:  # Its citations are invalid.
         return Opaque(FAMILY, whole, "text", at=Location(fields.at))
     if kind in (None, "text"):
         return block
-    kept = {"type": kind, **(block.extra.fields if block.extra else {})}
-    extra = Extra(FAMILY, kept, frozenset({"type"}))  # what it is called only says how the text was spelt
+    extra_fields = {"type": kind, **(block.extra.fields if block.extra else {})}
+    extra = Extra(FAMILY, extra_fields, frozenset({"type"}))  # Only spelling: other dialects lose nothing without it.
     return Text(block.text, block.cache, None, block.citations, extra=extra, at=block.at)
 
 
 def _readable(fields: Fields, kind: str) -> Media | Opaque:
-    """Media, or, where it cannot be read, something that the next filter leaves out with a note.
+    """Read media; media that cannot be read becomes a block that a filter drops with a note.
 
     See docs/decisions/content.md#d2.
     """
@@ -325,46 +335,46 @@ _KINDS.update(
 
 
 def render_content(blocks: Sequence[Block], blame: type[DragomanError] = Unrepresentable) -> Json:
-    """Content as real clients spell it: one plain text is a string."""
+    """Write content as clients do: a single plain text is a string."""
     if len(blocks) == 1 and (plain := plain_text(blocks[0])) is not None:
         return plain
     return [render_block(block, blame) for block in blocks]
 
 
 def plain_text(block: Block) -> str | None:
-    """The text of a block that is nothing but text."""
+    """Return the text of a text block without any other data; None for other blocks."""
     if isinstance(block, Text) and not (block.cache or block.extra or block.citations or block.signature):
         return block.text
     return None
 
 
 def render_block(block: Block, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
-    """One block; `blame` is raised for what this dialect cannot say."""
+    """Write one block. Raises `blame` for content that this dialect cannot express."""
     cache = None if isinstance(block, Reasoning) else block.cache
     return with_extra(with_cache(_bare(block, blame), cache), block.extra)
 
 
 def _bare(block: Block, blame: type[DragomanError]) -> dict[str, Json]:
-    """The block without its cache mark and its unknown fields."""
+    """Write the block without its cache breakpoint and its extra fields."""
     match block:
         case Text():
             return _render_text(block, blame)
         case Reasoning():
             return render_reasoning(block, blame)
         case ToolCall(call_id, name):
-            _no_seal(block.signature, block.at, blame)
+            _refuse_signature(block.signature, block.at, blame)
             return {"type": "tool_use", "id": call_id, "name": name, "input": render_arguments(block, blame)}
         case ToolResult():
             return _render_result(block, blame)
         case Media():
             return _render_media(block, blame)
         case Opaque():
-            return _KEPT.own_data(block, blame)
+            return _EXTRA.own_data(block, blame)
     assert_never(block)
 
 
 def _render_text(block: Text, blame: type[DragomanError]) -> dict[str, Json]:
-    _no_seal(block.signature, block.at, blame)
+    _refuse_signature(block.signature, block.at, blame)
     body: dict[str, Json] = {"type": "text", "text": block.text}
     if block.citations:
         body["citations"] = [render_citation(citation, blame) for citation in block.citations]
@@ -381,17 +391,18 @@ def _render_result(block: ToolResult, blame: type[DragomanError]) -> dict[str, J
 
 
 def render_reasoning(block: Reasoning, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
+    """Write reasoning as a thinking or redacted_thinking block. Raises `blame` for encrypted reasoning."""
     signature = block.signature
     if signature is not None and signature.kind == "redacted" and not block.text:
         return {"type": "redacted_thinking", "data": signature.data}
     if signature is not None and signature.kind != "signature":
-        raise blame(f"reasoning with {signature.kind} data has no place here", at=block.at.path)
+        raise blame(f"anthropic has no reasoning with {signature.kind} data", at=block.at.path)
     return {"type": "thinking", "thinking": block.text, "signature": signature.data if signature else ""}
 
 
 def _render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
     if block.form not in _SOURCES.get(block.kind, ()):
-        raise blame(f"{block.kind} given by {block.form} has no place here", at=block.at.path)
+        raise blame(f"anthropic has no {block.kind} given as {block.form}", at=block.at.path)
     source: dict[str, Json] = {"type": block.form}
     if block.form == "url":
         source["url"] = block.data
@@ -405,6 +416,6 @@ def _render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
     return body
 
 
-def _no_seal(signature: Signature | None, at: Location, blame: type[DragomanError]) -> None:
+def _refuse_signature(signature: Signature | None, at: Location, blame: type[DragomanError]) -> None:
     if signature is not None:
-        raise blame("only reasoning has a place for a seal here", at=at.path)
+        raise blame("anthropic has signatures only on reasoning", at=at.path)

@@ -1,4 +1,4 @@
-"""The language: the parts of this package as one codec, and what it can say."""
+"""The codec, the binding and the model list of Anthropic's Messages API, with the codec's capabilities."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _MEDIA_TYPES = {
 
 
 class AnthropicCodec(Struct, frozen=True):
-    """Anthropic Messages.
+    """The codec of Anthropic Messages.
 
-    The settings: `default_max_tokens` is what a request gets that sets no limit, since this dialect demands one;
-    `signed_thinking = false` is for compatible services that sign no thinking and still want it back;
-    `threads = false` for those that keep no message threads.
+    Settings: `default_max_tokens` is sent for a request without a limit, since this dialect requires one.
+    `signed_thinking = false` is for compatible services that do not sign thinking but expect it back.
+    `threads = false` is for services without message threads.
     """
 
     family: ClassVar[str] = FAMILY
@@ -70,8 +70,8 @@ class AnthropicCodec(Struct, frozen=True):
             arguments="object",
             result_media=frozenset({"image", "document"}),
             media=frozenset(
-                {("image", how) for how in ("base64", "url", "file")}
-                | {("document", how) for how in ("base64", "url", "text", "file")}
+                {("image", form) for form in ("base64", "url", "file")}
+                | {("document", form) for form in ("base64", "url", "text", "file")}
             ),
             media_types=_MEDIA_TYPES,
             signatures=frozenset({FAMILY, "bedrock"}),
@@ -110,7 +110,7 @@ class AnthropicCodec(Struct, frozen=True):
 
 _PATHS: dict[str, Operation] = {"/v1/messages": "generate", "/v1/messages/count_tokens": "count"}
 _MODELS = "/v1/models"
-# The counting endpoint refuses fields that have no bearing on the count.
+# The counting endpoint refuses fields that do not affect the count.
 _COUNTED = frozenset(
     {"messages", "system", "tools", "tool_choice", "thinking", "output_config", "cache_control", "context_management"}
     | {"mcp_servers", "speed"}
@@ -118,13 +118,15 @@ _COUNTED = frozenset(
 
 
 class AnthropicBinding(Struct, frozen=True):
+    """Paths, headers and framing of Anthropic Messages."""
+
     def match(self, request: HttpRequest) -> ApiRequest | None:
         path = request.path.rstrip("/")
         if request.method == "GET" and request.header("anthropic-version"):
             if path == _MODELS or path.startswith(_MODELS + "/"):
                 return ApiRequest("models", path[len(_MODELS) + 1 :], False, None, hints_of(request))
             return None
-        operation = _PATHS.get(path) or _PATHS.get(f"/v1{path}")  # some clients' base URLs end with it, some do not
+        operation = _PATHS.get(path) or _PATHS.get(f"/v1{path}")  # Base URLs of clients end with or without /v1.
         if request.method != "POST" or operation is None:
             return None
         return request_from_fields(Fields.of(request), operation, hints_of(request))
@@ -160,10 +162,12 @@ def _body(call: ApiRequest) -> dict[str, Json]:
     return {"model": call.model, **in_cache_order({**body, **stream}, ("tools", "system"), "messages")}
 
 
-# --- Which models there are, in Anthropic's shape
+# --- The list of models
 
 
 class AnthropicListing:
+    """The list of models in Anthropic's form."""
+
     def entry(self, model: ListedModel) -> dict[str, Json]:
         entry: dict[str, Json] = {"type": "model", "id": model.name, "display_name": model.name}
         limits = {"max_input_tokens": model.window, "max_tokens": model.longest_answer}

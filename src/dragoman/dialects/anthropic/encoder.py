@@ -1,8 +1,8 @@
-"""Answers: whole replies, both directions, and streams, canonical to wire, in the form that both SDKs accept.
+"""Whole replies (reading and writing), and the encoder of streams, in the form that both official SDKs accept.
 
-There is one encoder per answer. Indices are dense from 0 in the order of starts. Two things are held back: the start of
-reasoning, until it is known whether it is redacted, and message_delta, until the end, because counts may come after the
-reason to stop.
+Each response has its own encoder. Blocks are numbered from 0 in the order of their starts. The encoder buffers two
+things: the start of reasoning, until it is known whether it is redacted, and message_delta, until the end, because
+token counts may come after the stop reason.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
 
-# --- Whole replies, both directions, and what they share with streams: usage and the reason to stop
+# --- Whole replies, and the parts that they share with streams: usage and stop reason
 
 
 _REASONS = {
@@ -61,7 +61,7 @@ _REASONS = {
     "model_context_window_exceeded": StopReason.CONTEXT,
     "pause_turn": StopReason.PAUSE,
 }
-_SAID = {why: reason for reason, why in _REASONS.items()}
+_REASON_NAMES = {reason: name for name, reason in _REASONS.items()}
 _KINDS: dict[str, Callable[[Fields], Block]] = {
     "text": parse_text,
     "thinking": parse_thinking,
@@ -72,8 +72,8 @@ _KINDS: dict[str, Callable[[Fields], Block]] = {
 # --- reading
 
 
-def parse_reply(body: bytes, asked: Conversation) -> Reply:
-    """Read a whole reply. Raises UpstreamViolation, or UpstreamFault if it is an error after all."""
+def parse_reply(body: bytes, request: Conversation) -> Reply:
+    """Read a whole reply. Raises UpstreamViolation, or UpstreamFault if the body is an error."""
     fields = reply_fields(body)
     if fields.peek("type") == "error":
         fault = fault_of(fields.rest())
@@ -84,15 +84,15 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
     except RecursionError:
         raise BadFrame("the reply is nested too deeply") from None
     counts = parse_usage(fields.any("usage"))
-    message_id, model, kept = parse_envelope(fields, asked)
-    return Reply(message_id, model, (Choice(blocks, stop),), counts, extra=kept)
+    message_id, model, extra_fields = parse_envelope(fields, request)
+    return Reply(message_id, model, (Choice(blocks, stop),), counts, extra=extra_fields)
 
 
-def parse_envelope(fields: Fields, asked: Conversation) -> tuple[str, str, Extra | None]:
-    """The message's id, its model and its unknown fields. An upstream may leave out the first two."""
+def parse_envelope(fields: Fields, request: Conversation) -> tuple[str, str, Extra | None]:
+    """Return the message's id, its model and its extra fields. An upstream may leave out the first two."""
     for name in ("type", "role", "usage"):
         fields.any(name)
-    message_id, model = fields.text("id", ""), fields.text("model", "") or asked.model
+    message_id, model = fields.text("id", ""), fields.text("model", "") or request.model
     drop_null(fields, "container")
     return message_id, model, extra(fields)
 
@@ -106,47 +106,51 @@ def _block(fields: Fields) -> Block:
 
 
 def parse_stop(fields: Fields) -> Stop:
-    """Why the model stopped. A reason that we do not know is an end, and keeps its name."""
+    """Read the stop reason. An unknown reason means END and stays as an extra field.
+
+    Raises UpstreamFault for a reason that means an error.
+    """
     reason, sequence = fields.text("stop_reason", None), fields.text("stop_sequence", None)
-    kept: dict[str, Json] = {}
+    extra_fields: dict[str, Json] = {}
     if reason is not None and reason not in _REASONS:
-        kept["stop_reason"] = reason
+        extra_fields["stop_reason"] = reason
     drop_null(fields, "stop_details")
     if fields.has("stop_details") and (details := fields.any("stop_details")) is not None:
-        kept["stop_details"] = details
+        extra_fields["stop_details"] = details
     if (kind := failure_kind(reason or "")) is not None:
         message = f"the upstream stopped because of an error ({reason})"
         raise UpstreamFault(message, fault=Fault(kind, message, code=str(reason)))
-    return Stop(
-        _REASONS.get(reason or "") or find_stop_reason(reason or "") or StopReason.END, sequence, extra_of(kept)
-    )
+    canonical = _REASONS.get(reason or "") or find_stop_reason(reason or "") or StopReason.END
+    return Stop(canonical, sequence, extra_of(extra_fields))
 
 
 def drop_null(fields: Fields, name: str) -> None:
-    """Forget a known field that says nothing; `null` is how the service spells its absence."""
+    """Drop a known field that is null: the service writes null for an absent value."""
     if fields.peek(name) is None:
         fields.any(name)
 
 
-def parse_usage(told: Json, before: Usage | None = None) -> Usage | None:
-    """Read token counts. Those of a stream are totals: what a later report leaves out, or where it has only zeros for a
-    whole side (input, output), is as it was `before`.
+def parse_usage(usage: Json, before: Usage | None = None) -> Usage | None:
+    """Read token counts.
+
+    Those of a stream are totals. A count that a later report leaves out keeps its value of `before`, and so do the
+    input counts, or the output count, if the report has only zeros for them.
     """
-    if not isinstance(told, dict):
+    if not isinstance(usage, dict):
         return before
     before = before or Usage()
-    details, split = (told.get(name) for name in (_DETAILS, "cache_creation"))
+    details, split = (usage.get(name) for name in (_DETAILS, "cache_creation"))
     ttls = [parse_token_count(each) for each in split.values()] if isinstance(split, dict) else []
-    fresh, read, write = (_or(told.get(name), was) for name, was in zip(_INPUT, _input(before), strict=True))
+    fresh, read, write = (_or(usage.get(name), old) for name, old in zip(_INPUT, _input(before), strict=True))
     write = write or sum(ttls)
-    if not first_token_count(*map(told.get, _INPUT), *ttls):
+    if not first_token_count(*map(usage.get, _INPUT), *ttls):
         fresh, read, write = _input(before)
     thought = details.get("thinking_tokens") if isinstance(details, dict) else None
-    rest = {name: value for name, value in told.items() if name not in {*_INPUT, "output_tokens", _DETAILS}}
+    rest = {name: value for name, value in usage.items() if name not in {*_INPUT, "output_tokens", _DETAILS}}
     if isinstance(details, dict) and (unknown := {k: v for k, v in details.items() if k != "thinking_tokens"}):
         rest[_DETAILS] = unknown
     extra = extra_of({**(before.extra.fields if before.extra else {}), **to_extra_names(rest)})
-    output = _or(told.get("output_tokens"), before.output) or before.output
+    output = _or(usage.get("output_tokens"), before.output) or before.output
     return exclusive_usage(fresh, output, read, write, _or(thought, before.reasoning), extra=extra)
 
 
@@ -158,19 +162,19 @@ def _input(usage: Usage) -> tuple[int, int, int]:
     return usage.input, usage.cache_read, usage.cache_write
 
 
-def _or(value: Json, otherwise: int) -> int:
-    return otherwise if value is None else parse_token_count(value)
+def _or(value: Json, default: int) -> int:
+    return default if value is None else parse_token_count(value)
 
 
 # --- rendering
 
 
-def render_reply(reply: Reply, asked: Conversation, environment: Environment) -> bytes:
-    """Say a whole reply."""
+def render_reply(reply: Reply, request: Conversation, environment: Environment) -> bytes:
+    """Write a whole reply."""
     if len(reply.choices) != 1:
-        raise LocalMisuse(f"a reply has one choice here, not {len(reply.choices)}")
+        raise LocalMisuse(f"a reply of anthropic has one choice, not {len(reply.choices)}")
     choice = reply.choices[0]
-    body = render_envelope(reply.id or environment.new_id("msg_"), reply.model or asked.model)
+    body = render_envelope(reply.id or environment.new_id("msg_"), reply.model or request.model)
     body["content"] = [render_block(block, LocalMisuse) for block in choice.blocks]
     body |= render_stop(choice.stop)
     body["usage"] = render_usage(reply.usage or Usage())
@@ -178,6 +182,7 @@ def render_reply(reply: Reply, asked: Conversation, environment: Environment) ->
 
 
 def render_envelope(message_id: str, model: str) -> dict[str, Json]:
+    """Return the fields of a message without content."""
     return {
         "id": message_id,
         "type": "message",
@@ -190,10 +195,12 @@ def render_envelope(message_id: str, model: str) -> dict[str, Json]:
 
 
 def render_stop(stop: Stop) -> dict[str, Json]:
-    return with_extra({"stop_reason": _SAID[stop.reason], "stop_sequence": stop.sequence}, stop.extra)
+    """Return the fields of a stop reason."""
+    return with_extra({"stop_reason": _REASON_NAMES[stop.reason], "stop_sequence": stop.sequence}, stop.extra)
 
 
 def render_usage(usage: Usage) -> dict[str, Json]:
+    """Return token counts as a usage object."""
     body: dict[str, Json] = {
         "input_tokens": usage.input,
         "cache_creation_input_tokens": usage.cache_write,
@@ -215,7 +222,7 @@ _SIGNATURE = b'{"type":"content_block_delta","index":%d,"delta":{"type":"signatu
 _CITATION = b'{"type":"content_block_delta","index":%d,"delta":{"type":"citations_delta","citation":%b}}'
 _START = b'{"type":"content_block_start","index":%d,"content_block":%b}'
 _END = b'{"type":"content_block_stop","index":%d}'
-_GROWING_INPUT = ("server_tool_use", "mcp_tool_use")  # blocks whose input clients read from deltas only
+_GROWING_INPUT = ("server_tool_use", "mcp_tool_use")  # blocks whose input clients read only from deltas
 
 _BY_KIND: dict[type[ev.Delta], bytes] = {
     ev.TextDelta: _TEXT,
@@ -225,7 +232,7 @@ _BY_KIND: dict[type[ev.Delta], bytes] = {
 
 
 class AnthropicEncoder(NumberedEncoder):
-    """Events to payloads. Reasoning is held until it is known whether it is redacted, and the end until it comes."""
+    """Writes events as payloads; the module describes what it buffers."""
 
     family, delta, number = FAMILY, "content_block_delta", "index"
     passing = NumberedEncoder.passing | {
@@ -235,50 +242,52 @@ class AnthropicEncoder(NumberedEncoder):
         (ev.Finished,),
     }
 
-    def __init__(self, asked: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None) -> None:
+    def __init__(
+        self, request: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None
+    ) -> None:
         super().__init__()
-        self._model = asked.model  # no more of it: a stream may last
-        self._world = environment
-        self._reasoning: dict[int, bool] = {}  # a set of keys, small while it is empty
-        self._held: dict[int, Reasoning] = {}  # reasoning whose start has not gone out
+        self._model = request.model  # Only the model: a long stream must not keep the request in memory.
+        self._environment = environment
+        self._reasoning: dict[int, bool] = {}  # keys of reasoning blocks; an empty dict is smaller than a set
+        self._buffered: dict[int, Reasoning] = {}  # reasoning whose start is not yet sent
         self._stop = Stop(StopReason.END)
-        self._told = False  # message_delta has gone out
+        self._delta_sent = False  # message_delta was sent
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneTarget | None:
-        if key in self._held:
+        if key in self._buffered:
             return None
         before, after = (_BY_KIND[kind] % (self._index[key], b'""')).split(b'""')
         return LaneTarget(_DELTA, before, after)
 
     def passes(self, events: ev.Events) -> bool:
-        if self._held or not super().passes(events):
+        if self._buffered or not super().passes(events):
             return False
         first = events[0]
         if isinstance(first, ev.BlockStarted) and isinstance(first.block, Reasoning):
             self._reasoning[first.key] = True
         elif isinstance(first, ev.Started):
             if not first.id or first.usage is None:
-                return False  # clients need both
+                return False  # Clients need both.
             self._usage = first.usage
         elif isinstance(first, ev.UsageReported):
-            if len(events) == 1 and not self._told:
-                return False  # its frame may name a reason to stop that a filter has changed
-            self._usage, self._told = first.usage, True
+            if len(events) == 1 and not self._delta_sent:
+                return False  # Its frame may have a stop reason that a filter changed.
+            self._usage, self._delta_sent = first.usage, True
         elif isinstance(first, ev.Finished):
-            return self._told
+            return self._delta_sent
         return True
 
     def ping(self) -> Payload:
         return _PING
 
     def _delta(self, event: ev.TextDelta | ev.ArgumentsDelta | ev.ReasoningDelta, out: list[Payload]) -> None:
-        if event.key in self._held:
+        if event.key in self._buffered:
             self._release(event.key, out)
         out.append(Payload(_DELTA, _BY_KIND[type(event)] % (self._index[event.key], jsonio.quote(event.text))))
 
     def _started(self, event: ev.Started, out: list[Payload]) -> None:
         self._usage = event.usage
-        message = render_envelope(event.id or self._world.new_id("msg_"), event.model or self._model)
+        message = render_envelope(event.id or self._environment.new_id("msg_"), event.model or self._model)
         message["usage"] = render_usage(event.usage or Usage())
         body: Json = {"type": "message_start", "message": with_extra(message, event.extra)}
         out.append(Payload(b"message_start", jsonio.encode(body)))
@@ -297,7 +306,7 @@ class AnthropicEncoder(NumberedEncoder):
                 self._delta(ev.TextDelta(key, block.text), out)
         elif isinstance(block, Reasoning):
             self._reasoning[key] = True
-            self._held[key] = block
+            self._buffered[key] = block
         elif isinstance(block, Opaque):
             self._whole(key, render_block(block, LocalMisuse), out)
         elif isinstance(block, Media):
@@ -315,36 +324,36 @@ class AnthropicEncoder(NumberedEncoder):
         out.append(Payload(b"content_block_start", _START % (self._index[key], jsonio.encode(body))))
 
     def _release(self, key: int, out: list[Payload]) -> None:
-        """Write the start of reasoning that turned out to be no redacted one."""
-        block = self._held.pop(key)
+        """Write the buffered start of reasoning, which is not redacted."""
+        block = self._buffered.pop(key)
         self._start(key, with_extra({"type": "thinking", "thinking": "", "signature": ""}, block.extra), out)
         if block.text:
             self._delta(ev.ReasoningDelta(key, block.text), out)
 
-    def _sealed(self, event: ev.SignatureAdded, out: list[Payload]) -> None:
+    def _signed(self, event: ev.SignatureAdded, out: list[Payload]) -> None:
         key, signature = event.key, event.signature
-        held = self._held.get(key)
-        if signature.kind == "redacted" and held is not None and not held.text:
-            del self._held[key]
-            self._start(key, with_extra({"type": "redacted_thinking", "data": signature.data}, held.extra), out)
+        block = self._buffered.get(key)
+        if signature.kind == "redacted" and block is not None and not block.text:
+            del self._buffered[key]
+            self._start(key, with_extra({"type": "redacted_thinking", "data": signature.data}, block.extra), out)
         elif signature.kind == "signature" and key in self._reasoning:
-            if held is not None:
+            if block is not None:
                 self._release(key, out)
             out.append(Payload(_DELTA, _SIGNATURE % (self._index[key], jsonio.quote(signature.data))))
         else:
-            raise LocalMisuse(f"{signature.kind} data of {signature.family} has no place in this block")
+            raise LocalMisuse(f"this block cannot have {signature.kind} data of {signature.family}")
 
     def _cited(self, event: ev.CitationAdded, out: list[Payload]) -> None:
         data = jsonio.encode(render_citation(event.citation, LocalMisuse))
         out.append(Payload(_DELTA, _CITATION % (self._index[event.key], data)))
 
     def _block_ended(self, event: ev.BlockEnded, out: list[Payload]) -> None:
-        if event.key in self._held:
+        if event.key in self._buffered:
             self._release(event.key, out)
         out.append(Payload(b"content_block_stop", _END % self._index[event.key]))
 
     def _ending(self, event: ev.UsageReported | ev.Stopped | ev.Finished, out: list[Payload]) -> None:
-        """Take the counts and the reason to stop, and write them at the end."""
+        """Record token counts and stop reason, and write them at the end."""
         if isinstance(event, ev.UsageReported):
             self._usage = event.usage
         elif isinstance(event, ev.Stopped):
@@ -352,7 +361,7 @@ class AnthropicEncoder(NumberedEncoder):
                 raise LocalMisuse(ONE_CHOICE)
             self._stop = event.stop
         else:
-            if not self._told:
+            if not self._delta_sent:
                 usage: Json = render_usage(self._usage) if self._usage else {"output_tokens": 0}
                 body: Json = {"type": "message_delta", "delta": render_stop(self._stop), "usage": usage}
                 out.append(Payload(b"message_delta", jsonio.encode(body)))
@@ -367,7 +376,7 @@ class AnthropicEncoder(NumberedEncoder):
         ev.ReasoningDelta: _delta,
         ev.Started: _started,
         ev.BlockStarted: _block_started,
-        ev.SignatureAdded: _sealed,
+        ev.SignatureAdded: _signed,
         ev.CitationAdded: _cited,
         ev.BlockEnded: _block_ended,
         ev.UsageReported: _ending,

@@ -1,4 +1,4 @@
-"""Errors, both directions: HTTP refusals and `event: error` frames share one shape."""
+"""Readers and writers of errors; error responses and `event: error` frames have the same body."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
 
 status_of = CLAUDE_FAULTS.status_of
-# The service has one error type for these; only its words tell them apart.
-_BY_WORDS: tuple[tuple[str, ErrorKind], ...] = (
+# The service has one error type for these kinds; only the message distinguishes them.
+_BY_MESSAGE: tuple[tuple[str, ErrorKind], ...] = (
     ("prompt is too long", "context_full"),
     ("exceed context limit", "context_full"),
     ("exceeds the maximum number of tokens", "context_full"),
@@ -21,7 +21,7 @@ _BY_WORDS: tuple[tuple[str, ErrorKind], ...] = (
 
 
 def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
-    """What a refusal says, whoever sent it: the service, or a proxy on the way that speaks no JSON."""
+    """Read an error response of the service, or of a proxy in between, whose body may not be JSON."""
     body = decoded(response.body)
     kind = CLAUDE_FAULTS.by_status(response.status)
     if isinstance(body, dict):
@@ -32,23 +32,23 @@ def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fau
 def fault_of(
     body: dict[str, Json], kind: ErrorKind = "server", status: int | None = None, wait: float | None = None
 ) -> Fault:
-    """The fault in an error object. `kind` and `status` are what is known from outside it."""
+    """Return the fault of an error body. `kind` and `status` come from the HTTP response, if there is one."""
     error = body.get("error")
     error = error if isinstance(error, dict) else {"message": error or body.get("message")}
     code, message = error.get("type"), error.get("message")
     code = code if isinstance(code, str) else ""
     kind = CLAUDE_FAULTS.by_type(code) or kind
     if not isinstance(message, str) or not message:
-        message = f"the upstream refused ({code or status or 'no reason given'})"
+        message = f"the upstream refused the request ({code or status or 'no reason given'})"
     if kind == "invalid":
-        kind = next((meant for words, meant in _BY_WORDS if words in message.lower()), kind)
+        kind = next((meant for words, meant in _BY_MESSAGE if words in message.lower()), kind)
     details = error.get("details")
-    told = jsonio.encode(details).decode() if isinstance(details, dict) else ""
-    return Fault(kind, message, status or CLAUDE_FAULTS.default_status(kind), wait, code=code, details=told)
+    text = jsonio.encode(details).decode() if isinstance(details, dict) else ""
+    return Fault(kind, message, status or CLAUDE_FAULTS.default_status(kind), wait, code=code, details=text)
 
 
 def render_fault(fault: Fault) -> bytes:
-    """The body of a refusal, which is also the data of an error event."""
+    """Return the body of an error response, which is also the data of an error event."""
     error: dict[str, Json] = {"type": CLAUDE_FAULTS.type_of(fault), "message": fault.message}
     if fault.details:
         error["details"] = jsonio.decode(fault.details)

@@ -1,4 +1,4 @@
-"""Filters that only this service needs: how it takes reasoning back, and what its requests must hold."""
+"""Filters that only this service needs, for reasoning, tool schemas and requests without messages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.filter import Facts, Features, Filter, MakeResponseFilter, MessageFilter, Notes, ToolFilter
 
 _QUESTION = "Continue"
-_NOTHING = "."  # no message may be empty
+_PLACEHOLDER = "."  # The service refuses an empty message.
 
 
 class AddFirstMessage(Filter):
-    """A conversation of nothing but a system prompt gets a question: the service wants one message at least."""
+    """Adds a user message to a conversation without messages: the service requires at least one."""
 
     name = "anthropic.ask_something"
     applies_to: Features = frozenset({"uneven_turns"})
@@ -22,41 +22,44 @@ class AddFirstMessage(Filter):
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
-        if conversation.messages or conversation.has_stored_turns:  # a held turn that paused goes on without a message
+        if (
+            conversation.messages or conversation.has_stored_turns
+        ):  # A stored turn that paused continues without a message.
             return conversation, None
-        notes.added("anthropic.messages.question", "messages", f"there is no message; {_QUESTION!r} is asked")
+        detail = f"the request has no message; the user message {_QUESTION!r} is added"
+        notes.added("anthropic.messages.question", "messages", detail)
         return structs.replace(conversation, messages=(Message("user", (Text(_QUESTION),)),)), None
 
 
 class FitAnthropicReasoning(MessageFilter):
-    """Reasoning in the two forms that the service has: signed, or redacted and without text."""
+    """Fits reasoning into the two forms that the service has: signed text, or redacted data without text."""
 
     name = "anthropic.own_reasoning"
     applies_to: Features = frozenset({"reasoning"})
 
     def message(self, message: Message, notes: Notes) -> Message:
         before = len(notes)
-        blocks = tuple(kept for block in message.blocks if (kept := _own(block, notes)) is not None)
+        blocks = tuple(fitted for block in message.blocks if (fitted := _fit(block, notes)) is not None)
         if len(notes) == before:
             return message
-        return structs.replace(message, blocks=blocks or (Text(_NOTHING, at=message.at),))
+        return structs.replace(message, blocks=blocks or (Text(_PLACEHOLDER, at=message.at),))
 
 
-def _own(block: Block, notes: Notes) -> Block | None:
+def _fit(block: Block, notes: Notes) -> Block | None:
     if not isinstance(block, Reasoning):
         return block
     at, signature = block.at.path, block.signature
     if signature is not None and signature.kind == "encrypted":
-        notes.dropped("anthropic.reasoning.encrypted", at, "the service has no encrypted reasoning")
+        notes.dropped("anthropic.reasoning.encrypted", at, "the service does not accept encrypted reasoning")
         return None
     if signature is not None and signature.kind == "redacted" and block.text:
-        notes.dropped("anthropic.reasoning.redacted", at, "redacted reasoning has no text here")
+        notes.dropped("anthropic.reasoning.redacted", at, "the service accepts redacted reasoning only without text")
         block = structs.replace(block, text="")
     return block
 
 
 class RequireObjectSchemas(ToolFilter):
-    """Tools whose parameters are an object: the service refuses any other."""
+    """Declares the parameters of each tool as an object: the service refuses other schemas."""
 
     name = "anthropic.object_schemas"
     applies_to: Features = frozenset({"tools"})

@@ -1,4 +1,4 @@
-"""Requests, both directions: the body of POST /v1/messages and a conversation."""
+"""Reader and writer of requests: the body of POST /v1/messages and the canonical conversation."""
 
 from __future__ import annotations
 
@@ -62,26 +62,28 @@ _HINTS = ("anthropic-version", "anthropic-beta")
 SAMPLING_FIELDS = ("temperature", "top_p", "top_k")
 NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}}
 
-_MODES = {**CLAUDE_TOOL_CHOICES, "required": "any", "function": "one"}  # Chat's words, which some clients mix in
+_MODES = {
+    **CLAUDE_TOOL_CHOICES,
+    "required": "any",
+    "function": "one",
+}  # the names of Chat Completions, which some clients send
 _THINKING = {"enabled": "on", "disabled": "off", "adaptive": "adaptive", "between_tools": "between_tools"}
 _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
 _DISPLAYS = {"summarized": True, "omitted": False}
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 MESSAGES = Location("messages")
-_OWN = ("model", "messages", "stream")  # fields of a request that are no settings
+_NO_SETTINGS = ("model", "messages", "stream")  # fields of a request that are not settings
 _DEEP = b"[{"
-_MESSAGE_VALUES, _BLOCK_VALUES = 3, 4  # JSON values of a message and of a block, about
+_MESSAGE_VALUES, _BLOCK_VALUES = 3, 4  # approximate number of JSON values of a message and of a block
 _DEFERRED = "defer_loading"
-_ADDED = "~added"  # on a tool that a block of a message defines
-_NO_THREAD = (
-    "this upstream does not hold the message thread; send the whole conversation in `messages`, without `thread`"
-)
+_ADDED = "~added"  # marks a tool that a block of a message defines
+_NO_THREAD = "this upstream does not have the message thread; send all messages in `messages`, without `thread`"
 
 # --- reading
 
 
 def hints_of(request: HttpRequest) -> dict[str, str]:
-    """The headers that matter. The usual version says nothing; a header sent twice is one list."""
+    """Return the headers that matter, without the usual version; a repeated header becomes one list."""
     hints: dict[str, str] = {}
     for name, value in request.headers:
         if name in _HINTS and value and (name, value) != ("anthropic-version", VERSION):
@@ -90,9 +92,9 @@ def hints_of(request: HttpRequest) -> dict[str, str]:
 
 
 def read_typed_request(request: HttpRequest) -> TypedRequest | None:
-    """Read a request that generates and has the documented shape, from its bytes; None for any other.
+    """Read a generate request of the documented shape from its bytes; None for any other.
 
-    This takes less time and memory than a tree of JSON values. What it refuses is matched and read as that.
+    This takes less time and memory than decoding JSON values. The codec reads the requests that this refuses.
     """
     if request.method != "POST" or request.path != PATH:
         return None
@@ -101,25 +103,27 @@ def read_typed_request(request: HttpRequest) -> TypedRequest | None:
         if not shape.model.strip():
             return None
         settings = structs.asdict(shape).items()
-        rest: dict[str, Json] = {name: value for name, value in settings if name not in _OWN and value is not UNSET}
+        rest: dict[str, Json] = {
+            name: value for name, value in settings if name not in _NO_SETTINGS and value is not UNSET
+        }
         call = ApiRequest("generate", shape.model, shape.stream, rest, hints_of(request))
         read = [build_message(message, Location(MESSAGES, at)) for at, message in enumerate(shape.messages)]
-        asked = conversation_of(call, tuple(read))
+        conversation = conversation_of(call, tuple(read))
     except (DragomanError, *jsonio.DECODE_ERRORS):
-        return None  # matching says what is wrong
+        return None  # The codec reports the error.
     blocks = [block for message in shape.messages if isinstance(message.content, list) for block in message.content]
     inputs = [block.input for block in blocks if type(block) is AnthropicToolUse]
     deep = [jsonio.decode(value) for given in inputs for value in given.values() if memoryview(value)[0] in _DEEP]
-    # A list for each level above them: the messages, a message, its content, a block, its input.
-    free = structs.replace(call, body={"messages": [[[[deep]]]], **rest})
+    # One list for each level of nesting: messages, message, content, block, input.
+    free_form = structs.replace(call, body={"messages": [[[[deep]]]], **rest})
     values = _MESSAGE_VALUES * len(shape.messages) + _BLOCK_VALUES * len(blocks) + sum(map(len, inputs))
-    return TypedRequest(free, asked, values)
+    return TypedRequest(free_form, conversation, values)
 
 
 def conversation_of(call: ApiRequest, messages: tuple[Message, ...] | None = None) -> Conversation:
-    """All that is asked. `messages`, where given, are those of a request of the documented shape without its messages.
+    """Read a request into a conversation. `messages`, if given, are already read and not in the body.
 
-    Raises MalformedRequest, naming the place.
+    Raises MalformedRequest, with the place of the error.
     """
     try:
         settings = convert(call.body, AnthropicSettings)
@@ -128,7 +132,7 @@ def conversation_of(call: ApiRequest, messages: tuple[Message, ...] | None = Non
     if messages is not None:
         return settings.conversation(call, messages)
     if settings.messages is UNSET:
-        return _parse_fields(call, None)  # which says what is missing
+        return _parse_fields(call, None)  # It reports the missing field.
     read = [_read(item, Location(MESSAGES, at)) for at, item in enumerate(settings.messages)]
     return _with_added(settings.conversation(call, tuple(read)))
 
@@ -137,21 +141,21 @@ parse_request = guard_depth(MalformedRequest)(conversation_of)
 
 
 def _parse_fields(call: ApiRequest, messages: tuple[Message, ...] | None) -> Conversation:
-    """Read a request of any shape, of which `messages` may be read already."""
+    """Read a request of any shape; `messages`, if given, are already read."""
     fields = Fields(call.body)
-    kept: dict[str, Json] = {}  # what known objects hold beside what we know
+    rest: dict[str, Json] = {}  # unknown fields of known objects, by the object's name
     if messages is None:
         messages = tuple([_read(item, Location(MESSAGES, at)) for at, item in enumerate(fields.objects("messages"))])
     metadata = fields.maybe_child("metadata")
     user = metadata.text("user_id", "") if metadata else ""
-    _keep(kept, "metadata", metadata)
-    output, thinking = _asked_form(fields, kept)
+    _keep(rest, "metadata", metadata)
+    output, thinking = _output_and_thinking(fields, rest)
     conversation = Conversation(
         call.model,
         messages,
         system=_system(fields.any("system")),
         tools=tuple(map(_tool, fields.children("tools", []))),
-        tool_choice=_tool_choice(fields, kept),
+        tool_choice=_tool_choice(fields, rest),
         output=output,
         thinking=thinking,
         max_tokens=fields.integer("max_tokens", None),
@@ -160,14 +164,14 @@ def _parse_fields(call: ApiRequest, messages: tuple[Message, ...] | None) -> Con
         stream=call.stream,
         user=user,
         hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
-        server_state=(*_held(fields.peek("thread")), *find_compaction(fields.rest())),
-        extra=extra_of({**to_extra_names(fields.rest()), **kept}),
+        server_state=(*_thread(fields.peek("thread")), *find_compaction(fields.rest())),
+        extra=extra_of({**to_extra_names(fields.rest()), **rest}),
     )
     return to_canonical(conversation)
 
 
 def _with_added(conversation: Conversation) -> Conversation:
-    """The conversation with the tools that blocks of its messages define; what defines the same again is left out."""
+    """Add the tools that blocks of messages define, without repeated definitions."""
     others = [block for message in conversation.messages for block in message.blocks if type(block) is Opaque]
     if not others:
         return conversation
@@ -187,32 +191,35 @@ def _with_added(conversation: Conversation) -> Conversation:
 
 
 def _marked(tool: ToolSpec | Opaque) -> ToolSpec | Opaque:
-    """The tool as one that a block defines: that block still says it when the request is written."""
-    kept = Extra(FAMILY, {**(tool.extra.fields if tool.extra else {}), _ADDED: True}, frozenset({_ADDED}))
+    """Mark a tool that a block defines: the writer does not write it, since it writes the block."""
+    marked = Extra(FAMILY, {**(tool.extra.fields if tool.extra else {}), _ADDED: True}, frozenset({_ADDED}))
     return (
-        structs.replace(tool, extra=kept, waits_for="block")
+        structs.replace(tool, extra=marked, waits_for="block")
         if isinstance(tool, ToolSpec)
-        else structs.replace(tool, extra=kept)
+        else structs.replace(tool, extra=marked)
     )
 
 
-def _held(thread: Json) -> tuple[ServerState, ...]:
-    """The thread that a request begins or continues. The error makes the SDKs send the whole history without one."""
+def _thread(thread: Json) -> tuple[ServerState, ...]:
+    """Return the thread of a request, with the error that makes the SDKs send all messages instead of a thread."""
     if thread is None:
         return ()
     given = thread if isinstance(thread, dict) else {}
-    begins, previous = given.get("type") == "create", given.get("previous_message_id")
-    answer = previous if isinstance(previous, str) else ""
+    is_new, previous = given.get("type") == "create", given.get("previous_message_id")
+    reply_id = previous if isinstance(previous, str) else ""
     code = "thread_unsupported_request"
     details = json_text({"error_code": code, "unsupported": ["thread"]}, "thread", MalformedRequest)
     return (
-        ServerState("thread", "thread", _NO_THREAD, has_turns=not begins, reply_id=answer, code=code, details=details),
+        ServerState(
+            "thread", "thread", _NO_THREAD, has_turns=not is_new, reply_id=reply_id, code=code, details=details
+        ),
     )
 
 
-def _keep(kept: dict[str, Json], name: str, fields: Fields | None) -> None:
-    if fields is not None and (rest := fields.rest()):
-        kept[name] = rest
+def _keep(rest: dict[str, Json], name: str, fields: Fields | None) -> None:
+    """Add the unknown fields of an object to `rest`."""
+    if fields is not None and (unknown := fields.rest()):
+        rest[name] = unknown
 
 
 def _system(value: Json) -> tuple[Text, ...]:
@@ -232,7 +239,7 @@ def _system_text(item: Json, at: str) -> Text:
         return Text(item, at=Location(at))
     fields = Fields(item, at)
     if fields.peek("type") not in (None, "text"):
-        fields.fail("type", "expected text: a system prompt holds nothing else")
+        fields.fail("type", "expected text: a system prompt may hold only text blocks")
     return parse_text(fields)
 
 
@@ -240,12 +247,12 @@ def _read(item: dict[str, Json], at: Location) -> Message:
     if (message := read_typed_message(item, at)) is not None:
         return message
     fields = Fields(item, at.path)
-    said = fields.text("role").lower()
-    if said == "tool":
+    role = fields.text("role").lower()
+    if role == "tool":
         return _tool_message(fields)
-    if said not in _ROLES:
+    if role not in _ROLES:
         fields.fail("role", "expected user, assistant, system or tool")
-    return _message(fields, _ROLES[said])
+    return _message(fields, _ROLES[role])
 
 
 def _message(fields: Fields, role: Role) -> Message:
@@ -258,7 +265,7 @@ def _message(fields: Fields, role: Role) -> Message:
 
 
 def _tool_message(fields: Fields) -> Message:
-    """A message of the role `tool` is one result, or holds result blocks: then it is a user's by another name."""
+    """Read a message of the role `tool`: it is one result, or a user message of result blocks."""
     content = fields.peek("content")
     if isinstance(content, list) and any(
         isinstance(item, dict) and item.get("type") == "tool_result" for item in content
@@ -268,7 +275,7 @@ def _tool_message(fields: Fields) -> Message:
 
 
 def _foreign_call(fields: Fields) -> ToolCall:
-    """A call in the shape of another dialect, which some clients mix in (docs/decisions/content.md#d2)."""
+    """Read a call in the form of Chat Completions, which some clients send (docs/decisions/content.md#d2)."""
     fields.any("type")
     function = fields.child("function")
     value = function.any("arguments")
@@ -294,13 +301,13 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
         rest["input_schema"] = schema
     known = schema if isinstance(schema, dict) else NO_PARAMETERS
     at = Location(fields.at, is_absent=schema is None)
-    kept = extra_of(rest)
-    if kept is not None and rest.get(_DEFERRED) is False:
-        kept = structs.replace(kept, spelling=frozenset({_DEFERRED}))  # it says no more than its absence
-    return ToolSpec(name, description, known, cache, strict, waits_for, extra=kept, at=at)
+    extra = extra_of(rest)
+    if extra is not None and rest.get(_DEFERRED) is False:
+        extra = structs.replace(extra, spelling=frozenset({_DEFERRED}))  # False means the same as an absent field.
+    return ToolSpec(name, description, known, cache, strict, waits_for, extra=extra, at=at)
 
 
-def _tool_choice(fields: Fields, kept: dict[str, Json]) -> ToolChoice:
+def _tool_choice(fields: Fields, rest: dict[str, Json]) -> ToolChoice:
     value = fields.peek("tool_choice")
     if isinstance(value, str):
         value = {"type": value}
@@ -311,13 +318,13 @@ def _tool_choice(fields: Fields, kept: dict[str, Json]) -> ToolChoice:
     mode = choice.one_of("type", _MODES)
     named = choice.maybe_child("function") or choice
     names = (named.identifier("name"),) if mode == "one" else ()
-    alone = choice.flag("disable_parallel_tool_use", None)
-    _keep(kept, "tool_choice", choice)
-    return ToolChoice(mode, names, None if alone is None else not alone)  # type: ignore[arg-type]  # _MODES has them all
+    disabled = choice.flag("disable_parallel_tool_use", None)
+    _keep(rest, "tool_choice", choice)
+    return ToolChoice(mode, names, None if disabled is None else not disabled)  # type: ignore[arg-type]  # of _MODES
 
 
-def _asked_form(fields: Fields, kept: dict[str, Json]) -> tuple[Output, Thinking]:
-    """What the answer shall look like, in today's fields and in yesterday's."""
+def _output_and_thinking(fields: Fields, rest: dict[str, Json]) -> tuple[Output, Thinking]:
+    """Read output format and thinking, from `output_config` or from the older field `output_format`."""
     config = fields.maybe_child("output_config")
     effort = config.text("effort", "") if config else ""
     old, output = _format(fields, "output_format"), Output()
@@ -325,12 +332,12 @@ def _asked_form(fields: Fields, kept: dict[str, Json]) -> tuple[Output, Thinking
         output = new
     elif old:
         output = old
-    _keep(kept, "output_config", config)
-    return output, _thinking(fields, effort, kept)
+    _keep(rest, "output_config", config)
+    return output, _thinking(fields, effort, rest)
 
 
 def _format(fields: Fields, name: str) -> Output | None:
-    """The schema asked for; a format of an unknown type stays among the unknown fields."""
+    """Read an output schema; a format of an unknown type stays among the extra fields."""
     value = fields.peek(name)
     if value is None or (isinstance(value, dict) and value.get("type") != "json_schema"):
         if value is None:
@@ -342,16 +349,16 @@ def _format(fields: Fields, name: str) -> Output | None:
     return Output("schema", schema=schema, extra=extra(form))
 
 
-def _thinking(fields: Fields, effort: str, kept: dict[str, Json]) -> Thinking:
+def _thinking(fields: Fields, effort: str, rest: dict[str, Json]) -> Thinking:
     thinking = fields.maybe_child("thinking")
     if thinking is None:
         fields.any("thinking")
         return Thinking(effort=effort)
-    said = thinking.peek("type")
-    mode = _THINKING.get(said) if isinstance(said, str) else None
+    kind = thinking.peek("type")
+    mode = _THINKING.get(kind) if isinstance(kind, str) else None
     if mode is None:
         thinking.text("type")
-        kept["thinking"] = fields.peek("thinking")
+        rest["thinking"] = fields.peek("thinking")
         return Thinking(effort=effort)
     thinking.any("type")
     show: bool | None = None
@@ -359,8 +366,8 @@ def _thinking(fields: Fields, effort: str, kept: dict[str, Json]) -> Thinking:
     if display is None or (isinstance(display, str) and display in _DISPLAYS):
         show = thinking.one_of("display", _DISPLAYS, None)
     budget = thinking.integer("budget_tokens", None) if mode == "on" else None
-    _keep(kept, "thinking", thinking)
-    return Thinking(mode, effort, budget, show)  # type: ignore[arg-type]  # _THINKING has them all
+    _keep(rest, "thinking", thinking)
+    return Thinking(mode, effort, budget, show)  # type: ignore[arg-type]  # a mode of _THINKING
 
 
 # --- rendering
@@ -368,24 +375,24 @@ def _thinking(fields: Fields, effort: str, kept: dict[str, Json]) -> Thinking:
 
 @guard_depth(Unrepresentable)
 def render_request(conversation: Conversation) -> ApiRequest:
-    """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
-    _refuse_unsayable(conversation)
+    """Write a request. Raises Unrepresentable for content that this dialect cannot express."""
+    _refuse_unsupported(conversation)
     body, hints = _body(conversation), conversation.hints
-    headers = {**hints.fields} if hints and hints.family == FAMILY else {}
-    said = {name: value for name, value in headers.items() if isinstance(value, str)}
-    return ApiRequest("generate", conversation.model, conversation.stream, body, said)
+    fields = {**hints.fields} if hints and hints.family == FAMILY else {}
+    headers = {name: value for name, value in fields.items() if isinstance(value, str)}
+    return ApiRequest("generate", conversation.model, conversation.stream, body, headers)
 
 
-def _refuse_unsayable(conversation: Conversation) -> None:
+def _refuse_unsupported(conversation: Conversation) -> None:
     if conversation.choices != 1:
-        raise Unrepresentable("one request gets one answer here", at="n")
+        raise Unrepresentable("anthropic returns one reply per request", at="n")
     if conversation.previous_id is not None:
-        raise Unrepresentable("no conversation is kept here to go on with", at="previous_response_id")
+        raise Unrepresentable("anthropic cannot continue a stored response", at="previous_response_id")
     if conversation.output.kind == "json":
-        raise Unrepresentable("JSON without a schema cannot be asked for here", at="response_format")
+        raise Unrepresentable("anthropic has no JSON output without a schema", at="response_format")
     for name in conversation.sampling:
         if name not in SAMPLING_FIELDS:
-            raise Unrepresentable("there is no such knob here", at=name)
+            raise Unrepresentable(f"anthropic has no setting {name}", at=name)
 
 
 def _body(conversation: Conversation) -> dict[str, Json]:
@@ -399,9 +406,11 @@ def _body(conversation: Conversation) -> dict[str, Json]:
     body["messages"] = [_render_message(message) for message in (*others, *conversation.messages)]
     if tools := [_render_tool(tool) for tool in conversation.tools if _ADDED not in own_fields(tool.extra)]:
         body["tools"] = tools
-    if conversation.tool_choice != ToolChoice() or "tool_choice" in own_fields(conversation.extra):  # it needs its type
+    if conversation.tool_choice != ToolChoice() or "tool_choice" in own_fields(
+        conversation.extra
+    ):  # extra fields need the type
         body["tool_choice"] = _render_choice(conversation.tool_choice)
-    body |= _render_form(conversation.output, conversation.thinking)
+    body |= _render_output(conversation.output, conversation.thinking)
     if conversation.stop:
         body["stop_sequences"] = list(conversation.stop)
     body |= conversation.sampling
@@ -411,10 +420,10 @@ def _body(conversation: Conversation) -> dict[str, Json]:
 
 
 def _system_messages(system: Sequence[Text]) -> Iterator[Message]:
-    """The messages that system texts came in, from the first one that had fields of its own."""
+    """Yield the system messages that these texts came from: texts with the same fields of the parent are one."""
     for outer, texts in groupby(system, lambda text: outer_fields(text.extra)):
-        bare = [structs.replace(text, extra=extra_of(inner_fields(text.extra))) for text in texts]
-        yield Message("system", tuple(bare), extra=extra_of(outer))
+        blocks = [structs.replace(text, extra=extra_of(inner_fields(text.extra))) for text in texts]
+        yield Message("system", tuple(blocks), extra=extra_of(outer))
 
 
 def _render_message(message: Message) -> Json:
@@ -425,7 +434,8 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     if isinstance(tool, Opaque):
         return render_block(tool)
     if tool.schema is None:
-        raise Unrepresentable(f"the tool {tool.name} takes free text, which has no place here", at=tool.at.path)
+        message = f"the tool {tool.name} takes free text; anthropic supports only tools with a schema"
+        raise Unrepresentable(message, at=tool.at.path)
     body: dict[str, Json] = {"name": tool.name}
     if tool.description:
         body["description"] = tool.description
@@ -436,17 +446,17 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
         body[_DEFERRED] = True
     with_cache(body, tool.cache)
     if "input_schema" in own_fields(tool.extra):
-        del body["input_schema"]  # it came as something else than an object, and goes back as it came
+        del body["input_schema"]  # The client sent another type than an object, which is sent unchanged.
     return with_extra(body, tool.extra)
 
 
 def _render_choice(choice: ToolChoice) -> Json:
     if (choice.mode == "one") != (len(choice.names) == 1) or (choice.names and choice.mode != "one"):
-        raise Unrepresentable("a choice among some of the tools cannot be said here", at="tool_choice")
+        raise Unrepresentable("anthropic cannot limit the tool choice to some tools", at="tool_choice")
     return render_claude_choice(choice)
 
 
-def _render_form(output: Output, thinking: Thinking) -> dict[str, Json]:
+def _render_output(output: Output, thinking: Thinking) -> dict[str, Json]:
     body: dict[str, Json] = {}
     config: dict[str, Json] = {}
     if thinking.effort:

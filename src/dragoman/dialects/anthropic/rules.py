@@ -1,4 +1,7 @@
-"""The service's own rules for requests, as a lint over raw JSON; independent of the reader and the writer."""
+"""Checks of requests against the rules of the service, over raw JSON and independent of the codec.
+
+`dragoman check` runs them. The table also has the rules of streams, which stream_rules.py checks.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dragoman.dialects.kit.values import LocatedObject, Object, objects
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.jsonio import Json
 
-# --- The rules of Messages: what the service refuses in a request, and what its SDKs break on in a stream
+# --- The rules: the service refuses requests that break them; its SDKs fail on streams that break them
 
 
 RULES = Rulebook.parse(
@@ -103,7 +106,7 @@ _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 def breaches(call: ApiRequest) -> Sequence[Breach]:
-    """Every rule of the service that the request breaks, with its place."""
+    """Return every rule of the service that the request breaks, with its place."""
     body = call.body
     if not isinstance(body, dict):
         return [RULES.breach("body.object", "", "the body must be an object")]
@@ -111,7 +114,7 @@ def breaches(call: ApiRequest) -> Sequence[Breach]:
     messages = body.get("messages")
     continues = _continues(body)
     if continues and messages == []:
-        return found  # the service goes on with the turn that paused
+        return found  # The service continues the turn that paused.
     if not isinstance(messages, list) or not messages:
         found.append(RULES.breach("messages.required", "messages", "there must be at least one message"))
         return found
@@ -200,7 +203,7 @@ def _tools(body: Object) -> Iterator[Breach]:
 
 
 def _declares_later(body: Object) -> bool:
-    """Tell whether tools may be declared elsewhere: by MCP servers, in a message, or in a thread the service holds."""
+    """Return whether tools may be declared elsewhere: by MCP servers, in a message, or in a stored thread."""
     if body.get("mcp_servers") or _continues(body):
         return True
     messages = body.get("messages")
@@ -230,7 +233,8 @@ def _tool_choice(choice: Json, names: set[str], any_tools: bool) -> Iterator[Bre
     elif choice["type"] == "tool" and str(choice.get("name")) not in names:
         yield RULES.breach("tool_choice.name", "tool_choice.name", "there is no tool of this name")
     if choice["type"] == "none" and "disable_parallel_tool_use" in choice:
-        yield RULES.breach("tool_choice.parallel", "tool_choice", "it says nothing where no tool may be called")
+        detail = "disable_parallel_tool_use has no meaning where no tool may be called"
+        yield RULES.breach("tool_choice.parallel", "tool_choice", detail)
 
 
 # --- content
@@ -278,7 +282,7 @@ def _block(block: Object, at: str) -> Iterator[Breach]:
                     "thinking.signature", f"{at}.signature", "thinking goes back only with its signature"
                 )
         case str():
-            pass  # not ours to judge
+            pass  # Other types are not checked.
         case _:
             yield RULES.breach("block.type", f"{at}.type", "a block must say its type")
 
@@ -319,11 +323,11 @@ def _identifier(block: Object, at: str, field: str, owner: str) -> Iterator[Brea
         yield RULES.breach(rule, f"{at}.{field}", "it must have letters, digits, _ and - only")
 
 
-# --- how messages follow one another
+# --- the order of messages
 
 
 class _Turn:
-    """Messages of one role in a row: the service takes them as one."""
+    """Consecutive messages of one role, which the service treats as one."""
 
     def __init__(self, role: Json, at: str) -> None:
         self.role = role
@@ -346,18 +350,19 @@ def _turns(messages: Iterable[Json]) -> list[_Turn]:
 
 
 def _pairing(messages: Iterable[Json], *, continues: bool) -> Iterator[Breach]:
-    """Every call is answered in the turn after it, once; every result answers a call of the turn before it, which the
-    service holds if the first turn continues a thread.
+    """Check that each call has one result in the next turn, and each result a call in the turn before it.
+
+    If the first turn continues a thread, the service stores the turn before it, and its calls are unknown.
     """
     waiting: list[Json] = []
     before = ""
     for index, turn in enumerate(_turns(messages)):
         answered: list[Json] = []
-        is_held = continues and index == 0
+        is_continued = continues and index == 0
         for call_id, at in turn.ids("tool_result", "tool_use_id"):
             if call_id in answered:
-                yield RULES.breach("tool_result.duplicate", at, "this call has its result already")
-            elif turn.role != "user" or (call_id not in waiting and not is_held):
+                yield RULES.breach("tool_result.duplicate", at, "this call already has a result")
+            elif turn.role != "user" or (call_id not in waiting and not is_continued):
                 yield RULES.breach("tool_result.orphan", at, "the turn before it holds no such call")
             answered.append(call_id)
         if any(call_id not in answered for call_id in waiting):
@@ -365,19 +370,19 @@ def _pairing(messages: Iterable[Json], *, continues: bool) -> Iterator[Breach]:
         waiting, before = [], turn.at
         for call_id, at in turn.ids("tool_use", "id"):
             if call_id in waiting:
-                yield RULES.breach("tool_use.duplicate", at, "two calls have one id")
+                yield RULES.breach("tool_use.duplicate", at, "two calls have the same id")
             waiting.append(call_id)
     if waiting:
         yield RULES.breach("tool_use.unanswered", before, "each call must be answered in the next turn")
 
 
 def _opening(body: Object, messages: Iterable[Json]) -> Iterator[Breach]:
-    """While thinking is on, the tool loop that is under way must begin with the thinking that led to it."""
+    """Check that the current tool loop begins with thinking, if thinking is enabled."""
     thinking = body.get("thinking")
     if not isinstance(thinking, dict) or thinking.get("type") != "enabled":
         return
-    loop: list[_Turn] = []  # the answers since the last question
-    last: list[_Turn] = []  # the same of the last one that calls tools
+    loop: list[_Turn] = []  # assistant turns since the last user turn without results
+    last: list[_Turn] = []  # the loop of the last turn that calls a tool
     for turn in _turns(messages):
         if turn.role == "assistant":
             loop.append(turn)

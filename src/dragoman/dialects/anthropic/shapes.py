@@ -1,7 +1,7 @@
-"""Requests and messages of just the documented shape: these Structs read them, from bytes or from JSON values.
+"""Structs for requests and messages of exactly the documented shape, read from bytes or from JSON values.
 
-What has any other field, block or type is read by `Fields` (request.py, blocks.py), which keep what is unknown and name
-what is wrong. Where both can read something they give the same.
+Bodies with any other field, block or type are read with `Fields` (request.py, blocks.py), which keeps unknown fields
+and reports errors. Where both can read a body, their results are equal.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Call(_Block, frozen=True, tag="tool_use"):
 
 
 class AnthropicToolUse(_Block, frozen=True, tag="tool_use"):
-    """The same in bytes: arguments go on as text, so they are hardly read."""
+    """A tool_use block of a body in bytes. Its arguments stay JSON text, so their values are not decoded."""
 
     id: _Filled
     name: _Filled
@@ -86,12 +86,14 @@ class _Message(_Object, frozen=True):
 
 
 class AnthropicMessage(_Object, frozen=True):
+    """A message of a body in bytes."""
+
     role: Role
     content: str | list[_Text | AnthropicToolUse | _ToolResult | _Thinking]
 
 
 class AnthropicRequest(_Object, frozen=True):
-    """A whole request in bytes. If only its settings are not exact, they are read again as `AnthropicSettings`."""
+    """A whole request in bytes. Its settings are of any type here; `AnthropicSettings` or `Fields` reads them."""
 
     model: str
     messages: list[AnthropicMessage]
@@ -154,11 +156,11 @@ _MODES: dict[type, Literal["default", "on", "off", "adaptive"]] = {
     _Disabled: "off",
     _Adaptive: "adaptive",
 }
-_WHOLE = ("service_tier", "context_management")  # fields that are kept as they are
+_EXTRA = ("service_tier", "context_management")  # known fields that become extra fields
 
 
 class AnthropicSettings(_Object, frozen=True):
-    """A request without its model and `stream`; its messages are read one by one."""
+    """A request without `model` and `stream`; its messages are read one by one."""
 
     messages: list[dict[str, Any]] | UnsetType = UNSET
     system: str | list[_Text] | None = None
@@ -178,7 +180,7 @@ class AnthropicSettings(_Object, frozen=True):
     def conversation(self, call: ApiRequest, messages: tuple[Message, ...]) -> Conversation:
         """Return the conversation of a call whose body has these settings."""
         assert isinstance(call.body, dict)
-        kept = {name: call.body[name] for name in call.body if name in _WHOLE}
+        extra = {name: call.body[name] for name in call.body if name in _EXTRA}
         system: tuple[Text, ...] = ()
         if isinstance(self.system, list):
             texts = enumerate(self.system)
@@ -192,9 +194,9 @@ class AnthropicSettings(_Object, frozen=True):
             cache, at = _CACHES[tool.cache_control], Location(f"tools[{index}]")
             tools.append(ToolSpec(tool.name, tool.description or "", tool.input_schema, cache, tool.strict, at=at))
         choice = ToolChoice()
-        if (asked := self.tool_choice) is not None:
-            alone = asked.disable_parallel_tool_use
-            choice = ToolChoice(asked.type, (), None if alone is None else not alone)
+        if (mode := self.tool_choice) is not None:
+            disabled = mode.disable_parallel_tool_use
+            choice = ToolChoice(mode.type, (), None if disabled is None else not disabled)
         effort = "" if self.output_config is UNSET else self.output_config.effort
         budget = self.thinking.budget_tokens if isinstance(self.thinking, _Enabled) else None
         sampling = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
@@ -211,8 +213,8 @@ class AnthropicSettings(_Object, frozen=True):
             stream=call.stream,
             user="" if self.metadata is UNSET else self.metadata.user_id,
             hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
-            server_state=tuple(find_compaction(kept)) if kept else (),
-            extra=Extra(FAMILY, kept) if kept else None,
+            server_state=tuple(find_compaction(extra)) if extra else (),
+            extra=Extra(FAMILY, extra) if extra else None,
         )
         return to_canonical(conversation)
 
@@ -226,7 +228,7 @@ def read_typed_message(item: Json, at: Location) -> Message | None:
 
 
 def build_message(shape: _Message | AnthropicMessage, at: Location) -> Message:
-    """Return the message that has this shape. Raises JsonError for arguments that cannot be written."""
+    """Return the canonical message. Raises JsonError for arguments that JSON cannot express."""
     content, place = shape.content, Location(at, "content")
     if isinstance(content, str):
         return Message(shape.role, (Text(content, at=place),), at=at)
@@ -236,7 +238,7 @@ def build_message(shape: _Message | AnthropicMessage, at: Location) -> Message:
 def _blocks(content: list[Any], place: Location) -> list[Block]:
     blocks: list[Block] = []
     for index, block in enumerate(content):
-        at, kind = Location(place, index), type(block)  # isinstance is slow where a Struct class does not match
+        at, kind = Location(place, index), type(block)  # isinstance is slow for Structs of another class
         cache = None if kind is _Thinking else _CACHES[block.cache_control]
         if kind is _Text:
             blocks.append(Text(block.text, cache, at=at))
@@ -253,7 +255,7 @@ def _blocks(content: list[Any], place: Location) -> list[Block]:
 
 
 def _parts(content: str | list[_Text], at: Location) -> tuple[Text, ...]:
-    """The texts of a result. One that says nothing is no part."""
+    """Return the texts of a tool result, without empty ones."""
     if isinstance(content, str):
         return (Text(content, at=at),) if content else ()
     parts: list[Text] = []

@@ -1,13 +1,13 @@
-"""Streams, wire to canonical: one decoder per answer.
+"""The decoder of response streams; each response has its own.
 
-Theory of operation. The upstream's indices are places of blocks. A frame's meaning comes out at once, with three
-exceptions. An unknown block that starts with something empty waits for its end, because it must come whole. So does a
-call's input that stands in the block's start, because deltas, if any come, replace it. A signature waits for the next
-frame that is no signature, because a later one replaces it.
+Theory of operation. The upstream's index identifies a block. The decoder returns the events of a frame at once, with
+three exceptions. It buffers an unknown block that starts with an empty field until the block ends, because such a
+block has one event. It buffers the input in the start of a call until the block ends, because deltas, if any come,
+replace it. It buffers a signature until the next frame that is not a signature, because a later signature replaces it.
 
     before message_start    ping, error
     message_start           then blocks; a block is content_block_start, deltas of its kind, content_block_stop
-    message_delta           the reason to stop and the counts; it counts when no block is open any more
+    message_delta           stop reason and token counts; the reason takes effect when no block is open
     message_stop            the end; without it the stream was cut (docs/decisions/answers.md#d7)
 """
 
@@ -45,7 +45,7 @@ _SILENT = (b"", b"null", b"[DONE]")  # frames that no client can read as an even
 
 
 class _Delta(Struct, gc=False):
-    """The three deltas that make up nearly all of a stream."""
+    """A delta of text, thinking or tool input, which make up most of a stream."""
 
     type: str
     text: str | None = None
@@ -68,51 +68,51 @@ _IN_LANE: dict[type[ev.Delta], tuple[str, Callable[[_Delta], str | None]]] = {
 
 
 def _lane(kind: type[ev.Delta], index: int) -> LaneSource:
-    """Return the lane of such deltas of the block at this index."""
+    """Return the lane for deltas of this kind of the block at this index."""
     name, text_of = _IN_LANE[kind]
 
     def of_block(frame: _DeltaFrame) -> str | None:
         delta = frame.delta
-        is_one = delta.type == name and frame.index == index and frame.type == "content_block_delta"
-        return text_of(delta) if is_one else None
+        is_of_block = delta.type == name and frame.index == index and frame.type == "content_block_delta"
+        return text_of(delta) if is_of_block else None
 
     return LaneSource("content_block_delta", _decode_delta, of_block)
 
 
-class _Open:
-    """A block that has begun and not ended."""
+class _OpenBlock:
+    """A block that has started and not ended."""
 
-    __slots__ = ("arguments", "block", "grown", "held", "key", "pieces")
+    __slots__ = ("arguments", "block", "has_deltas", "is_buffered", "key", "pieces")
 
     def __init__(self, key: int, block: Text | Reasoning | ToolCall | Opaque, budget: ev.ResponseBudget) -> None:
         self.key = key
         self.block = block
-        self.arguments = ""  # what the start said, if no delta says it
-        self.grown = False
-        self.held = False  # an unknown block that may still grow
-        self.pieces = ev.TextBuffer(budget)  # of an unknown block's input
+        self.arguments = ""  # the input in the block's start, used if no delta follows
+        self.has_deltas = False
+        self.is_buffered = False  # an unknown block that deltas may extend
+        self.pieces = ev.TextBuffer(budget)  # deltas of an unknown block's input
 
 
 _Handler: TypeAlias = Callable[["AnthropicDecoder", Fields], ev.Events]
 
 
 class AnthropicDecoder(Decoder):
-    """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
+    """Reads frames into events. Raises UpstreamViolation for frames that the dialect does not allow."""
 
     def __init__(
-        self, asked: Conversation, environment: Environment | None = None, keys: ev.BlockKeys | None = None
+        self, request: Conversation, environment: Environment | None = None, keys: ev.BlockKeys | None = None
     ) -> None:
-        self._asked = without_content(asked)  # all that is read of it, and not the question
+        self._request = without_content(request)  # The content would stay in memory for the whole stream.
         self._keys = keys or ev.BlockKeys()
-        self._open: dict[int, _Open] = {}  # by index
-        self._used: set[int] = set()
+        self._open: dict[int, _OpenBlock] = {}  # by index
+        self._used: set[int] = set()  # indices of all blocks so far
         self._usage: Usage | None = None
         self._stop: Stop | None = None
-        self._stop_told = False
-        self._signed: ev.SignatureAdded | None = None  # held until the next frame that is no signature
-        self._sealed: set[int] = set()
-        self._begun = False
-        self._over = False
+        self._stop_reported = False
+        self._pending: ev.SignatureAdded | None = None  # a signature that the next frame may replace
+        self._signed: set[int] = set()  # keys of blocks whose signature was returned
+        self._started = False
+        self._is_over = False
 
     @property
     def is_open(self) -> bool:
@@ -124,54 +124,54 @@ class AnthropicDecoder(Decoder):
         fields = Fields.parse(frame.data, frame.kind, BadFrame)
         fields.blame = MissingField
         kind = fields.text("type", frame.kind) or fields.text("type")
-        if self._over:
-            raise OutOfOrder("the stream is over", at=kind)
-        if not self._begun and kind not in ("message_start", "ping", "error"):
-            raise OutOfOrder("message_start has not come", at=kind)
+        if self._is_over:
+            raise OutOfOrder("the stream has ended", at=kind)
+        if not self._started and kind not in ("message_start", "ping", "error"):
+            raise OutOfOrder("the stream must begin with message_start", at=kind)
         handler = _HANDLERS.get(kind)
-        signed, self._signed = self._signed, None
+        signature, self._pending = self._pending, None
         events = handler(self, fields) if handler else (ev.OpaqueEvent(FAMILY, kind, {"type": kind, **fields.rest()}),)
-        return self._after(signed, events) if signed else events
+        return self._after(signature, events) if signature else events
 
-    def _after(self, signed: ev.SignatureAdded, events: ev.Events) -> ev.Events:
-        """A signature goes before what comes next, unless that is nothing, or another that replaces it."""
-        replaced = self._signed is not None and self._signed.key == signed.key
-        if events or (self._signed is not None and not replaced):
-            self._sealed.add(signed.key)
-            return (signed, *events)
-        if not replaced:
-            self._signed = signed
+    def _after(self, signature: ev.SignatureAdded, events: ev.Events) -> ev.Events:
+        """Put a pending signature before the next events; keep it pending without any, unless it was replaced."""
+        is_replaced = self._pending is not None and self._pending.key == signature.key
+        if events or (self._pending is not None and not is_replaced):
+            self._signed.add(signature.key)
+            return (signature, *events)
+        if not is_replaced:
+            self._pending = signature
         return events
 
     def close(self, broken: Fault | None) -> ev.Events:
-        if self._over:
+        if self._is_over:
             return ()
-        self._over = True
-        signed = (self._signed,) if self._signed else ()
+        self._is_over = True
+        pending = (self._pending,) if self._pending else ()
         return (
-            *signed,
+            *pending,
             ev.Failed(broken or Truncated("the upstream's stream ended before message_stop").fault),
         )
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneSource | None:
-        index = next((index for index, grown in self._open.items() if grown.key == key), None)
-        if index is None or self._signed is not None:
+        index = next((index for index, opened in self._open.items() if opened.key == key), None)
+        if index is None or self._pending is not None:
             return None
         return _lane(kind, index)
 
     # --- the message
 
     def _message_start(self, fields: Fields) -> ev.Events:
-        if self._begun:
-            raise OutOfOrder("it has come already", at="message_start")
+        if self._started:
+            raise OutOfOrder("the stream has a second message_start", at="message_start")
         message = fields.child("message")
         if message.array("content", None):
-            raise OutOfOrder("content comes in blocks of its own", at=message.path("content"))
+            raise OutOfOrder("message_start must not have content", at=message.path("content"))
         parse_stop(message)
         self._usage = parse_usage(message.any("usage"))
-        message_id, model, kept = parse_envelope(message, self._asked)
-        self._begun = True
-        return (ev.Started(message_id, model, self._usage, kept),)
+        message_id, model, extra = parse_envelope(message, self._request)
+        self._started = True
+        return (ev.Started(message_id, model, self._usage, extra),)
 
     def _message_delta(self, fields: Fields) -> ev.Events:
         events: list[ev.Event] = []
@@ -185,10 +185,10 @@ class AnthropicDecoder(Decoder):
         return tuple(events)
 
     def _stopped(self) -> ev.Events:
-        """The reason to stop, once every block has ended: some send it before the end of the last block."""
-        if self._stop is None or self._open or self._stop_told:
+        """Return the stop reason once all blocks have ended: some upstreams send it before the last block ends."""
+        if self._stop is None or self._open or self._stop_reported:
             return ()
-        self._stop_told = True
+        self._stop_reported = True
         return (ev.Stopped(self._stop),)
 
     def _parse_stop(self, delta: Fields) -> Stop:
@@ -199,13 +199,13 @@ class AnthropicDecoder(Decoder):
 
     def _message_stop(self, _: Fields) -> ev.Events:
         if self._open:
-            raise OutOfOrder(f"block {next(iter(self._open))} is open", at="message_stop")
-        self._over = True
-        # A message that ends without a reason has ended; without a Stopped its content would belong to no choice.
+            raise OutOfOrder(f"block {next(iter(self._open))} is still open", at="message_stop")
+        self._is_over = True
+        # Without a stop reason the reason is END: content without a Stopped would belong to no choice.
         return (ev.FINISHED,) if self._stop else (ev.Stopped(Stop(StopReason.END)), ev.FINISHED)
 
     def _error(self, fields: Fields) -> ev.Events:
-        self._over = True
+        self._is_over = True
         return (ev.Failed(fault_of(fields.rest())),)
 
     # --- blocks
@@ -213,86 +213,86 @@ class AnthropicDecoder(Decoder):
     def _block_start(self, fields: Fields) -> ev.Events:
         index, content = fields.integer("index"), fields.child("content_block")
         if index in self._used:
-            raise OutOfOrder(f"index {index} was used before", at="content_block_start")
+            raise OutOfOrder(f"index {index} belongs to an earlier block", at="content_block_start")
         if self._stop is not None:
-            raise OutOfOrder("the message has stopped", at="content_block_start")
+            raise OutOfOrder("the message has already stopped", at="content_block_start")
         kind = content.text("type")
-        grown, events = self._begin(index, kind, content)
+        opened, events = self._begin(index, kind, content)
         self._used.add(index)
-        self._open[index] = grown
+        self._open[index] = opened
         return events
 
-    def _begin(self, index: int, kind: str, content: Fields) -> tuple[_Open, ev.Events]:
+    def _begin(self, index: int, kind: str, content: Fields) -> tuple[_OpenBlock, ev.Events]:
         key = self._keys.fresh()
         match kind:
             case "text":
-                if content.peek("text") is None:  # one SDK takes it as empty
+                if content.peek("text") is None:  # One SDK treats null as an empty text.
                     content = Fields({**content.rest(), "text": ""}, content.at, content.blame)
                 return self._begin_text(key, index, parse_text(content))
             case "thinking":
                 thought = parse_thinking(content)
-                grown = self._opened(key, structs.replace(thought, text="", signature=None))
-                self._signed = ev.SignatureAdded(key, thought.signature) if thought.signature else None
-                start = ev.BlockStarted(key, grown.block, wire_index=index)
-                return grown, (start, ev.ReasoningDelta(key, thought.text)) if thought.text else (start,)
+                opened = self._new_block(key, structs.replace(thought, text="", signature=None))
+                self._pending = ev.SignatureAdded(key, thought.signature) if thought.signature else None
+                start = ev.BlockStarted(key, opened.block, wire_index=index)
+                return opened, (start, ev.ReasoningDelta(key, thought.text)) if thought.text else (start,)
             case "redacted_thinking":
-                hidden = parse_redacted(content)
-                seals = (ev.SignatureAdded(key, hidden.signature),) if hidden.signature else ()
-                self._sealed.add(key)
-                hidden = structs.replace(hidden, signature=None)
-                return self._opened(key, hidden), (ev.BlockStarted(key, hidden, wire_index=index), *seals)
+                redacted = parse_redacted(content)
+                signatures = (ev.SignatureAdded(key, redacted.signature),) if redacted.signature else ()
+                self._signed.add(key)
+                redacted = structs.replace(redacted, signature=None)
+                return self._new_block(key, redacted), (ev.BlockStarted(key, redacted, wire_index=index), *signatures)
             case "tool_use":
                 call = parse_tool_use(content)
-                grown = self._opened(key, structs.replace(call, arguments=""))
-                grown.arguments = "" if call.arguments == "{}" else call.arguments
-                self._keys.budget.reserve(ev.text_size(grown.arguments))
-                return grown, (ev.BlockStarted(key, grown.block, wire_index=index),)
+                opened = self._new_block(key, structs.replace(call, arguments=""))
+                opened.arguments = "" if call.arguments == "{}" else call.arguments
+                self._keys.budget.reserve(ev.text_size(opened.arguments))
+                return opened, (ev.BlockStarted(key, opened.block, wire_index=index),)
             case _:
                 data = {"type": kind, **content.rest()}
-                grown = self._opened(key, Opaque(FAMILY, data, kind, at=Location(content.at)))
+                opened = self._new_block(key, Opaque(FAMILY, data, kind, at=Location(content.at)))
                 self._keys.budget.reserve(ev.json_size(data))
-                grown.held = _may_grow(data)
-                return grown, () if grown.held else (ev.BlockStarted(key, grown.block, wire_index=index),)
+                opened.is_buffered = _may_grow(data)
+                return opened, () if opened.is_buffered else (ev.BlockStarted(key, opened.block, wire_index=index),)
 
-    def _opened(self, key: int, block: Text | Reasoning | ToolCall | Opaque) -> _Open:
+    def _new_block(self, key: int, block: Text | Reasoning | ToolCall | Opaque) -> _OpenBlock:
         self._keys.budget.reserve(ev.block_size(block))
-        return _Open(key, block, self._keys.budget)
+        return _OpenBlock(key, block, self._keys.budget)
 
-    def _begin_text(self, key: int, index: int, text: Text) -> tuple[_Open, ev.Events]:
+    def _begin_text(self, key: int, index: int, text: Text) -> tuple[_OpenBlock, ev.Events]:
         empty = structs.replace(text, text="", citations=())
         events: list[ev.Event] = [ev.BlockStarted(key, empty, wire_index=index)]
         if text.text:
             events.append(ev.TextDelta(key, text.text))
         events.extend(ev.CitationAdded(key, citation) for citation in text.citations)
-        return self._opened(key, empty), tuple(events)
+        return self._new_block(key, empty), tuple(events)
 
     def _block_delta(self, fields: Fields) -> ev.Events:
         index, delta = fields.integer("index"), fields.child("delta")
-        grown = self._open.get(index)
-        if grown is None:
+        opened = self._open.get(index)
+        if opened is None:
             raise OutOfOrder(f"block {index} is not open", at="content_block_delta")
-        key, kind = grown.key, delta.text("type")
-        if grown.held:
+        key, kind = opened.key, delta.text("type")
+        if opened.is_buffered:
             self._keys.budget.reserve(ev.json_size(delta.rest()))
-            _grow_unknown(grown, kind, delta)
+            _extend_unknown(opened, kind, delta)
             return ()
-        match kind if not isinstance(grown.block, Opaque) else "":
+        match kind if not isinstance(opened.block, Opaque) else "":
             case "text_delta":
-                _demand(grown, Text, kind)
+                _require(opened, Text, kind)
                 return (ev.TextDelta(key, delta.text("text")),)
             case "thinking_delta":
-                _demand(grown, Reasoning, kind)
+                _require(opened, Reasoning, kind)
                 return (ev.ReasoningDelta(key, delta.text("thinking")),)
             case "input_json_delta":
-                _demand(grown, ToolCall, kind)
-                grown.grown = True
+                _require(opened, ToolCall, kind)
+                opened.has_deltas = True
                 return (ev.ArgumentsDelta(key, delta.text("partial_json")),)
             case "signature_delta":
-                _demand(grown, Reasoning, kind)
+                _require(opened, Reasoning, kind)
                 self._sign(key, delta.text("signature"))
                 return ()
             case "citations_delta":
-                _demand(grown, Text, kind)
+                _require(opened, Text, kind)
                 return (ev.CitationAdded(key, parse_citation(delta.child("citation"))),)
             case _:
                 data: Json = {"type": "content_block_delta", "index": key, "delta": {"type": kind, **delta.rest()}}
@@ -300,27 +300,27 @@ class AnthropicDecoder(Decoder):
 
     def _block_stop(self, fields: Fields) -> ev.Events:
         index = fields.integer("index")
-        grown = self._open.pop(index, None)
-        if grown is None:
+        opened = self._open.pop(index, None)
+        if opened is None:
             if index in self._used:
-                return ()  # its end, told twice
+                return ()  # a repeated end
             raise OutOfOrder(f"block {index} is not open", at="content_block_stop")
-        key, end = grown.key, ev.BlockEnded(grown.key)
-        match grown.block:
-            case Opaque() if grown.held:
-                return (ev.BlockStarted(key, _whole(grown), wire_index=index), end, *self._stopped())
-            case ToolCall() if grown.arguments and not grown.grown:
-                return (ev.ArgumentsDelta(key, grown.arguments), end, *self._stopped())
+        key, end = opened.key, ev.BlockEnded(opened.key)
+        match opened.block:
+            case Opaque() if opened.is_buffered:
+                return (ev.BlockStarted(key, _complete(opened), wire_index=index), end, *self._stopped())
+            case ToolCall() if opened.arguments and not opened.has_deltas:
+                return (ev.ArgumentsDelta(key, opened.arguments), end, *self._stopped())
             case _:
                 return (end, *self._stopped())
 
     def _sign(self, key: int, signature_data: str) -> None:
-        if key in self._sealed:
-            raise OutOfOrder("the block is signed already", at="content_block_delta")
-        self._signed = ev.SignatureAdded(key, Signature(FAMILY, signature_data)) if signature_data else None
+        if key in self._signed:
+            raise OutOfOrder("the block already has a signature", at="content_block_delta")
+        self._pending = ev.SignatureAdded(key, Signature(FAMILY, signature_data)) if signature_data else None
 
 
-# Of the class: bound methods would keep their decoder, and the question in it, until the next collection.
+# Functions of the class: bound methods would form a reference cycle with the decoder.
 _HANDLERS: dict[str, _Handler] = {
     "message_start": AnthropicDecoder._message_start,
     "content_block_start": AnthropicDecoder._block_start,
@@ -333,23 +333,23 @@ _HANDLERS: dict[str, _Handler] = {
 }
 
 
-def _demand(grown: _Open, kind: type, delta: str) -> None:
-    if type(grown.block) is not kind:
-        raise OutOfOrder(f"{delta} in a block that is a {type(grown.block).__name__}", at="content_block_delta")
+def _require(opened: _OpenBlock, kind: type, delta: str) -> None:
+    if type(opened.block) is not kind:
+        raise OutOfOrder(f"{delta} in a block of type {type(opened.block).__name__}", at="content_block_delta")
 
 
 def _may_grow(data: dict[str, Json]) -> bool:
-    """Whether an unknown block leaves room: the service starts what it will fill with deltas as `{}`, null or ""."""
+    """Return whether deltas may extend an unknown block: the service starts such fields as `{}`, null or ""."""
     return any(name in data and data[name] in ({}, None, "") for name in ("input", "content", "text"))
 
 
-def _grow_unknown(grown: _Open, kind: str, delta: Fields) -> None:
-    """Let an unknown block grow as the known ones do: JSON text becomes the input, text is joined, the rest is set."""
-    block = grown.block
+def _extend_unknown(opened: _OpenBlock, kind: str, delta: Fields) -> None:
+    """Apply a delta to an unknown block like to known ones: JSON text is the input, text is joined, the rest is set."""
+    block = opened.block
     assert isinstance(block, Opaque)
     assert isinstance(block.data, dict)
     if kind == "input_json_delta":
-        grown.pieces.add(delta.text("partial_json"))
+        opened.pieces.add(delta.text("partial_json"))
         return
     data = block.data
     for name, value in delta.rest().items():
@@ -357,10 +357,11 @@ def _grow_unknown(grown: _Open, kind: str, delta: Fields) -> None:
         data[name] = before + value if isinstance(before, str) and isinstance(value, str) else value
 
 
-def _whole(grown: _Open) -> Opaque:
-    block = grown.block
+def _complete(opened: _OpenBlock) -> Opaque:
+    """Return a buffered block with the input that its deltas had."""
+    block = opened.block
     assert isinstance(block, Opaque)
-    text = grown.pieces.take()
+    text = opened.pieces.take()
     if text and isinstance(block.data, dict):
         try:
             block.data["input"] = jsonio.decode(text)

@@ -1,4 +1,4 @@
-"""The grammar of the service's streams, as a lint over captured frames; independent of the decoder and the encoder."""
+"""Checks of captured streams against the rules of the service, independent of the decoder and the encoder."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dragoman.dialects.kit.lint import StreamLint
 from dragoman.dialects.kit.values import Object, decoded
 from dragoman.wire.frame import Frame
 
-_GROWS_BY = {
+_ALLOWED_DELTAS = {
     "text": ("text_delta", "citations_delta"),
     "thinking": ("thinking_delta", "signature_delta"),
     "redacted_thinking": (),
     "tool_use": ("input_json_delta",),
     "server_tool_use": ("input_json_delta",),
 }
-_STARTS_WITH: dict[str, dict[str, type]] = {
+_START_FIELDS: dict[str, dict[str, type]] = {
     "text": {"text": str},
     "thinking": {"thinking": str},
     "redacted_thinking": {"data": str},
     "tool_use": {"id": str, "name": str, "input": dict},
 }
-_SAYS = {
+_DELTA_FIELDS = {
     "text_delta": "text",
     "thinking_delta": "thinking",
     "signature_delta": "signature",
@@ -32,6 +32,8 @@ _CUT = ("max_tokens", "model_context_window_exceeded", "refusal", "pause_turn")
 
 
 class AnthropicStreamLint(StreamLint):
+    """Checks the frames of one stream."""
+
     rules = RULES
 
     def __init__(self) -> None:
@@ -41,8 +43,8 @@ class AnthropicStreamLint(StreamLint):
         self._begun = False
         self._stopped = False
         self._reason = ""
-        self._broken: list[str] = []  # where a tool's input is no object
-        self._end = ""  # the event after which nothing may come
+        self._broken: list[str] = []  # places of tool inputs that are not objects
+        self._end = ""  # the last event, after which no event may come
         self._handlers: dict[str, Callable[[Object], None]] = {
             "message_start": self._message_start,
             "content_block_start": self._block_start,
@@ -55,14 +57,14 @@ class AnthropicStreamLint(StreamLint):
 
     def frame(self, frame: Frame) -> None:
         if frame.data == b"[DONE]" and not frame.kind:
-            return  # some services end with it; the SDKs take no notice
+            return  # Some services end with it, and the SDKs ignore it.
         data = decoded(frame.data)
         if not isinstance(data, dict):
             self.breach("json", "the data must be a JSON object")
             return
         kind = data.get("type")
         if kind != frame.kind:
-            self.breach("event_name", f"the event line says {frame.kind!r}, the data {kind!r}")
+            self.breach("event_name", f"the event line has the type {frame.kind!r}, the data has {kind!r}")
         if self._end:
             self.breach("after_end", f"nothing may follow {self._end}")
         if kind not in ("message_start", "ping", "error") and not self._begun:
@@ -89,7 +91,7 @@ class AnthropicStreamLint(StreamLint):
 
     def _message_start(self, data: Object) -> None:
         if self._begun:
-            self.breach("start_once", "message_start came before")
+            self.breach("start_once", "the stream has a second message_start")
         self._begun = True
         message = self._object(data, "message")
         for name in ("id", "model"):
@@ -102,7 +104,7 @@ class AnthropicStreamLint(StreamLint):
 
     def _message_delta(self, data: Object) -> None:
         if self._stopped:
-            self.breach("delta_once", "message_delta came before")
+            self.breach("delta_once", "the stream has a second message_delta")
         for index in self._open:
             self.breach("open_block", f"block {index} must stop before message_delta")
         self._stopped = True
@@ -119,7 +121,7 @@ class AnthropicStreamLint(StreamLint):
         if not self._stopped:
             self.breach("no_delta", "message_delta must come before message_stop")
         elif not self._reason:
-            self.breach("stop_reason", "message_delta must say why the model stopped")
+            self.breach("stop_reason", "message_delta must have a stop_reason")
         for index in self._open:
             self.breach("never_stopped", f"block {index} must stop before message_stop")
         self._end = "message_stop"
@@ -143,7 +145,7 @@ class AnthropicStreamLint(StreamLint):
         block = self._object(data, "content_block")
         kind = block.get("type")
         kind = kind if isinstance(kind, str) else ""
-        for name, wanted in _STARTS_WITH.get(kind, {}).items():
+        for name, wanted in _START_FIELDS.get(kind, {}).items():
             if not isinstance(block.get(name), wanted) or (name in ("id", "name") and not block[name]):
                 self.breach("block_start", f"a {kind} block must start with {name}")
         if kind == "tool_use" and block.get("input"):
@@ -159,17 +161,17 @@ class AnthropicStreamLint(StreamLint):
             self.breach("no_block", f"block {index} is not open")
             return
         kind, pieces = opened
-        said = delta.get("type")
-        if not isinstance(said, str):
-            self.breach("delta_type", "a delta must say its type")
+        delta_kind = delta.get("type")
+        if not isinstance(delta_kind, str):
+            self.breach("delta_type", "a delta must have a type")
             return
-        if kind in _GROWS_BY and said in _SAYS and said not in _GROWS_BY[kind]:
-            self.breach("delta_kind", f"a {kind} block does not grow by {said}")
-        field = _SAYS.get(said, "")
+        if kind in _ALLOWED_DELTAS and delta_kind in _DELTA_FIELDS and delta_kind not in _ALLOWED_DELTAS[kind]:
+            self.breach("delta_kind", f"a {kind} block has no deltas of type {delta_kind}")
+        field = _DELTA_FIELDS.get(delta_kind, "")
         value = delta.get(field)
         if field and not isinstance(value, str):
-            self.breach("delta_value", f"{said} must have {field}")
-        elif said == "input_json_delta" and isinstance(value, str):
+            self.breach("delta_value", f"{delta_kind} must have {field}")
+        elif delta_kind == "input_json_delta" and isinstance(value, str):
             pieces.append(value)
 
     def _block_stop(self, data: Object) -> None:

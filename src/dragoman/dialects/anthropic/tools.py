@@ -1,6 +1,8 @@
-"""Tools of a type of their own that the client runs: those whose schema Claude knows, and other dialects' shapes.
+"""Effects of blocks and tools that only Anthropic's API has, for targets of other families.
 
-For other families each is a function. Calls and results have the ordinary form, so nothing else changes.
+Tools with a type that the client runs: those whose schema Claude knows (`bash_20250124`), and those in the form of
+another dialect. Other families get each as a function; calls and results have the ordinary form, so they do not
+change. Blocks that show or change tools, or compact the history, have effects that filters apply.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def _object(properties: dict[str, Json], *required: str) -> dict[str, Json]:
     return {**schema, "required": [*required]} if required else schema
 
 
-# By the beginning of the tool's type, which ends with its date.
+# By the start of the tool's type; the rest of the type is a date.
 _KNOWN: Mapping[str, tuple[str, dict[str, Json]]] = {
     "bash_": (
         "Run a command in a bash shell that stays open between calls.",
@@ -85,7 +87,7 @@ _KNOWN: Mapping[str, tuple[str, dict[str, Json]]] = {
 
 
 def client_tool(kind: str, data: Mapping[str, Json]) -> tuple[ClientTool, ...]:
-    """Return the function that a tool of this type is for other families; nothing if the service runs it."""
+    """Return the function that replaces a tool of this type for other families; empty if the service runs the tool."""
     if kind == "function":
         return _function(data)
     name = data.get("name")
@@ -99,7 +101,7 @@ def client_tool(kind: str, data: Mapping[str, Json]) -> tuple[ClientTool, ...]:
 
 
 def _function(data: Mapping[str, Json]) -> tuple[ClientTool, ...]:
-    """A function in the shape of Chat Completions, or flat as Responses has it."""
+    """Return a function in the form of Chat Completions or Responses as a client tool."""
     inner = data.get("function")
     given = inner if isinstance(inner, dict) else data
     name, description, schema = given.get("name"), given.get("description"), given.get("parameters")
@@ -109,27 +111,27 @@ def _function(data: Mapping[str, Json]) -> tuple[ClientTool, ...]:
     return (ClientTool(name, text, schema if isinstance(schema, dict) else _object({})),)
 
 
-# --- What blocks that only this dialect has do to a conversation: they show and change tools, they compact the past
+# --- Blocks of this dialect with an effect: they show or change tools, or compact the history
 
 
 ADDITION, COMPACTION = "tool_addition", "compaction"
 _NO_COMPACTION = "the target cannot compact a conversation; leave this out, or send a summary as text"
-_SEALED_PAST = "the past is compacted into encrypted_content, which only its own service can read"
+_ENCRYPTED_HISTORY = "the history is compacted into encrypted_content, which only the service that wrote it can read"
 
 
 def meaning_of(kind: str, data: Mapping[str, Json]) -> tuple[Effect, ...]:
-    """What the block does, for other families; nothing for all that do not concern tools or the past."""
+    """Return the effects of a block on tools or history; most blocks have none."""
     read = _READERS.get(kind)
     return tuple(read(data)) if read else ()
 
 
 def is_no_op(kind: str, data: Mapping[str, Json]) -> bool:
-    """Whether it is a compaction that failed: the service ignores it."""
+    """Return whether the block is a failed compaction, which the service ignores."""
     return kind == COMPACTION and not data.get("content") and not data.get("encrypted_content")
 
 
 def find_definitions(blocks: Iterable[Block]) -> Iterator[tuple[dict[str, Json], str]]:
-    """The tools that blocks of messages define, each with its place in the request."""
+    """Yield the tools that blocks of messages define, each with its place in the request."""
     for block in blocks:
         if isinstance(block, Opaque) and block.effects and isinstance(block.data, dict):
             for change, at in _changes(block.kind, block.data, block.at.path):
@@ -149,7 +151,7 @@ def _changes(kind: str, data: Mapping[str, Json], at: str) -> Iterator[tuple[Map
 
 
 def find_compaction(body: Mapping[str, Json]) -> Iterator[ServerState]:
-    """The fields that ask the service to compact the conversation."""
+    """Yield the fields that request a compaction of the conversation."""
     if body.get(COMPACTION) is not None:
         yield ServerState(COMPACTION, COMPACTION, _NO_COMPACTION)
     management = body.get("context_management")
@@ -191,7 +193,7 @@ def _compaction(data: Mapping[str, Json]) -> Iterator[Effect]:
     if isinstance(content, str) and content:
         yield Summary(content)
     elif data.get("encrypted_content"):
-        yield Untranslatable(_SEALED_PAST)
+        yield Untranslatable(_ENCRYPTED_HISTORY)
     for change, _ in _changes(COMPACTION, data, ""):
         yield from _change(change)
 

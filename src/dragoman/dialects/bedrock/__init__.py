@@ -1,14 +1,14 @@
-"""Amazon Bedrock: Converse and ConverseStream. docs/dialects/bedrock.md says what it can and cannot say.
+"""The dialect of Amazon Bedrock: Converse and ConverseStream; docs/dialects/bedrock.md describes it.
 
-    codec           what the dialect can say; paths, headers and framing, also those of InvokeModel
-    request         a request and a conversation, both directions: turns, settings, tools and the choice among them
-    blocks          content blocks, both directions
-    nodes           what every node shares, what the vendors of models take and refuse, media
-    reply           a whole reply, both directions, and what streams share with it: stops, token counts, errors
-    stream          frames to events
-    encoder         events to frames
-    rules           what the service refuses, as a table and a lint of requests; `shapes` is its published model,
-                    `stream_rules` the lint of streams
+    codec           the codec with its capabilities, and the bindings of Converse and InvokeModel
+    request         reads and writes requests: messages, settings, tools, tool choice
+    blocks          reads and writes content blocks
+    nodes           extra fields, cache points, differences between vendors of models, media
+    reply           reads and writes whole replies, and the parts shared with streams: stop reasons, usage, errors
+    stream          decodes frames into events
+    encoder         encodes events as frames
+    rules           the table of rules and the checks of requests; `shapes` is the published model of requests,
+                    `stream_rules` has the checks of streams
     quirks          filters that only this dialect needs
 
 Only the registry imports this package. It is pure: it imports the kit and the model, and no other dialect.

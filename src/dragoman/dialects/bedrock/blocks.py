@@ -1,5 +1,7 @@
-"""Content blocks, both directions: objects with one member, which says their kind. The same readers serve a client's
-request and an upstream's reply; blame differs."""
+"""Readers and writers of content blocks, which are objects with one member, named after the block's kind.
+
+The same readers serve requests of clients and replies of upstreams; `blame`, the type of error they raise, differs.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ SERVER_RESULT = "server_tool_result"
 
 
 def parse_content(value: Json, at: str, blame: type[DragomanError]) -> tuple[Block, ...]:
-    """A message's content: an array of blocks, in which a cache point marks the block before it."""
+    """Read the content of a message: an array of blocks, in which a cache point belongs to the block before it."""
     if isinstance(value, str):
         return (Text(value, at=Location(at)),)
     if not isinstance(value, list):
@@ -57,39 +59,42 @@ def parse_content(value: Json, at: str, blame: type[DragomanError]) -> tuple[Blo
     blocks: list[Block] = []
     for index, item in enumerate(value):
         fields = Fields(item, f"{at}[{index}]", blame)
-        mark = take_cache_point(fields)
-        if mark is not None and blocks and _takes_mark(blocks[-1]):
-            blocks[-1] = structs.replace(blocks[-1], cache=mark)
+        cache = take_cache_point(fields)
+        if cache is not None and blocks and _accepts_cache(blocks[-1]):
+            blocks[-1] = structs.replace(blocks[-1], cache=cache)
         else:
             blocks.append(parse_block(fields))
     return tuple(blocks)
 
 
 def parse_assistant_content(value: Json, at: str, blame: type[DragomanError]) -> tuple[Block, ...]:
-    """The content of an assistant's message. A result in it is that of a tool which the service itself ran, as Nova's
-    code interpreter: it and its call go back as they came, and others are given their words."""
+    """Read the content of an assistant message.
+
+    A tool result in it belongs to a tool that the service ran, such as Nova's code interpreter. The result and its
+    call become opaque blocks, which the same dialect gets back unchanged.
+    """
     blocks = parse_content(value, at, blame)
-    served = {block.call_id for block in blocks if isinstance(block, ToolResult)}
-    return tuple([_served(block, served, blame) for block in blocks]) if served else blocks
+    server_ids = {block.call_id for block in blocks if isinstance(block, ToolResult)}
+    return tuple([_server_block(block, server_ids, blame) for block in blocks]) if server_ids else blocks
 
 
-def _served(block: Block, served: set[str], blame: type[DragomanError]) -> Block:
-    if isinstance(block, ToolCall) and block.id in served:
+def _server_block(block: Block, server_ids: set[str], blame: type[DragomanError]) -> Block:
+    if isinstance(block, ToolCall) and block.id in server_ids:
         return Opaque(FAMILY, render_block(block, blame), SERVER_TOOL, block.cache, at=block.at)
     if isinstance(block, ToolResult):
         return Opaque(FAMILY, render_block(block, blame), SERVER_RESULT, block.cache, at=block.at)
     return block
 
 
-def _takes_mark(block: Block) -> bool:
-    """A second cache point, or one after reasoning, stays a block of its own."""
+def _accepts_cache(block: Block) -> bool:
+    """Return whether a cache point can be kept on the block before it; a second one, or one of reasoning, cannot."""
     if isinstance(block, Reasoning):
         return False
     return block.cache is None and not (isinstance(block, Opaque) and block.kind == "cachePoint")
 
 
 def parse_block(fields: Fields) -> Block:
-    """Any block: the true one, or the flat one of some clients, `{"type": "tool_use", "toolUseId": …}`.
+    """Read a block in the documented form, or in the flat form of some clients: `{"type": "tool_use", "toolUseId": …}`.
 
     See docs/decisions/bedrock.md#d30.
     """
@@ -106,7 +111,7 @@ def parse_block(fields: Fields) -> Block:
                 return block
             return structs.replace(block, extra=with_sibling_fields(block.extra, fields))
     if fields.has("toolUse") and not any(value is not None for value in fields.rest().values()):
-        fields.child("toolUse")  # a call that is null: raises, as one without an id does (docs/decisions/content.md#d5)
+        fields.child("toolUse")  # Raises for a call that is null, like for one without an id (content.md#d5).
     names = list(fields.rest())
     if not names:
         fields.fail("", "expected a block with one member, found none")
@@ -118,7 +123,7 @@ def _text(fields: Fields, name: str) -> Text:
 
 
 def _cited(fields: Fields, name: str) -> Block:
-    """Text with its citations; with several pieces of content it stays as it came, since citations point at them."""
+    """Read text with citations. With several pieces of content it is opaque, since citations point at the pieces."""
     whole = fields.rest()
     inner = fields.child(name)
     content, citations = inner.children("content", []), inner.children("citations", [])
@@ -129,6 +134,7 @@ def _cited(fields: Fields, name: str) -> Block:
 
 
 def parse_citation(fields: Fields) -> Opaque:
+    """Read a citation; only one of a web page has a source that other families can use."""
     location, title, content = (fields.peek(name) for name in ("location", "title", "sourceContent"))
     web = location.get("web") if isinstance(location, dict) else None
     url = web.get("url") if isinstance(web, dict) else None
@@ -141,7 +147,7 @@ def parse_citation(fields: Fields) -> Opaque:
 
 
 def render_citation(citation: Opaque, blame: type[DragomanError]) -> dict[str, Json]:
-    """Write a citation: Bedrock's own as it came, another family's as a place on the web."""
+    """Write a citation: one of Bedrock unchanged, one of another family as a web page."""
     source = citation.source
     if source is None or (citation.family == FAMILY and citation.data is not None):
         return EXTRAS.own_data(citation, blame)
@@ -154,10 +160,10 @@ def render_citation(citation: Opaque, blame: type[DragomanError]) -> dict[str, J
 
 
 def _guarded(fields: Fields, name: str) -> Block:
-    """Content for a guardrail to look at. It is text to the model, and to those who know no guardrails."""
+    """Read content for a guardrail. The model, and other dialects, get it as text."""
     inner = fields.peek(name)
-    said = inner.get("text") if isinstance(inner, dict) else None
-    text = said.get("text") if isinstance(said, dict) else None
+    inner_text = inner.get("text") if isinstance(inner, dict) else None
+    text = inner_text.get("text") if isinstance(inner_text, dict) else None
     if not isinstance(text, str):
         return EXTRAS.opaque(fields, name)
     return Text(text, extra=EXTRAS.extra(fields), at=Location(fields.at))
@@ -178,16 +184,16 @@ def _reasoning(fields: Fields, name: str) -> Block:
         return Reasoning("", FAMILY, signature, extra=EXTRAS.extra(inner), at=at)
     if inner.peek("reasoningText") is None:
         return Opaque(FAMILY, whole, name, at=at)
-    said = inner.child("reasoningText")
-    text, signature_data = said.text("text", ""), said.text("signature", "")
-    rest = to_extra_names(inner.rest()) | ({"reasoningText": more} if (more := said.rest()) else {})
+    body = inner.child("reasoningText")
+    text, signature_data = body.text("text", ""), body.text("signature", "")
+    rest = to_extra_names(inner.rest()) | ({"reasoningText": more} if (more := body.rest()) else {})
     return Reasoning(
         text, FAMILY, Signature(FAMILY, signature_data) if signature_data else None, extra=EXTRAS.extra_of(rest), at=at
     )
 
 
 def parse_redacted(fields: Fields) -> str:
-    """Redacted reasoning: the bytes are the text of what Anthropic's own API calls `data`. Other bytes survive too."""
+    """Return the data of redacted reasoning as Anthropic's API has it: the decoded bytes as text (any bytes)."""
     data = base64_bytes(fields.text("redactedContent"))
     if data is None:
         fields.fail("redactedContent", "expected base64")
@@ -214,7 +220,7 @@ _STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
 
 def _result(fields: Fields, name: str) -> Block:
     inner = fields.peek(name)
-    if isinstance(inner, dict) and isinstance(inner.get("type"), str):  # of a tool that the service ran
+    if isinstance(inner, dict) and isinstance(inner.get("type"), str):  # the result of a tool that the service ran
         return EXTRAS.opaque(fields, SERVER_RESULT)
     return _tool_result(fields.child(name), fields.at)
 
@@ -222,19 +228,19 @@ def _result(fields: Fields, name: str) -> Block:
 def _tool_result(fields: Fields, at: str) -> ToolResult:
     call_id, status = fields.identifier("toolUseId"), fields.peek("status")
     if status in (None, "success", "error"):
-        fields.any("status")  # any other stays to be seen
+        fields.any("status")  # Any other status stays as an extra field.
     is_error = _STATUSES.get(status.lower(), False) if isinstance(status, str) else False
     content = fields.any("content")
     parts: list[Text | Media | Opaque] = []
     _add_parts(content, fields.path("content"), fields.blame, parts)
-    kept = to_extra_names(fields.rest()) | ({SUCCESS: True} if status == "success" else {})
+    rest = to_extra_names(fields.rest()) | ({SUCCESS: True} if status == "success" else {})
     return ToolResult(
-        call_id, tuple(parts), is_error, extra=EXTRAS.extra_of(kept, frozenset({SUCCESS})), at=Location(at)
+        call_id, tuple(parts), is_error, extra=EXTRAS.extra_of(rest, frozenset({SUCCESS})), at=Location(at)
     )
 
 
 def _add_parts(value: Json, at: str, blame: type[DragomanError], parts: list[Text | Media | Opaque]) -> None:
-    """Add what a result's content holds: an array of parts, and whatever else clients put there.
+    """Add the parts of a result's content: an array of parts, or any other value that clients send.
 
     See docs/decisions/content.md#d1.
     """
@@ -248,13 +254,13 @@ def _add_parts(value: Json, at: str, blame: type[DragomanError], parts: list[Tex
 
 
 def _add_part(fields: Fields, parts: list[Text | Media | Opaque]) -> None:
-    mark, at = take_cache_point(fields), Location(fields.at)
-    if mark is not None and parts and _takes_mark(parts[-1]):
-        parts[-1] = structs.replace(parts[-1], cache=mark)
+    cache, at = take_cache_point(fields), Location(fields.at)
+    if cache is not None and parts and _accepts_cache(parts[-1]):
+        parts[-1] = structs.replace(parts[-1], cache=cache)
     elif fields.has("json") and not isinstance(fields.peek("json"), str):
         text = json_text(fields.any("json"), fields.path("json"), fields.blame)
-        kept = EXTRAS.extra_of({**to_extra_names(fields.rest()), AS_JSON: True}, frozenset({AS_JSON}))
-        parts.append(Text(text, extra=kept, at=at))
+        extra = EXTRAS.extra_of({**to_extra_names(fields.rest()), AS_JSON: True}, frozenset({AS_JSON}))
+        parts.append(Text(text, extra=extra, at=at))
     elif isinstance(fields.peek("text"), str):
         if fields.peek("type") == "text":  # the flat block of some clients
             fields.any("type")
@@ -266,7 +272,7 @@ def _add_part(fields: Fields, parts: list[Text | Media | Opaque]) -> None:
 
 
 def _other_part(fields: Fields) -> Text | Media | Opaque:
-    """Media, or what only this family knows. Media that cannot be read is left out by a filter, with a note.
+    """Read media or an unknown part. A filter drops media that cannot be read, with a note.
 
     See docs/decisions/content.md#d2.
     """
@@ -277,11 +283,11 @@ def _other_part(fields: Fields) -> Text | Media | Opaque:
                 return parse_media(kind, fields.child(kind), fields.at) or Opaque(FAMILY, whole, kind, at=at)
             except fields.blame:
                 return read_bad_media(FAMILY, whole, kind, at)
-    kind_said = fields.peek("type")
-    if kind_said == "text" and len(whole) == 1:
+    part_type = fields.peek("type")
+    if part_type == "text" and len(whole) == 1:
         return Text("", at=at)
-    kind_said = kind_said if isinstance(kind_said, str) else next(iter(whole), "")
-    return read_loose_part(FAMILY, whole, at, kind_said)
+    part_type = part_type if isinstance(part_type, str) else next(iter(whole), "")
+    return read_loose_part(FAMILY, whole, at, part_type)
 
 
 _MEMBERS: dict[str, Callable[[Fields, str], Block]] = {
@@ -298,7 +304,7 @@ _MEMBERS: dict[str, Callable[[Fields, str], Block]] = {
 
 
 def render_content(blocks: Iterable[Block], blame: type[DragomanError] = Unrepresentable) -> list[Json]:
-    """Blocks, each followed by its cache point if it has a mark."""
+    """Write blocks, each followed by its cache point if it has one."""
     bodies: list[Json] = []
     for block in blocks:
         bodies.append(render_block(block, blame))
@@ -308,16 +314,16 @@ def render_content(blocks: Iterable[Block], blame: type[DragomanError] = Unrepre
 
 
 def render_block(block: Block, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
-    """One block; `blame` is raised for what this dialect cannot say."""
+    """Write one block. Raises `blame` for content that this dialect cannot express."""
     body: dict[str, Json]
     match block:
         case Text():
-            _no_seal(block.signature, block.at, blame)
+            _refuse_signature(block.signature, block.at, blame)
             return render_text(block, blame)
         case Reasoning():
             body = {"reasoningContent": EXTRAS.with_extra(render_reasoning(block, blame), block.extra)}
         case ToolCall():
-            _no_seal(block.signature, block.at, blame)
+            _refuse_signature(block.signature, block.at, blame)
             body = {"toolUseId": block.id, "name": block.name, "input": render_arguments(block, blame)}
             body = {"toolUse": EXTRAS.with_extra(body, block.extra)}
         case ToolResult():
@@ -332,33 +338,36 @@ def render_block(block: Block, blame: type[DragomanError] = Unrepresentable) -> 
 
 
 def render_text(block: Text, blame: type[DragomanError]) -> dict[str, Json]:
+    """Write a text as a text, citationsContent or guardContent block."""
     if block.citations:
         citations: list[Json] = [render_citation(citation, blame) for citation in block.citations]
         return EXTRAS.with_extra(
             {"citationsContent": {"content": [{"text": block.text}], "citations": citations}}, block.extra
         )
     guard = EXTRAS.own_fields(block.extra).get("guardContent")
-    if isinstance(guard, dict) and isinstance(said := guard.get("text"), dict):
-        text: Json = {**said, "text": block.text}
+    if isinstance(guard, dict) and isinstance(guard_text := guard.get("text"), dict):
+        text: Json = {**guard_text, "text": block.text}
         return EXTRAS.with_extra({}, block.extra) | {"guardContent": {**guard, "text": text}}
     return EXTRAS.with_extra({"text": block.text}, block.extra)
 
 
 def render_reasoning(block: Reasoning, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
+    """Write the content of a reasoning block. Raises `blame` for encrypted reasoning."""
     signature = block.signature
     if signature is not None and signature.kind == "redacted" and not block.text:
         return {"redactedContent": render_redacted(signature, blame)}
     if signature is not None and signature.kind != "signature":
-        raise blame(f"reasoning with {signature.kind} data has no place here", at=block.at.path)
+        raise blame(f"bedrock has no reasoning with {signature.kind} data", at=block.at.path)
     body: dict[str, Json] = {"text": block.text}
     return {"reasoningText": body | ({"signature": signature.data} if signature else {})}
 
 
 def render_redacted(signature: Signature, blame: type[DragomanError]) -> str:
+    """Return redacted data as base64; the reverse of `parse_redacted`."""
     try:
         return base64.b64encode(signature.data.encode("utf-8", "surrogateescape")).decode()
     except UnicodeEncodeError:
-        raise blame("redacted reasoning with a lone surrogate has no bytes") from None
+        raise blame("redacted reasoning contains a lone surrogate, which cannot be written as bytes") from None
 
 
 def _render_result(block: ToolResult, blame: type[DragomanError]) -> dict[str, Json]:
@@ -380,7 +389,7 @@ def _render_part(part: Text | Media | Opaque, blame: type[DragomanError]) -> Ite
 
 
 def json_of_part(part: Text | Media | Opaque) -> tuple[Json] | None:
-    """The value of a result's part that was spelt as JSON, if its text still is one."""
+    """Return the value of a part that the client sent as JSON, if its text is still JSON; else None."""
     if not isinstance(part, Text) or not EXTRAS.own_fields(part.extra).get(AS_JSON):
         return None
     try:
@@ -389,6 +398,6 @@ def json_of_part(part: Text | Media | Opaque) -> tuple[Json] | None:
         return None
 
 
-def _no_seal(signature: Signature | None, at: Location, blame: type[DragomanError]) -> None:
+def _refuse_signature(signature: Signature | None, at: Location, blame: type[DragomanError]) -> None:
     if signature is not None:
-        raise blame("only reasoning has a place for a seal here", at=at.path)
+        raise blame("bedrock has signatures only on reasoning", at=at.path)

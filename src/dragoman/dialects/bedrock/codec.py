@@ -1,4 +1,4 @@
-"""The language and where it is spoken: what it can say, paths, headers, framing, and InvokeModel's binding."""
+"""The codec of Converse with its capabilities, and the bindings of Converse and of InvokeModel."""
 
 from __future__ import annotations
 
@@ -43,15 +43,16 @@ from dragoman.wire.frame import Frame, FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse, check_path_name
 from dragoman.wire.jsonio import Json
 
-_HOW = {"image": ("base64", "url"), "document": ("base64", "url", "text"), "audio": ("base64", "url")}
-_HOW["video"] = _HOW["audio"]
+_FORMS = {"image": ("base64", "url"), "document": ("base64", "url", "text"), "audio": ("base64", "url")}
+_FORMS["video"] = _FORMS["audio"]
 _MOST_STOPS = 2500
 
 
 class BedrockCodec(Struct, frozen=True):
-    """Bedrock Converse.
+    """The codec of Bedrock Converse.
 
-    The setting: `vendor` is whose model an id means that does not tell it, such as an inference profile's ARN."""
+    Setting: `vendor` is the vendor of models whose id does not name one, such as the ARN of an inference profile.
+    """
 
     family: ClassVar[str] = FAMILY
     vendor: str = ""
@@ -87,7 +88,7 @@ class BedrockCodec(Struct, frozen=True):
             arguments="object",
             choice_modes=frozenset({"auto", "any", "one", "none"} if claude else {"auto", "any", "one"}),
             result_media=frozenset({"image", "document", "video"}),
-            media=frozenset((kind, how) for kind in vendor.media for how in _HOW[kind]),
+            media=frozenset((kind, form) for kind in vendor.media for form in _FORMS[kind]),
             signatures=frozenset({FAMILY, "anthropic"} if vendor.name == "anthropic" else ()),
             cache_marks=4 if vendor.cache else 0,
             sampling=frozenset({"temperature", "top_p"} | ({"top_k"} if vendor.top_k else set())),
@@ -108,7 +109,7 @@ class BedrockCodec(Struct, frozen=True):
             FitBedrockReasoning(vendor),
             FitBedrockMedia(),
             DropUnusedTools(),
-            # after all shared filters
+            # The following run after all shared filters.
             DeclareUsedTools(),
             FitBedrockResults(vendor.separate_results, vendor.json_results),
             NameDocuments(),
@@ -137,28 +138,30 @@ class BedrockCodec(Struct, frozen=True):
     rules = staticmethod(RULES.all_rules)
 
 
-# --- path, headers and framing: POST /model/{modelId}/converse[-stream], event streams, the error's type in a header
+# --- binding of Converse: POST /model/{modelId}/converse[-stream], AWS event streams, the error's type in a header
 
 EVENT_STREAM = "application/vnd.amazon.eventstream"
 _PATH = re.compile(r"/model/(.*)/(converse|converse-stream|count-tokens)/?\Z", re.DOTALL)
-# What has a bearing on the count; the operation's model has no other members.
+# The operation that counts tokens accepts only these members.
 _COUNTED = frozenset({"messages", "system", "toolConfig", "additionalModelRequestFields"})
 
 
 def model_path(model: str, operation: str) -> str:
-    """The path of an operation. Colons and slashes of the id are encoded, as the SDK does it, and signs it.
+    """Return the path of an operation. Colons and slashes of the id are encoded, as the SDK encodes and signs them.
 
-    Raises MalformedRequest for a name that would make the path lead elsewhere.
+    Raises MalformedRequest for a name that would change the path, such as `..`.
     """
     return f"/model/{quote(check_path_name(model), safe='', errors='surrogatepass')}/{operation}"
 
 
 def error_response(fault: Fault, body: bytes) -> HttpResponse:
-    """The HTTP answer for a fault, in the way of AWS."""
+    """Return the HTTP response for a fault, with its type in a header as AWS writes it."""
     return kit.error_response(fault, reply.status_of(fault), body, (reply.TYPE_HEADER, reply.fault_type(fault)))
 
 
 class BedrockBinding(Struct, frozen=True):
+    """Paths, headers and framing of Converse and ConverseStream."""
+
     def match(self, request: HttpRequest) -> ApiRequest | None:
         found = _PATH.match(request.path)
         if request.method != "POST" or found is None:
@@ -166,14 +169,14 @@ class BedrockBinding(Struct, frozen=True):
         model, name = check_path_name(unquote(found[1])), found[2]
         fields = Fields.of(request) if request.body else Fields({})
         if name == "count-tokens":
-            asked = fields.child("input")
-            if asked.peek("converse") is None and asked.has("invokeModel"):
-                return None  # another binding's
-            return ApiRequest("count", model, False, asked.child("converse").rest())
+            counted = fields.child("input")
+            if counted.peek("converse") is None and counted.has("invokeModel"):
+                return None  # a request for InvokeBinding
+            return ApiRequest("count", model, False, counted.child("converse").rest())
         return ApiRequest("generate", model, name == "converse-stream", fields.rest())
 
     def unwrap(self, body: Json) -> ApiRequest:
-        """The call in a bare body; one that is spelt as the SDK's arguments says its model."""
+        """Return the call of a bare body; a body in the form of the SDK's arguments names its model."""
         fields = Fields(body)
         return ApiRequest("generate", fields.text("modelId", ""), False, fields.rest())
 
@@ -196,19 +199,21 @@ class BedrockBinding(Struct, frozen=True):
         return error_response(fault, body)
 
 
-# --- InvokeModel: a binding for another family's body, Anthropic's, which this service takes as it is
+# --- binding of InvokeModel, whose bodies are those of Anthropic's API
 #
-# The path names the model and says whether to stream; the body says `anthropic_version` and lists betas instead of
-# headers; each event of a stream is base64 in a `chunk` of an event stream; errors are those of AWS.
+# The path names the model and whether to stream. The body has `anthropic_version` and lists betas, instead of headers.
+# Each event of a stream is base64 in a `chunk` of an AWS event stream. Errors are those of AWS.
 
 
 VERSION = "bedrock-2023-05-31"
 _INVOKED_PATH = re.compile(r"/model/(.*)/(invoke|invoke-with-response-stream|count-tokens)/?\Z", re.DOTALL)
 _BETA = "anthropic-beta"
-_VERSION = "anthropic_version"  # the body's field: no header, which would mean another thing to Anthropic itself
+_VERSION = "anthropic_version"  # a field of the body; its values differ from those of the header anthropic-version
 
 
 class InvokeBinding(Struct, frozen=True):
+    """Paths, headers and framing of InvokeModel for Claude."""
+
     def match(self, request: HttpRequest) -> ApiRequest | None:
         found = _INVOKED_PATH.match(request.path)
         if request.method != "POST" or found is None:
@@ -216,14 +221,14 @@ class InvokeBinding(Struct, frozen=True):
         model, name = check_path_name(unquote(found[1])), found[2]
         fields = Fields.of(request) if request.body else Fields({})
         if name == "count-tokens":
-            asked = fields.peek("input")
-            if not isinstance(asked, dict) or "invokeModel" not in asked:
+            counted = fields.peek("input")
+            if not isinstance(counted, dict) or "invokeModel" not in counted:
                 return None
             return _invocation(_invoked(fields), model, request, count=True)
         return _invocation(fields, model, request, stream=name == "invoke-with-response-stream")
 
     def unwrap(self, body: Json) -> ApiRequest:
-        """The call in a bare body; it may say its model, as it would anywhere else."""
+        """Return the call of a bare body, which may have `model` and `stream`."""
         fields = Fields(body)
         model = fields.text("model", "")
         return _invocation(fields, model, HttpRequest("POST", ""), stream=fields.flag("stream", False))
@@ -243,7 +248,7 @@ class InvokeBinding(Struct, frozen=True):
         return json_post(model_path(call.model, "invoke"), body)
 
     def frame_decoder(self) -> FrameDecoder:
-        return _Chunks()
+        return _ChunkDecoder()
 
     def encode_frame(self, payload: Payload) -> bytes:
         if payload.error:
@@ -256,7 +261,7 @@ class InvokeBinding(Struct, frozen=True):
 
 
 def _invoked(fields: Fields) -> Fields:
-    """The body inside a request to count it."""
+    """Return the body inside a request to count its tokens."""
     inner = fields.child("input").child("invokeModel")
     try:
         return Fields.parse(base64.b64decode(inner.text("body"), validate=True), inner.path("body"))
@@ -292,8 +297,8 @@ _read_chunk = jsonio.typed_decoder(_Chunk)
 _read_kind = jsonio.typed_decoder(_Kind)
 
 
-class _Chunks:
-    """The frames of the body's family out of the chunks of an event stream."""
+class _ChunkDecoder:
+    """Reads Anthropic's frames from the chunks of an AWS event stream."""
 
     def __init__(self) -> None:
         self._frames = EventStreamDecoder()
@@ -304,13 +309,14 @@ class _Chunks:
         return self._frames.held
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
-        return map(_opened, self._frames.feed(chunk))
+        return map(_unwrapped, self._frames.feed(chunk))
 
     def close(self) -> Iterator[Frame]:
-        return map(_opened, self._frames.close())
+        return map(_unwrapped, self._frames.close())
 
 
-def _opened(frame: Frame) -> Frame:
+def _unwrapped(frame: Frame) -> Frame:
+    """Return the frame that a chunk holds; an exception becomes an error event."""
     if frame.error:
         fault = reply.exception_fault(frame)
         error: Json = {
@@ -323,12 +329,12 @@ def _opened(frame: Frame) -> Frame:
     try:
         data = binascii.a2b_base64(_read_chunk(frame.data).bytes.encode("ascii"), strict_mode=True)
         return Frame(_read_kind(data).type, data, frame.raw)
-    except ValueError as error:  # JsonError is one too
-        raise BadFrame(f"no chunk: {error}", at="chunk") from None
+    except ValueError as error:  # JsonError is a ValueError.
+        raise BadFrame(f"invalid chunk: {error}", at="chunk") from None
 
 
 def _fault_in(data: bytes) -> Fault:
-    """The fault that an error of the body's family tells."""
+    """Return the fault of an error event of Anthropic's API."""
     error = members(members(decoded(data)).get("error"))
     kind = kit.CLAUDE_FAULTS.by_type(text(error.get("type"))) or "server"
     return Fault(kind, text(error.get("message")) or "the stream failed")

@@ -1,7 +1,8 @@
-"""Streams, canonical to wire: one encoder per answer, in the form that the service sends and the SDKs accept.
+"""The encoder of response streams, in the form that the service sends and the SDKs accept.
 
-Indices are dense from 0 in the order of starts. Only tools get a contentBlockStart, as the service does it. Two things
-are held back: a seal until its block's end, and metadata until the stream's, because that is where they come.
+Each response has its own encoder. Blocks are numbered from 0 in the order of their starts. Like the service, it writes
+a contentBlockStart only for tools. It buffers two things: a signature until its block ends, and metadata until the
+stream ends, because the service sends them there.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ _BY_KIND: dict[type[ev.Delta], bytes] = {
     ev.ReasoningDelta: _THOUGHT,
     ev.ArgumentsDelta: _INPUT,
 }
-_GROWS = {"toolUse": "input", "toolResult": "content", "image": "source"}
+_DELTA_FIELDS = {"toolUse": "input", "toolResult": "content", "image": "source"}
 
 
 class BedrockEncoder(NumberedEncoder):
-    """Events to payloads. Every block says something, if only nothing."""
+    """Writes events as payloads. Every block gets at least one delta, if only an empty one."""
 
     family, delta, number = FAMILY, "contentBlockDelta", "contentBlockIndex"
     passing = NumberedEncoder.passing | {
@@ -48,12 +49,14 @@ class BedrockEncoder(NumberedEncoder):
         (ev.UsageReported, ev.Finished),
     }
 
-    def __init__(self, asked: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None) -> None:
+    def __init__(
+        self, request: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None
+    ) -> None:
         super().__init__()
         self._budget = budget or ev.ResponseBudget()
-        self._blocks: dict[int, Text | Reasoning | ToolCall] = {}  # those that are open
-        self._silent: set[int] = set()  # open blocks of which no frame has told yet
-        self._seals: dict[int, Signature] = {}  # of open blocks: they close what they seal
+        self._blocks: dict[int, Text | Reasoning | ToolCall] = {}  # open blocks
+        self._without_delta: set[int] = set()  # open blocks that have no delta yet
+        self._signatures: dict[int, Signature] = {}  # of open blocks; written at the block's end
         self._stopped = False
 
     def passes(self, events: ev.Events) -> bool:
@@ -62,15 +65,15 @@ class BedrockEncoder(NumberedEncoder):
         if not isinstance(block, Text | Reasoning | ToolCall | None):
             return False
         if isinstance(block, Reasoning) and len(events) == 1:
-            return False  # its frame holds a seal, which goes out at the block's end
-        if isinstance(first, ev.BlockEnded) and first.key in self._silent:
+            return False  # Its frame holds a signature, which is written at the block's end.
+        if isinstance(first, ev.BlockEnded) and first.key in self._without_delta:
             return False
         if not super().passes(events):
             return False
         if isinstance(first, ev.BlockStarted) and block is not None:
             self._blocks[first.key] = block
         elif isinstance(first, BLOCK_EVENTS):
-            self._silent.discard(first.key)
+            self._without_delta.discard(first.key)
             if isinstance(first, ev.BlockEnded):
                 self._blocks.pop(first.key, None)
         elif isinstance(first, ev.Stopped):
@@ -82,13 +85,13 @@ class BedrockEncoder(NumberedEncoder):
     def ping(self) -> None:
         return None
 
-    def _say(self, key: int, form: bytes, data: bytes, out: list[Payload]) -> None:
-        self._silent.discard(key)
-        out.append(Payload(_DELTA, form % (self._index[key], data)))
+    def _write_delta(self, key: int, template: bytes, data: bytes, out: list[Payload]) -> None:
+        self._without_delta.discard(key)
+        out.append(Payload(_DELTA, template % (self._index[key], data)))
 
     def _delta(self, event: ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta, out: list[Payload]) -> None:
         if event.text or not isinstance(event, ev.ArgumentsDelta):
-            self._say(event.key, _BY_KIND[type(event)], jsonio.quote(event.text), out)
+            self._write_delta(event.key, _BY_KIND[type(event)], jsonio.quote(event.text), out)
 
     def _started(self, event: ev.Started, out: list[Payload]) -> None:
         self._usage = event.usage
@@ -101,9 +104,9 @@ class BedrockEncoder(NumberedEncoder):
             self._whole(key, EXTRAS.own_data(block, LocalMisuse), out)
             return
         if isinstance(block, Media):
-            raise LocalMisuse(f"{block.kind} has no place in an answer here")
+            raise LocalMisuse(f"replies of bedrock have no {block.kind}")
         self._blocks[key] = block
-        self._silent.add(key)
+        self._without_delta.add(key)
         if isinstance(block, ToolCall):
             body = EXTRAS.with_extra({"toolUseId": block.id, "name": block.name}, block.extra)
             self._start(key, {"toolUse": body}, out)
@@ -113,54 +116,54 @@ class BedrockEncoder(NumberedEncoder):
             self._delta(kind(key, block.text), out)
 
     def _block_ended(self, event: ev.BlockEnded, out: list[Payload]) -> None:
-        """Every block says something, if only nothing: a client that sees only an end would not know what has ended."""
+        """Write the end of a block, after an empty delta if it had none: clients learn its type from a delta."""
         key = event.key
-        signature, block = self._seals.pop(key, None), self._blocks.pop(key, None)
+        signature, block = self._signatures.pop(key, None), self._blocks.pop(key, None)
         if signature is not None:
             self._budget.release(ev.text_size(signature.data))
-            self._write_seal(key, block, signature, out)
-        if key in self._silent:
-            self._silent.discard(key)
+            self._write_signature(key, block, signature, out)
+        if key in self._without_delta:
+            self._without_delta.discard(key)
             if isinstance(block, Text):
-                self._say(key, _TEXT, b'""', out)
+                self._write_delta(key, _TEXT, b'""', out)
             elif isinstance(block, Reasoning):
-                self._say(key, _THOUGHT, b'""', out)
-            elif block is not None and event.is_complete:  # else it was cut before its arguments began
-                self._say(key, _INPUT, b'"{}"', out)
+                self._write_delta(key, _THOUGHT, b'""', out)
+            elif block is not None and event.is_complete:  # An incomplete call was cut before its arguments.
+                self._write_delta(key, _INPUT, b'"{}"', out)
         out.append(Payload(b"contentBlockStop", _END % self._index[key]))
 
-    def _sealed(self, event: ev.SignatureAdded, out: list[Payload]) -> None:
+    def _signed(self, event: ev.SignatureAdded, out: list[Payload]) -> None:
         self._budget.reserve(ev.text_size(event.signature.data))
-        self._seals[event.key] = event.signature
+        self._signatures[event.key] = event.signature
 
-    def _write_seal(
+    def _write_signature(
         self, key: int, block: Text | Reasoning | ToolCall | None, signature: Signature, out: list[Payload]
     ) -> None:
         if isinstance(block, Reasoning) and signature.kind == "signature":
-            self._say(key, _SIGNATURE, jsonio.quote(signature.data), out)
-        elif isinstance(block, Reasoning) and signature.kind == "redacted" and key in self._silent:
-            self._say(key, _REDACTED, jsonio.quote(render_redacted(signature, LocalMisuse)), out)
+            self._write_delta(key, _SIGNATURE, jsonio.quote(signature.data), out)
+        elif isinstance(block, Reasoning) and signature.kind == "redacted" and key in self._without_delta:
+            self._write_delta(key, _REDACTED, jsonio.quote(render_redacted(signature, LocalMisuse)), out)
         else:
-            raise LocalMisuse(f"{signature.kind} data of {signature.family} has no place in this block")
+            raise LocalMisuse(f"this block cannot have {signature.kind} data of {signature.family}")
 
     def _cited(self, event: ev.CitationAdded, out: list[Payload]) -> None:
-        self._say(event.key, _CITATION, jsonio.encode(render_citation(event.citation, LocalMisuse)), out)
+        self._write_delta(event.key, _CITATION, jsonio.encode(render_citation(event.citation, LocalMisuse)), out)
 
     def _whole(self, key: int, body: dict[str, Json], out: list[Payload]) -> None:
-        """What came whole: the parts that clients read from deltas go as deltas, all else with the start."""
+        """Write an opaque block: the field that clients read from deltas as a delta, all others in the start."""
         (member, value), *_ = [*body.items(), ("", None)]
-        delta = _GROWS.get(member)
+        delta = _DELTA_FIELDS.get(member)
         if not isinstance(value, dict) or delta is None or value.get(delta) is None:
             self._start(key, body, out)
             return
         start = {name: each for name, each in value.items() if name != delta}
-        grown: Json = value[delta]
+        content: Json = value[delta]
         if member == "toolUse":
-            grown = {"input": jsonio.encode(grown).decode()}
+            content = {"input": jsonio.encode(content).decode()}
         elif member == "image":
-            grown = {"source": grown}
+            content = {"source": content}
         self._start(key, {member: start}, out)
-        data = jsonio.encode({"contentBlockIndex": self._index[key], "delta": {member: grown}})
+        data = jsonio.encode({"contentBlockIndex": self._index[key], "delta": {member: content}})
         out.append(Payload(_DELTA, data))
 
     def _start(self, key: int, start: dict[str, Json], out: list[Payload]) -> None:
@@ -190,7 +193,7 @@ class BedrockEncoder(NumberedEncoder):
         ev.ReasoningDelta: _delta,
         ev.Started: _started,
         ev.BlockStarted: _block_started,
-        ev.SignatureAdded: _sealed,
+        ev.SignatureAdded: _signed,
         ev.CitationAdded: _cited,
         ev.BlockEnded: _block_ended,
         ev.UsageReported: _ending,

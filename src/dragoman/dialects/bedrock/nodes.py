@@ -1,4 +1,4 @@
-"""What every node shares (its family, unknown fields, the cache point that follows it), vendors, and media."""
+"""Common parts of nodes (family, extra fields, cache points), the vendors of models, and media."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 FAMILY = "bedrock"
-AS_JSON = "~json"  # how a text of a tool result was spelt: as a JSON value
-SUCCESS = "~status"  # the client wrote the status `success`, which is the default
+AS_JSON = "~json"  # the client sent a text of a tool result as a JSON value
+SUCCESS = "~status"  # the client sent the status `success`, which is the default
 EXTRAS = ExtraFields(FAMILY)
-_BESIDE = "~beside"  # fields that stand beside an object's one member, which the service refuses
+_SIBLINGS = "~beside"  # fields next to an object's one member, which the service refuses
 
 
-def with_sibling_fields(kept: Extra | None, outer: Fields) -> Extra | None:
-    """The fields kept, and those that stand beside the member that held them."""
+def with_sibling_fields(extra: Extra | None, outer: Fields) -> Extra | None:
+    """Return the extra fields of a member together with the fields next to the member."""
     rest = outer.rest()
-    return EXTRAS.extra_of({**EXTRAS.own_fields(kept), _BESIDE: rest}) if rest else kept
+    return EXTRAS.extra_of({**EXTRAS.own_fields(extra), _SIBLINGS: rest}) if rest else extra
 
 
-def sibling_fields(kept: Extra | None) -> dict[str, Json]:
-    """The fields that stood beside the member."""
-    fields = EXTRAS.own_fields(kept).get(_BESIDE)
+def sibling_fields(extra: Extra | None) -> dict[str, Json]:
+    """Return the fields next to the member."""
+    fields = EXTRAS.own_fields(extra).get(_SIBLINGS)
     return fields if isinstance(fields, dict) else {}
 
 
 def take_cache_point(fields: Fields) -> CacheBreakpoint | None:
-    """The cache mark that a block stands for, if it is one and says nothing else."""
+    """Return the cache breakpoint of a block that is a known cache point and has no other fields; else None."""
     point = fields.peek("cachePoint")
     if not isinstance(point, dict) or len(fields.rest()) != 1:
         return None
@@ -45,27 +45,29 @@ def take_cache_point(fields: Fields) -> CacheBreakpoint | None:
 
 
 def render_cache_point(cache: CacheBreakpoint) -> dict[str, Json]:
-    """A cache mark as the block that stands after what it marks: it is never an attribute here."""
+    """Return a cache breakpoint as a block, which follows the content that is cached."""
     point: dict[str, Json] = {"type": "default"}
     if cache.ttl != "5m":
         point["ttl"] = cache.ttl
     return {"cachePoint": EXTRAS.with_extra(point, cache.extra)}
 
 
-# --- what the vendors behind this one service take and refuse, as data
+# --- the vendors of models on this service: what each accepts, as data
 #
-# A model's id tells its vendor, unless it is an opaque ARN: of those nothing is known, so nothing is held back.
+# A model's id names its vendor, unless it is an opaque ARN. For an unknown vendor nothing is removed from requests.
 
 CLAUDE_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 class Vendor(Struct, frozen=True):
+    """What the models of a vendor accept."""
+
     name: str = ""
-    reasoning: Literal["any", "signed", "unsigned", "none"] = "any"  # what of it may come back
-    claude_fields: bool = True  # takes `thinking` and `tool_choice` in additionalModelRequestFields
-    effort: tuple[str, ...] = ("outputConfig", "effort")  # where the effort stands; empty: nowhere
+    reasoning: Literal["any", "signed", "unsigned", "none"] = "any"  # reasoning that a request may send back
+    claude_fields: bool = True  # accepts `thinking` and `tool_choice` in additionalModelRequestFields
+    effort: tuple[str, ...] = ("outputConfig", "effort")  # path of the effort; empty: not supported
     efforts: tuple[str, ...] = CLAUDE_EFFORTS
-    top_k: tuple[str, ...] = ("top_k",)  # where in additionalModelRequestFields; empty: nowhere
+    top_k: tuple[str, ...] = ("top_k",)  # path in additionalModelRequestFields; empty: not supported
     json_results: bool = True  # reads the json member of a tool result
     cache: bool = True
     cached_tools: bool = True
@@ -76,7 +78,7 @@ class Vendor(Struct, frozen=True):
 
 
 def _other(name: str, *, reasoning: Literal["unsigned", "none"] = "unsigned", separate_results: bool = False) -> Vendor:
-    """A vendor without any of the extras."""
+    """Return a vendor that accepts only what all models accept."""
     return Vendor(
         name,
         reasoning,
@@ -106,7 +108,7 @@ GPT = structs.replace(
     _other("openai"), effort=("additionalModelRequestFields", "reasoning_effort"), efforts=("low", "medium", "high")
 )
 
-# What an id holds, at the beginning of one of its words; the first that is found counts.
+# Starts of words of a model id; the first one in the id decides.
 _BY_WORD: tuple[tuple[str, Vendor], ...] = (
     ("anthropic", CLAUDE),
     ("claude", CLAUDE),
@@ -132,13 +134,13 @@ _WORDS = re.compile("|".join(rf"(?<![a-z0-9]){re.escape(word)}" for word, _ in _
 _VENDORS = dict(_BY_WORD)
 
 
-def vendor_of(model: str, otherwise: str = "") -> Vendor:
-    """The vendor of a model id, foundation model or inference profile; `otherwise` names the one of an opaque id."""
-    found = _WORDS.search(model.lower()) or _WORDS.search(otherwise.lower())
+def vendor_of(model: str, default: str = "") -> Vendor:
+    """Return the vendor of the id of a foundation model or inference profile; `default` names that of an opaque id."""
+    found = _WORDS.search(model.lower()) or _WORDS.search(default.lower())
     return _VENDORS[found.group()] if found else UNKNOWN
 
 
-# --- media, both directions: a format name here is a mime type in the model, bytes are base64, an S3 object is a URL
+# --- media: a format name of the service is a MIME type in the canonical model, bytes are base64, S3 objects are URLs
 
 Kind: TypeAlias = Literal["image", "document", "audio", "video"]
 
@@ -177,23 +179,23 @@ S3 = "s3://"
 
 
 def parse_media(kind: Kind, fields: Fields, at: str) -> Media | None:
-    """Media at `at`; None if it has a format or a source that we do not know, and must stay as it came."""
+    """Read media at `at`; None for an unknown format or source, which the caller keeps as an opaque block."""
     source = fields.child("source")
-    said = fields.text("format", None)
-    if said is None and not source.has("text"):
+    format_name = fields.text("format", None)
+    if format_name is None and not source.has("text"):
         fields.text("format")
-    mime = "text/plain" if said is None else MIMES[kind].get(said)
+    mime = "text/plain" if format_name is None else MIMES[kind].get(format_name)
     name = fields.text("name") if kind == "document" else ""
-    told = _source(source, kind)
-    if mime is None or told is None:
+    parsed = _source(source, kind)
+    if mime is None or parsed is None:
         return None
-    how, data, more = told
+    form, data, more = parsed
     rest = to_extra_names(fields.rest()) | ({"source": more} if more else {})
-    return Media(kind, mime, how, data, name, extra=EXTRAS.extra_of(rest), at=Location(at))
+    return Media(kind, mime, form, data, name, extra=EXTRAS.extra_of(rest), at=Location(at))
 
 
 def _source(source: Fields, kind: Kind) -> tuple[Literal["base64", "url", "text"], str, dict[str, Json]] | None:
-    """How the data comes, the data, and what else the source says."""
+    """Return the form of the data, the data, and the unknown fields of the source."""
     if source.has("bytes"):
         data = source.text("bytes")
         if not base64_bytes(data):
@@ -205,7 +207,7 @@ def _source(source: Fields, kind: Kind) -> tuple[Literal["base64", "url", "text"
         place = source.child("s3Location")
         uri = place.text("uri")
         if not uri.startswith(S3):
-            place.fail("uri", f"expected one that begins with {S3}")
+            place.fail("uri", f"expected a URI that begins with {S3}")
         more = source.rest() | ({"s3Location": owner} if (owner := place.rest()) else {})
         return "url", uri, more
     if not source.rest():
@@ -214,17 +216,17 @@ def _source(source: Fields, kind: Kind) -> tuple[Literal["base64", "url", "text"
 
 
 def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
-    """Media as the one member of its block. Raises `blame` for what has no place here."""
+    """Write media as the one member of its block. Raises `blame` for media that the service does not accept."""
     form = FORMATS[block.kind].get(block.mime)
     if form is None:
-        raise blame(f"{block.kind} of type {block.mime or 'unknown'} has no place here", at=block.at.path)
+        raise blame(f"bedrock has no {block.kind} of type {block.mime or 'unknown'}", at=block.at.path)
     body: dict[str, Json] = {"format": form}
     if block.kind == "document":
         if not block.name:
-            raise blame("a document must have a name here", at=block.at.path)
+            raise blame("a document of bedrock must have a name", at=block.at.path)
         body["name"] = block.name
     elif block.name:
-        raise blame(f"{block.kind} has no name here", at=block.at.path)
+        raise blame(f"bedrock has no name for {block.kind}", at=block.at.path)
     body["source"] = _render_source(block, blame)
     return {block.kind: EXTRAS.with_extra(body, block.extra)}
 
@@ -236,4 +238,4 @@ def _render_source(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
         return {"s3Location": {"uri": block.data}}
     if block.form == "text" and block.kind == "document":
         return {"text": block.data}
-    raise blame(f"{block.kind} given by {block.form} has no place here", at=block.at.path)
+    raise blame(f"bedrock has no {block.kind} given as {block.form}", at=block.at.path)

@@ -1,5 +1,5 @@
-"""What several dialects need: one place for it, so that dialects never import or copy one another.
+"""Code that several dialects share, so that dialects never import or copy one another.
 
-Everything here is pure and takes what differs between dialects as arguments. Dialects may import any module of this
-package; the package imports no dialect (import contracts in pyproject.toml).
+Everything here is pure. Differences between dialects are arguments. Dialects may import any module of this package;
+the package imports no dialect (import contracts in pyproject.toml).
 """

@@ -1,4 +1,4 @@
-"""Path, headers and framing, where several dialects have them alike."""
+"""Parts of bindings that several dialects share: JSON requests, SSE framing, token counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVENT_STREAM = "text/event-stream"
 
 
 def json_post(path: str, body: Json, accept: str = JSON, *, query: str = "", more: Headers = ()) -> HttpRequest:
-    """Return the request that sends a body. Raises MalformedRequest for one that cannot be written as JSON."""
+    """Return a POST request with a JSON body. Raises MalformedRequest for a body that JSON cannot express."""
     try:
         data = jsonio.encode(body)
     except jsonio.JsonError as error:
@@ -31,7 +31,7 @@ def json_post(path: str, body: Json, accept: str = JSON, *, query: str = "", mor
 def request_from_fields(
     fields: Fields, operation: Operation = "generate", hints: Mapping[str, str] | None = None
 ) -> ApiRequest:
-    """Return the call in a body that names its model and says whether to stream. Raises the fields' error."""
+    """Return the call of a body that has the fields `model` and `stream`. Raises the fields' error."""
     model, stream = fields.text("model"), fields.flag("stream", False)
     if not model.strip():
         fields.fail("model", "expected the name of a model")
@@ -39,7 +39,7 @@ def request_from_fields(
 
 
 class SseBinding(Struct, frozen=True):
-    """What the bindings of OpenAI's two APIs share: the framing as server-sent events, and bodies that say all."""
+    """The common part of the bindings of OpenAI's two APIs: SSE framing, and bodies with `model` and `stream`."""
 
     prefix: str = "/v1"
 
@@ -51,16 +51,16 @@ class SseBinding(Struct, frozen=True):
 
     def encode_frame(self, payload: Payload) -> bytes:
         if not payload.data:
-            return encode_comment(b"ping")  # an empty data line breaks clients
+            return encode_comment(b"ping")  # Clients fail on an empty data line.
         return encode_payload(payload)
 
 
 class TokenCountField(Struct, frozen=True):
-    """Counts where the answer has one `field`; `kind` is what the service writes as its `object`, if anything."""
+    """A token count in one `field` of the response; `kind` is the value of `object`, if the service writes one."""
 
     field: str
     kind: str = ""
-    omits_zero: bool = False  # a count of 0 may be left out
+    omits_zero: bool = False  # the service may leave out a count of 0
 
     def parse_count(self, body: bytes) -> int:
         fields = Fields.parse(body, blame=MissingField)

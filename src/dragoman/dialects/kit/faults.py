@@ -1,4 +1,4 @@
-"""Errors of a service, both directions: which kind a status or a type means, and how a kind is written."""
+"""Tables of error types and statuses: which kind of fault each means, and which are written for a kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BY_STATUS: Mapping[int, ErrorKind] = {
     504: "timeout",
     529: "overloaded",
 }
-DEFAULT_STATUSES: Mapping[ErrorKind, int] = {  # of services that tell an error by its status alone
+DEFAULT_STATUSES: Mapping[ErrorKind, int] = {  # for services whose errors have a status and no type
     "invalid": 400,
     "context_full": 400,
     "auth": 401,
@@ -37,11 +37,11 @@ _LONGEST_QUOTE = 200
 
 
 class FaultTable:
-    """The errors of one service.
+    """The error types and statuses of one service.
 
-    `written` has the type and the status that the service uses for each kind, `types` the types that it uses beside
-    them. `statuses` are statuses that mean another kind here than elsewhere, and `exact` those that say a kind as well
-    as its usual status, and more exactly: a fault that has one keeps it.
+    `written` gives the type and status for each kind; `types` gives the kind of further types that are only read.
+    `statuses` overrides the kind that a status usually means. `exact` lists, by kind, more specific statuses that a
+    fault keeps when it is written.
     """
 
     def __init__(
@@ -62,37 +62,37 @@ class FaultTable:
         return self._statuses.get(status) or ("invalid" if 400 <= status < 500 else "server")
 
     def by_type(self, name: str) -> ErrorKind | None:
-        """Return the kind that an error type means; None for one that is not known."""
+        """Return the kind that an error type means; None for an unknown type."""
         return self._types.get(name)
 
     def default_status(self, kind: ErrorKind) -> int:
-        """Return the status that the service uses for a kind."""
+        """Return the status that is written for a kind."""
         return self._written[kind][1]
 
     def default_type(self, kind: ErrorKind) -> str:
-        """Return the type that the service uses for a kind."""
+        """Return the type that is written for a kind."""
         return self._written[kind][0]
 
     def is_compatible(self, status: int, kind: ErrorKind) -> bool:
-        """Tell whether a status does not mean another kind than this."""
+        """Return whether a status is unknown or means this kind."""
         return self._statuses.get(status, kind) == kind
 
     def type_of(self, fault: Fault) -> str:
-        """Return the type to write: the fault's own if it means the same here."""
+        """Return the type to write: the fault's own type if it means the same kind here."""
         return fault.code if self._types.get(fault.code) == fault.kind else self._written[fault.kind][0]
 
     def status_of(self, fault: Fault) -> int:
-        """Return the status to answer with."""
+        """Return the status of the error response."""
         return fault.status if fault.status in self._exact.get(fault.kind, ()) else self.default_status(fault.kind)
 
 
-# Of Anthropic's API, which Bedrock speaks too, beside its own.
+# The errors of Anthropic's API, which streams of InvokeModel on Bedrock have too.
 CLAUDE_FAULTS = FaultTable(
     {
         "invalid": ("invalid_request_error", 400),
         "context_full": ("invalid_request_error", 400),
         "auth": ("authentication_error", 401),
-        # and `x-should-retry: false`, which clients know for a spent budget (docs/decisions/kiro.md#d18)
+        # The response also has `x-should-retry: false`: clients then do not retry (docs/decisions/kiro.md#d18).
         "quota": ("billing_error", 429),
         "permission": ("permission_error", 403),
         "not_found": ("not_found_error", 404),
@@ -109,9 +109,9 @@ CLAUDE_FAULTS = FaultTable(
 
 
 def unreadable_message(response: HttpResponse, unquoted: tuple[str, ...] = ("<",)) -> str:
-    """Return a sentence about an error without words.
+    """Return a message for an error response without a message of its own.
 
-    A body is quoted unless it begins with one of `unquoted`: nothing in a web page is for our reader.
+    It quotes the body, unless the body begins with one of `unquoted`: an HTML page is not worth quoting.
     """
     text = " ".join(response.body.decode("utf-8", "replace").split())
     quoted = f": {text[:_LONGEST_QUOTE]}" if text and not text.startswith(unquoted) else ""
@@ -119,6 +119,6 @@ def unreadable_message(response: HttpResponse, unquoted: tuple[str, ...] = ("<",
 
 
 def error_response(fault: Fault, status: int, body: bytes, *more: tuple[str, str]) -> HttpResponse:
-    """Return the HTTP answer for a fault, with further headers after `content-type`."""
+    """Return the HTTP response for a fault; the headers `more` follow `content-type`."""
     wait: Headers = () if fault.retry_after is None else (("retry-after", str(math.ceil(fault.retry_after))),)
     return HttpResponse(status, (("content-type", "application/json"), *more, *wait), body)

@@ -1,4 +1,8 @@
-"""Filters for services whose messages are flat, whose tools are lossy, and that have no tool choice."""
+"""Filters that a dialect adds to its quirks.
+
+They serve services with flat messages (one text each), a subset of JSON Schema, or without a tool choice. Each class
+takes the family, which begins the names of its rules.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +21,18 @@ from dragoman.model.parts import join_texts
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-# --- JSON Schema without references: what each `$ref` refers to stands in its place
+# --- JSON Schema without references: each `$ref` is replaced by its target
 
 
 MAX_ADDED_BYTES = 256 * 1024  # bytes that the references of all tools of a request may add
-_DEEPEST = 64  # references within references
+_DEEPEST = 64  # nesting of references
 _DEFINITIONS = frozenset({"$defs", "definitions"})
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})  # their keys are names, not keywords
-_VALUES = frozenset({"enum", "const", "default", "examples", "required"})  # their values are no schemas
+_VALUES = frozenset({"enum", "const", "default", "examples", "required"})  # their values are not schemas
 
 
 def has_references(schema: Json) -> bool:
-    """Whether a schema refers to another."""
+    """Return whether a schema contains a `$ref`."""
     if isinstance(schema, list):
         return any(map(has_references, schema))
     if not isinstance(schema, dict):
@@ -38,25 +42,25 @@ def has_references(schema: Json) -> bool:
 
 
 class SchemaReferences:
-    """Puts referenced schemas in place, in all schemas of one request.
+    """Replaces references by their targets, in all schemas of one request.
 
-    Targets may hold references, so a short request can become a very long one. A reference that would add more than is
-    left of `most` bytes stands for any value, and so does one inside of its own target.
+    Targets may contain references, so a short schema can become a very long one. All references together add at most
+    `most` bytes. A reference beyond that, or inside its own target, is replaced by the schema `{}`: any value.
     """
 
     def __init__(self, most: int = MAX_ADDED_BYTES) -> None:
         self._left = most
-        self._whole: dict[str, Json] = {}
-        self._targets: dict[str, tuple[Json, int]] = {}  # by reference: what it refers to, and its size
-        self.is_cut = False  # a reference of the last schema stands for any value
+        self._root: dict[str, Json] = {}
+        self._targets: dict[str, tuple[Json, int]] = {}  # target and its size, by reference
+        self.is_cut = False  # a reference of the last schema was replaced by `{}`
 
     def inline(self, schema: Mapping[str, Json]) -> dict[str, Json]:
-        """Return the schema without references and without the definitions they refer to."""
-        self._whole, self._targets, self.is_cut = {**schema}, {}, False
-        return self._schema(self._whole, ())
+        """Return the schema without references and definitions."""
+        self._root, self._targets, self.is_cut = {**schema}, {}, False
+        return self._schema(self._root, ())
 
     def _schema(self, node: dict[str, Json], seen: tuple[str, ...]) -> dict[str, Json]:
-        """Return a schema anywhere; `seen` are the references that led to it."""
+        """Return a schema or a part of one without references; `seen` are the references that led to it."""
         reference = node.get("$ref")
         target = self._target(reference, seen) if isinstance(reference, str) else {}
         own = {
@@ -64,7 +68,7 @@ class SchemaReferences:
             for name, value in node.items()
             if name not in _DEFINITIONS and (name != "$ref" or not isinstance(reference, str))
         }
-        return {**target, **own}  # the words beside a reference win
+        return {**target, **own}  # Keywords next to a reference override those of its target.
 
     def _keyword(self, name: str, value: Json, seen: tuple[str, ...]) -> Json:
         if isinstance(value, dict) and name in _NAMED:
@@ -77,26 +81,26 @@ class SchemaReferences:
 
     def _target(self, reference: str, seen: tuple[str, ...]) -> dict[str, Json]:
         if reference not in self._targets:
-            found: Json = self._whole if reference.startswith("#") else None
+            found: Json = self._root if reference.startswith("#") else None
             for name in reference.removeprefix("#").split("/")[1:]:
                 found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
             self._targets[reference] = found, json_size(found)
-        place, size = self._targets[reference]
-        if reference in seen or len(seen) >= _DEEPEST or not isinstance(place, dict) or size > self._left:
+        target, size = self._targets[reference]
+        if reference in seen or len(seen) >= _DEEPEST or not isinstance(target, dict) or size > self._left:
             self.is_cut = True
             return {}
         self._left -= size
-        return self._schema(place, (*seen, reference))
+        return self._schema(target, (*seen, reference))
 
 
 _ORDER: tuple[type[Block], ...] = (ToolResult, Reasoning, Text, Media, Opaque, ToolCall)
 
 
 class FlattenMessages(Filter):
-    """A message has one thought, one text, then its media, then its calls; a result has one text, then its media.
+    """Gives messages the order reasoning, text, media, calls, and tool results the order text, media.
 
-    Media gets the type of its first bytes, since requests have no field for a type. Notes: `<family>.message`,
-    `<family>.media_type`.
+    Several texts become one, and so do several reasoning blocks. Media gets the type that its first bytes show, since
+    requests have no field for a type. Notes: `<family>.message`, `<family>.media_type`.
     """
 
     def __init__(self, family: str) -> None:
@@ -114,20 +118,21 @@ class FlattenMessages(Filter):
     def _message(self, message: Message, notes: Notes) -> Message:
         if len(message.blocks) == 1 and type(message.blocks[0]) is Text:
             return message
-        detail = "its texts became one, in the service's order: thinking, text, media, calls"
+        detail = "its texts are joined, and its blocks are in the order of the service: thinking, text, media, calls"
         blocks = self._flat(message.blocks, message.at, detail, notes)
         return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
     def _block(self, block: Block, notes: Notes) -> Block:
         if isinstance(block, ToolResult):
-            detail = "the texts of a result became one, and stand before its media"
+            detail = "the texts of the tool result are joined and come before its media"
             content = self._flat(block.content, block.at, detail, notes)
             return block if content == block.content else structs.replace(block, content=content)
         if not isinstance(block, Media):
             return block
         found = untyped_media(block.data, block.at)
         if (found.kind, found.mime) != (block.kind, block.mime):
-            detail = f"the service finds out a type by itself; this is {found.mime or 'of no type that is known here'}"
+            detected = found.mime or "unknown"
+            detail = f"the service detects the media type from the data; the detected type is {detected}"
             notes.changed(f"{self._family}.media_type", block.at.path, detail)
             block = structs.replace(block, kind=found.kind, mime=found.mime)
         return block
@@ -146,7 +151,10 @@ class FlattenMessages(Filter):
 
 
 class DropForbiddenTools(Filter):
-    """Without a field for a tool choice, a request that forbids calls offers no tools. Notes: `<family>.no_calls`."""
+    """Removes all tools from a request that forbids calls, for a service without a tool choice.
+
+    Notes: `<family>.no_calls`.
+    """
 
     before = "fit_limits"
 
@@ -160,15 +168,17 @@ class DropForbiddenTools(Filter):
         if conversation.tool_choice.mode != "none" or not conversation.tools:
             return conversation, None
         at = conversation.tool_choice.at.path
-        notes.changed(self._rule, at, "calls are forbidden, and there is no field for that: no tool is offered")
+        detail = "the request forbids calls, and the service has no field for that: the tools are removed"
+        notes.changed(self._rule, at, detail)
         return structs.replace(conversation, tools=(), tool_choice=ToolChoice()), None
 
 
 class SimplifySchemas(Filter):
-    """Tool schemas of the keywords that a service reads; references are put in place first.
+    """Reduces tool schemas to the keywords that a service reads.
 
-    `root` are the keywords of a tool's parameters, `kept` those of a property. `const` becomes `enum`, `oneOf` becomes
-    `anyOf`, and the branches of `allOf` are merged. Notes: `<family>.schema`.
+    `root` are the keywords of a tool's parameters, `kept` those of a property. References are replaced by their
+    targets, `const` becomes `enum`, `oneOf` becomes `anyOf`, and the branches of `allOf` are merged.
+    Notes: `<family>.schema`.
     """
 
     def __init__(self, family: str, root: Iterable[str], kept: Iterable[str]) -> None:
@@ -192,17 +202,17 @@ class SimplifySchemas(Filter):
         if isinstance(tool, Opaque) or tool.schema is None:
             return tool
         lost: set[str] = set()
-        whole = _settled(references.inline(tool.schema), lost)
+        whole = _normalized(references.inline(tool.schema), lost)
         if "anyOf" in whole and "anyOf" not in self._root:
-            whole = _joined(whole, lost)
+            whole = _join_branches(whole, lost)
         schema = {**self._node(whole, self._root, lost), "type": "object"}
         schema.setdefault("properties", {})
         if schema == tool.schema:
             return tool
-        gone = sorted(lost - _ANNOTATIONS) + (["$ref (as any value)"] if references.is_cut else [])
-        what = f" (without {', '.join(gone)})" if gone else ""
-        detail = f"the schema of {tool.name} is made plain{what}"
-        notes.add(self._rule, "dropped" if gone else "changed", tool.at.path, detail)
+        dropped = sorted(lost - _ANNOTATIONS) + (["$ref (as any value)"] if references.is_cut else [])
+        without = f" (without {', '.join(dropped)})" if dropped else ""
+        detail = f"the schema of {tool.name} is made plain{without}"
+        notes.add(self._rule, "dropped" if dropped else "changed", tool.at.path, detail)
         return structs.replace(tool, schema=schema)
 
     def _node(self, node: dict[str, Json], keywords: frozenset[str], lost: set[str]) -> dict[str, Json]:
@@ -211,40 +221,40 @@ class SimplifySchemas(Filter):
 
     def _value(self, name: str, value: Json, lost: set[str]) -> Json:
         if name == "properties":
-            return {key: self._inside(each, lost) for key, each in members(value).items()}
+            return {key: self._subschema(each, lost) for key, each in members(value).items()}
         if name == "anyOf":
-            return [self._inside(each, lost) for each in items(value)]
+            return [self._subschema(each, lost) for each in items(value)]
         if name == "items":
-            return self._inside(value, lost)
+            return self._subschema(value, lost)
         return [each for each in items(value) if isinstance(each, str)] if name == "required" else value
 
-    def _inside(self, value: Json, lost: set[str]) -> Json:
-        return self._node(_settled(value, lost), self._kept, lost) if isinstance(value, dict) else {}
+    def _subschema(self, value: Json, lost: set[str]) -> Json:
+        return self._node(_normalized(value, lost), self._kept, lost) if isinstance(value, dict) else {}
 
 
-# Keywords that constrain nothing, or whose meaning other keywords take over.
+# Keywords that constrain nothing, or that `_normalized` replaces by others.
 _ANNOTATIONS = frozenset(
     {"$schema", "$id", "$anchor", "$comment", "$defs", "definitions", "title", "description", "examples", "deprecated"}
     | {"const", "oneOf", "allOf"}
 )
 
 
-def _settled(node: Mapping[str, Json], lost: set[str]) -> dict[str, Json]:
+def _normalized(node: Mapping[str, Json], lost: set[str]) -> dict[str, Json]:
     """Return the schema with `allOf` merged into it, `oneOf` as `anyOf` and `const` as `enum`."""
-    settled = {**node}
-    for branch in items(settled.pop("allOf", None)):
+    result = {**node}
+    for branch in items(result.pop("allOf", None)):
         if isinstance(branch, dict):
-            settled = _merged(_settled(branch, lost), settled)
-    if "const" in settled:
-        settled.setdefault("enum", [settled.pop("const")])
-    if "oneOf" in settled and "anyOf" not in settled:
-        settled["anyOf"] = settled.pop("oneOf")
-    return settled
+            result = _merged(_normalized(branch, lost), result)
+    if "const" in result:
+        result.setdefault("enum", [result.pop("const")])
+    if "oneOf" in result and "anyOf" not in result:
+        result["anyOf"] = result.pop("oneOf")
+    return result
 
 
-def _joined(node: dict[str, Json], lost: set[str]) -> dict[str, Json]:
-    """Return a union as one object with the properties of all branches. What only one branch demands is no demand."""
-    branches = [_settled(each, lost) for each in items(node.get("anyOf")) if isinstance(each, dict)]
+def _join_branches(node: dict[str, Json], lost: set[str]) -> dict[str, Json]:
+    """Return a union as one object with the properties of all branches, without what single branches require."""
+    branches = [_normalized(each, lost) for each in items(node.get("anyOf")) if isinstance(each, dict)]
     properties = members(node.get("properties"))
     for branch in branches:
         properties = {**members(branch.get("properties")), **properties}
@@ -252,7 +262,7 @@ def _joined(node: dict[str, Json], lost: set[str]) -> dict[str, Json]:
 
 
 def _merged(one: dict[str, Json], other: dict[str, Json]) -> dict[str, Json]:
-    """Return what both demand; of a keyword that both have in different words, the other's counts."""
+    """Return one schema with the constraints of both; `other` wins where both have a keyword."""
     both = {**one, **other}
     for name in ("properties", "required"):
         match one.get(name), other.get(name):
@@ -266,7 +276,10 @@ def _merged(one: dict[str, Json], other: dict[str, Json]) -> dict[str, Json]:
 
 
 class PreferEffort(Filter):
-    """Thinking has a level, or it is on or off; not both. Notes: `<family>.thinking`."""
+    """Sends only the level of thinking where a request has a level and the switch: the service takes one of them.
+
+    Notes: `<family>.thinking`.
+    """
 
     def __init__(self, family: str) -> None:
         self.name = f"{family}.one_level"
@@ -283,9 +296,9 @@ class PreferEffort(Filter):
 
 
 class SendFields(Filter):
-    """Adds fields of the family's own to a request, those of objects by paths such as `options.num_ctx`.
+    """Adds fields of the family to a request. A path such as `options.num_ctx` adds a field of an object.
 
-    `always` replaces what the client gave, `absent` does not. Notes: `<family>.<last name of the path>`.
+    `always` replaces the client's value, `absent` does not. Notes: `<family>.<last name of the path>`.
     """
 
     keeps_replies = True
@@ -300,23 +313,24 @@ class SendFields(Filter):
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
         extra = conversation.extra if conversation.extra and conversation.extra.family == self._family else None
-        kept = {} if extra is None else {**extra.fields}
+        fields = {} if extra is None else {**extra.fields}
         before = len(notes)
         for path, value in self._fields.items():
-            self._send(path, value, kept, notes)
+            self._send(path, value, fields, notes)
         if len(notes) == before:
             return conversation, None
         spelling = frozenset[str]() if extra is None else extra.spelling
-        return structs.replace(conversation, extra=Extra(self._family, kept, spelling)), None
+        return structs.replace(conversation, extra=Extra(self._family, fields, spelling)), None
 
-    def _send(self, path: str, value: Json, kept: dict[str, Json], notes: Notes) -> None:
+    def _send(self, path: str, value: Json, fields: dict[str, Json], notes: Notes) -> None:
         outer, _, name = path.rpartition(".")
-        holder = {**members(kept.get(outer))} if outer else kept
-        given = holder.get(name)
+        parent = {**members(fields.get(outer))} if outer else fields
+        given = parent.get(name)
         if given == value or (given is not None and path not in self._always):
             return
         action: Action = "added" if given is None else "changed"
-        notes.add(f"{self._family}.{name}", action, path, f"{jsonio.encode_to_text(value)} is sent (a setting)")
-        holder[name] = value
+        detail = f"{jsonio.encode_to_text(value)} is sent, as configured"
+        notes.add(f"{self._family}.{name}", action, path, detail)
+        parent[name] = value
         if outer:
-            kept[outer] = holder
+            fields[outer] = parent

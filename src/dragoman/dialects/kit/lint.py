@@ -1,4 +1,4 @@
-"""What rules of a dialect are made of: findings in a request, and the walk over the frames of a stream."""
+"""The base of the checks behind `dragoman check`: the type of findings, and the walk over the frames of a stream."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Findings: TypeAlias = Iterator[tuple[str, str, str]]  # short name of a rule, pl
 
 
 class StreamLint:
-    """The rules of a stream over captured frames. A dialect gives `rules`, `frame` and `end`, which call `breach`."""
+    """Checks captured frames of a stream. A dialect defines `rules`, `frame` and `end`; the latter call `breach`."""
 
     rules: ClassVar[Rulebook]
 
     def __init__(self) -> None:
         self._found: list[Breach] = []
-        self.at = ""  # the place of what is read
+        self.at = ""  # the place that is being checked
 
     @classmethod
     def breaches(cls, frames: Iterable[Frame]) -> Sequence[Breach]:
-        """Return every breach; its place is the number of the frame, or the end."""
+        """Return all breaches. The place of a breach is the number of its frame, or the end."""
         lint = cls()
         for number, frame in enumerate(frames):
             lint.at = f"frame {number}"
@@ -36,9 +36,9 @@ class StreamLint:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Check what can be known at the end only."""
+        """Check what is known only at the end."""
         raise NotImplementedError
 
     def breach(self, rule: str, detail: str, at: str | None = None) -> None:
-        """Record the breach of a stream rule, here or at a place before."""
+        """Record the breach of a stream rule at the current place, or at an earlier one."""
         self._found.append(self.rules.breach(f"stream.{rule}", self.at if at is None else at, detail))

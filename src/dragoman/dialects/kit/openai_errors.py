@@ -1,5 +1,7 @@
-"""The errors of OpenAI's service, which both of its APIs have: `{"error": {"message", "type", "param", "code"}}`, and
-the shapes that pass for it. Beside them stand those of the many servers that speak like it.
+"""Errors of OpenAI's two APIs, and of the many services that imitate them.
+
+OpenAI writes `{"error": {"message", "type", "param", "code"}}`. The readers accept the variants of other services
+too, including errors in a response with status 200; the writers write OpenAI's form.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
 
-# Codes and types that say more than their status.
+# Codes and types that are more specific than the status.
 KINDS: dict[str, ErrorKind] = {
     "context_length_exceeded": "context_full",
     "insufficient_quota": "quota",
@@ -87,7 +89,7 @@ _MINIMAX: dict[int, ErrorKind] = {  # `base_resp.status_code`
     2056: "quota",
     2061: "permission",
 }
-# How a kind is written: type and status, and the code beside them.
+# The type and status that are written for a kind; `CODES` has the code.
 _TABLE = FaultTable(
     {
         "invalid": ("invalid_request_error", 400),
@@ -113,7 +115,7 @@ CODES: dict[ErrorKind, str] = {
     "context_full": "context_length_exceeded",
     "timeout": "timeout",
 }
-_ANY = frozenset({"invalid_request_error", "BadRequestError", "server_error", "api_error"})  # they name no reason
+_GENERIC = frozenset({"invalid_request_error", "BadRequestError", "server_error", "api_error"})
 _FULL = re.compile(r"maximum context length|context[ _]length|context window|prompt is too long|too many tokens", re.I)
 _TAG = re.compile(r"<(style|script|head)\b(?:(?!<\1\b).)*?</\1>|<[^<>]*>", re.DOTALL | re.I)
 RETRY_DELAY = re.compile(r"try again in ([\d.]+)\s*(ms|s)\b", re.I)
@@ -121,19 +123,19 @@ _LONGEST_MESSAGE = 500
 
 
 def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
-    """What an upstream's refusal says, whatever shape it has. Never raises."""
+    """Read an error response of any shape. Never raises."""
     try:
         body = jsonio.decode(response.body)
     except jsonio.JsonError:
         text = " ".join(_TAG.sub(" ", response.body.decode("utf-8", "replace")).split())
         body = text[:_LONGEST_MESSAGE]
     millis = response.header("retry-after-ms")
-    told = re.fullmatch(r"\d{1,12}(\.\d+)?", millis, re.ASCII)
-    return fault_of(body, response.status, float(millis) / 1000 if told else response.retry_after)
+    is_number = re.fullmatch(r"\d{1,12}(\.\d+)?", millis, re.ASCII)
+    return fault_of(body, response.status, float(millis) / 1000 if is_number else response.retry_after)
 
 
 def fault_of(body: Json, status: int | None, retry_after: float | None = None) -> Fault:
-    """The fault in an error body; without a status, in an error frame of a stream."""
+    """Return the fault of an error body. An error frame of a stream has no status."""
     error = body.get("error", body) if isinstance(body, dict) else body
     fields: Object = error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else {}
     if isinstance(error, str) and error in KINDS:
@@ -149,15 +151,15 @@ def fault_of(body: Json, status: int | None, retry_after: float | None = None) -
         status = 502 if kind == "server" else _TABLE.default_status(kind)
     at = param if isinstance(param, str) else ""
     if retry_after is None:
-        retry_after = _told_wait(message)
-    wait = None if kind == "quota" else retry_after  # no waiting mends an empty purse
+        retry_after = _delay_in(message)
+    wait = None if kind == "quota" else retry_after  # Waiting does not refill a spent quota.
     return Fault(kind, message or f"the upstream answered {status}", status, wait, at, code)
 
 
 def find_fault(body: Object) -> Fault | None:
-    """Return the fault in what came as a success: a whole reply or a frame of a stream. None: it holds no error.
+    """Return the error in a whole reply or frame that came with status 200; None if it holds no error.
 
-    What has choices is an answer, whatever else it says, unless a field says that it failed.
+    A body with choices or usage is a reply, unless one of its error fields is set.
     """
     if (base := _minimax_fault(body.get("base_resp"))) is not None:
         return base
@@ -175,19 +177,20 @@ def find_fault(body: Object) -> Fault | None:
 
 
 def _minimax_fault(base: Json) -> Fault | None:
-    """MiniMax answers 200 and tells in `base_resp` that it failed."""
+    """Return the error in `base_resp`, where MiniMax reports errors in responses with status 200."""
     code = base.get("status_code") if isinstance(base, dict) else None
     if not isinstance(base, dict) or type(code) is not int or code == 0:
         return None
-    told = base.get("status_msg")
-    message = told if isinstance(told, str) and told else f"the upstream answered with status_code {code}"
+    text = base.get("status_msg")
+    message = text if isinstance(text, str) and text else f"the upstream answered with status_code {code}"
     kind = _MINIMAX.get(code, "server")
     if kind == "invalid" and _FULL.search(message):
         kind = "context_full"
     return Fault(kind, message, 502 if kind == "server" else _TABLE.default_status(kind), code=str(code))
 
 
-def _told_wait(message: str) -> float | None:
+def _delay_in(message: str) -> float | None:
+    """Return the seconds of a "try again in 20s" in a message."""
     found = RETRY_DELAY.search(message)
     try:
         return None if found is None else float(found[1]) / (1000 if found[2].lower() == "ms" else 1)
@@ -196,7 +199,7 @@ def _told_wait(message: str) -> float | None:
 
 
 def _http_status(error: Object) -> int | None:
-    """The HTTP status that an error names itself."""
+    """Return the HTTP status that an error body names."""
     for name in ("code", "status", "status_code"):
         number = error.get(name)
         number = int(number) if isinstance(number, str) and re.fullmatch(r"[45]\d\d", number) else number
@@ -206,7 +209,7 @@ def _http_status(error: Object) -> int | None:
 
 
 def _explained(error: Object) -> str:
-    """The message, and what OpenRouter's provider said: its own message is often no more than that it failed."""
+    """Return the message, with the raw error of OpenRouter's provider: OpenRouter's own message often has no reason."""
     message, metadata = _message(error), error.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     if isinstance(raw, dict):
@@ -225,27 +228,29 @@ def _message(error: Object) -> str:
 
 
 def _kind(code: str, status: int | None, message: str) -> ErrorKind:
-    """A code that says more than a status wins over it; one that only says who is to blame does not."""
-    told = KINDS.get(code)
-    if told is not None and told not in {"invalid", "server"}:
-        return told
-    if _FULL.search(message) and (status in {400, 413, 422} or told == "invalid"):
+    """Return the kind of an error. A specific code wins over the status, a generic one does not."""
+    by_code = KINDS.get(code)
+    if by_code is not None and by_code not in {"invalid", "server"}:
+        return by_code
+    if _FULL.search(message) and (status in {400, 413, 422} or by_code == "invalid"):
         return "context_full"
-    return told or "server" if status is None else _TABLE.by_status(status)
+    return by_code or "server" if status is None else _TABLE.by_status(status)
 
 
 def render_error(fault: Fault) -> Object:
-    own = KINDS.get(fault.code) == fault.kind and fault.code not in _ANY
-    code = fault.code if own else CODES.get(fault.kind)
+    """Return the `error` object of a fault. It keeps the fault's code if OpenAI's clients read it the same."""
+    is_known = KINDS.get(fault.code) == fault.kind and fault.code not in _GENERIC
+    code = fault.code if is_known else CODES.get(fault.kind)
     return {"message": fault.message, "type": _TABLE.default_type(fault.kind), "param": fault.at or None, "code": code}
 
 
 def render_fault(fault: Fault) -> bytes:
+    """Return the body of an error response."""
     return jsonio.encode({"error": render_error(fault)})
 
 
 def status_of(fault: Fault) -> int:
-    """The status an OpenAI client expects with this fault: its own where it says the same, else the usual one."""
+    """Return the status of the error response: the fault's own if it means the same kind, else the usual one."""
     if (
         fault.kind in {"invalid", "server"}
         and (400 <= fault.status < 600)

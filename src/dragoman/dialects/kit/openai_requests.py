@@ -1,6 +1,7 @@
-"""What OpenAI's two APIs share: the form and the effort of answers, the choice of a tool, media, sources.
+"""Parts of requests and replies that Chat Completions and Responses share.
 
-`api` is how messages to people call the one that is spoken.
+Output schemas, reasoning effort, tool choice, media, and the sources of citations. The argument `api` is the name of
+the API in messages.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from dragoman.wire.jsonio import Json
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 TOOL_CHOICES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}
-# The words of other vendors: Mistral and Anthropic say `any`, Gemini says `validated`.
+# Values of other vendors, which clients send too: `any` of Mistral and Anthropic, `validated` of Gemini.
 LENIENT_TOOL_CHOICES = {**TOOL_CHOICES, "any": ToolChoice("any"), "validated": ToolChoice("auto")}
-_WORDS = {"auto": "auto", "any": "required", "none": "none"}
+_MODE_NAMES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def arguments_text(value: Json) -> str:
-    """Return arguments as the text they are; the object some send instead is spelt as JSON.
+    """Return the arguments of a call as text. Some services send an object, which is written as JSON.
 
     See docs/decisions/content.md#d3.
     """
@@ -47,20 +48,20 @@ def arguments_text(value: Json) -> str:
 
 
 def refuse_cache_and_signature(block: Text | Media | ToolCall | ToolResult, api: str) -> None:
-    """Refuse what neither API has a place for on a block."""
+    """Raise Unrepresentable for a block with a cache breakpoint or a signature, which neither API has."""
     if block.cache is not None:
         raise unrepresentable(block, f"{api} has no cache breakpoints")
     if not isinstance(block, Media | ToolResult) and block.signature is not None:
-        raise unrepresentable(block, f"{api} has no place for a seal on {describe(block)}")
+        raise unrepresentable(block, f"{api} has no signature on {describe(block)}")
 
 
 def as_upstream_error(error: MalformedRequest) -> MissingField:
-    """Return the error of a reply whose reader, which requests share, blamed a client."""
+    """Return the error as one of the upstream: replies share readers with requests, whose errors blame the client."""
     return MissingField(error.fault.message, fault=structs.replace(error.fault, kind="server", status=502))
 
 
 def read_reply(body: bytes, read: Callable[[Fields], Reply]) -> Reply:
-    """Read a whole reply. Raises UpstreamViolation for what is none."""
+    """Read a whole reply. Raises UpstreamViolation if the body is not a reply."""
     try:
         return read(Fields(jsonio.decode(body), "", BadFrame))
     except (jsonio.JsonError, RecursionError) as error:
@@ -72,27 +73,27 @@ def read_reply(body: bytes, read: Callable[[Fields], Reply]) -> Reply:
 # --- settings
 
 
-def take_user(fields: Fields, kept: Object) -> str:
-    """Take the user's id; which field had it is kept."""
+def take_user(fields: Fields, extra: Object) -> str:
+    """Take the user's id, and record in `extra` the name of its field unless that is `user`."""
     for name in ("user", "safety_identifier"):
         if user := fields.text(name, "") if fields.peek(name) is not None else "":
             if name != "user":
-                kept["~user"] = name
+                extra["~user"] = name
             return user
     return ""
 
 
 def thinking_of(effort: str) -> Thinking:
-    """Return the thinking that an effort asks for."""
+    """Return the thinking setting of an effort."""
     return Thinking("off") if effort == "none" else Thinking(effort=effort)
 
 
 def effort_of(thinking: Thinking, api: str) -> str:
-    """Return the effort that asks for a thinking; "" for none. Raises Unrepresentable."""
+    """Return the effort of a thinking setting; "" to send none. Raises Unrepresentable."""
     if thinking.mode not in {"default", "off"} or thinking.budget is not None or thinking.show is not None:
-        raise Unrepresentable(f"{api} can be told an effort of thinking, or none, and nothing else", at="thinking")
+        raise Unrepresentable(f"{api} accepts only an effort of thinking, or none", at="thinking")
     if thinking.mode == "off" and thinking.effort:
-        raise Unrepresentable(f"{api} cannot be told both an effort and no thinking", at="thinking")
+        raise Unrepresentable(f"{api} accepts an effort or no thinking, not both", at="thinking")
     return "none" if thinking.mode == "off" else thinking.effort
 
 
@@ -105,7 +106,7 @@ def parse_schema(form: Fields) -> Output:
 
 
 def render_schema(output: Output) -> Object:
-    """Write name, schema and strictness of an output schema, as far as they are given."""
+    """Write name, schema and strictness of an output schema, where given."""
     body: Object = {"name": output.name} if output.name else {}
     if output.schema is not None:
         body["schema"] = dict(output.schema)
@@ -118,7 +119,7 @@ def render_schema(output: Output) -> Object:
 
 
 def render_function(tool: ToolSpec, name: str) -> Object:
-    """Write what both APIs say of a function or a custom tool."""
+    """Write the fields of a function or a custom tool that both APIs have."""
     body: Object = {"name": name}
     if tool.description:
         body["description"] = tool.description
@@ -130,7 +131,7 @@ def render_function(tool: ToolSpec, name: str) -> Object:
 
 
 def refuse_foreign_tool(tool: ToolSpec | Opaque, family: str, api: str) -> None:
-    """Refuse a tool of another family, and one with a cache mark."""
+    """Raise Unrepresentable for a tool of another family, or with a cache breakpoint."""
     if tool.cache is not None:
         raise Unrepresentable(f"{api} has no cache breakpoints", at=tool.at.path)
     if isinstance(tool, Opaque) and tool.family != family:
@@ -138,18 +139,18 @@ def refuse_foreign_tool(tool: ToolSpec | Opaque, family: str, api: str) -> None:
 
 
 def take_parameters(given: Json, rest: Object) -> Object:
-    """Return the schema of a function; what is none goes into `rest`, which is kept."""
+    """Return the schema of a function. A value that is not a schema goes into `rest`, the extra fields."""
     if isinstance(given, dict):
         return given
     if given is not None:
-        rest["parameters"] = given  # no schema, but what was said
+        rest["parameters"] = given
     return dict(NO_PARAMETERS)
 
 
 def parse_choice(fields: Fields, name: str, value: Json, chosen: Callable[[Fields], str | None]) -> ToolChoice | None:
-    """Read the choice in a field. None: it says what we have no word for.
+    """Read the tool choice of a field. None: the canonical model has no equivalent.
 
-    `chosen` gives the name of a tool out of the object that has it, or None for one that is not declared.
+    `chosen` returns the name of a tool from its object, or None for a tool that is not declared.
     """
     match value:
         case None:
@@ -161,7 +162,7 @@ def parse_choice(fields: Fields, name: str, value: Json, chosen: Callable[[Field
         case {"type": str(mode), **more} if mode in LENIENT_TOOL_CHOICES and not more:
             return LENIENT_TOOL_CHOICES[mode]
         case {"type": "function" | "custom" | "tool"}:
-            tool = chosen(_inside(Fields(value, fields.path(name))))
+            tool = chosen(_definition(Fields(value, fields.path(name))))
             return ToolChoice("one", (tool,)) if tool else None
         case {"type": "allowed_tools"}:
             return _allowed(Fields(value, fields.path(name)), chosen)
@@ -171,16 +172,16 @@ def parse_choice(fields: Fields, name: str, value: Json, chosen: Callable[[Field
             raise fields.blame(f"expected a string or an object, got {describe_json(value)}", at=fields.path(name))
 
 
-def _inside(tool: Fields) -> Fields:
-    return tool.maybe_child(str(tool.peek("type"))) or tool  # Chat's form, or that of Responses
+def _definition(tool: Fields) -> Fields:
+    return tool.maybe_child(str(tool.peek("type"))) or tool  # the form of Chat, or that of Responses
 
 
 def _allowed(fields: Fields, chosen: Callable[[Fields], str | None]) -> ToolChoice | None:
-    inner = fields.maybe_child("allowed_tools") or fields  # Chat's form, or that of Responses
+    inner = fields.maybe_child("allowed_tools") or fields  # the form of Chat, or that of Responses
     mode = inner.one_of("mode", {"auto": "auto", "required": "any"}, "auto")
     names: list[str] = []
     for tool in inner.children("tools"):
-        name = chosen(_inside(tool)) if tool.peek("type") in ("function", "custom") else None
+        name = chosen(_definition(tool)) if tool.peek("type") in ("function", "custom") else None
         if name is None:
             return None
         names.append(name)
@@ -190,19 +191,19 @@ def _allowed(fields: Fields, chosen: Callable[[Fields], str | None]) -> ToolChoi
 def render_choice(
     choice: ToolChoice, api: str, named: Callable[[str], Json], allowed: Callable[[Object], Object]
 ) -> Object:
-    """Write a choice. `named` writes one tool, `allowed` what a choice among some of them holds."""
+    """Write a tool choice. `named` writes one tool, `allowed` the body of a choice among some tools."""
     fields: Object = {}
     if choice.mode == "one":
         if len(choice.names) != 1:
-            raise Unrepresentable(f"{api} can force one tool, by its name", at="tool_choice")
+            raise Unrepresentable(f"{api} can force only one tool by name", at="tool_choice")
         fields["tool_choice"] = named(choice.names[0])
     elif choice.names:
         if choice.mode == "none":
-            raise Unrepresentable(f"{api} cannot forbid some tools", at="tool_choice")
-        some: Object = {"mode": _WORDS[choice.mode], "tools": [named(name) for name in choice.names]}
+            raise Unrepresentable(f"{api} can forbid only all tools", at="tool_choice")
+        some: Object = {"mode": _MODE_NAMES[choice.mode], "tools": [named(name) for name in choice.names]}
         fields["tool_choice"] = {"type": "allowed_tools", **allowed(some)}
     elif choice.mode != "auto":
-        fields["tool_choice"] = _WORDS[choice.mode]
+        fields["tool_choice"] = _MODE_NAMES[choice.mode]
     if choice.parallel is not None:
         fields["parallel_tool_calls"] = choice.parallel
     return fields
@@ -216,11 +217,11 @@ def free_text_tools(tools: Iterable[ToolSpec | Opaque]) -> set[str]:
 # --- media
 
 
-DataUrl: TypeAlias = Callable[[str], re.Match[str] | None]  # finds type and data of a data: address
+DataUrl: TypeAlias = Callable[[str], re.Match[str] | None]  # matches a data: URL; groups: media type, data
 
 
 def parse_image_url(fields: Fields, name: str, data_url: DataUrl, url: str, extra: Extra | None, at: Location) -> Media:
-    """Return the image at an address: its data, if that is what the address holds."""
+    """Return the image of a URL; a data: URL holds the image itself."""
     if found := data_url(url):
         return Media("image", found[1], "base64", base64_text(fields, name, found[2]), extra=extra, at=at)
     if url[:5].lower() == "data:" or not is_url(url):
@@ -229,7 +230,7 @@ def parse_image_url(fields: Fields, name: str, data_url: DataUrl, url: str, extr
 
 
 def take_file_data(fields: Fields, name: str, data_url: DataUrl) -> tuple[str, Literal["url", "base64"], str]:
-    """Take `file_data` of a file of this name: its type, and how it is given. Some put an address there."""
+    """Take `file_data` of the file `name`: media type, form, and the data, or the URL that some clients put there."""
     data = fields.text("file_data")
     if data.lower().startswith(("http://", "https://")):
         return "", "url", data
@@ -240,21 +241,21 @@ def take_file_data(fields: Fields, name: str, data_url: DataUrl) -> tuple[str, L
     return mime, "base64", base64_text(fields, "file_data", found[2] if found else data)
 
 
-# --- sources of an answer
+# --- citations
 
 
 def parse_annotation(family: str, annotation: Json) -> Opaque:
-    """Read a source of an answer; one without an address means something to this family alone."""
-    told = annotation if isinstance(annotation, dict) else {}
-    kind, inner = told.get("type"), told.get("url_citation")
-    fields = inner if isinstance(inner, dict) else told
+    """Read a citation of a reply. Without a URL it has no source, and only this family can read it."""
+    body = annotation if isinstance(annotation, dict) else {}
+    kind, inner = body.get("type"), body.get("url_citation")
+    fields = inner if isinstance(inner, dict) else body
     start, end = (each if type(each) is int else None for each in map(fields.get, ("start_index", "end_index")))
     source = parse_source(fields, start, end)
     return Opaque(family, annotation, kind if isinstance(kind, str) else "annotation", source=source)
 
 
 def parse_source(fields: Object, start: int | None = None, end: int | None = None) -> CitationSource | None:
-    """Return the source that these fields tell; None without an address."""
+    """Return the source in these fields; None without a URL."""
     url, title, quote, snippet = (text(fields.get(name)) for name in ("url", "title", "content", "snippet"))
     quote = quote if isinstance(fields.get("content"), str) else snippet
     return CitationSource(url, title, quote, start, end) if url else None

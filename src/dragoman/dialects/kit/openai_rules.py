@@ -1,4 +1,7 @@
-"""Rules that both APIs of OpenAI have: names, knobs, tools, parts of a message. Each yields rule, place and detail."""
+"""Checks that both of OpenAI's APIs share: names, sampling settings, tools, parts of a message.
+
+Each check yields findings: rule, place and detail.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 from dragoman.dialects.kit.lint import Findings
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-# The rows of both tables.
+# Rows that both rule tables begin with.
 COMMON_RULES = """
 body.shape | documented | error | the body is an object
 message.role | documented | error | a message has a role, a string
@@ -31,12 +34,12 @@ EFFORTS = (None, "none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 def is_name(value: Any) -> bool:
-    """Tell whether the value is a legal name of a function or a schema."""
+    """Return whether the value is a valid name of a function or a schema."""
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 def name_rules(value: Any, area: str, at: str) -> Findings:
-    """The name of a call (`area` is "call") or of a declared tool ("tools")."""
+    """Check the name of a call (`area` is "call") or of a declared tool ("tools")."""
     if not isinstance(value, str) or not value:
         yield ("call.name" if area == "call" else "tools.name"), at, "it has a name"
     elif not is_name(value):
@@ -45,7 +48,7 @@ def name_rules(value: Any, area: str, at: str) -> Findings:
 
 
 def sampling_rules(body: dict[str, Any], ranges: Mapping[str, tuple[int, int]]) -> Findings:
-    """Settings that are numbers within a range."""
+    """Check the settings that are numbers within a range."""
     for name, (low, high) in ranges.items():
         value = body.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
@@ -55,13 +58,13 @@ def sampling_rules(body: dict[str, Any], ranges: Mapping[str, tuple[int, int]]) 
 
 
 def effort_rules(effort: Any, at: str) -> Findings:
-    """The reasoning effort."""
+    """Check the reasoning effort."""
     if effort not in EFFORTS:
         yield "effort.unknown", at, "the effort is one of none, minimal, low, medium, high, xhigh, max"
 
 
 def part_rules(content: list[Any], role: str, at: str, parts: Mapping[str, set[str]]) -> Findings:
-    """The parts of a message; `parts` has the types that each role takes. Only the service knows of other types."""
+    """Check the parts of a message; `parts` has the types that each role accepts. Unknown types are not checked."""
     known = set[str]().union(*parts.values())
     for index, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
@@ -74,7 +77,7 @@ def part_rules(content: list[Any], role: str, at: str, parts: Mapping[str, set[s
 def tool_rules(
     tool: Any, at: str, inside: Callable[[dict[str, Any]], tuple[Any, dict[str, Any], str]], seen: set[Any]
 ) -> Findings:
-    """A declared tool. `inside` gives its kind, its definition and where that stands; `seen` has the names so far."""
+    """Check a declared tool. `inside` returns its kind, its definition and the place of that; `seen` collects names."""
     if not isinstance(tool, dict):
         yield "tools.shape", at, "a tool is an object"
         return
@@ -93,9 +96,9 @@ def tool_rules(
 
 
 def format_rules(form: Any, definition: Any, rules: tuple[str, str, str], at: str, place: str) -> Findings:
-    """The form of answers, which stands at `at`; the `definition` of an output schema stands at `place`.
+    """Check the output format at `at`; the `definition` of an output schema is at `place`.
 
-    `rules` are those about the name of a schema, the schema, and the form itself.
+    `rules` are the names of the rules for the schema's name, the schema, and the format itself.
     """
     match form, definition:
         case ((None | {"type": "text"} | {"type": "json_object"}), _):

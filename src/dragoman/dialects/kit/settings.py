@@ -1,4 +1,4 @@
-"""Settings of a request that dialects spell alike, and the guard against bodies that are nested too deeply."""
+"""Readers for settings that several dialects share, and a guard against bodies that are nested too deeply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 def guard_depth(
     blame: type[DragomanError], message: str = "nested too deeply"
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Make a decorator of readers and writers: they raise `blame` where Python cannot go as deep."""
+    """Return a decorator for readers and writers: they raise `blame` instead of RecursionError or JsonError."""
 
     def guarded(work: Callable[P, T]) -> Callable[P, T]:
         @wraps(work)
@@ -33,15 +33,15 @@ def guard_depth(
 
 
 def take_max_tokens(fields: Fields, name: str) -> int | None:
-    """Take how many tokens an answer may have."""
+    """Take the most tokens that a reply may have."""
     value = fields.integer(name, None)
     if value is not None and value < 0:
-        fields.fail(name, "expected a count of tokens")
+        fields.fail(name, "expected a number of tokens, 0 or more")
     return value
 
 
 def take_choices(fields: Fields, name: str) -> int:
-    """Take how many answers are asked for."""
+    """Take the number of requested replies; 1 if absent."""
     choices = fields.integer(name, 1)
     if choices < 1:
         fields.fail(name, "expected 1 or more")
@@ -49,11 +49,11 @@ def take_choices(fields: Fields, name: str) -> int:
 
 
 def take_stops(fields: Fields, name: str) -> tuple[str, ...]:
-    """Take the stop sequences; a lone string is one."""
+    """Take the stop sequences: a list of strings, or one string."""
     return (fields.text(name),) if isinstance(fields.peek(name), str) else fields.strings(name, ())
 
 
 def take_sampling(fields: Fields, names: Mapping[str, str]) -> dict[str, float]:
-    """Take the sampling settings that are given; `names` are those of the wire, by our own."""
-    given = {knob: fields.number(name, None) for knob, name in names.items()}
-    return {knob: value for knob, value in given.items() if value is not None}
+    """Take the sampling settings that are present; `names` maps canonical names to those on the wire."""
+    given = {setting: fields.number(name, None) for setting, name in names.items()}
+    return {setting: value for setting, value in given.items() if value is not None}

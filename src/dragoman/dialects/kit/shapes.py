@@ -1,6 +1,6 @@
-"""The published shape of a request, as data: members, what is required, limits, patterns, unions of one member.
+"""The published shape of a request as data: members, required members, limits, patterns, unions.
 
-`find_mismatches` finds where a document differs from it.
+`find_mismatches` finds where a document differs from its shape. Several details are worded as AWS words them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DISPLAYED = 40
 
 
 class ShapeMismatch(Struct, frozen=True):
-    """One difference; `null` is an optional member that is null, which not every service minds."""
+    """One difference. The kind `null` is an optional member with the value null, which some services accept."""
 
     kind: Literal["type", "enum", "pattern", "length", "range", "union", "unknown", "missing", "null"]
     at: str
@@ -25,6 +25,8 @@ class ShapeMismatch(Struct, frozen=True):
 
 
 class Str(Struct, frozen=True):
+    """A string with limits of its length, a pattern it must match, or the `words` it must be one of."""
+
     least: int = 0
     most: int | None = None
     pattern: str = ""
@@ -32,27 +34,31 @@ class Str(Struct, frozen=True):
 
 
 class Num(Struct, frozen=True):
+    """A number within limits; `whole` allows integers only."""
+
     least: float = 0
     most: float | None = None
     whole: bool = False
 
 
 class Bool(Struct, frozen=True):
-    pass
+    """A boolean."""
 
 
 class AnyValue(Struct, frozen=True):
-    """Any JSON; another rule looks at it, or none."""
+    """Any JSON value; another rule may check it."""
 
 
 class Array(Struct, frozen=True):
+    """An array whose items have one shape."""
+
     of: JsonShape
     least: int = 0
     most: int | None = None
 
 
 class Map(Struct, frozen=True):
-    """An object with names of the sender's own."""
+    """An object whose names the sender chooses."""
 
     key: Str
     of: JsonShape
@@ -61,10 +67,7 @@ class Map(Struct, frozen=True):
 
 
 class ObjectShape(Struct, frozen=True):
-    """An object. A union has exactly one of its members.
-
-    A service that is `lenient` takes no notice of members that it does not know.
-    """
+    """An object. A `union` has exactly one of its members. A `lenient` one may have unknown members."""
 
     members: Mapping[str, JsonShape]
     required: tuple[str, ...] = ()
@@ -108,7 +111,7 @@ def _members(value: Json, shape: ObjectShape, at: str) -> Iterator[ShapeMismatch
     if shape.union and (sum(value[name] is not None for name in known) if shape.lenient else len(value)) != 1:
         yield ShapeMismatch("union", at, f"it must have exactly one member of: {', '.join(shape.members)}")
     unknown = next((name for name in value if name not in shape.members), None)
-    # A union of one unknown member may be newer than the table.
+    # A union whose only member is unknown may be newer than this table.
     if unknown is not None and not shape.lenient and (known or not shape.union):
         yield ShapeMismatch("unknown", _join(at, unknown), f"extraneous key [{unknown[:_DISPLAYED]}] is not permitted")
     for name in shape.required:

@@ -1,5 +1,7 @@
-"""Streams of the two kinds that several dialects have: pieces of one message without numbers of blocks, in which calls
-come whole, and numbered blocks.
+"""Decoding and encoding of two kinds of streams that several dialects have.
+
+In the first kind, frames hold pieces of one message: text and thinking without block numbers, and whole calls
+(`BlockEventBuilder`, `DeltaEncoder`). In the second kind, blocks are numbered (`NumberedEncoder`).
 """
 
 from __future__ import annotations
@@ -22,26 +24,27 @@ from dragoman.wire.jsonio import Json
 
 
 class BlockEventBuilder:
-    """The blocks of one answer as a decoder meets them: a piece goes on with the open block of its kind, or opens one.
+    """Builds the block events of one reply from pieces, for a decoder.
 
-    Whatever else comes ends the open block.
+    A piece of text or thinking continues the open block of its kind, or ends the open block and starts a new one. All
+    other content ends the open block. All methods append to `events`.
     """
 
     def __init__(self, family: str, keys: ev.BlockKeys | None = None, choice: int = 0) -> None:
         self._family = family
         self._keys = keys or ev.BlockKeys()
         self.choice = choice
-        self.key = -1  # of the open text or thought; -1: none is open
-        self.is_reasoning = False  # it is a thought
-        self.has_calls = False  # a call came
+        self.key = -1  # key of the open block; -1: none is open
+        self.is_reasoning = False  # the open block is reasoning
+        self.has_calls = False  # the reply has a call
 
     @property
     def is_open(self) -> bool:
-        """Whether a text or a thought is open."""
+        """Whether a block of text or thinking is open."""
         return self.key >= 0
 
     def add(self, block: Text | Reasoning | ToolCall | Media | Opaque, events: list[ev.Event]) -> None:
-        """Add a piece of text or of thinking, or a block that comes whole."""
+        """Add a piece of text or of thinking, or a whole block of another type."""
         match block:
             case Text() | Reasoning():
                 self._piece(block, events)
@@ -75,22 +78,26 @@ class BlockEventBuilder:
         events.append(ev.BlockEnded(key))
 
     def end(self, events: list[ev.Event]) -> None:
-        """End what is open."""
+        """End the open block, if there is one."""
         if self.key >= 0:
             events.append(ev.BlockEnded(self.key))
             self.key = -1
 
     def _piece(self, piece: Text | Reasoning, events: list[ev.Event]) -> None:
-        """Add a piece. One with fields of its own begins a block, a sealed text is a block, and a seal ends one."""
-        thinks = isinstance(piece, Reasoning)
-        is_whole = not thinks and (piece.signature is not None or piece.extra is not None)
-        if self.key < 0 or thinks != self.is_reasoning or piece.extra or is_whole:
+        """Add a piece of text or thinking.
+
+        A piece with extra fields starts a new block. A text with a signature or extra fields is a block of its own. A
+        signature ends its block.
+        """
+        is_reasoning = isinstance(piece, Reasoning)
+        is_whole = not is_reasoning and (piece.signature is not None or piece.extra is not None)
+        if self.key < 0 or is_reasoning != self.is_reasoning or piece.extra or is_whole:
             self.end(events)
-            block = Reasoning("", self._family, extra=piece.extra) if thinks else Text("", extra=piece.extra)
-            self.key, self.is_reasoning = self._keys.fresh(block), thinks
+            block = Reasoning("", self._family, extra=piece.extra) if is_reasoning else Text("", extra=piece.extra)
+            self.key, self.is_reasoning = self._keys.fresh(block), is_reasoning
             events.append(ev.BlockStarted(self.key, block, self.choice))
         if piece.text:
-            events.append((ev.ReasoningDelta if thinks else ev.TextDelta)(self.key, piece.text))
+            events.append((ev.ReasoningDelta if is_reasoning else ev.TextDelta)(self.key, piece.text))
         if piece.signature:
             events.append(ev.SignatureAdded(self.key, piece.signature))
         if piece.signature or is_whole:
@@ -98,7 +105,7 @@ class BlockEventBuilder:
 
 
 def read_reply_stream(decoder: Decoder, frames: Iterable[Frame]) -> Reply:
-    """Read a whole reply as the stream it is. Raises UpstreamViolation, or UpstreamFault if it failed."""
+    """Read a whole reply from the frames of a stream. Raises UpstreamViolation, or UpstreamFault if it failed."""
     events: list[ev.Event] = []
     for frame in frames:
         events += decoder.feed(frame) or ()
@@ -111,22 +118,22 @@ def read_reply_stream(decoder: Decoder, frames: Iterable[Frame]) -> Reply:
 
 
 class DeltaEncoder(Encoder):
-    """Writes an answer piece by piece, with whole calls. A dialect writes the pieces.
+    """Writes a reply as pieces of text and thinking, and whole calls. The dialect's subclass writes the payloads.
 
-    Relies on the grammar, on one block at a time (`one_block`), and on filters: what they should have left out raises
-    LocalMisuse.
+    It relies on the grammar of events, on one block at a time (the filter `one_block`), and on the other filters: it
+    raises LocalMisuse for content that they should have removed.
     """
 
     def __init__(self, family: str, budget: ev.ResponseBudget | None = None) -> None:
         self._family = family
         self._budget = budget or ev.ResponseBudget()
-        self._calls: dict[int, tuple[ToolCall, ev.TextBuffer]] = {}  # that are not whole
+        self._calls: dict[int, tuple[ToolCall, ev.TextBuffer]] = {}  # incomplete calls
         self._stop = Stop(StopReason.END)
         self._usage: Usage | None = None
 
     @abstractmethod
     def started(self, event: ev.Started) -> None:
-        """Take the id, the model and the kept fields of the answer."""
+        """Record the id, the model and the extra fields of the reply."""
 
     @abstractmethod
     def text(self, text: str) -> Payload:
@@ -142,21 +149,21 @@ class DeltaEncoder(Encoder):
 
     @abstractmethod
     def own(self, fields: dict[str, Json]) -> Payload:
-        """Write what only this family has."""
+        """Write an event that only this family has."""
 
     @abstractmethod
     def finished(self, stop: Stop, usage: Usage | None) -> Payload:
-        """Write the end of a whole answer."""
+        """Write the end of a complete reply."""
 
     @abstractmethod
     def failed(self, fault: Fault) -> Payload:
-        """Write the end of an answer that failed."""
+        """Write the end of a reply that failed."""
 
     def feed(self, events: ev.Events) -> Iterable[Payload]:
         return [payload for event in events if (payload := self._payload(event)) is not None]
 
     def passes(self, events: ev.Events) -> bool:
-        """Count these events and let their own frame through, unless a call is held that it would overtake."""
+        """Record these events and let their frame pass, unless a buffered call must be sent before it."""
         if self._calls:
             return False
         self.feed(events)
@@ -181,7 +188,7 @@ class DeltaEncoder(Encoder):
                 return self.failed(fault)
             case ev.OpaqueEvent(family, kind, data):
                 if family != self._family or not isinstance(data, dict):
-                    raise LocalMisuse(f"an event {kind} of {family} has no place here")
+                    raise LocalMisuse(f"{self._family} streams have no event {kind} of {family}")
                 return self.own(data)
             case _:
                 self._take(event)
@@ -190,12 +197,12 @@ class DeltaEncoder(Encoder):
     def _begin(self, event: ev.BlockStarted) -> None:
         block = event.block
         if event.choice or not isinstance(block, Text | Reasoning | ToolCall):
-            raise LocalMisuse(f"{type(block).__name__} of choice {event.choice} has no place here")
+            raise LocalMisuse(f"{self._family} streams have no {type(block).__name__} of choice {event.choice}")
         if isinstance(block, ToolCall):
             self._calls[event.key] = block, ev.TextBuffer(self._budget)
 
     def _take(self, event: ev.Event) -> None:
-        """Take what is written at the end. Filters leave out seals and citations."""
+        """Record what is written at the end. Filters have removed signatures and citations."""
         match event:
             case ev.Started():
                 self._usage = event.usage
@@ -205,29 +212,30 @@ class DeltaEncoder(Encoder):
             case ev.Stopped(stop):
                 self._stop = stop
             case _:
-                pass  # the end of a text
+                pass  # the end of a block of text or thinking
 
 
 # --- numbered blocks
 
 
-ONE_CHOICE = "there is only one choice here"
+ONE_CHOICE = "streams of this dialect have only one choice"
 EventWriters: TypeAlias = Mapping[type[ev.Event], Callable[[Any, Any, list[Payload]], None]]
 
 
 class NumberedEncoder(Encoder):
-    """An encoder of answers whose blocks are numbered, from 0 in the order of their starts.
+    """Writes replies whose blocks are numbered, from 0 in the order of their starts.
 
-    Relies on the grammar; raises LocalMisuse for content that filters should have removed. A dialect gives its family,
-    the kind of its deltas, the field that holds a block's number, and what writes each type of event: functions of the
-    class, because bound methods would keep their encoder until the next collection.
+    It relies on the grammar of events and raises LocalMisuse for content that filters should have removed. The
+    dialect's subclass defines its `family`, the kind of its deltas (`delta`), the field of a block's number (`number`),
+    and a function for each type of event (`writers`). These are functions of the class, because bound methods would
+    form a reference cycle with the encoder.
     """
 
     family: ClassVar[str]
     delta: ClassVar[str]
     number: ClassVar[str]
     writers: ClassVar[EventWriters]
-    # What frames of the dialect's own decoder may mean and still go as they came: nothing in them was held back before.
+    # Types of events of a frame that may be sent unchanged to a client of the same dialect.
     passing: ClassVar[frozenset[tuple[type, ...]]] = frozenset(
         {(ev.Started,), (ev.BlockStarted,), (ev.BlockStarted, ev.TextDelta), (ev.BlockStarted, ev.ReasoningDelta)}
         | {(ev.TextDelta,), (ev.ReasoningDelta,), (ev.ArgumentsDelta,), (ev.CitationAdded,), (ev.BlockEnded,)}
@@ -236,7 +244,7 @@ class NumberedEncoder(Encoder):
 
     def __init__(self) -> None:
         self._index: dict[int, int] = {}  # numbers of blocks, by their keys
-        self._moved: dict[int, bool] = {}  # blocks with another number than in the upstream's frames; a small set
+        self._moved: dict[int, bool] = {}  # keys of blocks with another number than in the upstream's frames
         self._usage: Usage | None = None
 
     def feed(self, events: ev.Events) -> Iterable[Payload]:
@@ -246,7 +254,7 @@ class NumberedEncoder(Encoder):
         return out
 
     def passes(self, events: ev.Events) -> bool:
-        """Whether the frame may go as it came: it begins no block under another number."""
+        """Record these events and return whether their frame may be sent unchanged: its block has the same number."""
         if tuple(map(type, events)) not in self.passing:
             return False
         first = events[0]
@@ -261,7 +269,7 @@ class NumberedEncoder(Encoder):
         return True
 
     def assign_number(self, event: ev.BlockStarted) -> None:
-        """Give the next number to a block that begins."""
+        """Assign the next number to a block that starts."""
         if event.choice:
             raise LocalMisuse(ONE_CHOICE)
         self._index[event.key] = number = len(self._index)
@@ -269,14 +277,14 @@ class NumberedEncoder(Encoder):
             self._moved[event.key] = True
 
     def render_opaque_event(self, event: ev.OpaqueEvent, out: list[Payload]) -> None:
-        """Write an event of the dialect's own, which may be a delta of a block."""
+        """Write an event that only this dialect has; it may be a delta of a block."""
         data = event.data
         if event.family != self.family or not isinstance(data, dict):
-            raise LocalMisuse(f"an event of {event.family} has no place here")
+            raise LocalMisuse(f"{self.family} streams have no events of {event.family}")
         if event.kind == self.delta:
             key = data.get(self.number)
             if not isinstance(key, int) or key not in self._index:
-                return  # the block that it belongs to does not exist here
+                return  # Its block was not written.
             data = {**data, self.number: self._index[key]}
         out.append(Payload(event.kind.encode("utf-8", "replace"), jsonio.encode(data)))
 

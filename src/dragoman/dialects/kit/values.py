@@ -1,6 +1,6 @@
-"""What dialects read from JSON values and write into them: unknown shapes, kept fields, media, tools and calls.
+"""Readers and writers of JSON values that dialects share: values of unknown type, extra fields, media, tools, calls.
 
-A value of unknown shape that has the wrong type reads as absent.
+The readers of unknown values (`members`, `items`, `text`) return an empty value for one of another type.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ NO_PARAMETERS: Object = {"type": "object", "properties": {}}  # the schema of a 
 
 
 def members(value: Json) -> Object:
-    """Return the value if it is an object, else an empty one."""
+    """Return the value if it is an object, else an empty object."""
     return value if isinstance(value, dict) else {}
 
 
 def items(value: Json) -> list[Json]:
-    """Return the value if it is an array, else an empty one."""
+    """Return the value if it is an array, else an empty array."""
     return value if isinstance(value, list) else []
 
 
 def text(value: Json) -> str:
-    """Return the value if it is a string, else an empty one."""
+    """Return the value if it is a string, else an empty string."""
     return value if isinstance(value, str) else ""
 
 
 def drop_empty(fields: Object) -> Object:
-    """Return the fields that say something: nulls, zeros and empty objects do not."""
+    """Return the fields without nulls, zeros, empty strings, empty arrays and empty objects."""
     return {name: value for name, value in fields.items() if value}
 
 
@@ -59,7 +59,7 @@ decoded, is_json = jsonio.try_decode, jsonio.is_json
 
 
 def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
-    """Return a value as JSON text. Raises `blame` for one that has none."""
+    """Return a value as JSON text. Raises `blame` for a value that JSON cannot express."""
     try:
         return jsonio.encode_to_text(value)
     except jsonio.JsonError as error:
@@ -67,33 +67,32 @@ def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
 
 
 def iso_time(seconds: int) -> str:
-    """Return a moment as text, such as `2026-01-31T12:00:00Z`."""
+    """Return a Unix time as text, such as `2026-01-31T12:00:00Z`."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def reply_fields(body: bytes) -> Fields:
-    """Return the fields of a whole reply. Raises BadFrame for a body that is no JSON."""
+    """Return the fields of a whole reply. Raises BadFrame for a body that is not JSON."""
     try:
         return Fields(jsonio.decode(body), blame=MissingField)
     except jsonio.JsonError as error:
         raise BadFrame(f"the reply is not JSON: {error}") from None
 
 
-# --- Fields that a dialect does not know: kept for its own family, and written back by it.
+# --- Extra fields: fields that a reader does not know, kept for its family and written back for the same family.
 #
-# One rule of precedence: a kept field wins over what the writer has under its name, and objects are merged, since a
-# known
-# one may hold unknown fields. What a filter changes on the way it takes out of the kept fields, too.
+# An extra field wins over a field of the writer with the same name. Objects are merged, since a known object may hold
+# unknown fields. A filter that changes a setting also removes it from the extra fields.
 
 
 _NONE: Mapping[str, Json] = {}
 
 
 class ExtraFields:
-    """The kept fields of one family.
+    """Reads and writes the extra fields of one family.
 
-    `is_spelling` tells of a field and its value whether they only say how something was written: nothing is lost
-    where another dialect has no such field.
+    `is_spelling` returns whether a field with its value only records how something was written. Such a field is not
+    a loss in a dialect without it.
     """
 
     def __init__(self, family: str, is_spelling: Callable[[str, Json], bool] | None = None) -> None:
@@ -101,59 +100,60 @@ class ExtraFields:
         self._is_spelling = is_spelling
 
     def extra_of(self, fields: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:
-        """Return the fields to keep, by the names they are kept under; those in `spelling` are spellings here."""
+        """Return these fields as extra fields, or None without any; `spelling` names those that are only spelling."""
         if not fields:
             return None
         if self._is_spelling is None:
             return Extra(self._family, fields, spelling & fields.keys() if spelling else spelling)
-        said = [name for name, value in fields.items() if name in spelling or self._is_spelling(name, value)]
-        return Extra(self._family, fields, frozenset(said))
+        names = [name for name, value in fields.items() if name in spelling or self._is_spelling(name, value)]
+        return Extra(self._family, fields, frozenset(names))
 
     def extra(self, fields: Fields) -> Extra | None:
-        """Return all fields of a node that were not taken."""
+        """Return the fields of a node that no reader took, as extra fields."""
         rest = fields.rest()
         return self.extra_of(to_extra_names(rest)) if rest else None
 
     def own_fields(self, extra: Extra | None) -> Mapping[str, Json]:
-        """Return the fields kept for this family; those that begin with `~` are never written."""
+        """Return the extra fields of this family; names that begin with `~` are never written."""
         return extra.fields if extra is not None and extra.family == self._family else _NONE
 
     def wire_fields(self, extra: Extra | None) -> dict[str, Json]:
-        """Return those that stand on the node itself, by their names on the wire; the result may be changed."""
+        """Return a copy of the extra fields that belong to the node itself, by their names on the wire."""
         return node_fields(extra.fields) if extra is not None and extra.family == self._family else {}
 
     def with_extra(self, body: dict[str, Json], extra: Extra | None) -> dict[str, Json]:
-        """Write the kept fields of a node back into its body, which is changed."""
+        """Add the extra fields of a node to its body, in place, and return the body."""
         if extra is None or extra.family != self._family:
             return body
         return merge_fields(body, node_fields(extra.fields))
 
     def opaque(self, fields: Fields, kind: str) -> Opaque:
-        """Return the whole object, of which nothing was taken yet."""
+        """Return an opaque block of all fields of the object."""
         return Opaque(self._family, fields.rest(), kind, at=Location(fields.at))
 
     def own_data(self, block: Opaque, blame: type[DragomanError]) -> dict[str, Json]:
         """Return a copy of an opaque block's object. Raises `blame` for one of another family."""
         if block.family != self._family or not isinstance(block.data, dict):
-            raise blame(f"{block.kind or 'a block'} of {block.family} has no place here", at=block.at.path)
+            message = f"{block.kind or 'a block'} of {block.family} cannot be written as {self._family}"
+            raise blame(message, at=block.at.path)
         return {**block.data}
 
 
-def merge_fields(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
-    """Put kept fields into a body, which is changed: they win, and objects are merged."""
-    for name, value in kept.items():
+def merge_fields(body: dict[str, Json], extra: Mapping[str, Json]) -> dict[str, Json]:
+    """Add extra fields to a body, in place, and return it. Extra fields win, and objects are merged."""
+    for name, value in extra.items():
         known = body.get(name)
         body[name] = merge_fields({**known}, value) if isinstance(known, dict) and isinstance(value, dict) else value
     return body
 
 
 def unrepresentable(block: Block, message: str) -> Unrepresentable:
-    """Return the error for a block that a dialect has no place for."""
+    """Return the error for a block that a dialect cannot express."""
     return Unrepresentable(message, at=block.at.path)
 
 
 def describe(block: Block) -> str:
-    """Name a block in a message."""
+    """Return the name of a block for messages."""
     match block:
         case Media():
             return f"{block.kind} as {block.form}"
@@ -164,9 +164,9 @@ def describe(block: Block) -> str:
 
 
 def check_representable(conversation: Conversation, target: Capabilities) -> None:
-    """Raise Unrepresentable for a wish that a dialect of these capabilities has no place for. Filters leave none."""
+    """Raise Unrepresentable for a setting that a dialect of these capabilities lacks; filters remove all of them."""
     output, thinking = conversation.output, conversation.thinking
-    wishes = {
+    is_supported = {
         "n": conversation.choices == 1 or "choices" in target.traits,
         "previous_response_id": conversation.previous_id is None,
         "tool_choice": conversation.tool_choice.mode in target.choice_modes and not conversation.tool_choice.names,
@@ -176,12 +176,12 @@ def check_representable(conversation: Conversation, target: Capabilities) -> Non
         "output": output.kind in target.output and (not output.name or "output_names" in target.traits),
         "thinking": thinking.mode in target.thinking and (thinking.budget is None or "budgets" in target.traits),
     }
-    for name, has_place in wishes.items():
-        if not has_place:
-            raise Unrepresentable(f"there is no place for this {name} here", at=name)
+    for name, supported in is_supported.items():
+        if not supported:
+            raise Unrepresentable(f"the target cannot express this value of {name}", at=name)
 
 
-# --- Media in requests: base64, and the types of files by the ends of their names
+# --- Media in requests: base64, and the media types of file name extensions
 
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:\S")
@@ -200,7 +200,7 @@ _BY_RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 
 
 def media_type(data: str) -> str:
-    """Return the type of what is in base64, by its first bytes. Empty if it is unknown."""
+    """Return the media type of base64 data by its first bytes; empty if unknown."""
     head = base64_bytes(data[:16]) or b""
     if head.startswith(b"RIFF"):
         return _BY_RIFF.get(head[8:12], "")
@@ -208,18 +208,18 @@ def media_type(data: str) -> str:
 
 
 def untyped_media(data: str, at: Location) -> Media:
-    """Return media that comes without kind and type: what is no audio counts as an image."""
+    """Return media whose kind and type are read from its data: audio if it is known as such, else an image."""
     mime = media_type(data)
     return Media("audio" if mime.startswith("audio/") else "image", mime, "base64", data, at=at)
 
 
 def is_url(text: str) -> bool:
-    """Tell whether a text begins like an address."""
+    """Return whether a text begins like a URL."""
     return _URL.match(text) is not None
 
 
 def base64_bytes(data: str) -> bytes | None:
-    """Return the bytes of plain base64 with its padding, or None if the text is something else."""
+    """Return the bytes of padded base64, or None if the text is not base64."""
     try:
         return binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
     except ValueError:
@@ -233,7 +233,7 @@ def base64_text(fields: Fields, name: str, data: str) -> str:
     return data
 
 
-# --- Tools and calls, where services that are otherwise different demand the same
+# --- Tools and calls, where different services have the same requirements
 
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -241,21 +241,22 @@ _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def render_arguments(call: ToolCall, blame: type[DragomanError] = Unrepresentable) -> Json:
-    """Return a call's arguments as an object. Raises `blame` for arguments that are none."""
+    """Return the arguments of a call as an object. Raises `blame` for arguments that are not a JSON object."""
     if not call.arguments and call.form == "json":
         return {}
     value = jsonio.decode_object(call.arguments) if call.form == "json" else None
     if value is None:
-        raise blame(f"the arguments of {call.name} are no JSON object", at=call.at.path)
+        raise blame(f"the arguments of {call.name} are not a JSON object", at=call.at.path)
     return value
 
 
 def tool_body(tool: ToolSpec) -> dict[str, Json]:
     """Return name and description of a tool with a schema. Raises Unrepresentable for any other tool."""
     if tool.schema is None:
-        raise Unrepresentable(f"the tool {tool.name} takes free text, which has no place here", at=tool.at.path)
+        message = f"the tool {tool.name} takes free text; the target supports only tools with a schema"
+        raise Unrepresentable(message, at=tool.at.path)
     if tool.waits_for:
-        raise Unrepresentable(f"the tool {tool.name} cannot be held back here", at=tool.at.path)
+        raise Unrepresentable(f"the target cannot defer loading the tool {tool.name}", at=tool.at.path)
     return {"name": tool.name, "description": tool.description} if tool.description else {"name": tool.name}
 
 
@@ -264,7 +265,7 @@ _CLAUDE_CHOICES = {mode: name for name, mode in CLAUDE_TOOL_CHOICES.items()}
 
 
 def render_claude_choice(choice: ToolChoice) -> dict[str, Json]:
-    """Return a tool choice in Claude's words."""
+    """Return a tool choice as Claude's APIs write it."""
     body: dict[str, Json] = {"type": _CLAUDE_CHOICES[choice.mode]}
     if choice.names:
         body["name"] = choice.names[0]
@@ -274,20 +275,20 @@ def render_claude_choice(choice: ToolChoice) -> dict[str, Json]:
 
 
 def with_object_schema(tool: ToolSpec | Opaque, rule: str, notes: Notes) -> ToolSpec | Opaque:
-    """Return the tool with parameters that are an object; `rule` notes the change."""
+    """Return the tool with parameters of type object; a change is noted under `rule`."""
     if isinstance(tool, Opaque) or tool.schema is None or tool.schema.get("type") == "object":
         return tool
     declared = tool.schema.get("type")
     fits = declared is None or (isinstance(declared, list) and "object" in declared)
     schema: Object = {**tool.schema, "type": "object"} if fits else {**NO_PARAMETERS}
     lost = tool.schema.keys() - schema.keys()
-    detail = f"the parameters of {tool.name} are said to be an object"
+    detail = f"the parameters of {tool.name} get the type object"
     notes.add(rule, "dropped" if lost else "changed", tool.at.path, detail)
     return structs.replace(tool, schema=schema)
 
 
 class NameOutput(Filter):
-    """A filter: an output schema gets a name, of the letters that tools have. `at` is the field that holds it."""
+    """Gives an output schema a name that the service accepts. `at` is the field of the name in notes."""
 
     applies_to: Features = frozenset({"output"})
 
@@ -302,33 +303,34 @@ class NameOutput(Filter):
         if output.kind != "schema" or _NAME.fullmatch(output.name):
             return conversation, None
         name = _FOREIGN.sub("_", output.name)[:64] or "answer"
-        detail = f"an output schema needs a name of letters, digits, _ and -: it is called {name}"
+        detail = f"an output schema needs a name of letters, digits, _ and -; its name is {name} now"
         notes.add(self.name, "changed" if output.name else "added", self._at, detail)
         return structs.replace(conversation, output=structs.replace(output, name=name)), None
 
 
-# --- Which result answers which call, where neither need have an id
+# --- Ids of calls, and the call of each result, where ids are optional
 
 
 class ToolCallIds:
-    """Ids for the calls of one request, in their order, and the call that each result answers.
+    """Assigns ids to the calls of one request, in their order, and finds the call of each result.
 
-    A call without an id gets one of its place among those without, so that a request and the same request some turns
-    later have the same ids.
+    A call without an id is numbered among the calls without ids, so that its id stays the same in later requests of
+    the same conversation.
     """
 
     def __init__(self, prefix: str) -> None:
-        self._prefix = prefix  # of ids that are made here
-        self._made = 0
-        self._names: dict[str, str] = {}  # of calls, by their ids
-        self._waiting: dict[int, str] = {}  # ids of calls without a result, by place
-        self._by_id: defaultdict[str, deque[int]] = defaultdict(deque)  # places, of calls that may have a result by now
-        self._by_name: defaultdict[str, deque[int]] = defaultdict(deque)  # the same; under "" are all of them
+        self._prefix = prefix  # of the ids that are assigned here
+        self._assigned = 0
+        self._names: dict[str, str] = {}  # names of calls, by id
+        self._waiting: dict[int, str] = {}  # ids of calls without a result, by number of the call
+        # Numbers of calls, by id and by name ("" has all calls). Calls that have a result are removed lazily.
+        self._by_id: defaultdict[str, deque[int]] = defaultdict(deque)
+        self._by_name: defaultdict[str, deque[int]] = defaultdict(deque)
         self._calls = 0
 
     def add_call(self, call_id: str, name: str) -> str:
-        """Return the id of a call: its own, else one that is made for it."""
-        call_id = call_id or self._make()
+        """Return the id of a call: its own, else an assigned one."""
+        call_id = call_id or self._new_id()
         self._names[call_id] = name
         self._waiting[self._calls] = call_id
         self._by_id[call_id].append(self._calls)
@@ -338,47 +340,50 @@ class ToolCallIds:
         return call_id
 
     def match_result(self, call_id: str, name: str) -> str:
-        """Return the id that a result answers: its own if a call has it, else that of the first call of its name that
-        waits, or of all calls if it has no name. Where no call waits it is its own, or one that no call has."""
+        """Return the id of the call that a result belongs to.
+
+        That is the result's own id if a call has it, else the id of the first call of its name without a result (of
+        any name if the result has none). If all calls have results, it is the result's own id or a new one.
+        """
         if call_id in self._names:
             self._take(self._by_id[call_id])
             return call_id
-        return self._take(self._by_name[name]) or call_id or self._make()
+        return self._take(self._by_name[name]) or call_id or self._new_id()
 
     def name_of(self, call_id: str) -> str:
-        """Return the name of a call; empty if there is none."""
+        """Return the name of the call with this id; empty if there is none."""
         return self._names.get(call_id, "")
 
-    def _take(self, places: deque[int]) -> str:
-        """Return the id of the first of these calls that waits, which it does no longer."""
-        while places:
-            if call_id := self._waiting.pop(places.popleft(), ""):
+    def _take(self, numbers: deque[int]) -> str:
+        """Return the id of the first of these calls without a result, and record that it has one."""
+        while numbers:
+            if call_id := self._waiting.pop(numbers.popleft(), ""):
                 return call_id
         return ""
 
-    def _make(self) -> str:
-        self._made += 1
-        while (made := f"{self._prefix}{self._made}") in self._names:  # a call of the request has it
-            self._made += 1
-        return made
+    def _new_id(self) -> str:
+        self._assigned += 1
+        while (new_id := f"{self._prefix}{self._assigned}") in self._names:  # a call of the request has this id
+            self._assigned += 1
+        return new_id
 
 
-# --- Tools and calls as `{"function": {"name": ...}}`, arguments an object, as services after OpenAI have it.
+# --- Tools and calls as `{"function": {"name": ...}}` with an object as arguments, a variant of OpenAI's form.
 #
-# Unknown fields of the outer and the inner object are kept for the family.
+# Unknown fields of the outer and the inner object become extra fields of the family.
 
 
 class FunctionCodec:
     """Reads and writes the tools and calls of one family."""
 
-    def __init__(self, kept: ExtraFields) -> None:
-        self._kept = kept
+    def __init__(self, extra: ExtraFields) -> None:
+        self._extra = extra
 
     def parse_tool(self, fields: Fields) -> ToolSpec | Opaque:
-        """Read a tool; one of another type than a function is opaque."""
+        """Read a tool. A tool that is not a function is opaque."""
         kind = fields.peek("type")
         if kind not in (None, "function"):
-            return self._kept.opaque(fields, str(kind))
+            return self._extra.opaque(fields, str(kind))
         fields.any("type")
         function = fields.child("function")
         name, description = function.identifier("name"), function.text("description", "")
@@ -386,31 +391,31 @@ class FunctionCodec:
         function.any("parameters")
         schema = NO_PARAMETERS if parameters is None else parameters.rest()
         at = Location(fields.at, is_absent=parameters is None)
-        return ToolSpec(name, description, schema, extra=self._beside(fields, function), at=at)
+        return ToolSpec(name, description, schema, extra=self._extra_of(fields, function), at=at)
 
     def render_tool(self, tool: ToolSpec | Opaque) -> Json:
-        """Write a tool. Raises Unrepresentable for one without a schema and for one of another family."""
+        """Write a tool. Raises Unrepresentable for a tool without a schema or of another family."""
         if isinstance(tool, Opaque):
-            return self._kept.own_data(tool, Unrepresentable)
+            return self._extra.own_data(tool, Unrepresentable)
         function: dict[str, Json] = {**tool_body(tool), "parameters": {**(tool.schema or {})}}
-        return self._kept.with_extra({"type": "function", "function": function}, tool.extra)
+        return self._extra.with_extra({"type": "function", "function": function}, tool.extra)
 
     def parse_call(self, fields: Fields, pairs: ToolCallIds | None = None) -> ToolCall:
-        """Read a call. `pairs` gives an id to one without; in an answer a filter does."""
+        """Read a call. In requests, `pairs` assigns an id to a call without one; in replies, a filter does."""
         call_id, function = fields.maybe_identifier("id"), fields.child("function")
         name, value = function.identifier("name"), function.any("arguments")
         if value is not None and not isinstance(value, dict):
             function.fail("arguments", "expected an object")
         arguments = "" if value is None else json_text(value, function.path("arguments"), function.blame)
-        function.any("index")  # servers number several calls alike: their order counts
+        function.any("index")  # Ignored: some servers give all calls the same index.
         call_id = pairs.add_call(call_id, name) if pairs else call_id
-        return ToolCall(call_id, name, arguments, extra=self._beside(fields, function), at=Location(fields.at))
+        return ToolCall(call_id, name, arguments, extra=self._extra_of(fields, function), at=Location(fields.at))
 
     def render_call(self, call: ToolCall, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
-        """Write a call. Raises `blame` for arguments that are no object."""
+        """Write a call. Raises `blame` for arguments that are not an object."""
         function: Json = {"name": call.name, "arguments": render_arguments(call, blame)}
-        return self._kept.with_extra({"id": call.id, "function": function}, call.extra)
+        return self._extra.with_extra({"id": call.id, "function": function}, call.extra)
 
-    def _beside(self, fields: Fields, function: Fields) -> Extra | None:
+    def _extra_of(self, fields: Fields, function: Fields) -> Extra | None:
         rest = function.rest()
-        return self._kept.extra_of(to_extra_names(fields.rest()) | ({"function": rest} if rest else {}))
+        return self._extra.extra_of(to_extra_names(fields.rest()) | ({"function": rest} if rest else {}))
