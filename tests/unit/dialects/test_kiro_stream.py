@@ -317,7 +317,7 @@ def test_half_a_frame_is_truncated() -> None:
 
 @pytest.mark.parametrize("data", [b"", frames(("messageMetadataEvent", {"utteranceId": "u"}))])
 def test_an_answer_that_never_began_failed(data: bytes) -> None:
-    assert "ended before it began" in fault(decode_stream(data)).message
+    assert "ended before its first event" in fault(decode_stream(data)).message
 
 
 def test_an_answer_with_usage_alone_is_empty() -> None:

@@ -1,14 +1,14 @@
-"""Gemini's generateContent. docs/dialects/gemini.md says what it can and cannot say.
+"""Gemini's generateContent API. docs/dialects/gemini.md describes what the dialect can express.
 
-    codec           what the dialect can say; filters that only it needs; paths, headers and framing; the list of models
-    request, tools  a request and a conversation, both directions: contents, settings, tools and the choice among them
-    blocks          parts of a content, both directions, and what every node shares
-    reply           a whole reply, both directions, and what streams share with it: stops, token counts, sources, errors
-    stream          frames to events; frames out of bytes
-    encoder         events to frames
-    rules           what the service refuses, as a table and a lint of requests and streams
+    codec           capabilities; filters that only this dialect needs; paths, headers and framing; the list of models
+    request, tools  parse and render requests: contents, settings, tools and the tool choice
+    blocks          parse and render the parts of a content
+    reply           parse and render whole replies; stop reasons, token counts, sources and errors, also for streams
+    stream          decode bytes to frames and frames to events
+    encoder         encode events as frames
+    rules           the requirements of the service, as a table and a lint of requests and streams
 
-Only the registry imports this package. It is pure: it imports the kit and the model, and no other dialect.
+Only the registry imports this package. It does no I/O: it imports the kit and the model, and no other dialect.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Parts, both directions, and what every node shares: its family, its unknown fields, both spellings of a name.
+"""Parse and render the parts of a content, and helpers for all nodes: family, unknown fields, camelCase names.
 
-The same readers serve a client's request and an upstream's reply; blame differs.
+The same parsers read a client's request and an upstream's reply; only the error class that they raise (`blame`)
+differs. No I/O.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 FAMILY = "gemini"
-MINTED = "~minted"  # on a call: the id is ours, the client gave none
+MINTED = "~minted"  # marks a call whose id the parser created because the client sent none
 EXTRAS = ExtraFields(FAMILY, lambda name, _: name.startswith(INTERNAL_PREFIX))
 Names: TypeAlias = Mapping[str, str]
 _HUMP = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 def snake_to_camel(*known: str) -> Names:
-    """Known names by their other spelling: services that read protobuf's JSON take both."""
+    """Return the known camelCase names by their snake_case spelling: protobuf's JSON readers accept both."""
     return {snake: name for name in known if (snake := _HUMP.sub("_", name).lower()) != name}
 
 
 def read_object(value: Json, at: str, blame: type[DragomanError], known: Names) -> Fields:
-    """An object, its known names in camelCase."""
+    """Return the fields of an object, with the known names in camelCase."""
     if isinstance(value, dict) and not value.keys().isdisjoint(known):
         value = {known.get(name, name): each for name, each in value.items()}
     return Fields(value, at, blame)
@@ -45,7 +46,7 @@ def take_object(fields: Fields, name: str, known: Names) -> Fields | None:
 
 
 def take_items(fields: Fields, name: str) -> Iterator[tuple[str, Json]]:
-    """Take an array, item by item with its place. The service reads a lone object as an array of one."""
+    """Take an array and yield each item with its path. The service reads a single object as an array of one."""
     if isinstance(fields.peek(name), dict):
         yield fields.path(name), fields.any(name)
         return
@@ -53,51 +54,55 @@ def take_items(fields: Fields, name: str) -> Iterator[tuple[str, Json]]:
         yield f"{fields.path(name)}[{index}]", item
 
 
-# --- what the name of a model tells
+# --- the generation of a model, by its name
 
 _VERSION = re.compile(r"gemini-(\d+)")
 _LEVELS_SINCE = 3
 
 
 def is_before_gemini_3(model: str) -> bool:
-    """A model before Gemini 3: it thinks by budget, signs nothing that must come back, takes no media in results."""
+    """Return whether the model is older than Gemini 3.
+
+    Older models have a thinking budget instead of a level, need no thought signatures back, and accept no media in
+    tool results.
+    """
     if "gemma" in model:
         return True
     found = _VERSION.search(model)
     return found is not None and int(found[1]) < _LEVELS_SINCE
 
 
-# --- media, both directions: bytes inside the part, or an address
+# --- media: base64 data inside the part, or a URI
 
 _DATA = snake_to_camel("mimeType", "displayName", "fileUri")
-OWN_DISPLAY_NAME = "~named"  # the name is the client's own displayName
+OWN_DISPLAY_NAME = "~named"  # marks media whose name is a displayName that the client sent
 
 _MEDIA: dict[str, Literal["image", "audio", "video"]] = {"image": "image", "audio": "audio", "video": "video"}
 
 
 def parse_media(fields: Fields, name: str) -> Media:
-    """The media in `inlineData` or `fileData`; what else the part says is kept beside it."""
+    """Parse the media in `inlineData` or `fileData`; the other fields of the part are kept in `extra`."""
     data = take_object(fields, name, _DATA)
     assert data is not None
     mime, title = data.text("mimeType", ""), data.text("displayName", "")
-    how: Literal["base64", "url"] = "base64" if name == "inlineData" else "url"
-    if how == "base64" and not mime:
+    form: Literal["base64", "url"] = "base64" if name == "inlineData" else "url"
+    if form == "base64" and not mime:
         data.fail("mimeType", "expected the type of the data")
-    content = _base64(data) if how == "base64" else data.identifier("fileUri")
+    content = _base64(data) if form == "base64" else data.identifier("fileUri")
     rest = to_extra_names(fields.rest())
     if unknown := data.rest():
         rest[name] = unknown
     if title:
         rest[OWN_DISPLAY_NAME] = True
-    kind = (mime or mimetypes.guess_type(content)[0] or "" if how == "url" else mime).partition("/")[0].lower()
+    kind = (mime or mimetypes.guess_type(content)[0] or "" if form == "url" else mime).partition("/")[0].lower()
     return Media(
-        _MEDIA.get(kind, "document"), mime, how, content, title, extra=EXTRAS.extra_of(rest), at=Location(fields.at)
+        _MEDIA.get(kind, "document"), mime, form, content, title, extra=EXTRAS.extra_of(rest), at=Location(fields.at)
     )
 
 
 def _base64(fields: Fields) -> str:
     data = fields.identifier("data")
-    plain = data.replace("-", "+").replace("_", "/")  # protobuf reads both alphabets, padded or not
+    plain = data.replace("-", "+").replace("_", "/")  # protobuf accepts both base64 alphabets, padded or not
     plain += "=" * (-len(plain) % 4)
     if base64_bytes(plain) is None:
         fields.fail("data", "expected base64")
@@ -105,8 +110,9 @@ def _base64(fields: Fields) -> str:
 
 
 def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
+    """Return media as a part. Raises `blame` for media given by another form than base64 or URL."""
     if block.form not in ("base64", "url"):
-        raise blame(f"{block.kind} given by {block.form} has no place here", at=block.at.path)
+        raise blame(f"Gemini does not accept {block.kind} given by {block.form}", at=block.at.path)
     body: dict[str, Json] = {"mimeType": block.mime} if block.mime else {}
     body["data" if block.form == "base64" else "fileUri"] = block.data
     if block.name:
@@ -114,35 +120,36 @@ def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
     return EXTRAS.with_extra({"inlineData" if block.form == "base64" else "fileData": body}, block.extra)
 
 
-# --- results of calls, both directions: what a tool said stands inside an object here
+# --- tool results: here the text of a result is inside an object
 
-CALL_ID_PREFIX = "call_gemini_"  # ids of calls that have none begin so
+CALL_ID_PREFIX = "call_gemini_"  # begins the ids that parsers create for calls without one
 _RESULT_PART = snake_to_camel("inlineData", "fileData")
-_SAYING = {"output": False, "result": False, "error": True}
-# What stands in each of them that is what the result says; around anything else the object itself is.
+_WRAPPERS = {"output": False, "result": False, "error": True}  # fields that wrap the text; whether it is an error
+# The types of value that each field wraps. With a value of another type, the whole object is the result.
 _WRAPPED: dict[str, tuple[type, ...]] = {
     "output": (str,),
     "result": (str, dict),
     "error": (str, dict, list, int, float, bool),
 }
-_SHAPE = "~response"  # the object as it came, where it is not the usual one
-_NAME = "~name"  # the tool's name, where no call tells it, or another
-_NOWHERE = Fields({}, "")
-_ID = "~id"  # the id as it came, where it is not that of the call
+_SHAPE = "~response"  # the original object, if it is not the usual one
+_NAME = "~name"  # the original tool name, if the call is missing or has another name
+_NO_FIELDS = Fields({}, "")
+_ID = "~id"  # the original id, if it is not that of the call
 
 
 def parse_result(fields: Fields, pairs: ToolCallIds) -> ToolResult:
-    answer = fields.child("functionResponse")
-    own_id, name, value = answer.text("id", ""), answer.identifier("name"), answer.any("response")
+    """Parse a `functionResponse` part; `pairs` finds the id of the call that it belongs to."""
+    response = fields.child("functionResponse")
+    own_id, name, value = response.text("id", ""), response.identifier("name"), response.any("response")
     if value is not None and not isinstance(value, dict):
-        answer.fail("response", "expected an object")
-    text, is_error = _said(value or {}, answer)
-    content: list[Text | Media | Opaque] = [Text(text, at=Location(answer.path("response")))] if text else []
-    content += _part_of(answer.any("parts"), answer.path("parts"), answer.blame)
+        response.fail("response", "expected an object")
+    text, is_error = _result_text(value or {}, response)
+    content: list[Text | Media | Opaque] = [Text(text, at=Location(response.path("response")))] if text else []
+    content += _result_parts(response.any("parts"), response.path("parts"), response.blame)
     rest = to_extra_names(fields.rest())
-    if unknown := answer.rest():
+    if unknown := response.rest():
         rest["functionResponse"] = unknown
-    if value != _usual(text, is_error):
+    if value != _usual_object(text, is_error):
         rest[_SHAPE] = value
     call_id = pairs.match_result(own_id, name)
     if pairs.name_of(call_id) != name:
@@ -153,29 +160,33 @@ def parse_result(fields: Fields, pairs: ToolCallIds) -> ToolResult:
     return ToolResult(call_id, tuple(content), is_error, extra=EXTRAS.extra_of(rest), at=at)
 
 
-def _said(value: dict[str, Json], answer: Fields) -> tuple[str, bool]:
-    """What the object says, and whether it is an error. One that says more than one thing is its own JSON, and so is
-    one around a list, a number or a boolean, so that it can be told from one around the same as text."""
+def _result_text(value: dict[str, Json], response: Fields) -> tuple[str, bool]:
+    """Return the text of a result object, and whether it is an error.
+
+    The text of an object with more than one field is its JSON. So is the text of an object around a list, a number or
+    a boolean: otherwise it would read the same as an object around that value as text.
+    """
     if not value:
         return "", False
-    name, said = next(iter(value.items()))
-    wraps = name in _SAYING and (said is None or isinstance(said, _WRAPPED[name]))
+    name, wrapped = next(iter(value.items()))
+    wraps = name in _WRAPPERS and (wrapped is None or isinstance(wrapped, _WRAPPED[name]))
     if len(value) > 1 or not wraps:
-        return json_text(value, answer.path("response"), answer.blame), False
-    if said is None:
-        return "", _SAYING[name]
-    text = said if isinstance(said, str) else json_text(said, f"{answer.path('response')}.{name}", answer.blame)
-    return text, _SAYING[name]
+        return json_text(value, response.path("response"), response.blame), False
+    if wrapped is None:
+        return "", _WRAPPERS[name]
+    at = f"{response.path('response')}.{name}"
+    text = wrapped if isinstance(wrapped, str) else json_text(wrapped, at, response.blame)
+    return text, _WRAPPERS[name]
 
 
-def _part_of(value: Json, at: str, blame: type[DragomanError]) -> Iterable[Text | Media | Opaque]:
-    """What stands in `parts`: media, parts that only this family knows, and whatever else clients put there.
+def _result_parts(value: Json, at: str, blame: type[DragomanError]) -> Iterable[Text | Media | Opaque]:
+    """Yield the content of `parts`: media, parts that only this family knows, and other values that clients send.
 
     See docs/decisions/content.md#d1.
     """
     if isinstance(value, list):
         for index, each in enumerate(value):
-            yield from _part_of(each, f"{at}[{index}]", blame)
+            yield from _result_parts(each, f"{at}[{index}]", blame)
     elif isinstance(value, dict):
         fields = read_object(value, at, blame, _RESULT_PART)
         whole = fields.rest()
@@ -192,18 +203,21 @@ def _part_of(value: Json, at: str, blame: type[DragomanError]) -> Iterable[Text 
         yield Opaque(FAMILY, value, "part", at=Location(at))
 
 
-def _usual(text: str, is_error: bool) -> dict[str, Json]:
-    """The object that says this: structured where the text is JSON and the object is read as the same text again."""
+def _usual_object(text: str, is_error: bool) -> dict[str, Json]:
+    """Return the usual object for this text.
+
+    It is structured if the text is JSON and the parser reads the object as the same text again.
+    """
     value = _structured(text)
     if is_error:
         return {"error": text if value is None else value}
-    if isinstance(value, dict) and _said(value, _NOWHERE) == (text, False):
+    if isinstance(value, dict) and _result_text(value, _NO_FIELDS) == (text, False):
         return value
     return {"output": text}
 
 
 def _structured(text: str) -> dict[str, Json] | list[Json] | None:
-    """The object or list that a text is, if it is spelt as this dialect spells it."""
+    """Return the JSON object or list in a text, if encoding it gives the same text; else None."""
     if not text.startswith(("{", "[")):
         return None
     try:
@@ -215,19 +229,20 @@ def _structured(text: str) -> dict[str, Json] | list[Json] | None:
 
 
 def render_result(result: ToolResult, called: ToolCall | None, blame: type[DragomanError]) -> dict[str, Json]:
-    kept = EXTRAS.own_fields(result.extra)
+    """Return a tool result as a part. `called` is its call; `blame` is raised for a result that does not fit."""
+    own = EXTRAS.own_fields(result.extra)
     texts = [part.text for part in result.content if isinstance(part, Text)]
     if len(texts) > 1 or (texts and not isinstance(result.content[0], Text)):
-        raise blame("a result has one text here, and it comes first", at=result.at.path)
+        raise blame("a Gemini tool result has at most one text, and the text comes first", at=result.at.path)
     text = texts[0] if texts else ""
-    name = str(kept.get(_NAME, called.name if called else ""))
+    name = str(own.get(_NAME, called.name if called else ""))
     if not name:
-        raise blame("a result without its call has no name", at=result.at.path)
-    minted = called is not None and MINTED in EXTRAS.own_fields(called.extra)
-    call_id = kept.get(_ID, "" if minted else result.call_id)
+        raise blame("a Gemini tool result needs the tool's name, but its call is missing", at=result.at.path)
+    has_minted_id = called is not None and MINTED in EXTRAS.own_fields(called.extra)
+    call_id = own.get(_ID, "" if has_minted_id else result.call_id)
     body: dict[str, Json] = {"id": call_id} if call_id else {}
     body["name"] = name
-    body["response"] = _as_it_came(kept, text, result.is_error)
+    body["response"] = _result_object(own, text, result.is_error)
     parts: list[Json] = []
     for part in result.content:
         if isinstance(part, Media):
@@ -239,20 +254,20 @@ def render_result(result: ToolResult, called: ToolCall | None, blame: type[Drago
     return EXTRAS.with_extra({"functionResponse": body}, result.extra)
 
 
-def _as_it_came(kept: Mapping[str, Json], text: str, is_error: bool) -> Json:
-    """The object in the client's own shape, as long as it still says what the result says."""
-    usual = _usual(text, is_error)
-    if _SHAPE not in kept:
+def _result_object(own: Mapping[str, Json], text: str, is_error: bool) -> Json:
+    """Return the object that the client sent, if it still reads as this text; else the usual object."""
+    usual = _usual_object(text, is_error)
+    if _SHAPE not in own:
         return usual
-    shape = kept[_SHAPE]
+    shape = own[_SHAPE]
     try:
-        same = _said(shape or {}, _NOWHERE) == (text, is_error) if isinstance(shape, dict | None) else False
+        same = _result_text(shape or {}, _NO_FIELDS) == (text, is_error) if isinstance(shape, dict | None) else False
     except DragomanError:
         same = False
     return shape if same and shape is not None else usual
 
 
-# --- parts, both directions. The same readers serve a client's request and an upstream's reply; blame differs
+# --- parts
 
 _PART = snake_to_camel(
     "thoughtSignature",
@@ -270,7 +285,7 @@ _PART = snake_to_camel(
 
 
 def parse_part(value: Json, at: str, blame: type[DragomanError], pairs: ToolCallIds | None = None) -> Block:
-    """One part; `pairs` gives ids where a request has none. A string is a text."""
+    """Parse one part; a string is a text. `pairs` creates ids for the calls of a request that have none."""
     if isinstance(value, str):
         return Text(value, at=Location(at))
     fields = read_object(value, at, blame, _PART)
@@ -292,6 +307,7 @@ def parse_part(value: Json, at: str, blame: type[DragomanError], pairs: ToolCall
 
 
 def take_signature(fields: Fields) -> Signature | None:
+    """Take the thought signature of a part; None if there is none."""
     signature_data = fields.text("thoughtSignature", "")
     return Signature(FAMILY, signature_data) if signature_data else None
 
@@ -318,13 +334,13 @@ def _call(fields: Fields, pairs: ToolCallIds | None) -> ToolCall:
 def render_part(
     block: Block, blame: type[DragomanError] = Unrepresentable, called: ToolCall | None = None
 ) -> dict[str, Json]:
-    """One part; `called` is the call that a result answers. `blame` is raised for what has no place."""
+    """Return a block as a part. Raises `blame` for a block that does not fit. `called` is the call of a tool result."""
     if isinstance(block, ToolResult):
         return render_result(block, called, blame)
-    return EXTRAS.with_extra(_bare(block, blame), block.extra)
+    return EXTRAS.with_extra(_part_body(block, blame), block.extra)
 
 
-def _bare(block: Text | Reasoning | Media | ToolCall | Opaque, blame: type[DragomanError]) -> dict[str, Json]:
+def _part_body(block: Text | Reasoning | Media | ToolCall | Opaque, blame: type[DragomanError]) -> dict[str, Json]:
     match block:
         case Text():
             return {"text": block.text, **render_signature(block.signature)}
@@ -344,4 +360,5 @@ def _bare(block: Text | Reasoning | Media | ToolCall | Opaque, blame: type[Drago
 
 
 def render_signature(signature: Signature | None) -> dict[str, Json]:
+    """Return the thought signature as a field; no field if there is none."""
     return {"thoughtSignature": signature.data} if signature else {}

@@ -1,4 +1,7 @@
-"""The language and where it is spoken: what it can say, paths, headers, framing, the list of models."""
+"""The codec of Gemini's generateContent, the filters that only it needs, its HTTP binding and its list of models.
+
+Everything here is pure. The registry reaches it through `DIALECT`.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +42,17 @@ from dragoman.wire.http import HttpRequest, HttpResponse, check_path_name
 from dragoman.wire.jsonio import Json
 from dragoman.wire.sse import encode_payload, encode_sse
 
-# --- Filters that only this service needs
+# --- filters that only this service needs
 
 
-SKIP = "skip_thought_signature_validator"
+SKIP = "skip_thought_signature_validator"  # a signature that Google documents for calls of other models
 _BUDGETS = {"minimal": 1024, "low": 1024, "medium": 8192, "high": 24576}
-_MORE = 24576  # for any effort above
-_USUAL = {"image": "image/jpeg", "document": "application/pdf", "audio": "audio/mpeg", "video": "video/mp4"}
+_MAX_BUDGET = 24576  # for every other effort
+_DEFAULT_TYPES = {"image": "image/jpeg", "document": "application/pdf", "audio": "audio/mpeg", "video": "video/mp4"}
 
 
 class AskForEvents(Filter):
-    """A client that wants an array gets one; the service is asked for events all the same."""
+    """Request server-sent events from the service, also if the client wants one JSON array."""
 
     name = "gemini.ask_for_events"
     applies_to: Features = frozenset({"hints"})
@@ -59,12 +62,12 @@ class AskForEvents(Filter):
     ) -> tuple[Conversation, MakeResponseFilter | None]:
         if conversation.hints is None or conversation.hints.family != FAMILY:
             return conversation, None
-        notes.changed("gemini.stream.sse", "alt", "the service is asked for server-sent events")
+        notes.changed("gemini.stream.sse", "alt", "server-sent events are requested from the service")
         return structs.replace(conversation, hints=None), None
 
 
 class ChooseOnlyTool(Filter):
-    """A choice limited to one tool is the choice of that tool: the service says both alike."""
+    """Turn a choice limited to one tool into the choice of that tool: the service writes both the same."""
 
     name = "gemini.one_choice"
     applies_to: Features = frozenset({"chosen"})
@@ -75,12 +78,14 @@ class ChooseOnlyTool(Filter):
         choice = conversation.tool_choice
         if choice.mode != "any" or len(choice.names) != 1:
             return conversation, None
-        notes.changed("gemini.choice.one", "tool_choice", f"the one tool it allows, {choice.names[0]}, is chosen")
+        notes.changed(
+            "gemini.choice.one", "tool_choice", f"the choice allows one tool, {choice.names[0]}, so that tool is chosen"
+        )
         return structs.replace(conversation, tool_choice=structs.replace(choice, mode="one")), None
 
 
 class ConvertEffortToBudget(Filter):
-    """Older models know no level of thinking, only a budget."""
+    """Turn an effort into a thinking budget for older models, which have no thinking level."""
 
     name = "gemini.effort_as_budget"
     applies_to: Features = frozenset({"thinking"})
@@ -89,17 +94,17 @@ class ConvertEffortToBudget(Filter):
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
-        asked = conversation.thinking
-        if not asked.effort or asked.mode == "off":
+        before = conversation.thinking
+        if not before.effort or before.mode == "off":
             return conversation, None
-        budget = asked.budget or _BUDGETS.get(asked.effort, _MORE)
-        notes.changed("gemini.thinking", "thinking", f"the effort {asked.effort} is told as {budget} tokens")
-        thinking = Thinking("on", "", budget, asked.show)
+        budget = before.budget or _BUDGETS.get(before.effort, _MAX_BUDGET)
+        notes.changed("gemini.thinking", "thinking", f"the effort {before.effort} is sent as {budget} tokens")
+        thinking = Thinking("on", "", budget, before.show)
         return structs.replace(conversation, thinking=thinking), None
 
 
 class UseOneThinkingSetting(Filter):
-    """Thinking by a budget, by a level or by itself, never by two of these."""
+    """Keep one thinking setting: the level, the budget or the mode. The service refuses two of them."""
 
     name = "gemini.settle_thinking"
     applies_to: Features = frozenset({"thinking"})
@@ -107,26 +112,26 @@ class UseOneThinkingSetting(Filter):
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
-        asked = conversation.thinking
-        thinking = _settled(asked)
-        if thinking == asked:
+        before = conversation.thinking
+        thinking = _with_one_setting(before)
+        if thinking == before:
             return conversation, None
-        notes.changed("gemini.thinking", "thinking", "it is told by a budget, by a level or by itself: one of these")
+        notes.changed("gemini.thinking", "thinking", "Gemini accepts one thinking setting: a level, a budget or a mode")
         return structs.replace(conversation, thinking=thinking), None
 
 
-def _settled(asked: Thinking) -> Thinking:
-    if asked.effort:
-        return Thinking("default", asked.effort, None, asked.show)
-    if asked.mode == "off":
-        return Thinking("off", "", None, asked.show)
-    if asked.budget:
-        return Thinking("on", "", asked.budget, asked.show)
-    return Thinking("adaptive" if asked.mode == "on" else asked.mode, "", None, asked.show)
+def _with_one_setting(thinking: Thinking) -> Thinking:
+    if thinking.effort:
+        return Thinking("default", thinking.effort, None, thinking.show)
+    if thinking.mode == "off":
+        return Thinking("off", "", None, thinking.show)
+    if thinking.budget:
+        return Thinking("on", "", thinking.budget, thinking.show)
+    return Thinking("adaptive" if thinking.mode == "on" else thinking.mode, "", None, thinking.show)
 
 
 class MergeResultTexts(MessageFilter):
-    """A result has one text, and it comes first."""
+    """Merge the texts of a tool result into one, and put it first."""
 
     name = "gemini.settle_results"
     applies_to: Features = frozenset({"results"})
@@ -138,13 +143,13 @@ class MergeResultTexts(MessageFilter):
         others = [part for part in block.content if not isinstance(part, Text)]
         if len(texts) < 2 and (not texts or block.content[0] is texts[0]):
             return (block,)
-        notes.changed("gemini.result", block.at.path, "the texts of a result are one, and it comes first")
+        notes.changed("gemini.result", block.at.path, "the texts of the result are merged into one, which comes first")
         text = structs.replace(texts[0], text=join_texts(each.text for each in texts))
         return (structs.replace(block, content=(text, *others)),)
 
 
 class FillMediaTypes(MessageFilter):
-    """Media by address needs a type, and none has a name."""
+    """Add a type to media without one, and drop each name that is not a `displayName` of a Gemini client."""
 
     name = "gemini.fit_media"
     applies_to: Features = frozenset({"media"})
@@ -161,18 +166,21 @@ class FillMediaTypes(MessageFilter):
             mime = (
                 found
                 if found.startswith(f"{block.kind}/") or (block.kind == "document" and found)
-                else _USUAL[block.kind]
+                else _DEFAULT_TYPES[block.kind]
             )
-            notes.added("gemini.media.type", block.at.path, f"its type must be told; it is said to be {mime}")
+            notes.added("gemini.media.type", block.at.path, f"media by URL needs a type; {mime} is sent")
             block = structs.replace(block, mime=mime)
         if block.name and OWN_DISPLAY_NAME not in EXTRAS.own_fields(block.extra):
-            notes.dropped("gemini.media.name", block.at.path, f"its name {block.name!r} has no place")
+            notes.dropped("gemini.media.name", block.at.path, f"Gemini has no field for the file name {block.name!r}")
             block = structs.replace(block, name="")
         return block
 
 
 class SignCalls(MessageFilter):
-    """The first call of a turn must be signed. One of other origin gets the signature that is documented for it."""
+    """Sign the first call of a turn, as Gemini 3 requires.
+
+    A call of another model has no signature; it gets the one that Google documents for this case.
+    """
 
     name = "gemini.sign_calls"
     applies_to: Features = frozenset({"calls"})
@@ -182,7 +190,9 @@ class SignCalls(MessageFilter):
         call = None if index is None else message.blocks[index]
         if index is None or not isinstance(call, ToolCall) or call.signature is not None:
             return message
-        notes.added("gemini.seal.skip", call.at.path, f"the call of {call.name} has no signature; it says so")
+        notes.added(
+            "gemini.seal.skip", call.at.path, f"the call of {call.name} has no signature; a placeholder is sent"
+        )
         signed = structs.replace(call, signature=Signature(FAMILY, SKIP))
         return structs.replace(message, blocks=(*message.blocks[:index], signed, *message.blocks[index + 1 :]))
 
@@ -208,7 +218,7 @@ _TRAITS: tuple[Trait, ...] = (
 
 
 class GeminiCodec(Struct, frozen=True):
-    """Gemini's generateContent."""
+    """The codec of Gemini's generateContent; see `Codec`."""
 
     family: ClassVar[str] = FAMILY
 
@@ -224,7 +234,7 @@ class GeminiCodec(Struct, frozen=True):
             named_media=frozenset(),
             result_media=frozenset() if older else frozenset({"image", "document"}),
             media=frozenset(
-                (kind, how) for kind in ("image", "document", "audio", "video") for how in ("base64", "url")
+                (kind, form) for kind in ("image", "document", "audio", "video") for form in ("base64", "url")
             ),
             signatures=frozenset({FAMILY}),
             sampling=frozenset(SAMPLING_FIELDS),
@@ -268,7 +278,7 @@ class GeminiCodec(Struct, frozen=True):
     rules = staticmethod(RULES.all_rules)
 
 
-# --- path, headers and framing: POST /v1beta/models/{model}:{method}, server-sent events or one array
+# --- HTTP: POST /v1beta/models/{model}:{method}; a stream is server-sent events or one JSON array
 
 _VERSION = r"/v\d+(?:alpha|beta)?\d*"
 _METHODS: dict[str, Operation] = {
@@ -279,12 +289,14 @@ _METHODS: dict[str, Operation] = {
 _CALL = re.compile(rf"{_VERSION}/(.+):({'|'.join(_METHODS)})/?\Z", re.DOTALL)
 _LIST = re.compile(rf"({_VERSION})/models(?:/(.+?))?/?\Z", re.DOTALL)
 _OWNER = re.compile(r"(?:projects/[^/]+/locations/[^/]+/)?(?:publishers/[^/]+/)?models/")
-_SHARED = "/v1"  # where other dialects list their models too
+_SHARED = "/v1"  # other dialects list their models here too
 _HEADERS = ("x-goog-api-key", "x-goog-api-client")
 _COUNT = snake_to_camel("generateContentRequest")
 
 
 class GeminiBinding(Struct, frozen=True):
+    """Paths, headers and framing of generateContent, countTokens and the list of models; see `Binding`."""
+
     prefix: str = "/v1beta"
 
     def match(self, request: HttpRequest) -> ApiRequest | None:
@@ -300,16 +312,15 @@ class GeminiBinding(Struct, frozen=True):
         model, method = check_path_name(model_in(found[1])), found[2]
         fields = Fields.of(request) if request.body else Fields({})
         if _METHODS[method] == "count":
-            body = read_object(
-                fields.rest(), "", MalformedRequest, _COUNT
-            )  # it holds a whole request, or contents alone
+            # The body holds a whole request, or contents alone.
+            body = read_object(fields.rest(), "", MalformedRequest, _COUNT)
             return ApiRequest("count", model, False, (body.maybe_child("generateContentRequest") or body).rest())
         stream = method.startswith("stream")
         hints = {"alt": JSON_ARRAY} if stream and request.parameter("alt") != "sse" else {}
         return ApiRequest("generate", model, stream, fields.rest(), hints)
 
     def unwrap(self, body: Json) -> ApiRequest:
-        """The call in a bare body, which may name its model."""
+        """Return the request in a body without its path; the body may name its model."""
         fields = Fields(body)
         return ApiRequest("generate", model_in(fields.text("model", "") or ""), False, fields.rest())
 
@@ -336,9 +347,9 @@ class GeminiBinding(Struct, frozen=True):
         if payload.kind == ARRAY_ITEM:
             return payload.data
         if payload.error:
-            # As an event, which every reader of events sees, and Google's Python SDK raises. Then bare, as the service
-            # does it, and not closed by a blank line: Google's JavaScript SDK raises for bare JSON in a piece of its
-            # own, and for text that is left over at the end.
+            # The error is sent twice. As an event: every SSE reader sees it, and Google's Python SDK raises it. Then as
+            # bare JSON without a blank line, as the service does it: Google's JavaScript SDK raises for bare JSON in a
+            # chunk of its own, and for text that remains at the end.
             return encode_sse(b"", payload.data) + payload.data + b"\n"
         return encode_payload(payload)
 
@@ -347,13 +358,15 @@ class GeminiBinding(Struct, frozen=True):
 
 
 def model_in(name: str) -> str:
-    """The model in a resource name: without those who own it."""
+    """Return the model of a resource name, without its project, location and publisher."""
     while found := _OWNER.match(name):
         name = name[found.end() :]
     return name
 
 
 class GeminiListing:
+    """The list of models in Gemini's format; see `Listing`."""
+
     def entry(self, model: ListedModel) -> dict[str, Json]:
         return {
             "name": f"models/{model.name}",

@@ -1,7 +1,8 @@
-"""Streams, canonical to wire: one encoder per answer, in the form that Google's SDKs and gemini-cli accept.
+"""Encode the events of a response stream as frames that Google's SDKs and gemini-cli accept.
 
-A delta is a frame. Calls are gathered, since they come whole here. The reason to stop waits for the end, because counts
-may come after it: the last frame has both. Without `alt=sse` the frames are the items of one array.
+Theory of operation. Each delta becomes one frame. Tool calls are buffered until they are complete, because the dialect
+sends whole calls. The stop reason waits for the end of the stream, because token counts may follow it: the last frame
+has both. Without `alt=sse` the frames are the items of one JSON array. There is one encoder per response; no I/O.
 """
 
 from __future__ import annotations
@@ -29,35 +30,40 @@ from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
 
 ARRAY_ITEM = b"item"  # the kind of a payload that is part of an array
-JSON_ARRAY = "json"  # what the hint `alt` says where an array was asked for
+JSON_ARRAY = "json"  # the hint `alt` of a request for one JSON array
 _FRAME = b'{"candidates":[{"content":{"role":"model","parts":[%b]},"index":%d}]%b'
 _TEXT = b'{"text":%b}'
 _THOUGHT = b'{"text":%b,"thought":true}'
 _CALL = b'{"functionCall":{"id":%b,"name":%b,"args":%b}%b}'
-_EMPTY: Json = {"role": "model", "parts": [{"text": ""}]}
+_EMPTY_CONTENT: Json = {"role": "model", "parts": [{"text": ""}]}
 
 
 class GeminiEncoder(Encoder):
-    """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
+    """Encode events as payloads.
 
-    def __init__(self, asked: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None) -> None:
+    The events must be in a valid order. Raises LocalMisuse for content that filters should have removed.
+    """
+
+    def __init__(
+        self, request: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None
+    ) -> None:
         self._budget = budget or ev.ResponseBudget()
-        self._model = asked.model
-        self._world = environment
-        self._array = EXTRAS.own_fields(asked.hints).get("alt") == JSON_ARRAY
+        self._model = request.model
+        self._environment = environment
+        self._is_array = EXTRAS.own_fields(request.hints).get("alt") == JSON_ARRAY
         self._items = 0
         self._tail = b"}"
-        self._first: dict[str, Json] = {}  # what only the first frame says
-        self._choice: dict[int, int] = {}  # of an open block
-        self._thinks: set[int] = set()  # open blocks that are thoughts
-        self._calls: dict[int, tuple[ToolCall, ev.TextBuffer]] = {}  # that are not whole
-        self._said: set[int] = set()  # choices that have said something
-        self._seals: dict[int, Signature] = {}
-        self._stops: dict[int, Stop] = {}  # not told yet
-        self._cited: dict[int, list[Opaque]] = {}  # by choice: the last frame tells them
+        self._first: dict[str, Json] = {}  # fields that only the first frame has
+        self._choice: dict[int, int] = {}  # the choice of each open block
+        self._thoughts: set[int] = set()  # open blocks that are thoughts
+        self._calls: dict[int, tuple[ToolCall, ev.TextBuffer]] = {}  # calls that are not complete
+        self._with_content: set[int] = set()  # choices that have had content
+        self._signatures: dict[int, Signature] = {}
+        self._stops: dict[int, Stop] = {}  # stop reasons that are not sent yet
+        self._citations: dict[int, list[Opaque]] = {}  # by choice; the last frame has them
         self._stopped = False
         self._usage: Usage | None = None
-        self._usage_told = True
+        self._is_usage_sent = True
 
     # --- the stream
 
@@ -69,32 +75,33 @@ class GeminiEncoder(Encoder):
             elif isinstance(event, ev.ReasoningDelta):
                 out.append(self._part(event.key, _THOUGHT % jsonio.quote(event.text)))
             else:
-                out.extend(self._rare(event))
+                out.extend(self._encode(event))
         return out
 
     def passes(self, events: ev.Events) -> bool:
-        """Whether the frame may go as it came: nothing is held that it would overtake, and it is no item.
+        """Return whether the frame of these events may be sent unchanged.
 
-        A finishReason that is a failure passes; an error does not, because its frame may lack the line end.
+        It may not if it would overtake a buffered call, or if it is an item of an array. A finishReason that is a
+        failure passes; an error does not, because its frame may lack the line end.
         """
         ends = any(type(event) is ev.Finished for event in events) or (
             len(events) == 1 and type(events[0]) is ev.Failed
         )
-        if self._array or self._calls or ends:
+        if self._is_array or self._calls or ends:
             return False
         list(self.feed(events))
         for event in events:
             if isinstance(event, ev.Stopped):
                 del self._stops[event.choice]
             elif isinstance(event, ev.UsageReported):
-                self._usage_told = True
+                self._is_usage_sent = True
         return True
 
     def ping(self) -> Payload:
-        """An empty text: the SDKs cannot read comments."""
+        """Return a frame with an empty text, as a keep-alive: the SDKs cannot read SSE comments."""
         return self._payload(_FRAME % (_TEXT % b'""', 0, self._tail))
 
-    def _rare(self, event: ev.Event) -> Iterable[Payload]:
+    def _encode(self, event: ev.Event) -> Iterable[Payload]:
         match event:
             case ev.Started():
                 self._started(event)
@@ -105,14 +112,14 @@ class GeminiEncoder(Encoder):
             case ev.SignatureAdded(key, signature):
                 if key in self._calls:
                     self._budget.reserve(ev.text_size(signature.data))
-                    self._seals[key] = signature
+                    self._signatures[key] = signature
                 else:
-                    thought: dict[str, Json] = {"thought": True} if key in self._thinks else {}
+                    thought: dict[str, Json] = {"thought": True} if key in self._thoughts else {}
                     yield self._part(key, jsonio.encode({"text": "", **thought, **render_signature(signature)}))
             case ev.BlockEnded(key):
                 yield from self._ended(key)
             case ev.UsageReported(usage):
-                self._usage, self._usage_told = usage, False
+                self._usage, self._is_usage_sent = usage, False
             case ev.Stopped(stop, choice):
                 self._stops[choice] = stop
                 self._stopped = True
@@ -124,15 +131,15 @@ class GeminiEncoder(Encoder):
                 yield from self._failed(render_fault(fault))
             case ev.CitationAdded(key, citation):
                 self._budget.reserve(ev.json_size(citation))
-                self._cited.setdefault(self._choice[key], []).append(citation)
+                self._citations.setdefault(self._choice[key], []).append(citation)
             case _:
-                pass  # the grammar has no others
+                pass  # `feed` handles the other events
 
     def _started(self, event: ev.Started) -> None:
-        self._usage, self._usage_told = event.usage, event.usage is None
+        self._usage, self._is_usage_sent = event.usage, event.usage is None
         envelope: dict[str, Json] = {
             "modelVersion": event.model or self._model,
-            "responseId": event.id or self._world.new_id("resp_"),
+            "responseId": event.id or self._environment.new_id("resp_"),
         }
         self._tail = b"," + jsonio.encode(envelope)[1:]
         self._first = EXTRAS.with_extra({}, event.extra)
@@ -148,16 +155,17 @@ class GeminiEncoder(Encoder):
                 yield self._part(key, jsonio.encode(render_part(block, LocalMisuse)))
             case Text() | Reasoning():
                 if isinstance(block, Reasoning):
-                    self._thinks.add(key)
+                    self._thoughts.add(key)
                 if block.text or EXTRAS.with_extra({}, block.extra):
                     yield self._part(key, jsonio.encode(render_part(block, LocalMisuse)))
 
     def _ended(self, key: int) -> Iterable[Payload]:
         if key in self._calls:
             call, pieces = self._calls.pop(key)
-            whole = structs.replace(call, arguments=pieces.take(), signature=self._seals.pop(key, call.signature))
-            yield self._part(key, _whole_call(whole))
-        self._thinks.discard(key)
+            signature = self._signatures.pop(key, call.signature)
+            complete = structs.replace(call, arguments=pieces.take(), signature=signature)
+            yield self._part(key, _render_call(complete))
+        self._thoughts.discard(key)
         self._choice.pop(key, None)
 
     # --- the end
@@ -165,28 +173,33 @@ class GeminiEncoder(Encoder):
     def _finished(self) -> Iterable[Payload]:
         if not self._stopped:
             self._stops[0] = Stop(StopReason.END)
-        if self._stops or not self._usage_told:
+        if self._stops or not self._is_usage_sent:
             yield self._last()
-        if self._array:
+        if self._is_array:
             yield Payload(ARRAY_ITEM, b"[]" if not self._items else b"]")
 
     def _last(self) -> Payload:
         body: dict[str, Json] = {}
         stops = sorted(self._stops.items())
-        if len(stops) == 1 and (feedback := render_block_feedback(stops[0][1], self._said)):
+        if len(stops) == 1 and (feedback := render_block_feedback(stops[0][1], self._with_content)):
             body |= feedback
         elif stops:
             body["candidates"] = [
-                {"content": _EMPTY, **render_sources(self._cited.get(index, ())), **render_stop(stop), "index": index}
+                {
+                    "content": _EMPTY_CONTENT,
+                    **render_sources(self._citations.get(index, ())),
+                    **render_stop(stop),
+                    "index": index,
+                }
                 for index, stop in stops
             ]
         if self._usage is not None:
             body["usageMetadata"] = render_usage(self._usage)
-        self._stops, self._usage_told = {}, True
+        self._stops, self._is_usage_sent = {}, True
         return self._response(body)
 
     def _failed(self, data: bytes) -> Iterable[Payload]:
-        if not self._array:
+        if not self._is_array:
             yield Payload(b"", data, True)
             return
         yield self._payload(data)
@@ -196,19 +209,19 @@ class GeminiEncoder(Encoder):
         if event.family == FAMILY:
             match event.kind, event.data:
                 case "candidate", {"index": int(index), "fields": dict(fields)}:
-                    return self._response({"candidates": [{"content": _EMPTY, **fields, "index": index}]})
+                    return self._response({"candidates": [{"content": _EMPTY_CONTENT, **fields, "index": index}]})
                 case "response", dict() as fields:
                     return self._response({**fields})
                 case _:
                     pass
-        raise LocalMisuse(f"an event of {event.family} has no place here")
+        raise LocalMisuse(f"a Gemini stream cannot contain an event of {event.family}")
 
     # --- frames
 
     def _part(self, key: int, part: bytes) -> Payload:
         choice = self._choice[key]
-        self._said.add(choice)
-        if self._first:  # the first frame says more than the others
+        self._with_content.add(choice)
+        if self._first:
             first, self._first = b"," + jsonio.encode(self._first)[1:-1], {}
             return self._payload(_FRAME % (part, choice, first + self._tail))
         return self._payload(_FRAME % (part, choice, self._tail))
@@ -219,13 +232,13 @@ class GeminiEncoder(Encoder):
         return self._payload(data[:-1] + self._tail if body else b"{" + self._tail[1:])
 
     def _payload(self, data: bytes) -> Payload:
-        if not self._array:
+        if not self._is_array:
             return Payload(b"", data)
         self._items += 1
         return Payload(ARRAY_ITEM, (b"[" if self._items == 1 else b",\r\n") + data)
 
 
-def _whole_call(call: ToolCall) -> bytes:
+def _render_call(call: ToolCall) -> bytes:
     value = render_arguments(call, LocalMisuse)
     extra = EXTRAS.with_extra({**render_signature(call.signature)}, call.extra)
     inner = extra.pop("functionCall", None)

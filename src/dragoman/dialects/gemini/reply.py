@@ -1,4 +1,7 @@
-"""Whole replies, both directions, and what they share with streams: candidates, the reason to stop, errors."""
+"""Parse and render whole replies, and their parts that streams share: candidates, stop reasons, usage, errors.
+
+The functions are pure. The codec, the stream decoder and the encoder call them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json, Raw
 
-# --- Errors, both directions: HTTP refusals and failures in a stream share one shape
+# --- errors: HTTP error responses and errors in a stream have one format
 
 
 _TABLE = FaultTable(
@@ -69,10 +72,10 @@ _CONTEXT_WORDS = ("exceeds the maximum number of tokens", "input token count", "
 
 
 def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
-    """What a refusal says, whoever sent it: the service, or a proxy on the way that speaks no JSON."""
+    """Parse an error response: of the service, or of a proxy before it that sends no JSON."""
     body = decoded(response.body)
     if isinstance(body, list) and body:
-        body = body[0]  # the answer to a stream that was asked for as an array
+        body = body[0]  # the response to a request for a stream as a JSON array
     if isinstance(body, dict):
         fault = fault_of(body, response.status)
     else:
@@ -81,7 +84,7 @@ def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fau
 
 
 def fault_of(body: dict[str, Json], status: int | None = None) -> Fault:
-    """The fault in an error object; `status` is what is known from outside it."""
+    """Return the fault in an error object; `status` is the HTTP status, if there is one."""
     found = body.get("error")
     error: dict[str, Json] = found if isinstance(found, dict) else {"message": found or body.get("message")}
     name, code, message = error.get("status"), error.get("code"), error.get("message")
@@ -90,10 +93,10 @@ def fault_of(body: dict[str, Json], status: int | None = None) -> Fault:
     details = [each for each in items(error.get("details")) if isinstance(each, dict)]
     kind = _kind(name, status, details)
     if not isinstance(message, str) or not message:
-        message = f"the upstream refused ({name or status or 'no reason given'})"
+        message = f"the upstream refused the request ({name or status or 'no reason given'})"
     if kind == "invalid" and any(words in message.lower() for words in _CONTEXT_WORDS):
         kind = "context_full"
-    return Fault(kind, message, status or _TABLE.default_status(kind), _wait(details), _field(details), name)
+    return Fault(kind, message, status or _TABLE.default_status(kind), _retry_delay(details), _field(details), name)
 
 
 def _kind(name: str, status: int | None, details: list[dict[str, Json]]) -> ErrorKind:
@@ -108,7 +111,7 @@ def _kind(name: str, status: int | None, details: list[dict[str, Json]]) -> Erro
     return kind
 
 
-def _wait(details: list[dict[str, Json]]) -> float | None:
+def _retry_delay(details: list[dict[str, Json]]) -> float | None:
     for each in details:
         delay = each.get("retryDelay")
         if isinstance(delay, str) and delay.endswith("s") and len(delay) < 20:
@@ -127,7 +130,7 @@ def _field(details: list[dict[str, Json]]) -> str:
 
 
 def render_fault(fault: Fault) -> bytes:
-    """The body of a refusal, which is also how a stream says that it failed."""
+    """Return the body of an error response, which is also the error frame of a stream."""
     details: list[Json] = []
     if fault.retry_after is not None:
         details.append({"@type": _RETRY, "retryDelay": f"{fault.retry_after:g}s"})
@@ -147,8 +150,8 @@ RESPONSE = snake_to_camel("usageMetadata", "modelVersion", "responseId", "prompt
 CANDIDATE = snake_to_camel("finishReason", "finishMessage", "tokenCount", "safetyRatings", "citationMetadata")
 _FEEDBACK = snake_to_camel("blockReason", "blockReasonMessage", "safetyRatings")
 _CONTINUATION = "CONTINUATION"
-_USUAL = {StopReason.LENGTH: "MAX_TOKENS", StopReason.CONTEXT: "MAX_TOKENS", StopReason.REFUSAL: "SAFETY"}
-_USUALLY = "STOP"
+_FINISH_REASONS = {StopReason.LENGTH: "MAX_TOKENS", StopReason.CONTEXT: "MAX_TOKENS", StopReason.REFUSAL: "SAFETY"}
+_DEFAULT_FINISH_REASON = "STOP"
 _MALFORMED = (
     "MALFORMED_FUNCTION_CALL",
     "MALFORMED_RESPONSE",
@@ -163,8 +166,8 @@ UNSPECIFIED = ("", "FINISH_REASON_UNSPECIFIED")
 
 
 @guard_depth(BadFrame, "the reply is nested too deeply")
-def parse_reply(body: bytes, asked: Conversation) -> Reply:
-    """Read a whole reply. Raises UpstreamViolation, or UpstreamFault if it is an error after all."""
+def parse_reply(body: bytes, request: Conversation) -> Reply:
+    """Parse a whole reply. Raises UpstreamViolation, or UpstreamFault if the body is an error."""
     fields, arguments = read_response(body), raw_arguments(body)
     usage = fields.any("usageMetadata")
     entries = candidates(fields)
@@ -177,7 +180,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
         fields.fail("candidates", "expected at least one candidate")
     return Reply(
         fields.text("responseId", ""),
-        fields.text("modelVersion", "") or asked.model,
+        fields.text("modelVersion", "") or request.model,
         tuple(choice for _, choice in choices),
         parse_usage(usage),
         extra=EXTRAS.extra(fields),
@@ -185,7 +188,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
 
 
 def read_response(body: bytes) -> Fields:
-    """The object of a reply or of a frame. Raises UpstreamFault for an error."""
+    """Return the fields of a reply or of a frame. Raises UpstreamFault for an error."""
     try:
         data = jsonio.decode(body)
     except jsonio.JsonError as error:
@@ -200,7 +203,10 @@ def read_response(body: bytes) -> Fields:
 
 
 class Candidate(Struct, frozen=True):
-    """One candidate of a reply or of a frame, its parts not read yet. `rest` is what is kept for home."""
+    """One candidate of a reply or of a frame, its parts not parsed yet.
+
+    `rest` holds the other fields, which only Gemini clients get.
+    """
 
     at: str
     position: int
@@ -211,6 +217,7 @@ class Candidate(Struct, frozen=True):
 
 
 def candidates(fields: Fields) -> list[Candidate]:
+    """Take the candidates of a reply or of a frame."""
     found = []
     for position, item in enumerate(fields.array("candidates", [])):
         entry = read_object(item, f"candidates[{position}]", fields.blame, CANDIDATE)
@@ -223,7 +230,7 @@ def candidates(fields: Fields) -> list[Candidate]:
 
 
 def parse_block_reason(fields: Fields) -> Stop | None:
-    """The stop of a prompt that was not answered at all."""
+    """Return the stop of a prompt that the service blocked; None if it did not."""
     value = fields.peek("promptFeedback")
     if value is None:
         return None
@@ -237,47 +244,51 @@ def parse_block_reason(fields: Fields) -> Stop | None:
 def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
     blocks = [block for block in parse_parts(candidate, arguments) if not is_empty_block(block)]
     check_readable(candidate, has_content=bool(blocks))
-    called = any(isinstance(block, ToolCall) for block in blocks)
+    has_calls = any(isinstance(block, ToolCall) for block in blocks)
     if sources := parse_sources(candidate.rest):
         texts = [at for at, block in enumerate(blocks) if isinstance(block, Text)]
-        for at in texts[-1:]:  # they stand on the last text
+        for at in texts[-1:]:  # the last text gets the citations
             blocks[at] = structs.replace(blocks[at], citations=tuple(sources))
-    return Choice(tuple(blocks), parse_stop(candidate.reason, candidate.rest, called=called))
+    return Choice(tuple(blocks), parse_stop(candidate.reason, candidate.rest, has_calls=has_calls))
 
 
 def is_empty_block(block: Block) -> bool:
+    """Return whether the block is a text or a thought without content, signature and unknown fields."""
     return isinstance(block, Text | Reasoning) and not (block.text or block.signature or block.extra)
 
 
 def parse_parts(candidate: Candidate, arguments: Arguments) -> list[Block]:
+    """Parse the parts of a candidate; calls keep the text of their arguments."""
     blocks: list[Block] = []
     for index, part in enumerate(candidate.parts):
         block = parse_part(part, f"{candidate.at}.content.parts[{index}]", MissingField)
         if isinstance(block, ToolCall):
-            block = _as_written(block, arguments.get((candidate.position, index)))
+            block = _with_original_arguments(block, arguments.get((candidate.position, index)))
         blocks.append(block)
     return blocks
 
 
-def parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
-    """Why it stopped. STOP is said of calls too; a reason that we do not know is an end, and keeps its name."""
-    why = StopReason.PAUSE if reason == _CONTINUATION else find_stop_reason(reason) or StopReason.END
-    kept: dict[str, Json] = {}
-    if reason not in UNSPECIFIED and _USUAL.get(why, _USUALLY) != reason:
-        kept["finishReason"] = reason
-    if why is StopReason.END and called:
-        why = StopReason.TOOL
-    told = {name: rest[name] for name in FIELDS if name in rest} if parse_sources(rest) else {}
-    if told:  # the text has them as citations, for those who know no candidates
-        kept["~sources"], rest = told, {name: value for name, value in rest.items() if name not in told}
-    return Stop(why, None, EXTRAS.extra_of(kept | ({"candidate": rest} if rest else {})))
+def parse_stop(reason: str, rest: dict[str, Json], *, has_calls: bool) -> Stop:
+    """Return the stop for a finishReason.
+
+    The service also sends STOP after calls. An unknown reason is read as a normal end, and its name is kept.
+    """
+    stop_reason = StopReason.PAUSE if reason == _CONTINUATION else find_stop_reason(reason) or StopReason.END
+    own: dict[str, Json] = {}
+    if reason not in UNSPECIFIED and _FINISH_REASONS.get(stop_reason, _DEFAULT_FINISH_REASON) != reason:
+        own["finishReason"] = reason
+    if stop_reason is StopReason.END and has_calls:
+        stop_reason = StopReason.TOOL
+    sources = {name: rest[name] for name in FIELDS if name in rest} if parse_sources(rest) else {}
+    if sources:  # Clients of other dialects get them as citations of the text.
+        own["~sources"], rest = sources, {name: value for name, value in rest.items() if name not in sources}
+    return Stop(stop_reason, None, EXTRAS.extra_of(own | ({"candidate": rest} if rest else {})))
 
 
 def check_readable(candidate: Candidate, *, has_content: bool) -> None:
-    """Raise UpstreamFault for an answer that the service itself could not read.
+    """Raise UpstreamFault for a reply that the service itself could not parse.
 
-    `said`: the answer has content. Content makes it an answer, unless the service dropped a call
-    (docs/decisions/answers.md#d7).
+    A reply with content counts as a reply, unless the service dropped a call (docs/decisions/answers.md#d7).
     """
     reason = candidate.reason
     if reason not in _MALFORMED and failure_kind(reason) is None:
@@ -286,11 +297,11 @@ def check_readable(candidate: Candidate, *, has_content: bool) -> None:
         return
     message = candidate.rest.get("finishMessage")
     words = f": {message}" if isinstance(message, str) and message else ""
-    fault = Fault("server", f"the model's answer could not be read ({reason}{words})", code=reason)
+    fault = Fault("server", f"the service could not parse the model's reply ({reason}{words})", code=reason)
     raise UpstreamFault(fault.message, fault=fault)
 
 
-# --- arguments as they were written (docs/decisions/content.md#d3)
+# --- the original text of arguments (docs/decisions/content.md#d3)
 
 
 class _Call(Struct):
@@ -318,7 +329,10 @@ _read_response = jsonio.typed_decoder(_Response)
 
 
 def raw_arguments(body: bytes) -> Arguments:
-    """The text of each call's arguments, by the places of candidate and part. Empty where it cannot be had."""
+    """Return the text of each call's arguments, by the positions of candidate and part.
+
+    The result is empty if the body does not have the expected types.
+    """
     if b"unctionCall" not in body and b"function_call" not in body:
         return {}
     try:
@@ -334,7 +348,7 @@ def raw_arguments(body: bytes) -> Arguments:
     return found
 
 
-def _as_written(call: ToolCall, text: str | None) -> ToolCall:
+def _with_original_arguments(call: ToolCall, text: str | None) -> ToolCall:
     if text is None:
         return call
     try:
@@ -347,8 +361,8 @@ def _as_written(call: ToolCall, text: str | None) -> ToolCall:
 # --- rendering
 
 
-def render_reply(reply: Reply, asked: Conversation, environment: Environment) -> bytes:
-    """Say a whole reply."""
+def render_reply(reply: Reply, request: Conversation, environment: Environment) -> bytes:
+    """Return a whole reply as the body of a response."""
     body: dict[str, Json] = {}
     if len(reply.choices) == 1 and (feedback := render_block_feedback(reply.choices[0].stop, reply.choices[0].blocks)):
         body |= feedback
@@ -356,13 +370,13 @@ def render_reply(reply: Reply, asked: Conversation, environment: Environment) ->
         body["candidates"] = [_render_choice(choice, index) for index, choice in enumerate(reply.choices)]
     if reply.usage is not None:
         body["usageMetadata"] = render_usage(reply.usage)
-    body["modelVersion"] = reply.model or asked.model
+    body["modelVersion"] = reply.model or request.model
     body["responseId"] = reply.id or environment.new_id("resp_")
     return jsonio.encode(EXTRAS.with_extra(body, reply.extra))
 
 
 def render_block_feedback(stop: Stop, blocks: object) -> dict[str, Json]:
-    """What stands in the place of candidates where the prompt itself was refused."""
+    """Return the field that replaces the candidates if the service blocked the prompt; else no field."""
     feedback = EXTRAS.own_fields(stop.extra).get("promptFeedback")
     return {"promptFeedback": feedback} if feedback is not None and not blocks else {}
 
@@ -370,22 +384,23 @@ def render_block_feedback(stop: Stop, blocks: object) -> dict[str, Json]:
 def _render_choice(choice: Choice, index: int) -> Json:
     parts: list[Json] = [render_part(block, LocalMisuse) for block in choice.blocks]
     content: Json = {"role": "model", "parts": parts or [{"text": ""}]}
-    cited = [each for block in choice.blocks if isinstance(block, Text) for each in block.citations]
-    return {"content": content, **render_sources(cited), **render_stop(choice.stop), "index": index}
+    citations = [each for block in choice.blocks if isinstance(block, Text) for each in block.citations]
+    return {"content": content, **render_sources(citations), **render_stop(choice.stop), "index": index}
 
 
 def render_stop(stop: Stop) -> dict[str, Json]:
-    kept = EXTRAS.own_fields(stop.extra)
-    own, rest, sources = map(kept.get, ("finishReason", "candidate", "~sources"))
-    reason = own if isinstance(own, str) and own else _USUAL.get(stop.reason, _USUALLY)
+    """Return the fields of a candidate for a stop: its finishReason, and the fields that Gemini sent with it."""
+    own_fields = EXTRAS.own_fields(stop.extra)
+    own, rest, sources = map(own_fields.get, ("finishReason", "candidate", "~sources"))
+    reason = own if isinstance(own, str) and own else _FINISH_REASONS.get(stop.reason, _DEFAULT_FINISH_REASON)
     fields = {"finishReason": reason, **(rest if isinstance(rest, dict) else {})}
     return fields | (sources if isinstance(sources, dict) else {})
 
 
-# --- token counts: a prompt includes what was cached, an answer excludes its thoughts
+# --- token counts: the prompt count includes cached tokens, the candidates count excludes thoughts
 
 _TOOLS = "toolUsePromptTokenCount"
-_COUNTED = frozenset({_TOOLS})  # kept apart for home; everywhere else it is among the input
+_COUNTED = frozenset({_TOOLS})  # a field of its own for Gemini clients; part of the input for others
 _NAMES = (
     "promptTokenCount",
     "cachedContentTokenCount",
@@ -398,15 +413,15 @@ _COUNTS = snake_to_camel(*_NAMES)
 
 
 def parse_usage(value: Json) -> Usage | None:
-    """Read the counts of a response; None where there are none."""
+    """Parse the token counts of a response; None if there are none."""
     if not isinstance(value, dict):
         return None
-    told = {_COUNTS.get(name, name): each for name, each in value.items()}
-    prompt, cached, answer, thoughts, tools, total = (parse_token_count(told.pop(name, None)) for name in _NAMES)
+    counts = {_COUNTS.get(name, name): each for name, each in value.items()}
+    prompt, cached, answer, thoughts, tools, total = (parse_token_count(counts.pop(name, None)) for name in _NAMES)
     output = answer + thoughts
-    if thoughts and total == prompt + tools + answer:  # here the answer's count includes its thoughts
+    if thoughts and total == prompt + tools + answer:  # Some services include the thoughts in the candidates count.
         output = answer
-    rest = to_extra_names(told)
+    rest = to_extra_names(counts)
     if tools := min(tools, MAX_TOKEN_COUNT - prompt):
         rest[_TOOLS] = tools
     extra = EXTRAS.extra_of(rest, _COUNTED)
@@ -414,8 +429,9 @@ def parse_usage(value: Json) -> Usage | None:
 
 
 def render_usage(usage: Usage) -> dict[str, Json]:
-    kept = EXTRAS.own_fields(usage.extra).get(_TOOLS)
-    tools = kept if type(kept) is int else 0
+    """Return token counts as `usageMetadata`."""
+    own = EXTRAS.own_fields(usage.extra).get(_TOOLS)
+    tools = own if type(own) is int else 0
     prompt = max(usage.input - tools, 0) + usage.cache_read + usage.cache_write
     answer = max(usage.output - usage.reasoning, 0)
     body: dict[str, Json] = {"promptTokenCount": prompt, "candidatesTokenCount": answer}
@@ -427,13 +443,13 @@ def render_usage(usage: Usage) -> dict[str, Json]:
     return EXTRAS.with_extra(body, usage.extra)
 
 
-# --- sources of an answer: `groundingMetadata` and `citationMetadata` of a candidate
+# --- sources of a reply: `groundingMetadata` and `citationMetadata` of a candidate
 
 FIELDS = ("groundingMetadata", "citationMetadata")
 
 
 def parse_sources(candidate: dict[str, Json]) -> list[Opaque]:
-    """Read the addresses that a candidate names, each once. A Gemini client gets them with the candidate itself."""
+    """Return the URLs that a candidate names, each once. A Gemini client gets them with the candidate itself."""
     grounding, citations = (members(candidate.get(name)) for name in FIELDS)
     chunks = [inner for chunk, _ in objects(grounding.get("groundingChunks"), "") for inner in chunk.values()]
     entries = citations.get("citationSources") or citations.get("citations")
@@ -446,9 +462,10 @@ def parse_sources(candidate: dict[str, Json]) -> list[Opaque]:
 
 
 def render_sources(citations: Iterable[Opaque]) -> dict[str, Json]:
-    """Write another family's citations as the field of a candidate; nothing, if there are none.
+    """Return another family's citations as the field of a candidate; no field if there are none.
 
-    `groundingSupports` say which bytes of the answer a source is for, which other families do not tell.
+    `groundingSupports` is left out: it names the bytes of the reply that a source supports, and other families do not
+    send these.
     """
     sources = {each.source.url: each.source for each in citations if each.source is not None and each.family != FAMILY}
     chunks: list[Json] = [{"web": {"uri": each.url, "title": each.title}} for each in sources.values()]

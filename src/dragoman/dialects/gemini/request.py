@@ -1,4 +1,4 @@
-"""Requests, both directions: the body of generateContent and a conversation."""
+"""Parse and render requests: the body of generateContent, and a conversation. Pure; the codec calls it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from dragoman.wire.jsonio import Json
 
 _BODY = snake_to_camel("systemInstruction", "toolConfig", "generationConfig", "safetySettings", "cachedContent")
 _NOT_CACHED = (
-    "the cached content is held by Google, and this upstream does not have it; send its system instruction, tools and"
-    " contents in the request"
+    "cachedContent is stored by Google, and this upstream does not have it. Send its system instruction, tools and"
+    " contents in the request."
 )
 _ROLES: dict[str, Role] = {
     "": "user",
@@ -55,33 +55,33 @@ _ROLES: dict[str, Role] = {
 
 @guard_depth(MalformedRequest)
 def parse_request(call: ApiRequest) -> Conversation:
-    """Read a request. Raises MalformedRequest, naming the place."""
+    """Parse a request. Raises MalformedRequest, which names the path of the fault."""
     fields = read_object(call.body, "", MalformedRequest, _BODY)
     fields.any("model")
-    kept: dict[str, Json] = {}
-    asked, left = _settings(call, fields)
+    extra_fields: dict[str, Json] = {}
+    settings, unknown_settings = _settings(call, fields)
     messages = tuple(_turns(_messages(fields.any("contents"))))
-    system = _system(fields.any("systemInstruction"), kept)
-    spelling = frozenset(kept)
+    system = _system(fields.any("systemInstruction"), extra_fields)
+    spelling = frozenset(extra_fields)
     tools = parse_tools(fields)
-    choice = parse_choice(fields, kept)
-    if left:
-        kept["generationConfig"] = left
+    choice = parse_choice(fields, extra_fields)
+    if unknown_settings:
+        extra_fields["generationConfig"] = unknown_settings
     hints = {name: value for name, value in call.hints.items() if value}
-    held = (
+    server_state = (
         (ServerState("cachedContent", "cachedContent", _NOT_CACHED, has_turns=True),)
         if fields.peek("cachedContent")
         else ()
     )
     conversation = structs.replace(
-        asked,
+        settings,
         messages=messages,
         system=system,
         tools=tools,
         tool_choice=choice,
         hints=Extra(FAMILY, hints, frozenset(hints)) if hints else None,
-        server_state=held,
-        extra=EXTRAS.extra_of({**to_extra_names(fields.rest()), **kept}, spelling),
+        server_state=server_state,
+        extra=EXTRAS.extra_of({**to_extra_names(fields.rest()), **extra_fields}, spelling),
     )
     return to_canonical(conversation)
 
@@ -103,9 +103,9 @@ def _message(item: Json, at: str, pairs: ToolCallIds) -> Message:
         fields.fail("role", "expected user or model")
     blocks = _parts(fields, pairs)
     if role == "user" and any(isinstance(block, ToolCall) for block in blocks):
-        fields.fail("parts", "a call is the model's, not the user's")
+        fields.fail("parts", "only a content of the model may have a functionCall")
     if role != "user" and any(isinstance(block, ToolResult) for block in blocks):
-        fields.fail("parts", "a result is the user's")
+        fields.fail("parts", "only a content of the user may have a functionResponse")
     return Message(role, blocks, extra=EXTRAS.extra(fields), at=Location(at))
 
 
@@ -117,7 +117,7 @@ def _parts(fields: Fields, pairs: ToolCallIds) -> tuple[Block, ...]:
 
 
 def _turns(messages: Iterable[Message]) -> Iterable[Message]:
-    """Model contents in a row are the chunks of one answer, as the SDK's chats record them: one turn."""
+    """Merge consecutive contents of the model into one turn: the SDK's chats record each chunk of a reply as one."""
     turn: Message | None = None
     for message in messages:
         if turn and turn.role == message.role == "assistant" and not (turn.extra or message.extra):
@@ -131,7 +131,7 @@ def _turns(messages: Iterable[Message]) -> Iterable[Message]:
 
 
 def _joined(before: tuple[Block, ...], after: tuple[Block, ...]) -> tuple[Block, ...]:
-    """Texts, or thoughts, that meet at the seam are pieces of one."""
+    """Join two lists of blocks; a text (or thought) at the end of the first continues in the second."""
     if not before or not after:
         return before or after
     match before[-1], after[0]:
@@ -145,7 +145,7 @@ def _joined(before: tuple[Block, ...], after: tuple[Block, ...]) -> tuple[Block,
     return (*before[:-1], piece, *after[1:])
 
 
-def _system(value: Json, kept: dict[str, Json]) -> tuple[Text, ...]:
+def _system(value: Json, extra_fields: dict[str, Json]) -> tuple[Text, ...]:
     if value is None:
         return ()
     if isinstance(value, str | list):
@@ -153,16 +153,21 @@ def _system(value: Json, kept: dict[str, Json]) -> tuple[Text, ...]:
     fields = Fields(value, "systemInstruction")
     texts = tuple(map(_system_text, _parts(fields, ToolCallIds(CALL_ID_PREFIX))))
     if rest := fields.rest():
-        kept["systemInstruction"] = rest
+        extra_fields["systemInstruction"] = rest
     return texts
 
 
 def _system_text(block: Block) -> Text:
-    """What is no text keeps its place as a text that says nothing: this list holds nothing else."""
+    """Return the block as a text, because a system prompt is a list of texts.
+
+    A block of another kind becomes an empty text with the part in its `extra`.
+    """
     if isinstance(block, Text):
         return block
     if isinstance(block, ToolResult | ToolCall):
-        raise MalformedRequest("a system prompt holds no calls", at=block.at.path)
+        raise MalformedRequest(
+            "systemInstruction must not contain functionCall or functionResponse parts", at=block.at.path
+        )
     return Text("", extra=EXTRAS.extra_of({"part": render_part(block)}), at=block.at)
 
 
@@ -171,11 +176,11 @@ def _system_text(block: Block) -> Text:
 
 @guard_depth(Unrepresentable)
 def render_request(conversation: Conversation) -> ApiRequest:
-    """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
+    """Return a conversation as a request. Raises Unrepresentable for content that filters should have removed."""
     if conversation.previous_id is not None:
-        raise Unrepresentable("no conversation is kept here to go on with", at="previous_response_id")
+        raise Unrepresentable("Gemini stores no responses to continue from", at="previous_response_id")
     if conversation.user:
-        raise Unrepresentable("there is no place for a user id", at="user")
+        raise Unrepresentable("Gemini has no field for a user id", at="user")
     body: dict[str, Json] = {}
     if conversation.system:
         parts = [_render_system(text) for text in conversation.system]
@@ -195,13 +200,13 @@ def _render_system(text: Text) -> Json:
 
 def _render_contents(messages: Sequence[Message]) -> list[Json]:
     contents: list[Json] = []
-    called: dict[str, ToolCall] = {}
+    calls: dict[str, ToolCall] = {}
     for message in messages:
         if message.role == "system":
-            raise Unrepresentable("a system prompt stands before the first turn only", at=message.at.path)
-        called |= {block.id: block for block in message.blocks if isinstance(block, ToolCall)}
+            raise Unrepresentable("Gemini accepts a system prompt only before the first turn", at=message.at.path)
+        calls |= {block.id: block for block in message.blocks if isinstance(block, ToolCall)}
         parts: list[Json] = [
-            render_part(block, called=called.get(block.call_id) if isinstance(block, ToolResult) else None)
+            render_part(block, called=calls.get(block.call_id) if isinstance(block, ToolResult) else None)
             for block in message.blocks
         ]
         role = "model" if message.role == "assistant" else "user"
@@ -209,7 +214,7 @@ def _render_contents(messages: Sequence[Message]) -> list[Json]:
     return contents
 
 
-# --- `generationConfig`, both directions
+# --- `generationConfig`
 
 SAMPLING_FIELDS = {
     "temperature": "temperature",
@@ -232,14 +237,14 @@ CONFIG = snake_to_camel(
 _THINKING = snake_to_camel("includeThoughts", "thinkingBudget", "thinkingLevel")
 _LEVELS = ("minimal", "low", "medium", "high")
 _JSON = "application/json"
-_SHAPE = "~schema"  # the schema as it came, in OpenAPI's spelling
-_DYNAMIC = -1
+_SHAPE = "~schema"  # the original schema, as an OpenAPI schema
+_DYNAMIC = -1  # the thinkingBudget with which the model decides by itself
 
 
 def _settings(call: ApiRequest, fields: Fields) -> tuple[Conversation, dict[str, Json]]:
-    """What a request's configuration says, as a conversation without messages, and what no other family knows of it."""
+    """Return the settings of a request as a conversation without messages, and the fields that no other family has."""
     config = take_object(fields, "generationConfig", CONFIG) or Fields({}, "generationConfig")
-    asked = Conversation(
+    settings = Conversation(
         call.model,
         (),
         sampling=take_sampling(config, SAMPLING_FIELDS),
@@ -250,12 +255,12 @@ def _settings(call: ApiRequest, fields: Fields) -> tuple[Conversation, dict[str,
         stream=call.stream,
     )
     thinking, thoughts = _thinking(config)
-    left = config.rest() | ({"thinkingConfig": thoughts} if thoughts else {})
-    return structs.replace(asked, thinking=thinking), left
+    unknown = config.rest() | ({"thinkingConfig": thoughts} if thoughts else {})
+    return structs.replace(settings, thinking=thinking), unknown
 
 
 def _output(config: Fields) -> Output:
-    """The form asked for; one that we do not know stays among the unknown fields."""
+    """Take the requested output format; an unknown one stays among the unknown fields."""
     mime = config.peek("responseMimeType")
     if mime is not None and not isinstance(mime, str):
         config.text("responseMimeType")
@@ -266,18 +271,18 @@ def _output(config: Fields) -> Output:
     if mime != _JSON:
         return Output()
     schema = given
-    kept: dict[str, Json] = {}
+    shape: dict[str, Json] = {}
     if given is None and older is not None:
-        schema, kept = json_schema(older), {_SHAPE: older}
+        schema, shape = json_schema(older), {_SHAPE: older}
         config.any("responseSchema")
     if schema is None:
         config.any("responseJsonSchema")
         config.any("responseSchema")
         return Output("json")
     if not isinstance(schema, dict):
-        config.fail("responseSchema" if kept else "responseJsonSchema", "expected an object")
+        config.fail("responseSchema" if shape else "responseJsonSchema", "expected an object")
     config.any("responseJsonSchema")
-    return Output("schema", schema=schema, extra=EXTRAS.extra_of(kept))
+    return Output("schema", schema=schema, extra=EXTRAS.extra_of(shape))
 
 
 def _thinking(config: Fields) -> tuple[Thinking, dict[str, Json]]:
@@ -303,10 +308,11 @@ def _thinking(config: Fields) -> tuple[Thinking, dict[str, Json]]:
 
 
 def render_settings(conversation: Conversation) -> dict[str, Json]:
+    """Return the settings as `generationConfig`; no field if there are none. Raises Unrepresentable."""
     config: dict[str, Json] = {}
     for name, value in conversation.sampling.items():
         if name not in SAMPLING_FIELDS:
-            raise Unrepresentable("there is no such knob here", at=name)
+            raise Unrepresentable(f"Gemini has no setting {name}", at=name)
         config[SAMPLING_FIELDS[name]] = value
     if conversation.max_tokens is not None:
         config["maxOutputTokens"] = conversation.max_tokens
@@ -322,7 +328,7 @@ def render_settings(conversation: Conversation) -> dict[str, Json]:
 
 def _render_output(output: Output) -> dict[str, Json]:
     if output.name or output.strict is not None:
-        raise Unrepresentable("an output schema has neither name nor strict flag here", at="output")
+        raise Unrepresentable("an output schema has no name and no strict flag in Gemini", at="output")
     if output.kind == "text":
         return {}
     body: dict[str, Json] = {"responseMimeType": _JSON}
@@ -351,5 +357,7 @@ def _render_thinking(thinking: Thinking) -> dict[str, Json]:
         case "on" if thinking.budget:
             body["thinkingBudget"] = thinking.budget
         case _:
-            raise Unrepresentable("thinking is on by a budget, or by itself here", at="thinking")
+            raise Unrepresentable(
+                "Gemini needs a budget for thinking that is on, and accepts none otherwise", at="thinking"
+            )
     return body

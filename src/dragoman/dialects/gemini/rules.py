@@ -1,6 +1,6 @@
-"""The service's own rules: their table, and a lint over raw requests and captured frames.
+"""The requirements of the service: their table, and a lint of raw requests and captured frames. Pure.
 
-It is independent of readers and writers.
+The lint does not use the parsers and renderers, so that it can check them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ contents.role | observed | error | a role is user, model or function
 contents.empty | observed | error | a content has parts
 contents.first | inferred | advice | the first turn is the user's
 contents.last | inferred | advice | the last turn is the user's
-text.empty | inferred | advice | a user's text is not empty; the service takes it beside other parts
-part.data | observed | error | a part holds something
-part.signature_only | inferred | advice | a part holds more than a thought signature
+text.empty | inferred | advice | a user's text is not empty; the service accepts an empty one next to other parts
+part.data | observed | error | a part has content
+part.signature_only | inferred | advice | a part has more than a thought signature
 name | documented | error | a function name has 1 to 128 letters, digits, _ . : and -
 call.args | documented | error | args is an object
 call.signature | observed | error | the first call of a step of the current turn has its thoughtSignature
 result.response | documented | error | response is an object
 results.count | observed | error | a turn answers the calls of the turn before it, one result each
 media.data | documented | error | inlineData has data, fileData has fileUri
-media.fields | documented | advice | media has a mimeType; the service finds out that of files by itself
+media.fields | documented | advice | media has a mimeType; the service detects that of files
 tools.duplicate | observed | error | function names differ
 tools.schema | documented | error | a function has parameters or parametersJsonSchema, not both
 choice.mode | documented | error | a mode is AUTO, ANY, NONE or VALIDATED
@@ -54,10 +54,10 @@ stream.event_name | documented | advice | frames have no event name
 stream.after_end | documented | advice | nothing follows an error
 stream.candidate | documented | error | a candidate is an object
 stream.index | documented | error | an index is a whole number
-stream.content | observed | advice | a content is the model's, and has parts: chats forget an answer without
-stream.part | inferred | advice | a part holds something
+stream.content | observed | advice | a content has the role model and has parts; SDK chats drop a reply without parts
+stream.part | inferred | advice | a part has content
 stream.call | documented | error | a call has a name, and args that are an object
-stream.late | inferred | advice | a candidate says nothing after its finishReason
+stream.late | inferred | advice | a candidate has no content after its finishReason
 stream.unfinished | observed | error | every candidate ends with a finishReason
 """,
 )
@@ -74,14 +74,14 @@ _RANGES = (
     ("frequencyPenalty", "frequencyPenalty.range", -2, 2),
 )
 _HUMP = re.compile(r"(?<=[a-z0-9])_([a-z])")
-_FREE = frozenset({"args", "response", "parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema"})
+_OPAQUE = frozenset({"args", "response", "parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema"})
 _ASYNCHRONOUS = ("willContinue", "scheduling")  # on a result: there may be more of them than calls
 
 
 def breaches(call: ApiRequest) -> Sequence[Breach]:
-    """Every rule of the service that the request breaks, with its place, in camelCase.
+    """Return every requirement of the service that the request does not meet, with its path in camelCase.
 
-    The service takes names in snake_case too, and a single object where the API has an array.
+    The service also accepts names in snake_case, and a single object in place of an array.
     """
     body = _in_camel_case(call.body)
     if not isinstance(body, dict):
@@ -94,13 +94,13 @@ def breaches(call: ApiRequest) -> Sequence[Breach]:
     for content, at in contents:
         found.extend(_content(content, at))
     found.extend(_order(contents, continues=bool(body.get("cachedContent"))))
-    if call.model and not is_before_gemini_3(call.model):  # the model is in the path: a bare body does not tell it
+    if call.model and not is_before_gemini_3(call.model):  # A body without its path names no model.
         found.extend(_signatures(contents))
     return found
 
 
 def _objects(value: Json, at: str) -> Iterator[LocatedObject]:
-    """The objects of an array, with their places; an object that stands for an array of one."""
+    """Yield the objects of an array with their paths; a single object counts as an array of one."""
     if isinstance(value, dict):
         yield value, at
     else:
@@ -108,17 +108,17 @@ def _objects(value: Json, at: str) -> Iterator[LocatedObject]:
 
 
 def _in_camel_case(value: Json) -> Json:
-    """Return the value with its field names in camelCase; what the sender names is left as it is."""
+    """Return the value with its field names in camelCase; names inside arguments and schemas stay unchanged."""
     if isinstance(value, list):
         return [_in_camel_case(item) for item in value]
     if not isinstance(value, dict):
         return value
     names = {name: _HUMP.sub(lambda found: found[1].upper(), name) for name in value}
-    return {names[name]: item if names[name] in _FREE else _in_camel_case(item) for name, item in value.items()}
+    return {names[name]: item if names[name] in _OPAQUE else _in_camel_case(item) for name, item in value.items()}
 
 
 def _role(content: Object) -> str:
-    """Return the role in lower case: the service takes USER, and no role for the user."""
+    """Return the role in lower case: the service accepts USER, and reads a missing role as user."""
     role = content.get("role")
     return role.lower() or "user" if isinstance(role, str) else "user" if role is None else "?"
 
@@ -134,23 +134,25 @@ def _content(content: Object, at: str) -> Iterator[Breach]:
         yield RULES.breach("contents.empty", f"{at}.parts", "a content must have parts")
     for part, place in parts:
         yield from _part(part, place)
-        if _role(content) != "model" and part.get("text") == "":  # answers end with one, and chats repeat it
+        if (
+            _role(content) != "model" and part.get("text") == ""
+        ):  # Replies may end with an empty text, and SDK chats send it back.
             yield RULES.breach("text.empty", f"{place}.text", "it must not be empty")
 
 
 def _part(part: Object, at: str) -> Iterator[Breach]:
     if not part.keys() - {"thought", "thoughtSignature"}:
         rule = "part.signature_only" if part.get("thoughtSignature") else "part.data"
-        yield RULES.breach(rule, at, "a part must hold something")
+        yield RULES.breach(rule, at, "a part must have content")
     if "functionCall" in part:
         call = members(part["functionCall"])
         yield from _named(call, f"{at}.functionCall")
         if not isinstance(call.get("args", {}), dict):
             yield RULES.breach("call.args", f"{at}.functionCall.args", "it must be an object")
     if "functionResponse" in part:
-        answer = members(part["functionResponse"])
-        yield from _named(answer, f"{at}.functionResponse")
-        if not isinstance(answer.get("response"), dict):
+        response = members(part["functionResponse"])
+        yield from _named(response, f"{at}.functionResponse")
+        if not isinstance(response.get("response"), dict):
             yield RULES.breach("result.response", f"{at}.functionResponse.response", "it must be an object")
     for name, field in (("inlineData", "data"), ("fileData", "fileUri")):
         data = members(part.get(name))
@@ -160,8 +162,8 @@ def _part(part: Object, at: str) -> Iterator[Breach]:
             yield RULES.breach("media.fields", f"{at}.{name}", f"it should have mimeType and {field}")
 
 
-def _named(holder: Object, at: str) -> Iterator[Breach]:
-    name = holder.get("name")
+def _named(fields: Object, at: str) -> Iterator[Breach]:
+    name = fields.get("name")
     if not isinstance(name, str) or not _NAME.match(name):
         yield RULES.breach("name", f"{at}.name", "it must have 1 to 128 letters, digits, _ . : and -")
 
@@ -171,9 +173,9 @@ def _count(content: Object, kind: str, *, absent: bool = False) -> int:
 
 
 def _order(contents: Sequence[LocatedObject], *, continues: bool) -> Iterator[Breach]:
-    """A user's turn first and last, calls after a user's turn, and as many results as there were calls, right after.
+    """Check the order of turns: the user's first and last, and one result for each call in the next turn.
 
-    Cached content may hold the calls that the first turn answers.
+    `continues`: the request continues cached content, which may have the calls of the first turn's results.
     """
     if _role(contents[0][0]) == "model":
         yield RULES.breach("contents.first", contents[0][1], "the first turn must be the user's")
@@ -199,7 +201,7 @@ def _is_asynchronous(turn: Object) -> bool:
 
 
 def _turns(contents: Sequence[LocatedObject]) -> Iterator[LocatedObject]:
-    """Contents of one role in a row as one."""
+    """Yield the turns: consecutive contents of one role are merged."""
     turn: Object = {}
     place = ""
     for content, at in contents:
@@ -207,9 +209,9 @@ def _turns(contents: Sequence[LocatedObject]) -> Iterator[LocatedObject]:
         parts = content.get("parts")
         parts = [parts] if isinstance(parts, dict) else parts
         if turn and turn["role"] == role:
-            held = turn["parts"]
-            assert isinstance(held, list)
-            held.extend(parts if isinstance(parts, list) else [])
+            merged = turn["parts"]
+            assert isinstance(merged, list)
+            merged.extend(parts if isinstance(parts, list) else [])
             continue
         if turn:
             yield turn, place
@@ -219,14 +221,14 @@ def _turns(contents: Sequence[LocatedObject]) -> Iterator[LocatedObject]:
 
 
 def _signatures(contents: Sequence[LocatedObject]) -> Iterator[Breach]:
-    """Only the current turn is checked: from the last content of the user that is more than results."""
+    """Check the signatures of the current turn: from the last content of the user that is more than results."""
     turns = list(_turns(contents))
-    asked = [
+    questions = [
         place
         for place, (turn, _) in enumerate(turns)
         if turn["role"] == "user" and _count(turn, "functionResponse", absent=True)
     ]
-    for turn, at in turns[asked[-1] if asked else 0 :]:
+    for turn, at in turns[questions[-1] if questions else 0 :]:
         first = next((part for part, _ in _objects(turn.get("parts"), "") if "functionCall" in part), None)
         if first is not None and not first.get("thoughtSignature"):
             yield RULES.breach("call.signature", at, "the first call of a turn must have its thoughtSignature")
@@ -246,7 +248,7 @@ def _tools(body: Object) -> Iterator[Breach]:
                     yield RULES.breach("tools.duplicate", f"{place}.name", f"the name {name} is used twice")
                 declared.add(name)
             if "parameters" in function and "parametersJsonSchema" in function:
-                yield RULES.breach("tools.schema", place, "it has parameters or parametersJsonSchema, not both")
+                yield RULES.breach("tools.schema", place, "it must not have both parameters and parametersJsonSchema")
     yield from _choice(members(members(body.get("toolConfig")).get("functionCallingConfig")), declared)
 
 
@@ -261,7 +263,9 @@ def _choice(config: Object, declared: set[Json]) -> Iterator[Breach]:
     if not isinstance(allowed, list):
         return
     if mode not in ("ANY", "VALIDATED"):
-        yield RULES.breach("choice.names", f"{at}.allowedFunctionNames", "names go with ANY or VALIDATED only")
+        yield RULES.breach(
+            "choice.names", f"{at}.allowedFunctionNames", "names are allowed with the modes ANY and VALIDATED only"
+        )
     for name in allowed:
         if not isinstance(name, str) or name not in declared:
             yield RULES.breach("choice.unknown", f"{at}.allowedFunctionNames", "there is no function of this name")
@@ -279,27 +283,29 @@ def _settings(body: Object) -> Iterator[Breach]:
     stops = config.get("stopSequences")
     if isinstance(stops, list) and (len(stops) > MAX_STOP_SEQUENCES or not all(stops)):
         yield RULES.breach(
-            "stopSequences", f"{at}.stopSequences", f"there may be {MAX_STOP_SEQUENCES}, none of them empty"
+            "stopSequences", f"{at}.stopSequences", f"there must be at most {MAX_STOP_SEQUENCES}, none of them empty"
         )
     thinking = members(config.get("thinkingConfig"))
     if "thinkingBudget" in thinking and "thinkingLevel" in thinking:
-        yield RULES.breach("thinking.both", f"{at}.thinkingConfig", "it has a budget or a level, not both")
+        yield RULES.breach("thinking.both", f"{at}.thinkingConfig", "it must not have both a budget and a level")
     schema = config.get("responseSchema") or config.get("responseJsonSchema")
     if schema and config.get("responseMimeType") in (None, "", "text/plain"):
-        yield RULES.breach("output.mime", f"{at}.responseMimeType", "a schema goes with application/json")
+        yield RULES.breach("output.mime", f"{at}.responseMimeType", "it must be application/json if there is a schema")
 
 
-# --- what clients need of a stream, as a lint over captured frames; independent of the decoder and the encoder
+# --- the requirements of clients on a stream, as a lint of captured frames; the decoder and encoder do not use it
 
 
 class GeminiStreamLint(StreamLint):
+    """Check the captured frames of a response stream; see `StreamLint`."""
+
     rules = RULES
 
     def __init__(self) -> None:
         super().__init__()
         self._running: set[int] = set()
         self._stopped: set[int] = set()
-        self._in_pieces = False  # the last call has more pieces to come
+        self._is_call_open = False  # more pieces of the last call follow
         self._error: Object | None = None
         self._blocked = False
 
@@ -309,8 +315,10 @@ class GeminiStreamLint(StreamLint):
             self.breach("json", "the data must be a JSON object")
             return
         if frame.kind:
-            self.breach("event_name", "frames have no names here")
-        if self._error is not None and data != self._error:  # one may stand there twice: as an event, and bare
+            self.breach("event_name", "a frame must not have an event name")
+        if (
+            self._error is not None and data != self._error
+        ):  # The same error may be sent twice: as an event and as bare JSON.
             self.breach("after_end", "nothing may follow an error")
         if "error" in data:
             self._error = data
@@ -333,24 +341,24 @@ class GeminiStreamLint(StreamLint):
         content = entry.get("content")
         parts = [part for part, _ in objects(members(content).get("parts"), "")]
         if isinstance(content, dict) and (not parts or content.get("role") != "model"):
-            self.breach("content", "a content is the model's, and has parts: chats forget an answer without")
+            self.breach("content", "a content must have the role model and parts; SDK chats drop a reply without parts")
         for part in parts:
             self._part(part)
         if index in self._stopped and any(part.get("text") != "" for part in parts):
-            self.breach("late", f"candidate {index} has stopped")
+            self.breach("late", f"candidate {index} has content after its finishReason")
         if entry.get("finishReason"):
             self._stopped.add(index)
 
     def _part(self, part: Object) -> None:
         if not part:
-            self.breach("part", "a part must hold something")
+            self.breach("part", "a part must have content")
         call = part.get("functionCall")
         if call is None:
             return
         fields = call if isinstance(call, dict) else {}
-        if not (fields.get("name") or self._in_pieces) or not isinstance(fields.get("args", {}), dict):
-            self.breach("call", "a call has a name, and args that are an object")
-        self._in_pieces = fields.get("willContinue") is True
+        if not (fields.get("name") or self._is_call_open) or not isinstance(fields.get("args", {}), dict):
+            self.breach("call", "a call must have a name, and args that are an object")
+        self._is_call_open = fields.get("willContinue") is True
 
     def end(self) -> None:
         if self._error is not None or self._blocked:

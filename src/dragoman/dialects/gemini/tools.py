@@ -1,4 +1,4 @@
-"""Tools and the choice among them, both directions."""
+"""Parse and render tools and the tool choice of a request. Pure; `request` calls it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _TOOL = snake_to_camel(
 _FUNCTION = snake_to_camel("parametersJsonSchema", "responseJsonSchema")
 _CONFIG = snake_to_camel("functionCallingConfig", "retrievalConfig")
 _CALLING = snake_to_camel("allowedFunctionNames", "streamFunctionCallArguments")
-_SHAPE = "~parameters"  # the parameters as they came, in OpenAPI's spelling
+_SHAPE = "~parameters"  # the original parameters, as an OpenAPI schema
 
 # --- reading
 
 
 def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
+    """Take the tools of a request; a tool of the service itself, such as googleSearch, becomes an Opaque."""
     found: list[ToolSpec | Opaque] = []
     for at, item in take_items(fields, "tools"):
         tool = read_object(item, at, fields.blame, _TOOL)
@@ -57,7 +58,8 @@ def _function(fields: Fields) -> ToolSpec:
 _MODES = {"AUTO": "auto", "ANY": "any", "NONE": "none", "VALIDATED": "auto"}
 
 
-def parse_choice(fields: Fields, kept: dict[str, Json]) -> ToolChoice:
+def parse_choice(fields: Fields, extra_fields: dict[str, Json]) -> ToolChoice:
+    """Take the tool choice of a request; unknown fields of its `toolConfig` are added to `extra_fields`."""
     config = take_object(fields, "toolConfig", _CONFIG)
     calling = take_object(config, "functionCallingConfig", _CALLING) if config else None
     choice, rest = _choice(calling) if calling else (ToolChoice(), {})
@@ -65,22 +67,22 @@ def parse_choice(fields: Fields, kept: dict[str, Json]) -> ToolChoice:
     if rest:
         left["functionCallingConfig"] = rest
     if left:
-        kept["toolConfig"] = left
+        extra_fields["toolConfig"] = left
     return choice
 
 
 def _choice(calling: Fields) -> tuple[ToolChoice, dict[str, Json]]:
-    """The choice, and what it says that no other family knows."""
-    said = calling.text("mode", "").upper()
+    """Return the choice, and the fields of it that no other family has."""
+    own_mode = calling.text("mode", "").upper()
     allowed = calling.strings("allowedFunctionNames", ())
-    mode = _MODES.get(said, "auto")
-    if said == "ANY" and len(allowed) == 1:
+    mode = _MODES.get(own_mode, "auto")
+    if own_mode == "ANY" and len(allowed) == 1:
         mode = "one"
     rest = calling.rest()
     if mode == "none" and allowed:
         rest["allowedFunctionNames"], allowed = [*allowed], ()
-    if said and (said not in _MODES or (said == "VALIDATED" and not allowed)):
-        rest["mode"] = said
+    if own_mode and (own_mode not in _MODES or (own_mode == "VALIDATED" and not allowed)):
+        rest["mode"] = own_mode
     return ToolChoice(mode, allowed, at=Location(calling.at)), rest  # type: ignore[arg-type]  # _MODES has them all
 
 
@@ -88,7 +90,7 @@ def _choice(calling: Fields) -> tuple[ToolChoice, dict[str, Json]]:
 
 
 def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
-    """Functions that follow one another stand in one tool, as the service wants them."""
+    """Return the tools; consecutive functions are in one tool, as the service requires."""
     bodies: list[Json] = []
     functions: list[Json] = []
     for tool in tools:
@@ -107,18 +109,19 @@ def _render_function(tool: ToolSpec) -> Json:
     shape = EXTRAS.own_fields(tool.extra).get(_SHAPE)
     if shape is not None and json_schema(shape) == tool.schema:
         body["parameters"] = shape
-    elif tool.schema != NO_PARAMETERS:  # an object without properties is refused; no parameters are fine
+    elif tool.schema != NO_PARAMETERS:  # The service refuses an object without properties.
         body["parametersJsonSchema"] = {**(tool.schema or {})}
     return EXTRAS.with_extra(body, tool.extra)
 
 
 def render_choice(choice: ToolChoice) -> dict[str, Json]:
+    """Return the tool choice as `toolConfig`; no field for the default. Raises Unrepresentable."""
     if choice == ToolChoice():
         return {}
     if choice.parallel is not None:
-        raise Unrepresentable("there is no flag about parallel calls here", at="tool_choice")
+        raise Unrepresentable("Gemini has no setting for parallel tool calls", at="tool_choice")
     if (choice.mode == "one") != (len(choice.names) == 1 and choice.mode in ("one", "any")):
-        raise Unrepresentable("a choice limited to one tool is the choice of that tool here", at="tool_choice")
+        raise Unrepresentable("in Gemini, a choice limited to one tool is the choice of that tool", at="tool_choice")
     mode = {"one": "ANY", "any": "ANY", "none": "NONE", "auto": "VALIDATED"}[choice.mode]
     body: dict[str, Json] = {"mode": mode}
     if choice.names:
@@ -126,7 +129,7 @@ def render_choice(choice: ToolChoice) -> dict[str, Json]:
     return {"toolConfig": {"functionCallingConfig": body}}
 
 
-# --- OpenAPI's Schema, as `parameters` and `responseSchema` have it, read as JSON Schema
+# --- OpenAPI schemas, in `parameters` and `responseSchema`, converted to JSON Schema
 
 _NAMES = snake_to_camel(
     "additionalProperties",
@@ -141,13 +144,13 @@ _NAMES = snake_to_camel(
 )
 _RENAMED = {**_NAMES, "defs": "$defs", "ref": "$ref"}
 _COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
-_ONE = ("items", "additionalProperties")
-_MANY = ("anyOf",)
-_NAMED = ("properties", "$defs")
+_SCHEMA_FIELDS = ("items", "additionalProperties")
+_SCHEMA_LISTS = ("anyOf",)
+_SCHEMA_MAPS = ("properties", "$defs")
 
 
 def json_schema(schema: Json) -> Json:
-    """The same schema in JSON Schema's words. What is no schema comes back as it is."""
+    """Return an OpenAPI schema as JSON Schema; a value that is no object is returned unchanged."""
     if not isinstance(schema, dict):
         return schema
     found: dict[str, Json] = {}
@@ -168,10 +171,10 @@ def _value(word: str, value: Json) -> Json:
         return value.lower()
     if word in _COUNTS and isinstance(value, str) and value.isascii() and value.isdigit():
         return int(value)  # protobuf writes 64-bit numbers as strings
-    if word in _ONE:
+    if word in _SCHEMA_FIELDS:
         return json_schema(value)
-    if word in _MANY and isinstance(value, list):
+    if word in _SCHEMA_LISTS and isinstance(value, list):
         return [json_schema(each) for each in value]
-    if word in _NAMED and isinstance(value, dict):
+    if word in _SCHEMA_MAPS and isinstance(value, dict):
         return {name: json_schema(each) for name, each in value.items()}
     return value

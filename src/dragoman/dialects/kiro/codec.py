@@ -1,4 +1,7 @@
-"""The language: the parts of this package as one codec, what it can say, and its settings."""
+"""The codec of Kiro with its settings and capabilities, its HTTP binding and its list of models.
+
+Everything here is pure. The registry reaches it through `DIALECT`.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,11 @@ from dragoman.wire.jsonio import Json
 
 _EFFORTS = {"claude": CLAUDE_EFFORTS, "gpt": GPT_EFFORTS}
 
-_WORDS = {"pairing": ("placeholders", "merge"), "oversize": ("refuse", "trim"), "long_descriptions": ("system", "cut")}
+_ALLOWED = {
+    "pairing": ("placeholders", "merge"),
+    "oversize": ("refuse", "trim"),
+    "long_descriptions": ("system", "cut"),
+}
 
 
 def _are_shares(split: Sequence[float] | bool) -> bool:
@@ -62,16 +69,16 @@ def _are_shares(split: Sequence[float] | bool) -> bool:
 
 _SHARED = ("input", "cache writes", "cache reads")
 _RANGES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-    ("fillers", "two texts that say something", lambda texts: len(texts) == 2 and all(map(str.strip, texts))),
-    ("history_limit", "1 or more, or none", lambda most: most is None or most >= 1),
-    ("max_tools", "1 or more", lambda most: most >= 1),
+    ("fillers", "two texts that are not blank", lambda texts: len(texts) == 2 and all(map(str.strip, texts))),
+    ("history_limit", "1 or more, or none", lambda limit: limit is None or limit >= 1),
+    ("max_tools", "1 or more", lambda limit: limit >= 1),
     ("usage_window", '1 or more, or "model"', lambda window: window == "model" or window >= 1),
     ("usage_split", f"a share each of {', '.join(_SHARED)}, or False", _are_shares),
 )
 
 
 class KiroCodec(Struct, frozen=True):
-    """Kiro (AWS CodeWhisperer). Its fields are its settings; docs/dialects/kiro.md says what each does."""
+    """The codec of Kiro (AWS CodeWhisperer). Its fields are its settings; docs/dialects/kiro.md describes each."""
 
     family: ClassVar[str] = FAMILY
     pairing: Literal["placeholders", "merge"] = "placeholders"
@@ -89,15 +96,15 @@ class KiroCodec(Struct, frozen=True):
     drop_repeats: bool = False
 
     def __post_init__(self) -> None:
-        for name, words in _WORDS.items():
-            if getattr(self, name) not in words:
-                raise LocalMisuse(f"expected {' or '.join(words)}, got {getattr(self, name)!r}", at=name)
-        for name, expected, sound in _RANGES:
-            if not sound(getattr(self, name)):
+        for name, allowed in _ALLOWED.items():
+            if getattr(self, name) not in allowed:
+                raise LocalMisuse(f"expected {' or '.join(allowed)}, got {getattr(self, name)!r}", at=name)
+        for name, expected, is_valid in _RANGES:
+            if not is_valid(getattr(self, name)):
                 raise LocalMisuse(f"expected {expected}, got {getattr(self, name)!r}", at=name)
 
     def window(self, model: str) -> int:
-        """The window that a percentage of context is of."""
+        """Return the context window, in tokens, that a percentage in a contextUsageEvent refers to."""
         return find_model(model).window if self.usage_window == "model" else self.usage_window
 
     def capabilities(self, model: str) -> Capabilities:
@@ -129,14 +136,17 @@ class KiroCodec(Struct, frozen=True):
         )
 
     def quirks(self, model: str) -> Sequence[Filter]:
-        """In the order of their work; the first three run before drop_foreign, the fourth before rename_tools, those up
-        to FitSize before fold_system, the rest after all shared filters."""
+        """Return the filters in the order in which they run.
+
+        The first three run before drop_foreign, the fourth before rename_tools, those up to FitSize before
+        fold_system, and the rest after all shared filters.
+        """
         return (
             RemoveUnsupportedTools(),
             WrapThinking(),
             FlattenResults(),
-            FillToolDescriptions(),  # while tools have the client's names
-            # with the names and ids that go out, and before the system text has its place
+            FillToolDescriptions(),  # before rename_tools: a description uses the client's name of a tool
+            # After renaming, so that they see the names and ids on the wire; before fold_system moves the system text.
             IdentifyRequest(self.conversation_id),
             FitTools(self.long_descriptions, self.max_tools),
             *((RecoverCalls(),) if self.recover_calls else ()),
@@ -147,7 +157,7 @@ class KiroCodec(Struct, frozen=True):
                 self.history_limit,
                 self.pairing == "merge",
             ),
-            # last
+            # After all shared filters.
             DropMaxTokens(),
             FitImages(),
             CleanSchemas(),
@@ -163,22 +173,22 @@ class KiroCodec(Struct, frozen=True):
 
     render_request = render_request
 
-    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
-        return encoder.parse_reply(body, asked, self)
+    def parse_reply(self, body: bytes, request: Conversation) -> Reply:
+        return encoder.parse_reply(body, request, self)
 
-    def render_reply(self, reply_: Reply, asked: Conversation, environment: Environment) -> bytes:
-        return encoder.render_reply(reply_, asked, environment, self)
+    def render_reply(self, reply: Reply, request: Conversation, environment: Environment) -> bytes:
+        return encoder.render_reply(reply, request, environment, self)
 
-    def decoder(self, asked: Conversation, environment: Environment, keys: BlockKeys | None = None) -> KiroDecoder:
-        return KiroDecoder(asked, environment, self, keys)
+    def decoder(self, request: Conversation, environment: Environment, keys: BlockKeys | None = None) -> KiroDecoder:
+        return KiroDecoder(request, environment, self, keys)
 
     def encoder(
-        self, asked: Conversation, environment: Environment, budget: ResponseBudget | None = None
+        self, request: Conversation, environment: Environment, budget: ResponseBudget | None = None
     ) -> KiroEncoder:
-        return KiroEncoder(asked, environment, self, budget)
+        return KiroEncoder(request, environment, self, budget)
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
-        """What a refusal says; with the conversation that was sent, one that is too long says how long."""
+        """Parse an error response; with the conversation that was sent, "too long" errors name its size."""
         return faults.parse_fault(response, sent)
 
     render_fault = staticmethod(faults.render_fault)
@@ -190,7 +200,7 @@ class KiroCodec(Struct, frozen=True):
     rules = staticmethod(RULES.all_rules)
 
 
-# --- Path, headers and framing of both wire protocols (facts 1.1): a REST path, or `x-amz-target` on the root
+# --- HTTP: paths, headers and framing of both wire protocols: a REST path, or `x-amz-target` on the root
 
 
 EVENT_STREAM = "application/vnd.amazon.eventstream"
@@ -198,19 +208,19 @@ _PATH, _MODELS = "/generateAssistantResponse", "/ListAvailableModels"
 _OPERATION = ".GenerateAssistantResponse"
 _TARGET = "AmazonCodeWhispererStreamingService" + _OPERATION
 _MODE = "x-amzn-kiro-agent-mode"
-_USUAL_MODE = "vibe"
+_DEFAULT_MODE = "vibe"
 _COMMON: Headers = (("accept", EVENT_STREAM), ("x-amzn-codewhisperer-optout", "true"))
 
 
 class KiroBinding(Struct, frozen=True):
-    """Sends the REST form; takes either."""
+    """Paths, headers and framing of Kiro: it reads both wire protocols and writes the REST form; see `Binding`."""
 
     def match(self, request: HttpRequest) -> ApiRequest | None:
         path = request.path.rstrip("/")
         if request.method == "GET" and path == _MODELS:
             return ApiRequest("models", "", False, None)
-        targeted = not path and request.header("x-amz-target").endswith(_OPERATION)
-        if request.method != "POST" or (path != _PATH and not targeted):
+        has_target = not path and request.header("x-amz-target").endswith(_OPERATION)
+        if request.method != "POST" or (path != _PATH and not has_target):
             return None
         return _call(Fields.of(request), request.header(_MODE))
 
@@ -225,7 +235,7 @@ class KiroBinding(Struct, frozen=True):
             data = jsonio.encode(body)
         except jsonio.JsonError as error:
             raise MalformedRequest(str(error)) from None
-        mode = call.hints.get(_MODE, _USUAL_MODE)
+        mode = call.hints.get(_MODE, _DEFAULT_MODE)
         headers = (("content-type", "application/json"), *_COMMON, (_MODE, mode))
         return HttpRequest("POST", _PATH, headers=headers, body=data)
 
@@ -240,18 +250,18 @@ class KiroBinding(Struct, frozen=True):
 
 
 class KiroTargetBinding(KiroBinding, frozen=True):
-    """Sends the form of the command-line clients: the operation in a header, the agent mode in the body."""
+    """Writes the form of the command-line clients: the operation in a header, the agent mode in the body."""
 
     def wrap(self, call: ApiRequest) -> HttpRequest:
         if call.operation == "models":
             return super().wrap(call)
-        body = {"agentMode": call.hints.get(_MODE, _USUAL_MODE), **members(call.body)}
+        body = {"agentMode": call.hints.get(_MODE, _DEFAULT_MODE), **members(call.body)}
         headers = (("content-type", "application/x-amz-json-1.0"), *_COMMON, ("x-amz-target", _TARGET))
         return structs.replace(super().wrap(structs.replace(call, body=body)), path="/", headers=headers)
 
 
 def _call(fields: Fields, mode: str) -> ApiRequest:
-    """The call, out of its envelope: the model stands in every user turn, the mode in a header or in the body."""
+    """Return the request without its envelope: the model is in every user turn, the mode in a header or in the body."""
     mode = fields.text("agentMode", "") or mode
     state = fields.child(CONVERSATION_STATE)
     current = state.child("currentMessage")
@@ -261,13 +271,15 @@ def _call(fields: Fields, mode: str) -> ApiRequest:
         current.child(USER_MESSAGE).fail("modelId", "expected a string")
     body = fields.rest() | {CONVERSATION_STATE: {**state.rest(), "currentMessage": current.rest()}}
     body = set_model_names(body, model or "", named=False)
-    return ApiRequest("generate", model or "", True, body, {} if mode in ("", _USUAL_MODE) else {_MODE: mode})
+    return ApiRequest("generate", model or "", True, body, {} if mode in ("", _DEFAULT_MODE) else {_MODE: mode})
 
 
-# --- Which models there are, in Kiro's shape
+# --- the list of models
 
 
 class KiroListing:
+    """The list of models in Kiro's format; see `Listing`."""
+
     def entry(self, model: ListedModel) -> dict[str, Json]:
         figures = {"maxInputTokens": model.window, "maxOutputTokens": model.longest_answer}
         limits: dict[str, Json] = {name: value for name, value in figures.items() if value is not None}

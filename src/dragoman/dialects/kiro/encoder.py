@@ -1,9 +1,10 @@
-"""Streams, canonical to wire: one encoder per answer, for clients that speak this dialect.
+"""Encode the events of a response stream as frames, for clients of this dialect. No I/O.
 
-Nothing is numbered, so at home every frame may go as it came, except those of a call that was begun anew under another
-name. What the dialect says at the end (why it stopped, the counts) goes out at the end, unless its frames went by.
-Texts and thoughts have no names, and some clients read a call's frames until its `stop`: so blocks that are open side
-by side go out one after the other. The first is live, the others wait for its end.
+Theory of operation. Frames have no numbers, so a frame of an upstream of the same dialect may pass unchanged, except
+the frames of a call that the encoder started itself under another name. The encoder sends the stop reason and the token
+counts at the end, unless the upstream's frames with them have passed. Texts and thoughts have no ids, and some clients
+read the frames of a call until its `stop`. So blocks that are open at the same time are sent one after the other: the
+first is live, and the others wait in a queue until it ends. There is one encoder per response.
 """
 
 from __future__ import annotations
@@ -26,33 +27,36 @@ from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
 
 _CONTENT, _THOUGHT, _USE = b"assistantResponseEvent", b"reasoningContentEvent", b"toolUseEvent"
-_SAID = {why: reason for reason, why in reversed(STOP_REASONS.items())} | {StopReason.PAUSE: "END_TURN"}
+_STOP_REASON_NAMES = {why: name for name, why in reversed(STOP_REASONS.items())} | {StopReason.PAUSE: "END_TURN"}
 
-_PAYLOAD = 128  # bytes of a payload that waits, beside its data
+_PAYLOAD_OVERHEAD = 128  # bytes that a queued payload takes in addition to its data
 
 _Growth: TypeAlias = ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.SignatureAdded | ev.CitationAdded
 
 
 class KiroEncoder(Encoder):
-    """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
+    """Encode events as payloads.
+
+    The events must be in a valid order. Raises LocalMisuse for content that filters should have removed.
+    """
 
     def __init__(
         self,
-        asked: Conversation,
+        request: Conversation,
         environment: Environment,
-        counting: KiroSettings,
+        settings: KiroSettings,
         budget: ev.ResponseBudget | None = None,
     ) -> None:
         self._budget = budget or ev.ResponseBudget()
-        self._model, self._extra = asked.model, asked.extra
-        self._world = environment
-        self._counting = counting
+        self._model, self._extra = request.model, request.extra
+        self._environment = environment
+        self._settings = settings
         self._content = b'{"content":%b}'
-        self._calls: dict[int, bytes] = {}  # open calls: the head that each of their frames has
-        self._renamed: set[int] = set()  # those of them that did not begin with the frame that came
-        self._forwards = False  # frames go by as they came
-        self._queue: dict[int, list[Payload]] = {}  # what waits, by block, in the order they began
-        self._ended: set[int] = set()  # blocks that ended while they waited
+        self._calls: dict[int, bytes] = {}  # open calls: the bytes that each of their frames starts with
+        self._encoded_calls: set[int] = set()  # calls whose first frame the encoder wrote
+        self._passes_frames = False  # frames of the upstream have passed unchanged
+        self._queue: dict[int, list[Payload]] = {}  # payloads that wait, by block, in the order of the blocks
+        self._ended: set[int] = set()  # blocks that ended while their payloads wait
         self._usage: Usage | None = None
         self._stop: Stop | None = None
 
@@ -68,12 +72,13 @@ class KiroEncoder(Encoder):
         return out
 
     def passes(self, events: ev.Events) -> bool:
-        if self._renamed and any(getattr(event, "key", None) in self._renamed for event in events):
+        encoded = self._encoded_calls
+        if encoded and any(getattr(event, "key", None) in encoded for event in events):
             return False
         for event in events:
             if isinstance(event, ev.BlockStarted) and isinstance(event.block, ToolCall):
                 self._calls[event.key] = _head(event.block)
-        self._forwards = True
+        self._passes_frames = True
         return True
 
     def ping(self) -> Payload | None:
@@ -82,15 +87,15 @@ class KiroEncoder(Encoder):
     # --- blocks
 
     def _is_live(self, key: int) -> bool:
-        return self._forwards or next(iter(self._queue), key) == key
+        return self._passes_frames or next(iter(self._queue), key) == key
 
     def _in_turn(self, key: int, payloads: Iterable[Payload], ended: bool) -> Iterable[Payload]:
-        """The payloads of the first open block, and what its end lets go; those of others wait."""
+        """Yield the payloads of the first open block, and at its end the queued ones; queue those of other blocks."""
         live = self._is_live(key)
         waiting = self._queue.setdefault(key, [])
         if not live:
             for payload in payloads:
-                self._budget.reserve(_PAYLOAD + len(payload.data))
+                self._budget.reserve(_PAYLOAD_OVERHEAD + len(payload.data))
                 waiting.append(payload)
             self._ended.update((key,) if ended else ())
             return
@@ -102,7 +107,7 @@ class KiroEncoder(Encoder):
     def _next(self) -> Iterable[Payload]:
         for key in list(self._queue):
             waiting, self._queue[key] = self._queue[key], []
-            self._budget.release(sum([_PAYLOAD + len(payload.data) for payload in waiting]))
+            self._budget.release(sum([_PAYLOAD_OVERHEAD + len(payload.data) for payload in waiting]))
             yield from waiting
             if key not in self._ended:
                 return
@@ -120,22 +125,22 @@ class KiroEncoder(Encoder):
                 yield from self._block_started(event)
             case ev.BlockEnded(key, complete):
                 head = self._calls.pop(key, None)
-                if head is not None and complete:  # a call that was cut has no end here either
+                if head is not None and complete:  # A call that was cut gets no `stop`.
                     yield Payload(_USE, b'%b,"stop":true}' % head)
             case ev.SignatureAdded(_, signature):
-                if not self._forwards:  # else its parts have gone by
+                if not self._passes_frames:  # otherwise the frames of the signature have passed
                     if signature.kind == "encrypted":
-                        raise LocalMisuse(f"encrypted reasoning of {signature.family} has no place here")
+                        raise LocalMisuse(f"a Kiro stream cannot contain encrypted reasoning of {signature.family}")
                     name = "redactedContent" if signature.kind == "redacted" else "signature"
                     yield Payload(_THOUGHT, jsonio.encode({name: signature.data}))
             case ev.CitationAdded():
-                raise LocalMisuse("there are no citations here")
+                raise LocalMisuse("a Kiro stream cannot contain citations")
 
     def _text(self, text: str) -> Payload:
         return Payload(_CONTENT, self._content % jsonio.quote(text))
 
     def _block_started(self, event: ev.BlockStarted) -> Iterable[Payload]:
-        _only_choice(event.choice)
+        _check_choice(event.choice)
         match event.block:
             case Text(text):
                 yield from self._block_payloads(ev.TextDelta(event.key, text)) if text else ()
@@ -143,13 +148,13 @@ class KiroEncoder(Encoder):
                 yield from self._block_payloads(ev.ReasoningDelta(event.key, text)) if text else ()
             case ToolCall(arguments=arguments) as call:
                 self._calls[event.key] = _head(call)
-                self._renamed.add(event.key)
+                self._encoded_calls.add(event.key)
                 yield Payload(_USE, self._calls[event.key] + b"}")
                 yield from self._block_payloads(ev.ArgumentsDelta(event.key, arguments)) if arguments else ()
             case Media() | Opaque() as block:
-                raise LocalMisuse(f"an answer cannot hold {block.kind or 'such a block'} here")
+                raise LocalMisuse(f"a Kiro reply cannot contain {block.kind or 'such a block'}")
 
-    # --- the answer
+    # --- the response
 
     def _payloads(self, event: ev.Event) -> Iterable[Payload]:
         match event:
@@ -158,7 +163,7 @@ class KiroEncoder(Encoder):
             case ev.UsageReported(usage):
                 self._usage = usage
             case ev.Stopped(stop, choice):
-                _only_choice(choice)
+                _check_choice(choice)
                 self._stop = stop
             case ev.Finished():
                 yield from self._finished()
@@ -168,23 +173,23 @@ class KiroEncoder(Encoder):
             case ev.OpaqueEvent():
                 yield self._opaque(event)
             case _:
-                raise LocalMisuse(f"{type(event).__name__} has no place here")
+                raise LocalMisuse(f"a Kiro stream cannot contain the event {type(event).__name__}")
 
     def _started(self, event: ev.Started) -> Payload:
         model = event.model or self._model
         if model:
             escaped = jsonio.quote(model).replace(b"%", b"%%")
             self._content = b'{"content":%%b,"modelId":%b}' % escaped
-        named = own_fields(self._extra).get("conversationId") or self._world.new_id("")
-        utterance = event.id or self._world.new_id("msg_")
-        body = jsonio.encode({"conversationId": named, "utteranceId": utterance})
+        conversation = own_fields(self._extra).get("conversationId") or self._environment.new_id("")
+        utterance = event.id or self._environment.new_id("msg_")
+        body = jsonio.encode({"conversationId": conversation, "utteranceId": utterance})
         return Payload(b"messageMetadataEvent", body)
 
     def _finished(self) -> Iterable[Payload]:
-        if self._forwards:
-            return  # what the upstream said of its end has gone by
+        if self._passes_frames:
+            return  # the upstream's frames with stop reason and counts have passed
         stop = self._stop or Stop(StopReason.END)
-        body: dict[str, Json] = {"stopReason": _SAID[stop.reason], **own_fields(stop.extra)}
+        body: dict[str, Json] = {"stopReason": _STOP_REASON_NAMES[stop.reason], **own_fields(stop.extra)}
         usage = self._usage
         if usage is None:
             yield Payload(b"metadataEvent", jsonio.encode(body))
@@ -198,12 +203,12 @@ class KiroEncoder(Encoder):
             "cacheWriteInputTokens": usage.cache_write,
         }
         yield Payload(b"metadataEvent", jsonio.encode(body))
-        percentage = round(100 * total / self._counting.window(self._model), 4)
+        percentage = round(100 * total / self._settings.window(self._model), 4)
         yield Payload(b"contextUsageEvent", jsonio.encode({"contextUsagePercentage": percentage}))
 
     def _opaque(self, event: ev.OpaqueEvent) -> Payload:
         if event.family != FAMILY:
-            raise LocalMisuse(f"an event of {event.family} has no place here")
+            raise LocalMisuse(f"a Kiro stream cannot contain an event of {event.family}")
         return Payload(event.kind.encode("utf-8", "replace"), jsonio.encode(event.data))
 
 
@@ -211,17 +216,20 @@ def _head(call: ToolCall) -> bytes:
     return b'{"toolUseId":%b,"name":%b' % (jsonio.quote(call.id), jsonio.quote(call.name))
 
 
-def _only_choice(choice: int) -> None:
+def _check_choice(choice: int) -> None:
     if choice:
-        raise LocalMisuse("there is only one choice here")
+        raise LocalMisuse("a Kiro reply has only one choice")
 
 
-# --- Whole replies: this dialect has none, so they are whole streams, read and written as such
+# --- whole replies: this dialect has only streams, so a whole reply is a whole stream
 
 
-def parse_reply(body: bytes, asked: Conversation, counting: KiroSettings) -> Reply:
-    """Read a whole stream. Raises UpstreamViolation, or UpstreamFault if it failed. A call that was cut is left out."""
-    frames, decoder = EventStreamDecoder(), KiroDecoder(asked, SYSTEM_ENVIRONMENT, counting)
+def parse_reply(body: bytes, request: Conversation, settings: KiroSettings) -> Reply:
+    """Parse a whole stream as a reply; a call that was cut is left out.
+
+    Raises UpstreamViolation, or UpstreamFault if the stream contains an error.
+    """
+    frames, decoder = EventStreamDecoder(), KiroDecoder(request, SYSTEM_ENVIRONMENT, settings)
     events: list[ev.Event] = []
     for frame in frames.feed(body):
         events.extend(decoder.feed(frame) or ())
@@ -231,9 +239,9 @@ def parse_reply(body: bytes, asked: Conversation, counting: KiroSettings) -> Rep
     return assemble_reply((*events, *decoder.close(None)))
 
 
-def render_reply(reply: Reply, asked: Conversation, environment: Environment, counting: KiroSettings) -> bytes:
-    """Write a reply as the stream of it."""
-    encoder = KiroEncoder(asked, environment, counting)
+def render_reply(reply: Reply, request: Conversation, environment: Environment, settings: KiroSettings) -> bytes:
+    """Return a reply as the bytes of a whole stream."""
+    encoder = KiroEncoder(request, environment, settings)
     return b"".join(
         [encode_event(payload.kind, payload.data, error=payload.error) for payload in encoder.feed(reply_events(reply))]
     )

@@ -1,4 +1,4 @@
-"""Errors, both directions: HTTP refusals of either wire protocol, and exception frames inside a stream (facts 5)."""
+"""Parse and render errors: HTTP error responses of both wire protocols, and exception frames in a stream. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
 
-Sizes: TypeAlias = Callable[[], tuple[int, int]]  # tokens that were sent, and that may be
+Sizes: TypeAlias = Callable[[], tuple[int, int]]  # returns the tokens of the request, and the window
 
-# Each kind as we write it: exception type and HTTP status. Not all of them mean the kind where they are read.
+# The exception type and HTTP status that are written for each kind. Some of them are read as another kind.
 _TABLE = FaultTable(
     {
         "invalid": ("ValidationException", 400),
@@ -40,12 +40,12 @@ _TABLE = FaultTable(
         "UnknownOperationException": "server",
         "ModelTimeoutException": "timeout",
     },
-    # 404: an operation that this host does not have, and another endpoint may.
+    # 404: this host does not have the operation, but another endpoint may have it.
     statuses={403: "auth", 404: "server"},
 )
 type_of = _TABLE.type_of
 status_of = _TABLE.status_of
-# The reason that we write with a kind.
+# The reason that is written with a kind.
 _REASONS: dict[ErrorKind, str] = {
     "context_full": "CONTENT_LENGTH_EXCEEDS_THRESHOLD",
     "not_found": "INVALID_MODEL_ID",
@@ -83,23 +83,23 @@ _BY_WORDS: tuple[tuple[str, ErrorKind], ...] = (
     ("too many requests", "rate_limit"),
 )
 _IMPROPER = "improperly formed request"
-_NEAR = 0.9  # of the window: an improper request of that size is most likely too long
+_NEARLY_FULL = 0.9  # an "improperly formed" request that fills this share of the window is most likely too long
 
 
 def context_full_fault(tokens: int, window: int) -> Fault:
-    """The words at which clients compact their conversation."""
+    """Return the error at whose message clients compact their conversation."""
     return Fault("context_full", f"prompt is too long: {tokens} tokens > {window} maximum", 400)
 
 
-def parse_fault(response: HttpResponse, asked: Conversation | None = None) -> Fault:
-    """What a refusal says. With the conversation that was sent, one that is too long says how long."""
+def parse_fault(response: HttpResponse, request: Conversation | None = None) -> Fault:
+    """Parse an error response. With the request, the message of a "too long" error names its size."""
     body = decoded(response.body)
     kind = _TABLE.by_status(response.status)
     code = response.header("x-amzn-errortype")
     wait = response.retry_after
     if not isinstance(body, dict):
         return Fault(kind, unreadable_message(response), response.status, wait, code=code.partition(":")[0])
-    sizes = None if asked is None else lambda: (estimate_input_tokens(asked), find_model(asked.model).window)
+    sizes = None if request is None else lambda: (estimate_input_tokens(request), find_model(request.model).window)
     return fault_of(body, code, kind, response.status, wait, sizes)
 
 
@@ -111,41 +111,42 @@ def fault_of(
     wait: float | None = None,
     sizes: Sizes | None = None,
 ) -> Fault:
-    """The fault in an error object. The order is the official client's: overflow, availability, throttling, quota.
+    """Return the fault in an error object.
 
-    `sizes` is asked where one that is too long shall say how long.
+    It is classified in the order of the official client: overflow, availability, throttling, quota. `sizes` is called
+    for the message of a "too long" error.
     """
     inner = body.get("error")
-    told = inner if isinstance(inner, dict) else body
-    code = (code or _text(body, "__type", "_type", "code") or _text(told, "code", "type")).partition(":")[0]
+    error = inner if isinstance(inner, dict) else body
+    code = (code or _text(body, "__type", "_type", "code") or _text(error, "code", "type")).partition(":")[0]
     code = code.rpartition("#")[2]
-    message, reason = _text(told, "message", "Message") or _text(body, "error"), _text(body, "reason")
-    by_words = next((meant for words, meant in _BY_WORDS if words in message.lower()), None)
+    message, reason = _text(error, "message", "Message") or _text(body, "error"), _text(body, "reason")
+    by_words = next((meaning for words, meaning in _BY_WORDS if words in message.lower()), None)
     if kind in ("server", "invalid") and by_words == "auth" and status not in (None, 401, 403):
-        by_words = None  # an expired thing that is no token
-    # The type says more than the status, except where the status is the exact one.
+        by_words = None  # something other than a token has expired
+    # The type is more precise than the status, except for these statuses.
     by_type = None if status in (401, 402, 408, 413, 429, 504) else _TABLE.by_type(code)
     kind = _BY_REASON.get(reason) or by_words or by_type or kind
     if kind == "invalid" and sizes is not None and _IMPROPER in message.lower():
         tokens, window = sizes()
-        kind = "context_full" if tokens >= _NEAR * window else kind
-    said = message or f"the upstream refused ({reason or code or status or 'no reason given'})"
+        kind = "context_full" if tokens >= _NEARLY_FULL * window else kind
+    message = message or f"the upstream refused the request ({reason or code or status or 'no reason given'})"
     if kind == "context_full":
-        said = _too_long(sizes, said)
-    elif reason and reason not in said:
-        said = f"{said} ({reason})"
-    return Fault(kind, said, status or _TABLE.default_status(kind), wait, code=reason or code)
+        message = _too_long(sizes, message)
+    elif reason and reason not in message:
+        message = f"{message} ({reason})"
+    return Fault(kind, message, status or _TABLE.default_status(kind), wait, code=reason or code)
 
 
-def _too_long(sizes: Sizes | None, said: str) -> str:
+def _too_long(sizes: Sizes | None, message: str) -> str:
     if sizes is None:
-        return f"prompt is too long: {said}"
+        return f"prompt is too long: {message}"
     tokens, window = sizes()
     return context_full_fault(max(tokens, window + 1), window).message
 
 
 def render_fault(fault: Fault) -> bytes:
-    """The body of a refusal, which is also the payload of an exception frame."""
+    """Return the body of an error response, which is also the payload of an exception frame."""
     reason = fault.code if _BY_REASON.get(fault.code) == fault.kind else _REASONS.get(fault.kind)
     return jsonio.encode({"__type": _TABLE.default_type(fault.kind), "message": fault.message, "reason": reason})
 

@@ -1,10 +1,10 @@
-"""Width and height of an image, from the head of its file."""
+"""Read the width and height of an image from the header of its file. Pure; the quirk `FitImages` calls it."""
 
 from __future__ import annotations
 
 
 def parse_image_size(data: bytes) -> tuple[int, int] | tuple[()]:
-    """Width and height, as far as the head of the file tells them."""
+    """Return the width and height of a PNG, GIF, JPEG or WebP image; an empty tuple if they are not found."""
     if data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) >= 24:
         return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     if data[:4] == b"GIF8" and len(data) >= 10:

@@ -1,4 +1,4 @@
-"""The models of the service: their names, windows, how thinking is asked of them, who takes images.
+"""The models of the service: names, context windows, how to request thinking, and which accept images. Pure.
 
 See docs/dialects/kiro.md#models.
 """
@@ -11,19 +11,22 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-# tags: in the text. claude, gpt: in additionalModelRequestFields, each in its own words. none: not at all.
+# How a request asks for thinking. tags: in the text. claude, gpt: in additionalModelRequestFields, with the fields of
+# that vendor. none: not at all.
 ThinkingStyle: TypeAlias = Literal["tags", "claude", "gpt", "none"]
 
 CLAUDE_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 GPT_EFFORTS = ("low", "medium", "high", "xhigh")
 MODEL_ID_PATTERN = re.compile(r"[a-zA-Z0-9_:.-]{1,1024}")
 
-_USUAL_WINDOW = 200_000
+_DEFAULT_WINDOW = 200_000
 _MILLION = 1_000_000
 
 
 class KiroModel(Struct, frozen=True):
-    window: int = _USUAL_WINDOW
+    """The properties of one model; `images`: it accepts images."""
+
+    window: int = _DEFAULT_WINDOW
     thinking_style: ThinkingStyle = "none"
     images: bool = False
 
@@ -58,27 +61,27 @@ _PREFIX = re.compile(r"^(?:.*/|kiro-)")
 _SUFFIX = re.compile(
     r"(?:\[1m\]|-thinking|-agentic|-latest|-(?:low|medium|high|xhigh|max)|[-@]\d{8}(?:-v\d+(?::\d+)?)?)$"
 )
-_LONGEST = 256  # characters of a name that is looked at: suffixes are taken off one by one
+_MAX_LENGTH = 256  # longer names are not normalized: suffixes are removed one by one
 _VERSION = re.compile(r"(?<=\d)-(?=\d)")
 _OLD_ORDER = re.compile(r"^claude-(\d(?:\.\d)?)-(opus|sonnet|haiku)$")
 
 
 def find_model(name: str) -> KiroModel:
-    """What is known of a model, under its own name or a client's."""
-    named = normalize_model_name(name)
-    return _TABLE.get(named) or (_OLD_CLAUDE if "claude" in named.lower() else KiroModel(images=True))
+    """Return the properties of a model, by its own name or a client's spelling; unknown models get defaults."""
+    model = normalize_model_name(name)
+    return _TABLE.get(model) or (_OLD_CLAUDE if "claude" in model.lower() else KiroModel(images=True))
 
 
 def known_window(name: str) -> int | None:
-    """The window of a model that is in the table; of others, and of what the service chooses, nobody has told it."""
+    """Return the context window of a model in the table; None for other models and for `auto`."""
     known = _TABLE.get(normalize_model_name(name))
     return None if known is None or known is _TABLE["auto"] else known.window
 
 
 @lru_cache(256)
 def normalize_model_name(name: str) -> str:
-    """The service's own name for a model that clients spell in many ways; an unknown one stays as it is."""
-    if name in _TABLE or name.isupper() or len(name) > _LONGEST:
+    """Return the service's name of a model that clients spell in many ways; an unknown name is returned unchanged."""
+    if name in _TABLE or name.isupper() or len(name) > _MAX_LENGTH:
         return name
     plain = _PREFIX.sub("", name.strip().lower())
     while (shorter := _SUFFIX.sub("", plain)) != plain:

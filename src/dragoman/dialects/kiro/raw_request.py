@@ -1,4 +1,4 @@
-"""A Kiro request as it lies on the wire, for the rules: independent of the dialect's reader and writer."""
+"""The parts of a raw Kiro request body, for the rules. Pure; independent of the dialect's parser and renderer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _ROLES: dict[str, Literal["user", "assistant"]] = {"userInputMessage": "user", "
 
 
 class KiroRawTurn(Struct, frozen=True):
-    """One message of the conversation, with what the rules need of it."""
+    """One message of the conversation, with the parts that the rules check.
+
+    A part of the wrong type reads as empty.
+    """
 
     role: Literal["user", "assistant"]
     at: str
@@ -44,7 +47,7 @@ class KiroRawTurn(Struct, frozen=True):
 
 
 class KiroRawRequest:
-    """The parts of one request body."""
+    """One request body: its history, current message, tools and images, each with its path."""
 
     def __init__(self, document: Json) -> None:
         self.document = document
@@ -68,7 +71,7 @@ class KiroRawRequest:
 
     @cached_property
     def turns(self) -> list[KiroRawTurn]:
-        """History and current message, in order."""
+        """The history and the current message, in order."""
         return [*self.history, *([self.current] if self.current else [])]
 
     @cached_property

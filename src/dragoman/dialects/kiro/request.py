@@ -1,7 +1,8 @@
-"""Requests, canonical to wire: `conversationState` and its turns (facts 1.4). The last turn is the current message.
+"""Render requests: `conversationState` with its turns, of which the last is the current message. Pure.
 
-A turn that fits has one text; results come before it and images after it, or a thought before it and calls after it.
-`reading.py` is the other direction. Here is also what every part of this dialect shares.
+A user turn has results, then one text, then images; an assistant turn has a thought, then one text, then calls.
+`request_parser` parses requests. The names, unknown fields and token estimates that all modules of the dialect use are
+here too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from dragoman.model.filter import Inventory, inventory
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, Raw
 
-# --- What every part of this dialect shares: its family, unknown fields, log, names on the wire
+# --- shared by all modules of the dialect: family, unknown fields, log, names on the wire
 
 
 FAMILY = "kiro"
@@ -46,15 +47,15 @@ USER_MESSAGE, ASSISTANT_MESSAGE, MESSAGE_CONTEXT = (
 )
 NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}}
 ADAPTIVE_THINKING: dict[str, Json] = {"type": "adaptive", "display": "summarized"}
-# Fields of a request that only say which conversation or account it is: nothing is lost where they mean nothing.
+# Fields that only identify the conversation or the account. Dropping them for another dialect loses nothing.
 IDENTITY = frozenset({"conversationId", "profileArn"})
 _NAMESPACE = uuid5(NAMESPACE_URL, "dragoman:kiro:conversation")
-_KEPT = ExtraFields(FAMILY)
-own_fields, with_own = _KEPT.own_fields, _KEPT.with_extra
+_EXTRAS = ExtraFields(FAMILY)
+own_fields, with_own = _EXTRAS.own_fields, _EXTRAS.with_extra
 
 
 class KiroSettings(Protocol):
-    """What the codec's settings say about requests, and about counts (docs/decisions/kiro.md#d15)."""
+    """The settings of the codec that requests and token counts need (docs/decisions/kiro.md#d15)."""
 
     @property
     def origin(self) -> str: ...
@@ -66,15 +67,14 @@ class KiroSettings(Protocol):
 
 
 def extra_of(fields: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:
-    """Fields that were not read, kept for this family alone."""
-    return _KEPT.extra_of(to_extra_names(fields), spelling)
+    """Return unknown fields as an `Extra` that only this family gets back; None if there are none."""
+    return _EXTRAS.extra_of(to_extra_names(fields), spelling)
 
 
 def conversation_id(seed: str, messages: tuple[Message, ...] = ()) -> str:
-    """A UUID made of what stays the same through a conversation, so that its turns share it.
-    That is `seed` and the text of the first user turn.
+    """Return a UUID that all requests of a conversation share.
 
-    See docs/decisions/kiro.md#d17.
+    It is the hash of `seed` and of the text of the first user turn (docs/decisions/kiro.md#d17).
     """
     first = next((message for message in messages if message.role == "user"), None)
     seed += "\n".join([block.text for block in first.blocks if isinstance(block, Text)]) if first else ""
@@ -83,9 +83,10 @@ def conversation_id(seed: str, messages: tuple[Message, ...] = ()) -> str:
 
 
 def set_model_names(body: dict[str, Json], model: str, *, named: bool) -> dict[str, Json]:
-    """The body with the model's name in every user turn that has none, or without it in those that have this one.
+    """Return the body with the model in every user turn (`named`), or without it in those that name this model.
 
-    A turn that is a Struct has the name already. What changes with every turn of a conversation stands last.
+    A turn that is a Struct already has the model. The current message, which changes with every request, comes last,
+    for prompt caches.
     """
     state = body.get(CONVERSATION_STATE)
     if not isinstance(state, dict):
@@ -100,62 +101,65 @@ def set_model_names(body: dict[str, Json], model: str, *, named: bool) -> dict[s
                 user = {name: value for name, value in user.items() if name != "modelId"}
             turns[place] = {**turn, USER_MESSAGE: user}
     *before, current = turns
-    around = {name: value for name, value in state.items() if name not in ("history", "currentMessage")}
+    others = {name: value for name, value in state.items() if name not in ("history", "currentMessage")}
     if "history" in state:
-        around["history"] = before if isinstance(history, list) else history
+        others["history"] = before if isinstance(history, list) else history
     rest = {name: value for name, value in body.items() if name != CONVERSATION_STATE}
-    return {**rest, CONVERSATION_STATE: {**around, "currentMessage": current}}
+    return {**rest, CONVERSATION_STATE: {**others, "currentMessage": current}}
 
 
 # --- the request
 
 
 def render_request(settings: KiroSettings, conversation: Conversation) -> ApiRequest:
-    """Write a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
-    _refuse_unsayable(conversation)
+    """Return a conversation as a request. Raises Unrepresentable for content that filters should have removed."""
+    _check_representable(conversation)
     *messages, last = conversation.messages
     model, origin, tools = conversation.model, settings.origin, list(map(_render_tool, conversation.tools))
-    kept = node_fields(own_fields(conversation.extra))
-    named = kept.pop("conversationId", None) or conversation_id("", conversation.messages)
-    state: dict[str, Any] = {"chatTriggerType": "MANUAL", "conversationId": named}
+    own = node_fields(own_fields(conversation.extra))
+    own_id = own.pop("conversationId", None) or conversation_id("", conversation.messages)
+    state: dict[str, Any] = {"chatTriggerType": "MANUAL", "conversationId": own_id}
     state["currentMessage"] = render_turn(last, origin, model, tools)
     if messages:
         state["history"] = [render_turn(message, origin, model) for message in messages]
     body: dict[str, Json] = {CONVERSATION_STATE: state}
     if settings.profile_arn:
         body["profileArn"] = settings.profile_arn
-        kept.pop("profileArn", None)  # of the client's account; the setting names that of the upstream's
-    thinking, asked = conversation.thinking, dict[str, Json]()
+        own.pop("profileArn", None)  # the profile of the client's account; the setting names that of the upstream
+    thinking, model_fields = conversation.thinking, dict[str, Json]()
     if thinking.effort:
-        asked["reasoning" if find_model(model).thinking_style == "gpt" else "output_config"] = {
-            "effort": thinking.effort
-        }
+        name = "reasoning" if find_model(model).thinking_style == "gpt" else "output_config"
+        model_fields[name] = {"effort": thinking.effort}
     if thinking.mode == "adaptive":
-        asked["thinking"] = {**ADAPTIVE_THINKING}
-    if asked:
-        body[MODEL_FIELDS] = asked
+        model_fields["thinking"] = {**ADAPTIVE_THINKING}
+    if model_fields:
+        body[MODEL_FIELDS] = model_fields
     headers = {} if conversation.hints is None else own_fields(conversation.hints)
     hints = {name: value for name, value in headers.items() if isinstance(value, str)}
-    return ApiRequest("generate", model, True, merge_fields(body, kept) if kept else body, hints)
+    return ApiRequest("generate", model, True, merge_fields(body, own) if own else body, hints)
 
 
-def _refuse_unsayable(conversation: Conversation) -> None:
+def _check_representable(conversation: Conversation) -> None:
     refusals = (
-        (bool(conversation.system), "system", "there is no place for a system text of its own"),
-        (conversation.choices != 1, "n", "one request gets one answer here"),
-        (conversation.previous_id is not None, "previous_response_id", "no conversation is kept here to go on with"),
-        (conversation.output != Output(), "output", "the form of the answer cannot be asked for here"),
-        (conversation.tool_choice != ToolChoice(), "tool_choice", "tools cannot be chosen here"),
-        (conversation.max_tokens is not None, "max_tokens", "the length of the answer cannot be limited here"),
-        (bool(conversation.stop), "stop", "there are no stop sequences here"),
-        (bool(conversation.sampling), next(iter(conversation.sampling), ""), "there are no knobs here"),
-        (bool(conversation.user), "user", "there is no place for a user id here"),
-        (conversation.thinking.mode not in ("default", "adaptive"), "thinking", "thinking is asked for otherwise here"),
-        (not conversation.stream, "stream", "every answer is a stream here"),
+        (bool(conversation.system), "system", "Kiro has no field for a system prompt"),
+        (conversation.choices != 1, "n", "Kiro returns one choice per request"),
+        (conversation.previous_id is not None, "previous_response_id", "Kiro stores no responses to continue from"),
+        (conversation.output != Output(), "output", "Kiro has no setting for the output format"),
+        (conversation.tool_choice != ToolChoice(), "tool_choice", "Kiro has no tool choice"),
+        (conversation.max_tokens is not None, "max_tokens", "Kiro has no setting for the length of a reply"),
+        (bool(conversation.stop), "stop", "Kiro has no stop sequences"),
+        (bool(conversation.sampling), next(iter(conversation.sampling), ""), "Kiro has no sampling settings"),
+        (bool(conversation.user), "user", "Kiro has no field for a user id"),
+        (
+            conversation.thinking.mode not in ("default", "adaptive"),
+            "thinking",
+            "Kiro has no thinking mode but adaptive",
+        ),
+        (not conversation.stream, "stream", "every response of Kiro is a stream"),
     )
-    for refused, at, because in refusals:
-        if refused:
-            raise Unrepresentable(because, at=at)
+    for is_refused, at, message in refusals:
+        if is_refused:
+            raise Unrepresentable(message, at=at)
     if not conversation.messages or conversation.messages[-1].role != "user":
         raise Unrepresentable("the last turn must be the user's", at="messages")
 
@@ -163,10 +167,10 @@ def _refuse_unsayable(conversation: Conversation) -> None:
 def _render_tool(tool: ToolSpec | Opaque) -> Json:
     if isinstance(tool, Opaque):
         if tool.family != FAMILY:
-            raise Unrepresentable(f"the tool {tool.kind} of {tool.family} has no place here", at=tool.at.path)
+            raise Unrepresentable(f"Kiro does not accept the tool {tool.kind} of {tool.family}", at=tool.at.path)
         return tool.data
     if tool.schema is None or tool.waits_for:
-        raise Unrepresentable(f"the tool {tool.name} has no schema, or is held back", at=tool.at.path)
+        raise Unrepresentable(f"the tool {tool.name} has no schema, or its loading is deferred", at=tool.at.path)
     schema: Json = {"json": {**tool.schema}}
     body: dict[str, Json] = {"name": tool.name, "description": tool.description, "inputSchema": schema}
     if tool.extra is None:
@@ -174,80 +178,85 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     return {**parent_fields(own_fields(tool.extra)), "toolSpecification": with_own(body, tool.extra)}
 
 
-# --- how long a request is: an estimate without a tokenizer (docs/decisions/kiro.md#d15)
+# --- the size of a request in tokens, estimated without a tokenizer (docs/decisions/kiro.md#d15)
 
 
-IMAGE = 1600  # tokens of one image, whatever its size: a convention
+IMAGE_TOKENS = 1600  # of one image, whatever its size: a convention
 _TOOL_FRAME = " " * 151  # what surrounds the name, description and schema of a tool; an estimate
 
 
 def estimate_tokens(text: str) -> int:
-    """Tokens in a text: four ASCII characters, or one other character, are about one."""
+    """Estimate the tokens of a text: four ASCII characters, or one other character, are about one token."""
     plain = len(text) if text.isascii() else count_ascii(text)
     return len(text) - plain + (plain + 3) // 4
 
 
 def count_ascii(text: str) -> int:
-    """How many characters are ASCII; counted by encoders, since a long text has very many."""
+    """Return the number of ASCII characters. Encoders count them, which is fast for long texts."""
     try:
         text.encode("latin-1")
     except UnicodeEncodeError:
         return len(text.encode("ascii", "ignore"))
-    # All others of this alphabet have two bytes. The text keeps its bytes for the next writer.
+    # All other characters of Latin-1 have two bytes in UTF-8. An ObjectText keeps its UTF-8 bytes for the next writer.
     return 2 * len(text) - len(text.data if type(text) is jsonio.ObjectText else jsonio.Raw(text))
 
 
-def estimate_input_tokens(conversation: Conversation, held: Inventory | None = None) -> int:
-    """Tokens of everything a conversation says to the model; the estimate that it carries, if it carries one.
+def estimate_input_tokens(conversation: Conversation, content: Inventory | None = None) -> int:
+    """Estimate the input tokens of a conversation; return `estimated_tokens` of the conversation if it is set.
 
-    `held` is what its messages hold, where that is known.
+    `content` is the inventory of its messages, if the caller has it.
     """
     if conversation.estimated_tokens is not None:
         return conversation.estimated_tokens
-    held = held or inventory(conversation.messages)
-    texts = [text.text for text in conversation.system] + held.words
-    texts += [call.arguments for call in held.calls] + [call.name for call in held.calls]
+    content = content or inventory(conversation.messages)
+    texts = [text.text for text in conversation.system] + content.words
+    texts += [call.arguments for call in content.calls] + [call.name for call in content.calls]
     for tool in conversation.tools:
         try:
             definition = [tool.name, tool.description, tool.schema] if isinstance(tool, ToolSpec) else [tool.data]
             texts.append(_TOOL_FRAME + jsonio.encode(definition).decode())
-        except jsonio.JsonError:  # nested too deeply: sending it reports that
+        except jsonio.JsonError:  # nested too deeply; rendering the request reports it
             continue
     wide = [text for text in texts if not text.isascii()]
     plain = [*map(count_ascii, wide)]
     others = sum(map(len, wide)) - sum(plain)
     plain += [len(text) for text in texts if text.isascii()]
-    return others + sum([(size + 3) // 4 for size in plain]) + sum(map(_block, (*held.thoughts, *held.others)))
+    return (
+        others
+        + sum([(size + 3) // 4 for size in plain])
+        + sum(map(_block_tokens, (*content.thoughts, *content.others)))
+    )
 
 
 def estimate_message_tokens(message: Message) -> int:
-    return sum(map(_block, message.blocks))
+    """Estimate the tokens of one message."""
+    return sum(map(_block_tokens, message.blocks))
 
 
-def _block(block: Block) -> int:
+def _block_tokens(block: Block) -> int:
     if isinstance(block, (Text, Reasoning)):
         return estimate_tokens(block.text)
     if isinstance(block, ToolCall):
         return estimate_tokens(block.name) + estimate_tokens(block.arguments)
     if isinstance(block, ToolResult):
-        return sum([0 if isinstance(part, Media) else _block(part) for part in block.content])
-    return IMAGE if isinstance(block, Media) else 0
+        return sum([0 if isinstance(part, Media) else _block_tokens(part) for part in block.content])
+    return IMAGE_TOKENS if isinstance(block, Media) else 0
 
 
-# --- turns: Structs, which an encoder writes faster than objects; one that has kept fields becomes an object
+# --- turns: Structs, which are encoded faster than dicts; a turn with unknown fields becomes a dict
 
 
 class _Node(Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
     pass
 
 
-class _Words(_Node, frozen=True):
+class _TextPart(_Node, frozen=True):
     text: str
 
 
 class _Result(_Node, frozen=True):
     tool_use_id: str
-    content: list[_Words | Json]
+    content: list[_TextPart | Json]
     status: str
 
 
@@ -288,29 +297,30 @@ RenderedTurn: TypeAlias = _UserTurn | _AssistantTurn | dict[str, Json]
 
 
 def render_turn(message: Message, origin: str, model: str = "", tools: list[Json] | None = None) -> RenderedTurn:
-    """Write a turn that fits, with the tools if it is the last. Raises Unrepresentable for what has no place in it.
+    """Return a message as a turn, with the tools if it is the last turn.
 
-    One that has kept fields is an object, and like one without `model` gets the model's name from the binding.
+    Raises Unrepresentable for a block that does not fit. A turn with unknown fields is a dict; the binding adds the
+    model to it, as to a turn rendered without `model`.
     """
-    kept = None if message.extra is None else own_fields(message.extra)
+    own = None if message.extra is None else own_fields(message.extra)
     if message.role == "user":
-        if kept is None:
+        if own is None:
             return _UserTurn(_render_user(message, origin, model or UNSET, tools or None))
-        written = kept.get("origin", origin)
-        node = with_own(to_json_object(_render_user(message, written, UNSET, None)), message.extra)  # type: ignore[arg-type]
+        own_origin = own.get("origin", origin)
+        node = with_own(to_json_object(_render_user(message, own_origin, UNSET, None)), message.extra)  # type: ignore[arg-type]
         if tools:
             node[MESSAGE_CONTEXT] = merge_fields({"tools": tools}, members(node.get(MESSAGE_CONTEXT)))
-        return {**parent_fields(kept), USER_MESSAGE: node}
+        return {**parent_fields(own), USER_MESSAGE: node}
     if message.role != "assistant":
-        raise Unrepresentable(f"a {message.role} turn has no place here", at=message.at.path)
-    answer = _render_assistant(message)
-    if kept is None:
-        return _AssistantTurn(answer)
-    return {**parent_fields(kept), ASSISTANT_MESSAGE: with_own(to_json_object(answer), message.extra)}
+        raise Unrepresentable(f"Kiro does not accept a {message.role} turn", at=message.at.path)
+    assistant = _render_assistant(message)
+    if own is None:
+        return _AssistantTurn(assistant)
+    return {**parent_fields(own), ASSISTANT_MESSAGE: with_own(to_json_object(assistant), message.extra)}
 
 
 def to_json_object(node: object) -> dict[str, Json]:
-    """A node as an object."""
+    """Return a Struct as a JSON object."""
     value = jsonio.decode(jsonio.encode(node))
     assert isinstance(value, dict)
     return value
@@ -354,15 +364,15 @@ def _render_assistant(message: Message) -> _Assistant:
 
 def _misplaced(block: Block) -> Unrepresentable:
     if isinstance(block, Text):
-        return Unrepresentable("a turn has one text here", at=block.at.path)
+        return Unrepresentable("a turn of Kiro has only one text", at=block.at.path)
     kind = block.kind if isinstance(block, Media | Opaque) else type(block).__name__
-    return Unrepresentable(f"{kind} has no place in this turn", at=block.at.path)
+    return Unrepresentable(f"a turn of this role cannot contain {kind}", at=block.at.path)
 
 
 def _render_thought(block: Reasoning) -> Json:
     signature = block.signature
     if signature is None or signature.family != FAMILY or signature.kind == "encrypted":
-        raise Unrepresentable("reasoning goes back only with the service's own signature", at=block.at.path)
+        raise Unrepresentable("Kiro accepts reasoning in history only with its own signature", at=block.at.path)
     if signature.kind == "redacted":
         return {"redactedContent": signature.data}
     return {"reasoningText": {"text": block.text, "signature": signature.data}}
@@ -375,20 +385,20 @@ def _render_use(call: ToolCall) -> _Use | Json:
     else:
         value = jsonio.decode_object(arguments or "{}") if call.form == "json" else None
         if value is None:
-            raise Unrepresentable(f"the arguments of {call.name} are no JSON object", at=call.at.path)
+            raise Unrepresentable(f"the arguments of {call.name} are not a JSON object", at=call.at.path)
         use = _Use(call.id, call.name, value)
     return use if call.extra is None else with_own(to_json_object(use), call.extra)
 
 
 def _render_result(result: ToolResult) -> _Result | Json:
-    content: list[_Words | Json] = []
+    content: list[_TextPart | Json] = []
     for part in result.content:
         if isinstance(part, Opaque) and part.family == FAMILY:
-            content.append(part.data)  # of a client of this dialect, which gets it back as it came
+            content.append(part.data)  # from a client of this dialect; sent unchanged
         elif type(part) is Text:
-            kept = part.extra and own_fields(part.extra)
-            content.append({**kept} if kept else _Words(part.text))
+            own = part.extra and own_fields(part.extra)
+            content.append({**own} if own else _TextPart(part.text))
         else:
-            raise Unrepresentable("a tool result holds text only", at=part.at.path)
+            raise Unrepresentable("a tool result of Kiro has text only", at=part.at.path)
     node = _Result(result.call_id, content, "error" if result.is_error else "success")
     return node if result.extra is None else with_own(to_json_object(node), result.extra)

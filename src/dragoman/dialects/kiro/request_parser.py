@@ -1,4 +1,4 @@
-"""Requests, wire to canonical: `conversationState` and its turns (facts 1.4). The last turn is the current message."""
+"""Parse requests: `conversationState` with its turns, of which the last is the current message. Pure."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ _STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
 
 
 def parse_request(call: ApiRequest, settings: KiroSettings) -> Conversation:
-    """Read a request. Raises MalformedRequest, naming the place."""
+    """Parse a request. Raises MalformedRequest, which names the path of the fault."""
     try:
         return to_canonical(_conversation(call, settings))
     except RecursionError:
-        raise MalformedRequest("nested too deeply") from None
+        raise MalformedRequest("the request is nested too deeply") from None
 
 
 def _conversation(call: ApiRequest, settings: KiroSettings) -> Conversation:
@@ -67,15 +67,15 @@ def _conversation(call: ApiRequest, settings: KiroSettings) -> Conversation:
     current = state.child("currentMessage")
     tools, current = _take_tools(current)
     entries = [*state.children("history", []), current]
-    kept: dict[str, Json] = {}
-    thinking = _thinking(fields, kept)
+    extra_fields: dict[str, Json] = {}
+    thinking = _thinking(fields, extra_fields)
     if state.peek("chatTriggerType") in (None, "MANUAL"):
         state.any("chatTriggerType")
     for name, source in (("conversationId", state), ("profileArn", fields)):
         if (value := source.text(name, "")) and value != settings.profile_arn:
-            kept[name] = value
+            extra_fields[name] = value
     if rest := state.rest():
-        kept[CONVERSATION_STATE] = rest
+        extra_fields[CONVERSATION_STATE] = rest
     return Conversation(
         call.model,
         tuple(parse_turn(entry, settings.origin) for entry in entries),
@@ -83,12 +83,12 @@ def _conversation(call: ApiRequest, settings: KiroSettings) -> Conversation:
         thinking=thinking,
         stream=call.stream,
         hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
-        extra=extra_of({**fields.rest(), **kept}, IDENTITY),
+        extra=extra_of({**fields.rest(), **extra_fields}, IDENTITY),
     )
 
 
 def _take_tools(current: Fields) -> tuple[tuple[ToolSpec | Opaque, ...], Fields]:
-    """The tools, which stand inside the current message, and that message without them."""
+    """Return the tools, which are inside the current message, and that message without them."""
     user = current.peek(USER_MESSAGE)
     context = user.get(MESSAGE_CONTEXT) if isinstance(user, dict) else None
     if not isinstance(user, dict) or not isinstance(context, dict) or "tools" not in context:
@@ -108,39 +108,39 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
         whole = fields.rest()
         return Opaque(FAMILY, whole, next(iter(whole), ""), at=Location(fields.at))
     name, description = spec.identifier("name"), spec.text("description", "")
-    holder = spec.maybe_child("inputSchema")
+    input_schema = spec.maybe_child("inputSchema")
     spec.any("inputSchema")
-    schema = holder.any("json") if holder else None
-    known = schema if isinstance(schema, dict) else NO_PARAMETERS
-    around = {"inputSchema": rest} if holder and (rest := holder.rest()) else {}
-    kept = with_beside(extra_of({**spec.rest(), **around}), fields)
+    schema = input_schema.any("json") if input_schema else None
+    parameters = schema if isinstance(schema, dict) else NO_PARAMETERS
+    unknown = {"inputSchema": rest} if input_schema and (rest := input_schema.rest()) else {}
+    extra = with_parent_fields(extra_of({**spec.rest(), **unknown}), fields)
     at = Location(spec.at, is_absent=not isinstance(schema, dict))
-    return ToolSpec(name, description, known, extra=kept, at=at)
+    return ToolSpec(name, description, parameters, extra=extra, at=at)
 
 
-def _thinking(fields: Fields, kept: dict[str, Json]) -> Thinking:
-    """What is asked for in either vendor's words; all other model fields stay as they are."""
-    asked = fields.peek(MODEL_FIELDS)
-    if not isinstance(asked, dict):
+def _thinking(fields: Fields, extra_fields: dict[str, Json]) -> Thinking:
+    """Take the thinking setting in either vendor's fields; other model fields are added to `extra_fields`."""
+    model_fields = fields.peek(MODEL_FIELDS)
+    if not isinstance(model_fields, dict):
         return Thinking()
     fields.any(MODEL_FIELDS)
-    rest = {**asked}
+    rest = {**model_fields}
     effort = ""
     for name in ("output_config", "reasoning"):
         match rest.get(name):
-            case {"effort": str(said), **others} if not others and not effort:
-                effort = said
+            case {"effort": str(value), **others} if not others and not effort:
+                effort = value
                 del rest[name]
     adaptive = rest.get("thinking") == ADAPTIVE_THINKING
     if adaptive:
         del rest["thinking"]
     if rest:
-        kept[MODEL_FIELDS] = rest
+        extra_fields[MODEL_FIELDS] = rest
     return Thinking("adaptive" if adaptive else "default", effort)
 
 
 def with_json_turns(call: ApiRequest) -> ApiRequest:
-    """The call with a body of JSON values alone: turns of a rendered one are Structs."""
+    """Return the request with a body of JSON values only: the turns of a rendered request are Structs."""
     state = members(members(call.body).get(CONVERSATION_STATE))
     if not any(isinstance(turn, Struct) for turn in (*items(state.get("history")), state.get("currentMessage"))):
         return call
@@ -151,31 +151,33 @@ def with_json_turns(call: ApiRequest) -> ApiRequest:
 
 
 def parse_turn(entry: Fields, origin: str) -> Message:
-    """An entry of history, or the current message. Raises MalformedRequest."""
+    """Parse an entry of history, or the current message. Raises MalformedRequest."""
     if (user := entry.maybe_child(USER_MESSAGE)) is not None:
         turn = _parse_user(user, origin)
     elif (assistant := entry.maybe_child(ASSISTANT_MESSAGE)) is not None:
         turn = _parse_assistant(assistant)
     else:
         raise entry.blame(f"expected {USER_MESSAGE} or {ASSISTANT_MESSAGE}", at=entry.at)
-    extra = with_beside(turn.extra, entry)
+    extra = with_parent_fields(turn.extra, entry)
     return turn if extra is turn.extra else structs.replace(turn, extra=extra)
 
 
 def _parse_user(fields: Fields, origin: str) -> Message:
     blocks: list[Block] = []
-    kept: dict[str, Json] = {}
+    unknown: dict[str, Json] = {}
     context = fields.maybe_child(MESSAGE_CONTEXT)
     if context is not None:
         blocks.extend(map(parse_result, context.children("toolResults", [])))
         if rest := context.rest():
-            kept[MESSAGE_CONTEXT] = rest
+            unknown[MESSAGE_CONTEXT] = rest
     if content := fields.text("content", ""):
         blocks.append(Text(content, at=Location(fields.path("content"))))
     blocks.extend(map(_parse_image, fields.children("images", [])))
     if fields.peek("origin") == origin:
         fields.any("origin")
-    return Message("user", tuple(blocks), extra=extra_of({**_said(fields), **kept}), at=Location(fields.at))
+    return Message(
+        "user", tuple(blocks), extra=extra_of({**_unknown_fields(fields), **unknown}), at=Location(fields.at)
+    )
 
 
 def _parse_assistant(fields: Fields) -> Message:
@@ -183,22 +185,22 @@ def _parse_assistant(fields: Fields) -> Message:
     if content := fields.text("content", ""):
         blocks.append(Text(content, at=Location(fields.path("content"))))
     blocks.extend(map(_parse_use, fields.children("toolUses", [])))
-    return Message("assistant", tuple(blocks), extra=extra_of(_said(fields)), at=Location(fields.at))
+    return Message("assistant", tuple(blocks), extra=extra_of(_unknown_fields(fields)), at=Location(fields.at))
 
 
-def _said(fields: Fields) -> dict[str, Json]:
-    """The unknown fields; `null` says as much as absence."""
+def _unknown_fields(fields: Fields) -> dict[str, Json]:
+    """Return the fields that were not taken; a null counts as absent."""
     return {name: value for name, value in fields.rest().items() if value is not None}
 
 
-def with_beside(extra: Extra | None, outer: Fields) -> Extra | None:
-    """What is kept of a node, and the fields that stand beside it in what it came in."""
-    beside = {PARENT_PREFIX + name: value for name, value in to_extra_names(_said(outer)).items()}
-    return Extra(FAMILY, {**own_fields(extra), **beside}) if beside else extra
+def with_parent_fields(extra: Extra | None, parent: Fields) -> Extra | None:
+    """Return the unknown fields of a node together with those of its parent object."""
+    of_parent = {PARENT_PREFIX + name: value for name, value in to_extra_names(_unknown_fields(parent)).items()}
+    return Extra(FAMILY, {**own_fields(extra), **of_parent}) if of_parent else extra
 
 
 def _parse_thought(fields: Fields) -> Iterator[Reasoning]:
-    """Replayed reasoning. A form that we do not know stays among the turn's unknown fields."""
+    """Yield the reasoning of a turn in history. An unknown form stays among the unknown fields of the turn."""
     match fields.peek("reasoningContent"):
         case {"reasoningText": {"text": str(text), "signature": str(signature_data)}, **rest} if not rest:
             signature = Signature(FAMILY, signature_data)
@@ -218,7 +220,7 @@ def _parse_use(fields: Fields) -> ToolCall:
 
 
 def parse_result(fields: Fields) -> ToolResult:
-    """A tool result, whatever its content is: an array of parts, one part, a string, nothing.
+    """Parse a tool result. Its content may be an array of parts, one part, a string, or missing.
 
     See docs/decisions/content.md#d1, #d2.
     """
@@ -236,9 +238,8 @@ def _result_parts(value: Json, at: str, blame: type[DragomanError]) -> Iterator[
         for index, item in enumerate(value):
             yield from _result_parts(item, f"{at}[{index}]", blame)
     elif isinstance(value, dict) and value.keys() == {"json"} and (words := part_text(value)).is_whole:
-        # Its text is what every other dialect can say; the same dialect gets it back as it came.
-        kept = Extra(FAMILY, value, frozenset(value))
-        yield Text(words.text, extra=kept, at=Location(at))
+        # Other dialects get the text; an upstream of this dialect gets the original part.
+        yield Text(words.text, extra=Extra(FAMILY, value, frozenset(value)), at=Location(at))
     elif value is not None and value != "" and (part := read_loose_part(FAMILY, value, Location(at))) != Text(""):
         yield part
 
@@ -248,7 +249,7 @@ def _parse_image(fields: Fields) -> Media:
     data = source.identifier("bytes")
     if base64_bytes(data) is None:
         source.fail("bytes", "expected base64")
-    around = {"source": rest} if (rest := source.rest()) else {}
+    unknown = {"source": rest} if (rest := source.rest()) else {}
     return Media(
-        "image", f"image/{kind}", "base64", data, extra=extra_of({**fields.rest(), **around}), at=Location(fields.at)
+        "image", f"image/{kind}", "base64", data, extra=extra_of({**fields.rest(), **unknown}), at=Location(fields.at)
     )

@@ -1,8 +1,9 @@
-"""The service's own rules for requests, over raw JSON; independent of the reader and the writer.
+"""The requirements of the service on requests: their table, and a lint of raw JSON. Pure.
 
-The lint (`breaches`) names what a request breaks. The simulator refuses by the same findings, each with its number,
-its grade of evidence (rule_table.py) and the service's answer. What cannot be seen in a body (accounts, quota, the
-model's name) is not here; neither is what only an estimate tells (size).
+The lint (`breaches`) returns the rules that a request breaks. The simulator refuses requests by the same findings; it
+adds the rule's number, its grade of evidence and the service's response. Rules that a body does not show (accounts,
+quota, the model's name) and rules that need an estimate (size) are not here. The lint does not use the dialect's parser
+and renderer, so that it can check them.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from dragoman.dialects.rulebook import Breach, Evidence, Rulebook
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-# --- The rules of GenerateAssistantResponse: the number, the grade of evidence and the demand of each.
+# --- the rules of GenerateAssistantResponse: the number, the grade of evidence and the requirement of each
 #
-# The numbers are those of the simulator, which refuses by these rules and adds those that a body does not show. A rule
-# without a number is not the simulator's.
+# The numbers are those of the simulator, which adds rules that a body does not show. The simulator does not have the
+# rules without a number.
 
 
-# A: the official model or client. B: seen live, by documents 000, 002 and 003 or by others. C: repaired by others.
-# D: others contradict each other.
+# A: from the official service model or client. B: seen in refusals, by documents 000, 002 and 003 (docs/mission.md) or
+# by other projects. C: other projects repair it. D: other projects contradict each other.
 Grade: TypeAlias = Literal["A", "B", "C", "D"]
 EVIDENCE: Mapping[Grade, Evidence] = {"A": "documented", "B": "observed", "C": "inferred", "D": "inferred"}
 
 
 class GradedRule(Struct, frozen=True):
-    """One rule. Rules that share a number differ in their evidence; the first of them names the number."""
+    """One rule. Rules that share a number differ in their evidence; the simulator's title is that of the first."""
 
     number: int | None
     grade: Grade
@@ -43,9 +44,9 @@ class GradedRule(Struct, frozen=True):
 
 
 class KiroLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The thresholds of the rules, as docs/dialects/kiro.md gives them."""
+    """The thresholds of the rules, from docs/dialects/kiro.md."""
 
-    tool_count: int = 120  # rule 45: the least number refused
+    tool_count: int = 120  # rule 45: the lowest number that is refused
     name: int = 64
     description: int = 10_240
     user_content: int = 600_000
@@ -102,7 +103,9 @@ GRADED_RULES: Mapping[str, GradedRule] = {
     "schema.required_empty": GradedRule(21, "D", "required is not empty"),
     "schema.properties": GradedRule(24, "D", "no empty properties below a schema's root"),
     "schema.keyword": GradedRule(26, "B", "no validation keywords"),
-    "schema.unsure_keyword": GradedRule(26, "C", "no keywords that others remove: $ref, const, format and their like"),
+    "schema.unsure_keyword": GradedRule(
+        26, "C", "no keywords that other projects remove, such as $ref, const and format"
+    ),
     "schema.additional_properties": GradedRule(22, "D", "no additionalProperties"),
     "schema.dollar_schema": GradedRule(23, "D", "no $schema"),
     "image.many": GradedRule(38, "A", "not too many images"),
@@ -136,7 +139,7 @@ RULES = Rulebook(
 )
 
 
-# --- Rules 19 to 26: what a tool's input schema may not hold. A property that is only *named* like a keyword is none
+# --- rules 19 to 26: keywords that a tool's input schema must not have. A property *named* like a keyword is allowed
 
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
@@ -144,7 +147,7 @@ _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLE = "items additionalProperties not if then else contains propertyNames unevaluatedItems unevaluatedProperties"
 _UNIONS = ("anyOf", "oneOf", "allOf")
 
-# Seen refused live; the rest of the family is what others remove.
+# The first have been seen in refusals; other projects remove the second.
 _REFUSED = (
     "pattern minLength maxLength minimum maximum exclusiveMinimum exclusiveMaximum minItems maxItems minProperties "
     "maxProperties multipleOf"
@@ -162,7 +165,7 @@ _KEYWORDS = {
 
 
 def schema_breaches(schema: Json, at: str) -> Findings:
-    """Yield rule, place and detail of every breach."""
+    """Yield rule, path and detail of every breach in a tool's input schema."""
     if not isinstance(schema, dict) or schema.get("type") != "object":
         yield "schema.root", f"{at}.type", "the root's type is not object"
     if not isinstance(schema, dict):
@@ -206,7 +209,7 @@ def _inner(node: Object, at: str) -> Iterator[LocatedObject]:
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _TAGS = re.compile(r"<(?:thinking_mode|max_thinking_length|thinking_effort)>")
-_ESCAPED = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")  # our encoder leaves only unpaired surrogates escaped
+_ESCAPED = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")  # jsonio escapes only unpaired surrogates
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TOP = frozenset({"conversationState", "profileArn", "agentMode", "additionalModelRequestFields"})
 _FORMATS = ("png", "jpeg", "gif", "webp")
@@ -215,33 +218,33 @@ _LIMITS = KiroLimits()
 
 
 def breaches(call: ApiRequest) -> Sequence[Breach]:
-    """Return what a request breaks, as far as its body shows it."""
+    """Return the rules that a request breaks, as far as its body shows them."""
     return [RULES.breach(*found) for found in find_breaches(KiroRawRequest(call.body))]
 
 
-def find_breaches(asked: KiroRawRequest, limits: KiroLimits = _LIMITS) -> Findings:
-    """Yield rule, place and detail of every breach; those of one rule in the order of the payload."""
+def find_breaches(request: KiroRawRequest, limits: KiroLimits = _LIMITS) -> Findings:
+    """Yield rule, path and detail of every breach; those of one rule in the order of the payload."""
     for rule in (_envelope, _order, _content, _entries, _pairing, _tools, _images):
-        yield from rule(asked, limits)
+        yield from rule(request, limits)
 
 
-def _envelope(asked: KiroRawRequest, limits: KiroLimits) -> Findings:
-    for name in asked.top:
+def _envelope(request: KiroRawRequest, limits: KiroLimits) -> Findings:
+    for name in request.top:
         if name not in _TOP:
             yield "body.unknown_field", name, "not a field of the request"
-    trigger = asked.state.get("chatTriggerType")
+    trigger = request.state.get("chatTriggerType")
     if text(trigger) not in _TRIGGERS:
         rule = "body.trigger_auto" if trigger == "AUTO" else "body.trigger"
         yield rule, "conversationState.chatTriggerType", f"not one of {', '.join(sorted(_TRIGGERS))}"
-    named = asked.state.get("conversationId")
-    if named is not None and not 0 < len(text(named)) <= limits.conversation_id:
+    conversation = request.state.get("conversationId")
+    if conversation is not None and not 0 < len(text(conversation)) <= limits.conversation_id:
         yield (
             "body.conversation_id",
             "conversationState.conversationId",
             f"not 1 to {limits.conversation_id} characters",
         )
-    if _ESCAPED.search(jsonio.encode(asked.document)):
-        yield from (("body.surrogate", at, "an unpaired surrogate") for at in _surrogates(asked.document))
+    if _ESCAPED.search(jsonio.encode(request.document)):
+        yield from (("body.surrogate", at, "an unpaired surrogate") for at in _surrogates(request.document))
 
 
 def _surrogates(document: Json) -> Iterator[str]:
@@ -259,9 +262,9 @@ def _surrogates(document: Json) -> Iterator[str]:
                 pending += ((inner, item), (inner, name))
 
 
-def _order(asked: KiroRawRequest, _: KiroLimits) -> Findings:
-    history, current = asked.history, asked.current
-    if asked.state.get("history") == []:
+def _order(request: KiroRawRequest, _: KiroLimits) -> Findings:
+    history, current = request.history, request.current
+    if request.state.get("history") == []:
         yield "history.empty", "conversationState.history", "history is an empty array"
     if current is None or current.role != "user":
         at = current.at if current else "conversationState.currentMessage"
@@ -281,8 +284,8 @@ def _order(asked: KiroRawRequest, _: KiroLimits) -> Findings:
 # --- content
 
 
-def _content(asked: KiroRawRequest, limits: KiroLimits) -> Findings:
-    for turn in asked.turns:
+def _content(request: KiroRawRequest, limits: KiroLimits) -> Findings:
+    for turn in request.turns:
         at = f"{turn.at}.content"
         if not turn.content.strip():
             yield _empty(turn), at, f"{'a user' if turn.role == 'user' else 'an assistant'} turn without text"
@@ -297,7 +300,7 @@ def _content(asked: KiroRawRequest, limits: KiroLimits) -> Findings:
                     yield "result.long", f"{place}.content[{index}].text", detail
         if turn.role == "assistant" and "reasoningContent" in turn.body:
             yield from _reasoning(turn.body["reasoningContent"], f"{turn.at}.reasoningContent")
-    current = asked.current
+    current = request.current
     if current and current.results and _TAGS.search(current.content):
         detail = "thinking tags in a current message that carries toolResults"
         yield "current.thinking_tags", f"{current.at}.content", detail
@@ -307,7 +310,9 @@ def _empty(turn: KiroRawTurn) -> str:
     """Return the rule that a turn without text breaks."""
     if turn.role == "user":
         return "user.empty_beside" if turn.results or turn.images else "user.empty"
-    return "assistant.blank" if turn.content else "assistant.empty"  # kiro.rs sends one space, and gets away with it
+    return (
+        "assistant.blank" if turn.content else "assistant.empty"
+    )  # kiro.rs sends one space, and the service accepts it
 
 
 def _reasoning(content: Json, at: str) -> Findings:
@@ -324,9 +329,9 @@ def _reasoning(content: Json, at: str) -> Findings:
 # --- calls and results
 
 
-def _entries(asked: KiroRawRequest, limits: KiroLimits) -> Findings:
-    """Calls and results, each by itself."""
-    for turn in asked.turns:
+def _entries(request: KiroRawRequest, limits: KiroLimits) -> Findings:
+    """Check each call and each result without regard to the others."""
+    for turn in request.turns:
         for use, at in turn.uses:
             yield from _identity("call.id", use, at, "toolUseId", limits)
             yield from _identity("tool.name", use, at, "name", limits)
@@ -356,27 +361,27 @@ def _id(entry: LocatedObject) -> str:
     return text(entry[0].get("toolUseId"))
 
 
-def _pairing(asked: KiroRawRequest, _: KiroLimits) -> Findings:
-    made: dict[str, int] = {}  # the number of the turn that made the call last
+def _pairing(request: KiroRawRequest, _: KiroLimits) -> Findings:
+    calls: dict[str, int] = {}  # by id: the number of the last turn with such a call
     answered: set[str] = set()
-    for number, turn in enumerate(asked.turns):
+    for number, turn in enumerate(request.turns):
         for result in turn.results:
             name, at = _id(result), result[1]
-            if name not in made:
+            if name not in calls:
                 yield "result.orphan", at, f"no call {name!r} before it"
-            elif made[name] != number - 1:
-                yield "result.late", at, f"other turns stand between call {name!r} and this result"
+            elif calls[name] != number - 1:
+                yield "result.late", at, f"other turns are between call {name!r} and this result"
             if name in answered:
                 yield "result.duplicate", at, f"call {name!r} is answered already"
             answered.add(name)
         for use in turn.uses:
             name = _id(use)
-            if name in made:
-                rule = "call.duplicate" if made[name] == number else "call.reused"
+            if name in calls:
+                rule = "call.duplicate" if calls[name] == number else "call.reused"
                 yield rule, use[1], f"the id {name!r} was used before"
-            made[name] = number
-            answered.discard(name)  # a call that uses an id anew wants its own result
-    yield from _unanswered(asked.turns)
+            calls[name] = number
+            answered.discard(name)  # A call that reuses an id needs its own result.
+    yield from _unanswered(request.turns)
 
 
 def _unanswered(turns: Sequence[KiroRawTurn]) -> Findings:
@@ -393,24 +398,24 @@ def _unanswered(turns: Sequence[KiroRawTurn]) -> Findings:
 # --- tools
 
 
-def _tools(asked: KiroRawRequest, limits: KiroLimits) -> Findings:
-    entries = asked.tool_entries
+def _tools(request: KiroRawRequest, limits: KiroLimits) -> Findings:
+    entries = request.tool_entries
     if len(entries) >= limits.tool_count:
         yield "tools.many", "tools", f"{len(entries)} tools; {limits.tool_count} are too many"
     for entry, at in entries:
         if "cachePoint" in entry:
             yield "tools.cache_point", at, "a cachePoint among the tools"
-    for spec, at in asked.tools:
+    for spec, at in request.tools:
         yield from _identity("tool.name", spec, at, "name", limits)
         yield from _description(spec, at, limits)
         yield from schema_breaches(members(spec.get("inputSchema")).get("json"), f"{at}.inputSchema.json")
-    declared = {text(spec.get("name")).lower() for spec, _ in asked.tools}
-    for turn in asked.turns:
+    declared = {text(spec.get("name")).lower() for spec, _ in request.tools}
+    for turn in request.turns:
         for use, at in turn.uses:
             if text(use.get("name")).lower() not in declared:
                 yield "tools.undeclared", f"{at}.name", f"the tool {text(use.get('name'))!r} is not declared"
-    results = [at for turn in asked.turns for _, at in turn.results]
-    if results and not asked.tools:
+    results = [at for turn in request.turns for _, at in turn.results]
+    if results and not request.tools:
         yield "tools.missing", results[0], "toolResults, but no tools are declared"
 
 
@@ -427,18 +432,18 @@ def _description(spec: Object, at: str, limits: KiroLimits) -> Findings:
 # --- images
 
 
-def _images(asked: KiroRawRequest, limits: KiroLimits) -> Findings:
-    for turn in asked.turns:
+def _images(request: KiroRawRequest, limits: KiroLimits) -> Findings:
+    for turn in request.turns:
         if len(turn.images) > limits.images:
             detail = f"{len(turn.images)} images in one message, more than {limits.images}"
             yield "image.many", f"{turn.at}.images", detail
-    for image, at in asked.images:
+    for image, at in request.images:
         if image.get("format") not in _FORMATS:
             yield "image.format", f"{at}.format", f"not one of {', '.join(_FORMATS)}"
         source = members(image.get("source"))
         size, limit = len(text(source.get("bytes"))), limits.image_base64
         if "bytes" not in source:
-            yield "image.bytes", f"{at}.source", "an image without bytes: addresses are not fetched"
+            yield "image.bytes", f"{at}.source", "an image without bytes; URLs are not fetched"
         elif not image_bytes(image):
             yield "image.base64", f"{at}.source.bytes", "not plain base64"
         if size > limit:
@@ -446,5 +451,5 @@ def _images(asked: KiroRawRequest, limits: KiroLimits) -> Findings:
 
 
 def image_bytes(image: Object) -> bytes:
-    """Return the bytes of an image; nothing if they are no plain base64."""
+    """Return the bytes of an image; empty if they are not plain base64."""
     return base64_bytes(text(members(image.get("source")).get("bytes"))) or b""

@@ -1,18 +1,18 @@
-"""Streams, wire to canonical: one decoder per answer.
+"""Decode response streams: frames to events. One decoder per response; no I/O.
 
-Theory of operation. There is no event that begins or ends an answer, a text or a thought: the first frame with meaning
-begins it, a frame of another kind ends what is open, and the end of the bytes ends all (docs/decisions/answers.md#d7).
-Calls begin with an id and a name, grow by fragments, end with `stop`; several may be open, each known by its id. Held
-back are: a thought's signature, which comes in parts, until the thought ends; input given as objects, each replacing
-the last, until `stop`.
+Theory of operation. No event starts or ends a response, a text or a thought. The first frame with content starts it, a
+frame of another kind ends the open text or thought, and the end of the bytes ends the response
+(docs/decisions/answers.md#d7). A call starts with an id and a name, continues in fragments and ends with `stop`;
+several calls may be open, each identified by its id. The decoder buffers two things: the signature of a thought, which
+comes in parts, until the thought ends; and input given as an object, which replaces the previous one, until `stop`.
 
     assistantResponseEvent, codeEvent    text
     reasoningContentEvent                a thought: text, signature parts, or redacted content
     toolUseEvent                         a call
-    contextUsageEvent                    the counts so far; comes last, and with every whole answer
-    metadataEvent, messageStopEvent      why it stopped, sometimes the counts
+    contextUsageEvent                    the token counts so far; the last event of every complete response
+    metadataEvent, messageStopEvent      the stop reason, sometimes the token counts
     messageMetadataEvent, meteringEvent  ids and credits
-    exceptions, and payloads with __type the end, by failure
+    exceptions, and payloads with __type an error, which ends the response
     all others                           opaque
 """
 
@@ -54,59 +54,61 @@ _COUNTS = ("uncachedInputTokens", "outputTokens", "cacheReadInputTokens", "cache
 _LOST_CALL = "MALFORMED_TOOL_USE"  # the service dropped a call of the model
 _MALFORMED = frozenset({_LOST_CALL, "MALFORMED_MODEL_OUTPUT"})
 _TOO_LONG = "ContentLengthExceededException"
-_UNSPLIT = 100  # below this many input tokens 002 makes no shares
+_MIN_SPLIT = 100  # fewer input tokens are not split into shares (docs/mission.md, document 002)
 _CREDITS = frozenset({"metering"})
-_MOST_PERCENT = 1e6  # of the context: a figure beyond is no percentage
+_MAX_PERCENTAGE = 1e6  # a larger contextUsagePercentage is ignored
 
 
-# --- Token counts of an answer: of its text, and those that the service's percentage stands for
+# --- token counts of a response: those of its text, and those derived from the service's percentage
 # (docs/decisions/kiro.md#d15)
 
 
 class TokenCounter(Struct, gc=False):
-    """Counts what an answer says, piece by piece, so that cutting it into more pieces makes no more tokens."""
+    """Estimate the tokens of a text that comes in deltas; the estimate does not depend on where the deltas are cut."""
 
     plain: int = 0
     wide: int = 0
 
     def add(self, text: str) -> None:
+        """Count a delta."""
         plain = len(text) if text.isascii() else count_ascii(text)
         self.plain += plain
         self.wide += len(text) - plain
 
     @property
     def tokens(self) -> int:
+        """The estimated tokens so far."""
         return self.wide + (self.plain + 3) // 4
 
 
 def usage_of(percentage: float, window: int, output: int, split: Sequence[int] | None, reasoning: int = 0) -> Usage:
-    """Return the counts that a percentage of the context stands for.
+    """Return the token counts that a percentage of the context window represents.
 
-    The input is the total less the output, in shares of input and caches. All are estimates
-    (docs/decisions/kiro.md#d15): the window is a convention, the output is counted without a tokenizer, the shares are
-    fixed.
+    The input is the total minus the output; `split` divides it into uncached input, cache writes and cache reads. All
+    counts are estimates (docs/decisions/kiro.md#d15): the window is a convention, the output is counted without a
+    tokenizer, and the shares are fixed.
     """
     total = parse_token_count(window * percentage / 100)
-    given, reasoning = max(total - output, 0), min(reasoning, output)
-    if not split or given < _UNSPLIT:
-        return Usage(given, output, reasoning=reasoning, estimated=True)
-    whole = sum(split)
-    fresh, written = given * split[0] // whole, given * split[1] // whole
-    return Usage(fresh, output, given - fresh - written, written, reasoning, estimated=True)
+    prompt, reasoning = max(total - output, 0), min(reasoning, output)
+    if not split or prompt < _MIN_SPLIT:
+        return Usage(prompt, output, reasoning=reasoning, estimated=True)
+    shares = sum(split)
+    uncached, written = prompt * split[0] // shares, prompt * split[1] // shares
+    return Usage(uncached, output, prompt - uncached - written, written, reasoning, estimated=True)
 
 
 # --- the events
 
 
 class _Content(Struct, forbid_unknown_fields=True, gc=False):
-    """The payload that nearly all of a stream is made of."""
+    """A text delta: nearly all payloads of a stream."""
 
     content: str
     modelId: str | None = None  # noqa: N815
 
 
 class _Thought(Struct, forbid_unknown_fields=True, gc=False):
-    """A piece of a thought, of its signature, or a whole thought that is redacted."""
+    """A delta of a thought, a part of its signature, or a whole redacted thought."""
 
     text: str | None = None
     signature: str | None = None
@@ -114,7 +116,7 @@ class _Thought(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _Piece(Struct, forbid_unknown_fields=True, gc=False):
-    """A piece of a call. The name counts in the first one only."""
+    """A fragment of a call. Only the name of the first one counts."""
 
     toolUseId: str | None = None  # noqa: N815
     name: Any = UNSET
@@ -123,7 +125,7 @@ class _Piece(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _About(Struct, forbid_unknown_fields=True, gc=False):
-    """What an event says about the answer as a whole. What has the wrong type says nothing."""
+    """The fields of events about the response as a whole. A value of the wrong type is ignored."""
 
     conversationId: Any = None  # noqa: N815
     utteranceId: Any = None  # noqa: N815
@@ -139,38 +141,38 @@ class _Metering(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _Use(Struct):
-    """A call that has begun and not ended."""
+    """An open call."""
 
     key: int
     name: str
-    given: dict[str, Json] | None = None  # input as an object, the latest
-    grown: bool = False
+    input_object: dict[str, Json] | None = None  # the last input that was given as an object
+    has_deltas: bool = False  # input has come as text
 
 
 class KiroDecoder(Decoder):
-    """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
+    """Decode frames to events. Raises UpstreamViolation for a frame that the dialect does not allow."""
 
     def __init__(
-        self, asked: Conversation, environment: Environment, counting: KiroSettings, keys: ev.BlockKeys | None = None
+        self, request: Conversation, environment: Environment, settings: KiroSettings, keys: ev.BlockKeys | None = None
     ) -> None:
-        self._size = estimate_input_tokens(asked)  # of the question, as we estimate it
-        self._world = environment
-        self._counting = counting
-        self._begun = False
-        self._over = False
+        self._input_tokens = estimate_input_tokens(request)
+        self._environment = environment
+        self._settings = settings
+        self._started = False
+        self._finished = False
         self._id = ""
-        self._asked_model = self._model = asked.model
+        self._requested_model = self._model = request.model
         self._keys = keys or ev.BlockKeys()
-        self._said = False  # a block has begun
-        self._open: int | None = None  # the key of the text or thought that is open
-        self._kind: type[Block] = Text  # of it
+        self._has_content = False  # a block has started
+        self._open: int | None = None  # the key of the open text or thought
+        self._kind: type[Block] = Text  # the kind of the open block
         self._signature = ev.TextBuffer(self._keys.budget)
         self._uses: dict[str, _Use] = {}
         self._last_use = ""
-        self._ended: set[str] = set()  # ids of calls
+        self._ended: set[str] = set()  # ids of the calls that have ended
         self._reason = ""
         self._percentage: float | None = None
-        self._told: Usage | None = None  # exact counts, if the service gave any
+        self._exact_usage: Usage | None = None  # exact counts, if the service sent them
         self._metering: dict[str, Json] = {}
         self._output = TokenCounter()
         self._reasoning = TokenCounter()
@@ -180,34 +182,34 @@ class KiroDecoder(Decoder):
         return self._open is not None or bool(self._uses)
 
     def feed(self, frame: Frame) -> ev.Events | None:
-        if self._over:
-            raise OutOfOrder("the stream is over", at=frame.kind)
+        if self._finished:
+            raise OutOfOrder("a frame follows the end of the stream", at=frame.kind)
         handler = None if frame.error else _HANDLERS.get(frame.kind)
         if handler is None:
             return self._unknown(frame)
         try:
-            said = handler.decode(frame.data)
-        except jsonio.DECODE_ERRORS:  # an error, a payload in its own name, unknown fields, or no such event
+            event = handler.decode(frame.data)
+        except jsonio.DECODE_ERRORS:  # an error, a wrapped payload, unknown fields, or a malformed payload
             body = _object(frame)
             if _is_error(body):
                 return self._exception("", body)
-            said = handler.read(Fields(body, frame.kind, MissingField))
-        return handler.take(self, said, frame.kind)
+            event = handler.read(Fields(body, frame.kind, MissingField))
+        return handler.take(self, event, frame.kind)
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneSource | None:
         if key == self._open:
             if self._kind is Text:
                 return LaneSource("assistantResponseEvent", _decode_content, attrgetter("content"), self._output.add)
-            of_thought = LaneSource("reasoningContentEvent", _decode_thought, _only_text, self._count_thought)
-            return None if self._signature else of_thought
+            lane = LaneSource("reasoningContentEvent", _decode_thought, _only_text, self._count_thought)
+            return None if self._signature else lane
         last = self._last_use
         use = self._uses.get(last)
 
         def input_of(piece: _Piece) -> str | None:
-            more = piece.input if piece.toolUseId == last and not piece.stop else None
-            return more if isinstance(more, str) else None
+            value = piece.input if piece.toolUseId == last and not piece.stop else None
+            return value if isinstance(value, str) else None
 
-        if use is None or use.key != key or not use.grown:
+        if use is None or use.key != key or not use.has_deltas:
             return None
         return LaneSource("toolUseEvent", _decode_piece, input_of, self._output.add)
 
@@ -216,24 +218,24 @@ class KiroDecoder(Decoder):
         self._reasoning.add(text)
 
     def close(self, broken: Fault | None) -> ev.Events:
-        if self._over:
+        if self._finished:
             return ()
-        self._over = True
+        self._finished = True
         if broken is not None:
             return (ev.Failed(broken),)
-        if not self._begun:
-            return (ev.Failed(Truncated("the upstream's answer ended before it began").fault),)
+        if not self._started:
+            return (ev.Failed(Truncated("the upstream's stream ended before its first event").fault),)
         return self._end()
 
-    # --- the answer
+    # --- the response
 
     def _turn_to(self, kind: type[Block] | None) -> list[ev.Event]:
-        """Begin the answer if it has not begun, and end the text or thought that is open if it is of another kind."""
+        """Start the response if it has not started, and end the open text or thought if it is of another kind."""
         events: list[ev.Event] = []
-        if not self._begun:
-            self._begun = True
-            usage = Usage(self._size, estimated=True)
-            events.append(ev.Started(self._id or self._world.new_id("msg_"), self._model, usage))
+        if not self._started:
+            self._started = True
+            usage = Usage(self._input_tokens, estimated=True)
+            events.append(ev.Started(self._id or self._environment.new_id("msg_"), self._model, usage))
         if self._open is not None and self._kind is not kind:
             if self._signature:
                 events.append(ev.SignatureAdded(self._open, Signature(FAMILY, self._signature.take())))
@@ -241,76 +243,76 @@ class KiroDecoder(Decoder):
             self._open = None
         return events
 
-    def _about(self, said: Any, kind: str) -> ev.Events:
-        """An event about the answer as a whole: `said` is an _About, or what the credits are."""
+    def _about(self, event: Any, kind: str) -> ev.Events:
+        """Handle an event about the response as a whole: `event` is an _About, or the credits of a meteringEvent."""
         if kind == "meteringEvent":
-            self._metering = to_builtins(said)
+            self._metering = to_builtins(event)
             return ()
         if kind == "messageMetadataEvent":
-            if not self._id and isinstance(said.utteranceId, str):
-                self._id = said.utteranceId
+            if not self._id and isinstance(event.utteranceId, str):
+                self._id = event.utteranceId
             return ()
-        counts, percentage, has_counts = said.tokenUsage, said.contextUsagePercentage, False
+        counts, percentage, has_counts = event.tokenUsage, event.contextUsagePercentage, False
         if kind != "contextUsageEvent":
-            if said.stopReason and isinstance(said.stopReason, str):
-                self._reason = said.stopReason
+            if event.stopReason and isinstance(event.stopReason, str):
+                self._reason = event.stopReason
             has_counts, percentage = isinstance(counts, dict), None
             if has_counts:
                 percentage = counts.get("contextUsagePercentage")
-                self._told = exclusive_usage(*(parse_token_count(counts.get(name)) for name in _COUNTS))
-        if type(percentage) in (int, float) and 0 <= percentage < _MOST_PERCENT:
+                self._exact_usage = exclusive_usage(*(parse_token_count(counts.get(name)) for name in _COUNTS))
+        if type(percentage) in (int, float) and 0 <= percentage < _MAX_PERCENTAGE:
             self._percentage, has_counts = float(percentage), True
-        begun = self._turn_to(self._kind)
-        return (*begun, ev.UsageReported(self._usage())) if has_counts else tuple(begun)
+        events = self._turn_to(self._kind)
+        return (*events, ev.UsageReported(self._usage())) if has_counts else tuple(events)
 
     def _usage(self) -> Usage:
         output, reasoning = self._output.tokens, self._reasoning.tokens
-        if self._told is not None:
-            usage = self._told
+        if self._exact_usage is not None:
+            usage = self._exact_usage
         elif self._percentage is not None:
-            split = self._counting.usage_split
+            split = self._settings.usage_split
             shares = split if isinstance(split, tuple | list) else None
-            window = self._counting.window(self._model)
+            window = self._settings.window(self._model)
             usage = usage_of(self._percentage, window, output, shares, reasoning)
         else:
-            usage = Usage(self._size, output, reasoning=reasoning, estimated=True)
-        if self._metering:  # credits: nothing is lost where they mean nothing
+            usage = Usage(self._input_tokens, output, reasoning=reasoning, estimated=True)
+        if self._metering:  # credits, which only Kiro clients get
             usage = structs.replace(usage, extra=Extra(FAMILY, {"metering": self._metering}, _CREDITS))
         return usage
 
     def _end(self, why: StopReason | None = None) -> ev.Events:
-        """All that is open ends, and with it the answer. An open call was cut."""
-        cut = bool(self._uses)
+        """End all open blocks and the response. An open call was cut."""
+        is_cut = bool(self._uses)
         events = self._turn_to(None)
         events += [ev.BlockEnded(use.key, is_complete=False) for use in self._uses.values()]
         self._uses.clear()
-        if self._reason in _MALFORMED and (self._reason == _LOST_CALL or not self._said):
-            return (ev.Failed(Fault("server", f"the model's answer was unusable ({self._reason})")),)
-        return (*events, ev.Stopped(self._stop(why, cut)), ev.UsageReported(self._usage()), ev.FINISHED)
+        if self._reason in _MALFORMED and (self._reason == _LOST_CALL or not self._has_content):
+            return (ev.Failed(Fault("server", f"the service could not parse the model's reply ({self._reason})")),)
+        return (*events, ev.Stopped(self._stop(why, is_cut)), ev.UsageReported(self._usage()), ev.FINISHED)
 
-    def _stop(self, why: StopReason | None, cut: bool) -> Stop:
-        if why or cut:
+    def _stop(self, why: StopReason | None, is_cut: bool) -> Stop:
+        if why or is_cut:
             return Stop(why or StopReason.LENGTH)
         if self._reason in STOP_REASONS:
             return Stop(STOP_REASONS[self._reason])
         extra = Extra(FAMILY, {"stopReason": self._reason}) if self._reason else None
         if self._ended:
             return Stop(StopReason.TOOL, extra=extra)
-        full = self._percentage is not None and self._percentage >= 100
-        return Stop(StopReason.CONTEXT if full else StopReason.END, extra=extra)
+        is_full = self._percentage is not None and self._percentage >= 100
+        return Stop(StopReason.CONTEXT if is_full else StopReason.END, extra=extra)
 
     def _exception(self, kind: str, body: dict[str, Json]) -> ev.Events:
-        self._over = True
-        fault = fault_of(body, kind, sizes=lambda: (self._size, find_model(self._asked_model).window))
-        if kind == _TOO_LONG and self._said:  # it had begun to answer: the answer grew too long, not the question
+        self._finished = True
+        fault = fault_of(body, kind, sizes=lambda: (self._input_tokens, find_model(self._requested_model).window))
+        if kind == _TOO_LONG and self._has_content:  # The reply has started, so the reply is too long, not the request.
             return self._end(StopReason.LENGTH)
         return (ev.Failed(fault),)
 
     def _unknown(self, frame: Frame) -> ev.Events:
-        """An exception, or a frame of an unknown kind, which may be no JSON.
+        """Handle an exception, or a frame of an unknown kind, which may not be JSON.
 
-        An exception whose body cannot be read is a failure all the same. A frame without a kind may hold a known event
-        by name.
+        An exception is a failure even if its body cannot be parsed. A frame without a kind may contain a known event
+        under its name.
         """
         try:
             body = jsonio.decode(frame.data) if frame.data else None
@@ -329,64 +331,64 @@ class KiroDecoder(Decoder):
 
     # --- text and thoughts
 
-    def _content(self, said: _Content, _kind: str) -> ev.Events:
-        self._model = said.modelId or self._model
-        if not said.content:
+    def _content(self, event: _Content, _kind: str) -> ev.Events:
+        self._model = event.modelId or self._model
+        if not event.content:
             return ()
         events = self._turn_to(Text)
         if self._open is None:
-            self._open, self._kind, self._said = self._keys.fresh(), Text, True
+            self._open, self._kind, self._has_content = self._keys.fresh(), Text, True
             events.append(ev.BlockStarted(self._open, Text("")))
-        self._output.add(said.content)
-        return (*events, ev.TextDelta(self._open, said.content))
+        self._output.add(event.content)
+        return (*events, ev.TextDelta(self._open, event.content))
 
-    def _reasoned(self, said: _Thought, _kind: str) -> ev.Events:
-        is_other = said.redactedContent or (said.text and self._signature)  # what was signed is over
-        events = self._turn_to(None if is_other else Reasoning)
-        if said.redactedContent:
-            key, self._said = self._keys.fresh(), True
-            thought, signature = Reasoning("", FAMILY), Signature(FAMILY, said.redactedContent, "redacted")
+    def _thought(self, event: _Thought, _kind: str) -> ev.Events:
+        is_new = event.redactedContent or (event.text and self._signature)  # A signed thought does not continue.
+        events = self._turn_to(None if is_new else Reasoning)
+        if event.redactedContent:
+            key, self._has_content = self._keys.fresh(), True
+            thought, signature = Reasoning("", FAMILY), Signature(FAMILY, event.redactedContent, "redacted")
             events += (ev.BlockStarted(key, thought), ev.SignatureAdded(key, signature), ev.BlockEnded(key))
-        if (said.text or said.signature) and self._open is None:
-            self._open, self._kind, self._said = self._keys.fresh(), Reasoning, True
+        if (event.text or event.signature) and self._open is None:
+            self._open, self._kind, self._has_content = self._keys.fresh(), Reasoning, True
             events.append(ev.BlockStarted(self._open, Reasoning("", FAMILY)))
-        if said.text and self._open is not None:
-            self._count_thought(said.text)
-            events.append(ev.ReasoningDelta(self._open, said.text))
-        if said.signature:
-            self._signature.add(said.signature)
+        if event.text and self._open is not None:
+            self._count_thought(event.text)
+            events.append(ev.ReasoningDelta(self._open, event.text))
+        if event.signature:
+            self._signature.add(event.signature)
         return tuple(events)
 
     # --- calls
 
     def _tool_use(self, piece: _Piece, kind: str) -> ev.Events:
-        """A piece of a call. One without an id belongs to the call that came last (facts 3.3, no. 1)."""
+        """Handle a fragment of a call. One without an id belongs to the last call."""
         call_id, value = piece.toolUseId or self._last_use, piece.input
         use = self._uses.get(call_id)
         if not piece.toolUseId:
-            named = piece.name not in (UNSET, None)
-            if use is None and piece.stop and not value and not named:
-                return ()  # the end of a call that has ended
-            if use is None or (named and piece.name not in ("", use.name)):
+            has_name = piece.name not in (UNSET, None)
+            if use is None and piece.stop and not value and not has_name:
+                return ()  # a second `stop` of a call that has ended
+            if use is None or (has_name and piece.name not in ("", use.name)):
                 raise MissingField("expected a string that is not empty", at=f"{kind}.toolUseId")
         if call_id in self._ended:
-            return ()  # it came twice
+            return ()  # the service sent the call twice
         events: list[ev.Event] = []
         if use is None:
             if is_blank(call_id) or not isinstance(piece.name, str) or is_blank(piece.name):
-                _refuse_unnamed(piece, kind)
+                _raise_unnamed(piece, kind)
             call = ToolCall(call_id, piece.name)
             use = self._uses[call_id] = _Use(self._keys.fresh(call), call.name)
-            self._said = True
+            self._has_content = True
             events += (*self._turn_to(None), ev.BlockStarted(use.key, call))
         self._last_use = call_id
         if isinstance(value, dict):
-            if value and not use.grown:
-                self._keys.budget.reserve(ev.json_size(value) - ev.json_size(use.given))
-                use.given = value
+            if value and not use.has_deltas:
+                self._keys.budget.reserve(ev.json_size(value) - ev.json_size(use.input_object))
+                use.input_object = value
         elif isinstance(value, str):
             if value:
-                use.grown, use.given = True, None
+                use.has_deltas, use.input_object = True, None
                 events.append(ev.ArgumentsDelta(use.key, value))
                 self._output.add(value)
         elif value is not None:
@@ -394,8 +396,8 @@ class KiroDecoder(Decoder):
         if piece.stop:
             del self._uses[call_id]
             self._ended.add(call_id)
-            if not use.grown:
-                arguments = jsonio.encode(use.given or {}).decode()  # a call without arguments has no input at all
+            if not use.has_deltas:
+                arguments = jsonio.encode(use.input_object or {}).decode()  # A call without arguments has no input.
                 events.append(ev.ArgumentsDelta(use.key, arguments))
                 self._output.add(arguments)
             events.append(ev.BlockEnded(use.key))
@@ -410,16 +412,16 @@ def _object(frame: Frame) -> dict[str, Json]:
     if not isinstance(body, dict):
         raise BadFrame("expected an object", at=frame.kind)
     inner = body.get(frame.kind)
-    return inner if isinstance(inner, dict) and len(body) == 1 else body  # some wrap the payload in its own name
+    return inner if isinstance(inner, dict) and len(body) == 1 else body  # Some payloads are wrapped.
 
 
 def _is_error(body: dict[str, Json]) -> bool:
-    """An error that came as an ordinary event (facts 3.3, no. 13)."""
+    """Return whether the body of an ordinary event is an error."""
     return "__type" in body or "_type" in body or ("error" in body and "message" in body)
 
 
-def _refuse_unnamed(piece: _Piece, kind: str) -> None:
-    """Raise for the id or the name of a call, of which one is missing or blank."""
+def _raise_unnamed(piece: _Piece, kind: str) -> None:
+    """Raise MissingField for a call without an id or a name."""
     fields = Fields(to_builtins(piece), kind, MissingField)
     fields.identifier("toolUseId")
     fields.identifier("name")
@@ -429,7 +431,7 @@ def _only_text(piece: _Thought) -> str | None:
     return piece.text if piece.signature is None and piece.redactedContent is None else None
 
 
-# --- what is not exactly of the shape of its event: unknown fields are left out, what is wrong is named
+# --- payloads that do not match their Struct exactly: unknown fields are ignored, wrong types raise MissingField
 
 
 def _read_content(fields: Fields) -> _Content:
@@ -454,25 +456,25 @@ def _read_about(fields: Fields) -> _About:
 
 
 class _Handler(Struct, frozen=True):
-    decode: Callable[[bytes], Any]  # of a payload that is exactly of the event's shape
-    read: Callable[[Fields], Any]  # of any other
+    decode: Callable[[bytes], Any]  # decodes a payload that matches the event's Struct exactly
+    read: Callable[[Fields], Any]  # reads any other payload
     take: Callable[[KiroDecoder, Any, str], ev.Events]
 
 
 _decode_content = jsonio.strict_decoder(_Content)
 _decode_thought = jsonio.strict_decoder(_Thought)
 _decode_piece = jsonio.strict_decoder(_Piece)
-# Of the class: bound methods would keep their decoder, and the question in it, until the next collection.
-_OF_TEXT = _Handler(_decode_content, _read_content, KiroDecoder._content)
-_ABOUT = _Handler(jsonio.strict_decoder(_About), _read_about, KiroDecoder._about)
+# Functions of the class, because bound methods would keep each decoder, with its request, until the next collection.
+_TEXT_HANDLER = _Handler(_decode_content, _read_content, KiroDecoder._content)
+_ABOUT_HANDLER = _Handler(jsonio.strict_decoder(_About), _read_about, KiroDecoder._about)
 _HANDLERS: dict[str, _Handler] = {
-    "assistantResponseEvent": _OF_TEXT,
-    "codeEvent": _OF_TEXT,
-    "reasoningContentEvent": _Handler(_decode_thought, _read_thought, KiroDecoder._reasoned),
+    "assistantResponseEvent": _TEXT_HANDLER,
+    "codeEvent": _TEXT_HANDLER,
+    "reasoningContentEvent": _Handler(_decode_thought, _read_thought, KiroDecoder._thought),
     "toolUseEvent": _Handler(_decode_piece, _read_piece, KiroDecoder._tool_use),
-    "contextUsageEvent": _ABOUT,
-    "metadataEvent": _ABOUT,
-    "messageStopEvent": _ABOUT,
-    "messageMetadataEvent": _ABOUT,
+    "contextUsageEvent": _ABOUT_HANDLER,
+    "metadataEvent": _ABOUT_HANDLER,
+    "messageStopEvent": _ABOUT_HANDLER,
+    "messageMetadataEvent": _ABOUT_HANDLER,
     "meteringEvent": _Handler(jsonio.strict_decoder(_Metering), Fields.rest, KiroDecoder._about),
 }

@@ -1,4 +1,4 @@
-"""The rules of the service's streams, as a lint over captured frames; independent of the decoder and the encoder."""
+"""The requirements on the service's streams, as a lint of captured frames. Pure; it does not use the decoder."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ _KNOWN = frozenset(
 )
 _CUTS = frozenset({"MAX_TOKENS", "LENGTH_LIMIT", "MAX_TIME", "MODEL_CONTEXT_WINDOW_EXCEEDED"}) | frozenset(
     {"CONTENT_FILTERED", "GUARDRAIL_INTERVENED"}
-)  # reasons to stop in the middle of a call
+)  # stop reasons with which a call may lack its `stop`
 
 
 class KiroStreamLint(StreamLint):
+    """Check the captured frames of a response stream; see `StreamLint`."""
+
     rules = RULES
 
     def __init__(self) -> None:
         super().__init__()
-        self._open: dict[str, str] = {}  # the place where each open call began, by its id
+        self._open: dict[str, str] = {}  # the position of the first frame of each open call, by id
         self._names: dict[str, str] = {}
         self._last = ""  # the id of the last call
         self._usage = self._cut = self._failed = False
@@ -39,7 +41,7 @@ class KiroStreamLint(StreamLint):
         self._usage = self._usage or frame.kind == "contextUsageEvent"
         body = decoded(frame.data or b"{}")
         if isinstance(body, dict) and len(body) == 1 and isinstance(inner := body.get(frame.kind), dict):
-            body = inner  # some payloads are wrapped in their event's name
+            body = inner  # The service wraps some payloads in an object with the event's name.
         if not isinstance(body, dict):
             self.breach("json", "expected a JSON object")
         elif frame.kind == "assistantResponseEvent":
@@ -51,23 +53,23 @@ class KiroStreamLint(StreamLint):
             self._call(body)
 
     def _call(self, body: Object) -> None:
-        """A fragment without an id belongs to the call that came last (document 002)."""
-        named, name = body.get("toolUseId"), body.get("name")
-        if named in (None, ""):
-            grows = not name or name == self._names.get(self._last)
-            if not self._last or not grows:
-                self.breach("call_id", "a call begins with a toolUseId")
+        """Check a fragment of a call. One without an id belongs to the last call (docs/mission.md, document 002)."""
+        call_id, name = body.get("toolUseId"), body.get("name")
+        if call_id in (None, ""):
+            continues = not name or name == self._names.get(self._last)
+            if not self._last or not continues:
+                self.breach("call_id", "a call must begin with a toolUseId")
                 return
-            named = self._last
-        elif not isinstance(named, str) or is_blank(named):
+            call_id = self._last
+        elif not isinstance(call_id, str) or is_blank(call_id):
             self.breach("call_id", "toolUseId must be a string that is not blank")
             return
-        elif named not in self._names:
+        elif call_id not in self._names:
             if not isinstance(name, str) or is_blank(name):
-                self.breach("call_name", "a call begins with a name")
-            self._names[named] = str(name)
-            self._open[named] = self.at
-        self._last = str(named)
+                self.breach("call_name", "a call must begin with a name")
+            self._names[call_id] = str(name)
+            self._open[call_id] = self.at
+        self._last = str(call_id)
         if body.get("stop") is True:
             self._open.pop(self._last, None)
 
@@ -75,6 +77,6 @@ class KiroStreamLint(StreamLint):
         if self._failed:
             return
         for name, at in () if self._cut else self._open.items():
-            self.breach("open_call", f"the call {name!r} has no stop: it was cut", at)
+            self.breach("open_call", f"the call {name!r} has no stop; the stream was cut", at)
         if not self._usage:
-            self.breach("no_usage", "no contextUsageEvent: it may have been cut")
+            self.breach("no_usage", "there is no contextUsageEvent; the stream may have been cut")

@@ -1,6 +1,6 @@
-"""Filters that only this dialect needs. A filter's `before` says which shared one must find its work done.
+"""Filters that only this dialect needs. A filter's `before` names the shared filter that must run after it.
 
-`codec.py` names them in the order of their work. They stand by what they change: the request as a whole (`request`),
-tools (`tools`, and their `schemas`), turns and results (`turns`), thinking (`thinking`), and calls that the model wrote
-as text (`leaks`).
+`codec.py` lists them in the order in which they run. There is one module for each part that they change: the request as
+a whole (`request`), tools (`tools`, and their `schemas`), turns and tool results (`turns`), thinking (`thinking`), and
+calls that the model wrote as text (`raw_calls`).
 """

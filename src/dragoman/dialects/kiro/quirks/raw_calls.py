@@ -1,8 +1,8 @@
-"""Calls that the model wrote as text instead of making them become calls (facts 3.3, no. 9).
+"""Recover tool calls that the model wrote as text. The filter is pure; the codec adds it if `recover_calls` is set.
 
-Only under all of these: the tool is declared, no call was made natively, the markup is complete, it ends its text, and
-it stands outside code fences. What could be such markup is held from where it begins until it cannot be a call any more
-(`RawCallScanner`), or until the answer is over.
+Theory of operation. Text becomes calls only if all of these hold: each tool is declared, the response has no native
+call, the markup is complete, it is at the end of its text, and it is outside code fences. Text that may be such markup
+is buffered from its first character until it can no longer be a call (`RawCallScanner`), or until the response ends.
 """
 
 from __future__ import annotations
@@ -30,34 +30,33 @@ from dragoman.model.filter import (
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, ObjectScanner
 
-# --- Follow text that may be calls written as text, and tell as soon as it cannot be that any more.
+# --- the scanner: decides as early as possible whether a text can be calls written as text
 #
-# Two forms are known: `[Called NAME with args: {…}]`, and `<invoke name="NAME">` with `<parameter name="…">` in it,
-# which may stand inside `<function_calls>`. Several may follow one another, with nothing but white space between
-# them.
+# There are two forms: `[Called NAME with args: {…}]`, and `<invoke name="NAME">` with `<parameter name="…">` in it,
+# which may be inside `<function_calls>`. Several calls may follow one another, with only white space between them.
 
 
 _NAMESPACES = ("", "antml:")
 _CALLED, _WITH_ARGS = "[Called ", " with args: {"
 _INVOKE_FORMS = tuple(f'<{space}invoke name="' for space in _NAMESPACES)
-_AROUND_FORMS = tuple(f"<{slash}{space}function_calls>" for slash in ("", "/") for space in _NAMESPACES)
+_WRAPPER_FORMS = tuple(f"<{slash}{space}function_calls>" for slash in ("", "/") for space in _NAMESPACES)
 _PARAMETER_FORMS = tuple(f'<{space}parameter name="' for space in _NAMESPACES)
 _INVOKE_ENDS = tuple(f"</{space}invoke>" for space in _NAMESPACES)
 _VALUE_END = re.compile("|".join(f"</{space}parameter>" for space in _NAMESPACES))
 _LONGEST_END = max(len(f"</{space}parameter>") for space in _NAMESPACES)
 _NAME = re.compile(r"[\w.:-]*")
 _LONGEST_NAME = 200  # characters of a parameter's name
-_LONGEST_FORM = max(map(len, (_CALLED, *_INVOKE_FORMS, *_AROUND_FORMS, *_PARAMETER_FORMS, *_INVOKE_ENDS)))
+_LONGEST_FORM = max(map(len, (_CALLED, *_INVOKE_FORMS, *_WRAPPER_FORMS, *_PARAMETER_FORMS, *_INVOKE_ENDS)))
 _SPACE = re.compile(r"\s*")
-_PIECE = 1024  # characters of arguments looked at together: what follows them is not copied
+_PIECE = 1024  # characters of arguments that are scanned at a time, so that the rest of the text is not copied
 
 
 class RawCallScanner:
-    """`feed` tells whether the text so far may still be calls of the named tools, and nothing else.
+    """Scan a text that may consist of calls of the given tools, and nothing else.
 
-    After it has said no, `left` is the number of characters at the end of the text that it has not taken, and `named`
-    tells whether it had found the whole head of a call before. Of a text that it was fed at once, `calls` are the calls
-    in it, and `is_whole` tells whether it is nothing but them.
+    `feed` returns whether this is still possible. After it has returned False, `left` is the number of characters at
+    the end of the text that it has not read, and `named` is True if the scanner found the whole head of a call. If a
+    text was fed at once, `calls` has the calls in it, and `is_whole` is True if the text has nothing else.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -65,22 +64,24 @@ class RawCallScanner:
         self._scanner = ObjectScanner()
         self._step: Callable[[], bool | None] = self._between
         self._text = ""
-        self._at = 0  # what stands before is taken
-        self._values: dict[str, str] = {}  # of the call that is open, by their parameters
+        self._at = 0  # the position up to which the text is read
+        self._values: dict[str, str] = {}  # the values of the open call, by parameter
         self._parameter = ""
         self.named = False
         self.calls: list[tuple[str, str | dict[str, str]]] = []  # names, and JSON text or values by parameter
 
     @property
     def is_whole(self) -> bool:
+        """Whether the text consists of complete calls only."""
         return self._step == self._between and not self.left
 
     @property
     def left(self) -> int:
+        """The number of characters that are not read."""
         return len(self._text) - self._at
 
     def feed(self, text: str, start: int = 0) -> bool:
-        """Go on with a text, from `start` on."""
+        """Continue with a text, from `start` on; return whether the text may still be calls."""
         if self.left:
             text, start = self._text[self._at :] + text[start:], 0
         self._text, self._at = text, start
@@ -88,25 +89,25 @@ class RawCallScanner:
             pass
         return moved is None
 
-    # A step gives True if it took something, None if it needs more text, False if this is no call.
+    # A step returns True if it has read something, None if it needs more text, False if this is no call.
 
     def _between(self) -> bool | None:
-        if around := self._begins(_AROUND_FORMS):
-            return self._take(around, self._between)
+        if wrapper := self._begins(_WRAPPER_FORMS):
+            return self._take(wrapper, self._between)
         if self._begins((_CALLED,)):
             return self._head(_CALLED, _WITH_ARGS, self._object)
         if invoke := self._begins(_INVOKE_FORMS):
             return self._head(invoke, '">', self._inside)
-        return self._may_begin((_CALLED, *_INVOKE_FORMS, *_AROUND_FORMS))
+        return self._may_begin((_CALLED, *_INVOKE_FORMS, *_WRAPPER_FORMS))
 
     def _begins(self, forms: tuple[str, ...]) -> str:
-        """The form that stands here, behind white space."""
+        """Return the form at this position, after white space; empty if there is none."""
         space = _SPACE.match(self._text, self._at)
         self._at = self._at if space is None else space.end()
         return next((form for form in forms if self._text.startswith(form, self._at)), "")
 
     def _may_begin(self, forms: tuple[str, ...]) -> bool | None:
-        """None if one of the forms may come to stand here, False if not."""
+        """Return None if the text at this position may become one of the forms, else False."""
         rest = self._text[self._at : self._at + _LONGEST_FORM]
         return None if any(form.startswith(rest) for form in forms) else False
 
@@ -115,7 +116,7 @@ class RawCallScanner:
         return True
 
     def _head(self, form: str, after: str, step: Callable[[], bool | None]) -> bool | None:
-        """A name of a tool, and what must stand after it."""
+        """Read the name of a tool and the text that must follow it."""
         found = _NAME.match(self._text, self._at + len(form))
         assert found is not None
         name, tail = found[0], self._text[found.end() : found.end() + len(after)]
@@ -128,7 +129,7 @@ class RawCallScanner:
         self._scanner, self._values, self.named = ObjectScanner(), {}, True
         self.calls.append((name, self._values))
         is_object = after is _WITH_ARGS
-        return self._take(form + name + (after[:-1] if is_object else after), step)  # the object begins with its brace
+        return self._take(form + name + (after[:-1] if is_object else after), step)  # The brace belongs to the object.
 
     def _object(self) -> bool | None:
         begin = self._at
@@ -171,25 +172,30 @@ class RawCallScanner:
         return True
 
 
-HELD_LIMIT = 1024 * 1024  # characters (docs/decisions/raw_tools.md#d22); beyond it, it is text
+BUFFER_LIMIT = 1024 * 1024  # characters (docs/decisions/raw_tools.md#d22); a longer one is sent as text
 
-_NOTHING = Text("")
+_EMPTY_TEXT = Text("")
 
 _Schemas: TypeAlias = Mapping[str, Mapping[str, Json]]
 
 _NAMESPACE = "(?:antml:)?"
 _BEGIN = re.compile(rf"\[Called |<{_NAMESPACE}(?:function_calls|invoke)\b|```")
-_PARTLY = ("[Called ", "<function_calls", "<invoke", "<antml:function_calls", "<antml:invoke", "```")
-_BEGINNINGS = frozenset(marker[:size] for marker in _PARTLY for size in range(1, len(marker)))
+_MARKERS = ("[Called ", "<function_calls", "<invoke", "<antml:function_calls", "<antml:invoke", "```")
+_BEGINNINGS = frozenset(marker[:size] for marker in _MARKERS for size in range(1, len(marker)))
 _LONGEST_BEGINNING = max(map(len, _BEGINNINGS))
 
 
-def _interesting(text: str) -> str | None:
-    """What a call may begin with, if there is such: one character at a time is found thirty times as fast as any."""
+def _first_character(text: str) -> str | None:
+    """Return a character in the text with which a call may begin; None if there is none.
+
+    Three searches for one character each are thirty times as fast as one search for any of them.
+    """
     return "[" if "[" in text else "<" if "<" in text else "`" if "`" in text else None
 
 
 class RecoverCalls(Filter):
+    """Turn calls of declared tools that the model wrote as text into tool calls of the response."""
+
     name = "kiro.recover_calls"
     applies_to: Features = frozenset({"tools"})
     before = "fold_system"
@@ -208,46 +214,46 @@ class _Recover(ResponseFilter):
         self._keys = keys
         self._schemas = schemas
         self._notes = notes
-        self._native = False
-        self._fenced = False
-        self._key: int | None = None  # the text block that is open
-        self._opening: ev.Events = ()  # its beginning, until there is text in it: what is all a call was no text
-        self._scan: RawCallScanner | None = None  # of what is held, if that has begun as a call does
-        self._held = ""
-        self._more: list[str] = []  # that came since
-        self._size = 0  # of it
-        self._waiting: ev.Events = ()  # the end of the text block whose tail is held
+        self._has_native_call = False
+        self._in_fence = False
+        self._key: int | None = None  # the open text block
+        self._opening: ev.Events = ()  # its start, until it has text: a block that is only a call is not sent as text
+        self._scan: RawCallScanner | None = None  # scans the buffer, if it begins like a call
+        self._buffer = ""
+        self._later: list[str] = []  # deltas after the buffer, not joined yet
+        self._later_size = 0  # their characters
+        self._waiting: ev.Events = ()  # the last events of a text block whose end is buffered
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
         if kind is not ev.TextDelta:
             return NO_WATCH
-        return None if self._held or self._opening else LaneWatch(_interesting)
+        return None if self._buffer or self._opening else LaneWatch(_first_character)
 
     def take(self, event: ev.Event) -> ev.Events:
-        if self._native:
+        if self._has_native_call:
             return (event,)
-        opening, calm = self._opening, not self._held and not self._waiting
+        opening, is_idle = self._opening, not self._buffer and not self._waiting
         match event:
-            case ev.TextDelta(key, text) if calm and key == self._key and _interesting(text) is None:
+            case ev.TextDelta(key, text) if is_idle and key == self._key and _first_character(text) is None:
                 self._opening = ()
-                return (*opening, event)  # nearly all of a stream
-            case ev.BlockEnded(key) if calm and key == self._key:
+                return (*opening, event)  # most events of a stream
+            case ev.BlockEnded(key) if is_idle and key == self._key:
                 self._key, self._opening, out = None, (), (*opening, event)
             case ev.BlockStarted(key, block):
-                out = () if calm and not opening else tuple(self._let_go())
-                self._native = isinstance(block, ToolCall)
+                out = () if is_idle and not opening else tuple(self._release())
+                self._has_native_call = isinstance(block, ToolCall)
                 if isinstance(block, Text):
-                    self._key, self._fenced = key, False
-                if block == _NOTHING:
+                    self._key, self._in_fence = key, False
+                if block == _EMPTY_TEXT:
                     self._opening = (event,)
                 else:
                     out = (*out, event)
             case _:
-                out = tuple(self._looked_at(event))
+                out = tuple(self._filter(event))
         self.reads = None if self._key is not None or self._waiting else BLOCK_STARTS
         return out
 
-    def _looked_at(self, event: ev.Event) -> Iterable[ev.Event]:
+    def _filter(self, event: ev.Event) -> Iterable[ev.Event]:
         match event:
             case ev.TextDelta(key, text) if key == self._key:
                 yield from self._text(key, text)
@@ -256,7 +262,7 @@ class _Recover(ResponseFilter):
             case ev.Stopped() if self._waiting:
                 yield from self._end(event)
             case ev.Failed():
-                yield from self._let_go()
+                yield from self._release()
                 yield event
             case ev.SignatureAdded(key) | ev.CitationAdded(key) if key == self._key:
                 yield from self._open()
@@ -269,110 +275,112 @@ class _Recover(ResponseFilter):
         return opening
 
     def _end_text(self, key: int, event: ev.BlockEnded) -> Iterable[ev.Event]:
-        self._key, self._held = None, self._taken()
-        held = (ev.TextDelta(key, self._held),) if self._held else ()
-        ending = (*self._open(), *held, event)
-        if _could_be_calls(self._held):
+        self._key, self._buffer = None, self._take_buffer()
+        buffered = (ev.TextDelta(key, self._buffer),) if self._buffer else ()
+        ending = (*self._open(), *buffered, event)
+        if _could_be_calls(self._buffer):
             self._waiting = ending
         else:
-            self._held = ""
+            self._buffer = ""
             yield from ending
 
     def _text(self, key: int, text: str) -> Iterable[ev.Event]:
-        said = ""
+        plain = ""
         if self._scan is None:
-            said, self._held = self._split(self._held + text)
+            plain, self._buffer = self._split(self._buffer + text)
         elif self._scan.feed(text):
-            self._more.append(text)
-            self._size += len(text)
+            self._later.append(text)
+            self._later_size += len(text)
         else:
-            scan, held = self._scan, self._taken() + text
-            said, self._held = self._split(held, self._behind(scan, held, 0))
-        if len(self._held) + self._size > HELD_LIMIT:
-            said += self._taken()
-        if said:
+            scan, buffered = self._scan, self._take_buffer() + text
+            plain, self._buffer = self._split(buffered, self._next_position(scan, buffered, 0))
+        if len(self._buffer) + self._later_size > BUFFER_LIMIT:
+            plain += self._take_buffer()
+        if plain:
             yield from self._open()
-            yield ev.TextDelta(key, said)
+            yield ev.TextDelta(key, plain)
 
-    def _taken(self) -> str:
-        """All that is held, which no longer is."""
-        held = "".join((self._held, *self._more))
-        self._held, self._more, self._size, self._scan = "", [], 0, None
-        return held
+    def _take_buffer(self) -> str:
+        """Return all buffered text, and empty the buffer."""
+        text = "".join((self._buffer, *self._later))
+        self._buffer, self._later, self._later_size, self._scan = "", [], 0, None
+        return text
 
     def _split(self, text: str, position: int = 0) -> tuple[str, str]:
-        """What is surely text, and what may be the beginning of a call."""
+        """Split into plain text, and text that may be the beginning of a call."""
         while (found := _BEGIN.search(text, position)) is not None:
             position = found.end()
             if found[0] == "```":
-                self._fenced = not self._fenced
-            elif not self._fenced:
+                self._in_fence = not self._in_fence
+            elif not self._in_fence:
                 scan, begin = RawCallScanner(self._schemas), found.start()
                 if scan.feed(text, begin):
                     self._scan = scan
                     return text[:begin], text[begin:]
-                position = self._behind(scan, text, begin)
+                position = self._next_position(scan, text, begin)
         tail = text[position:]
         for size in range(min(_LONGEST_BEGINNING, len(tail)), 0, -1):
             if tail[-size:] in _BEGINNINGS:
                 return text[: len(text) - size], text[len(text) - size :]
         return text, ""
 
-    def _behind(self, scan: RawCallScanner, text: str, begin: int) -> int:
-        """Where to look for the next call, since the one that begins here is none.
+    def _next_position(self, scan: RawCallScanner, text: str, begin: int) -> int:
+        """Return the position from which to search for the next call, after the text at `begin` is found to be none.
 
-        If it had named its tool, all that the scan took is text: nothing is looked at twice.
+        If the scan found a head with the name of a tool, all that it read is text, so that nothing is read twice.
         """
         if not scan.named:
             return begin + 1
         end = len(text) - scan.left
         if text.count("```", begin, end) % 2:
-            self._fenced = not self._fenced
+            self._in_fence = not self._in_fence
         return end
 
-    def _let_go(self) -> Iterable[ev.Event]:
-        """What was held is text after all: more came after it."""
-        held, waiting, self._waiting = self._taken(), self._waiting, ()
+    def _release(self) -> Iterable[ev.Event]:
+        """Yield the buffer as text."""
+        buffered, waiting, self._waiting = self._take_buffer(), self._waiting, ()
         yield from waiting
         if self._key is not None:
             yield from self._open()
-            yield from [ev.TextDelta(self._key, held)] if held else []
+            yield from [ev.TextDelta(self._key, buffered)] if buffered else []
 
     def _end(self, stopped: ev.Stopped) -> Iterable[ev.Event]:
-        calls = self._calls(self._held)
+        calls = self._calls(self._buffer)
         if not calls:
-            yield from self._let_go()
+            yield from self._release()
             yield stopped
             return
         if not isinstance(self._waiting[0], ev.BlockStarted):
             yield self._waiting[-1]
-        self._waiting, self._held = (), ""
+        self._waiting, self._buffer = (), ""
         for name, arguments in calls:
             key = self._keys.fresh()
-            self._notes.changed("kiro.stream.recovered", "", f"a call of {name} that was written as text became a call")
+            self._notes.changed(
+                "kiro.stream.recovered", "", f"a call of {name} that the model wrote as text became a tool call"
+            )
             yield ev.BlockStarted(key, ToolCall("", name), stopped.choice)
             yield ev.ArgumentsDelta(key, arguments)
             yield ev.BlockEnded(key)
         yield stopped
 
     def _calls(self, text: str) -> list[tuple[str, str]]:
-        """The calls if the text is nothing but whole calls of declared tools, else none."""
+        """Return the calls, if the text consists of complete calls of declared tools; else an empty list."""
         scan = RawCallScanner(self._schemas)
         if not scan.feed(text.rstrip()) or not scan.is_whole:
             return []
         calls: list[tuple[str, str]] = []
-        for tool, given in scan.calls:
-            if "" in given if isinstance(given, dict) else jsonio.decode_object(given) is None:
-                return []  # a parameter without a name, or arguments that are no object
-            if isinstance(given, dict):
-                values = {name: self._value(tool, name, value) for name, value in given.items()}
+        for tool, arguments in scan.calls:
+            if "" in arguments if isinstance(arguments, dict) else jsonio.decode_object(arguments) is None:
+                return []  # a parameter without a name, or arguments that are not an object
+            if isinstance(arguments, dict):
+                values = {name: self._value(tool, name, value) for name, value in arguments.items()}
                 calls.append((tool, jsonio.encode(values).decode()))
             else:
-                calls.append((tool, given))
+                calls.append((tool, arguments))
         return calls
 
     def _value(self, tool: str, name: str, text: str) -> Json:
-        """A parameter's value, in the type its schema gives it."""
+        """Return the value of a parameter, in the type of its schema."""
         properties = self._schemas.get(tool, {}).get("properties")
         schema = properties.get(name) if isinstance(properties, dict) else None
         kind = schema.get("type") if isinstance(schema, dict) else "string"

@@ -1,4 +1,4 @@
-"""A request as the service takes it: its names, its size, its images, its characters."""
+"""Filters for the request as a whole: names and ids, size, images, surrogates; and for the end of its stream. Pure."""
 
 from __future__ import annotations
 
@@ -45,60 +45,62 @@ _SESSION = re.compile(r"session[\W_]*(?:id[\W_]*)?([0-9a-fA-F][0-9a-fA-F-]{15,})
 
 
 class IdentifyRequest(Filter):
-    """What the service knows a request by, in its own words: the model's name, the conversation's id, a stream.
+    """Set the model's name, the conversation id and streaming as the service expects them.
 
-    The model has the service's name (docs/dialects/kiro.md#models); the answer gives the client's own name back. All
-    turns of a conversation share an id, made of the client's session, else of the first user turn
-    (docs/decisions/kiro.md#d17). Every answer is a stream; a client that wants it whole gets it gathered.
+    The model gets the service's name (docs/dialects/kiro.md#models), and the response gets the client's name back. All
+    requests of a conversation share an id, derived from the client's session, else from the first user turn
+    (docs/decisions/kiro.md#d17). Every response is a stream; for a whole reply the events are collected into one.
     """
 
     name = "kiro.name_request"
     before = "fold_system"
 
     def __init__(self, conversation_id: str) -> None:
-        self._fixed = conversation_id
+        self._fixed_id = conversation_id
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
-        asked, user = conversation.model, conversation.user
+        requested, user = conversation.model, conversation.user
         if not conversation.stream:
-            notes.changed("kiro.stream", "stream", "the service only streams; the answer is gathered into one")
-        named = normalize_model_name(asked)
-        if named.strip() and not MODEL_ID_PATTERN.fullmatch(named):
-            raise UnknownModel("no model of this service has such a name", at="model")
-        if named != asked:
-            notes.renamed("kiro.model", "model", f"{asked!r} is {named!r} here")
+            notes.changed("kiro.stream", "stream", "the service only streams; the events are collected into one reply")
+        model = normalize_model_name(requested)
+        if model.strip() and not MODEL_ID_PATTERN.fullmatch(model):
+            raise UnknownModel("the model's name has characters that Kiro does not allow, or is too long", at="model")
+        if model != requested:
+            notes.renamed("kiro.model", "model", f"{requested!r} is {model!r} on this service")
         extra, fields = conversation.extra, own_fields(conversation.extra)
-        if user and ("conversationId" in fields or self._fixed):
-            notes.dropped("user.dropped", "user", "the target takes no user id, and the conversation has its id")
+        if user and ("conversationId" in fields or self._fixed_id):
+            notes.dropped("user.dropped", "user", "the target accepts no user id, and the conversation has an id")
         elif user:
-            notes.changed("kiro.conversation_id", "user", "there is no user id here; it names the conversation instead")
+            notes.changed(
+                "kiro.conversation_id", "user", "the target accepts no user id; the conversation id is derived from it"
+            )
         if "conversationId" not in fields:
-            session = _SESSION.search(user)  # some clients write it into the user id
-            made = conversation_id(session[1]) if session else conversation_id(f"{user}\0", conversation.messages)
-            fields = {**fields, "conversationId": self._fixed or made}
+            session = _SESSION.search(user)  # some clients write their session id into the user id
+            derived = conversation_id(session[1]) if session else conversation_id(f"{user}\0", conversation.messages)
+            fields = {**fields, "conversationId": self._fixed_id or derived}
             spelling = extra.spelling if extra is not None else frozenset[str]()
             extra = Extra(FAMILY, fields, spelling.union(IDENTITY.intersection(fields)))
-        conversation = structs.replace(conversation, model=named, extra=extra, stream=True, user="")
-        return conversation, partial(_Renamed, named, asked) if named != asked else None
+        conversation = structs.replace(conversation, model=model, extra=extra, stream=True, user="")
+        return conversation, partial(_RestoreModelName, model, requested) if model != requested else None
 
 
-class _Renamed(ResponseFilter):
+class _RestoreModelName(ResponseFilter):
     reads: EventKinds = frozenset({ev.Started})
 
-    def __init__(self, named: str, asked: str, _notes: Notes, _keys: ev.BlockKeys) -> None:
-        self._named = named
-        self._asked = asked
+    def __init__(self, sent: str, requested: str, _notes: Notes, _keys: ev.BlockKeys) -> None:
+        self._sent = sent
+        self._requested = requested
 
     def take(self, event: ev.Event) -> ev.Events:
-        if isinstance(event, ev.Started) and event.model == self._named:
-            return (structs.replace(event, model=self._asked),)
+        if isinstance(event, ev.Started) and event.model == self._sent:
+            return (structs.replace(event, model=self._requested),)
         return (event,)
 
 
 class DropMaxTokens(Filter):
-    """The length of an answer cannot be limited."""
+    """Drop `max_tokens`: the service has no setting for the length of a reply."""
 
     name = "kiro.no_length"
     applies_to: Features = frozenset({"length"})
@@ -108,34 +110,37 @@ class DropMaxTokens(Filter):
     ) -> tuple[Conversation, MakeResponseFilter | None]:
         if conversation.max_tokens is None:
             return conversation, None
-        notes.dropped("kiro.max_tokens", "max_tokens", "it is not sent: the length of an answer cannot be limited")
+        notes.dropped(
+            "kiro.max_tokens", "max_tokens", "max_tokens is not sent: the service cannot limit the length of a reply"
+        )
         return structs.replace(conversation, max_tokens=None), None
 
 
-class _End(ResponseFilter):
+class _CheckEnd(ResponseFilter):
     def __init__(self, notes: Notes, _keys: ev.BlockKeys) -> None:
         self.reads = _IDLE
         self._notes = notes
-        self._silent = False  # no figure of the service has come, neither counts nor a percentage
-        self._calls: dict[int, str] = {}  # open ones, and what they call
+        self._lacks_usage = False  # the service has sent neither counts nor a percentage
+        self._calls: dict[int, str] = {}  # open calls, and the names of their tools
 
     def take(self, event: ev.Event) -> ev.Events:
         match event:
             case ev.Started(usage=usage):
-                self._silent = usage is not None and usage.estimated
+                self._lacks_usage = usage is not None and usage.estimated
             case ev.UsageReported():
-                self._silent = False
+                self._lacks_usage = False
             case ev.BlockStarted(key, ToolCall(name=name)):
                 self._calls[key], self.reads = name, _IN_CALL
             case ev.BlockEnded(key, complete) if key in self._calls:
                 name = self._calls.pop(key)
                 self.reads = _IN_CALL if self._calls else _IDLE
                 if name and not complete:
-                    told = f"the call of {name} got no end: it counts as cut off, whatever its arguments look like"
-                    self._notes.changed("kiro.stream.open_call", "", told)
-            case ev.Stopped(Stop(why)) if self._silent:
-                meant = "the end is taken as meant, " if why is StopReason.END else ""
-                self._notes.added("kiro.stream.no_usage", "", f"no context usage came: {meant}the counts are estimates")
+                    detail = f"the call of {name} has no end: it counts as cut off, even if its arguments look complete"
+                    self._notes.changed("kiro.stream.open_call", "", detail)
+            case ev.Stopped(Stop(why)) if self._lacks_usage:
+                end = "the end is taken as complete, " if why is StopReason.END else ""
+                detail = f"the stream has no context usage: {end}the counts are estimates"
+                self._notes.added("kiro.stream.no_usage", "", detail)
             case _:
                 pass
         return (event,)
@@ -146,92 +151,97 @@ _IN_CALL: EventKinds = _IDLE | {ev.BlockEnded}
 
 
 class ReportMissingEnd(Filter):
-    """A stream has no end of its own: one that ends without a word about its context may have been cut
-    (docs/decisions/answers.md#d7), and however it ends, its counts come from the text alone
-    (docs/decisions/kiro.md#d15). A call that got no end was cut, whatever came after it.
+    """Note a stream that may have been cut.
+
+    One without a contextUsageEvent may have been cut (docs/decisions/answers.md#d7), and its counts are estimates
+    (docs/decisions/kiro.md#d15). A call without a `stop` was cut, even if other events follow it.
     """
 
     name = "kiro.told_end"
     applies_to = NO_FEATURES
-    answers = _End
+    answers = _CheckEnd
 
 
-class _Once(ResponseFilter):
+class _DropRepeats(ResponseFilter):
     def __init__(self, notes: Notes, _keys: ev.BlockKeys) -> None:
         self._notes = notes
         self._last: ev.Event | None = None
 
     def take(self, event: ev.Event) -> ev.Events:
-        repeated = isinstance(event, ev.TextDelta) and event == self._last
+        is_repeated = isinstance(event, ev.TextDelta) and event == self._last
         self._last = event
-        if repeated:
-            self._notes.dropped("kiro.stream.repeated", "", "the same piece of text came twice in a row")
-        return () if repeated else (event,)
+        if is_repeated:
+            self._notes.dropped(
+                "kiro.stream.repeated",
+                "",
+                "the service sent the same text delta twice in a row; the second is left out",
+            )
+        return () if is_repeated else (event,)
 
 
 class DropRepeatedText(Filter):
-    """Drops a piece of text that equals the one before it. Off by default, since real answers do repeat themselves."""
+    """Drop a text delta that equals the one before it. Off by default, because real replies repeat themselves."""
 
     name = "kiro.keep_once"
     applies_to = NO_FEATURES
-    answers = _Once
+    answers = _DropRepeats
 
 
-# --- Size: what is too long for the model is refused so that clients compact, or loses its oldest exchanges
+# --- size: a request that is too long is refused, so that clients compact it, or loses its oldest exchanges
 # (docs/decisions/kiro.md#d10)
 
 
-MOST_TOKENS = 300_000  # of one request, whatever the model's window (rule 43 of docs/dialects/kiro.md)
-_KEPT = (
-    3 / 4
-)  # trimming by size leaves so much of what is allowed, so that it happens seldom: caches stay warm in between
+MAX_TOKENS = 300_000  # of one request, whatever the model's window (rule 43 of docs/dialects/kiro.md)
+# Trimming by size leaves this share of the limit, so that it happens seldom: prompt caches stay valid in between.
+_TRIMMED_SHARE = 3 / 4
 
 
 class FitSize(Filter):
-    """`oversize` says what happens to a conversation that is too long; `history_limit` counts its entries as well."""
+    """Refuse or trim (`oversize`) a conversation that is too long; `history_limit` limits the entries of history."""
 
     name = "kiro.fit_size"
     before = "fold_system"
 
     def __init__(self, window: int, oversize: str, history_limit: int | None, merges: bool) -> None:
-        self._limit = min(window, MOST_TOKENS)
+        self._limit = min(window, MAX_TOKENS)
         self._trims = oversize == "trim"
-        self._most_entries = history_limit
+        self._max_entries = history_limit
         self._merges = merges
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
-        asked = conversation.messages
+        original = conversation.messages
         limit = self._limit
-        if self._most_entries is not None:
-            conversation = _with(conversation, _trimmed(asked, self._entries(asked), self._most_entries))
-        counted = len(asked) - len(conversation.messages)
+        if self._max_entries is not None:
+            conversation = _with(conversation, _trimmed(original, self._entries(original), self._max_entries))
+        dropped_by_count = len(original) - len(conversation.messages)
         size = estimate_input_tokens(conversation, facts.inventory(conversation))
         if size > limit and self._trims:
             tokens = _tokens(conversation.messages)
-            around = size - tokens[0]
-            conversation = _with(conversation, _trimmed(conversation.messages, tokens, int(limit * _KEPT) - around))
+            other_tokens = size - tokens[0]  # of the system text and tools
+            room = int(limit * _TRIMMED_SHARE) - other_tokens
+            conversation = _with(conversation, _trimmed(conversation.messages, tokens, room))
             size = estimate_input_tokens(conversation, facts.inventory(conversation))
         if size > limit:
             fault = context_full_fault(size, limit)
             raise Unrepresentable(fault.message, fault=fault)
-        trimmed = len(asked) - counted - len(conversation.messages)
-        limits = {f"history_limit is {self._most_entries}": counted}
-        limits[f"the service takes no more than {limit} tokens"] = trimmed
-        for why, gone in limits.items():
-            if gone:
-                notes.dropped("kiro.history.trimmed", "messages", f"the oldest {gone} messages are left out: {why}")
+        dropped_by_size = len(original) - dropped_by_count - len(conversation.messages)
+        limits = {f"history_limit is {self._max_entries}": dropped_by_count}
+        limits[f"the service accepts at most {limit} tokens"] = dropped_by_size
+        for why, count in limits.items():
+            if count:
+                notes.dropped("kiro.history.trimmed", "messages", f"the oldest {count} messages are left out: {why}")
         return structs.replace(conversation, estimated_tokens=size), None
 
     def _entries(self, messages: Sequence[Message]) -> list[int]:
-        """How many entries history has, placeholders included, if it begins at each of these messages."""
+        """Return, for each message, how many entries history has if it begins there, placeholders included."""
         adjacent = -1 if self._merges else 1
         entries: list[int] = []
         turns, after = 0, ""
         for message in reversed(messages):
             if message.role != "system":
-                turns += 1 + (message.role == "assistant" and not after)  # the last turn is a question
+                turns += 1 + (message.role == "assistant" and not after)  # A user turn is added at the end.
                 turns += adjacent if message.role == after else 0
                 after = message.role
             entries.append(max(turns - 1 + (after == "assistant"), 0))
@@ -239,51 +249,52 @@ class FitSize(Filter):
 
 
 def _with(conversation: Conversation, messages: tuple[Message, ...]) -> Conversation:
-    return (
-        conversation
-        if messages is conversation.messages
-        else structs.replace(conversation, messages=messages, estimated_tokens=None)
-    )
+    if messages is conversation.messages:
+        return conversation
+    return structs.replace(conversation, messages=messages, estimated_tokens=None)
 
 
 def _tokens(messages: Sequence[Message]) -> list[int]:
-    """How many tokens are left without what stands before each of these messages, system messages excepted."""
+    """Return, for each message, the tokens that remain if those before it are dropped, except system messages."""
     sizes = [*map(estimate_message_tokens, messages)]
-    going = (0 if message.role == "system" else size for message, size in zip(messages, sizes, strict=True))
-    whole = sum(sizes)
-    return [whole - gone for gone in accumulate(going, initial=0)]
+    droppable = (0 if message.role == "system" else size for message, size in zip(messages, sizes, strict=True))
+    total = sum(sizes)
+    return [total - dropped for dropped in accumulate(droppable, initial=0)]
 
 
-def _trimmed(messages: tuple[Message, ...], left: Sequence[int], most: int) -> tuple[Message, ...]:
-    """Drop whole exchanges, oldest first, until it fits or only the last is left. System messages stay."""
-    if left[0] <= most:
+def _trimmed(messages: tuple[Message, ...], left: Sequence[int], limit: int) -> tuple[Message, ...]:
+    """Drop whole exchanges, oldest first, until the rest is within the limit or only the last exchange remains.
+
+    `left` has the size of the rest, by the message that it begins with. System messages stay.
+    """
+    if left[0] <= limit:
         return messages
-    cuts = [index for index, message in enumerate(messages) if index and _opens(message)]
+    cuts = [index for index, message in enumerate(messages) if index and _starts_exchange(message)]
     if not cuts:
         return messages
-    cut = next((index for index in cuts if left[index] <= most), cuts[-1])
+    cut = next((index for index in cuts if left[index] <= limit), cuts[-1])
     return (*[message for message in messages[:cut] if message.role == "system"], *messages[cut:])
 
 
-def _opens(message: Message) -> bool:
-    """Whether an exchange begins here: with the user, and not with the answer to a call."""
+def _starts_exchange(message: Message) -> bool:
+    """Return whether an exchange begins here: with a user turn without tool results."""
     return message.role == "user" and not any(isinstance(block, ToolResult) for block in message.blocks)
 
 
-# --- Images within what the service bears (rules 35 to 39 of docs/dialects/kiro.md). None is resized, none is fetched
+# --- images within the limits of the service (rules 35 to 39 of docs/dialects/kiro.md). None is resized or fetched
 # (docs/decisions/content.md#d9)
 
 
 FORMATS = ("image/png", "image/jpeg", "image/gif", "image/webp")
-LONGEST_BASE64 = 5_242_880
-MOST_IN_TURN = 10
+MAX_BASE64 = 5_242_880
+MAX_IN_TURN = 10
 MANY = 20  # above this number in one request …
-LONGEST_EDGE = 2000  # … no edge may be longer, in pixels
+MAX_EDGE = 2000  # … no edge may be longer, in pixels
 LINE = "[image left out: {}]"
 
 
 class FitImages(Filter):
-    """What cannot be sent is refused in the last turn; in earlier ones a line of text stands for it.
+    """Refuse an image that cannot be sent if it is in the last turn; in earlier turns replace it with a line of text.
 
     See docs/decisions/content.md#d9.
     """
@@ -310,16 +321,16 @@ class FitImages(Filter):
 
 def _image_blocks(message: Message, last: bool, many: bool, notes: Notes) -> Iterator[Block]:
     images = [block for block in message.blocks if isinstance(block, Media)]
-    too_many = len(images) - MOST_IN_TURN
+    too_many = len(images) - MAX_IN_TURN
     for block in message.blocks:
         if not isinstance(block, Media):
             yield block
             continue
         image = _plain_image(block, notes)
         problem = _problem(image, many)
-        if too_many > 0:  # the newest stay
+        if too_many > 0:  # The newest images stay.
             too_many -= 1
-            problem = problem or f"more than {MOST_IN_TURN} images in one turn"
+            problem = problem or f"more than {MAX_IN_TURN} images in one turn"
         if message.role != "user":
             problem = problem or "the model's own turns hold no images"
         if not problem:
@@ -327,51 +338,49 @@ def _image_blocks(message: Message, last: bool, many: bool, notes: Notes) -> Ite
         elif last:
             raise Unrepresentable(f"the image cannot be sent: {problem}", at=block.at.path)
         else:
-            notes.dropped(
-                "kiro.image.replaced", block.at.path, f"an old image cannot be sent: {problem}; a line stands for it"
-            )
+            detail = f"an old image cannot be sent: {problem}; a line of text replaces it"
+            notes.dropped("kiro.image.replaced", block.at.path, detail)
             yield Text(LINE.format(problem), at=block.at)
 
 
 def _plain_image(image: Media, notes: Notes) -> Media:
-    """The image with its format by its right name, and without a name of its own."""
+    """Return the image with a normalized type and without a file name."""
     mime = image.mime.lower()
     mime = "image/jpeg" if mime == "image/jpg" else mime
     if (mime, "") == (image.mime, image.name):
         return image
     action: Action = "dropped" if image.name else "changed"
-    notes.add("kiro.image.format", action, image.at.path, f"the image is sent as {mime}, without a name")
+    notes.add("kiro.image.format", action, image.at.path, f"the image is sent as {mime}, without a file name")
     return structs.replace(image, mime=mime, name="")
 
 
 def _problem(image: Media, many: bool) -> str:
     if image.mime not in FORMATS:
         return f"{image.mime or 'no format'} is not one of {', '.join(FORMATS)}"
-    if len(image.data) > LONGEST_BASE64:
-        return f"image exceeds 5 MB maximum: {len(image.data)} bytes > {LONGEST_BASE64} bytes"
+    if len(image.data) > MAX_BASE64:
+        return f"image exceeds 5 MB maximum: {len(image.data)} bytes > {MAX_BASE64} bytes"
     data = base64_bytes(image.data)
     if data is None:
         return "it is no base64"
     if not data:
         return "it is empty"
     edge = max(parse_image_size(data), default=0) if many else 0
-    if edge > LONGEST_EDGE:
+    if edge > MAX_EDGE:
         return f"an edge of {edge} pixels, and more than {MANY} images in the request"
     return ""
 
 
-# --- Half characters: a lone surrogate makes the service refuse the whole body as no JSON (rule 34 of
-# docs/dialects/kiro.md)
+# --- unpaired surrogates, for which the service refuses the whole body (rule 34 of docs/dialects/kiro.md)
 
 
 REPLACEMENT = "\ufffd"
-_LONE = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")
 N = TypeVar("N", Text, ToolCall, ToolResult, ToolSpec)
 
 
 class ReplaceSurrogates(Filter):
-    """Each lone surrogate becomes U+FFFD. A thought is no longer what was sealed, then."""
+    """Replace each unpaired surrogate by U+FFFD; a thought that changes loses its signature."""
 
     name = "kiro.whole_characters"
 
@@ -385,16 +394,14 @@ class ReplaceSurrogates(Filter):
         if messages == conversation.messages and tools == conversation.tools:
             return conversation, None
         places = [new.at.path for new, old in zip(messages, conversation.messages, strict=True) if new != old]
-        notes.changed(
-            "kiro.text.surrogate", next(iter(places), "tools"), "half a character became the replacement character"
-        )
+        notes.changed("kiro.text.surrogate", next(iter(places), "tools"), "unpaired surrogates are replaced by U+FFFD")
         return structs.replace(conversation, messages=messages, tools=tools), None
 
 
-def _are_whole(held: Inventory) -> bool:
-    suspects = [text for text in held.words if not text.isascii()]
-    suspects += [thought.text for thought in held.thoughts]
-    return all(map(_is_whole, suspects)) and not any(map(_has_halves, [call.arguments for call in held.calls]))
+def _are_whole(content: Inventory) -> bool:
+    suspects = [text for text in content.words if not text.isascii()]
+    suspects += [thought.text for thought in content.thoughts]
+    return all(map(_is_whole, suspects)) and not any(map(_has_surrogates, [call.arguments for call in content.calls]))
 
 
 def _whole_message(message: Message) -> Message:
@@ -423,20 +430,17 @@ def _whole_tool(tool: ToolSpec) -> ToolSpec:
 
 
 def _replaced(node: N, **changes: object) -> N:
-    """The node with these fields, or itself if they are as they were."""
-    return (
-        node
-        if all(getattr(node, name) == value for name, value in changes.items())
-        else structs.replace(node, **changes)
-    )
+    """Return the node with these fields; the node itself if they do not change."""
+    is_same = all(getattr(node, name) == value for name, value in changes.items())
+    return node if is_same else structs.replace(node, **changes)
 
 
 def _whole(text: str) -> str:
-    return text if _is_whole(text) else _LONE.sub(REPLACEMENT, text)
+    return text if _is_whole(text) else _SURROGATE.sub(REPLACEMENT, text)
 
 
 def _is_whole(text: str) -> bool:
-    """Whether there is no half character in it; the text keeps its bytes for the next writer."""
+    """Return whether the text has no unpaired surrogate. This also caches its UTF-8 bytes for the next encoder."""
     if type(text) is ObjectText:
         return True
     try:
@@ -446,15 +450,15 @@ def _is_whole(text: str) -> bool:
     return True
 
 
-def _has_halves(arguments: str) -> bool:
-    """Whether there may be half a character in it, plainly or escaped."""
+def _has_surrogates(arguments: str) -> bool:
+    """Return whether the arguments may have an unpaired surrogate, as a character or escaped."""
     if isinstance(arguments, jsonio.ObjectText):
         return False
     return not _is_whole(arguments) or _ESCAPED.search(arguments) is not None
 
 
 def _arguments(arguments: str) -> str:
-    if not _has_halves(arguments):
+    if not _has_surrogates(arguments):
         return arguments
     try:
         value = jsonio.decode(arguments)

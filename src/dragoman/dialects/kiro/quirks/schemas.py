@@ -1,7 +1,7 @@
-"""A tool's input schema without what the service refuses (docs/dialects/kiro.md, rules 19 to 26).
+"""Remove from a tool's input schema what the service refuses (docs/dialects/kiro.md, rules 19 to 26). Pure.
 
-References are put in place, unions at the root become one object, keywords that only validate go. A property that is
-merely *named* like a keyword is none: names stand in `properties`, keywords beside it.
+References are replaced by their targets, unions at the root are merged into one object, and validation keywords are
+removed. A property *named* like a keyword is not a keyword: it is inside `properties`.
 """
 
 from __future__ import annotations
@@ -33,49 +33,51 @@ _REMOVED = frozenset(
     | {"contains", "minContains", "maxContains", "minProperties", "maxProperties", "if", "then", "else", "not"}
     | {"dependencies", "dependentRequired", "dependentSchemas"}
 )
-# Of what goes: keywords that constrain nothing, and references, whose targets stand in their places.
+# Removed keywords whose removal loses nothing: annotations, and references, which are replaced by their targets.
 ANNOTATIONS = frozenset(
     {"$schema", "$id", "$anchor", "$comment", "$dynamicAnchor", "$vocabulary", "$defs", "definitions", "$ref", "const"}
 )
 _UNIONS = ("anyOf", "oneOf", "allOf")
 MAX_EXPANSION = 256 * 1024  # bytes that the references of all tools of a request may add
-_SCHEMAS_IN = frozenset({"items", "anyOf", "oneOf", "allOf", "prefixItems"})
-_CUT = "$ref (as any value)"  # among the keywords that are gone: some references have nothing in their place
-_SCHEMA = 64  # bytes that one more schema adds, beside its words
+_WITH_SCHEMAS = frozenset({"items", "anyOf", "oneOf", "allOf", "prefixItems"})
+_CUT = "$ref (as any value)"  # in the list of removed keywords: some references were removed without replacement
+_SCHEMA_OVERHEAD = 64  # bytes that one more schema adds, in addition to its keywords
 
 
 class ExpansionTooLarge(Exception):
-    """References within references add more than they may."""
+    """Expanding references adds more bytes than the budget allows."""
 
 
 class ExpansionBudget(Struct):
-    """How many bytes references may still add. Each reference puts a copy of its target in its place, and targets may
-    hold references, so a short request can become a very long one.
+    """The bytes that references may still add.
+
+    Each reference is replaced by a copy of its target, and targets may have references, so a short request can become
+    a very long one.
     """
 
     left: int = MAX_EXPANSION
 
     def take(self, size: int) -> None:
-        """Raises TooMuchAdded before there is more than may be."""
+        """Take bytes from the budget. Raises ExpansionTooLarge if it does not have them."""
         self.left -= size
         if self.left < 0:
             raise ExpansionTooLarge
 
 
-def clean_schema_to_depth(schema: Schema, room: ExpansionBudget, depth: int) -> tuple[Schema, list[str]]:
-    """The schema as the service takes it, and the keywords that are gone, sorted.
+def clean_schema_to_depth(schema: Schema, budget: ExpansionBudget, depth: int) -> tuple[Schema, list[str]]:
+    """Return the schema as the service accepts it, and the removed keywords, sorted.
 
-    References within references, deeper than `depth`, stand for any value. Raises TooMuchAdded.
+    References nested deeper than `depth` are removed and allow any value. Raises ExpansionTooLarge.
     """
-    work = _Cleaning(schema, room, depth)
-    root = work.root()
-    return root, sorted(work.removed - root.keys())
+    cleaner = _Cleaner(schema, budget, depth)
+    root = cleaner.root()
+    return root, sorted(cleaner.removed - root.keys())
 
 
-class _Cleaning:
-    def __init__(self, whole: Schema, room: ExpansionBudget, depth: int) -> None:
+class _Cleaner:
+    def __init__(self, whole: Schema, budget: ExpansionBudget, depth: int) -> None:
         self._whole = whole
-        self._room, self._depth = room, depth
+        self._budget, self._depth = budget, depth
         self.removed: set[str] = set()
 
     def root(self) -> Schema:
@@ -83,23 +85,23 @@ class _Cleaning:
         cleaned = self._node(plain, ())
         properties = cleaned.get("properties")
         names = properties if isinstance(properties, dict) else {}
-        rooted: Schema = {**cleaned, "type": "object", "properties": names}
-        required = rooted.get("required")
+        root: Schema = {**cleaned, "type": "object", "properties": names}
+        required = root.get("required")
         if isinstance(required, list):
             known: list[Json] = [name for name in required if isinstance(name, str) and name in names]
-            rooted["required"] = known
+            root["required"] = known
             if not known:
-                del rooted["required"]
+                del root["required"]
         for keyword in ("items", "enum"):
-            if keyword in rooted:  # an object has neither
+            if keyword in root:  # Neither applies to an object.
                 self.removed.add(keyword)
-                del rooted[keyword]
-        return rooted
+                del root[keyword]
+        return root
 
     def _flat(self, node: Schema, seen: tuple[str, ...]) -> Schema:
-        """The root with its unions merged into it. What only one branch demands is no demand.
+        """Return the root with its unions merged into it (rule 25 of docs/dialects/kiro.md).
 
-        See rule 25 of docs/dialects/kiro.md.
+        A property that only one branch of anyOf or oneOf requires is not required.
         """
         unions = [name for name in _UNIONS if name in node]
         if not unions:
@@ -113,34 +115,34 @@ class _Cleaning:
                 if isinstance(branch, dict):
                     reference = branch.get("$ref")
                     if isinstance(reference, str) and len(seen) < self._depth:
-                        self._room.take(_SCHEMA)
-                    led = (*seen, reference) if isinstance(reference, str) else seen
-                    inner = self._flat(self._resolved(branch, seen), led)
+                        self._budget.take(_SCHEMA_OVERHEAD)
+                    path = (*seen, reference) if isinstance(reference, str) else seen
+                    inner = self._flat(self._resolved(branch, seen), path)
                     properties = {**members(inner.get("properties")), **properties}
                     required += _strings(inner.get("required")) if union == "allOf" else []
         rest: Schema = {name: value for name, value in node.items() if name not in _UNIONS}
         return {**rest, "properties": properties, "required": [*dict.fromkeys(required)]}
 
     def _node(self, node: Schema, seen: tuple[str, ...]) -> Schema:
-        """A schema anywhere; `seen` are the references that led to it."""
+        """Clean a schema at any level; `seen` has the references that lead to it."""
         cleaned: Schema = {}
         if seen:
-            self._room.take(_SCHEMA)
+            self._budget.take(_SCHEMA_OVERHEAD)
         for keyword, value in node.items():
             if keyword in _REMOVED:
                 self.removed.add(keyword)
-            elif (kept := self._kept(keyword, value, seen)) is not None:
+            elif (cleaned_value := self._keyword(keyword, value, seen)) is not None:
                 if seen:
-                    self._room.take(_words(keyword, value))
-                cleaned[keyword] = kept
+                    self._budget.take(_keyword_size(keyword, value))
+                cleaned[keyword] = cleaned_value
             elif value is not None:
                 self.removed.add(keyword)
         if "const" in node:
             cleaned.setdefault("enum", [node["const"]])
         return cleaned
 
-    def _kept(self, keyword: str, value: Json, seen: tuple[str, ...]) -> Json:
-        """What stands for a keyword's value; None if nothing does."""
+    def _keyword(self, keyword: str, value: Json, seen: tuple[str, ...]) -> Json:
+        """Return the cleaned value of a keyword; None if the keyword is removed."""
         match keyword:
             case "const" | "$ref":
                 return None
@@ -150,7 +152,7 @@ class _Cleaning:
             case "properties":
                 inner = {name: self._inside(each, seen) for name, each in members(value).items()}
                 return inner or None
-            case _ if keyword in _SCHEMAS_IN:
+            case _ if keyword in _WITH_SCHEMAS:
                 return self._many(value, seen)
             case _:
                 return value
@@ -162,7 +164,7 @@ class _Cleaning:
 
     def _inside(self, value: Json, seen: tuple[str, ...]) -> Json:
         if not isinstance(value, dict):
-            return {}  # `true` and `false` are schemas too; the service knows objects only
+            return {}  # `true` and `false` are schemas too, but the service accepts objects only
         reference = value.get("$ref")
         if not isinstance(reference, str):
             return self._node(value, seen)
@@ -171,7 +173,7 @@ class _Cleaning:
         return self._node(self._resolved(value, seen), (*seen, reference))
 
     def _resolved(self, node: Schema, seen: tuple[str, ...], *, always: bool = False) -> Schema:
-        """The node with what it refers to put in its place; its own words win. A circle is any value."""
+        """Return the node with its reference replaced by the target; its own keywords win. A cycle allows any value."""
         reference = node.get("$ref")
         if not isinstance(reference, str):
             return node
@@ -193,11 +195,11 @@ class _Cleaning:
         return place if isinstance(place, dict) else {}
 
 
-def _words(keyword: str, value: Json) -> int:
-    """Bytes that a keyword adds, without the schemas in it, which are counted by themselves."""
+def _keyword_size(keyword: str, value: Json) -> int:
+    """Return the bytes that a keyword adds, without the schemas in it, which are counted separately."""
     if keyword == "properties" and isinstance(value, dict):
         return len(keyword) + sum(map(len, value))
-    if keyword in _SCHEMAS_IN:
+    if keyword in _WITH_SCHEMAS:
         return len(keyword)
     return len(keyword) + (len(value) if isinstance(value, str) else json_size(value))
 

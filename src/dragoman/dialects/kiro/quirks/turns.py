@@ -1,7 +1,8 @@
-"""Tool results: whatever their content is, text reaches the service, and every problem with it is noted and logged.
+"""Fit tool results and turns to the service. The filters are pure, except that they log problems of results.
 
-Mission document 000. Readers have flattened the content already (docs/decisions/content.md#d1, #d2); here is what they
-could not make text of. The log names the place and the call, never what was said.
+Every tool result becomes text, and every problem with its content is noted and logged (docs/mission.md, document 000).
+The parsers have already flattened the content (docs/decisions/content.md#d1, #d2); the filter handles the parts that
+they could not turn into text. The log has the path and the call id, never content.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NO_OUTPUT = "(no output)"
 
 
 class FlattenResults(MessageFilter):
-    """No result without text (rule 32 of docs/dialects/kiro.md), and no part in one that the service cannot read."""
+    """Give every result a text (rule 32 of docs/dialects/kiro.md); turn parts that the service refuses into text."""
 
     name = "kiro.read_results"
     applies_to: Features = frozenset({"blank", "media", "opaque"})
@@ -36,15 +37,16 @@ def _result(result: ToolResult, notes: Notes) -> ToolResult:
     for part in result.content:
         match part:
             case Opaque(kind=kind) if kind == UNREADABLE:
-                notes.dropped("kiro.result.malformed", part.at.path, "a part that cannot be read was left out")
+                notes.dropped(
+                    "kiro.result.malformed", part.at.path, "a part of the result is unreadable and is left out"
+                )
                 _log("kiro.result.malformed", part.at.path, result)
             case Opaque():
                 content += opaque_as_parts(part, notes, "kiro.result.not_text")
                 _log("kiro.result.not_text", part.at.path, result)
             case Media():
-                _log(
-                    "kiro.result.not_text", part.at.path, result
-                )  # simplify_results lifts it out of the result, and says so
+                # simplify_results moves it out of the result, and notes that.
+                _log("kiro.result.not_text", part.at.path, result)
                 content.append(part)
             case _:
                 content.append(part)
@@ -53,32 +55,31 @@ def _result(result: ToolResult, notes: Notes) -> ToolResult:
     if any(isinstance(part, Opaque) for part in result.content):
         return structs.replace(result, content=(Text(UNREADABLE_LINE, at=result.at),))
     rule = "kiro.result.missing" if result.at.is_absent else "kiro.result.empty"
-    what = "has no content" if result.at.is_absent else "says nothing"
-    notes.added(rule, result.at.path, f"the result {what}; it is given as {NO_OUTPUT!r}")
+    what = "has no content" if result.at.is_absent else "has no text"
+    notes.added(rule, result.at.path, f"the result {what}; {NO_OUTPUT!r} is sent")
     _log(rule, result.at.path, result)
     return structs.replace(result, content=(Text(NO_OUTPUT, at=result.at),))
 
 
 def _log(rule: str, path: str, result: ToolResult) -> None:
-    LOG.debug("%s at %s: the result of call %s", rule, path or "an unknown place", result.call_id)
+    LOG.debug("%s at %s: the result of call %s", rule, path or "an unknown path", result.call_id)
 
 
-# --- Turns in the one form the service has: results, one text, images; or a thought, one text, calls. No text is
-# empty
+# --- turns in the form of the service: results, one text, images; or a thought, one text, calls. No text is empty
 
 
 RESULTS_ONLY = "Tool results provided."
 IMAGE_ONLY = "(image)"
-SILENT = "."
+PLACEHOLDER = "."
 MAX_USER_CHARACTERS = 600_000
 MAX_ASSISTANT_CHARACTERS = 100_000
 MAX_RESULT_CHARACTERS = 800_000
 
 
 class BuildHistory(Filter):
-    """Every turn with one text that says something, of bearable length, in one order.
+    """Give every turn exactly one text, which is neither empty nor too long, and put its blocks in order.
 
-    See rules 6, 7 of docs/dialects/kiro.md and rule 51 of docs/dialects/kiro.md.
+    See rules 6, 7 and 51 of docs/dialects/kiro.md.
     """
 
     name = "kiro.build_history"
@@ -89,19 +90,19 @@ class BuildHistory(Filter):
     ) -> tuple[Conversation, MakeResponseFilter | None]:
         if all(map(_is_built, conversation.messages)):
             return conversation, None
-        building = _Building(notes)
-        messages = tuple([building.message(message) for message in conversation.messages])
-        building.tell()
+        builder = _HistoryBuilder(notes)
+        messages = tuple([builder.message(message) for message in conversation.messages])
+        builder.write_notes()
         if messages == conversation.messages:
             return conversation, None
         return structs.replace(conversation, messages=messages), None
 
 
-class _Building:
+class _HistoryBuilder:
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        self._joined: list[Location] = []  # places where texts were joined or blocks changed their order
-        self._filled: dict[str, list[Location]] = {}  # places that had no text, by the one that they got
+        self._joined: list[Location] = []  # turns and results whose texts were joined or blocks reordered
+        self._filled: dict[str, list[Location]] = {}  # turns and results without text, by the text that they got
 
     def message(self, message: Message) -> Message:
         blocks = message.blocks
@@ -109,7 +110,7 @@ class _Building:
             return message
         if message.role != "user":
             blocks = self._assistant(message)
-        elif len(blocks) == 1 and _is_one_text(blocks[0]):  # so it is with most
+        elif len(blocks) == 1 and _is_one_text(blocks[0]):  # most user turns with results
             self._fill(message, RESULTS_ONLY)
             blocks = (blocks[0], Text(RESULTS_ONLY, at=message.at))
         else:
@@ -118,16 +119,18 @@ class _Building:
             return message
         return Message(message.role, blocks, extra=message.extra, at=message.at)
 
-    def tell(self) -> None:
+    def write_notes(self) -> None:
         for words, places in self._filled.items():
-            where = "stands here" if len(places) == 1 else f"stands in {len(places)} turns or results"
-            detail = f"no text {where}, and the service wants one; it is {words!r}"
+            what = "a turn or result has" if len(places) == 1 else f"{len(places)} turns or results have"
+            detail = f"{what} no text, and the service requires one; {words!r} is sent"
             self._notes.added("kiro.text.missing", places[0].path, detail)
         if self._joined:
             count = len(self._joined)
             turns = "one turn" if count == 1 else f"{count} turns or results"
             self._notes.changed(
-                "kiro.text.joined", self._joined[0].path, f"the texts of {turns} were joined, in the service's order"
+                "kiro.text.joined",
+                self._joined[0].path,
+                f"the texts of {turns} were joined, in the order of the service",
             )
 
     def _user(self, message: Message) -> tuple[Block, ...]:
@@ -141,7 +144,7 @@ class _Building:
         images = [block for block in message.blocks if isinstance(block, Media)]
         texts = [block for block in message.blocks if isinstance(block, Text)]
         if not texts:
-            words = RESULTS_ONLY if results else IMAGE_ONLY if images else SILENT
+            words = RESULTS_ONLY if results else IMAGE_ONLY if images else PLACEHOLDER
             self._fill(message, words)
             return (*results, Text(words, at=message.at), *images)
         blocks: tuple[Block, ...] = (*results, self._one(texts, MAX_USER_CHARACTERS), *images)
@@ -151,28 +154,33 @@ class _Building:
     def _assistant(self, message: Message) -> tuple[Block, ...]:
         calls = [block for block in message.blocks if isinstance(block, ToolCall)]
         thoughts = [block for block in message.blocks if isinstance(block, Reasoning)]
-        replayed = thoughts[:1] if thoughts and is_replayable(thoughts[0]) else []
-        texts = [text for block in message.blocks if (text := self._spoken(block, replayed)) is not None]
+        sent = thoughts[:1] if thoughts and is_replayable(thoughts[0]) else []
+        texts = [text for block in message.blocks if (text := self._text_of(block, sent)) is not None]
         if not texts:
-            self._fill(message, SILENT)
-            return (*replayed, Text(SILENT, at=message.at), *calls)
-        blocks: tuple[Block, ...] = (*replayed, self._one(texts, MAX_ASSISTANT_CHARACTERS), *calls)
+            self._fill(message, PLACEHOLDER)
+            return (*sent, Text(PLACEHOLDER, at=message.at), *calls)
+        blocks: tuple[Block, ...] = (*sent, self._one(texts, MAX_ASSISTANT_CHARACTERS), *calls)
         self._compare(message, blocks)
         return blocks
 
-    def _spoken(self, block: Block, replayed: list[Reasoning]) -> Text | None:
-        """What a block adds to the text. A turn replays one thought; a second one, of a merged turn, comes in tags."""
+    def _text_of(self, block: Block, sent: list[Reasoning]) -> Text | None:
+        """Return the text that a block adds to the turn.
+
+        A turn has one thought, which is in `sent`; a second one, of a merged turn, becomes text in tags.
+        """
         match block:
             case Text():
                 return block
-            case Reasoning(text) if all(block is not one for one in replayed):
-                at, reason = block.at.path, "a turn replays one thought"
+            case Reasoning(text) if all(block is not one for one in sent):
+                at, reason = block.at.path, "a turn of Kiro has one thought"
                 if not text.strip():
                     self._notes.dropped(
-                        "kiro.thinking.unreadable", at, f"{reason}; this one says nothing without its seal"
+                        "kiro.thinking.unreadable",
+                        at,
+                        f"{reason}; this one has no text without its signature and is left out",
                     )
                     return None
-                self._notes.changed("kiro.thinking.wrapped", at, f"{reason}; this one is text")
+                self._notes.changed("kiro.thinking.wrapped", at, f"{reason}; this one is sent as text")
                 return Text(wrap_in_tags(text), at=block.at)
             case _:
                 return None
@@ -188,13 +196,15 @@ class _Building:
         return result if (one,) == result.content else structs.replace(result, content=(one,))
 
     def _one(self, texts: list[Text], longest: int) -> Text:
-        """All texts as one (docs/decisions/content.md#d1), with its middle left out where it is too long."""
+        """Join the texts into one (docs/decisions/content.md#d1); leave out its middle if it is too long."""
         if len(texts) == 1 and len(texts[0].text) <= longest:
             return texts[0]
         words = join_texts(text.text for text in texts)
         if len(words) > longest:
             self._notes.dropped(
-                "kiro.text.cut", texts[0].at.path, f"{len(words)} characters; the service takes {longest}"
+                "kiro.text.cut",
+                texts[0].at.path,
+                f"the text has {len(words)} characters, more than the limit of {longest}; its middle is left out",
             )
             return Text(_cut(words, longest), at=texts[0].at)
         return Text(words, at=texts[0].at)
@@ -210,7 +220,7 @@ class _Building:
 
 
 def _is_built(message: Message) -> bool:
-    """Whether a turn surely has its form: a text that is not too long; the model's with calls after it."""
+    """Return whether a turn certainly needs no change: one text within the limit, and calls of the model after it."""
     blocks = message.blocks
     text = blocks[0] if blocks else None
     if not isinstance(text, Text):
@@ -223,7 +233,7 @@ def _is_built(message: Message) -> bool:
 
 
 def _is_one_text(block: Block) -> bool:
-    """Whether it is a result with a text that is not too long."""
+    """Return whether the block is a result with one text that is not too long."""
     if type(block) is not ToolResult or len(block.content) != 1:
         return False
     text = block.content[0]
@@ -231,7 +241,7 @@ def _is_one_text(block: Block) -> bool:
 
 
 def _cut(words: str, longest: int) -> str:
-    """The beginning and the end, which say most, and how much is missing between them."""
+    """Return the beginning and the end of a text, with a marker that names its length between them."""
     marker = f"\n[{len(words)} characters, the middle left out]\n"
     head = (longest - len(marker)) * 2 // 3
     return words[:head] + marker + words[len(words) - (longest - len(marker) - head) :]
