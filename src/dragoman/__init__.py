@@ -1,7 +1,7 @@
-"""Dragoman: any LLM client to any LLM upstream, without losing a tool call.
+"""Dragoman: connect any LLM client to any LLM upstream, without losing a tool call.
 
-This is the public surface; nothing else is API (`dragoman.raw_tools` and `dragoman.agent` are its two side doors).
-Names are loaded when first used, so that `import dragoman` costs next to nothing.
+The public API is this module, `dragoman.raw_tools` and `dragoman.agent`; all other modules are private. Names are
+loaded on first use, so that `import dragoman` is fast.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from dragoman.gateway.app import asgi
     from dragoman.model.filter import Note
 
-_PLACES = {
+_MODULES = {
     "DragomanError": ("dragoman.errors", "DragomanError"),
     "Note": ("dragoman.model.filter", "Note"),
     "StreamTranslator": ("dragoman.api", "StreamTranslator"),
     "Translated": ("dragoman.api", "Translated"),
     "asgi": ("dragoman.gateway.app", "asgi"),
-    "dialects": ("dragoman.dialects", ""),  # a package that can be called: it gives the names
+    "dialects": ("dragoman.dialects", ""),  # a callable package: it returns the names
     "stream_translator": ("dragoman.api", "stream_translator"),
     "translate_reply": ("dragoman.api", "translate_reply"),
     "translate_request": ("dragoman.api", "translate_request"),
@@ -44,13 +44,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
     from importlib import import_module
 
-    module, attribute = _PLACES[name]
-    home = import_module(module)
-    value: object = getattr(home, attribute) if attribute else home
+    module, attribute = _MODULES[name]
+    loaded = import_module(module)
+    value: object = getattr(loaded, attribute) if attribute else loaded
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""`python -m dragoman`."""
+"""Run the command line: `python -m dragoman`."""
 
 from __future__ import annotations
 

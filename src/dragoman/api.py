@@ -1,4 +1,4 @@
-"""The library's functions: translate a request, a whole reply, a stream."""
+"""The functions of the library: translate a request, a whole reply, a stream. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class Translated:
-    """A translated request or reply: its JSON body, where it goes, and what was changed."""
+    """A translated request or reply: its JSON body, path and headers, and the notes."""
 
     def __init__(
         self, raw: bytes, notes: list[Note], plan: Plan, path: str = "", headers: Mapping[str, str] | None = None
@@ -37,7 +37,7 @@ class Translated:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The body as a dict, a fresh one each time."""
+        """The body as a dict; a new one for each access."""
         body = jsonio.decode(self.raw)
         assert isinstance(body, dict)
         return body
@@ -47,34 +47,36 @@ class Translated:
 
 
 class StreamTranslator:
-    """A stream on its way: feed it the source's bytes as they come, cut anywhere; it gives the target's."""
+    """Translates a stream: feed it the source's bytes, cut anywhere; it returns the target's bytes."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._answer = ResponseTranslator(plan)
+        self._translator = ResponseTranslator(plan)
 
     def feed(self, chunk: bytes) -> bytes:
+        """Translate a chunk of the source's bytes. Raises LocalMisuse if it is not bytes."""
         if not isinstance(chunk, bytes | bytearray | memoryview):
-            raise LocalMisuse("a stream is fed bytes")
-        return self._answer.feed(bytes(chunk))
+            raise LocalMisuse("feed expects bytes")
+        return self._translator.feed(bytes(chunk))
 
     def close(self) -> bytes:
-        """The source has ended. What comes back ends the target's stream, with its error if the source was cut."""
-        return self._answer.close()
+        """Return the end of the target's stream: an error in its dialect if the source was cut."""
+        return self._translator.close()
 
     @property
     def notes(self) -> list[Note]:
-        return list(self._answer.notes)
+        """The notes so far."""
+        return list(self._translator.notes)
 
     @property
     def error(self) -> DragomanError | None:
-        """What the stream ended with, if it did not end well."""
-        fault = self._answer.fault
+        """The error with which the stream ended, or None."""
+        fault = self._translator.fault
         return UpstreamViolation(fault.message, fault=fault) if fault else None
 
 
 def _shallow(blame: type[DragomanError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Values nested almost as deep as Python's stack are refused like any other that cannot be read."""
+    """Decorate a function so that values nested as deep as Python's stack raise `blame`, not RecursionError."""
 
     def decorate(work: Callable[P, R]) -> Callable[P, R]:
         @wraps(work)
@@ -95,16 +97,16 @@ def translate_request(
 ) -> Translated:
     """Translate a client's request from the dialect `source` into `target`, for `model` if given.
 
-    Raises MalformedRequest for a body that breaks its own dialect and Unrepresentable for one the target cannot be
-    told, both naming the path; LocalMisuse for an unknown dialect or option, and where neither the body nor `model`
+    Raises MalformedRequest for a body that breaks its own dialect and Unrepresentable for one the target cannot
+    express, both naming the path; LocalMisuse for an unknown dialect or option, and where neither the body nor `model`
     names a model.
     """
     if model is not None and not isinstance(model, str):
-        raise LocalMisuse("model is a name")
+        raise LocalMisuse("model must be a string")
     if model is not None and not model.strip():
         raise LocalMisuse("model: expected the name of a model, got nothing")
-    client, upstream, settings = _ends(source, target, options)
-    asked = client.codec.parse_request(_call_in(client, _decoded(body, MalformedRequest), model))
+    client, upstream, settings = _parse_options(source, target, options)
+    asked = client.codec.parse_request(_unwrap(client, _decoded(body, MalformedRequest), model))
     made = plan(client, upstream, asked, model=model, settings=settings)
     if model is None and not asked.model.strip():
         raise LocalMisuse(
@@ -114,8 +116,8 @@ def translate_request(
     return Translated(request.body, list(made.notes), made, request.path, dict(request.headers))
 
 
-def _call_in(client: Dialect, body: jsonio.Json, model: str | None) -> ApiRequest:
-    """The call in a body; `model` stands for one that the body should name and does not."""
+def _unwrap(client: Dialect, body: jsonio.Json, model: str | None) -> ApiRequest:
+    """Return the API request in a body. `model` is used if the body should name a model and does not."""
     try:
         return client.binding.unwrap(body)
     except MalformedRequest as error:
@@ -135,7 +137,7 @@ def translate_reply(
 ) -> Translated:
     """Translate an upstream's whole reply from `source` into the client's dialect `target`.
 
-    `request` is what `translate_request` gave for the question; it carries model, tools and names. Raises
+    `request` is the result of `translate_request`; it carries model, tools and names. Raises
     UpstreamViolation, naming the path, for a reply that breaks its own dialect.
     """
     made = _plan_of(source, target, request, options)
@@ -148,24 +150,24 @@ def stream_translator(
 ) -> StreamTranslator:
     """Translate an upstream's stream from `source` into the client's dialect `target`, piece by piece.
 
-    `request` is as for `translate_reply`. A stream never raises for what the upstream sent: the client is told in its
-    own dialect, and `error` says it here.
+    `request` is as for `translate_reply`. The stream never raises for what the upstream sent: the output ends with an
+    error in the client's dialect, and `error` returns it.
     """
     return StreamTranslator(_plan_of(source, target, request, options))
 
 
 def _plan_of(source: str, target: str, request: Translated | None, options: dict[str, Any]) -> Plan:
-    """The plan whose answer comes back: the request's own, or one for a question nobody told us."""
+    """Return the plan of the request, or one for an unknown request."""
     if request is None:
-        client, upstream, settings = _ends(target, source, options)
+        client, upstream, settings = _parse_options(target, source, options)
         return plan(client, upstream, Conversation("", ()), settings=settings)
     if not isinstance(request, Translated):
-        raise LocalMisuse("request is what translate_request gave")
+        raise LocalMisuse("request must be the result of translate_request")
     made = request.plan
     if (made.upstream.name, made.client.name) != (source, target):
         raise LocalMisuse(
             f"the request went from {made.client.name} to {made.upstream.name}: "
-            f"its answer goes from {made.upstream.name} to {made.client.name}"
+            f"its response goes from {made.upstream.name} to {made.client.name}"
         )
     if not options:
         return made
@@ -174,28 +176,28 @@ def _plan_of(source: str, target: str, request: Translated | None, options: dict
     return plan(client, upstream, made.original, model=made.translated.model, settings=settings)
 
 
-def _ends(client: str, upstream: str, options: dict[str, Any]) -> tuple[Dialect, Dialect, TranslationSettings]:
+def _parse_options(client: str, upstream: str, options: dict[str, Any]) -> tuple[Dialect, Dialect, TranslationSettings]:
     return _configured(registry.get(client), registry.get(upstream), options)
 
 
 def _configured(
-    asker: Dialect, answerer: Dialect, options: dict[str, Any]
+    client: Dialect, upstream: Dialect, options: dict[str, Any]
 ) -> tuple[Dialect, Dialect, TranslationSettings]:
-    """Both dialects and the settings; an option belongs to the translation or else to one of the dialects."""
+    """Return both dialects and the settings. An option belongs to the translation or to one of the dialects."""
     general = {name: options.pop(name) for name in TranslationSettings.__struct_fields__ if name in options}
-    known = [*getattr(answerer.codec, "__struct_fields__", ()), *getattr(asker.codec, "__struct_fields__", ())]
+    known = [*getattr(upstream.codec, "__struct_fields__", ()), *getattr(client.codec, "__struct_fields__", ())]
     for name in options:
         if name not in known:
             near = get_close_matches(name, [*known, *TranslationSettings.__struct_fields__], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise LocalMisuse(f"unknown option {name!r}{hint}")
-    ours = {name: options[name] for name in options if name in getattr(answerer.codec, "__struct_fields__", ())}
+    ours = {name: options[name] for name in options if name in getattr(upstream.codec, "__struct_fields__", ())}
     theirs = {name: options[name] for name in options if name not in ours}
     try:
         settings = msgspec.convert(general, TranslationSettings)
     except msgspec.ValidationError as error:
         raise LocalMisuse(f"option: {error}") from None
-    return configure_dialect(asker, theirs), configure_dialect(answerer, ours), settings
+    return configure_dialect(client, theirs), configure_dialect(upstream, ours), settings
 
 
 def _encoded(body: Mapping[str, Any] | bytes | str) -> bytes:
@@ -204,11 +206,11 @@ def _encoded(body: Mapping[str, Any] | bytes | str) -> bytes:
     try:
         return body.encode("utf-8", "surrogatepass") if isinstance(body, str) else jsonio.encode(body)
     except jsonio.JsonError as error:
-        raise LocalMisuse(f"the body is no JSON: {error}") from None
+        raise LocalMisuse(f"the body is not JSON: {error}") from None
 
 
 def _decoded(body: Mapping[str, Any] | bytes | str, blame: type[DragomanError]) -> jsonio.Json:
     try:
         return jsonio.decode(body if isinstance(body, bytes | str) else jsonio.encode(body))
     except jsonio.JsonError as error:
-        raise blame(f"the body is no JSON: {error}") from None
+        raise blame(f"the body is not JSON: {error}") from None

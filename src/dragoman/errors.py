@@ -3,24 +3,24 @@
     DragomanError
      ├ ClientFault          the client's request
      │   ├ MalformedRequest     400   it breaks its own dialect
-     │   ├ Unrepresentable      400   the target cannot say it (docs/decisions/content.md#d9)
+     │   ├ Unrepresentable      400   the target cannot express it (docs/decisions/content.md#d9)
      │   ├ UnknownModel         404
      │   ├ NotAuthorised        401
      │   └ TooLarge             413
-     ├ UpstreamFault        the upstream refused, in well-formed words
+     ├ UpstreamFault        the upstream refused, with a well-formed error
      ├ UpstreamViolation    the upstream broke its own dialect
      │   ├ BadFrame             502
      │   ├ MissingField         502
      │   ├ OutOfOrder           502
-     │   ├ AnswerTooLarge       502   a limit on what is kept of an answer
+     │   ├ ResponseTooLarge     502   a limit on what is buffered of a response
      │   └ Truncated            502
      ├ TransportError       the network
      │   ├ ConnectFailed        502
      │   ├ TimedOut             504
      │   └ Reset                502
-     └ LocalMisuse          500   the caller of this library, or a bug of ours
+     └ LocalMisuse          500   the caller of this library, or a bug in it
 
-Every one carries a `Fault`: the plain value that dialects render in their own error shape.
+Every error carries a `Fault`: a plain value that dialects render in their own error shape.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ ErrorKind: TypeAlias = Literal[
 ]
 
 
-# Faults of the request itself: they say nothing about how an upstream or its credential is doing.
+# Faults of the request itself: they say nothing about the health of an upstream or its credential.
 REQUEST_ERROR_KINDS: frozenset[ErrorKind] = frozenset({"invalid", "context_full", "too_large", "not_found"})
-MAX_RETRY_AFTER = 24 * 3600.0  # seconds that a client may be told to wait
+MAX_RETRY_AFTER = 24 * 3600.0  # seconds; the longest wait that a client is asked for
 
 
 class Fault(Struct, frozen=True):
-    """What went wrong, ready to be told in any dialect. `at` is a path into the payload."""
+    """An error as a plain value, to be rendered in any dialect. `at` is a path into the payload."""
 
     kind: ErrorKind
     message: str
@@ -59,11 +59,11 @@ class Fault(Struct, frozen=True):
     at: str = ""
     code: str = ""  # the upstream's own error type or code, kept so that its own family can repeat it
     is_violation: bool = False  # the upstream broke its own dialect
-    is_final: bool = False  # the answer came to its end: to ask again is to buy it again
+    is_final: bool = False  # the response was complete: a retry would pay for it twice
     details: str = ""  # an error's further fields as JSON text, which clients of its family act on
 
     def __post_init__(self) -> None:
-        """Bound the wait, which an upstream may have named: not below zero, at most a day. NaN is no time."""
+        """Limit `retry_after`, which may come from an upstream, to 0 to 24 hours; NaN becomes None."""
         wait = self.retry_after
         if wait is not None and not 0.0 <= wait <= MAX_RETRY_AFTER:
             is_number = wait < 0.0 or wait > MAX_RETRY_AFTER
@@ -82,6 +82,7 @@ class DragomanError(Exception):
 
     @property
     def at(self) -> str:
+        """The path into the payload; empty if unknown."""
         return self.fault.at
 
     def __str__(self) -> str:
@@ -89,6 +90,8 @@ class DragomanError(Exception):
 
 
 class ClientFault(DragomanError):
+    """The client's request is at fault."""
+
     kind: ClassVar[ErrorKind] = "invalid"
     status = 400
 
@@ -98,32 +101,38 @@ class MalformedRequest(ClientFault):
 
 
 class Unrepresentable(ClientFault):
-    """The target dialect has no way to say what the request says."""
+    """The target dialect cannot express the request."""
 
 
 class UnknownModel(ClientFault):
+    """No route serves the model."""
+
     kind = "not_found"
     status = 404
 
 
 class NotAuthorised(ClientFault):
+    """The client's key is missing or wrong."""
+
     kind = "auth"
     status = 401
 
 
 class TooLarge(ClientFault):
+    """A body is larger than its limit."""
+
     kind = "too_large"
     status = 413
 
 
 class UpstreamFault(DragomanError):
-    """A well-formed refusal. Its `fault` says kind, status and when to come back."""
+    """A well-formed refusal of the upstream. Its `fault` has kind, status and the time to wait."""
 
     status = 502
 
 
 class UpstreamViolation(DragomanError):
-    """The upstream said something its own dialect does not allow."""
+    """The upstream sent something that its own dialect does not allow."""
 
     status = 502
 
@@ -132,13 +141,13 @@ class UpstreamViolation(DragomanError):
         self.fault = structs.replace(self.fault, is_violation=True)
 
     def as_final(self) -> Self:
-        """The same, of an answer that came to its end."""
+        """Mark the response as complete, so that it is not retried, and return the error."""
         self.fault = structs.replace(self.fault, is_final=True)
         return self
 
 
 class BadFrame(UpstreamViolation):
-    """Bytes that are no frame, or a frame whose content cannot be read."""
+    """Bytes that are not a frame, or a frame whose content cannot be read."""
 
 
 class MissingField(UpstreamViolation):
@@ -150,7 +159,7 @@ class OutOfOrder(UpstreamViolation):
 
 
 class ResponseTooLarge(UpstreamViolation):
-    """The answer would make the translation keep more than it may. To ask again would give as much again."""
+    """The translation would have to buffer more than its limit. A retry would not help."""
 
     def __init__(self, message: str, *, at: str = "", fault: Fault | None = None) -> None:
         super().__init__(message, at=at, fault=fault)
@@ -158,25 +167,29 @@ class ResponseTooLarge(UpstreamViolation):
 
 
 class Truncated(UpstreamViolation):
-    """The stream ended before its end."""
+    """The stream ended before it was complete."""
 
 
 class TransportError(DragomanError):
+    """The network failed."""
+
     status = 502
 
 
 class ConnectFailed(TransportError):
-    pass
+    """No connection could be made; nothing was sent."""
 
 
 class TimedOut(TransportError):
+    """A deadline passed."""
+
     kind = "timeout"
     status = 504
 
 
 class Reset(TransportError):
-    pass
+    """The connection broke."""
 
 
 class LocalMisuse(DragomanError):
-    """A call of this library that cannot be right: an unknown dialect, a used-up stream."""
+    """A wrong call of this library, such as an unknown dialect or a stream that was read already."""

@@ -1,6 +1,6 @@
-"""plan: what must change in a conversation so that the upstream can take it, and the ways back for its answer. Pure.
+"""Plan a translation: run the filters that fit a request to an upstream, and collect their response halves. Pure.
 
-One table, `FILTER_ORDER`, says in which order filters work: forward top to bottom, back bottom to top
+One table, `FILTER_ORDER`, gives the order of filters: requests top to bottom, responses bottom to top
 (docs/decisions/seals.md#d52).
 """
 
@@ -23,27 +23,24 @@ from dragoman.wire.http import HttpRequest
 
 
 class TranslationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a caller may choose about a translation."""
+    """Settings of a translation that a caller may choose."""
 
     losses: Literal["note", "refuse"] = "note"
     think_tags: bool = False  # the upstream writes its thinking as <think>…</think> into the text
-    raw_tools: str | None = (
-        None  # tool calls written as raw tokens: auto, off, a table's name, file:PATH; None: as the dialect has it
-    )
-    raw_tools_mode: Literal["live", "buffered"] = "live"  # buffered: each such call comes whole
-    attribution: Literal["auto", "keep", "strip"] = (
-        "auto"  # Claude Code's accounting line; auto: kept for Anthropic only
-    )
-    repair: bool = False  # never pass bytes on as they came, whatever the pair (docs/decisions/answers.md#d51)
+    raw_tools: str | None = None  # raw tool calls: auto, off, a format's name, file:PATH; None: the dialect's default
+    raw_tools_mode: Literal["live", "buffered"] = "live"  # buffered: each such call is sent whole
+    # Claude Code's accounting line; auto: kept for Anthropic only
+    attribution: Literal["auto", "keep", "strip"] = "auto"
+    repair: bool = False  # never pass bytes on unchanged (docs/decisions/answers.md#d51)
 
     @property
     def reads_responses(self) -> bool:
-        """Whether a setting asks for something in answers that passing them on unread would miss."""
+        """Whether a setting needs responses to be read rather than passed on."""
         return self.think_tags or self.repair or self.raw_tools not in (None, "off")
 
 
 class Pair(Struct, frozen=True):
-    """Both ends of a translation, as filters see them."""
+    """The capabilities of both sides of a translation, and the settings: the input of filter factories."""
 
     client: Capabilities
     client_family: str
@@ -54,12 +51,13 @@ class Pair(Struct, frozen=True):
 
     @property
     def strips_attribution(self) -> bool:
+        """Whether Claude Code's accounting line is removed."""
         choice = self.settings.attribution
         return choice == "strip" or (choice == "auto" and not self.attribution)
 
 
 _Maker: TypeAlias = Callable[[Pair], Filter | None]
-_NO_QUESTION = "there is nothing in it to be answered"
+_NO_QUESTION = "the request has no user message to answer"
 
 FILTER_ORDER: tuple[_Maker, ...] = (
     lambda pair: filters.RefuseServerState(
@@ -98,7 +96,7 @@ FILTER_ORDER: tuple[_Maker, ...] = (
     lambda pair: filters.FitLimits(pair.upstream),
     lambda pair: filters.WrapArguments(pair.client, pair.upstream),
 )
-LAST_FILTERS: tuple[_Maker, ...] = (  # after the upstream dialect's own quirks: these read the answer first
+LAST_FILTERS: tuple[_Maker, ...] = (  # run after the upstream dialect's quirks, so they read the response first
     lambda pair: filters.FitThinkingBudget(pair.upstream) if pair.upstream.min_thinking_budget else None,
     lambda pair: _raw_tools(pair),  # noqa: PLW0108  # defined below
 )
@@ -119,7 +117,7 @@ def _raw_tools(pair: Pair) -> Filter | None:
 
 
 class Plan(Struct, frozen=True):
-    """A translated request and the ways back. Immutable: every retry starts a fresh answer from it."""
+    """A translated request and the factories of its response filters. Immutable: every retry uses it again."""
 
     client: Dialect
     upstream: Dialect
@@ -128,25 +126,26 @@ class Plan(Struct, frozen=True):
     notes: tuple[Note, ...]
     response_filters: tuple[MakeResponseFilter, ...]
     settings: TranslationSettings
-    passes: bool = False  # an answer may pass frame by frame; those that tell what only we asked for are left out
-    finds_calls: bool = False  # an answer may hold raw tool calls, so a whole one is read even where it may pass
+    passes: bool = False  # a response may pass frame by frame, without frames that only the changed request asked for
+    finds_calls: bool = False  # a response may contain raw tool calls, so a whole one is always read
 
-    verbatim: bool = False  # an answer may pass byte for byte: one language, one framing, nothing changed or asked for
-    same_wire: bool = False  # one language in one framing; settings say how a side is asked, not what its frames mean
-    keeps_frames: bool = False  # frames in which nothing changes go out as they came
+    verbatim: bool = False  # a response may pass byte for byte: same dialect and framing, nothing changed
+    same_wire: bool = False  # same dialect and framing on both sides
+    keeps_frames: bool = False  # frames in which nothing changes are sent unchanged
     traits: frozenset[Trait] = frozenset()  # of the upstream's model
 
     def call(self) -> ApiRequest:
+        """Return the rendered API request."""
         return self.upstream.codec.render_request(self.translated)
 
     def request(self) -> HttpRequest:
-        """The HTTP request that is sent."""
+        """Return the HTTP request to send."""
         return self.upstream.binding.wrap(self.upstream.codec.render_request(self.translated))
 
     def request_head(self) -> ApiRequest:
-        """The same without a body, for one that is already written in the upstream's own words."""
-        sent, told = self.translated, self.translated.hints
-        fields = {name: value for name, value in told.fields.items() if name not in told.spelling} if told else {}
+        """Return the API request without a body, for a body that is already in the upstream's dialect."""
+        sent, extra = self.translated, self.translated.hints
+        fields = {name: value for name, value in extra.fields.items() if name not in extra.spelling} if extra else {}
         hints = {name: value for name, value in fields.items() if isinstance(value, str)}
         return ApiRequest("generate", sent.model, sent.stream, {}, hints)
 
@@ -159,17 +158,22 @@ def plan(
     model: str | None = None,
     settings: TranslationSettings | None = None,
 ) -> Plan:
-    """Fit what a client asked to an upstream. Raises Unrepresentable (docs/decisions/content.md#d9)."""
-    said = bool(asked.messages or asked.system)
-    if not said and not asked.server_state and asked.extra is not None and client.codec.family != upstream.codec.family:
-        raise Unrepresentable(_NO_QUESTION, at="messages")  # it stands in a field that only its family knows
+    """Fit a client's request to an upstream. Raises Unrepresentable (docs/decisions/content.md#d9)."""
+    has_content = bool(asked.messages or asked.system)
+    if (
+        not has_content
+        and not asked.server_state
+        and asked.extra is not None
+        and client.codec.family != upstream.codec.family
+    ):
+        raise Unrepresentable(_NO_QUESTION, at="messages")  # the content is in a field that only its family knows
     settings = settings or TranslationSettings()
     notes = Notes(refuse=settings.losses == "refuse")
     sent = asked if model is None or model == asked.model else structs.replace(asked, model=model)
     facts, makers = Facts(), list[MakeResponseFilter]()
-    tidy = asked.messages  # every reader ends with the canonical form
+    tidy = asked.messages  # every reader returns the canonical form
     altered, noted, finds_calls = False, 0, False
-    features: Features | None = None  # unknown: nobody has asked since the last change
+    features: Features | None = None  # None: not computed since the last change
     way = _way(client, upstream, sent.model, settings)
     for each in way.filters:
         if each.answers is not None:
@@ -183,7 +187,7 @@ def plan(
         if changed is not sent:
             moved = changed.messages is not sent.messages or changed.system is not sent.system
             if moved and not each.keeps_canonical:
-                changed = to_canonical(changed, tidy)  # what a filter leaves may be less than a text
+                changed = to_canonical(changed, tidy)  # a filter may leave an empty text
                 tidy = changed.messages
             sent, features = changed, None
         if len(notes) > noted:
@@ -191,7 +195,7 @@ def plan(
         if maker is not None:
             makers.append(maker)
             finds_calls = finds_calls or isinstance(each, filters.RawTools)
-    if said and not (sent.messages or sent.system):
+    if has_content and not (sent.messages or sent.system):
         raise Unrepresentable(_NO_QUESTION, at="messages")
     passes = not altered and not settings.reads_responses and way.same_wire
     ways = passes, finds_calls, passes and not notes, way.same_wire, way.keeps_frames, way.traits
@@ -199,9 +203,9 @@ def plan(
 
 
 class _Way(Struct, frozen=True):
-    """What all plans of one pair of dialects have in common, for one model and the same settings."""
+    """The parts that all plans of one pair of dialects share, for one model and the same settings."""
 
-    filters: tuple[Filter, ...]  # they remember nothing of a request
+    filters: tuple[Filter, ...]  # they keep no state of a request
     same_wire: bool
     keeps_frames: bool
     traits: frozenset[Trait]
@@ -232,12 +236,12 @@ _kept_way = lru_cache(maxsize=256)(_made_way)
 def _way(client: Dialect, upstream: Dialect, model: str, settings: TranslationSettings) -> _Way:
     try:
         return _kept_way(client, upstream, model, settings)
-    except TypeError:  # a dialect from outside that cannot be hashed
+    except TypeError:  # a third-party dialect that cannot be hashed
         return _made_way(client, upstream, model, settings)
 
 
 def _placed(shared: Sequence[Filter], quirks: Sequence[Filter]) -> Iterator[Filter]:
-    """Quirks run after all shared filters, except one whose `before` names the filter that needs its work done."""
+    """Yield all filters in order: quirks after the shared filters, except those whose `before` names one of them."""
     for each in shared:
         yield from (quirk for quirk in quirks if quirk.before == each.name)
         yield each
@@ -246,7 +250,7 @@ def _placed(shared: Sequence[Filter], quirks: Sequence[Filter]) -> Iterator[Filt
 
 
 def configure_dialect(dialect: Dialect, settings: dict[str, object]) -> Dialect:
-    """The dialect with its codec's settings changed. Raises LocalMisuse for one it does not have."""
+    """Return the dialect with changed codec settings. Raises LocalMisuse for an unknown setting."""
     codec = dialect.codec
     known = getattr(codec, "__struct_fields__", ())
     for name in settings:

@@ -193,7 +193,7 @@ async def test_one_bad_address_of_several_is_enough(run: Run, monkeypatch: pytes
     monkeypatch.setattr(connecting, "resolve", resolve)
 
     client = HttpClient()
-    with pytest.raises(ConnectFailed, match=r"leads to 127\.0\.0\.1"):
+    with pytest.raises(ConnectFailed, match=r"resolves to 127\.0\.0\.1"):
         await client.open("https://api.example", POST)
     assert client.pools()[0].active == 0
     await client.aclose()

@@ -291,10 +291,10 @@ async def test_a_tunnel_through_a_proxy_verifies_the_upstream_and_is_kept(
 REFUSALS = {
     "407": (b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n", "407"),
     "403 with a page": (b"HTTP/1.1 403 Forbidden\r\ncontent-length: 4\r\n\r\nno!!", "403"),
-    "nothing": (b"", "did not answer"),
-    "half a head": (b"HTTP/1.1 200 OK\r\n", "did not answer"),
+    "nothing": (b"", "did not send an HTTP response"),
+    "half a head": (b"HTTP/1.1 200 OK\r\n", "did not send an HTTP response"),
     "not HTTP": (b"SSH-2.0\r\n\r\n", "did not send an HTTP response"),
-    "a head without end": (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000, "did not answer"),
+    "a head without end": (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000, "did not send an HTTP response"),
     "more than an answer": (b"HTTP/1.1 200 OK\r\n\r\nHTTP", "bytes after its response"),
 }
 
