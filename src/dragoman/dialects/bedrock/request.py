@@ -1,4 +1,4 @@
-"""Requests, both directions: the body of Converse and ConverseStream and a conversation."""
+"""Reader and writer of requests: the body of Converse and ConverseStream and the canonical conversation."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
 def render_choice(choice: ToolChoice, forced: Sequence[str] = ("any", "one")) -> dict[str, Json]:
     """toolChoice, if there is something to say in it."""
     if (choice.mode == "one") != (len(choice.names) == 1) or (choice.names and choice.mode != "one"):
-        raise Unrepresentable("a choice among some of the tools cannot be said here", at="tool_choice")
+        raise Unrepresentable("bedrock cannot limit the tool choice to some tools", at="tool_choice")
     if choice.mode not in forced:
         return {}
     return {"toolChoice": {"tool": {"name": choice.names[0]}} if choice.mode == "one" else {"any": {}}}
@@ -232,11 +232,11 @@ def _system(items: Iterable[Fields]) -> tuple[Text, ...]:
 
 @guard_depth(Unrepresentable)
 def render_request(conversation: Conversation, vendor: Vendor) -> ApiRequest:
-    """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
+    """Write a request. Raises Unrepresentable for content that this dialect cannot express."""
     if conversation.choices != 1:
-        raise Unrepresentable("one request gets one answer here", at="n")
+        raise Unrepresentable("bedrock returns one reply per request", at="n")
     if conversation.previous_id is not None:
-        raise Unrepresentable("no conversation is kept here to go on with", at="previous_response_id")
+        raise Unrepresentable("bedrock cannot continue a stored response", at="previous_response_id")
     body: dict[str, Json] = {}
     if conversation.system:
         body["system"] = _render_system(conversation.system)
@@ -399,7 +399,7 @@ def render_settings(conversation: Conversation, vendor: Vendor) -> dict[str, Jso
     effort = conversation.thinking.effort
     if effort:
         if not vendor.effort:
-            raise Unrepresentable("the effort of thinking has no place here", at="reasoning_effort")
+            raise Unrepresentable("bedrock has no effort of thinking for this model", at="reasoning_effort")
         (output if vendor.effort[0] == "outputConfig" else free)[vendor.effort[1]] = effort
     if output:
         body["outputConfig"] = output
@@ -418,15 +418,15 @@ def _render_inference(conversation: Conversation, vendor: Vendor, free: dict[str
     config: dict[str, Json] = {}
     if conversation.max_tokens is not None:
         config["maxTokens"] = conversation.max_tokens
-    for knob, value in conversation.sampling.items():
-        if knob in ("temperature", "top_p"):
-            config["temperature" if knob == "temperature" else "topP"] = value
-        elif knob == "top_k" and vendor.top_k:
+    for setting, value in conversation.sampling.items():
+        if setting in ("temperature", "top_p"):
+            config["temperature" if setting == "temperature" else "topP"] = value
+        elif setting == "top_k" and vendor.top_k:
             *outer, name = vendor.top_k
             place: dict[str, Json] = free.setdefault(outer[0], {}) if outer else free  # type: ignore[assignment]
             place[name] = value
         else:
-            raise Unrepresentable("there is no such knob here", at=knob)
+            raise Unrepresentable(f"bedrock has no setting {setting} for this model", at=setting)
     if conversation.stop:
         config["stopSequences"] = list(conversation.stop)
     return config
@@ -436,9 +436,9 @@ def _render_output(output: Output) -> dict[str, Json]:
     if output.kind == "text":
         return {}
     if output.kind == "json":
-        raise Unrepresentable("JSON without a schema cannot be asked for here", at="response_format")
+        raise Unrepresentable("bedrock has no JSON output without a schema", at="response_format")
     if output.strict is not None:
-        raise Unrepresentable("an output schema has no strict flag here", at="response_format")
+        raise Unrepresentable("an output schema of bedrock has no strict flag", at="response_format")
     schema: dict[str, Json] = {"schema": jsonio.encode({**(output.schema or {})}).decode()}
     if output.name:
         schema["name"] = output.name

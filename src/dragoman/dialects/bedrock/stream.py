@@ -1,15 +1,15 @@
-"""Streams, wire to canonical: one decoder per answer.
+"""The decoder of response streams; each response has its own.
 
-Theory of operation. The upstream's indices are places of blocks. The service announces only the blocks of tools; any
-other begins with its first delta, so the decoder makes up its start (and takes one that is sent). Held until the
-block's end: a signature and redacted data, which may come in pieces, and what the service's own tools say, which must
-come whole.
+Theory of operation. The upstream's index identifies a block. The service sends a contentBlockStart only for blocks of
+tools; any other block starts with its first delta, so the decoder adds the start (and accepts one that is sent). It
+buffers until the block ends: a signature and redacted data, which may come in pieces, and blocks of the service's own
+tools, which become one event.
 
     messageStart        then blocks: [contentBlockStart] contentBlockDelta* contentBlockStop
-    messageStop         the reason; open blocks were cut by the length limit (see docs/decisions/answers.md#d7), or it
-                        comes too early
-    metadata            the counts, usually after messageStop: the end. A stream that ends without it has ended too
-    an exception        anywhere: the end
+    messageStop         the stop reason; blocks that are still open were cut by a length limit
+                        (docs/decisions/answers.md#d7), or else messageStop comes too early
+    metadata            token counts, usually after messageStop; ends the stream, which may also end without it
+    an exception        ends the stream at any point
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
 
-_PADDING = "p"  # a key of random length, which hides the length of what was said
+_PADDING = "p"  # a field of random length, which hides the length of the content
 _CUT = (StopReason.LENGTH, StopReason.CONTEXT)
 
 
@@ -47,10 +47,10 @@ class _ReasoningDelta(Struct, gc=False):
 
 
 class _Delta(Struct, gc=False):
-    """The deltas that make up nearly all of a stream."""
+    """A delta of text, thinking or tool input, which make up most of a stream."""
 
     text: str | None = None
-    toolUse: _ToolDelta | None = None  # noqa: N815  # the wire's own name
+    toolUse: _ToolDelta | None = None  # noqa: N815  # the name on the wire
     reasoningContent: _ReasoningDelta | None = None  # noqa: N815
 
 
@@ -68,7 +68,7 @@ _IN_LANE: dict[type[ev.Delta], Callable[[_Delta], str | None]] = {
 
 
 def _lane(kind: type[ev.Delta], index: int) -> LaneSource:
-    """Return the lane of such deltas of the block at this index."""
+    """Return the lane for deltas of this kind of the block at this index."""
     text_of = _IN_LANE[kind]
 
     def of_block(frame: _DeltaFrame) -> str | None:
@@ -77,21 +77,21 @@ def _lane(kind: type[ev.Delta], index: int) -> LaneSource:
     return LaneSource("contentBlockDelta", _decode_delta, of_block)
 
 
-class _Open:
-    """A block that has begun and not ended."""
+class _OpenBlock:
+    """A block that has started and not ended."""
 
-    __slots__ = ("block", "held", "key", "redacted", "signature")
+    __slots__ = ("block", "key", "partial", "redacted", "signature")
 
     def __init__(
         self,
         key: int,
         block: Text | Reasoning | ToolCall | None,
         budget: ev.ResponseBudget,
-        held: PartialBlock | None = None,
+        partial: PartialBlock | None = None,
     ) -> None:
         self.key = key
-        self.block = block  # None: announced, but its first delta must tell what it is
-        self.held = held
+        self.block = block  # None: the first delta will show the type
+        self.partial = partial  # content of an opaque block so far
         self.signature = ev.TextBuffer(budget)
         self.redacted = ev.TextBuffer(budget)
 
@@ -101,77 +101,78 @@ _TEXT, _REASONING = Text(""), Reasoning("", FAMILY)
 
 
 class BedrockDecoder(Decoder):
-    """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
+    """Reads frames into events. Raises UpstreamViolation for frames that the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, environment: Environment, keys: ev.BlockKeys | None = None) -> None:
-        self._model = asked.model
+    def __init__(self, request: Conversation, environment: Environment, keys: ev.BlockKeys | None = None) -> None:
+        self._model = request.model
         self._keys = keys or ev.BlockKeys()
-        self._open: dict[int, _Open] = {}  # by index
-        self._used: set[int] = set()
-        self._usable = False  # something was said that is worth an answer
-        self._begun = self._stopped = self._counted = self._over = False
+        self._open: dict[int, _OpenBlock] = {}  # by index
+        self._used: set[int] = set()  # indices of all blocks so far
+        self._has_content = False  # content that makes a malformed reply usable
+        self._started = self._stopped = self._counted = self._is_over = False
 
     @property
     def is_open(self) -> bool:
         return bool(self._open)
 
     def feed(self, frame: Frame) -> ev.Events | None:
-        if self._over:
-            raise OutOfOrder("the stream is over", at=frame.kind)
+        if self._is_over:
+            raise OutOfOrder("the stream has ended", at=frame.kind)
         if frame.error:
-            self._over = True
+            self._is_over = True
             return (ev.Failed(exception_fault(frame)),)
         fields = Fields.parse(frame.data, frame.kind, BadFrame)
         fields.blame = MissingField
         fields.any(_PADDING)
-        if not self._begun and frame.kind != "messageStart":
-            raise OutOfOrder("messageStart has not come", at=frame.kind)
+        if not self._started and frame.kind != "messageStart":
+            raise OutOfOrder("the stream must begin with messageStart", at=frame.kind)
         handler = _HANDLERS.get(frame.kind)
         return handler(self, fields) if handler else (ev.OpaqueEvent(FAMILY, frame.kind, fields.rest()),)
 
     def close(self, broken: Fault | None) -> ev.Events:
-        if self._over:
+        if self._is_over:
             return ()
-        self._over = True
+        self._is_over = True
         if broken is None and self._stopped:
             return (ev.FINISHED,)
         return (ev.Failed(broken or Truncated("the upstream's stream ended before messageStop").fault),)
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneSource | None:
-        index = next((at for at, grown in self._open.items() if grown.key == key and grown.held is None), None)
+        blocks = self._open.items()
+        index = next((at for at, opened in blocks if opened.key == key and opened.partial is None), None)
         return None if index is None else _lane(kind, index)
 
     # --- the message
 
     def _message_start(self, fields: Fields) -> ev.Events:
-        if self._begun:
-            raise OutOfOrder("it has come already", at="messageStart")
-        self._begun = True
+        if self._started:
+            raise OutOfOrder("the stream has a second messageStart", at="messageStart")
+        self._started = True
         fields.any("role")
         return (ev.Started("", self._model, extra=EXTRAS.extra(fields)),)
 
     def _message_stop(self, fields: Fields) -> ev.Events:
         if self._stopped:
-            return ()  # told twice
+            return ()  # a repeated stop
         reason = fields.peek("stopReason")
         stop = parse_stop(fields)
         ends = self._close_cut(stop)
-        if (fault := malformed_fault(reason, said=self._usable)) is not None:
-            self._over = True
+        if (fault := malformed_fault(reason, has_content=self._has_content)) is not None:
+            self._is_over = True
             return (*ends, ev.Failed(fault))
         self._stopped = True
         if self._counted:
-            self._over = True
+            self._is_over = True
             return (*ends, ev.Stopped(stop), ev.FINISHED)
         return (*ends, ev.Stopped(stop))
 
     def _close_cut(self, stop: Stop) -> ev.Events:
-        """Blocks that are open at the end were cut, if the reason is a limit; else their end is missing."""
+        """End the blocks that a limit cut. Raises OutOfOrder for open blocks after any other stop reason."""
         if not self._open:
             return ()
         if stop.reason not in _CUT:
-            raise OutOfOrder(f"block {next(iter(self._open))} is open", at="messageStop")
-        ends = tuple(event for at, grown in self._open.items() for event in self._ended(at, grown, complete=False))
+            raise OutOfOrder(f"block {next(iter(self._open))} is still open", at="messageStop")
+        ends = tuple(event for at, opened in self._open.items() for event in self._ended(at, opened, complete=False))
         self._open.clear()
         return ends
 
@@ -180,7 +181,7 @@ class BedrockDecoder(Decoder):
         usage = parse_usage(fields)
         events: ev.Events = (ev.UsageReported(usage),) if usage else ()
         if self._stopped:
-            self._over = True
+            self._is_over = True
             return (*events, ev.FINISHED)
         return events
 
@@ -188,7 +189,7 @@ class BedrockDecoder(Decoder):
 
     def _block_start(self, fields: Fields) -> ev.Events:
         index, start = fields.integer("contentBlockIndex"), fields.child("start")
-        self._demand_fresh(index, fields.at)
+        self._require_new(index, fields.at)
         at = Location(start.at)
         use = start.peek("toolUse")
         if start.has("toolUse") and not (isinstance(use, dict) and use.get("type") == SERVER_TOOL):
@@ -197,107 +198,106 @@ class BedrockDecoder(Decoder):
             return self._begin(index, call)
         if start.has("text"):
             text = start.text("text", "")
-            begun = self._begin(index, _TEXT)
-            return (*begun, ev.TextDelta(self._open[index].key, text)) if text else begun
+            events = self._begin(index, _TEXT)
+            return (*events, ev.TextDelta(self._open[index].key, text)) if text else events
         self._keys.budget.reserve(ev.json_size(start.rest()))
-        self._hold(index, begin_held(start))
+        self._buffer(index, begin_partial(start))
         return ()
 
-    def _demand_fresh(self, index: int, at: str) -> None:
+    def _require_new(self, index: int, at: str) -> None:
         if index in self._used:
-            raise OutOfOrder(f"block {index} has begun before", at=at)
+            raise OutOfOrder(f"block {index} has already started", at=at)
         if self._stopped:
-            raise OutOfOrder("the message has stopped", at=at)
+            raise OutOfOrder("the message has already stopped", at=at)
 
     def _begin(self, index: int, block: Text | Reasoning | ToolCall) -> ev.Events:
         key = self._keys.fresh(block)
         self._used.add(index)
-        self._open[index] = _Open(key, block, self._keys.budget)
-        self._usable = self._usable or isinstance(block, Text | ToolCall)
+        self._open[index] = _OpenBlock(key, block, self._keys.budget)
+        self._has_content = self._has_content or isinstance(block, Text | ToolCall)
         return (ev.BlockStarted(key, block, wire_index=index),)
 
-    def _hold(self, index: int, held: PartialBlock | None) -> None:
-        """Begin a block whose kind is not known yet, or that must come whole."""
+    def _buffer(self, index: int, partial: PartialBlock | None) -> None:
+        """Start a block of a type that is not known yet, or an opaque block that is buffered until its end."""
         self._used.add(index)
-        self._open[index] = _Open(self._keys.fresh(), None, self._keys.budget, held)
+        self._open[index] = _OpenBlock(self._keys.fresh(), None, self._keys.budget, partial)
 
     def _block_delta(self, fields: Fields) -> ev.Events:
         delta = fields.child("delta")
         index = fields.integer("contentBlockIndex")
-        grown = self._open.get(index)
-        if grown is None:
-            self._demand_fresh(index, fields.at)
-        if grown is not None and grown.held is not None:
+        opened = self._open.get(index)
+        if opened is None:
+            self._require_new(index, fields.at)
+        if opened is not None and opened.partial is not None:
             self._keys.budget.reserve(ev.json_size(delta.rest()))
-            grown.held.grow(delta)
+            opened.partial.grow(delta)
             return ()
         match next((name for name in _KINDS if delta.peek(name) is not None), ""):
             case "text":
                 text = delta.text("text")
-                return (*self._become(index, grown, _TEXT), ev.TextDelta(self._open[index].key, text))
+                return (*self._ensure_started(index, opened, _TEXT), ev.TextDelta(self._open[index].key, text))
             case "citation":
-                cited = parse_citation(delta.child("citation"))
-                return (*self._become(index, grown, _TEXT), ev.CitationAdded(self._open[index].key, cited))
+                citation = parse_citation(delta.child("citation"))
+                return (*self._ensure_started(index, opened, _TEXT), ev.CitationAdded(self._open[index].key, citation))
             case "reasoningContent":
                 thought = delta.child("reasoningContent")
-                return (*self._become(index, grown, _REASONING), *self._thought(self._open[index], thought))
+                return (*self._ensure_started(index, opened, _REASONING), *self._thought(self._open[index], thought))
             case "toolUse":
-                if grown is None or not isinstance(grown.block, ToolCall):
-                    raise OutOfOrder(
-                        f"no contentBlockStart announced the tool of block {index}", at=delta.path("toolUse")
-                    )
-                return (ev.ArgumentsDelta(grown.key, delta.child("toolUse").text("input")),)
+                if opened is None or not isinstance(opened.block, ToolCall):
+                    message = f"the tool call of block {index} has no contentBlockStart"
+                    raise OutOfOrder(message, at=delta.path("toolUse"))
+                return (ev.ArgumentsDelta(opened.key, delta.child("toolUse").text("input")),)
             case _:
-                if grown is None or grown.block is None:
+                if opened is None or opened.block is None:
                     self._keys.budget.reserve(ev.json_size(delta.rest()))
-                    self._hold(index, begin_held(delta))  # of a kind that we do not know, and never announced
+                    self._buffer(index, begin_partial(delta))  # a block of an unknown type
                     return ()
-                told: Json = {"contentBlockIndex": grown.key, "delta": delta.rest()}
-                return (ev.OpaqueEvent(FAMILY, "contentBlockDelta", told),)
+                data: Json = {"contentBlockIndex": opened.key, "delta": delta.rest()}
+                return (ev.OpaqueEvent(FAMILY, "contentBlockDelta", data),)
 
-    def _become(self, index: int, grown: _Open | None, block: Text | Reasoning) -> ev.Events:
-        """The start of a block that nobody announced, or whose announcement did not say what it is."""
-        if grown is None or grown.block is None:
+    def _ensure_started(self, index: int, opened: _OpenBlock | None, block: Text | Reasoning) -> ev.Events:
+        """Return the start of a block whose first delta this is. Raises OutOfOrder for a block of another type."""
+        if opened is None or opened.block is None:
             return self._begin(index, block)
-        if type(grown.block) is not type(block):
-            raise OutOfOrder(f"block {index} is a {type(grown.block).__name__}", at="contentBlockDelta.delta")
+        if type(opened.block) is not type(block):
+            raise OutOfOrder(f"block {index} is a {type(opened.block).__name__}", at="contentBlockDelta.delta")
         return ()
 
-    def _thought(self, grown: _Open, thought: Fields) -> ev.Events:
+    def _thought(self, opened: _OpenBlock, thought: Fields) -> ev.Events:
         if thought.peek("signature") is not None:
-            grown.signature.add(thought.text("signature"))
+            opened.signature.add(thought.text("signature"))
             return ()
         if thought.peek("redactedContent") is not None:
-            grown.redacted.add(parse_redacted(thought))
+            opened.redacted.add(parse_redacted(thought))
             return ()
-        return (ev.ReasoningDelta(grown.key, thought.text("text")),)
+        return (ev.ReasoningDelta(opened.key, thought.text("text")),)
 
     def _block_stop(self, fields: Fields) -> ev.Events:
         index = fields.integer("contentBlockIndex")
-        grown = self._open.pop(index, None)
-        if grown is None:
+        opened = self._open.pop(index, None)
+        if opened is None:
             if index in self._used or self._stopped:
                 raise OutOfOrder(f"block {index} is not open", at="contentBlockStop")
             self._keys.fresh()
-            self._used.add(index)  # a block that said nothing: neither start nor delta
+            self._used.add(index)  # an empty block: neither start nor delta
             return ()
-        return self._ended(index, grown, complete=True)
+        return self._ended(index, opened, complete=True)
 
-    def _ended(self, index: int, grown: _Open, *, complete: bool) -> ev.Events:
-        key, events = grown.key, list[ev.Event]()
-        if grown.held is not None:
-            self._usable = True
-            events.append(ev.BlockStarted(key, grown.held.whole(), wire_index=index))
-        elif grown.block is None:
+    def _ended(self, index: int, opened: _OpenBlock, *, complete: bool) -> ev.Events:
+        key, events = opened.key, list[ev.Event]()
+        if opened.partial is not None:
+            self._has_content = True
+            events.append(ev.BlockStarted(key, opened.partial.whole(), wire_index=index))
+        elif opened.block is None:
             return ()
-        if grown.redacted:
-            events.append(ev.SignatureAdded(key, Signature(FAMILY, grown.redacted.take(), "redacted")))
-        elif grown.signature:
-            events.append(ev.SignatureAdded(key, Signature(FAMILY, grown.signature.take())))
+        if opened.redacted:
+            events.append(ev.SignatureAdded(key, Signature(FAMILY, opened.redacted.take(), "redacted")))
+        elif opened.signature:
+            events.append(ev.SignatureAdded(key, Signature(FAMILY, opened.signature.take())))
         return (*events, ev.BlockEnded(key, complete))
 
 
-# Of the class: bound methods would keep their decoder, and the question in it, until the next collection.
+# Functions of the class: bound methods would form a reference cycle with the decoder.
 _HANDLERS: dict[str, _Handler] = {
     "messageStart": BedrockDecoder._message_start,
     "contentBlockStart": BedrockDecoder._block_start,
@@ -311,11 +311,11 @@ _HANDLERS: dict[str, _Handler] = {
 _KINDS = ("text", "toolUse", "reasoningContent", "citation")
 
 
-# --- blocks of a stream that must come whole: what the service's own tools call, return and draw, and what is unknown
+# --- buffered blocks of a stream: calls, results and images of the service's own tools, and unknown blocks
 
 
 class PartialBlock:
-    """A block under construction: the one member that says its kind, and what has come of it."""
+    """An incomplete opaque block: its one member, which names its kind, and the content so far."""
 
     def __init__(self, member: str, value: Json, at: str) -> None:
         self._member = member
@@ -324,6 +324,7 @@ class PartialBlock:
         self._at = at
 
     def grow(self, delta: Fields) -> None:
+        """Add a delta to the content."""
         value = delta.any(self._member)
         if self._member == "toolResult" and isinstance(value, list):
             self._results.extend(value)
@@ -331,7 +332,7 @@ class PartialBlock:
             self._value = _joined(self._value, value)
 
     def whole(self) -> Opaque:
-        """The block. Raises BadFrame for an input that is no JSON."""
+        """Return the complete block. Raises BadFrame for an input that is not JSON."""
         value, kind = self._value, None
         if isinstance(value, dict):
             kind = value.get("type")
@@ -344,7 +345,7 @@ class PartialBlock:
 
 
 def _joined(before: Json, more: Json) -> Json:
-    """Both values as one: texts and arrays are joined, objects merged; else the later one counts."""
+    """Join two values: strings and arrays are concatenated, objects merged; else the later value wins."""
     if isinstance(before, str) and isinstance(more, str):
         return before + more
     if isinstance(before, list) and isinstance(more, list):
@@ -363,8 +364,8 @@ def _decoded(text: Json) -> Json:
         raise BadFrame(f"the input of a tool of the service is not JSON: {error}", at="contentBlockStop") from None
 
 
-def begin_held(start: Fields) -> PartialBlock | None:
-    """The block that a start announces; None if it does not say what it is: then its first delta does."""
+def begin_partial(start: Fields) -> PartialBlock | None:
+    """Return the opaque block that a start or first delta begins; None if its kind is not known yet."""
     for member, value in start.rest().items():
         if member != "reasoningContent":
             return PartialBlock(member, value, start.at)

@@ -16,7 +16,7 @@ from dragoman.model.conversation import Conversation
 from dragoman.model.filter import Filter
 from dragoman.wire.jsonio import Json
 
-# What the service reads of a tool's parameters, and of a property; it drops all else without a word.
+# Keywords that the service reads of a tool's parameters and of a property; it silently drops all others.
 _ROOT = ("type", "items", "required", "properties")
 _PROPERTY = ("type", "description", "enum", "items", "required", "properties", "anyOf")
 

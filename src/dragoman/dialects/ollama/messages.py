@@ -249,7 +249,7 @@ _THOUGHT_LANE = LaneSource("", _decode_line, lambda line: "" if line.message.con
 
 
 class OllamaDecoder(Decoder):
-    """Lines to events. Raises UpstreamViolation for what the dialect does not allow."""
+    """Reads lines into events. Raises UpstreamViolation for lines that the dialect does not allow."""
 
     def __init__(
         self, asked: Conversation, environment: Environment | None = None, keys: ev.BlockKeys | None = None
@@ -360,7 +360,7 @@ def _render_end(stop: Stop, usage: Usage | None) -> dict[str, Json]:
 def render_reply(reply: Reply, asked: Conversation, environment: Environment) -> bytes:
     """Write a whole reply: one object with all of its message."""
     if len(reply.choices) != 1:
-        raise LocalMisuse("there is only one choice here")
+        raise LocalMisuse("a reply of ollama has one choice")
     choice = reply.choices[0]
     body: dict[str, Json] = {"model": reply.model or asked.model, "created_at": iso_time(environment.now())}
     body["message"] = {"role": "assistant", **_render_content(choice.blocks, LocalMisuse)}
@@ -369,7 +369,7 @@ def render_reply(reply: Reply, asked: Conversation, environment: Environment) ->
 
 
 class OllamaEncoder(DeltaEncoder):
-    """Events to lines."""
+    """Writes events as lines."""
 
     def __init__(self, asked: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None) -> None:
         super().__init__(FAMILY, budget)

@@ -18,7 +18,7 @@ RULES = Rulebook.parse(
 shape | documented | error | every member has its documented type and values, and what is required is there
 think | documented | error | think is true, false, low, medium, high or max
 format | documented | error | format is "json" or a schema
-tools.reference | documented | advice | a tool's schema has no $ref: the service drops it without a word
+tools.reference | documented | advice | a tool's schema has no $ref: the service silently drops it
 stream.json | documented | error | a line is a JSON object
 stream.message | documented | error | a line has a message: its content is a string, its calls have a name and an object
 stream.after_end | inferred | advice | nothing follows the line with done: true, or an error
