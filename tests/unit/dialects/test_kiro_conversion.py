@@ -198,7 +198,7 @@ def test_estimates_say_so_however_the_answer_ends(said: Any, reason: str) -> Non
     reply = dragoman.translate_reply(frames(*said), source="kiro", target="anthropic")
     assert reply.body["stop_reason"] == reason
     (note,) = [note for note in reply.notes if note.rule == "kiro.stream.no_usage"]
-    assert note.detail == "no context usage came: the counts are estimates"
+    assert note.detail == "the stream has no context usage: the counts are estimates"
     told = dragoman.translate_reply(frames(*said, usage()), source="kiro", target="anthropic")
     assert "kiro.stream.no_usage" not in [note.rule for note in told.notes]
 

@@ -128,7 +128,9 @@ def test_an_answer_that_is_no_json_is_a_fault_too(body: bytes) -> None:
 
 def test_a_reason_is_part_of_the_message() -> None:
     assert refused(403, "no", "FEATURE_NOT_SUPPORTED").message == "no (FEATURE_NOT_SUPPORTED)"
-    assert refused(403, "", "FEATURE_NOT_SUPPORTED").message == "the upstream refused the request (FEATURE_NOT_SUPPORTED)"
+    assert (
+        refused(403, "", "FEATURE_NOT_SUPPORTED").message == "the upstream refused the request (FEATURE_NOT_SUPPORTED)"
+    )
     assert refused(400).message == "the upstream refused the request (400)"
 
 

@@ -228,7 +228,7 @@ def test_trimming_says_what_made_it() -> None:
     ]
     long = [user(LONG), assistant("b")] * 3
     assert details(translate_to_kiro(anthropic_request(*long, user("now")), oversize="trim")) == [
-        "the oldest 4 messages are left out: the service takes no more than 200000 tokens"
+        "the oldest 4 messages are left out: the service accepts at most 200000 tokens"
     ]
     assert details(translate_to_kiro(anthropic_request(*long, user("now")), oversize="trim", history_limit=4)) == [
         "the oldest 2 messages are left out: history_limit is 4"
@@ -362,8 +362,8 @@ def test_many_turns_without_text_are_one_note_for_each_text_that_they_got() -> N
     asked = turn("user", RESULT)
     _, notes = build(asked, turn("assistant", CALL), asked, turn("assistant", Text("a")), asked)
     assert [(note.rule, note.at, note.detail) for note in notes] == [
-        ("kiro.text.missing", "here", f"no text {where}, and the service wants one; it is {words!r}")
-        for where, words in (("stands in 3 turns or results", "Tool results provided."), ("stands here", "."))
+        ("kiro.text.missing", "here", f"{what} no text, and the service requires one; {words!r} is sent")
+        for what, words in (("3 turns or results have", "Tool results provided."), ("a turn or result has", "."))
     ]
 
 
@@ -375,7 +375,9 @@ def test_parts_of_a_result_are_joined() -> None:
 
 def test_joining_is_one_note_however_many_turns() -> None:
     _, notes = build(*[turn("user", Text("a"), Text("b"))] * 3)
-    assert [note.detail for note in notes] == ["the texts of 3 turns or results were joined, in the service's order"]
+    assert [note.detail for note in notes] == [
+        "the texts of 3 turns or results were joined, in the order of the service"
+    ]
 
 
 @pytest.mark.parametrize(
