@@ -270,7 +270,7 @@ def test_fields_called_as_ours_are_kept_where_they_stood() -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_stored_prompt_alone_is_refused_where_nobody_has_it(name: str) -> None:
-    with pytest.raises(Unrepresentable, match="held by the service"):
+    with pytest.raises(Unrepresentable, match="stored by another service"):
         plan(RESPONSES, registry.get(name), read([], prompt={"id": "p"}))
     assert plan(RESPONSES, RESPONSES, read([], prompt={"id": "p"})).verbatim
 

@@ -1,8 +1,8 @@
 """The rules of `dragoman check` for this dialect, and the checks of requests and streams.
 
-The checks read raw JSON and share no code with the codec. OpenAI, Azure, xAI, Groq, OpenRouter, vLLM and others use this
-dialect, and a file does not name its service. A rule that only some of them enforce is therefore advice, and so is a
-rule that the streams of one of them break.
+The checks read raw JSON and share no code with the codec. OpenAI, Azure, xAI, Groq, OpenRouter, vLLM and others use
+this dialect, and a file does not name its service. A rule that only some of them enforce is therefore advice, and so is
+a rule that the streams of one of them break.
 """
 
 from __future__ import annotations
