@@ -468,7 +468,7 @@ def test_free_text_for_a_client_that_has_no_such_tools_is_an_object_whole_or_str
 
 
 def test_at_home_a_call_that_was_never_done_is_done_before_the_end() -> None:
-    """Codex runs what an output_item.done tells, and nothing else."""
+    """Codex runs only calls that an output_item.done contains."""
     item = {**CALL, "arguments": ARGS, "status": "completed"}
     answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
     said = told(answer.feed(stream(ADDED, delta(ARGS), completed(item, status="completed"))) + answer.close())
