@@ -37,7 +37,7 @@ VENDORS = (
 )  # fmt: skip
 
 
-# Stops that a dialect cannot tell from others.
+# Stops that a dialect cannot distinguish from others.
 COARSER = {
     ("responses", "sequence"): ["end"],
     ("gemini", "sequence"): ["end"],
@@ -109,7 +109,7 @@ def compare(exchange: Exchange, client: str, reply: Reply) -> None:
     assert found["stop"] in {right["stop"], *COARSER.get((client, right["stop"]), ())}, where
     if client != "kiro":
         assert found["sources"] == right["sources"] or (exchange.vendor, client) == ("perplexity", "openai"), where
-        if "usage" in right and ("usage" in found or client != "openai"):  # Chat tells it only to who asks
+        if "usage" in right and ("usage" in found or client != "openai"):  # Chat sends it only on request
             assert sums(found["usage"]) == sums(right["usage"]), where
 
 

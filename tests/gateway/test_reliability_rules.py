@@ -416,7 +416,7 @@ def test_rule_8_what_was_held_of_an_answer_that_broke_does_not_count_when_it_is_
 
 def test_rule_8_text_of_tool_arguments_is_held_within_four_megabytes() -> None:
     held = [each.HELD_LIMIT for each in (raw_calls, raw_readers, filter_calls, filter_answers)]
-    assert max(*held, choice._MOST_HELD) <= 4 * 1024 * 1024
+    assert max(*held, choice._MAX_UNNAMED_ARGUMENTS) <= 4 * 1024 * 1024
     assert exchange.HIGH_WATER <= 256 * 1024
 
 

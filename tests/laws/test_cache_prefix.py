@@ -5,7 +5,7 @@ removed, every element of the first history stands at the same place in the seco
 tools, system text, settings) is equal. The history is the last field, so the first body, up to its end, is a prefix of
 the second one.
 
-Excepted are: Kiro's current message, which carries the tools until it becomes history; tools that nobody offered and
+Excepted are: Kiro's current message, which carries the tools until it becomes history; tools that were not offered and
 the new turn calls all the same (they are declared after the others); and thinking, in the one turn that shows that
 the client does not give it back.
 """
@@ -334,7 +334,7 @@ def _bytes_are_a_prefix(target: str, client: Dialect, earlier: Conversation, lat
         or short.translated.tools != long.translated.tools
         or short.translated.thinking != long.translated.thinking
     ):
-        return  # the law above tells when these may differ
+        return  # the law above covers when these may differ
     first, second = short.request().body, long.request().body
     if upstream.name == "kiro":  # the current message becomes history, and leaves its tools
         first = first[: first.index(b'"currentMessage":')].removesuffix(b"],").removesuffix(b'"history":[')

@@ -1,4 +1,4 @@
-"""What an unknown field is called does not matter: all names fare alike, at home and elsewhere, both ways.
+"""The name of an unknown field does not matter: all names are treated alike, in every dialect and direction.
 
 Extras keep names of their own beside those of the wire (`~word` for a spelling, `../name` and `inner.name` for places),
 and a client or an upstream may call a field so too.
@@ -36,7 +36,7 @@ every_story = pytest.mark.parametrize("story", stories(), ids=str)
 NO_ARGUMENTS = {"type": "object", "properties": {}}
 PIXEL = "data:image/png;base64,aGk="
 
-# What no story tells.
+# Fields that no story contains.
 BODIES: list[tuple[str, dict[str, Any]]] = [
     (
         "openai",

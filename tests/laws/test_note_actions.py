@@ -44,7 +44,7 @@ REDUNDANT: tuple[Path, ...] = (
 )
 # The same, for one target.
 CARRIED = {
-    ("kiro", ("content", "signature")),  # the thought goes as text, which nobody has to prove
+    ("kiro", ("content", "signature")),  # reasoning is sent as text, which needs no signature
     ("kiro", ("stream",)),  # every answer is a stream
     ("kiro", ("thinkingConfig", "includeThoughts")),  # thinking by tags is always shown
 }
@@ -201,7 +201,7 @@ def offering(source: str, given: dict[str, Any]) -> dict[str, Any]:
 def test_l9_a_schema_that_was_not_given_is_noted_where_one_is_sent(
     source: str, target: str, given: dict[str, Any]
 ) -> None:
-    """Null and missing schemas were replaced without a word."""
+    """Null and missing schemas are replaced with a note."""
     told = translated(offering(source, given), source, target)
     added = [note for note in told.notes if note.rule == "tools.schema"]
     sent = '"properties":{}' in told.raw.decode().replace(" ", "")

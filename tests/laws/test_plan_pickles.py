@@ -57,7 +57,7 @@ def through_pickles(work: Any, body: bytes | None, request_id: str = "req") -> t
 
 
 def outcome(made: Plan, upstream: str) -> list[Any]:
-    """What the client is told of one answer, streamed and whole."""
+    """Return what the client gets of one reply, streamed and whole."""
     body = b"".join(DIALECTS[upstream](NAME, expected_response(NAME)))
     told: list[Any] = []
     streamed = ResponseTranslator(made, ENVIRONMENT)

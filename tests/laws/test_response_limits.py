@@ -1,4 +1,4 @@
-"""S2: an answer without an end never makes the translation grow, whatever it repeats and whoever it is for.
+"""S2: an endless response never makes the memory of a translation grow, whatever it repeats, for every client dialect.
 
 Every pair of dialects is fed answers that repeat one thing many times over, with small limits. What is held afterwards
 is measured by walking through all objects that the answer refers to.

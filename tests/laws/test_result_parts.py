@@ -238,7 +238,7 @@ def _keeps_every_string(source: str, target: str, content: list[Any]) -> None:
         assert NO_OUTPUT not in body
 
 
-OWN: dict[str, list[Any]] = {  # parts that a dialect can carry, among them one that nobody here knows
+OWN: dict[str, list[Any]] = {  # parts that a dialect can carry, among them one of an unknown type
     "anthropic": [
         {"type": "text", "text": "a"},
         {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "a"}]},

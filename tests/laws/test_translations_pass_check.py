@@ -43,7 +43,7 @@ def rules(dialect: str, what: str, data: bytes) -> Sequence[str]:
 
 
 def errors(dialect: str, data: bytes) -> Sequence[str]:
-    """Errors of a stream. Without its request nobody knows the model, and same-dialect frames pass as they came."""
+    """Return the errors of a stream. Without its request the model is unknown, and same-dialect frames pass unchanged."""
     found = breaches_of(registry.get(dialect), "stream", data)
     return [f"{breach.rule} {breach.at}" for breach in found if breach.severity == "error"]
 

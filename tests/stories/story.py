@@ -1,4 +1,4 @@
-"""A story is one exchange told in every dialect, as data files.
+"""A story is one exchange in every dialect, as data files.
 
 `story.md` opens with two lines, `asked: <dialect>` and `answered: <dialect>`, which name the two files written by hand:
 `<asked>.request.json` and `<answered>.stream` (the upstream's answer, frames as text, see `frames_text`). Everything else

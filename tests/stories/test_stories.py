@@ -1,4 +1,4 @@
-"""Every story is told today as its files tell it."""
+"""Every story translates to exactly the content of its files."""
 
 from __future__ import annotations
 

@@ -630,7 +630,7 @@ def test_wrong_settings_are_named(fields: dict[str, Any], place: str) -> None:
     assert caught.value.at == place
 
 
-# ---- what cannot be said
+# ---- content that Chat cannot express
 
 
 @pytest.mark.parametrize(

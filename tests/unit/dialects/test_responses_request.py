@@ -149,7 +149,7 @@ def test_rows_49_and_50_every_item_of_codex_is_told_or_noted_elsewhere(name: str
     asked = read(readable, tools=[{"type": "local_shell"}, {"type": "tool_search"}, {"type": "web_search"}])
     made = plan(RESPONSES, registry.get(name), asked)
     registry.get(name).binding.wrap(made.call())
-    # most leave them out, Kiro tells some of them as text (docs/decisions/kiro.md#d13)
+    # most leave them out, Kiro sends some of them as text (docs/decisions/kiro.md#d13)
     noted = {note.at for note in made.notes}
     gone = {f"input[{index}]" for index in (13, 14, 15, 16, 19)} | {f"tools[{index}]" for index in range(3)}
     assert gone <= noted
@@ -270,7 +270,7 @@ def test_fields_called_as_ours_are_kept_where_they_stood() -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_stored_prompt_alone_is_refused_where_nobody_has_it(name: str) -> None:
-    with pytest.raises(Unrepresentable, match="held by the service"):
+    with pytest.raises(Unrepresentable, match="stored by another service"):
         plan(RESPONSES, registry.get(name), read([], prompt={"id": "p"}))
     assert plan(RESPONSES, RESPONSES, read([], prompt={"id": "p"})).verbatim
 

@@ -317,7 +317,7 @@ def test_at_home_a_stream_that_clients_cannot_read_is_written_anew(events: tuple
 
 def test_arguments_that_change_at_the_end_are_a_violation() -> None:
     last = events_of(ADDED, delta(ARGS), done('{"a": 2}'), completed())[-1]
-    assert isinstance(last, Failed) and "not those told before" in last.fault.message
+    assert isinstance(last, Failed) and "differ from the streamed ones" in last.fault.message
 
 
 def test_other_items_come_whole_when_they_are_done() -> None:
@@ -468,7 +468,7 @@ def test_free_text_for_a_client_that_has_no_such_tools_is_an_object_whole_or_str
 
 
 def test_at_home_a_call_that_was_never_done_is_done_before_the_end() -> None:
-    """Codex runs what an output_item.done tells, and nothing else."""
+    """Codex runs only calls that an output_item.done contains."""
     item = {**CALL, "arguments": ARGS, "status": "completed"}
     answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
     said = told(answer.feed(stream(ADDED, delta(ARGS), completed(item, status="completed"))) + answer.close())

@@ -1,10 +1,10 @@
-"""OpenAI Chat Completions, and what the many servers that speak it do with it.
+"""The dialect of OpenAI Chat Completions, with the variations of the many servers that implement it.
 
-    codec           what the dialect can say; filters that only it needs; paths, headers and framing; the list of models
-    request, tools  a request and a conversation, both directions: settings, tools, calls, and a Responses body
+    codec           capabilities; filters that only this dialect needs; paths, headers and framing; the list of models
+    request, tools  a request body and a conversation, both directions: settings, tools, calls, and a Responses body
     messages        the list of messages, both directions, and the reasoning in them
-    shapes          what has just the documented shape, read by Structs
-    blocks          content parts, both directions, the settings of the codec, and what every node shares
+    shapes          messages, requests and replies of exactly the documented shape, read by Structs
+    blocks          content parts, both directions, the settings of the codec, and helpers for unknown fields
     reply           a whole reply, both directions, and what streams share with it: stops, token counts, errors
     stream          frames to events: `chunk` is the shape of a frame, `choice` reads the fragments of one choice
     encoder         events to frames

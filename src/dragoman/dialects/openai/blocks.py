@@ -1,7 +1,7 @@
-"""Content, both directions: a string or a list of parts. Reading is lenient, writing is not.
-First stands what every node shares: the family, the settings (the codec is these with methods), unknown fields.
+"""Message content in both directions: a string or a list of parts.
 
-See docs/decisions/content.md#d1, #d2.
+Reading is lenient; writing produces the documented shape only (docs/decisions/content.md#d1, #d2). The module also
+holds what the rest of the package shares: the family name, the codec's settings, and the helper for unknown fields.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 FAMILY = "openai"
-API_NAME = "Chat"  # in messages to people
+API_NAME = "Chat"  # the name used in messages
 JsonObject: TypeAlias = dict[str, Json]
 MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
 REASONING_FIELDS = ("reasoning_content", "reasoning")
@@ -46,45 +46,47 @@ OPTIONS = (
 
 
 class OpenaiSettings(Struct, frozen=True, kw_only=True):
+    """How one server's version of Chat Completions differs from OpenAI's. `OpenaiCodec` inherits these fields."""
+
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
     reasoning_field: Literal["reasoning_content", "reasoning", "content"] = "reasoning_content"  # content: as parts
-    custom_tools: bool = True  # the upstream knows tools that take free text
-    result_media: bool = False  # the upstream takes images in tool messages, which OpenAI itself does not
-    ask_usage: bool = True  # ask for the usage chunk of streams that did not ask themselves
-    special_tokens: bool = False  # ask a vLLM-like server to keep its special tokens where tools are offered
-    file_urls: bool = False  # the upstream takes the address of a file as its data, as OpenRouter does
-    options: tuple[str, ...] = OPTIONS  # of these fields, which the upstream takes from clients of other dialects
-    user_limit: int | None = 64  # characters of a user id that the upstream takes
+    custom_tools: bool = True  # the upstream accepts tools that take free text
+    result_media: bool = False  # the upstream accepts images in tool messages, which OpenAI itself does not
+    ask_usage: bool = True  # request the usage chunk for streams whose client did not
+    special_tokens: bool = False  # request that a vLLM-like server keeps its special tokens when tools are offered
+    file_urls: bool = False  # the upstream accepts the URL of a file as its data, as OpenRouter does
+    options: tuple[str, ...] = OPTIONS  # those of these fields that the upstream gets from clients of other dialects
+    user_limit: int | None = 64  # characters of a user id that the upstream accepts
     more_knobs: tuple[str, ...] = ()  # numeric fields beyond OpenAI's own: top_k, min_p, repetition_penalty …
 
 
 IMAGE_DETAIL = "image_url.detail"
-CUSTOM_FORMAT = "custom.format"  # what a custom tool's text must look like
-_USUAL: JsonObject = {IMAGE_DETAIL: "auto", CUSTOM_FORMAT: {"type": "text"}}  # as without a word
+CUSTOM_FORMAT = "custom.format"  # the format that a custom tool's text must have
+_DEFAULTS: JsonObject = {IMAGE_DETAIL: "auto", CUSTOM_FORMAT: {"type": "text"}}
 CALL_ID_FIELDS = ("tool_call_id", "tool_use_id", "tool_useId")
 _FAILURES = frozenset({"error", "failed", "failure"})
 _DATA_URL = re.compile(r"data:([^,]+?);base64,(.*)", re.DOTALL | re.IGNORECASE)
 _AUDIO_FORMATS = {"mp3": "audio/mpeg"}  # all others are called audio/<format>
 _AUDIO_MIMES = {"audio/mpeg": "mp3", "audio/mp3": "mp3"}
-# Nothing is lost where another dialect has no such field.
+# Fields without content of their own: a dialect that lacks them loses nothing.
 _SPELLING = frozenset({"created", "stream_options", "refusal", "citations", "search_results"})
 
 
 def _is_spelling(name: str, value: Json) -> bool:
-    """Whether a field only says how something was spelt: ours begin with a tilde."""
-    return name.startswith(INTERNAL_PREFIX) or name in _SPELLING or value == _USUAL.get(name, ...)
+    """Whether a field only records how a value was spelt on the wire. Internal fields begin with a tilde."""
+    return name.startswith(INTERNAL_PREFIX) or name in _SPELLING or value == _DEFAULTS.get(name, ...)
 
 
 EXTRAS = ExtraFields(FAMILY, _is_spelling)
 
 
 def is_legacy_form(extra: Extra | None) -> bool:
-    """Whether it was said in the form of the time before tools: `functions`, `function_call`."""
+    """Whether a request or a stop used the legacy fields `functions` and `function_call`."""
     return EXTRAS.own_fields(extra).get("~older") is True
 
 
 def is_empty_value(value: Json) -> bool:
-    """Whether a value says nothing: null, "", or a list or object of such values beside its `type` and `index`."""
+    """Whether a value is null, "", or a list or object of such values apart from `type` and `index`."""
     match value:
         case None | "":
             return True
@@ -97,7 +99,7 @@ def is_empty_value(value: Json) -> bool:
 
 
 def is_empty_function_call(call: Json) -> bool:
-    """Whether a `function_call` is nothing. Servers fill the legacy field with no name and no arguments."""
+    """Whether a `function_call` is empty: servers fill the legacy field without a name and arguments."""
     if not isinstance(call, dict):
         return is_empty_value(call)
     return is_empty_value({name: value for name, value in call.items() if (name, value) != ("arguments", "{}")})
@@ -107,14 +109,14 @@ def is_empty_function_call(call: Json) -> bool:
 
 
 def parse_content(value: Json, at: str) -> list[Block]:
-    """The blocks of a message's content. An empty string is no block."""
+    """Return the blocks of a message's content. An empty string gives no block."""
     if isinstance(value, str):
         return [Text(value, at=Location(at))] if value else []
     return list(_blocks(value, at, in_result=False))
 
 
 def _blocks(value: Json, at: str, *, in_result: bool = True) -> Iterable[Block]:
-    """Every part as its block; lists in lists are flattened (docs/decisions/content.md#d1)."""
+    """Yield a block for each part; nested lists are flattened (docs/decisions/content.md#d1)."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _blocks(item, f"{at}[{index}]", in_result=in_result)
@@ -125,7 +127,7 @@ def _blocks(value: Json, at: str, *, in_result: bool = True) -> Iterable[Block]:
 
 
 def flat_text(value: Json) -> str:
-    """The text in a value of an answer: its texts, and nothing of what stands beside them."""
+    """Return the text in a value of a reply, without the fields around it. A value without text becomes JSON."""
     match value:
         case None:
             return ""
@@ -166,51 +168,56 @@ def _part(part: JsonObject, at: str, in_result: bool) -> Block:
 
 
 def _text(part: JsonObject, at: str) -> Text | Opaque:
-    """A text part. One whose text is no string says what stands in it (docs/decisions/content.md#d1)."""
+    """Read a text part. If its text is not a string, the texts in it are joined (docs/decisions/content.md#d1)."""
     fields = Fields(part, at)
-    given = fields.any("text")
-    if given is None:
-        given = fields.any("content")
-    words = part_text(given)
-    if not words.is_whole:
+    value = fields.any("text")
+    if value is None:
+        value = fields.any("content")
+    found = part_text(value)
+    if not found.is_whole:
         return Opaque(FAMILY, part, "text", at=Location(at))
     fields.any("type")
     extra = EXTRAS.extra(fields)
     if extra is not None and "citations" in extra.spelling:  # in a request they are content, not another spelling
         extra = structs.replace(extra, spelling=extra.spelling - {"citations"})
-    return Text(words.text, extra=extra, at=Location(at))
+    return Text(found.text, extra=extra, at=Location(at))
 
 
 def refusal_block(text: str, at: str) -> Text:
+    """Return a text block that is marked as a refusal."""
     return Text(text, extra=EXTRAS.extra_of({"refusal": True}), at=Location(at))
 
 
 def is_refusal(block: Block) -> bool:
+    """Whether a block is a refusal."""
     return EXTRAS.own_fields(block.extra).get("refusal") is True
 
 
 def _tool_use(fields: Fields) -> ToolCall:
     fields.any("type")
-    call_id, name, given = fields.identifier("id"), fields.identifier("name"), fields.any("input")
+    call_id, name, arguments = fields.identifier("id"), fields.identifier("name"), fields.any("input")
     extra = EXTRAS.extra(fields)
-    return ToolCall(call_id, name, arguments_text(given), extra=extra, at=Location(fields.at))
+    return ToolCall(call_id, name, arguments_text(arguments), extra=extra, at=Location(fields.at))
 
 
 def parse_result(fields: Fields) -> ToolResult:
-    """A tool message, or a tool_result part (docs/decisions/content.md#d2)."""
+    """Read a tool message or a tool_result part (docs/decisions/content.md#d2).
+
+    Raises MalformedRequest if there is no call id.
+    """
     fields.any("type")
-    given = [fields.text(name, "") for name in CALL_ID_FIELDS]
-    call_id = next(filter(None, given), "")
+    call_ids = [fields.text(name, "") for name in CALL_ID_FIELDS]
+    call_id = next(filter(None, call_ids), "")
     if not call_id:
-        wanted = "tool_use_id" if fields.peek("type") == "tool_result" else "tool_call_id"
-        fields.fail(wanted, "expected a string that is not empty")
+        missing = "tool_use_id" if fields.peek("type") == "tool_result" else "tool_call_id"
+        fields.fail(missing, "expected a string that is not empty")
     content, text = fields.any("content"), fields.any("text")
     at = fields.path("content" if content is not None or text is None else "text")
     is_error, status = fields.flag("is_error", None), fields.any("status")
     rest = to_extra_names(fields.rest())
     failed = isinstance(status, str) and status.lower() in _FAILURES
     if status is not None and status != "success" and not failed:
-        rest["status"] = status  # it counts as success; the word is kept
+        rest["status"] = status  # an unknown status counts as success
     value = text if content is None else content
     if isinstance(value, str):
         blocks: list[Block] = [Text(value, at=Location(at))] if value else []
@@ -218,7 +225,7 @@ def parse_result(fields: Fields) -> ToolResult:
         blocks = list(_blocks(value, at))
     return ToolResult(
         call_id,
-        tuple(block for block in blocks if isinstance(block, Text | Media | Opaque)),  # all of them are
+        tuple(block for block in blocks if isinstance(block, Text | Media | Opaque)),  # true for all, for mypy
         failed if is_error is None else is_error,
         extra=EXTRAS.extra_of(rest),
         at=Location(fields.at, is_absent=content is None and text is None),
@@ -230,8 +237,8 @@ def parse_result(fields: Fields) -> ToolResult:
 
 def _image_url(fields: Fields) -> Media:
     fields.any("type")
-    given = fields.any("image_url")
-    inner = Fields({"url": given} if isinstance(given, str) else given, fields.path("image_url"))
+    value = fields.any("image_url")
+    inner = Fields({"url": value} if isinstance(value, str) else value, fields.path("image_url"))
     url = inner.text("url")
     extra = _nested(fields, "image_url", inner)
     return parse_image_url(inner, "url", _DATA_URL.fullmatch, url, extra, Location(fields.at))
@@ -255,21 +262,21 @@ def _file(fields: Fields) -> Media:
         return Media(
             "document", "", "file", file_id, name, extra=_nested(fields, "file", inner), at=Location(fields.at)
         )
-    mime, how, data = take_file_data(inner, name, _DATA_URL.fullmatch)  # an address is as OpenRouter takes it
-    return Media("document", mime, how, data, name, extra=_nested(fields, "file", inner), at=Location(fields.at))
+    mime, form, data = take_file_data(inner, name, _DATA_URL.fullmatch)  # OpenRouter also accepts a URL here
+    return Media("document", mime, form, data, name, extra=_nested(fields, "file", inner), at=Location(fields.at))
 
 
 def _source(fields: Fields) -> Media:
-    """An `image` or `document` part with a `source`, as clients of mixed tongue put into results.
+    """Read Anthropic's `image` or `document` part with a `source`, which some clients put into results.
 
     See docs/decisions/content.md#d2.
     """
     kind: Literal["image", "document"] = "image" if fields.text("type") == "image" else "document"
     source = fields.child("source")
-    how = source.one_of("type", ("base64", "url"))
+    form = source.one_of("type", ("base64", "url"))
     name = fields.text("title", "")
     extra = EXTRAS.extra(fields)
-    if how == "url":
+    if form == "url":
         return Media(kind, "", "url", source.identifier("url"), name, extra=extra, at=Location(fields.at))
     mime, data = source.identifier("media_type"), base64_text(source, "data", source.text("data"))
     return Media(kind, mime, "base64", data, name, extra=extra, at=Location(fields.at))
@@ -279,9 +286,9 @@ _MEDIA = {"image_url": _image_url, "input_audio": _input_audio, "file": _file, "
 
 
 def _nested(fields: Fields, name: str, inner: Fields) -> Extra | None:
-    """What nobody took of a part and of its inner object, the latter under the object's own name."""
+    """Return the unread fields of a part and of its inner object, the latter under the object's name."""
     rest, inside = to_extra_names(fields.rest()), inner.rest()
-    if name == "image_url" and "detail" in inside:  # others have it too
+    if name == "image_url" and "detail" in inside:  # a field that other dialects share
         rest[IMAGE_DETAIL] = inside.pop("detail")
     return EXTRAS.extra_of({**rest, name: inside} if inside else rest)
 
@@ -290,7 +297,7 @@ def _nested(fields: Fields, name: str, inner: Fields) -> Extra | None:
 
 
 def render_content(blocks: Sequence[Block]) -> Json:
-    """A string for nothing or one plain text, parts for all else."""
+    """Write the content of a message: a string for no block or one plain text, parts otherwise."""
     if not blocks:
         return ""
     first = blocks[0]
@@ -301,6 +308,7 @@ def render_content(blocks: Sequence[Block]) -> Json:
 
 
 def render_part(block: Block) -> Json:
+    """Write a block as a content part. Raises Unrepresentable if Chat has no such part."""
     match block:
         case Text():
             check_block(block)
@@ -322,52 +330,55 @@ def _render_media(media: Media) -> Json:
     data = f"data:{media.mime};base64,{media.data}" if media.form == "base64" else media.data
     match media.kind, media.form:
         case "image", "base64" | "url":
-            shown: JsonObject = {"detail": own[IMAGE_DETAIL]} if IMAGE_DETAIL in own else {}
-            return wrap_inner_object("image_url", {"url": data, **shown}, fields)
+            detail: JsonObject = {"detail": own[IMAGE_DETAIL]} if IMAGE_DETAIL in own else {}
+            return wrap_inner_object("image_url", {"url": data, **detail}, fields)
         case "audio", "base64":
             form = _AUDIO_MIMES.get(media.mime) or media.mime.removeprefix("audio/")
             return wrap_inner_object("input_audio", {"data": media.data, "format": form}, fields)
         case "document", "base64" | "url" | "file":
-            named: JsonObject = {"filename": media.name} if media.name else {}
+            filename: JsonObject = {"filename": media.name} if media.name else {}
             return wrap_inner_object(
-                "file", {**named, "file_id" if media.form == "file" else "file_data": data}, fields
+                "file", {**filename, "file_id" if media.form == "file" else "file_data": data}, fields
             )
         case _:
             raise unrepresentable(media, f"Chat content cannot hold {describe(media)}")
 
 
 def wrap_inner_object(kind: str, inner: JsonObject, fields: JsonObject, **head: Json) -> JsonObject:
-    """A part, a tool or a call around its inner object, with what was kept of both."""
+    """Return a part, a tool or a call with its inner object under `kind`, and the unknown fields of both.
+
+    `fields` are the unknown fields of the outer object; those of the inner one are its entry `kind`.
+    """
     inside = fields.pop(kind, None)
     return {**head, "type": kind, kind: {**inner, **inside} if isinstance(inside, dict) else inner, **fields}
 
 
 def check_block(block: Text | Media | ToolCall | ToolResult) -> None:
-    """Refuse what Chat has no place for on a block."""
+    """Raise Unrepresentable for a cache mark, a signature or citations, which Chat requests cannot carry."""
     refuse_cache_and_signature(block, API_NAME)
     if isinstance(block, Text) and block.citations:
-        raise unrepresentable(block, "Chat has no citations in requests")
+        raise unrepresentable(block, "Chat requests cannot contain citations")
 
 
 def without_message_fields(text: Text) -> Text:
-    """A text without the fields of the message it came in."""
+    """Return a text without the fields of its message."""
     own = EXTRAS.own_fields(text.extra)
     fields = {name: value for name, value in own.items() if name != "~role" and not name.startswith(PARENT_PREFIX)}
     return structs.replace(text, extra=EXTRAS.extra_of(fields))
 
 
-# --- sources of an answer: `annotations` of a message or a delta, and Perplexity's lists beside the choices
+# --- sources of a reply: `annotations` of a message or a delta, and Perplexity's lists at the top level
 
 SOURCE_FIELDS = ("citations", "search_results")  # Perplexity's: a Chat client gets them with the envelope
 
 
 def parse_annotations(annotations: Json) -> list[Opaque]:
-    """Read the annotations of a message; those without an address mean something to this family alone."""
+    """Read the annotations of a message. Only this family can use those without a URL."""
     return [parse_annotation(FAMILY, each) for each in annotations if each] if isinstance(annotations, list) else []
 
 
 def parse_sources(citations: Json, results: Json) -> list[Opaque]:
-    """Read the lists of Perplexity: addresses, and for some of them title and snippet. Each address counts once."""
+    """Read Perplexity's lists of URLs, some with title and snippet. Each URL counts once."""
     found: dict[str, CitationSource] = {}
     for result in results if isinstance(results, list) else ():
         if isinstance(result, dict) and (source := parse_source(result)) is not None:
@@ -379,7 +390,7 @@ def parse_sources(citations: Json, results: Json) -> list[Opaque]:
 
 
 def render_annotations(citations: Iterable[Opaque]) -> Sequence[JsonObject]:
-    """Write citations: our own as they came, those of other families as `url_citation`."""
+    """Write citations: those of this family unchanged, those of other families as `url_citation`."""
     rendered: list[JsonObject] = []
     for citation in citations:
         source = citation.source

@@ -1,4 +1,9 @@
-"""The wire shape of a chunk. Decoded once, typed; fields we do not know take the slow way and are kept."""
+"""The wire shape of a stream's chunk, as typed Structs.
+
+A chunk with only known fields is decoded once, straight into the Structs. Any other chunk is decoded as plain JSON
+first, and its unknown fields are kept under `rest`. The last Structs are stricter: they describe the deltas that a lane
+may read.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +22,33 @@ T = TypeVar("T")
 
 
 class FunctionPart(Struct, gc=False):
+    """The `function` of a call's entry, or a legacy `function_call`."""
+
     name: str | None = None
-    arguments: Any = None  # text, but some send the object
+    arguments: Any = None  # text; some servers send an object
 
 
 class CustomPart(Struct, gc=False):
+    """The `custom` of a call's entry."""
+
     name: str | None = None
     input: str | None = None
 
 
 class CallPart(Struct, forbid_unknown_fields=True, gc=False):
+    """An entry of `tool_calls`."""
+
     index: int | None = None
     id: str | None = None
     type: str | None = None
     function: FunctionPart | None = None
     custom: CustomPart | None = None
-    rest: dict[str, Any] | None = None  # filled by us: fields without a name here
+    rest: dict[str, Any] | None = None  # not on the wire: the unknown fields
 
 
 class Delta(Struct, forbid_unknown_fields=True, gc=False):
+    """The `delta` of a choice."""
+
     role: Any = None
     content: str | list[Any] | None = None
     reasoning_content: str | None = None
@@ -47,10 +60,12 @@ class Delta(Struct, forbid_unknown_fields=True, gc=False):
     annotations: list[Any] | None = None
     tool_calls: list[CallPart | None] | None = None
     function_call: FunctionPart | None = None
-    rest: dict[str, Any] | None = None  # filled by us
+    rest: dict[str, Any] | None = None  # not on the wire: the unknown fields
 
 
 class ChunkChoice(Struct, gc=False):
+    """An entry of `choices`."""
+
     index: int | None = None
     delta: Delta | None = None
     finish_reason: str | None = None
@@ -60,6 +75,8 @@ class ChunkChoice(Struct, gc=False):
 
 
 class Chunk(Struct, gc=False):
+    """A chunk of the stream."""
+
     id: str | None = None
     object: Any = None
     model: str | None = None
@@ -73,8 +90,8 @@ class Chunk(Struct, gc=False):
     search_results: Any = None
 
 
-class _OnlyChoice(Struct, Generic[T], gc=False, kw_only=True):
-    """What stands around the delta in a chunk of a lane: the first choice, which has not stopped."""
+class _LaneChoice(Struct, Generic[T], gc=False, kw_only=True):
+    """The only choice of a chunk that a lane may read: the first one, and it has not stopped."""
 
     delta: T
     index: Literal[0] = 0
@@ -84,10 +101,10 @@ class _OnlyChoice(Struct, Generic[T], gc=False, kw_only=True):
     error: None = None
 
 
-class _OnlyChunk(Struct, Generic[T], gc=False, kw_only=True):
-    """What stands around the choice in a chunk of a lane. All else is refused."""
+class _LaneChunk(Struct, Generic[T], gc=False, kw_only=True):
+    """A chunk that a lane may read: one choice, and no usage, error or sources."""
 
-    choices: tuple[_OnlyChoice[T]]
+    choices: tuple[_LaneChoice[T]]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     usage: None = None
     error: None = None
@@ -97,7 +114,7 @@ class _OnlyChunk(Struct, Generic[T], gc=False, kw_only=True):
     search_results: None = None
 
 
-class _MoreText(Struct, forbid_unknown_fields=True, gc=False):
+class _TextDelta(Struct, forbid_unknown_fields=True, gc=False):
     content: str
     role: Any = None
     reasoning_content: None = None
@@ -107,7 +124,7 @@ class _MoreText(Struct, forbid_unknown_fields=True, gc=False):
     function_call: None = None
 
 
-class _MoreThought(Struct, forbid_unknown_fields=True, gc=False):
+class _ReasoningDelta(Struct, forbid_unknown_fields=True, gc=False):
     reasoning_content: str = ""
     reasoning: str = ""
     role: Any = None
@@ -117,20 +134,20 @@ class _MoreThought(Struct, forbid_unknown_fields=True, gc=False):
     function_call: None = None
 
 
-class _MoreWords(Struct, forbid_unknown_fields=True, gc=False):
+class _ArgumentsPart(Struct, forbid_unknown_fields=True, gc=False):
     arguments: str
-    name: Literal["", None] = None  # a name may begin another call
+    name: Literal["", None] = None  # a name may start another call
 
 
-class _MoreCall(Struct, forbid_unknown_fields=True, gc=False):
-    function: _MoreWords
+class _ArgumentsCall(Struct, forbid_unknown_fields=True, gc=False):
+    function: _ArgumentsPart
     index: int | None = None
-    id: Literal["", None] = None  # an id may begin another call
+    id: Literal["", None] = None  # an id may start another call
     type: Literal["function", "", None] = None
 
 
-class _MoreCalls(Struct, forbid_unknown_fields=True, gc=False):
-    tool_calls: tuple[_MoreCall]
+class _ArgumentsDelta(Struct, forbid_unknown_fields=True, gc=False):
+    tool_calls: tuple[_ArgumentsCall]
     role: Any = None
     content: Literal["", None] = None
     reasoning_content: Literal["", None] = None
@@ -139,30 +156,31 @@ class _MoreCalls(Struct, forbid_unknown_fields=True, gc=False):
     function_call: None = None
 
 
-_typed = jsonio.typed_decoder(Chunk)
-_DELTA = frozenset(Delta.__struct_fields__) - {"rest"}
-_CALL = frozenset(CallPart.__struct_fields__) - {"rest"}
+_decode_chunk = jsonio.typed_decoder(Chunk)
+_DELTA_FIELDS = frozenset(Delta.__struct_fields__) - {"rest"}
+_CALL_FIELDS = frozenset(CallPart.__struct_fields__) - {"rest"}
 
 
-# The lanes of text, of reasoning in a plain field, and of the arguments of a call: chunks that hold nothing else.
-_decode_thought = jsonio.strict_decoder(_OnlyChunk[_MoreThought])
-_decode_call = jsonio.strict_decoder(_OnlyChunk[_MoreCalls])
-TEXT_LANE = LaneSource("", jsonio.strict_decoder(_OnlyChunk[_MoreText]), lambda chunk: chunk.choices[0].delta.content)
+# The lanes of text, of reasoning in a plain field, and of a call's arguments, for chunks without other content.
+_decode_reasoning = jsonio.strict_decoder(_LaneChunk[_ReasoningDelta])
+_decode_call = jsonio.strict_decoder(_LaneChunk[_ArgumentsDelta])
+TEXT_LANE = LaneSource("", jsonio.strict_decoder(_LaneChunk[_TextDelta]), lambda chunk: chunk.choices[0].delta.content)
 
 
-def _thought_in(chunk: _OnlyChunk[_MoreThought]) -> str:
+def _reasoning_in(chunk: _LaneChunk[_ReasoningDelta]) -> str:
     delta = chunk.choices[0].delta
     return delta.reasoning_content or delta.reasoning
 
 
 def reasoning_lane(listener: Listener) -> LaneSource:
-    return LaneSource("", _decode_thought, _thought_in, listener)
+    """Return the lane of reasoning in a plain field."""
+    return LaneSource("", _decode_reasoning, _reasoning_in, listener)
 
 
 def call_lane(index: int | None, listener: Listener) -> LaneSource:
     """Return the lane of the call with this index."""
 
-    def arguments(chunk: _OnlyChunk[_MoreCalls]) -> str | None:
+    def arguments(chunk: _LaneChunk[_ArgumentsDelta]) -> str | None:
         call = chunk.choices[0].delta.tool_calls[0]
         return call.function.arguments if call.index == index else None
 
@@ -170,65 +188,65 @@ def call_lane(index: int | None, listener: Listener) -> LaneSource:
 
 
 def read_chunk(data: bytes) -> Chunk:
-    """Raises BadFrame for what is no JSON object, MissingField for a field of the wrong type."""
+    """Decode a chunk. Raises BadFrame if it is not a JSON object, MissingField if a field has the wrong type."""
     try:
-        return _typed(data)
+        return _decode_chunk(data)
     except jsonio.JsonError:
-        return _read_odd(data)
+        return _read_untyped(data)
 
 
 def stopped_choice_fields(data: bytes, position: int) -> JsonObject:
-    """The fields of a choice that has stopped. Raises BadFrame."""
+    """Return all fields of a choice that has stopped, except `logprobs`. Raises BadFrame."""
     choices = read_json_object(data).get("choices")
     choice = choices[position] if isinstance(choices, list) else None
     return {name: value for name, value in choice.items() if name != "logprobs"} if isinstance(choice, dict) else {}
 
 
 def read_json_object(data: bytes) -> JsonObject:
-    """The chunk as plain JSON, for the rare moments that want every field."""
+    """Decode a chunk as plain JSON, for the few callers that need every field. Raises BadFrame."""
     try:
         value = jsonio.decode(data)
     except jsonio.JsonError as error:
-        raise BadFrame(f"a frame is not JSON: {error}") from None
+        raise BadFrame(f"a frame is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise BadFrame("a frame is no JSON object")
+        raise BadFrame("a frame is not a JSON object")
     return value
 
 
-def _read_odd(data: bytes) -> Chunk:
+def _read_untyped(data: bytes) -> Chunk:
     value = read_json_object(data)
     choices = value.get("choices")
-    _forget_empty(value)
+    _remove_empty(value)
     for choice in choices if isinstance(choices, list) else ():
         if not isinstance(choice, dict):
             continue
-        _forget_empty(choice)
+        _remove_empty(choice)
         delta = choice.get("delta")
         if isinstance(delta, dict):
-            _forget_empty(delta)
-            _set_apart(delta, _DELTA)
+            _remove_empty(delta)
+            _move_unknown(delta, _DELTA_FIELDS)
             calls = delta.get("tool_calls")
             for call in calls if isinstance(calls, list) else ():
                 if isinstance(call, dict):
-                    _forget_empty(call)
-                    _set_apart(call, _CALL)
+                    _remove_empty(call)
+                    _move_unknown(call, _CALL_FIELDS)
     try:
         return msgspec.convert(value, Chunk)
-    except UnicodeError:  # it would quote what it found, and that has lone surrogates
+    except UnicodeError:  # the validation error cannot quote a value with lone surrogates
         raise MissingField("a field has the wrong type") from None
     except (msgspec.ValidationError, RecursionError) as error:
         message, _, place = str(error).partition(" - at `$.")
         raise MissingField(message, at=place.rstrip("`")) from None
 
 
-def _forget_empty(fields: JsonObject) -> None:
-    """Remove fields that hold nothing, whatever their type: some servers write `""`, `[]` or `{}` instead of null."""
+def _remove_empty(fields: JsonObject) -> None:
+    """Remove empty fields of any type: some servers write `""`, `[]` or `{}` instead of null."""
     for name in [name for name, value in fields.items() if value in ("", [], {}) and name != "finish_reason"]:
         del fields[name]
 
 
-def _set_apart(fields: JsonObject, known: frozenset[str]) -> None:
-    """Move the fields we have no name for under `rest`; those that say nothing go."""
+def _move_unknown(fields: JsonObject, known: frozenset[str]) -> None:
+    """Move unknown fields under `rest`, without the empty ones."""
     unknown = {name: fields.pop(name) for name in [*fields] if name not in known}
-    telling: Json = {name: value for name, value in unknown.items() if value not in (None, [], {})}
-    fields["rest"] = telling or None
+    filled: Json = {name: value for name, value in unknown.items() if value not in (None, [], {})}
+    fields["rest"] = filled or None

@@ -1,4 +1,4 @@
-"""The language and where it is spoken: what it can say, paths, headers, framing, the list of models."""
+"""The codec and the binding of the dialect: its capabilities and filters, paths, headers, framing, list of models."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ from dragoman.wire.jsonio import Json
 
 
 class AskUsage(Filter):
-    """Chat streams tell their usage only when asked, so a stream that did not ask is made to. The client's encoder
-    gives the chunk on only if the client itself asked."""
+    """Request the usage chunk, which Chat streams send only on request.
+
+    The client's encoder sends the chunk only if the client itself requested it.
+    """
 
     name = "openai.ask_usage"
     keeps_replies = True
@@ -45,12 +47,15 @@ class AskUsage(Filter):
     ) -> tuple[Conversation, MakeResponseFilter | None]:
         if not conversation.stream or EXTRAS.own_fields(conversation.extra).get("stream_options") is not None:
             return conversation, None
-        notes.added("openai.ask_usage", "stream_options", "the stream is asked to report its usage")
+        notes.added("openai.ask_usage", "stream_options", "the upstream is asked to report token usage in the stream")
         return _with_field(conversation, "stream_options", {"include_usage": True}), None
 
 
 class OfferFunctionsAsTools(Filter):
-    """`functions` are offered as tools, which every server knows; the answer is told in the client's older form."""
+    """Note that legacy `functions` are sent as `tools`, which every server accepts.
+
+    The reply is written in the client's legacy form.
+    """
 
     name = "openai.offer_tools"
     applies_to: Features = frozenset({"extras"})
@@ -59,12 +64,15 @@ class OfferFunctionsAsTools(Filter):
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
         if is_legacy_form(conversation.extra):
-            notes.changed("openai.offer_tools", "functions", "the functions are offered as tools")
+            notes.changed("openai.offer_tools", "functions", "the legacy functions are sent as tools")
         return conversation, None
 
 
 class KeepSpecialTokens(Filter):
-    """Servers like vLLM strip the tokens that tool calls are written with; with tools offered they are asked not to."""
+    """Ask the server to keep special tokens if tools are offered.
+
+    Servers like vLLM strip them by default, and some models write tool calls with these tokens.
+    """
 
     name = "openai.special_tokens"
     applies_to: Features = frozenset({"tools"})
@@ -85,7 +93,7 @@ def _with_field(conversation: Conversation, name: str, value: Json) -> Conversat
 
 
 class OrderBlocks(MessageFilter):
-    """An assistant's message has one order: reasoning, content, calls."""
+    """Sort the blocks of an assistant's message into the only order Chat has: reasoning, content, calls."""
 
     name = "openai.order_blocks"
     applies_to: Features = frozenset({"calls", "reasoning", "media", "opaque"})
@@ -96,18 +104,18 @@ class OrderBlocks(MessageFilter):
         blocks = tuple(sorted(message.blocks, key=block_rank))
         if blocks == message.blocks:
             return message
-        notes.changed("openai.order_blocks", message.at.path, "reasoning comes first, then content, then calls")
+        notes.changed("openai.order_blocks", message.at.path, "the blocks are reordered: reasoning, content, calls")
         return structs.replace(message, blocks=blocks)
 
 
 _NO_SPELLING = frozenset[str]()
 
 
-_ANSWER_FIELDS = {"service_tier": "service_tier"}
+_REPLY_FIELDS = {"service_tier": "service_tier"}
 _MEDIA = frozenset(
     {("image", "base64"), ("image", "url"), ("audio", "base64"), ("document", "base64"), ("document", "file")}
 )
-_BY_ADDRESS = frozenset({("document", "url")})
+_BY_URL = frozenset({("document", "url")})
 
 PATH = "/chat/completions"
 _TRAITS: tuple[Trait, ...] = (
@@ -129,7 +137,7 @@ _TRAITS: tuple[Trait, ...] = (
 
 
 class OpenaiCodec(OpenaiSettings, frozen=True):
-    """OpenAI Chat Completions, and the many servers that speak it."""
+    """The codec of OpenAI Chat Completions and of servers that implement it; its fields describe the server."""
 
     family: ClassVar[str] = FAMILY
 
@@ -140,12 +148,12 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
             shared_fields={
                 "tool": {"format": CUSTOM_FORMAT} if self.custom_tools else {},
                 "media": {"detail": IMAGE_DETAIL},
-                "answer": _ANSWER_FIELDS,
+                "answer": _REPLY_FIELDS,
                 "request": {name: name for name in self.options},
             },
             result_media=frozenset({"image"}) if self.result_media else frozenset(),
-            media=_MEDIA | _BY_ADDRESS if self.file_urls else _MEDIA,
-            own_family_media=_BY_ADDRESS,
+            media=_MEDIA | _BY_URL if self.file_urls else _MEDIA,
+            own_family_media=_BY_URL,
             media_roles=frozenset({"user"}),
             signatures=frozenset({FAMILY}),
             sampling=frozenset({*request.SAMPLING_FIELDS, *self.more_knobs}),
@@ -165,24 +173,24 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
         )
 
     def quirks(self, model: str) -> Sequence[Filter]:
-        asked: list[Filter] = [AskUsage()] if self.ask_usage else []
-        kept: list[Filter] = [KeepSpecialTokens()] if self.special_tokens else []
+        ask_usage: list[Filter] = [AskUsage()] if self.ask_usage else []
+        keep_tokens: list[Filter] = [KeepSpecialTokens()] if self.special_tokens else []
         return (
             OrderBlocks(),
             NameOutput("openai.name_output", "response_format"),
             OfferFunctionsAsTools(),
-            *asked,
-            *kept,
+            *ask_usage,
+            *keep_tokens,
         )
 
-    # Functions whose first parameter is the settings, as which they get this codec.
+    # These functions take the settings as their first argument; as methods they get this codec.
     parse_request = request.parse_request
     render_request = request.render_request
     parse_reply = reply.parse_reply
     render_reply = reply.render_reply
 
-    def encoder(self, asked: Conversation, environment: Environment, budget: ResponseBudget | None = None) -> Encoder:
-        return OpenaiEncoder(asked, environment, self, budget)
+    def encoder(self, request: Conversation, environment: Environment, budget: ResponseBudget | None = None) -> Encoder:
+        return OpenaiEncoder(request, environment, self, budget)
 
     decoder = staticmethod(OpenaiDecoder)
     parse_fault = staticmethod(openai_errors.parse_fault)
@@ -196,6 +204,8 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
 
 
 class OpenaiBinding(SseBinding, frozen=True):
+    """Paths, headers and SSE framing of Chat Completions, and the path of the list of models."""
+
     def match(self, request: HttpRequest) -> ApiRequest | None:
         if request.method == "POST" and request.path.rstrip("/").endswith(PATH):
             return request_from_fields(Fields.of(request))
@@ -211,8 +221,8 @@ class OpenaiBinding(SseBinding, frozen=True):
         if call.operation == "models":
             return HttpRequest("GET", f"{self.prefix}/models")
         stream: dict[str, Json] = {"stream": True} if call.stream else {}
-        asked = {**(call.body if isinstance(call.body, dict) else {}), **stream}
-        body = {"model": call.model, **in_cache_order(asked, ("tools",), "messages")}
+        fields = {**(call.body if isinstance(call.body, dict) else {}), **stream}
+        body = {"model": call.model, **in_cache_order(fields, ("tools",), "messages")}
         return json_post(f"{self.prefix}{PATH}", body, EVENT_STREAM if call.stream else JSON)
 
     def error_response(self, fault: Fault, body: bytes) -> HttpResponse:
@@ -220,12 +230,12 @@ class OpenaiBinding(SseBinding, frozen=True):
 
 
 class OpenaiListing:
-    """Its own list has no figures: these are spelt as OpenRouter does, whose list has."""
+    """Writes the list of models. OpenAI's has no limits, so they are named as in OpenRouter's list."""
 
     def entry(self, model: ListedModel) -> dict[str, Json]:
-        most: Json = {"max_completion_tokens": model.longest_answer} if model.longest_answer else None
+        provider: Json = {"max_completion_tokens": model.longest_answer} if model.longest_answer else None
         entry: dict[str, Json] = {"id": model.name, "object": "model", "created": model.created, "owned_by": "dragoman"}
-        return {**entry, "context_length": model.window, "top_provider": most}
+        return {**entry, "context_length": model.window, "top_provider": provider}
 
     def render_list(self, entries: list[Json]) -> Json:
         return {"object": "list", "data": entries}

@@ -1,4 +1,4 @@
-"""A whole reply, both ways, and the stop reasons that whole and streamed replies share."""
+"""Whole replies in both directions, and the stop reasons, token counts and errors that streams share with them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
-_WORDS = {
+_FINISH_REASONS = {
     StopReason.END: "stop",
     StopReason.TOOL: "tool_calls",
     StopReason.LENGTH: "length",
@@ -59,17 +59,17 @@ _WORDS = {
     StopReason.PAUSE: "stop",
 }
 _ENVELOPE = ("id", "object", "created", "model", "choices", "usage", "error", "obfuscation")
-MESSAGE_SLOT = "message"  # an opaque block that holds fields of the message itself
+MESSAGE_SLOT = "message"  # marks an opaque block whose data are fields of the message
 
 # --- wire to canonical
 
 
-def parse_reply(settings: OpenaiSettings, body: bytes, asked: Conversation) -> Reply:
-    """Raises UpstreamFault for an error that came as a success, UpstreamViolation for what is no reply."""
-    return read_reply(body, lambda fields: _reply(fields, asked, settings))
+def parse_reply(settings: OpenaiSettings, body: bytes, request: Conversation) -> Reply:
+    """Parse a reply. Raises UpstreamFault for an error with a success status, UpstreamViolation for an invalid body."""
+    return read_reply(body, lambda fields: _reply(fields, request, settings))
 
 
-def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Reply:
+def _reply(fields: Fields, request: Conversation, settings: OpenaiSettings) -> Reply:
     if (fault := find_fault(fields.rest())) is not None:
         raise UpstreamFault(fault.message, fault=fault)
     fields.blame = MissingField
@@ -81,42 +81,42 @@ def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Rep
     usage = parse_usage(fields.any("usage"))
     sources = parse_sources(*map(fields.peek, SOURCE_FIELDS))
     created = fields.any("created")
-    timed: JsonObject = {"created": created} if type(created) is int and created else {}
+    creation: JsonObject = {"created": created} if type(created) is int and created else {}
     return Reply(
         fields.text("id", ""),
         fields.text("model", ""),
-        tuple(_choice(entry, asked, settings, sources) for _, entry in choices),
+        tuple(_choice(entry, request, settings, sources) for _, entry in choices),
         usage or parse_usage(embedded_usage(fields.peek("x_groq"), (entry.peek("usage") for entry in entries))),
-        extra=EXTRAS.extra_of(envelope_fields(fields.rest()) | timed),
+        extra=EXTRAS.extra_of(envelope_fields(fields.rest()) | creation),
     )
 
 
 def envelope_fields(rest: JsonObject) -> JsonObject:
-    """What a reply or a first chunk says beside what every one says; nulls say nothing."""
+    """Return the fields of a reply or a first chunk that are not part of every one, without nulls."""
     return to_extra_names({name: value for name, value in rest.items() if name not in _ENVELOPE and value is not None})
 
 
-def telling(fields: JsonObject) -> JsonObject:
-    """What says something: services fill replies with nulls and empty lists."""
+def without_empty(fields: JsonObject) -> JsonObject:
+    """Return the fields that are not null, [] or {}: services fill replies with empty fields."""
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
 def _cite(blocks: list[Block], citations: list[Opaque]) -> list[Block]:
-    """Put the sources of a message on its last text; without a text they stay as a field of the message."""
+    """Attach the sources of a message to its last text; without a text they become a field of the message."""
     texts = [at for at, block in enumerate(blocks) if isinstance(block, Text) and not is_refusal(block)]
     if texts:
         text = blocks[texts[-1]]
         assert isinstance(text, Text)
         blocks[texts[-1]] = structs.replace(text, citations=(*text.citations, *citations))
         return blocks
-    told: list[Json] = [each.data for each in citations if each.data is not None]
-    if told:
+    annotations: list[Json] = [each.data for each in citations if each.data is not None]
+    if annotations:
         extra = EXTRAS.extra_of({"~slot": MESSAGE_SLOT})
-        blocks.append(Opaque(FAMILY, {"annotations": told}, "annotations", extra=extra))
+        blocks.append(Opaque(FAMILY, {"annotations": annotations}, "annotations", extra=extra))
     return blocks
 
 
-def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings, sources: list[Opaque]) -> Choice:
+def _choice(fields: Fields, request: Conversation, settings: OpenaiSettings, sources: list[Opaque]) -> Choice:
     word = fields.text("finish_reason", "")
     if (fault := stop_fault(word, fields.rest())) is not None:
         raise UpstreamFault(fault.message, fault=fault)
@@ -129,15 +129,15 @@ def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings, sourc
         name, arguments = call.identifier("name"), arguments_text(call.any("arguments"))
         blocks.append(ToolCall("", name, arguments, at=Location(call.at)))
     blocks = _cite(blocks, [*parse_annotations(message.any("annotations")), *sources])
-    if rest := telling(message.rest()):
+    if rest := without_empty(message.rest()):
         blocks.append(Opaque(FAMILY, rest, "message fields", extra=EXTRAS.extra_of({"~slot": MESSAGE_SLOT})))
     refused = any(EXTRAS.own_fields(block.extra).get("refusal") is True for block in blocks)
-    stop = parse_stop("stop" if word.lower() in NO_STOP_WORDS else word, fields.rest(), asked.stop, refused=refused)
+    stop = parse_stop("stop" if word.lower() in NO_STOP_WORDS else word, fields.rest(), request.stop, refused=refused)
     return Choice(tuple(block for block in blocks if not (isinstance(block, Text) and not block.text)), stop)
 
 
 def _message(fields: Fields) -> Fields:
-    """The message of a choice without fields that say nothing; one that only says why it stopped needs none."""
+    """Return the message of a choice without empty fields. It may be missing if there is a finish_reason."""
     message = fields.any("message")
     if is_empty_value(message) and fields.peek("finish_reason"):
         message = {}
@@ -147,51 +147,55 @@ def _message(fields: Fields) -> Fields:
 
 
 def parse_images(images: Json, at: str) -> list[Block]:
-    """Pictures in an answer, as OpenRouter has them; their own `index` is for streams."""
+    """Read the images of a reply, as OpenRouter sends them. Their `index` has a meaning only in streams."""
     parts = images if isinstance(images, list) else [images]
     plain = [{k: v for k, v in part.items() if k != "index"} if isinstance(part, dict) else part for part in parts]
     return parse_content(plain, at)
 
 
 def parse_stop(word: str, rest: JsonObject, sequences: Collection[str], *, refused: bool = False) -> Stop:
-    """Why it stopped. `rest` is the other fields of the choice; two upstreams name the stop sequence among them."""
+    """Return the stop of a choice. `word` is its finish_reason, `rest` its other fields.
+
+    vLLM and SGLang name the stop sequence in `rest`; `sequences` are those of the request.
+    """
     known = find_stop_reason(word)
-    why = known or StopReason.END
-    spelt = "finish_reason" if known is None else "~finish_reason"
-    extra: JsonObject = {} if word in _WORDS.values() else {spelt: word}
-    if why is StopReason.SEQUENCE and not any(map(rest.get, ("stop_reason", "matched_stop"))):
-        why = StopReason.END  # no sequence is named
+    reason = known or StopReason.END
+    name = "finish_reason" if known is None else "~finish_reason"
+    extra: JsonObject = {} if word in _FINISH_REASONS.values() else {name: word}
+    if reason is StopReason.SEQUENCE and not any(map(rest.get, ("stop_reason", "matched_stop"))):
+        reason = StopReason.END  # no sequence is named
     if word == "function_call":
         extra = {"~older": True}
-    beside = telling({name: value for name, value in rest.items() if name not in _CHOICE})
+    unknown = without_empty({name: value for name, value in rest.items() if name not in _CHOICE_FIELDS})
     sequence = None
-    if why is StopReason.END and not extra:
-        if isinstance(beside.get("stop_reason"), str):  # vLLM
-            why, sequence = StopReason.SEQUENCE, str(beside.pop("stop_reason"))
-        elif isinstance(matched := beside.get("matched_stop"), str) and matched in sequences:  # SGLang
-            why, sequence = StopReason.SEQUENCE, matched
+    if reason is StopReason.END and not extra:
+        if isinstance(unknown.get("stop_reason"), str):  # vLLM
+            reason, sequence = StopReason.SEQUENCE, str(unknown.pop("stop_reason"))
+        elif isinstance(matched := unknown.get("matched_stop"), str) and matched in sequences:  # SGLang
+            reason, sequence = StopReason.SEQUENCE, matched
         elif refused:
-            why, extra = StopReason.REFUSAL, {"~finish_reason": word}
-    if beside:
-        extra["choice"] = beside
-    return Stop(why, sequence, EXTRAS.extra_of(extra))
+            reason, extra = StopReason.REFUSAL, {"~finish_reason": word}
+    if unknown:
+        extra["choice"] = unknown
+    return Stop(reason, sequence, EXTRAS.extra_of(extra))
 
 
-_CHOICE = frozenset({"index", "message", "delta", "finish_reason", "usage"})
+_CHOICE_FIELDS = frozenset({"index", "message", "delta", "finish_reason", "usage"})
 
 # --- canonical to wire
 
 
-def render_reply(settings: OpenaiSettings, reply: Reply, asked: Conversation, environment: Environment) -> bytes:
+def render_reply(settings: OpenaiSettings, reply: Reply, request: Conversation, environment: Environment) -> bytes:
+    """Write a reply as a JSON body. `request` is the client's conversation."""
     extra = EXTRAS.wire_fields(reply.extra)
     created = extra.pop("created", None)
     body: JsonObject = {
         "id": reply.id or environment.new_id("chatcmpl-"),
         "object": "chat.completion",
         "created": environment.now() if created is None else created,
-        "model": reply.model or asked.model,
+        "model": reply.model or request.model,
         "choices": [
-            _render_choice(choice, index, settings, is_legacy_form(asked.extra))
+            _render_choice(choice, index, settings, is_legacy_form(request.extra))
             for index, choice in enumerate(reply.choices)
         ],
     }
@@ -201,14 +205,14 @@ def render_reply(settings: OpenaiSettings, reply: Reply, asked: Conversation, en
 
 
 def render_stop(stop: Stop, *, is_legacy: bool = False) -> JsonObject:
-    """The fields of a choice that say why it stopped; `older`: its call was told as a `function_call`."""
+    """Return the fields of a choice for its stop. `is_legacy`: its call was written as a `function_call`."""
     extra = EXTRAS.own_fields(stop.extra)
-    word, kept = extra.get("~finish_reason", extra.get("finish_reason")), extra.get("choice")
-    usual = "function_call" if is_legacy and stop.reason is StopReason.TOOL else _WORDS[stop.reason]
-    fields: JsonObject = {"finish_reason": word if isinstance(word, str) and word else usual}
+    word, unknown = extra.get("~finish_reason", extra.get("finish_reason")), extra.get("choice")
+    default = "function_call" if is_legacy and stop.reason is StopReason.TOOL else _FINISH_REASONS[stop.reason]
+    fields: JsonObject = {"finish_reason": word if isinstance(word, str) and word else default}
     if stop.sequence is not None:
         fields["stop_reason"] = stop.sequence
-    return fields | (kept if isinstance(kept, dict) else {})
+    return fields | (unknown if isinstance(unknown, dict) else {})
 
 
 def _render_choice(choice: Choice, index: int, settings: OpenaiSettings, is_legacy: bool) -> Json:
@@ -221,12 +225,12 @@ def _render_choice(choice: Choice, index: int, settings: OpenaiSettings, is_lega
 
 
 def is_function_call(block: Block) -> bool:
-    """Whether `function_call` can tell it."""
+    """Whether a block is a call that fits into a legacy `function_call`."""
     return isinstance(block, ToolCall) and block.form == "json"
 
 
 def _render_message(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonObject:
-    """One message of whatever came, in the one order Chat has; texts join with nothing.
+    """Write all blocks of a choice as one message. Texts are joined without a separator.
 
     See docs/decisions/content.md#d1.
     """
@@ -251,7 +255,7 @@ def _render_message(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonOb
                 part = render_part(structs.replace(block, cache=None))
                 images.append({**part, "index": len(images)} if isinstance(part, dict) else part)
             case Opaque():
-                _place(block, own, reasoning, calls, parts)
+                _restore(block, own, reasoning, calls, parts)
             case _:
                 pass  # a ToolResult is no part of a reply
     content: Json = texts.get(False)
@@ -268,10 +272,10 @@ def _render_message(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonOb
     return message | own
 
 
-def _place(
+def _restore(
     block: Opaque, own: JsonObject, reasoning: list[Reasoning | Opaque], calls: list[Json], parts: list[Json]
 ) -> None:
-    """Put what only Chat knows back where it was."""
+    """Put an opaque block into the field that it was read from."""
     match EXTRAS.own_fields(block.extra).get("~slot"), block.data:
         case "message", dict() as fields:
             own |= fields
@@ -283,63 +287,65 @@ def _place(
             parts.append(data)
 
 
-# --- token counts: Chat's prompt_tokens include what came from and went to the cache; ours do not
+# --- token counts: Chat's prompt_tokens include tokens read from and written to the cache; `Usage.input` does not
 
 _PROMPT, _COMPLETION = "prompt_tokens_details", "completion_tokens_details"
 
 
-# Names of one figure at the services that speak Chat, in the details of the prompt and beside the totals. A figure
-# that has a second name is only spelt differently: no other dialect loses anything without it.
+# The names of one count at different services, in prompt_tokens_details (_READ, _WRITE) and at the top level of usage
+# (_TOP_READ, _TOP_WRITE). A second name for a count is spelling only: a dialect without it loses nothing.
 _READ = ("cached_tokens", "cache_read_input_tokens")
-_READ_BESIDE = (
+_TOP_READ = (
     "cached_tokens",  # Moonshot
     "prompt_cache_hit_tokens",  # DeepSeek
     "num_cached_tokens",  # Mistral
     "cache_read_input_tokens",
 )
 _WRITE = ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens")  # OpenRouter, DashScope
-_WRITE_BESIDE = ("cache_creation_input_tokens",)
-_SECOND_NAMES = (*_READ_BESIDE, *_WRITE_BESIDE, "prompt_cache_miss_tokens")
+_TOP_WRITE = ("cache_creation_input_tokens",)
+_SECOND_NAMES = (*_TOP_READ, *_TOP_WRITE, "prompt_cache_miss_tokens")
 _TOTALS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
-def parse_usage(told: Json) -> Usage | None:
-    """Read the counts of a reply or a chunk; None where there are none."""
-    if not isinstance(told, dict):
+def parse_usage(counts: Json) -> Usage | None:
+    """Return the token counts of a reply or a chunk; None if `counts` is not an object."""
+    if not isinstance(counts, dict):
         return None
-    before, after = members(told.get(_PROMPT)), members(told.get(_COMPLETION))
-    prompt, completion, total = (parse_token_count(told.get(name)) for name in _TOTALS)
-    read = first_token_count(*map(before.get, _READ), *map(told.get, _READ_BESIDE))
-    write = first_token_count(*map(before.get, _WRITE), *map(told.get, _WRITE_BESIDE))
-    # SGLang's figure stands beside the totals. Perplexity's deep research counts thoughts that it does not tell.
-    thought = parse_token_count(told.get("reasoning_tokens"))
-    reasoning = first_token_count(after.get("reasoning_tokens"), thought if thought <= completion else 0)
+    before, after = members(counts.get(_PROMPT)), members(counts.get(_COMPLETION))
+    prompt, completion, total = (parse_token_count(counts.get(name)) for name in _TOTALS)
+    read = first_token_count(*map(before.get, _READ), *map(counts.get, _TOP_READ))
+    write = first_token_count(*map(before.get, _WRITE), *map(counts.get, _TOP_WRITE))
+    # SGLang sends reasoning_tokens at the top level. So does Perplexity's deep research, but its count includes
+    # reasoning that is not part of the completion.
+    at_top = parse_token_count(counts.get("reasoning_tokens"))
+    reasoning = first_token_count(after.get("reasoning_tokens"), at_top if at_top <= completion else 0)
     usage = inclusive_usage(prompt, completion, read, write, reasoning, total=total)
-    return structs.replace(usage, extra=_kept(told, usage))
+    return structs.replace(usage, extra=_usage_extra(counts, usage))
 
 
 def embedded_usage(groq: Json, usages: Iterable[Json]) -> Json:
-    """Counts that stand elsewhere: Groq's `x_groq.usage`, Moonshot's `choices[].usage`."""
+    """Return counts from another place than `usage`: Groq's `x_groq.usage`, Moonshot's `choices[].usage`."""
     return members(groq).get("usage") or next((usage for usage in usages if usage), None)
 
 
-def _kept(told: JsonObject, usage: Usage) -> Extra | None:
-    """What a service tells beside the counts that every dialect has; of a second name for one of them, the name."""
-    before, after = members(told.get(_PROMPT)), members(told.get(_COMPLETION))
-    rest = {name: value for name, value in told.items() if name not in {*_TOTALS, *_SECOND_NAMES}}
+def _usage_extra(counts: JsonObject, usage: Usage) -> Extra | None:
+    """Return the counts that only some services report, and the second names under which a count was reported."""
+    before, after = members(counts.get(_PROMPT)), members(counts.get(_COMPLETION))
+    rest = {name: value for name, value in counts.items() if name not in {*_TOTALS, *_SECOND_NAMES}}
     rest[_PROMPT] = nonzero({name: value for name, value in before.items() if name not in {*_READ, *_WRITE}})
     rest[_COMPLETION] = nonzero({name: value for name, value in after.items() if name != "reasoning_tokens"})
     figures = {
         "prompt_cache_miss_tokens": usage.input + usage.cache_write,
-        **dict.fromkeys(_READ_BESIDE, usage.cache_read),
-        **dict.fromkeys(_WRITE_BESIDE, usage.cache_write),
+        **dict.fromkeys(_TOP_READ, usage.cache_read),
+        **dict.fromkeys(_TOP_WRITE, usage.cache_write),
     }
-    again: JsonObject = {name: figures[name] for name in _SECOND_NAMES if told.get(name)}
-    extra = EXTRAS.extra_of({**to_extra_names(nonzero(rest)), **nonzero(again)})
-    return None if extra is None else structs.replace(extra, spelling=extra.spelling | again.keys())
+    repeated: JsonObject = {name: figures[name] for name in _SECOND_NAMES if counts.get(name)}
+    extra = EXTRAS.extra_of({**to_extra_names(nonzero(rest)), **nonzero(repeated)})
+    return None if extra is None else structs.replace(extra, spelling=extra.spelling | repeated.keys())
 
 
 def render_usage(usage: Usage) -> JsonObject:
+    """Write token counts as a `usage` object."""
     prompt = usage.input + usage.cache_read + usage.cache_write
     extra = EXTRAS.wire_fields(usage.extra)
     before: JsonObject = {"cached_tokens": usage.cache_read, **members(extra.pop(_PROMPT, None))}
@@ -355,13 +361,13 @@ def render_usage(usage: Usage) -> JsonObject:
     }
 
 
-# --- errors where only Chat Completions have them; all others are those of the service (openai_errors.py)
+# --- errors in a choice, which only Chat Completions have; openai_errors.py reads all others
 
 
 def stop_fault(word: str, choice: JsonObject) -> Fault | None:
-    """Return the fault of a choice that stopped because something failed; None for one that only stopped.
+    """Return the fault of a choice that stopped because of a failure; None for a normal stop.
 
-    `word` is its finish_reason, `choice` its other fields: OpenRouter tells what happened in `error`.
+    `word` is its finish_reason, `choice` its other fields. OpenRouter reports the failure in `error`.
     """
     if choice.get("error"):
         return fault_of({"error": choice["error"]}, None)

@@ -1,4 +1,4 @@
-"""A request body to a conversation and back."""
+"""Request bodies in both directions: a Chat body to a conversation and back, and a Responses body on Chat's path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
 SAMPLING_FIELDS = {name: name for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")}
-# Known fields that only Chat understands: null there is as good as absent.
+# Known fields that only Chat has. Null means absent there.
 _NULLABLE = (
     "audio", "function_call", "functions", "logit_bias", "logprobs", "max_completion_tokens", "max_tokens", "metadata",
     "modalities", "moderation", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
@@ -30,34 +30,34 @@ _NULLABLE = (
 
 @guard_depth(MalformedRequest)
 def parse_request(settings: OpenaiSettings, call: ApiRequest) -> Conversation:
-    """Raises MalformedRequest, naming the place."""
-    odd: ShapeNotes = []
+    """Parse a request body into a conversation. Raises MalformedRequest with the path of the wrong field."""
+    notes: ShapeNotes = []
     body = call.body
     if isinstance(body, dict) and not body.get("messages") and isinstance(body.get("input"), list | str):
-        body = chat_body(body, odd)
+        body = chat_body(body, notes)
     fields = Fields(body)
     parser = MessageParser(settings)
     system, messages = split_leading_system(parser.messages(fields.objects("messages")))
-    kept: JsonObject = {}
+    extra_fields: JsonObject = {}
     limit = next((name for name in MAX_TOKENS_FIELDS if fields.peek(name) is not None), settings.max_tokens_field)
     if limit != settings.max_tokens_field:
-        kept["~max_tokens"] = limit
+        extra_fields["~max_tokens"] = limit
     max_tokens = take_max_tokens(fields, limit)
-    user = take_user(fields, kept)
-    tool_choice, unknown = parse_choice(fields, odd)
-    kept |= unknown
+    user = take_user(fields, extra_fields)
+    tool_choice, unknown = parse_choice(fields, notes)
+    extra_fields |= unknown
     if fields.peek("functions") and not fields.peek("tools"):
-        kept["~older"] = True  # its client reads `function_call` and knows no `tool_calls`
-    tools = parse_tools(fields, odd)
-    if odd:
-        kept[OTHER_SHAPES] = [list(each) for each in odd]
+        extra_fields["~older"] = True  # the client reads `function_call` and not `tool_calls`
+    tools = parse_tools(fields, notes)
+    if notes:
+        extra_fields[OTHER_SHAPES] = [list(each) for each in notes]
     conversation = Conversation(
         model=call.model,
         messages=tuple(messages),
         system=tuple(system),
         tools=tools,
         tool_choice=tool_choice,
-        output=_output(fields, kept),
+        output=_output(fields, extra_fields),
         thinking=thinking_of(fields.text("reasoning_effort", "")),
         max_tokens=max_tokens,
         stop=take_stops(fields, "stop"),
@@ -67,14 +67,14 @@ def parse_request(settings: OpenaiSettings, call: ApiRequest) -> Conversation:
         user=user,
     )
     rest = {name: value for name, value in fields.rest().items() if value is not None or name not in _NULLABLE}
-    return to_canonical(structs.replace(conversation, extra=EXTRAS.extra_of({**to_extra_names(rest), **kept})))
+    return to_canonical(structs.replace(conversation, extra=EXTRAS.extra_of({**to_extra_names(rest), **extra_fields})))
 
 
-def _output(fields: Fields, kept: JsonObject) -> Output:
-    given = fields.any("response_format")
-    if given is None:
+def _output(fields: Fields, extra_fields: JsonObject) -> Output:
+    value = fields.any("response_format")
+    if value is None:
         return Output()
-    form = Fields(given, "response_format")
+    form = Fields(value, "response_format")
     match form.any("type"):
         case "text":
             return Output(extra=EXTRAS.extra(form))
@@ -86,7 +86,7 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
             inside, rest = inner.rest(), to_extra_names(form.rest())
             return structs.replace(output, extra=EXTRAS.extra_of({**rest, "json_schema": inside} if inside else rest))
         case str():
-            kept["response_format"] = given
+            extra_fields["response_format"] = value
             return Output()
         case _:
             raise form.blame("expected one of text, json_object, json_schema", at=form.path("type"))
@@ -96,10 +96,10 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
 
 
 def render_request(settings: OpenaiSettings, conversation: Conversation) -> ApiRequest:
-    """Raises Unrepresentable for what Chat cannot say."""
+    """Write a conversation as a request body. Raises Unrepresentable for content that Chat cannot express."""
     if conversation.previous_id is not None:
-        raise Unrepresentable("Chat has no previous response to go on from", at="previous_response_id")
-    spelt = EXTRAS.own_fields(conversation.extra)
+        raise Unrepresentable("Chat cannot continue from a previous response", at="previous_response_id")
+    own = EXTRAS.own_fields(conversation.extra)
     body: dict[str, Json] = {"messages": render_messages(conversation.system, conversation.messages, settings)}
     if conversation.tools:
         body["tools"] = list(map(render_tool, conversation.tools))
@@ -108,14 +108,14 @@ def render_request(settings: OpenaiSettings, conversation: Conversation) -> ApiR
     if effort := effort_of(conversation.thinking, API_NAME):
         body["reasoning_effort"] = effort
     if conversation.max_tokens is not None:
-        body[str(spelt.get("~max_tokens", settings.max_tokens_field))] = conversation.max_tokens
+        body[str(own.get("~max_tokens", settings.max_tokens_field))] = conversation.max_tokens
     if conversation.stop:
         body["stop"] = list(conversation.stop)
     body |= conversation.sampling
     if conversation.choices != 1:
         body["n"] = conversation.choices
     if conversation.user:
-        body[str(spelt.get("~user", "user"))] = conversation.user
+        body[str(own.get("~user", "user"))] = conversation.user
     body = {**EXTRAS.wire_fields(conversation.extra), **body}
     return ApiRequest("generate", conversation.model, conversation.stream, body)
 
@@ -133,39 +133,39 @@ def _render_output(output: Output) -> JsonObject:
             return {"response_format": {"type": "json_schema", "json_schema": inner, **fields}}
 
 
-# --- a Responses body on Chat's path, as Cursor's agent mode sends it, written as a Chat body
+# --- a Responses body on Chat's path, as Cursor's agent mode sends it, converted to a Chat body
 #
-# Its client reads the answer as Chat's. Only names and nesting change here; what Chat has no field for is left out, and
-# the caller's list of oddities tells it.
+# Such a client expects a Chat response. Only names and nesting change here. Fields that Chat does not have are dropped,
+# and each gets a note.
 
 RULE = "openai.responses_body"
 
 _RENAMED = {"max_output_tokens": "max_completion_tokens"}
-_UNKNOWN = ("truncation", "max_tool_calls", "background", "prompt")  # to Chat
+_UNKNOWN = ("truncation", "max_tool_calls", "background", "prompt")  # fields that Chat does not have
 _STATE = ("previous_response_id", "conversation")
 _TEXTS = ("input_text", "output_text", "text")
 
 
-def chat_body(body: JsonObject, odd: ShapeNotes) -> JsonObject:
-    """Return the same request as Chat says it. Raises MalformedRequest, naming the place."""
-    odd.append((RULE, "changed", "input", "the request is read as one of Responses, and answered as one of Chat"))
+def chat_body(body: JsonObject, notes: ShapeNotes) -> JsonObject:
+    """Convert a Responses body to a Chat body. Raises MalformedRequest with the path of the wrong field."""
+    notes.append((RULE, "changed", "input", "the body is read as a Responses request; the response is one of Chat"))
     fields = {_RENAMED.get(name, name): value for name, value in body.items()}
     for name in _STATE:
         if fields.pop(name, None) is not None:
-            raise MalformedRequest("Chat has no earlier response to go on from", at=name)
-    _settings(fields, odd)
+            raise MalformedRequest("Chat cannot continue from an earlier response", at=name)
+    _convert_settings(fields, notes)
     messages: list[JsonObject] = []
     instructions = fields.pop("instructions", None)
     if instructions is not None:
         messages.append({"role": "system", "content": instructions})
-    given = fields.pop("input")
-    turns: list[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else items(given)
+    value = fields.pop("input")
+    turns: list[Json] = [{"role": "user", "content": value}] if isinstance(value, str) else items(value)
     for index, item in enumerate(turns):
-        _add(messages, Fields(item, f"input[{index}]"), odd)
+        _add(messages, Fields(item, f"input[{index}]"), notes)
     return {**fields, "messages": list(messages)}
 
 
-def _settings(fields: JsonObject, odd: ShapeNotes) -> None:
+def _convert_settings(fields: JsonObject, notes: ShapeNotes) -> None:
     fields.pop("messages", None)
     include = [each for each in items(fields.pop("include", None)) if each != "reasoning.encrypted_content"]
     lost = [f"include[{each}]" for each in include]
@@ -183,35 +183,35 @@ def _settings(fields: JsonObject, odd: ShapeNotes) -> None:
             is_schema = form.get("type") == "json_schema"
             fields["response_format"] = {"type": "json_schema", "json_schema": inner} if is_schema else form
         lost += [f"text.{name}" for name in text if name not in ("verbosity", "format")]
-    odd.extend((RULE, "dropped", place, "Chat has no such field") for place in lost)
+    notes.extend((RULE, "dropped", place, "Chat does not have this field") for place in lost)
 
 
-def _add(messages: list[JsonObject], item: Fields, odd: ShapeNotes) -> None:
+def _add(messages: list[JsonObject], item: Fields, notes: ShapeNotes) -> None:
     kind = item.peek("type")
     if kind is None and item.has("role"):
         kind = "message"
     if not isinstance(kind, str):
         item.fail("type", f"expected a string, got {describe(kind)}")
-    add = _ADDING.get(kind)
+    add = _ADD.get(kind)
     if add is None:
-        odd.append((RULE, "dropped", item.at, f"Chat has no {kind} items"))
+        notes.append((RULE, "dropped", item.at, f"Chat does not have {kind} items"))
     else:
         add(messages, item)
 
 
 def _add_message(messages: list[JsonObject], item: Fields) -> None:
     role, content = item.text("role"), item.any("content")
-    if role == "assistant" and (said := _open_answer(messages)) and "tool_calls" not in said and not said["content"]:
-        said["content"] = _content(content)
+    if role == "assistant" and (reply := _open_reply(messages)) and "tool_calls" not in reply and not reply["content"]:
+        reply["content"] = _chat_content(content)
         return
-    messages.append({"role": role, "content": _content(content)})
+    messages.append({"role": role, "content": _chat_content(content)})
 
 
-def _content(content: Json) -> Json:
-    return [_part(part) for part in content] if isinstance(content, list) else content
+def _chat_content(content: Json) -> Json:
+    return [_chat_part(part) for part in content] if isinstance(content, list) else content
 
 
-def _part(part: Json) -> Json:
+def _chat_part(part: Json) -> Json:
     match part:
         case {"type": kind, "text": str(text)} if kind in _TEXTS:
             return {"type": "text", "text": text}
@@ -220,46 +220,48 @@ def _part(part: Json) -> Json:
         case {"type": "input_image", "image_url": str(url)}:
             return {"type": "image_url", "image_url": {"url": url}}
         case {"type": "input_file"} if isinstance(part, dict):
-            named = {"file_url": "file_data"}
-            inner: JsonObject = {named.get(name, name): value for name, value in part.items() if name != "type"}
+            renamed = {"file_url": "file_data"}
+            inner: JsonObject = {renamed.get(name, name): value for name, value in part.items() if name != "type"}
             return {"type": "file", "file": inner}
         case _:
             return part
 
 
-def _open_answer(messages: list[JsonObject]) -> JsonObject | None:
-    """The assistant's message that goes on: items of one answer are one message here."""
+def _open_reply(messages: list[JsonObject]) -> JsonObject | None:
+    """Return the last message if it is an assistant's: the items of one reply become one Chat message."""
     return messages[-1] if messages and messages[-1].get("role") == "assistant" else None
 
 
-def _answer(messages: list[JsonObject]) -> JsonObject:
-    said = _open_answer(messages)
-    if said is None:
-        said = {"role": "assistant", "content": None}
-        messages.append(said)
-    return said
+def _reply(messages: list[JsonObject]) -> JsonObject:
+    reply = _open_reply(messages)
+    if reply is None:
+        reply = {"role": "assistant", "content": None}
+        messages.append(reply)
+    return reply
 
 
 def _add_call(messages: list[JsonObject], item: Fields) -> None:
-    kind, words = ("custom", "input") if item.peek("type") == "custom_tool_call" else ("function", "arguments")
-    inner: Json = {"name": item.any("name"), words: item.any(words)}
+    kind, text_field = ("custom", "input") if item.peek("type") == "custom_tool_call" else ("function", "arguments")
+    inner: Json = {"name": item.any("name"), text_field: item.any(text_field)}
     call: Json = {"id": item.text("call_id"), "type": kind, kind: inner}
-    said = _answer(messages)
-    said["tool_calls"] = [*items(said.get("tool_calls")), call]
+    reply = _reply(messages)
+    reply["tool_calls"] = [*items(reply.get("tool_calls")), call]
 
 
 def _add_output(messages: list[JsonObject], item: Fields) -> None:
-    messages.append({"role": "tool", "tool_call_id": item.text("call_id"), "content": _content(item.any("output"))})
+    messages.append(
+        {"role": "tool", "tool_call_id": item.text("call_id"), "content": _chat_content(item.any("output"))}
+    )
 
 
 def _add_reasoning(messages: list[JsonObject], item: Fields) -> None:
-    """Its words; sealed reasoning of Responses says nothing to a Chat upstream."""
-    words = flat_text(item.any("summary")) or flat_text(item.any("content"))
-    if words:
-        messages.append({"role": "assistant", "content": None, "reasoning_content": words})
+    """Add the text of reasoning. A Chat upstream cannot read the encrypted reasoning of Responses."""
+    text = flat_text(item.any("summary")) or flat_text(item.any("content"))
+    if text:
+        messages.append({"role": "assistant", "content": None, "reasoning_content": text})
 
 
-_ADDING: dict[str, Callable[[list[JsonObject], Fields], None]] = {
+_ADD: dict[str, Callable[[list[JsonObject], Fields], None]] = {
     "message": _add_message,
     "function_call": _add_call,
     "custom_tool_call": _add_call,

@@ -1,7 +1,8 @@
-"""What services refuse in a request, read from raw JSON and independent of our own readers, and the table of all rules.
+"""The rules of `dragoman check` for this dialect, and the checks of requests and streams.
 
-Many services speak this dialect. What OpenAI alone refuses, while others answer it, is advice: a file does not say
-which service it is for. The same holds for streams: what a known service sends is advice.
+The checks read raw JSON and share no code with the codec. Many services use this dialect, and a file does not name its
+service. A rule that only OpenAI enforces is therefore advice, and so is a rule that the streams of a known service
+break.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ messages.missing | documented | error | messages is an array
 messages.empty | observed | error | there is at least one message
 message.shape | documented | error | a message is an object
 message.role_unknown | documented | advice | OpenAI knows developer, system, user, assistant, tool, function
-message.no_content | observed | advice | OpenAI refuses a message without content; others take it
-message.empty_parts | observed | advice | OpenAI refuses an empty list of parts; others take it
-message.part | documented | advice | a role has parts of its own types; some services take others
+message.no_content | observed | advice | OpenAI refuses a message without content; others accept it
+message.empty_parts | observed | advice | OpenAI refuses an empty list of parts; others accept it
+message.part | documented | advice | each role allows only some types of parts; some services accept others
 message.name | documented | advice | a function message names its function
-call.none | observed | advice | OpenAI refuses an empty tool_calls; others take it
+call.none | observed | advice | OpenAI refuses an empty tool_calls; others accept it
 call.shape | documented | error | a call is an object
 call.id | documented | error | a call has an id
-call.id_length | observed | advice | OpenAI takes ids of at most 64 characters; others take longer ones
+call.id_length | observed | advice | OpenAI accepts ids of at most 64 characters; others accept longer ones
 call.duplicate_id | inferred | advice | the ids of a message's calls differ
 call.type | documented | advice | the type is function or custom; Mistral's calls have none
-call.arguments | documented | advice | arguments are a string; Mistral takes an object
+call.arguments | documented | advice | arguments are a string; Mistral accepts an object
 tool.unanswered_call | observed | error | every call is answered before the next message
 tool.answered_twice | observed | error | a call is answered once
 tool.unknown_call | observed | error | a tool message answers a call of the message before it
-tools.empty | observed | advice | OpenAI refuses an empty list of tools; others take it
-tools.limit | documented | advice | OpenAI takes at most 128 tools; others take more
-tools.type | documented | advice | a tool has a type; services take function tools without
+tools.empty | observed | advice | OpenAI refuses an empty list of tools; others accept it
+tools.limit | documented | advice | OpenAI accepts at most 128 tools; others accept more
+tools.type | documented | advice | a tool has a type; services accept function tools without
 tool_choice.without_tools | observed | advice | OpenAI refuses a choice without tools; others ignore it
 tool_choice.shape | documented | error | none, auto, required (any), a tool, or allowed_tools
 parallel.without_tools | observed | advice | OpenAI refuses the flag without tools; others ignore it
 knob.range | documented | advice | OpenAI's ranges: temperature 0 to 2, top_p 0 to 1, penalties -2 to 2
 n.range | documented | error | n is a whole number from 1 to 128
-stop.shape | documented | advice | OpenAI takes a string or up to four; others take more
+stop.shape | documented | advice | OpenAI accepts a string or up to four; others accept more
 max_tokens.type | documented | error | a limit is a whole number
-max_tokens.range | documented | advice | a limit is above 0; local servers take -1 for none
-max_tokens.both | observed | advice | OpenAI refuses max_tokens beside max_completion_tokens
+max_tokens.range | documented | advice | a limit is above 0; for local servers -1 means no limit
+max_tokens.both | observed | advice | OpenAI refuses max_tokens together with max_completion_tokens
 stream_options.without_stream | observed | advice | OpenAI refuses stream_options without stream
 top_logprobs.without_logprobs | documented | advice | top_logprobs needs logprobs
 response_format.name | documented | advice | a name has 1 to 64 of a-z A-Z 0-9 _ -
@@ -60,14 +61,14 @@ stream.after_end | documented | advice | nothing follows [DONE] or an error
 stream.error_shape | documented | advice | an error is an object with a message; LM Studio's is a string
 stream.envelope | documented | advice | a chunk has id, object, created and model; Azure's first has empty ones
 stream.envelope_changed | documented | advice | id, object, created and model stay the same
-stream.after_usage | observed | advice | OpenAI's helper loses usage that is not in the last chunk
+stream.after_usage | observed | advice | OpenAI's client library loses usage that is not in the last chunk
 stream.choices | observed | error | choices is an array
-stream.empty | documented | advice | a chunk without choices tells usage; Azure's first tells filters
+stream.empty | documented | advice | a chunk without choices reports usage; Azure's first reports content filters
 stream.choice | observed | error | a choice is an object; its index is a whole number, its delta an object
 stream.choice_fields | documented | advice | a choice has an index and a delta; Azure's filters send none
 stream.no_role | documented | advice | the first delta of a choice has the role assistant
 stream.role_twice | documented | advice | the role comes once; several services repeat it
-stream.after_finish | documented | advice | nothing is said after the finish_reason
+stream.after_finish | documented | advice | no content follows the finish_reason
 stream.finish_twice | documented | advice | a choice finishes once; OpenRouter repeats it with the usage
 stream.finish_reason | documented | advice | OpenAI's reasons: stop, length, tool_calls, content_filter, function_call
 stream.content | observed | error | content and refusal are strings
@@ -85,8 +86,8 @@ stream.no_finish | observed | error | every choice has a finish_reason
 )
 
 
-_LONGEST_ID = 64
-_MOST_TOOLS = 128
+_MAX_ID_LENGTH = 64
+_MAX_TOOLS = 128
 _ROLES = {"developer", "system", "user", "assistant", "tool", "function"}
 _PARTS = {
     "developer": {"text"},
@@ -101,7 +102,7 @@ _RANGES = {"temperature": (0, 2), "top_p": (0, 1), "frequency_penalty": (-2, 2),
 
 
 def breaches(call: ApiRequest) -> Sequence[Breach]:
-    """Everything the request breaks, in the order of the payload."""
+    """Return the rules that a request breaks, in the order of the payload."""
     return tuple(RULES.breach(*found) for found in _all(call.body, call.stream))
 
 
@@ -138,7 +139,7 @@ def _message(message: Any, at: str) -> Findings:
         yield "message.role", f"{at}.role", "a message has a role, a string"
         return
     if role not in _ROLES:
-        yield "message.role_unknown", f"{at}.role", f"{role!r} is none of " + ", ".join(sorted(_ROLES))
+        yield "message.role_unknown", f"{at}.role", f"{role!r} is not one of " + ", ".join(sorted(_ROLES))
         return
     yield from _content(message, role, at)
     if role == "assistant":
@@ -166,7 +167,7 @@ def _calls(message: dict[str, Any], at: str) -> Findings:
     if calls is None:
         return
     if not isinstance(calls, list) or not calls:
-        yield "call.none", f"{at}.tool_calls", "tool_calls, if there, holds at least one call"
+        yield "call.none", f"{at}.tool_calls", "tool_calls, if present, contains at least one call"
         return
     seen: set[str] = set()
     for index, call in enumerate(calls):
@@ -177,8 +178,8 @@ def _calls(message: dict[str, Any], at: str) -> Findings:
         call_id = call.get("id")
         if not isinstance(call_id, str) or not call_id:
             yield "call.id", f"{place}.id", "a call has an id"
-        elif len(call_id) > _LONGEST_ID:
-            yield "call.id_length", f"{place}.id", f"an id has at most {_LONGEST_ID} characters"
+        elif len(call_id) > _MAX_ID_LENGTH:
+            yield "call.id_length", f"{place}.id", f"an id has at most {_MAX_ID_LENGTH} characters"
         elif call_id in seen:
             yield "call.duplicate_id", f"{place}.id", "the ids of a message differ"
         seen.add(str(call_id))
@@ -195,13 +196,13 @@ def _call(call: dict[str, Any], at: str) -> Findings:
     inner = call.get(kind)
     inner = inner if isinstance(inner, dict) else {}
     yield from openai_rules.name_rules(inner.get("name"), "call", f"{at}.{kind}.name")
-    words = "input" if kind == "custom" else "arguments"
-    if not isinstance(inner.get(words), str):
-        yield "call.arguments", f"{at}.{kind}.{words}", f"{words} is a string"
+    text_field = "input" if kind == "custom" else "arguments"
+    if not isinstance(inner.get(text_field), str):
+        yield "call.arguments", f"{at}.{kind}.{text_field}", f"{text_field} is a string"
 
 
 def _pairing(messages: Sequence[dict[str, Any]]) -> Findings:
-    """Tool messages directly follow the message whose calls they answer, one for each."""
+    """Check that tool messages directly follow the message with the calls they answer, one for each call."""
     open_calls: dict[str, str] = {}
     answered: set[str] = set()
     for index, message in enumerate(messages):
@@ -241,16 +242,16 @@ def _tools(body: dict[str, Any]) -> Findings:
         yield "tools.shape", "tools", "tools is an array"
         return
     if not tools:
-        yield "tools.empty", "tools", "tools, if there, holds at least one tool"
-    if len(tools) > _MOST_TOOLS:
-        yield "tools.limit", "tools", f"there are at most {_MOST_TOOLS} tools"
+        yield "tools.empty", "tools", "tools, if present, contains at least one tool"
+    if len(tools) > _MAX_TOOLS:
+        yield "tools.limit", "tools", f"there are at most {_MAX_TOOLS} tools"
     seen: set[str] = set()
     for index, tool in enumerate(tools):
         yield from openai_rules.tool_rules(tool, f"tools[{index}]", _inside, seen)
 
 
 def _inside(tool: dict[str, Any]) -> tuple[Any, dict[str, Any], str]:
-    """Return kind and definition of a tool; one without a type is a function, and may be flat."""
+    """Return kind, definition and path of a tool. One without a type is a function, and may be flat."""
     kind = tool.get("type") or "function"
     inner = tool.get(kind) if isinstance(kind, str) else None
     inner = inner if isinstance(inner, dict) else {} if "type" in tool else tool
@@ -279,7 +280,7 @@ def _choice(body: dict[str, Any]) -> Findings:
         case {"type": "function" | "custom"}:
             wanted = [choice]
         case _:
-            yield "tool_choice.shape", "tool_choice", "none, auto, required, a tool, or allowed_tools"
+            yield "tool_choice.shape", "tool_choice", "tool_choice is none, auto, required, a tool, or allowed_tools"
     for tool in wanted:
         if str(_name(tool)) not in names:
             yield "tool_choice.unknown_tool", "tool_choice", f"there is no tool {_name(tool)!r}"
@@ -296,7 +297,7 @@ def _settings(body: dict[str, Any], stream: bool) -> Findings:
     stop = body.get("stop")
     stops = stop if isinstance(stop, list) else [] if stop is None else [stop]
     if len(stops) > 4 or not all(isinstance(each, str) and each for each in stops):
-        yield "stop.shape", "stop", "stop is a string or up to four"
+        yield "stop.shape", "stop", "stop is a string or a list of up to four"
     for name in ("max_tokens", "max_completion_tokens"):
         value = body.get(name)
         if value is not None and type(value) is not int:
@@ -312,7 +313,7 @@ def _settings(body: dict[str, Any], stream: bool) -> Findings:
         yield "top_logprobs.without_logprobs", "top_logprobs", "top_logprobs needs logprobs"
 
 
-# --- streams: what one must be so that the official helpers of both languages read it, checked on raw frames
+# --- streams: what the official client libraries of both languages need, checked on raw frames
 
 _REASONS = {"stop", "length", "tool_calls", "content_filter", "function_call"}
 _ENVELOPE = ("id", "object", "created", "model")
@@ -320,20 +321,22 @@ _Found = Iterator[tuple[str, str]]
 
 
 class _ChoiceLint:
+    """The checks of one choice; they yield rule and message."""
+
     def __init__(self) -> None:
-        self.spoken = False
+        self.has_role = False
         self.finished = False
         self.ended = False  # finished, or given the empty reason, which xAI sends with calls
         self._named: list[bool] = []  # of each call, by index: whether it has its name
 
     def delta(self, delta: dict[str, Any]) -> _Found:
-        if "role" in delta and self.spoken:
+        if "role" in delta and self.has_role:
             yield "role_twice", "the role comes once"
-        if not self.spoken and delta.get("role") != "assistant":
+        if not self.has_role and delta.get("role") != "assistant":
             yield "no_role", "the first delta of a choice has the role assistant"
-        self.spoken = True
+        self.has_role = True
         if self.finished and any(delta.get(name) for name in ("content", "refusal", "tool_calls", "function_call")):
-            yield "after_finish", "nothing is said after the finish_reason"
+            yield "after_finish", "no content follows the finish_reason"
         for name in ("content", "refusal"):
             if isinstance(delta.get(name), list):
                 yield "content_parts", f"{name} is a string"
@@ -377,6 +380,8 @@ class _ChoiceLint:
 
 
 class OpenaiStreamLint(StreamLint):
+    """The checks of one stream."""
+
     rules = RULES
 
     def __init__(self) -> None:
@@ -416,7 +421,7 @@ class OpenaiStreamLint(StreamLint):
             self.breach("after_usage", "the usage chunk is the last")
         choices = chunk.get("choices")
         if choices is None and any(chunk.get(name) for name in ("usage", "x_groq", "base_resp")):
-            choices = []  # usage alone: the helpers want the array, some services leave it out
+            choices = []  # client libraries need the array, but some services omit it with the usage
             self.breach("empty", "a chunk has choices")
         if not isinstance(choices, list):
             self.breach("choices", "choices is an array")
@@ -424,7 +429,7 @@ class OpenaiStreamLint(StreamLint):
         if not choices:
             self._usage = chunk.get("usage") is not None
             if not self._usage:
-                self.breach("empty", "a chunk without choices tells the usage")
+                self.breach("empty", "a chunk without choices reports usage")
         for choice in choices:
             self._choice(choice)
 
@@ -447,7 +452,7 @@ class OpenaiStreamLint(StreamLint):
         if lint.finished and reason:
             self.breach("finish_twice", "a choice finishes once")
         if not isinstance(reason, str) or reason not in _REASONS:
-            self.breach("finish_reason", f"{reason!r} is no finish_reason")
+            self.breach("finish_reason", f"{reason!r} is not a finish_reason of OpenAI")
         lint.finished = lint.finished or bool(reason)
         lint.ended = True
 

@@ -1,8 +1,9 @@
-"""What has just the documented shape, read by Structs that forbid unknown fields.
+"""Typed readers for messages, requests and replies of exactly the documented shape.
 
-Messages first: one that has any other field, part or type is read by `Fields` (messages.py, blocks.py, tools.py), which
-keep what is unknown and name what is wrong. Then small requests and whole replies, for a gateway that passes them on
-unchanged: their Structs bound the figures that a filter would change. What a Struct takes it reads as the codec does.
+Their Structs forbid unknown fields. A message with any other field, part or type is read by `Fields` (messages.py,
+blocks.py, tools.py), which keeps unknown fields and names wrong ones. Small requests and whole replies have readers for
+a gateway that passes them on unchanged: their Structs exclude values that a filter would change. For everything that
+a Struct accepts, the result is the same as that of the codec.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class _Call(_Object):
 
 
 class _Message(_Object):
-    """Fields that SDKs write as null when they echo a message say nothing."""
+    """A message. SDKs write its last fields as null when they send a reply back."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | list[_TextPart] | None = None
@@ -57,27 +58,27 @@ class _Message(_Object):
 
 
 def read_typed_message(item: Json, at: Location) -> Message | None:
-    """Read a message of the documented shape; None for any other."""
+    """Return a message of the documented shape; None for any other."""
     try:
         shape = convert(item, _Message)
     except jsonio.DECODE_ERRORS:
         return None
     role, content, calls = shape.role, shape.content, shape.tool_calls
-    said = _texts(content, Location(at, "content"))
+    texts = _texts(content, Location(at, "content"))
     if role == "tool":
         if not isinstance(content, str) or not shape.tool_call_id or calls is not None:
             return None
-        return Message("user", (ToolResult(shape.tool_call_id, said, at=at),), at=at)
+        return Message("user", (ToolResult(shape.tool_call_id, texts, at=at),), at=at)
     if shape.tool_call_id is not None or (role != "assistant" and (content is None or calls is not None)):
         return None
     if calls is None:
-        return Message(role, said, at=at)
-    place = Location(at, "tool_calls")
-    made = [
-        ToolCall(call.id, call.function.name, call.function.arguments, at=Location(place, index))
+        return Message(role, texts, at=at)
+    calls_at = Location(at, "tool_calls")
+    tool_calls = [
+        ToolCall(call.id, call.function.name, call.function.arguments, at=Location(calls_at, index))
         for index, call in enumerate(calls)
     ]
-    return Message(role, (*said, *made), at=at)
+    return Message(role, (*texts, *tool_calls), at=at)
 
 
 def _texts(content: str | list[_TextPart] | None, at: Location) -> tuple[Text, ...]:
@@ -90,7 +91,7 @@ def _texts(content: str | list[_TextPart] | None, at: Location) -> tuple[Text, .
 
 _Count: TypeAlias = Annotated[int, Meta(ge=1)]
 _Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-_User: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]  # a longer one is sent as its hash
+_User: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]  # a filter replaces a longer one with its hash
 
 
 class _Turn(_Object):
@@ -114,35 +115,38 @@ class _Request(_Object):
     user: _User | UnsetType = UNSET
 
 
-_LONGEST = 64 * 1024  # bytes; in a longer body the search for doubled names costs as much as reading it
+_MAX_BODY = 64 * 1024  # bytes; in a longer body the search for duplicate names costs as much as parsing
 _FIELDS = len(_Request.__struct_fields__)
-_TURNS = ["user", "assistant"]
+_ROLES_IN_TURN = ["user", "assistant"]
 _read_request = jsonio.optional_decoder(_Request)
 
 
 def _plain_request(body: bytes) -> RequestSummary | None:
-    """Read a request of an optional system text, then user and assistant in turns, the user first and last."""
-    asked = _read_request(body) if len(body) <= _LONGEST else None
-    if asked is None:
+    """Return the summary of a plain request, or None.
+
+    A plain request has an optional system text, then user and assistant texts in turns, the user first and last.
+    """
+    request = _read_request(body) if len(body) <= _MAX_BODY else None
+    if request is None:
         return None
-    model, stream, options, user = asked.model, asked.stream, asked.stream_options, asked.user
-    texts = [turn.content for turn in asked.messages]
-    roles = [turn.role for turn in asked.messages]
+    model, stream, options, user = request.model, request.stream, request.stream_options, request.user
+    texts = [turn.content for turn in request.messages]
+    roles = [turn.role for turn in request.messages]
     if roles[:1] == ["system"]:
         del roles[0]
         if texts[0].startswith("x-anthropic-billing-header:"):  # the filter strip_attribution reads it
             return None
-    if roles != _TURNS * (len(roles) // 2) + ["user"] or not all(texts) or any(map(str.isspace, texts)):
+    if roles != _ROLES_IN_TURN * (len(roles) // 2) + ["user"] or not all(texts) or any(map(str.isspace, texts)):
         return None
-    if asked.max_tokens is not UNSET and asked.max_completion_tokens is not UNSET:
+    if request.max_tokens is not UNSET and request.max_completion_tokens is not UNSET:
         return None
     absent = (
         stream is UNSET,
         options is UNSET,
-        asked.max_tokens is UNSET,
-        asked.max_completion_tokens is UNSET,
-        asked.temperature is UNSET,
-        asked.top_p is UNSET,
+        request.max_tokens is UNSET,
+        request.max_completion_tokens is UNSET,
+        request.temperature is UNSET,
+        request.top_p is UNSET,
         user is UNSET,
     )
     user = "" if user is UNSET else user
@@ -160,26 +164,26 @@ def _plain_request(body: bytes) -> RequestSummary | None:
 _STOPS = {"stop": Stop(StopReason.END), "length": Stop(StopReason.LENGTH), "tool_calls": Stop(StopReason.TOOL)}
 
 
-class _Answer(_Object):
+class _ReplyMessage(_Object):
     role: str
     content: str
     refusal: None = None
     annotations: list[None] | None = None
 
 
-class _AnswerChoice(_Object):
-    message: _Answer
+class _ReplyChoice(_Object):
+    message: _ReplyMessage
     finish_reason: Literal["stop", "length", "tool_calls"]
     index: int = 0
     logprobs: None = None
 
 
-class _Before(_Object):
+class _PromptDetails(_Object):
     cached_tokens: int = 0
     audio_tokens: Literal[0] = 0
 
 
-class _After(_Object):
+class _CompletionDetails(_Object):
     reasoning_tokens: int = 0
     audio_tokens: Literal[0] = 0
     accepted_prediction_tokens: Literal[0] = 0
@@ -190,12 +194,12 @@ class _Usage(_Object):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: _Before | None = None
-    completion_tokens_details: _After | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
 
 
 class _Reply(_Object):
-    choices: tuple[_AnswerChoice]
+    choices: tuple[_ReplyChoice]
     usage: _Usage
     object: Literal["chat.completion"]
     id: str = ""
@@ -209,6 +213,8 @@ _read_reply = jsonio.optional_decoder(_Reply)
 
 
 class OpenaiSummaryReader(Struct, frozen=True):
+    """Reads small requests and whole replies for the gateway's plan cache."""
+
     path: str
 
     def read_request(self, request: HttpRequest) -> RequestSummary | None:
@@ -220,9 +226,11 @@ class OpenaiSummaryReader(Struct, frozen=True):
             return None
         usage = reply.usage
         read = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details is not None else 0
-        thought = usage.completion_tokens_details.reasoning_tokens if usage.completion_tokens_details is not None else 0
+        reasoning = (
+            usage.completion_tokens_details.reasoning_tokens if usage.completion_tokens_details is not None else 0
+        )
         prompt, completion = usage.prompt_tokens, usage.completion_tokens
-        if usage.total_tokens != prompt + completion or min(prompt - read, completion, read, thought) < 0:
+        if usage.total_tokens != prompt + completion or min(prompt - read, completion, read, reasoning) < 0:
             return None
         stop = _STOPS[reply.choices[0].finish_reason]
-        return ReplyOutcome(Usage(prompt - read, completion, read, reasoning=thought), stop)
+        return ReplyOutcome(Usage(prompt - read, completion, read, reasoning=reasoning), stop)

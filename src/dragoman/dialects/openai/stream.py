@@ -1,10 +1,11 @@
-"""A stream of chunks to events.
+"""The decoder of a response stream: chunks to events. Pure.
 
-Theory of operation. Chat has no blocks: a delta holds fragments, and where a block ends is left to the reader. Per
-choice at most one text or reasoning block is open (a fragment of the other, or a call, closes it); calls stay open
-until the choice stops, because their arguments may interleave. A call begins when its name is known; what came before
-waits.
-The end is `[DONE]`; some leave it out, so a clean end of bytes after every choice has stopped is one too.
+Theory of operation. Chat has no blocks: a delta holds fragments, and the decoder decides where a block ends. Per choice
+at most one text or reasoning block is open; a fragment of the other kind, or a call, ends it. Calls stay open until the
+choice stops, because their arguments may interleave. A call's block starts when its name is known; arguments that come
+earlier wait.
+
+`[DONE]` ends the stream. Some servers leave it out, so the end of the bytes also ends it if every choice has stopped.
 """
 
 from __future__ import annotations
@@ -25,18 +26,27 @@ from dragoman.wire.frame import Frame
 
 
 class OpenaiDecoder(Decoder):
+    """Decodes the frames of one response stream."""
+
     __slots__ = (
-        "_choices", "_counted", "_early", "_keys", "_over", "_sequences", "_started", "_world"
+        "_choices",
+        "_early",
+        "_environment",
+        "_keys",
+        "_over",
+        "_sequences",
+        "_started",
+        "_usage_reported"
     )  # fmt: skip
 
-    def __init__(self, asked: Conversation, environment: Environment, keys: ev.BlockKeys | None = None) -> None:
-        self._sequences = asked.stop  # no more of it: a stream may last
-        self._world = environment
+    def __init__(self, request: Conversation, environment: Environment, keys: ev.BlockKeys | None = None) -> None:
+        self._sequences = request.stop  # a long stream must not keep the whole request alive
+        self._environment = environment
         self._keys = keys or ev.BlockKeys()
         self._choices: dict[int, ChoiceReader] = {}
         self._started = False
         self._over = False
-        self._counted = False  # usage was reported
+        self._usage_reported = False  # usage was reported
         self._early: JsonObject = {}  # fields of frames before the first real chunk
 
     @property
@@ -46,7 +56,7 @@ class OpenaiDecoder(Decoder):
     def feed(self, frame: Frame) -> ev.Events | None:
         data = frame.data
         if frame.kind == "error":
-            return self._named_error(data)
+            return self._error_event(data)
         if data.startswith(b"[DONE]"):
             return self._done(marked=True)
         if data[:1] != b"{" and data.strip() in (b"", b"null"):
@@ -54,8 +64,8 @@ class OpenaiDecoder(Decoder):
         chunk = chunks.read_chunk(data)
         if chunk.error:
             return self._failed(fault_of({"error": chunk.error}, None))
-        if (fault := _told_fault(chunk, data)) is not None:
-            raise self._unfit(fault)
+        if (fault := _reported_fault(chunk, data)) is not None:
+            raise self._as_error(fault)
         events: list[ev.Event] = []
         if not self._started and not self._start(chunk, data, events):
             return ()
@@ -65,11 +75,11 @@ class OpenaiDecoder(Decoder):
                 self._choice(choice, position, data, events, sources)
             if self._over:
                 return tuple(events)
-        told = chunk.usage or embedded_usage(
+        counts = chunk.usage or embedded_usage(
             chunk.x_groq, (each.usage for each in chunk.choices or () if each is not None)
         )
-        if (usage := parse_usage(told)) is not None:
-            self._counted = True
+        if (usage := parse_usage(counts)) is not None:
+            self._usage_reported = True
             events.append(ev.UsageReported(usage))
         return tuple(events)
 
@@ -88,51 +98,51 @@ class OpenaiDecoder(Decoder):
         self._over = True
         return (ev.Failed(fault),)
 
-    def _named_error(self, data: bytes) -> ev.Events:
-        """An `error` event. Some servers write its data as plain text; clients only look for the field `error`."""
+    def _error_event(self, data: bytes) -> ev.Events:
+        """Read an `error` event. Some servers send plain text as its data, but clients read only the field `error`."""
         try:
-            told = jsonio.decode(data)
+            error = jsonio.decode(data)
         except jsonio.JsonError:
-            told = data.decode("utf-8", "replace").strip()
-        fault = fault_of(told, None)
-        if isinstance(told, dict) and told.get("error"):
+            error = data.decode("utf-8", "replace").strip()
+        fault = fault_of(error, None)
+        if isinstance(error, dict) and error.get("error"):
             return self._failed(fault)
-        raise self._unfit(fault)
+        raise self._as_error(fault)
 
-    def _unfit(self, fault: Fault) -> UpstreamFault:
-        """A failure told in a way that clients do not take for one: raised, so that it loses its frame."""
+    def _as_error(self, fault: Fault) -> UpstreamFault:
+        """Return the error for a failure that clients would not notice. Raising it drops the upstream's frame."""
         self._over = True
         return UpstreamFault(fault.message, fault=fault)
 
     def _done(self, *, marked: bool) -> ev.Events:
-        """The end, if every choice has said why it stopped: `[DONE]` alone is also what cut streams are closed with.
+        """Finish if every choice has stopped, and fail otherwise: some servers also end a cut stream with `[DONE]`.
 
-        `marked`: `[DONE]` came. If the counts came before it, a choice whose last chunk has an empty finish_reason has
-        stopped (xAI).
+        `marked` means that `[DONE]` came. xAI sends an empty finish_reason in the last chunk of a choice: such a choice
+        counts as stopped if the usage came before `[DONE]`.
         """
         self._over = True
         events: list[ev.Event] = []
-        if marked and self._counted:
+        if marked and self._usage_reported:
             for choice in self._choices.values():
                 if choice.unnamed:
                     choice.stop("stop", {}, events)
         if self._choices and all(choice.stopped for choice in self._choices.values()):
             return (*events, ev.FINISHED)
-        cut = Truncated("the stream ended before it said why")
+        cut = Truncated("the stream ended without a finish_reason")
         if marked:
-            raise cut.as_final()  # clients take `[DONE]` for a good end: the frame must not go out
+            raise cut.as_final()  # clients read `[DONE]` as success, so its frame must not reach them
         return (ev.Failed(cut.fault),)
 
     def _start(self, chunk: chunks.Chunk, data: bytes, events: list[ev.Event]) -> bool:
-        """Begin with the first chunk that is one; Azure sends a frame with nothing but its filters before."""
+        """Emit Started for the first real chunk. Azure sends a frame with only its content filters before it."""
         rest = self._early | envelope_fields(chunks.read_json_object(data))
         if not (chunk.id or chunk.choices or chunk.usage):
             self._keys.budget.reserve(ev.json_size(rest) - ev.json_size(self._early))
             self._early = rest
             return False
         self._started = True
-        # A time that an encoder would write anyhow need not be remembered.
-        if type(chunk.created) is int and chunk.created and chunk.created != self._world.now():
+        # The encoder writes the current time by itself, so only another time is kept.
+        if type(chunk.created) is int and chunk.created and chunk.created != self._environment.now():
             rest["created"] = chunk.created
         events.append(ev.Started(chunk.id or "", chunk.model or "", extra=EXTRAS.extra_of(rest)))
         return True
@@ -149,7 +159,7 @@ class OpenaiDecoder(Decoder):
         if choice.delta is not None:
             try:
                 reader.feed(choice.delta, events)
-            except MalformedRequest as error:  # the readers shared with requests blame a client
+            except MalformedRequest as error:  # from parsers that are shared with requests
                 raise MissingField(str(error)) from None
         if choice.logprobs:
             events.append(ev.OpaqueEvent(FAMILY, "logprobs", {"index": index, "logprobs": choice.logprobs}))
@@ -157,18 +167,18 @@ class OpenaiDecoder(Decoder):
         reader.unnamed = word == ""
         if (word is None or word.lower() in NO_STOP_WORDS) and not choice.error:
             return
-        beside = chunks.stopped_choice_fields(data, position)
-        fault = stop_fault(word or "", beside)
+        rest = chunks.stopped_choice_fields(data, position)
+        fault = stop_fault(word or "", rest)
         if fault is None:
-            reader.stop(word or "stop", beside, events)
+            reader.stop(word or "stop", rest, events)
         elif not events:
-            raise self._unfit(fault)
+            raise self._as_error(fault)
         else:
             events += self._failed(fault)
 
 
-def _told_fault(chunk: chunks.Chunk, data: bytes) -> Fault | None:
-    """The fault in a frame that is no chunk, or in one that says that it failed. Most frames need no second look."""
+def _reported_fault(chunk: chunks.Chunk, data: bytes) -> Fault | None:
+    """Return the fault that a frame reports outside `error`. Most frames are recognised without a second decoding."""
     if chunk.choices and chunk.base_resp is None and chunk.x_groq is None:
         return None
     return find_fault(chunks.read_json_object(data))

@@ -1,4 +1,4 @@
-"""Tools, the choice among them, and calls: function and custom, and the older `functions`."""
+"""Tools, tool choice and tool calls in both directions: `function`, `custom`, and the legacy `functions`."""
 
 from __future__ import annotations
 
@@ -30,29 +30,31 @@ from dragoman.model.filter import Action
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
-ShapeNotes: TypeAlias = list[
-    tuple[str, Action, str, str]
-]  # what is read in another shape: rule, action, place, sentence
+# Notes about parts of a request that have the shape of another dialect: rule, action, place, sentence.
+ShapeNotes: TypeAlias = list[tuple[str, Action, str, str]]
 
-_SHAPED = "openai.tool_shape"
-_CHOICE = "~choice"  # the word as it came, where it is another vendor's
+_TOOL_SHAPE = "openai.tool_shape"
+_CHOICE = "~choice"  # the original word of the choice, if it is not OpenAI's
+
 # --- specs
 
 
-def parse_tools(fields: Fields, odd: ShapeNotes) -> tuple[ToolSpec | Opaque, ...]:
-    """The tools, the older `functions` after them. Some clients send tools in the shapes of other dialects."""
-    given = fields.children("tools", ())
-    own = [nested(tool) for tool in given]
-    for tool, shaped in zip(given, own, strict=True):
+def parse_tools(fields: Fields, notes: ShapeNotes) -> tuple[ToolSpec | Opaque, ...]:
+    """Return the tools, then the legacy `functions`. A tool in the shape of another dialect gets a note."""
+    entries = fields.children("tools", ())
+    converted = [nested(tool) for tool in entries]
+    for tool, shaped in zip(entries, converted, strict=True):
         if shaped is not tool:
-            odd.append((_SHAPED, "changed", tool.at, "a tool in the shape of another dialect is given Chat's own"))
-    tools = [_tool(tool) for tool in own]
+            notes.append(
+                (_TOOL_SHAPE, "changed", tool.at, "a tool in the shape of another dialect is converted to Chat's")
+            )
+    tools = [_tool(tool) for tool in converted]
     tools += [_function(function, function, {}) for function in fields.children("functions", ())]
     return tuple(tools)
 
 
 def nested(fields: Fields) -> Fields:
-    """A tool in Chat's own shape. Cursor sends flat ones, as Responses has them, and Anthropic's beside them."""
+    """Return a tool in Chat's shape. Cursor also sends flat tools, as in Responses, and Anthropic's tools."""
     kind, tool = fields.peek("type"), fields.rest()
     if not isinstance(fields.peek("name"), str):
         return fields
@@ -64,8 +66,8 @@ def nested(fields: Fields) -> Fields:
     if kind in (None, "custom") and fields.has("input_schema"):
         tool.pop("type", None)
         tool["parameters"] = tool.pop("input_schema")
-        mark: JsonObject = {"cache_control": tool.pop("cache_control")} if "cache_control" in tool else {}
-        return Fields({"type": "function", "function": tool, **mark}, fields.at, fields.blame)
+        cache: JsonObject = {"cache_control": tool.pop("cache_control")} if "cache_control" in tool else {}
+        return Fields({"type": "function", "function": tool, **cache}, fields.at, fields.blame)
     return fields
 
 
@@ -102,7 +104,7 @@ def _nested(rest: JsonObject, name: str, inside: JsonObject) -> Extra | None:
 
 
 def _flat(form: Json) -> Json:
-    """A form as others spell it, where what a grammar is stands beside its type; None for one that nobody else has."""
+    """Return a format as Responses writes it, with a grammar's fields next to its type; None if Responses has none."""
     match form:
         case {"type": "text", **more} if not more:
             return form
@@ -121,11 +123,12 @@ def _nested_form(form: Json) -> Json:
 
 
 def render_tool(tool: ToolSpec | Opaque) -> Json:
+    """Write a tool. Raises Unrepresentable for one of another family, or one that is to be loaded later."""
     refuse_foreign_tool(tool, FAMILY, API_NAME)
     if isinstance(tool, Opaque):
         return tool.data
     if tool.waits_for:
-        raise Unrepresentable(f"Chat cannot hold {tool.name} back", at=tool.at.path)
+        raise Unrepresentable(f"Chat cannot defer the loading of the tool {tool.name}", at=tool.at.path)
     kind = "custom" if tool.schema is None else "function"
     inner = render_function(tool, tool.name)
     if tool.at.is_absent and tool.schema == NO_PARAMETERS:
@@ -139,17 +142,19 @@ def render_tool(tool: ToolSpec | Opaque) -> Json:
 # --- choice
 
 
-def parse_choice(fields: Fields, odd: ShapeNotes) -> tuple[ToolChoice, JsonObject]:
-    """The choice, and the field as it came where it says what we have no word for."""
-    older = fields.peek("tool_choice") is None and fields.peek("function_call") is not None
-    name = "function_call" if older else "tool_choice"
+def parse_choice(fields: Fields, notes: ShapeNotes) -> tuple[ToolChoice, JsonObject]:
+    """Return the tool choice, and fields to keep: an unknown choice, or the word of another vendor for a known one."""
+    is_legacy = fields.peek("tool_choice") is None and fields.peek("function_call") is not None
+    name = "function_call" if is_legacy else "tool_choice"
     value = fields.any(name)
     parallel = fields.flag("parallel_tool_calls", None)
     choice = _choice(fields, name, value)
     if choice is None:
         return ToolChoice(parallel=parallel), {name: value}
     if isinstance(value, dict) and name == "tool_choice" and not _is_own(value):
-        odd.append((_SHAPED, "changed", name, "a choice in the shape of another dialect is given Chat's own"))
+        notes.append(
+            (_TOOL_SHAPE, "changed", name, "a tool choice in the shape of another dialect is converted to Chat's")
+        )
     word: JsonObject = {_CHOICE: value} if isinstance(value, str) and value not in TOOL_CHOICES else {}
     return ToolChoice(choice.mode, choice.names, parallel, Location(name)), word
 
@@ -171,17 +176,18 @@ def _choice(fields: Fields, name: str, value: Json) -> ToolChoice | None:
 
 
 def render_choice(conversation: Conversation) -> JsonObject:
-    choice, free = conversation.tool_choice, requests.free_text_tools(conversation.tools)
+    """Return the fields `tool_choice` and `parallel_tool_calls` of a request, as far as it needs them."""
+    choice, text_tools = conversation.tool_choice, requests.free_text_tools(conversation.tools)
 
     def named(name: str) -> Json:
-        kind = "custom" if name in free else "function"
+        kind = "custom" if name in text_tools else "function"
         return {"type": kind, kind: {"name": name}}
 
     fields = requests.render_choice(choice, API_NAME, named, lambda some: {"allowed_tools": some})
     word = EXTRAS.own_fields(conversation.extra).get(_CHOICE)
     if isinstance(word, str) and choice.mode not in ("auto", "one") and not choice.names:
-        same = LENIENT_TOOL_CHOICES[word.lower()].mode == choice.mode
-        fields["tool_choice"] = word if same else fields["tool_choice"]
+        is_same = LENIENT_TOOL_CHOICES[word.lower()].mode == choice.mode
+        fields["tool_choice"] = word if is_same else fields["tool_choice"]
     return fields
 
 
@@ -189,7 +195,7 @@ def render_choice(conversation: Conversation) -> JsonObject:
 
 
 def parse_call(fields: Fields) -> ToolCall | Opaque:
-    """An entry of `tool_calls`. The id may be missing from an upstream's reply only, which the caller sees to."""
+    """Read an entry of `tool_calls`. Its id may be missing in replies; the parser of requests checks it itself."""
     kind = fields.peek("type")
     if kind == "custom" or (kind is None and fields.has("custom")):
         return _call(fields, "custom", "input")
@@ -200,10 +206,10 @@ def parse_call(fields: Fields) -> ToolCall | Opaque:
     return Opaque(FAMILY, fields.rest(), kind, extra=EXTRAS.extra_of({"~slot": "tool_calls"}), at=Location(fields.at))
 
 
-def _call(fields: Fields, kind: str, words: str) -> ToolCall:
+def _call(fields: Fields, kind: str, arguments_field: str) -> ToolCall:
     fields.any("type")
     call_id, inner = fields.maybe_identifier("id"), fields.child(kind)
-    name, arguments = inner.identifier("name"), arguments_text(inner.any(words))
+    name, arguments = inner.identifier("name"), arguments_text(inner.any(arguments_field))
     extra = _nested(to_extra_names(fields.rest()), kind, inner.rest())
     return ToolCall(
         call_id, name, arguments, "text" if kind == "custom" else "json", extra=extra, at=Location(fields.at)
@@ -211,13 +217,14 @@ def _call(fields: Fields, kind: str, words: str) -> ToolCall:
 
 
 def render_legacy_call(call: ToolCall) -> JsonObject:
-    """A `function_call`: it has no id, and what came beside it stands inside."""
+    """Write a legacy `function_call`. It has no id, and holds the unknown fields of the call."""
     fields = EXTRAS.wire_fields(call.extra)
     inside = fields.pop("function", None)
     return {"name": call.name, "arguments": call.arguments, **(inside if isinstance(inside, dict) else {}), **fields}
 
 
 def render_call(call: ToolCall | Opaque) -> Json:
+    """Write a call as an entry of `tool_calls`. Raises Unrepresentable."""
     if isinstance(call, Opaque):
         return call.data
     check_block(call)
@@ -225,7 +232,7 @@ def render_call(call: ToolCall | Opaque) -> Json:
         return wrap_inner_object(
             "custom", {"name": call.name, "input": call.arguments}, EXTRAS.wire_fields(call.extra), id=call.id
         )
-    arguments = call.arguments or "{}"  # clients and services parse it
+    arguments = call.arguments or "{}"  # clients and services parse them as JSON
     return wrap_inner_object(
         "function", {"name": call.name, "arguments": arguments}, EXTRAS.wire_fields(call.extra), id=call.id
     )

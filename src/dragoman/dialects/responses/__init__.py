@@ -1,11 +1,11 @@
-"""OpenAI Responses: a flat list of items in, a flat list of items out, and streams that tell each item's life.
+"""The dialect of OpenAI Responses: requests and replies are flat lists of items, and streams report each item's steps.
 
-    codec           what the dialect can say; filters that only it needs; paths, headers and framing; kept responses
-    request, tools  a request and a conversation, both directions: settings, tools, namespaces, what the service holds
+    codec           capabilities; filters that only this dialect needs; paths, headers, framing; stored responses
+    request, tools  a request body and a conversation, both directions: settings, tools, namespaces, server state
     items           the list of items, both directions
-    blocks          content parts and reasoning, both directions, and what every node shares
+    blocks          content parts and reasoning, both directions, and helpers for unknown fields
     reply           a whole response, both directions, and what streams share with it: stops, token counts, errors
-    stream          frames to events: `growing` is an item while it grows
+    stream          frames to events: `output_item` is the state of one item
     encoder         events to frames
     rules           what services refuse, as a table and a lint of requests and streams
 

@@ -1,4 +1,4 @@
-"""Content parts and reasoning items, both directions, and what every node shares: its family, its unknown fields."""
+"""Content parts and reasoning items in both directions, and what the package shares: family, unknown fields."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from dragoman.wire.fields import describe as describe_json
 from dragoman.wire.jsonio import Json
 
 FAMILY = "responses"
-API_NAME = "Responses"  # in messages to people
+API_NAME = "Responses"  # the name used in messages
 JsonObject: TypeAlias = dict[str, Json]
-ANNOUNCED = "~announced"  # by the frame of this number, before there was anything to say about it
-NEEDS_REENCODING = "~irregular"  # it came in a way that clients do not read: its frames must be written anew
+ANNOUNCED = "~announced"  # the number of the frame that added the item, if the block started in a later frame
+NEEDS_REENCODING = "~irregular"  # clients could not read the upstream's frames, so they must be written again
 
-# Nothing is lost where another dialect has no such field: the rest of the request, or the gateway, sees to it.
+# Fields without content of their own: the rest of the request, or the gateway, provides for them in other dialects.
 _SPELLING = frozenset({"created_at", "refusal", "store", "stream_options"})
-# What a request says with these values it says without them too.
-_USUAL: JsonObject = {
+# Default values: a request with them means the same as one without the field.
+_DEFAULTS: JsonObject = {
     "background": False,
     "detail": "auto",
     "format": {"type": "text"},
@@ -39,9 +39,10 @@ _USUAL: JsonObject = {
 
 
 def _is_spelling(name: str, value: Json) -> bool:
-    if name == "include":  # sealed reasoning travels whether it was asked for or not
+    """Whether a field only records how a value was spelt on the wire."""
+    if name == "include":  # encrypted reasoning is sent whether it was requested or not
         return isinstance(value, list) and all(each == "reasoning.encrypted_content" for each in value)
-    return name.startswith(INTERNAL_PREFIX) or name in _SPELLING or value == _USUAL.get(name, ...)
+    return name.startswith(INTERNAL_PREFIX) or name in _SPELLING or value == _DEFAULTS.get(name, ...)
 
 
 EXTRAS = ExtraFields(FAMILY, _is_spelling)
@@ -53,24 +54,27 @@ object_of, text_of = members, text
 Part: TypeAlias = Text | Media | Opaque
 
 MESSAGE_PART = "~part"  # on an Opaque: it is a part of a message, not an item
-_PLACING = ("~message", "~role")  # what the blocks of one message share beside its fields
+_MESSAGE_MARKS = ("~message", "~role")  # marks that all blocks of one message carry
 _TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 _DATA_URL = re.compile(r"data:([^,;]+)(?:;[^,;]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
 
 # --- wire to blocks
 
 
-def parse_content(value: Json, at: str, placing: JsonObject) -> list[Part]:
-    """The blocks of a message's content, each with what the message itself says. An empty string is no block."""
+def parse_content(value: Json, at: str, message_fields: JsonObject) -> list[Part]:
+    """Return the blocks of a message's content. An empty string gives no block.
+
+    Each block carries `message_fields`, the fields of its message. Raises MalformedRequest.
+    """
     if isinstance(value, str):
-        return [Text(value, extra=EXTRAS.extra_of(placing), at=Location(at))] if value else []
+        return [Text(value, extra=EXTRAS.extra_of(message_fields), at=Location(at))] if value else []
     if value is not None and not isinstance(value, list):
         raise MalformedRequest(f"expected a string or an array, got {describe_json(value)}", at=at)
-    return [_part(part, f"{at}[{index}]", placing) for index, part in enumerate(value or ())]
+    return [_part(part, f"{at}[{index}]", message_fields) for index, part in enumerate(value or ())]
 
 
 def parse_tool_output(value: Json, at: str) -> tuple[Part, ...]:
-    """What a tool gave: a string, parts, or any JSON, which is then its own text (docs/decisions/content.md#d1)."""
+    """Read a tool's output: a string, parts, or any JSON, which becomes text (docs/decisions/content.md#d1)."""
     if value is None or isinstance(value, str):
         return (Text(value, at=Location(at)),) if value else ()
     return tuple(_output_parts(value, at))
@@ -92,7 +96,7 @@ def _output_part(part: JsonObject, kind: str, at: str) -> Part:
             return _part(part, at, {})
     except MalformedRequest:
         return _as_part(read_bad_media(FAMILY, part, kind, Location(at)))
-    if kind in _TEXTS:  # what it says stands in another field, or nowhere
+    if kind in _TEXTS:  # its text is in another field, or missing
         return _as_part(read_loose_part(FAMILY, {**part, "type": "text"}, Location(at)))
     return _as_part(read_loose_part(FAMILY, part, Location(at), kind))
 
@@ -101,27 +105,30 @@ def _as_part(part: Part) -> Part:
     return structs.replace(part, extra=EXTRAS.extra_of({MESSAGE_PART: True})) if isinstance(part, Opaque) else part
 
 
-def _part(part: Json, at: str, placing: JsonObject) -> Part:
+def _part(part: Json, at: str, message_fields: JsonObject) -> Part:
     if isinstance(part, str):
-        return Text(part, extra=EXTRAS.extra_of(placing), at=Location(at))
+        return Text(part, extra=EXTRAS.extra_of(message_fields), at=Location(at))
     fields = Fields(part, at)
     kind = fields.text("type")
     if kind in _TEXTS:
-        return parse_text(fields, placing)
+        return parse_text(fields, message_fields)
     if kind == "refusal":
-        return refusal_block(fields.text("refusal", ""), at, placing)
+        return refusal_block(fields.text("refusal", ""), at, message_fields)
     if kind in _MEDIA:
-        return _MEDIA[kind](fields, placing)
-    return Opaque(FAMILY, part, kind, extra=EXTRAS.extra_of({**placing, MESSAGE_PART: True}), at=Location(at))
+        return _MEDIA[kind](fields, message_fields)
+    return Opaque(FAMILY, part, kind, extra=EXTRAS.extra_of({**message_fields, MESSAGE_PART: True}), at=Location(at))
 
 
-def parse_text(fields: Fields, placing: JsonObject) -> Text:
-    """A text part; what nobody took of it stays with it."""
+def parse_text(fields: Fields, message_fields: JsonObject) -> Text:
+    """Read a text part with its citations and unknown fields."""
     text = fields.text("text", "")
-    noted = tuple(map(parse_annotation, fields.array("annotations", ())))
+    citations = tuple(map(parse_annotation, fields.array("annotations", ())))
     rest = {name: value for name, value in fields.rest().items() if name != "type" and value not in (None, [])}
     return Text(
-        text, citations=noted, extra=EXTRAS.extra_of({**placing, **to_extra_names(rest)}), at=Location(fields.at)
+        text,
+        citations=citations,
+        extra=EXTRAS.extra_of({**message_fields, **to_extra_names(rest)}),
+        at=Location(fields.at),
     )
 
 
@@ -129,7 +136,7 @@ parse_annotation = partial(requests.parse_annotation, FAMILY)
 
 
 def render_annotation(citation: Opaque) -> Json:
-    """Write a citation: Responses' own as it came, another family's as a `url_citation`."""
+    """Write a citation: one of this family unchanged, one of another family as a `url_citation`."""
     source = citation.source
     if source is None or (citation.family == FAMILY and citation.data is not None):
         return citation.data
@@ -137,42 +144,46 @@ def render_annotation(citation: Opaque) -> Json:
     return {"type": "url_citation", "url": source.url, "title": source.title, **place}
 
 
-def refusal_block(text: str, at: str, placing: JsonObject) -> Text:
-    return Text(text, extra=EXTRAS.extra_of({**placing, "refusal": True}), at=Location(at))
+def refusal_block(text: str, at: str, message_fields: JsonObject) -> Text:
+    """Return a text block that is marked as a refusal."""
+    return Text(text, extra=EXTRAS.extra_of({**message_fields, "refusal": True}), at=Location(at))
 
 
 def is_refusal(text: Text) -> bool:
+    """Whether a text is a refusal."""
     return EXTRAS.own_fields(text.extra).get("refusal") is True
 
 
 # --- media
 
 
-def _image(fields: Fields, placing: JsonObject) -> Media:
+def _image(fields: Fields, message_fields: JsonObject) -> Media:
     fields.any("type")
-    given = fields.any("image_url")
-    if given is None and fields.peek("file_id") is not None:
+    value = fields.any("image_url")
+    if value is None and fields.peek("file_id") is not None:
         file_id = fields.identifier("file_id")
-        return Media("image", "", "file", file_id, extra=_kept(fields, placing), at=Location(fields.at))
-    nested = isinstance(given, dict)
-    inner = Fields(given if nested else {"image_url": given}, fields.path("image_url") if nested else fields.at)
+        return Media("image", "", "file", file_id, extra=_extra(fields, message_fields), at=Location(fields.at))
+    nested = isinstance(value, dict)
+    inner = Fields(value if nested else {"image_url": value}, fields.path("image_url") if nested else fields.at)
     name = "url" if nested else "image_url"
     url = inner.text(name)
-    extra = _kept(fields, {**placing, **(to_extra_names(inner.rest()) if nested else {})})
+    extra = _extra(fields, {**message_fields, **(to_extra_names(inner.rest()) if nested else {})})
     return parse_image_url(inner, name, _DATA_URL.fullmatch, url, extra, Location(fields.at))
 
 
-def _file(fields: Fields, placing: JsonObject) -> Media:
+def _file(fields: Fields, message_fields: JsonObject) -> Media:
     fields.any("type")
     name = fields.text("filename", "")
     if fields.peek("file_data") is not None:
-        mime, how, data = take_file_data(fields, name, _DATA_URL.fullmatch)
+        mime, form, data = take_file_data(fields, name, _DATA_URL.fullmatch)
     elif fields.peek("file_url") is not None:
-        mime, how, data = "", "url", fields.identifier("file_url")
+        mime, form, data = "", "url", fields.identifier("file_url")
     else:
         file_id = fields.identifier("file_id")
-        return Media("document", "", "file", file_id, name, extra=_kept(fields, placing), at=Location(fields.at))
-    return Media("document", mime, how, data, name, extra=_kept(fields, placing), at=Location(fields.at))
+        return Media(
+            "document", "", "file", file_id, name, extra=_extra(fields, message_fields), at=Location(fields.at)
+        )
+    return Media("document", mime, form, data, name, extra=_extra(fields, message_fields), at=Location(fields.at))
 
 
 _MEDIA: dict[str, Callable[[Fields, JsonObject], Media]] = {
@@ -182,16 +193,16 @@ _MEDIA: dict[str, Callable[[Fields, JsonObject], Media]] = {
 }
 
 
-def _kept(fields: Fields, placing: JsonObject) -> Extra | None:
+def _extra(fields: Fields, message_fields: JsonObject) -> Extra | None:
     rest = {name: value for name, value in fields.rest().items() if value is not None}
-    return EXTRAS.extra_of({**placing, **to_extra_names(rest)})
+    return EXTRAS.extra_of({**message_fields, **to_extra_names(rest)})
 
 
 # --- blocks to wire
 
 
 def render_content(blocks: Sequence[Block], kind: str) -> Json:
-    """A string for nothing or one bare text, parts for all else. `kind` is how texts are called here."""
+    """Write content: a string for no block or one plain input text, parts otherwise. `kind` is the type of texts."""
     if not blocks:
         return ""
     first = blocks[0]
@@ -209,6 +220,7 @@ def render_content(blocks: Sequence[Block], kind: str) -> Json:
 
 
 def render_part(block: Block, kind: str) -> Json:
+    """Write a block as a content part; `kind` is the type of texts. Raises Unrepresentable."""
     match block:
         case Text():
             refuse_cache_and_signature(block, API_NAME)
@@ -225,19 +237,20 @@ def render_part(block: Block, kind: str) -> Json:
         case Opaque(family=family, data=data) if family == FAMILY:
             return data
         case _:
-            raise unrepresentable(block, f"a message cannot hold {describe(block)}")
+            raise unrepresentable(block, f"a Responses message cannot contain {describe(block)}")
 
 
 def render_annotations(text: Text) -> list[Json]:
+    """Write the citations of a text. Raises Unrepresentable for one of another family without a source."""
     for each in text.citations:
         if each.family != FAMILY and each.source is None:
-            raise unrepresentable(text, f"Responses has no citations of {each.family}")
+            raise unrepresentable(text, f"Responses cannot represent citations of {each.family}")
     return [render_annotation(each) for each in text.citations]
 
 
 def is_message_field(name: str) -> bool:
-    """Whether a field of a block is one of its message."""
-    return name.startswith(PARENT_PREFIX) or name in _PLACING
+    """Whether a field of a block belongs to its message."""
+    return name.startswith(PARENT_PREFIX) or name in _MESSAGE_MARKS
 
 
 def _render_media(media: Media) -> Json:
@@ -247,31 +260,31 @@ def _render_media(media: Media) -> Json:
             field = "file_id" if media.form == "file" else "image_url"
             return {"type": "input_image", field: data, **EXTRAS.wire_fields(media.extra)}
         case "document", "base64" | "url" | "file":
-            named: JsonObject = {"filename": media.name} if media.name else {}
+            filename: JsonObject = {"filename": media.name} if media.name else {}
             field = {"base64": "file_data", "url": "file_url", "file": "file_id"}[media.form]
-            return {"type": "input_file", **named, field: data, **EXTRAS.wire_fields(media.extra)}
+            return {"type": "input_file", **filename, field: data, **EXTRAS.wire_fields(media.extra)}
         case _:
-            raise unrepresentable(media, f"a message cannot hold {describe(media)}")
+            raise unrepresentable(media, f"a Responses message cannot contain {describe(media)}")
 
 
-# --- reasoning items: a summary, the thinking itself where it is shown, and what only its maker can read
+# --- reasoning items: a summary, the reasoning itself if the service shows it, and encrypted data
 #
-# One item is one block. Its text is that of its parts with blank lines between them; where there is more than one
-# summary part, the parts are remembered as spelling and written again as long as they still say the same.
+# One item is one block. Its text is that of its parts with blank lines between them. If there is more than one summary
+# part, the parts are kept as spelling, and written again as long as their text is the same.
 
 PART_SEPARATOR = "\n\n"
-IN_CONTENT = "~content"  # the text stands in `content`, not in `summary`
+IN_CONTENT = "~content"  # the text is in `content`, not in `summary`
 _PARTS = "~parts"
 _KINDS = {"summary": "summary_text", "content": "reasoning_text"}
 
 
 def parse_reasoning(fields: Fields) -> Reasoning:
-    """A reasoning item, of a request or of a reply. An unmarked seal is this family's own.
+    """Read a reasoning item of a request or a reply. A signature without a mark is of this family.
 
     See docs/decisions/seals.md#d50.
     """
     fields.any("type")
-    parts: JsonObject = {name: given for name in _KINDS if (given := _array(fields, name))}
+    parts: JsonObject = {name: array for name in _KINDS if (array := _array(fields, name))}
     data = fields.text("encrypted_content", "")
     extra: JsonObject = {f"~{name}": value for name in ("id", "status") if (value := fields.any(name)) is not None}
     extra |= {name: value for name, value in to_extra_names(fields.rest()).items() if value is not None}
@@ -285,7 +298,7 @@ def parse_reasoning(fields: Fields) -> Reasoning:
 
 
 def _array(fields: Fields, name: str) -> list[Json]:
-    """Parts; a string is one, as some servers have it."""
+    """Return the parts of a reasoning item; some servers send a string instead of a list."""
     if isinstance(fields.peek(name), str):
         text = fields.text(name)
         return [{"type": _KINDS[name], "text": text}] if text else []
@@ -293,16 +306,18 @@ def _array(fields: Fields, name: str) -> list[Json]:
 
 
 def joined_text(parts: JsonObject) -> str:
-    given = [part for name in _KINDS for part in items(parts.get(name))]
-    texts = (text_of(part.get("text")) if isinstance(part, dict) else text_of(part) for part in given)
+    """Return the text of all summary and content parts, with blank lines between them."""
+    found = [part for name in _KINDS for part in items(parts.get(name))]
+    texts = (text_of(part.get("text")) if isinstance(part, dict) else text_of(part) for part in found)
     return PART_SEPARATOR.join(filter(None, texts))
 
 
 def render_reasoning(block: Reasoning) -> JsonObject:
+    """Write a reasoning item. Raises Unrepresentable for reasoning of another family."""
     if block.signature is not None and block.signature.family != FAMILY:
-        raise unrepresentable(block, f"Responses cannot give back a seal of {block.signature.family}")
+        raise unrepresentable(block, f"a Responses upstream cannot read a signature of {block.signature.family}")
     if block.signature is None and block.family not in {"", FAMILY}:
-        raise unrepresentable(block, f"Responses cannot give back reasoning of {block.family}")
+        raise unrepresentable(block, f"a Responses upstream cannot read reasoning of {block.family}")
     own = EXTRAS.own_fields(block.extra)
     item: JsonObject = {"type": "reasoning"}
     item |= {name: own[f"~{name}"] for name in ("id", "status") if f"~{name}" in own}
@@ -313,7 +328,7 @@ def render_reasoning(block: Reasoning) -> JsonObject:
 
 
 def render_reasoning_text(block: Reasoning) -> JsonObject:
-    """The text as parts, in the place it had."""
+    """Return the text as parts, in the field that it was read from."""
     own = EXTRAS.own_fields(block.extra)
     parts = own.get(_PARTS)
     if isinstance(parts, dict) and joined_text(parts) == block.text:

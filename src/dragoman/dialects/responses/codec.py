@@ -1,4 +1,4 @@
-"""The language and where it is spoken: what it can say, paths, headers, framing, responses that the service keeps."""
+"""The codec and the binding of the dialect: capabilities, filters, paths, headers, framing, stored responses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dragoman.dialects.kit.values import NameOutput, decoded, members, text
 from dragoman.dialects.responses import reply, request, rules
 from dragoman.dialects.responses.blocks import FAMILY
 from dragoman.dialects.responses.encoder import ResponsesEncoder
-from dragoman.dialects.responses.request import SERVER_STATE_NAMES as HELD_NAMES
+from dragoman.dialects.responses.request import SERVER_STATE_NAMES
 from dragoman.dialects.responses.rules import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.errors import ClientFault, Fault
@@ -39,7 +39,7 @@ LEAST_TOKENS = 16
 
 
 class JoinAssistantTurns(Filter):
-    """Items have no turns: what the assistant said in a row is one."""
+    """Join consecutive assistant turns: items have no turns, so a Responses request cannot separate them."""
 
     name = "responses.join_answers"
     applies_to: Features = frozenset({"uneven_turns"})
@@ -62,7 +62,7 @@ class JoinAssistantTurns(Filter):
 
 
 class RaiseMaxTokens(Filter):
-    """The service refuses a smaller limit than 16, which clients send to probe it."""
+    """Raise an output limit below 16, which clients send in probes and the service refuses."""
 
     name = "responses.least_tokens"
     applies_to: Features = frozenset({"length"})
@@ -70,11 +70,13 @@ class RaiseMaxTokens(Filter):
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
-        asked = conversation.max_tokens
-        if asked is None or asked >= LEAST_TOKENS:
+        limit = conversation.max_tokens
+        if limit is None or limit >= LEAST_TOKENS:
             return conversation, None
         notes.changed(
-            "responses.least_tokens", "max_tokens", f"the service takes no limit below {LEAST_TOKENS}, as {asked} is"
+            "responses.least_tokens",
+            "max_tokens",
+            f"the limit is raised from {limit} to {LEAST_TOKENS}, the least that the service accepts",
         )
         return structs.replace(conversation, max_tokens=LEAST_TOKENS), None
 
@@ -87,7 +89,7 @@ OPTIONS = {
 
 
 class ResponsesCodec(Struct, frozen=True):
-    """OpenAI Responses."""
+    """The codec of OpenAI Responses."""
 
     family: ClassVar[str] = FAMILY
 
@@ -117,8 +119,8 @@ class ResponsesCodec(Struct, frozen=True):
             },
             result_media=frozenset({"image", "document"}),
             media=frozenset(
-                {("image", how) for how in ("base64", "url", "file")}
-                | {("document", how) for how in ("base64", "url", "file")}
+                {("image", form) for form in ("base64", "url", "file")}
+                | {("document", form) for form in ("base64", "url", "file")}
             ),
             media_roles=frozenset({"user", "system"}),
             signatures=frozenset({FAMILY}),
@@ -128,7 +130,7 @@ class ResponsesCodec(Struct, frozen=True):
             efforts=EFFORTS,
             thinking=frozenset({"default", "off"}),
             user_limit=64,
-            server_state=HELD_NAMES,
+            server_state=SERVER_STATE_NAMES,
             files="openai",
             stop_limit=0,
         )
@@ -162,7 +164,7 @@ _ACTIONS = {
 }
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled", "error"})
 _UPGRADE_REQUIRED = 426
-# What has a bearing on the count; the endpoint knows no other field.
+# The fields that affect the count; the endpoint accepts no others.
 _COUNTED = frozenset(
     {"input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "text", "truncation"}
     | {"previous_response_id", "conversation"}
@@ -170,6 +172,8 @@ _COUNTED = frozenset(
 
 
 class ResponsesBinding(SseBinding, frozen=True):
+    """Paths, headers and SSE framing of Responses, of token counts, and of stored responses."""
+
     def match(self, request: HttpRequest) -> ApiRequest | None:
         path = request.path.rstrip("/")
         if request.method == "POST":
@@ -199,42 +203,44 @@ class ResponsesBinding(SseBinding, frozen=True):
         return json_post(f"{self.prefix}{path}", body, EVENT_STREAM if streams else JSON)
 
     def error_response(self, fault: Fault, body: bytes) -> HttpResponse:
-        # RFC 9110: a 426 names the protocol that is served.
+        # RFC 9110: a 426 response names a supported protocol.
         more = [("upgrade", "HTTP/1.1")] if fault.status == _UPGRADE_REQUIRED else []
         return error_response(fault, status_of(fault), body, *more)
 
 
 def _stored(request: HttpRequest, path: str) -> ApiRequest:
-    """A call about a response that is kept. Raises ClientFault for an endpoint that is not offered."""
-    found = _STORED.search(path)
-    action = _ACTIONS.get((request.method, found[2] or "")) if found else None
-    if found is None or action is None:
+    """Read a call about a stored response. Raises ClientFault for an endpoint that does not exist."""
+    match = _STORED.search(path)
+    action = _ACTIONS.get((request.method, match[2] or "")) if match else None
+    if match is None or action is None:
         message = (
-            f"{request.method} {path} is not offered here: POST {_PATH} makes a response, and GET, DELETE, /cancel and"
-            " /input_items are for one that is kept"
+            f"there is no endpoint {request.method} {path}. Use POST {_PATH} to create a response, and GET, DELETE,"
+            f" POST /cancel or GET /input_items on {_PATH}/ID for a stored one."
         )
         raise ClientFault(message, fault=Fault("not_found", message, 404, code="unknown_url"))
-    # Without a key: that one is of the service that the client asked.
+    # The client's key is for the gateway and must not reach the upstream.
     query = "&".join(pair for pair in request.query.split("&") if unquote(pair.partition("=")[0]) != "key")
     streams = action == "read" and "true" in parse_qs(request.query).get("stream", ())
-    return ApiRequest("stored", "", streams, None, {"id": found[1], "action": action, "query": query})
+    return ApiRequest("stored", "", streams, None, {"id": match[1], "action": action, "query": query})
 
 
 class ResponsesStored(Struct, frozen=True):
+    """See StoredResponses."""
+
     def render_deleted(self, answer_id: str) -> bytes:
         return jsonio.encode({"id": answer_id, "object": "response", "deleted": True})
 
     def is_last_frame(self, frame: Frame) -> bool:
-        # A service that writes no `event:` lines tells the type in the data alone.
+        # A service without `event:` lines sends the type in the data only.
         return (frame.kind or text(members(decoded(frame.data)).get("type"))) in _ENDS
 
     def render_interrupted(self, fault: Fault) -> Payload:
         error = render_error(fault)
-        told: Json = {"type": "error", **{name: error[name] for name in ("code", "message", "param")}}
-        return Payload(b"error", jsonio.encode(told), error=True)
+        data: Json = {"type": "error", **{name: error[name] for name in ("code", "message", "param")}}
+        return Payload(b"error", jsonio.encode(data), error=True)
 
 
-# --- how a request goes on from an earlier answer by its id (`previous_response_id`, `item_reference`)
+# --- how a request continues from an earlier response by its id (`previous_response_id`, `item_reference`)
 
 
 class ResponsesContinuation(Struct, frozen=True):

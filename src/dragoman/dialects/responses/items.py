@@ -1,4 +1,4 @@
-"""Input items to turns and back: messages, reasoning, calls and their outputs; all others are kept whole."""
+"""Input items in both directions: messages, reasoning, calls and their outputs. Items of other types are kept whole."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from dragoman.wire.jsonio import Json
 ItemBlocks: TypeAlias = tuple[Role, Sequence[Block], Location]
 
 INSTRUCTIONS = "~instructions"
-ITEM_REFERENCE = "item_reference"  # an item that the service holds; its type may be left out
-_NAMED = "~named"  # on a result of local_shell, which has its call's id as its own: this one has a call_id
+ITEM_REFERENCE = "item_reference"  # an item that the service stores; its type may be left out
+_HAS_CALL_ID = "~named"  # on a result of local_shell that has a call_id; usually its id is that of the call
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-# Calls with a shape of their own that the client runs: the tool's name, and the field that says what to do.
+# Calls of special types that the client runs: the tool's name, and the field with its arguments.
 _CLIENT_CALLS = {"apply_patch_call": ("apply_patch", "operation"), "local_shell_call": ("local_shell", "action")}
 _OUTPUTS = {
     "function_call_output": "function_call",
@@ -56,26 +56,26 @@ _OUTPUTS = {
     "apply_patch_call_output": "apply_patch_call",
     "local_shell_call_output": "local_shell_call",
 }
-_USERS = frozenset({"agent_message", "mcp_approval_response"})  # beside all that end with _output
+_USERS = frozenset({"agent_message", "mcp_approval_response"})  # and all that end with _output
 _SYSTEMS = frozenset({ADDITIONAL_TOOLS, "configuration_update"})
-_SEALED_PAST = "the past is compacted into encrypted_content, which only its own service can read"
+_COMPACTED = "the conversation is compacted into encrypted_content, which only the service that wrote it can read"
 _UNTRANSLATABLE = {
-    "compaction": _SEALED_PAST,
-    "compaction_summary": _SEALED_PAST,  # as Codex calls them, too
-    "context_compaction": _SEALED_PAST,
+    "compaction": _COMPACTED,
+    "compaction_summary": _COMPACTED,  # another name, used by Codex
+    "context_compaction": _COMPACTED,
     "compaction_trigger": "the target cannot compact a conversation; leave this out, or send a summary as text",
 }
-_SPELT = ("id", "status")  # what an item says about itself
+_ITEM_FIELDS = ("id", "status")  # fields of an item that are not content
 
 
 # --- wire to canonical
 
 
 class ItemParser:
-    """Reads items in their order: what kind of call an output answers is told by the call."""
+    """Reads items in order. The type of a call decides which type of output is usual for it."""
 
     def __init__(self) -> None:
-        self._kinds: dict[str, str] = {}  # of the calls so far, by their id
+        self._kinds: dict[str, str] = {}  # the types of the calls so far, by call id
         self._readers: dict[str, Callable[[Fields], ItemBlocks]] = {
             "message": self._message,
             "reasoning": lambda fields: ("assistant", [parse_reasoning(fields)], Location(fields.at)),
@@ -86,7 +86,7 @@ class ItemParser:
         }
 
     def parse(self, value: Json) -> list[Message]:
-        """The turns of `input`. What the assistant said in a row is one turn."""
+        """Return the turns of `input`; consecutive assistant items are one turn. Raises MalformedRequest."""
         if isinstance(value, str):
             return [Message("user", (Text(value, at=Location("input")),) if value else (), at=Location("input"))]
         if isinstance(value, dict):
@@ -94,16 +94,16 @@ class ItemParser:
         if not isinstance(value, list):
             raise Fields({}).blame(f"expected a string or an array, got {describe_json(value)}", at="input")
         turns: list[Message] = []
-        said: list[Block] = []  # by the assistant, since the last turn of somebody else
+        reply_blocks: list[Block] = []  # the blocks of the assistant's turn at the end of `turns`
         for index, item in enumerate(value):
             role, blocks, at = self._item(Fields(item, f"input[{index}]"))
             if role == "assistant" and turns and turns[-1].role == "assistant":
-                said.extend(blocks)
+                reply_blocks.extend(blocks)
                 continue
-            turns = _with_answer(turns, said)
-            said = list(blocks) if role == "assistant" else []
+            turns = _with_blocks(turns, reply_blocks)
+            reply_blocks = list(blocks) if role == "assistant" else []
             turns.append(Message(role, () if role == "assistant" else tuple(blocks), at=at))
-        return _with_answer(turns, said)
+        return _with_blocks(turns, reply_blocks)
 
     def _item(self, fields: Fields) -> ItemBlocks:
         kind = fields.peek("type")
@@ -122,10 +122,10 @@ class ItemParser:
         if word not in _ROLES:
             fields.fail("role", f"expected one of {', '.join(_ROLES)}")
         content = fields.any("content")
-        placing = take_message_fields(fields)
+        message_fields = take_message_fields(fields)
         if word == "developer":
-            placing["~role"] = word
-        return _ROLES[word], parse_content(content, fields.path("content"), placing), Location(fields.at)
+            message_fields["~role"] = word
+        return _ROLES[word], parse_content(content, fields.path("content"), message_fields), Location(fields.at)
 
     def _call(self, fields: Fields) -> ItemBlocks:
         call = parse_call(fields)
@@ -154,26 +154,26 @@ class ItemParser:
 
     def _output(self, fields: Fields) -> ItemBlocks:
         kind = fields.text("type")
-        named = "id" if kind == "local_shell_call_output" and fields.peek("call_id") is None else "call_id"
-        call_id, given = fields.identifier(named), fields.any("output")
-        content = parse_tool_output(given, fields.path("output"))
+        id_field = "id" if kind == "local_shell_call_output" and fields.peek("call_id") is None else "call_id"
+        call_id, output = fields.identifier(id_field), fields.any("output")
+        content = parse_tool_output(output, fields.path("output"))
         rest = about_item(fields)
         if self._kinds.get(call_id, "function_call") != _OUTPUTS[kind]:
             rest[CALL_TYPE] = kind
-        if kind == "local_shell_call_output" and named == "call_id":
-            rest[_NAMED] = named
-        at = Location(fields.at, is_absent=given is None)
+        if kind == "local_shell_call_output" and id_field == "call_id":
+            rest[_HAS_CALL_ID] = id_field
+        at = Location(fields.at, is_absent=output is None)
         return "user", [ToolResult(call_id, content, extra=EXTRAS.extra_of(rest), at=at)], at
 
 
-def _with_answer(turns: list[Message], said: Sequence[Block]) -> list[Message]:
-    """The turns, the last of them with what the assistant said in it."""
-    return [*turns[:-1], structs.replace(turns[-1], blocks=tuple(said))] if said else turns
+def _with_blocks(turns: list[Message], reply_blocks: Sequence[Block]) -> list[Message]:
+    """Return the turns, with these blocks in the last one."""
+    return [*turns[:-1], structs.replace(turns[-1], blocks=tuple(reply_blocks))] if reply_blocks else turns
 
 
 def take_message_fields(fields: Fields) -> JsonObject:
-    """What a message says beside its content; every block of it carries this."""
-    about: JsonObject = {name: value for name in _SPELT if (value := fields.any(name)) is not None}
+    """Return the fields of a message apart from its content, as marks that each of its blocks carries."""
+    about: JsonObject = {name: value for name in _ITEM_FIELDS if (value := fields.any(name)) is not None}
     rest: JsonObject = {
         f"{PARENT_PREFIX}{name}": value for name, value in to_extra_names(fields.rest()).items() if value is not None
     }
@@ -181,31 +181,31 @@ def take_message_fields(fields: Fields) -> JsonObject:
 
 
 def about_item(fields: Fields) -> JsonObject:
-    """What an item says that nobody took: about itself as spelling, the rest as it is."""
-    about: JsonObject = {f"~{name}": value for name in _SPELT if (value := fields.any(name)) is not None}
+    """Return the unread fields of an item: id and status as spelling, the others unchanged."""
+    about: JsonObject = {f"~{name}": value for name in _ITEM_FIELDS if (value := fields.any(name)) is not None}
     return {**about, **{name: value for name, value in to_extra_names(fields.rest()).items() if value is not None}}
 
 
 def parse_call(fields: Fields) -> ToolCall:
-    """A function_call or a custom_tool_call, of a request or of a reply."""
-    custom = fields.text("type") == "custom_tool_call"
+    """Read a function_call or a custom_tool_call of a request or a reply."""
+    is_custom = fields.text("type") == "custom_tool_call"
     call_id, name, namespace = fields.identifier("call_id"), fields.identifier("name"), fields.text("namespace", "")
-    arguments = arguments_text(fields.any("input" if custom else "arguments"))
+    arguments = arguments_text(fields.any("input" if is_custom else "arguments"))
     rest = about_item(fields) | namespace_fields(namespace, name)
-    form: Literal["json", "text"] = "text" if custom else "json"
+    form: Literal["json", "text"] = "text" if is_custom else "json"
     return ToolCall(
         call_id, join_names(namespace, name), arguments, form, extra=EXTRAS.extra_of(rest), at=Location(fields.at)
     )
 
 
 def _whole(fields: Fields, kind: str) -> ItemBlocks:
-    """An item that only this family knows, on the side of whoever says it."""
+    """Keep an item of another type whole, in the turn of its author: system, user or assistant."""
     data = fields.rest()
-    served = kind in (TOOL_SEARCH_CALL, TOOL_SEARCH_OUTPUT) and not client_call_id(data)
+    is_service_search = kind in (TOOL_SEARCH_CALL, TOOL_SEARCH_OUTPUT) and not client_call_id(data)
     if kind in _SYSTEMS:
         role: Role = "system"
     else:
-        role = "user" if (kind.endswith("_output") and not served) or kind in _USERS else "assistant"
+        role = "user" if (kind.endswith("_output") and not is_service_search) or kind in _USERS else "assistant"
     effects = (Untranslatable(_UNTRANSLATABLE[kind]),) if kind in _UNTRANSLATABLE else ()
     whole = Opaque(FAMILY, data, kind, is_redundant=kind == ADDITIONAL_TOOLS, effects=effects, at=Location(fields.at))
     return role, [whole], Location(fields.at)
@@ -215,7 +215,7 @@ def _whole(fields: Fields, kind: str) -> ItemBlocks:
 
 
 def render_items(system: Sequence[Text], messages: Iterable[Message]) -> list[Json]:
-    """The items of `input`; `system` is without the instructions."""
+    """Write the items of `input`; `system` does not include the instructions. Raises Unrepresentable."""
     kinds: dict[str, str] = {}
     items: list[Json] = list(_messages("system", system, None))
     for message in messages:
@@ -240,22 +240,22 @@ def _render_user(message: Message, kinds: dict[str, str]) -> Iterator[Json]:
 
 
 def _messages(role: Role, blocks: Sequence[Block], message: Message | None) -> Iterator[Json]:
-    """The blocks in as many message items as they stood in; items that only this family knows stand between them."""
+    """Write the blocks as the message items they came in, with opaque items between them."""
     if not blocks and message is not None:
         yield {"type": "message", "role": role, "content": ""}
-    for placing, group in groupby(blocks, _placing):
-        together = list(group)
-        if placing is None:
-            yield from (_opaque(block) for block in together)
+    for message_fields, group in groupby(blocks, _message_fields):
+        members = list(group)
+        if message_fields is None:
+            yield from (_opaque(block) for block in members)
         else:
             kind = "output_text" if role == "assistant" else "input_text"
-            head: JsonObject = {"type": "message", **object_of(placing.get("~message"))}
-            head["role"] = text_of(placing.get("~role")) or role
-            yield {**head, **parent_fields(placing), "content": render_content(together, kind)}
+            head: JsonObject = {"type": "message", **object_of(message_fields.get("~message"))}
+            head["role"] = text_of(message_fields.get("~role")) or role
+            yield {**head, **parent_fields(message_fields), "content": render_content(members, kind)}
 
 
-def _placing(block: Block) -> JsonObject | None:
-    """What a block says about its message; None for an item of its own."""
+def _message_fields(block: Block) -> JsonObject | None:
+    """Return the fields of a block's message; None if the block is an item itself."""
     own = EXTRAS.own_fields(block.extra)
     if isinstance(block, Opaque) and not own.get(MESSAGE_PART):
         return None
@@ -265,11 +265,11 @@ def _placing(block: Block) -> JsonObject | None:
 def _opaque(block: Block) -> Json:
     if isinstance(block, Opaque) and block.family == FAMILY:
         return block.data
-    raise unrepresentable(block, f"Responses has no {describe(block)}")
+    raise unrepresentable(block, f"Responses cannot represent {describe(block)}")
 
 
 def render_assistant(blocks: Sequence[Block], kinds: dict[str, str] | None = None) -> Iterator[Json]:
-    """What an assistant said, item by item; `kinds` learns what kind of calls they were."""
+    """Write the blocks of an assistant's turn as items. The types of its calls are added to `kinds`."""
     for is_content, group in groupby(blocks, _is_content):
         if is_content:
             yield from _messages("assistant", list(group), None)
@@ -294,6 +294,7 @@ def _is_content(block: Block) -> bool:
 
 
 def render_call(call: ToolCall) -> JsonObject:
+    """Write a call as an item. Raises Unrepresentable."""
     refuse_cache_and_signature(call, API_NAME)
     own = EXTRAS.own_fields(call.extra)
     kind = text_of(own.get(CALL_TYPE))
@@ -301,31 +302,31 @@ def render_call(call: ToolCall) -> JsonObject:
         action: JsonObject = {_CLIENT_CALLS[kind][1]: _decoded(call)}
         return {"type": kind, **_about(own), "call_id": call.id, **action, **EXTRAS.wire_fields(call.extra)}
     namespace, name = original_names(call)
-    kind, words = ("custom_tool_call", "input") if call.form == "text" else ("function_call", "arguments")
-    given = call.arguments if call.form == "text" else call.arguments or "{}"  # clients and services parse it
-    item: JsonObject = {"type": kind, **_about(own), "call_id": call.id, "name": name, words: given}
+    kind, field = ("custom_tool_call", "input") if call.form == "text" else ("function_call", "arguments")
+    arguments = call.arguments if call.form == "text" else call.arguments or "{}"  # others parse it as JSON
+    item: JsonObject = {"type": kind, **_about(own), "call_id": call.id, "name": name, field: arguments}
     if namespace:
         item["namespace"] = namespace
     return {**item, **EXTRAS.wire_fields(call.extra)}
 
 
 def _about(own: Mapping[str, Json]) -> JsonObject:
-    return {name: own[f"~{name}"] for name in _SPELT if f"~{name}" in own}
+    return {name: own[f"~{name}"] for name in _ITEM_FIELDS if f"~{name}" in own}
 
 
 def _decoded(call: ToolCall) -> Json:
     try:
         return jsonio.decode(call.arguments or "{}")
     except jsonio.JsonError as error:
-        raise unrepresentable(call, f"the arguments are no JSON: {error}") from None
+        raise unrepresentable(call, f"the arguments are not valid JSON: {error}") from None
 
 
 def _render_result(result: ToolResult, kinds: dict[str, str]) -> Json:
     refuse_cache_and_signature(result, API_NAME)
     if result.is_error:
-        raise unrepresentable(result, "an output cannot say that it is an error")
+        raise unrepresentable(result, "a tool output of Responses cannot be marked as an error")
     own = EXTRAS.own_fields(result.extra)
     kind = text_of(own.get(CALL_TYPE)) or f"{kinds.get(result.call_id, 'function_call')}_output"
     head: JsonObject = {"type": kind, **_about(own)}
-    head["id" if kind == "local_shell_call_output" and _NAMED not in own else "call_id"] = result.call_id
+    head["id" if kind == "local_shell_call_output" and _HAS_CALL_ID not in own else "call_id"] = result.call_id
     return {**head, "output": render_content(result.content, "input_text"), **EXTRAS.wire_fields(result.extra)}

@@ -1,4 +1,4 @@
-"""A whole response, both ways, and what whole and streamed ones share: the envelope and the reason to stop."""
+"""Whole responses in both directions, and what streams share with them: envelope, items, stops, counts, errors."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ _INCOMPLETE = {
     StopReason.REFUSAL: "content_filter",
 }
 _FAILED = ("failed", "cancelled")
-UNFINISHED = ("queued", "in_progress")  # of a response that runs in the background
+UNFINISHED = ("queued", "in_progress")  # the statuses of a response that runs in the background
 _ENVELOPE = frozenset({"id", "object", "model", "output", "usage", "status", "error", "incomplete_details"})
-# What a response repeats of its request, and other words about itself that are nothing to anybody else.
+# Fields that repeat the request or describe the response, which no other dialect needs.
 _REPEATED = frozenset(
     {"background", "completed_at", "conversation", "created_at", "frequency_penalty", "instructions"}
     | {"max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "presence_penalty", "prompt"}
@@ -81,20 +81,20 @@ _PREFIXES = {
 # --- wire to canonical
 
 
-def parse_reply(body: bytes, asked: Conversation) -> Reply:
-    """Raises UpstreamFault for a failed response, UpstreamViolation for what is none."""
-    return read_reply(body, lambda fields: _reply(fields, asked))
+def parse_reply(body: bytes, request: Conversation) -> Reply:
+    """Parse a response. Raises UpstreamFault for a failed one, UpstreamViolation for an invalid body."""
+    return read_reply(body, lambda fields: _reply(fields, request))
 
 
-def _reply(fields: Fields, asked: Conversation) -> Reply:
+def _reply(fields: Fields, request: Conversation) -> Reply:
     failed = failure_of(fields.rest())
     status = fields.peek("status")
-    if failed is None and status in (_FAILED if asked.is_job else (*_FAILED, *UNFINISHED)):
+    if failed is None and status in (_FAILED if request.is_job else (*_FAILED, *UNFINISHED)):
         failed = failure_of({"error": {"message": f"the response has the status {status}"}})
     if failed is not None:
         raise UpstreamFault(failed.message, fault=failed)
     fields.blame = MissingField
-    tools = ToolNameResolver(asked.tools)
+    tools = ToolNameResolver(request.tools)
     blocks = [block for item in fields.children("output") for block in parse_item(item, tools)]
     unfinished = EXTRAS.extra_of({"~status": status}) if status in UNFINISHED else None
     stop = Stop(StopReason.END, extra=unfinished) if unfinished else parse_stop(fields, blocks)
@@ -108,28 +108,28 @@ def _reply(fields: Fields, asked: Conversation) -> Reply:
 
 
 def parse_final_response(data: bytes) -> bytes:
-    """The whole response that the last frame of a stream holds; empty if there is none."""
+    """Return the whole response in the last frame of a stream; b"" if there is none."""
     frame = object_of(jsonio.decode(data)) if data else {}
     return jsonio.encode(frame["response"]) if "response" in frame else b""
 
 
 def parse_items(response: bytes) -> dict[str, Sequence[Block]]:
-    """What each output item says, by its id."""
-    told = Fields(jsonio.decode(response)) if response else Fields({})
-    items = told.children("output", [])
+    """Return the blocks of each output item of a response, by the item's id."""
+    fields = Fields(jsonio.decode(response)) if response else Fields({})
+    items = fields.children("output", [])
     tools = ToolNameResolver(())
     return {item_id: parse_item(item, tools) for item in items if (item_id := text_of(item.peek("id")))}
 
 
 def envelope_extra(rest: JsonObject) -> Extra | None:
-    """What a response says about itself beside what every one says; nulls say nothing."""
-    told = {name: value for name, value in rest.items() if name not in _ENVELOPE and value is not None}
-    extra = EXTRAS.extra_of(to_extra_names(told))
-    return None if extra is None else structs.replace(extra, spelling=extra.spelling | (_REPEATED & told.keys()))
+    """Return the fields of a response that are not part of every one, without nulls."""
+    fields = {name: value for name, value in rest.items() if name not in _ENVELOPE and value is not None}
+    extra = EXTRAS.extra_of(to_extra_names(fields))
+    return None if extra is None else structs.replace(extra, spelling=extra.spelling | (_REPEATED & fields.keys()))
 
 
 def parse_item(fields: Fields, tools: ToolNameResolver) -> list[Block]:
-    """The blocks of one output item."""
+    """Return the blocks of one output item."""
     match fields.text("type"):
         case "message":
             fields.any("role")
@@ -145,14 +145,14 @@ def parse_item(fields: Fields, tools: ToolNameResolver) -> list[Block]:
 
 
 def parse_stop(fields: Fields, blocks: Sequence[Block]) -> Stop:
-    """Why it stopped: what it says, and for one that says no more than that it is complete, its content."""
+    """Return the stop of a response: its stated reason, or for a complete one the reason that its blocks imply."""
     details = fields.any("incomplete_details")
     reason = object_of(details).get("reason")
     if fields.any("status") == "incomplete" or reason is not None:
         known = isinstance(reason, str) and reason in _REASONS
         extra: JsonObject = {} if known or reason is None else {"incomplete_details": details}
-        why = _REASONS[str(reason)] if known else find_stop_reason(str(reason))
-        return Stop(why if why in _INCOMPLETE else StopReason.LENGTH, extra=EXTRAS.extra_of(extra))
+        stop = _REASONS[str(reason)] if known else find_stop_reason(str(reason))
+        return Stop(stop if stop in _INCOMPLETE else StopReason.LENGTH, extra=EXTRAS.extra_of(extra))
     if any(isinstance(block, ToolCall) for block in blocks):
         return Stop(StopReason.TOOL)
     if any(isinstance(block, Text) and is_refusal(block) for block in blocks):
@@ -163,22 +163,23 @@ def parse_stop(fields: Fields, blocks: Sequence[Block]) -> Stop:
 # --- canonical to wire
 
 
-def render_reply(reply: Reply, asked: Conversation, environment: Environment) -> bytes:
+def render_reply(reply: Reply, request: Conversation, environment: Environment) -> bytes:
+    """Write a reply as a JSON body. `request` is the client's conversation."""
     choice = reply.choices[0] if reply.choices else Choice((), Stop(StopReason.END))
-    envelope = Envelope(reply.id, reply.model, EXTRAS.wire_fields(reply.extra), asked, environment)
-    writer = ItemWriter(asked, environment)
+    envelope = Envelope(reply.id, reply.model, EXTRAS.wire_fields(reply.extra), request, environment)
+    writer = ItemWriter(request, environment)
     output = [item for block in choice.blocks if (item := writer.item(block)) is not None]
     return jsonio.encode(envelope.ended(choice.stop, output, reply.usage))
 
 
 class Envelope:
-    """The response object: the same id, time and model each time it is told, and what the request asked for."""
+    """Writes the response object, always with the same id, time and model, and with the settings of the request."""
 
     def __init__(
-        self, given: str, model: str, extra: JsonObject, asked: Conversation, environment: Environment
+        self, response_id: str, model: str, extra: JsonObject, request: Conversation, environment: Environment
     ) -> None:
         created = extra.pop("created_at", None)
-        self.id = given if given.startswith("resp") else environment.new_id("resp_")
+        self.id = response_id if response_id.startswith("resp") else environment.new_id("resp_")
         self.head: JsonObject = {
             "id": self.id,
             "object": "response",
@@ -187,14 +188,15 @@ class Envelope:
             "background": False,
             "error": None,
             "incomplete_details": None,
-            "model": model or asked.model,
-            **_repeated(asked),
+            "model": model or request.model,
+            **_repeated_fields(request),
             "output": [],
             "usage": None,
             **extra,
         }
 
     def ended(self, stop: Stop, output: Sequence[Json], usage: Usage | None) -> JsonObject:
+        """Return the object of a response that has ended, or that still runs in the background."""
         own = EXTRAS.own_fields(stop.extra)
         if own.get("~status") in UNFINISHED:
             return {**self.head, "status": own["~status"], "output": list(output)}
@@ -202,50 +204,52 @@ class Envelope:
         if details is None and stop.reason in _INCOMPLETE and own.get("~status") != "completed":
             details = {"reason": _INCOMPLETE[stop.reason]}
         status = "completed" if details is None else "incomplete"
-        told = render_usage(usage or Usage())
-        return {**self.head, "status": status, "incomplete_details": details, "output": list(output), "usage": told}
+        counts = render_usage(usage or Usage())
+        return {**self.head, "status": status, "incomplete_details": details, "output": list(output), "usage": counts}
 
     def failed(self, error: JsonObject, output: Sequence[Json]) -> JsonObject:
+        """Return the object of a response that has failed."""
         return {**self.head, "status": "failed", "error": error, "output": list(output)}
 
 
-def _repeated(asked: Conversation) -> JsonObject:
-    """What a response repeats of its request. What the request cannot have said is left at its default."""
-    usual: JsonObject = {
+def _repeated_fields(request: Conversation) -> JsonObject:
+    """Return the fields of the request that a response repeats, with defaults for those that it does not have."""
+    defaults: JsonObject = {
         "instructions": None, "max_output_tokens": None, "metadata": {}, "parallel_tool_calls": True,
-        "previous_response_id": asked.previous_id, "reasoning": {"effort": None, "summary": None}, "store": True,
+        "previous_response_id": request.previous_id, "reasoning": {"effort": None, "summary": None}, "store": True,
         "temperature": None, "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": [],
         "top_p": None, "truncation": "disabled", "user": None,
     }  # fmt: skip
     try:
-        said = render_settings(asked) | render_choice(asked) | {"tools": render_tools(asked.tools)}
-    except DragomanError:  # asked in other words than ours
-        said = {}
-    said |= {name: value for name, value in EXTRAS.wire_fields(asked.extra).items() if name in usual}
-    if asked.system and EXTRAS.own_fields(asked.system[0].extra).get(INSTRUCTIONS):
-        said["instructions"] = asked.system[0].text
-    return usual | said
+        repeated = render_settings(request) | render_choice(request) | {"tools": render_tools(request.tools)}
+    except DragomanError:  # a request of another dialect that Responses cannot represent
+        repeated = {}
+    repeated |= {name: value for name, value in EXTRAS.wire_fields(request.extra).items() if name in defaults}
+    if request.system and EXTRAS.own_fields(request.system[0].extra).get(INSTRUCTIONS):
+        repeated["instructions"] = request.system[0].text
+    return defaults | repeated
 
 
 class ItemWriter:
-    """Output items, each with an id of its own, calls under the names the client knows."""
+    """Writes output items, each with a unique id, and calls with the names that the client declared."""
 
-    def __init__(self, asked: Conversation, environment: Environment) -> None:
-        self._world = environment
-        self._namespaces = namespaces(asked.tools)
-        self._runs_search = has_client_search(asked.tools)
+    def __init__(self, request: Conversation, environment: Environment) -> None:
+        self._environment = environment
+        self._namespaces = namespaces(request.tools)
+        self._runs_search = has_client_search(request.tools)
         self._used: set[str] = set()
 
     def id_for(self, block: Block, kind: str) -> str:
+        """Return the item id of a block: its own if it is unused, else a new one."""
         own = EXTRAS.own_fields(block.extra)
-        given = text_of(own.get("~id") or object_of(own.get("~message")).get("id"))
-        if not given or given in self._used:
-            given = self._world.new_id(_PREFIXES.get(kind, "item_"))
-        self._used.add(given)
-        return given
+        item_id = text_of(own.get("~id") or object_of(own.get("~message")).get("id"))
+        if not item_id or item_id in self._used:
+            item_id = self._environment.new_id(_PREFIXES.get(kind, "item_"))
+        self._used.add(item_id)
+        return item_id
 
     def item(self, block: Block) -> JsonObject | None:
-        """A finished item; None for what is no part of an answer."""
+        """Return a finished item; None for a block that a response cannot contain."""
         match block:
             case Text():
                 head = self.message(block)
@@ -262,33 +266,35 @@ class ItemWriter:
                 return None
 
     def message(self, text: Text) -> JsonObject:
+        """Return the message item of a text, without content."""
         own = EXTRAS.own_fields(text.extra)
         item: JsonObject = {"id": self.id_for(text, "message"), "type": "message", "status": "in_progress"}
         item |= {"role": "assistant", "content": []}
         return {**item, **parent_fields(own)}
 
     def reasoning(self, block: Reasoning, item_id: str) -> JsonObject:
-        sealed: JsonObject = {} if block.signature is None else {"encrypted_content": block.signature.data}
+        """Return a reasoning item."""
+        encrypted: JsonObject = {} if block.signature is None else {"encrypted_content": block.signature.data}
         return {
             "id": item_id,
             "type": "reasoning",
             **render_reasoning_text(block),
-            **sealed,
+            **encrypted,
             **EXTRAS.wire_fields(block.extra),
         }
 
     def is_search(self, call: ToolCall) -> bool:
-        """Whether it calls the client's search for tools, which waits for an item of its own type."""
+        """Whether a call is one of the client's tool search, which has its own item type."""
         return self._runs_search and call.name == TOOL_SEARCH and call.form == "json"
 
     def search(self, call: ToolCall) -> JsonObject:
-        """A tool_search_call: its arguments are an object, not text."""
+        """Return a tool_search_call. Its arguments are an object, not text."""
         item: JsonObject = {"id": self.id_for(call, TOOL_SEARCH_CALL), "type": TOOL_SEARCH_CALL, "call_id": call.id}
         arguments = jsonio.decode_object(call.arguments or "{}")
         return {**item, "execution": "client", "arguments": call.arguments if arguments is None else arguments}
 
     def call(self, call: ToolCall) -> JsonObject:
-        """The call, its namespace told apart from its name again."""
+        """Return a call with namespace and name in separate fields."""
         own = dict(EXTRAS.own_fields(call.extra))
         if call.name in self._namespaces:
             own |= namespace_fields(*self._namespaces[call.name])
@@ -297,50 +303,51 @@ class ItemWriter:
 
 
 def output_part(text: Text) -> Json:
+    """Return a text as an output_text or refusal part."""
     part = render_part(structs.replace(text, signature=None, cache=None), "output_text")
     return {"logprobs": [], **part} if isinstance(part, dict) and part["type"] == "output_text" else part
 
 
-# --- token counts: `input_tokens` include what came from and went to the cache; ours do not
+# --- token counts: `input_tokens` include tokens read from and written to the cache; `Usage.input` does not
 
 _INPUT, _OUTPUT = "input_tokens_details", "output_tokens_details"
 _TOTALS = ("input_tokens", "output_tokens", "total_tokens")
 _CACHES = ("cached_tokens", "cache_write_tokens")
 
 
-def parse_usage(told: Json) -> Usage | None:
-    """Read the counts of a response; None where there are none."""
-    if not isinstance(told, dict):
+def parse_usage(counts: Json) -> Usage | None:
+    """Return the token counts of a response; None if `counts` is not an object."""
+    if not isinstance(counts, dict):
         return None
-    before, after = object_of(told.get(_INPUT)), object_of(told.get(_OUTPUT))
-    given, answered, total = (parse_token_count(told.get(name)) for name in _TOTALS)
+    before, after = object_of(counts.get(_INPUT)), object_of(counts.get(_OUTPUT))
+    prompt, output, total = (parse_token_count(counts.get(name)) for name in _TOTALS)
     read, write = parse_token_count(before.get("cached_tokens")), parse_token_count(before.get("cache_write_tokens"))
-    rest = {name: value for name, value in told.items() if name not in _TOTALS}
+    rest = {name: value for name, value in counts.items() if name not in _TOTALS}
     rest[_INPUT] = drop_empty({name: value for name, value in before.items() if name not in _CACHES})
     rest[_OUTPUT] = drop_empty({name: value for name, value in after.items() if name != "reasoning_tokens"})
     extra = EXTRAS.extra_of(to_extra_names(drop_empty(rest)))
-    thought = parse_token_count(after.get("reasoning_tokens"))
-    return inclusive_usage(given, answered, read, write, thought, total=total, extra=extra)
+    reasoning = parse_token_count(after.get("reasoning_tokens"))
+    return inclusive_usage(prompt, output, read, write, reasoning, total=total, extra=extra)
 
 
 def render_usage(usage: Usage) -> JsonObject:
-    """All counts with their details: Codex gives the turn up if one of them is missing."""
-    given = usage.input + usage.cache_read + usage.cache_write
+    """Write all counts with their details: Codex aborts the turn if one of them is missing."""
+    prompt = usage.input + usage.cache_read + usage.cache_write
     extra = EXTRAS.wire_fields(usage.extra)
     before = {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_write}
     return {
-        "input_tokens": given,
+        "input_tokens": prompt,
         _INPUT: {**before, **object_of(extra.pop(_INPUT, None))},
         "output_tokens": usage.output,
         _OUTPUT: {"reasoning_tokens": usage.reasoning, **object_of(extra.pop(_OUTPUT, None))},
-        "total_tokens": given + usage.output,
+        "total_tokens": prompt + usage.output,
         **extra,
     }
 
 
-# --- errors where only Responses have them: those that failed, and what Codex acts on. Others are the service's
+# --- errors of failed responses, with the codes that Codex acts on; openai_errors.py reads all others
 
-# The code of a response that failed.
+# The error code of a failed response.
 _CODES: dict[ErrorKind, str] = {
     **CODES,
     "invalid": "invalid_prompt",
@@ -352,7 +359,7 @@ _CODES: dict[ErrorKind, str] = {
 
 
 def failure_of(response: JsonObject) -> Fault | None:
-    """The fault of a response that failed, or of an error that came as a success; None if there is none."""
+    """Return the fault of a failed response, or of an error with a success status; None if there is none."""
     error = response.get("error")
     if not error and response.get("object") != "error":
         return None
@@ -360,7 +367,7 @@ def failure_of(response: JsonObject) -> Fault | None:
 
 
 def render_failure(fault: Fault) -> JsonObject:
-    """The error of a response that failed, in the codes that Codex acts on; it reads the wait from the words."""
+    """Write the error of a failed response with a code that Codex acts on. Codex reads the delay from the message."""
     code = _CODES[fault.kind]
     if KINDS.get(fault.code) == fault.kind and fault.code != "invalid_request_error":
         code = fault.code

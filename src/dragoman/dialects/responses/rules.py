@@ -1,7 +1,8 @@
-"""What services refuse in a request, read from raw JSON and independent of our own readers, and the table of all rules.
+"""The rules of `dragoman check` for this dialect, and the checks of requests and streams.
 
-OpenAI, Azure, xAI, Groq, OpenRouter, vLLM and others speak this dialect. What one of them refuses and others answer,
-and what one of them sends in its streams, is advice: a file does not say which service it is for.
+The checks read raw JSON and share no code with the codec. OpenAI, Azure, xAI, Groq, OpenRouter, vLLM and others use
+this dialect, and a file does not name its service. A rule that only some of them enforce is therefore advice, and so is
+a rule that the streams of one of them break.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ RULES = Rulebook.parse(
     openai_rules.COMMON_RULES
     + """\
 input.missing | documented | error | input is a string or an array of items
-input.empty | observed | error | there is something to answer
+input.empty | observed | error | input, instructions or a stored prompt is not empty
 item.type | documented | error | an item is an object with a type, or a role
 message.role_unknown | documented | advice | OpenAI knows developer, system, user, assistant
-message.part | observed | advice | OpenAI takes output parts from the assistant, input parts from others
+message.part | observed | advice | OpenAI accepts output parts from the assistant, input parts from other roles
 call.call_id | documented | error | a call has a call_id
 call.arguments | documented | error | arguments are a string
 call.duplicate_id | inferred | advice | the ids of calls differ; Mantle repeats call_0 in every response
 call.unanswered | observed | error | every call is answered
-call_id.length | observed | advice | OpenAI takes ids of at most 64 characters
+call_id.length | observed | advice | OpenAI accepts ids of at most 64 characters
 output.call_id | documented | error | an output has a call_id
 output.output | documented | error | output is a string or a list of parts
 output.answered_twice | inferred | advice | a call is answered once
@@ -41,7 +42,7 @@ tool_choice.without_tools | observed | advice | OpenAI refuses a choice without 
 tool_choice.shape | documented | error | none, auto, required, a tool, or allowed_tools
 knob.range | documented | advice | OpenAI's ranges: temperature 0 to 2, top_p 0 to 1
 max_output_tokens.type | documented | error | the limit is a whole number
-max_output_tokens.range | observed | advice | OpenAI takes no limit below 16 tokens; others do
+max_output_tokens.range | observed | advice | OpenAI refuses a limit below 16 tokens; others accept it
 previous.both | documented | error | previous_response_id and conversation exclude each other
 unknown_field | observed | advice | OpenAI refuses fields of Chat Completions; others ignore them
 format.name | documented | advice | a name has 1 to 64 of a-z A-Z 0-9 _ -
@@ -52,30 +53,30 @@ stream.event_name | documented | advice | the event's name is its type; clients 
 stream.after_end | documented | advice | nothing but [DONE] follows the last event
 stream.sequence_number | documented | advice | sequence numbers grow
 stream.no_created | observed | error | response.created is the first event about the response
-stream.early | observed | advice | nothing comes before response.created; OpenAI sends keepalive
+stream.early | observed | advice | no event comes before response.created; OpenAI sends keepalive
 stream.response | observed | error | a response has an id
 stream.status | documented | advice | the status is that of the event
-stream.output | observed | advice | the last event tells all items; Codex's backend tells none
+stream.output | observed | advice | the last event lists all items; that of Codex's backend lists none
 stream.error | documented | advice | a failed response has an error with a code and a message
 stream.usage | observed | error | usage has input_tokens, output_tokens and total_tokens, whole numbers
 stream.usage_details | documented | advice | usage has input_tokens_details and output_tokens_details
 stream.output_index | observed | advice | output_index counts items from 0
 stream.item | observed | error | an item is an object with a type
-stream.item_not_open | observed | advice | an item is added before it grows or is done
+stream.item_not_open | observed | advice | an item is added before its deltas and before it is done
 stream.item_kind | documented | advice | an item stays of its kind
 stream.item_field | observed | error | a call that is done has call_id, name and arguments, strings
 stream.summary | observed | advice | reasoning that is done has a summary, a list
-stream.part_not_added | observed | advice | a part is added before it grows; several services do not say so
+stream.part_not_added | observed | advice | a part is added before its deltas; several services leave this out
 stream.delta | observed | error | a delta is text
 stream.no_end | observed | error | a stream ends with response.completed, incomplete, failed or an error
-stream.open_call | observed | error | every call is done before the end: Codex takes it from there
+stream.open_call | observed | error | every call is done before the end: Codex runs only finished calls
 stream.open_item | documented | advice | every item is done before the end
 """,
 )
 
 
-_LONGEST_ID = 64
-_LEAST_TOKENS = 16
+_MAX_ID_LENGTH = 64
+_MIN_TOKENS = 16
 _ROLES = ("developer", "system", "user", "assistant")  # no sets: values of any type are looked up in these
 _PARTS = {
     "assistant": {"output_text", "refusal"},
@@ -90,7 +91,7 @@ _RANGES = {"temperature": (0, 2), "top_p": (0, 1)}
 
 
 def breaches(call: ApiRequest) -> Sequence[Breach]:
-    """Everything the request breaks, in the order of the payload."""
+    """Return the rules that a request breaks, in the order of the payload."""
     return tuple(RULES.breach(*found) for found in _all(call.body))
 
 
@@ -98,16 +99,16 @@ def _all(body: Any) -> Findings:
     if not isinstance(body, dict):
         yield "body.shape", "", ""
         return
-    given = body.get("input")
-    if isinstance(given, list):
-        if not given and not (body.get("instructions") or _continues(body)):
-            yield "input.empty", "input", "there is something to answer"
-        for index, item in enumerate(given):
+    value = body.get("input")
+    if isinstance(value, list):
+        if not value and not (body.get("instructions") or _continues(body)):
+            yield "input.empty", "input", "input, instructions or a stored prompt is not empty"
+        for index, item in enumerate(value):
             yield from _item(item, f"input[{index}]")
-        items = [item if isinstance(item, dict) else {} for item in given]
+        items = [item if isinstance(item, dict) else {} for item in value]
         stored = _continues(body) or any(_kind(item) == "item_reference" for item in items)
         yield from _pairing(items, stored)
-    elif not isinstance(given, str) and (given is not None or not _continues(body)):
+    elif not isinstance(value, str) and (value is not None or not _continues(body)):
         yield "input.missing", "input", "input is a string or an array of items"
     yield from _tools(body)
     yield from _choice(body)
@@ -115,7 +116,7 @@ def _all(body: Any) -> Findings:
 
 
 def _continues(body: dict[str, Any]) -> bool:
-    """Tell whether the service holds a part of what is asked: an earlier response, a conversation, a prompt."""
+    """Whether the service stores a part of the request: an earlier response, a conversation, a prompt."""
     return any(body.get(name) for name in ("previous_response_id", "conversation", "prompt"))
 
 
@@ -139,7 +140,7 @@ def _item(item: Any, at: str) -> Findings:
 
 
 def _kind(item: dict[str, Any]) -> Any:
-    """A message and a reference to an item need not say their type."""
+    """Return the type of an item; a message and a reference to an item may omit it."""
     if item.get("type") is not None:
         return item["type"]
     return "message" if "role" in item else "item_reference" if "id" in item else None
@@ -148,8 +149,8 @@ def _kind(item: dict[str, Any]) -> Any:
 def _call_id(value: Any, rule: str, at: str) -> Findings:
     if not isinstance(value, str) or not value:
         yield rule, at, "there is a call_id"
-    elif len(value) > _LONGEST_ID:
-        yield "call_id.length", at, f"a call_id has at most {_LONGEST_ID} characters"
+    elif len(value) > _MAX_ID_LENGTH:
+        yield "call_id.length", at, f"a call_id has at most {_MAX_ID_LENGTH} characters"
 
 
 def _message(item: dict[str, Any], at: str) -> Findings:
@@ -157,7 +158,7 @@ def _message(item: dict[str, Any], at: str) -> Findings:
     if not isinstance(role, str):
         yield "message.role", f"{at}.role", "a message has a role, a string"
     elif role not in _ROLES:
-        yield "message.role_unknown", f"{at}.role", f"{role!r} is none of " + ", ".join(sorted(_ROLES))
+        yield "message.role_unknown", f"{at}.role", f"{role!r} is not one of " + ", ".join(sorted(_ROLES))
     elif isinstance(content, list):
         yield from openai_rules.part_rules(content, role, at, _PARTS)
     elif not isinstance(content, str):
@@ -172,7 +173,7 @@ def _call(item: dict[str, Any], kind: str, at: str) -> Findings:
 
 
 def _pairing(items: Sequence[dict[str, Any]], stored: bool) -> Findings:
-    """Every call is answered once, by an output of its own kind; a stored response may hold the call."""
+    """Check that each call is answered once, by an output of its kind. With `stored` the call may be elsewhere."""
     calls: dict[Any, tuple[str, str]] = {}
     answered: set[Any] = set()
     for index, item in enumerate(items):
@@ -186,10 +187,10 @@ def _pairing(items: Sequence[dict[str, Any]], stored: bool) -> Findings:
             yield "output.answered_twice", at, "a call is answered once"
         elif kind in _OUTPUTS:
             answered.add(call_id)
-            made = calls.get(call_id, ("", ""))[0]
-            if made and made != _OUTPUTS[kind]:
+            call_kind = calls.get(call_id, ("", ""))[0]
+            if call_kind and call_kind != _OUTPUTS[kind]:
                 yield "output.kind", at, "an output is of the kind of its call"
-            elif not made and not stored:
+            elif not call_kind and not stored:
                 yield "output.unknown_call", at, "an output answers a call before it"
     for call_id, (_, at) in calls.items():
         if call_id not in answered:
@@ -237,7 +238,7 @@ def _choice(body: dict[str, Any]) -> Findings:
         case {"type": str(named)} if named != "allowed_tools":
             wanted = [choice]
         case _:
-            yield "tool_choice.shape", "tool_choice", "none, auto, required, a tool, or allowed_tools"
+            yield "tool_choice.shape", "tool_choice", "tool_choice is none, auto, required, a tool, or allowed_tools"
     names = list(_names(tools))
     if _declares_later(body):
         return
@@ -251,9 +252,9 @@ def _choice(body: dict[str, Any]) -> Findings:
 
 
 def _declares_later(body: dict[str, Any]) -> bool:
-    """Tell whether tools may be declared elsewhere than in `tools`: in an item, or where the service holds state."""
-    given = body.get("input")
-    items = given if isinstance(given, list) else []
+    """Whether tools may be declared outside `tools`: in an item, or in state that the service stores."""
+    value = body.get("input")
+    items = value if isinstance(value, list) else []
     return _continues(body) or any(isinstance(item, dict) and item.get("tools") for item in items)
 
 
@@ -271,20 +272,20 @@ def _settings(body: dict[str, Any]) -> Findings:
     yield from openai_rules.sampling_rules(body, _RANGES)
     limit = body.get("max_output_tokens")
     if limit is not None and type(limit) is not int:
-        yield "max_output_tokens.type", "max_output_tokens", "it is a whole number"
-    elif limit is not None and limit < _LEAST_TOKENS:
-        yield "max_output_tokens.range", "max_output_tokens", f"at least {_LEAST_TOKENS} tokens"
+        yield "max_output_tokens.type", "max_output_tokens", "max_output_tokens is a whole number"
+    elif limit is not None and limit < _MIN_TOKENS:
+        yield "max_output_tokens.range", "max_output_tokens", f"max_output_tokens is at least {_MIN_TOKENS}"
     yield from openai_rules.effort_rules(members(body.get("reasoning")).get("effort"), "reasoning.effort")
     if body.get("previous_response_id") and body.get("conversation"):
         yield "previous.both", "conversation", "previous_response_id and conversation exclude each other"
     for name in ("stop", "n", "messages", "max_tokens", "response_format"):
         if body.get(name) is not None:
-            yield "unknown_field", name, f"there is no field {name} here"
+            yield "unknown_field", name, f"Responses does not have the field {name}"
     form, at = members(body.get("text")).get("format"), "text.format"
     yield from openai_rules.format_rules(form, form, _FORMAT, at, at)
 
 
-# --- streams: what one must be so that the SDKs' helpers and Codex read it, checked on raw frames
+# --- streams: what the SDKs and Codex need, checked on raw frames
 
 _ENDS = {
     "response.completed": "completed",
@@ -294,7 +295,7 @@ _ENDS = {
 }
 _STARTS = ("response.created", "response.in_progress", "response.queued")
 _IN_PART = ("response.output_text.", "response.refusal.")
-_GROWS = {
+_ITEM_KINDS = {
     "response.output_text.": "message",
     "response.refusal.": "message",
     "response.content_part.": "message",
@@ -307,16 +308,18 @@ _DETAILS = {
     "input_tokens_details": ("cached_tokens",),
     "output_tokens_details": ("reasoning_tokens",),
 }
-_WORDS = {"function_call": ("call_id", "name", "arguments"), "custom_tool_call": ("call_id", "name", "input")}
+_CALL_FIELDS = {"function_call": ("call_id", "name", "arguments"), "custom_tool_call": ("call_id", "name", "input")}
 _Found = Iterator[tuple[str, str]]
 
 
 class ResponsesStreamLint(StreamLint):
+    """The checks of one stream."""
+
     rules = RULES
 
     def __init__(self) -> None:
         super().__init__()
-        self._begun = False
+        self._started = False
         self._over = ""
         self._number = -1
         self._added = 0
@@ -326,7 +329,7 @@ class ResponsesStreamLint(StreamLint):
 
     def frame(self, frame: Frame) -> None:
         if frame.data == b"[DONE]":
-            return  # some end with it; clients take no notice
+            return  # some services end with it; clients ignore it
         if self._over:
             self.breach("after_end", f"nothing follows {self._over}")
         data = decoded(frame.data)
@@ -344,13 +347,13 @@ class ResponsesStreamLint(StreamLint):
             self.breach("sequence_number", "sequence numbers grow")
         else:
             self._number = number
-        if not self._begun and kind not in ("response.created", "error"):
+        if not self._started and kind not in ("response.created", "error"):
             if kind.startswith("response."):
                 self.breach("no_created", "response.created is the first event")
-                self._begun = True  # said once
+                self._started = True  # report it once
             else:
-                self.breach("early", "nothing comes before response.created")
-        self._begun = self._begun or kind in ("response.created", "error")
+                self.breach("early", "no event comes before response.created")
+        self._started = self._started or kind in ("response.created", "error")
         self._event(kind, data)
 
     def _event(self, kind: str, data: dict[str, Any]) -> None:
@@ -367,8 +370,8 @@ class ResponsesStreamLint(StreamLint):
             self._item_added(data)
         elif kind == "response.output_item.done":
             self._item_done(data)
-        elif grows := next((name for name in _GROWS if kind.startswith(name)), ""):
-            self._grown(kind, grows, data)
+        elif prefix := next((name for name in _ITEM_KINDS if kind.startswith(name)), ""):
+            self._delta(kind, prefix, data)
 
     def _item_added(self, data: dict[str, Any]) -> None:
         index, item = data.get("output_index"), data.get("item")
@@ -392,27 +395,27 @@ class ResponsesStreamLint(StreamLint):
         elif added != kind:
             self.breach("item_kind", f"the item is a {added}")
         self._done += 1
-        for name in _WORDS.get(kind, ()):
+        for name in _CALL_FIELDS.get(kind, ()):
             if not isinstance(item.get(name), str):
                 self.breach("item_field", f"a {kind} has {name}, a string")
         if kind == "reasoning" and not isinstance(item.get("summary"), list):
             self.breach("summary", "reasoning has a summary, a list")
 
     def _index_of(self, data: dict[str, Any], kind: str) -> int:
-        """Return the place of the item that is done; without an index it is the last open one of its kind."""
-        index = _place(data, "output_index")
+        """Return the index of the item that is done; without an index it is the last open one of its kind."""
+        index = _index(data, "output_index")
         if index >= 0:
             return index
         return next((place for place, each in reversed(self._kinds.items()) if each == kind), -1)
 
-    def _grown(self, kind: str, grows: str, data: dict[str, Any]) -> None:
+    def _delta(self, kind: str, prefix: str, data: dict[str, Any]) -> None:
         if kind.endswith(".delta") and not isinstance(data.get("delta"), str):
             self.breach("delta", "a delta is text")
-        index, part = _place(data, "output_index"), _place(data, "content_index")
+        index, part = _index(data, "output_index"), _index(data, "content_index")
         if index not in self._kinds:
             self.breach("item_not_open", f"item {index} is not open")
             return
-        if self._kinds[index] != _GROWS[grows] and grows != "response.content_part.":
+        if self._kinds[index] != _ITEM_KINDS[prefix] and prefix != "response.content_part.":
             self.breach("item_kind", f"item {index} is a {self._kinds[index]}")
         if kind == "response.content_part.added":
             self._parts.add((index, part))
@@ -427,7 +430,7 @@ class ResponsesStreamLint(StreamLint):
             self.breach("status", f"the status is {status}")
         output = response.get("output")
         if not isinstance(output, list) or (status != "failed" and len(output) != self._done):
-            self.breach("output", "the last event tells all items that are done")
+            self.breach("output", "the last event lists all items that are done")
         if status == "failed":
             error = response.get("error")
             if not isinstance(error, dict) or not (error.get("code") and error.get("message")):
@@ -440,11 +443,11 @@ class ResponsesStreamLint(StreamLint):
             self.breach("no_end", "a stream ends with response.completed, incomplete or failed")
         if self._over == "response.completed":
             for kind in self._kinds.values():
-                rule = "open_call" if kind in _WORDS else "open_item"
+                rule = "open_call" if kind in _CALL_FIELDS else "open_item"
                 self.breach(rule, f"the {kind} is done before the end")
 
 
-def _place(data: dict[str, Any], name: str) -> int:
+def _index(data: dict[str, Any], name: str) -> int:
     value = data.get(name)
     return value if type(value) is int else -1
 
