@@ -67,7 +67,7 @@ class TagReader:
         self._size = 0  # number of buffered characters
 
     def _write_key(self, key: str, out: list[Piece]) -> None:
-        out.append(f"{',' if self._any else '{'}{quote_json(key)}:")
+        out.append(f"{',' if self._has_parameters else '{'}{quote_json(key)}:")
         self._has_parameters = True
 
     def _skip(self, text: str, has_begun: bool) -> None:

@@ -53,9 +53,9 @@ class ParameterSchema:
             self._values = document.values(schema)
 
     def streams(self, type_word: str = "") -> bool:
-        """Whether the value can only be a string, so that it may go out, escaped, while it comes.
+        """Return whether the value can only be a string, so that it may be sent, escaped, while it arrives.
 
-        `told` is the type that the markup itself names, in its own word.
+        `type_word` is the type in the markup itself, as the format writes it.
         """
         hint = _hint(type_word)
         if self._values is not None:
@@ -95,7 +95,7 @@ class ParameterSchema:
         return ParameterSchema(self._document, found, found is not None)
 
     def as_json(self, raw: str, type_word: str = "") -> str:
-        """Return the value as JSON text. `told` is the type that the markup itself names, in its own word."""
+        """Return the value as JSON text. `type_word` is the type in the markup itself, as the format writes it."""
         hint = _hint(type_word)
         if not self._kinds:
             return _untyped(raw, hint)
