@@ -39,7 +39,7 @@ def test_translate_prints_the_body_and_explains_on_standard_error() -> None:
     status, out, error = run("translate", *BOTH, "--explain", given=json.dumps(BODY))
     assert status == 0
     assert json.loads(out)["messages"] == [{"role": "user", "content": "hi"}]
-    assert error == "[knob.dropped] dropped top_k: the target has no top_k\n"
+    assert error == "[knob.dropped] dropped top_k: the target has no setting top_k\n"
 
 
 def test_translate_as_json_with_the_notes(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_translate_as_json_with_the_notes(tmp_path: Path) -> None:
     told = json.loads(out)
     assert (status, told["body"]["model"]) == (0, "other")
     assert told["notes"] == [
-        {"rule": "knob.dropped", "action": "dropped", "at": "top_k", "detail": "the target has no top_k"}
+        {"rule": "knob.dropped", "action": "dropped", "at": "top_k", "detail": "the target has no setting top_k"}
     ]
 
 

@@ -1,10 +1,11 @@
-"""Filters: the changes a target needs. Pure, composable, each with its notes and its own answer half.
+"""Filters change a conversation so that a target accepts it. They are pure and write a note for each change.
 
-Their order is one table in translate.py, which alone calls them; they touch nothing but the conversation and the events
-they are given. A filter changes what a conversation says; how it is spelt is the codec's. By what they change: the
-request as a whole (`request`), settings (`limits`), turns (`turns`), tools that are offered (`offers`), calls (`calls`)
-and their results (`results`), what only one family knows (`foreign`, `seals`), answers alone (`answers`), and calls
-that a model wrote as text (`raw_tools`).
+Only `translate.py` calls them, in the order of its table `ORDER`. A filter may return a response filter, which undoes
+the change in the events of the reply. Filters change content; how content is written on the wire is the codec's work.
+
+The modules, by what they change: the request as a whole (`request`), settings (`limits`), turns (`turns`), offered
+tools (`tools`), tool calls (`calls`), tool results (`results`), content that only one model family knows (`foreign`,
+`signatures`), replies only (`response`), and tool calls that a model wrote as text (`raw_tools`).
 """
 
 from __future__ import annotations

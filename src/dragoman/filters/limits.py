@@ -1,4 +1,8 @@
-"""Filters of settings: how much to think, and what else the target limits."""
+"""Filters of settings: thinking, sampling, and every other setting that a target limits.
+
+`FitLimits` applies the functions of `_FITS` in order; each takes the conversation and returns it within one limit of
+the target. `FitThinkingBudget` adds the rules that Claude has for thinking on every service.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +18,33 @@ from dragoman.model.conversation import Conversation, Message, Output, Thinking,
 from dragoman.model.filter import Action, Facts, Features, Filter, MakeResponseFilter, Notes
 from dragoman.wire.jsonio import Json
 
-SCALE = ("minimal", "low", "medium", "high", "xhigh", "max")  # every effort any dialect knows, least first
-_BUDGETS = ((4_096, "low"), (16_384, "medium"), (65_536, "high"))  # up to so many tokens is that effort: a convention
+SCALE = ("minimal", "low", "medium", "high", "xhigh", "max")  # the efforts of all dialects, lowest first
+_BUDGETS = (
+    (4_096, "low"),
+    (16_384, "medium"),
+    (65_536, "high"),
+)  # the effort for a budget up to so many tokens; our own convention
 
 
 def fit_thinking(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
-    asked = conversation.thinking
-    fitted = _fitted(asked, target)
-    if fitted == asked:
+    """Return the conversation with the thinking settings that the target has, and a note of the change."""
+    requested = conversation.thinking
+    fitted = _fit_to(requested, target)
+    if fitted == requested:
         return conversation
     if fitted == Thinking() and not target.efforts:
-        notes.dropped("thinking.dropped", "thinking", f"the target cannot be told how to think ({_words(asked)})")
+        notes.dropped(
+            "thinking.dropped", "thinking", f"the target has no setting for thinking ({_describe(requested)})"
+        )
     else:
-        lost = fitted == Thinking() or (asked.show is not None and fitted.show is None)
-        detail = f"asked for: {_words(asked)}; sent: {_words(fitted)}"
+        lost = fitted == Thinking() or (requested.show is not None and fitted.show is None)
+        detail = f"requested: {_describe(requested)}; sent: {_describe(fitted)}"
         notes.add("thinking.fitted", "dropped" if lost else "changed", "thinking", detail)
     return structs.replace(conversation, thinking=fitted)
 
 
-def _fitted(asked: Thinking, target: Capabilities) -> Thinking:
-    effort, budget, mode, show = asked.effort, asked.budget, asked.mode, asked.show
+def _fit_to(requested: Thinking, target: Capabilities) -> Thinking:
+    effort, budget, mode, show = requested.effort, requested.budget, requested.mode, requested.show
     if budget is not None and "budgets" not in target.traits:
         effort = effort or next((name for limit, name in _BUDGETS if budget <= limit), "max")
         budget = None
@@ -47,7 +58,7 @@ def _fitted(asked: Thinking, target: Capabilities) -> Thinking:
 
 
 def _nearest(effort: str, efforts: tuple[str, ...]) -> str:
-    """The greatest effort of the target that is not more than asked for, else its least; nothing for a word unknown."""
+    """Return the highest effort of the target up to the requested one, else its lowest; "" for an unknown effort."""
     if effort not in SCALE or not efforts:
         return ""
     rank = SCALE.index(effort)
@@ -55,7 +66,7 @@ def _nearest(effort: str, efforts: tuple[str, ...]) -> str:
     return below[-1] if below else efforts[0]
 
 
-def _words(thinking: Thinking) -> str:
+def _describe(thinking: Thinking) -> str:
     words = [f"mode {thinking.mode}"] if thinking.mode != "default" else []
     words += [f"effort {thinking.effort}"] if thinking.effort else []
     words += [f"a budget of {thinking.budget} tokens"] if thinking.budget is not None else []
@@ -63,12 +74,11 @@ def _words(thinking: Thinking) -> str:
     return ", ".join(words) or "its default"
 
 
-# --- fit_limits: settings and counts within what the target takes. Tuning it lacks is dropped with a note
-# (docs/decisions/content.md#d9)
+# --- FitLimits
 
 
 N = TypeVar("N", bound=Struct)
-_LIMITED: Features = frozenset(
+_FEATURES: Features = frozenset(
     {
         "choices",
         "sampling",
@@ -87,11 +97,17 @@ _Fit: TypeAlias = Callable[[Conversation, Capabilities, Notes], Conversation]
 
 
 class FitLimits(Filter):
+    """Bring settings and counts within the target's limits.
+
+    A setting that the target lacks is dropped with a note (docs/decisions/content.md#d9). Raises Unrepresentable if the
+    target cannot send several choices or a reply of no tokens, and the request needs it.
+    """
+
     name = "fit_limits"
 
     def __init__(self, upstream: Capabilities) -> None:
         self._target = upstream
-        self.applies_to = _LIMITED if upstream.max_tokens is None else _LIMITED | {"no_length"}
+        self.applies_to = _FEATURES if upstream.max_tokens is None else _FEATURES | {"no_length"}
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
@@ -103,14 +119,14 @@ class FitLimits(Filter):
 
 def _choices(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
     if conversation.choices > 1 and "choices" not in target.traits:
-        raise Unrepresentable(f"the target gives one answer, not {conversation.choices}", at="n")
+        raise Unrepresentable(f"the target sends one reply per request, not {conversation.choices}", at="n")
     return conversation
 
 
-def _knobs(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
+def _sampling(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
     sampling = {name: value for name, value in conversation.sampling.items() if name in target.sampling}
     for name in sorted(conversation.sampling.keys() - sampling.keys()):
-        notes.dropped("knob.dropped", name, f"the target has no {name}")
+        notes.dropped("knob.dropped", name, f"the target has no setting {name}")
     for name, low, high in target.sampling_ranges:
         if name in sampling and not low <= sampling[name] <= high:
             clamped = min(max(sampling[name], low), high)
@@ -121,19 +137,19 @@ def _knobs(conversation: Conversation, target: Capabilities, notes: Notes) -> Co
 
 def _max_tokens(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
     if conversation.max_tokens is None and target.max_tokens is not None:
-        notes.added("max_tokens.default", "max_tokens", f"the target needs one; {target.max_tokens} is sent")
+        notes.added("max_tokens.default", "max_tokens", f"the target requires a limit; {target.max_tokens} is sent")
         return structs.replace(conversation, max_tokens=target.max_tokens)
     if conversation.max_tokens == 0 and "zero_tokens" not in target.traits:
-        raise Unrepresentable("the target cannot answer with 0 tokens", at="max_tokens")
+        raise Unrepresentable("the target does not accept a limit of 0 tokens", at="max_tokens")
     return conversation
 
 
 def _stops(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
     stops = tuple(stop for stop in conversation.stop if stop and ("no_blank_text" not in target.traits or stop.strip()))
     if stops != conversation.stop:
-        notes.dropped("stop.blank", "stop", "a blank stop sequence stops nothing")
+        notes.dropped("stop.blank", "stop", "a blank stop sequence has no effect")
     if target.stop_limit is not None and len(stops) > target.stop_limit:
-        notes.dropped("stop.limit", "stop", f"the target takes {target.stop_limit} stop sequences, not {len(stops)}")
+        notes.dropped("stop.limit", "stop", f"the target accepts {target.stop_limit} stop sequences, not {len(stops)}")
         stops = stops[: target.stop_limit]
     return conversation if stops == conversation.stop else structs.replace(conversation, stop=stops)
 
@@ -142,7 +158,7 @@ def _output(conversation: Conversation, target: Capabilities, notes: Notes) -> C
     output = conversation.output
     if output.kind not in target.output:
         kind = "json" if output.kind == "schema" and "json" in target.output else "text"
-        notes.dropped("output.form", "output", f"the target cannot promise {output.kind} output; {kind} is asked for")
+        notes.dropped("output.form", "output", f"the target cannot guarantee {output.kind} output; {kind} is requested")
         output = Output(kind)  # type: ignore[arg-type]
     if "output_names" not in target.traits and (output.name or output.strict is not None):
         notes.changed("output.name", "output", "the target's output schema has neither name nor strict flag")
@@ -151,14 +167,14 @@ def _output(conversation: Conversation, target: Capabilities, notes: Notes) -> C
         schema = _closed(output.schema)
         if schema != output.schema:
             notes.changed(
-                "output.closed", "output", "objects in the schema say additionalProperties: false, as the target asks"
+                "output.closed", "output", "the target requires additionalProperties: false in the schema's objects"
             )
             output = structs.replace(output, schema=schema)
     return conversation if output == conversation.output else structs.replace(conversation, output=output)
 
 
 def _closed(schema: object) -> Json:
-    """The schema with every object closed."""
+    """Return the schema with `additionalProperties: false` in every object."""
     if isinstance(schema, list):
         return [_closed(each) for each in schema]
     if not isinstance(schema, dict):
@@ -190,14 +206,18 @@ def _tool_choice(conversation: Conversation, target: Capabilities, notes: Notes)
     if choice.names and choice.mode in ("auto", "any") and "choice_names" not in target.traits:
         tools = tuple(tool for tool in tools if not isinstance(tool, ToolSpec) or tool.name in choice.names)
         notes.changed(
-            "tools.allowed", choice.at.path, "the target cannot limit the choice; only the allowed tools are offered"
+            "tools.allowed",
+            choice.at.path,
+            "the target cannot limit the tool choice; only the allowed tools are offered",
         )
         choice = structs.replace(choice, names=())
     if choice.mode not in target.choice_modes:
         notes.dropped("tools.choice", choice.at.path, f"the target has no tool choice {choice.mode!r}")
         choice = ToolChoice(parallel=choice.parallel, at=choice.at)
     if choice.parallel is not None and ("parallel_flag" not in target.traits or choice.mode == "none"):
-        notes.dropped("tools.parallel", choice.at.path, "the target has no such flag about parallel calls here")
+        notes.dropped(
+            "tools.parallel", choice.at.path, "the target has no setting for parallel calls with this tool choice"
+        )
         choice = structs.replace(choice, parallel=None)
     if choice == conversation.tool_choice:
         return conversation
@@ -205,15 +225,18 @@ def _tool_choice(conversation: Conversation, target: Capabilities, notes: Notes)
 
 
 def _tool_names(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
-    """Of several tools with one name the first counts: no service takes two. What it runs itself it may name freely."""
+    """Keep the first of several tools with one name: no service accepts two.
+
+    Where the target allows shared names, the names of its own server tools do not count.
+    """
     names: set[str | None] = set()
     tools: list[ToolSpec | Opaque] = []
     for tool in conversation.tools:
         name = tool_name(tool) if "shared_names" not in target.traits or isinstance(tool, ToolSpec) else None
         if isinstance(tool, ToolSpec) and tool.waits_for == "block":
-            name = None  # a block of the history says it, not the tool list
+            name = None  # a block of the history defines it, not the tool list
         if name and name in names:
-            notes.dropped("tools.duplicate", tool.at.path, f"there is a tool {name} already")
+            notes.dropped("tools.duplicate", tool.at.path, f"an earlier tool has the name {name}; this one is left out")
             continue
         names.add(name)
         tools.append(tool)
@@ -223,7 +246,7 @@ def _tool_names(conversation: Conversation, target: Capabilities, notes: Notes) 
 def _strict_tools(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
     if "strict_tools" in target.traits or all(getattr(tool, "strict", None) is None for tool in conversation.tools):
         return conversation
-    notes.dropped("tools.strict", "tools", "the target cannot hold a tool to its schema")
+    notes.dropped("tools.strict", "tools", "the target cannot force calls to match a tool's schema")
     tools = tuple(
         structs.replace(tool, strict=None) if isinstance(tool, ToolSpec) else tool for tool in conversation.tools
     )
@@ -233,29 +256,29 @@ def _strict_tools(conversation: Conversation, target: Capabilities, notes: Notes
 def _user(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
     if "user" in target.traits or not conversation.user:
         return conversation
-    notes.dropped("user.dropped", "user", "the target takes no user id")
+    notes.dropped("user.dropped", "user", "the target accepts no user id")
     return structs.replace(conversation, user="")
 
 
 def _cache_marks(conversation: Conversation, target: Capabilities, notes: Notes, facts: Facts) -> Conversation:
-    """Keep as many marks as the target takes: those of tools and system first, then the newest of the messages."""
-    lasting = sum(1 for node in (*conversation.tools, *conversation.system) if node.cache)
-    passing = len(facts.inventory(conversation).marked)
-    surplus = lasting + passing - target.cache_marks
+    """Keep as many cache marks as the target accepts: those of tools and system first, then the newest of messages."""
+    prompt_marks = sum(1 for node in (*conversation.tools, *conversation.system) if node.cache)
+    message_marks = len(facts.inventory(conversation).marked)
+    surplus = prompt_marks + message_marks - target.cache_marks
     if surplus <= 0:
         return conversation
-    notes.dropped("cache.marks", "", f"the target takes {target.cache_marks} cache marks; {surplus} are left out")
-    from_messages = min(surplus, passing)
-    strip = _Strip(from_messages)
-    messages = tuple(map(strip.message, conversation.messages))
-    strip = _Strip(surplus - from_messages)
-    system = tuple(map(strip.node, reversed(conversation.system)))[::-1]
-    tools = tuple(map(strip.node, reversed(conversation.tools)))[::-1]
+    notes.dropped("cache.marks", "", f"the target accepts {target.cache_marks} cache marks; {surplus} are left out")
+    from_messages = min(surplus, message_marks)
+    remover = _MarkRemover(from_messages)
+    messages = tuple(map(remover.message, conversation.messages))
+    remover = _MarkRemover(surplus - from_messages)
+    system = tuple(map(remover.node, reversed(conversation.system)))[::-1]
+    tools = tuple(map(remover.node, reversed(conversation.tools)))[::-1]
     return structs.replace(conversation, messages=messages, system=system, tools=tools)
 
 
-class _Strip:
-    """Takes the first `count` marks off the nodes it is shown."""
+class _MarkRemover:
+    """Removes the first `count` cache marks from the nodes passed to it."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -279,7 +302,7 @@ class _Strip:
 
 _FITS: tuple[_Fit, ...] = (
     _choices,
-    _knobs,
+    _sampling,
     _max_tokens,
     _stops,
     _output,
@@ -291,101 +314,104 @@ _FITS: tuple[_Fit, ...] = (
 )
 
 
-# --- SettleThinking: thinking as Claude takes it, on every service: a budget within bounds, and nothing it excludes
+# --- FitThinkingBudget
 
 
-_USUAL_BUDGET = 4096
-_LEAST_TOP_P = 0.95
+_DEFAULT_BUDGET = 4096
+_MIN_TOP_P = 0.95
 
 
 class FitThinkingBudget(Filter):
-    """For targets whose thinking has a least budget; what it was told in the client's words is already fitted."""
+    """Bring thinking within Claude's rules: a budget within bounds, and no setting that thinking excludes.
+
+    It is for targets with a minimum thinking budget, and runs after `FitLimits`.
+    """
 
     name = "fit_thinking_budget"
     applies_to: Features = frozenset({"thinking"})
 
     def __init__(self, upstream: Capabilities) -> None:
-        self._least = upstream.min_thinking_budget
+        self._minimum = upstream.min_thinking_budget
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
-        thinking = _with_fitting_words(conversation.thinking, notes)
+        thinking = _consistent(conversation.thinking, notes)
         if thinking is not conversation.thinking:
             conversation = structs.replace(conversation, thinking=thinking)
         if thinking.mode not in ("on", "adaptive"):
             return conversation, None
-        reason = self._hindrance(conversation)
+        reason = self._obstacle(conversation)
         if reason:
             notes.dropped("thinking.off", "thinking", f"thinking is turned off: {reason}")
             return structs.replace(conversation, thinking=Thinking("off")), None
-        return _with_knobs(self._with_budget(conversation, notes), notes), None
+        return _without_excluded_sampling(self._with_budget(conversation, notes), notes), None
 
-    def _hindrance(self, conversation: Conversation) -> str:
+    def _obstacle(self, conversation: Conversation) -> str:
         if conversation.tool_choice.mode in ("any", "one"):
-            return "the target takes no forced tool beside it"
+            return "the target does not accept a forced tool choice with thinking"
         if conversation.thinking.mode == "adaptive":
             return ""
-        if conversation.max_tokens is not None and conversation.max_tokens <= self._least:
-            return f"the limit of tokens leaves no room for {self._least} of it"
+        if conversation.max_tokens is not None and conversation.max_tokens <= self._minimum:
+            return f"the token limit leaves no room for the minimum budget of {self._minimum}"
         if has_unopened_loop(conversation):
-            return "an answer in the history calls a tool and does not open with any"
+            return "a reply in the history calls a tool and does not begin with thinking"
         return ""
 
     def _with_budget(self, conversation: Conversation, notes: Notes) -> Conversation:
         thinking, limit = conversation.thinking, conversation.max_tokens
         if thinking.mode != "on":
             return conversation
-        usual = _USUAL_BUDGET if limit is None else limit // 2
-        budget = max(usual if thinking.budget is None else thinking.budget, self._least)
+        default = _DEFAULT_BUDGET if limit is None else limit // 2
+        budget = max(default if thinking.budget is None else thinking.budget, self._minimum)
         budget = budget if limit is None else min(budget, limit - 1)
         if budget == thinking.budget:
             return conversation
-        said = "no budget" if thinking.budget is None else str(thinking.budget)
-        detail = f"{said} became {budget}: the target wants {self._least} at least, and less than the limit of tokens"
+        requested_budget = "no budget" if thinking.budget is None else str(thinking.budget)
+        detail = f"{requested_budget} became {budget}: it must be at least {self._minimum} and below the token limit"
         notes.changed("thinking.budget", "thinking", detail)
         return structs.replace(conversation, thinking=structs.replace(thinking, budget=budget))
 
 
-def _with_fitting_words(asked: Thinking, notes: Notes) -> Thinking:
-    """A budget means that thinking is on; only thinking that is on has a budget, or can be shown."""
-    thinking = asked
+def _consistent(requested: Thinking, notes: Notes) -> Thinking:
+    """Return settings that agree: a budget turns thinking on; without thinking there is no budget and no `show`."""
+    thinking = requested
     if thinking.budget is not None and thinking.mode == "default":
         thinking = structs.replace(thinking, mode="on")
     if thinking.mode != "on" and thinking.budget is not None:
         thinking = structs.replace(thinking, budget=None)
     if thinking.mode not in ("on", "adaptive") and thinking.show is not None:
         thinking = structs.replace(thinking, show=None)
-    if thinking != asked:
-        detail = "a budget is sent only if thinking is on, and whether to show thinking only if it is on or adaptive"
-        lost = (thinking.budget, thinking.show) != (asked.budget, asked.show)
+    if thinking != requested:
+        detail = "a budget needs thinking to be on; showing thinking needs it to be on or adaptive"
+        lost = (thinking.budget, thinking.show) != (requested.budget, requested.show)
         notes.add("thinking.words", "dropped" if lost else "changed", "thinking", detail)
     return thinking
 
 
 def has_unopened_loop(conversation: Conversation) -> bool:
-    """Whether a tool loop of this history does not open with thinking. A loop is one turn of Claude's: the answers from
-    one question to the next, with the results between them; only its first answer need open with thinking.
+    """Return whether a tool loop of this history does not begin with thinking.
 
-    Claude refuses thinking that is on for such a loop only while it is the last one. All count here, so that thinking,
-    once it is off, stays off: turning it on and off again makes the service forget the messages it has cached.
+    A loop is one turn of Claude: the replies from one question to the next, with the tool results between them. Only
+    its first reply must begin with thinking. Claude refuses thinking only if the last loop breaks this rule. All loops
+    count here, so that thinking, once off, stays off: switching it invalidates the service's prompt cache.
     """
-    opens: bool | None = None  # of the loop under way; None: it has not begun
+    opens_with_thinking: bool | None = None  # of the current loop; None: it has not begun
     for message in conversation.messages:
         if message.role == "user" and not any(isinstance(block, ToolResult) for block in message.blocks):
-            opens = None
+            opens_with_thinking = None
         elif message.role == "assistant" and message.blocks:
-            if opens is None:
-                opens = isinstance(message.blocks[0], Reasoning)
-            if not opens and any(isinstance(block, ToolCall) for block in message.blocks):
+            if opens_with_thinking is None:
+                opens_with_thinking = isinstance(message.blocks[0], Reasoning)
+            if not opens_with_thinking and any(isinstance(block, ToolCall) for block in message.blocks):
                 return True
     return False
 
 
-def _with_knobs(conversation: Conversation, notes: Notes) -> Conversation:
+def _without_excluded_sampling(conversation: Conversation, notes: Notes) -> Conversation:
     sampling = {name: value for name, value in conversation.sampling.items() if not _excluded(name, value)}
     for name in sorted(conversation.sampling.keys() - sampling.keys()):
-        notes.dropped("thinking.knob", name, f"the target takes no such {name} beside thinking")
+        notes.dropped("thinking.knob", name, f"the target does not accept this value of {name} with thinking")
     return (
         conversation
         if len(sampling) == len(conversation.sampling)
@@ -394,4 +420,4 @@ def _with_knobs(conversation: Conversation, notes: Notes) -> Conversation:
 
 
 def _excluded(name: str, value: float) -> bool:
-    return (name == "temperature" and value != 1) or name == "top_k" or (name == "top_p" and value < _LEAST_TOP_P)
+    return (name == "temperature" and value != 1) or name == "top_k" or (name == "top_p" and value < _MIN_TOP_P)

@@ -1,7 +1,7 @@
-"""refuse_server_state: a request that names what only the client's service holds is refused before anything is sent.
+"""Filters of the request as a whole: references to server state, accepted shapes, the user id.
 
-It runs first. A service of the same dialect takes it as it is; a gateway that keeps answers of its own resolves what it
-knows before this runs.
+`RefuseServerState` runs first. An upstream of the same dialect gets such a request unchanged; a gateway that stores
+replies resolves the references it knows before this filter runs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from dragoman.model.filter import Action, Facts, Features, Filter, MakeResponseF
 
 
 class RefuseServerState(Filter):
+    """Refuse a request that refers to data which only the client's service stores. Nothing is sent upstream.
+
+    `takes` are the names of server state that the target accepts.
+    """
+
     name = "refuse_server_state"
     applies_to: Features = frozenset({"held"})
 
@@ -28,28 +33,32 @@ class RefuseServerState(Filter):
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
-        """Raises Unrepresentable."""
-        for held in conversation.server_state:
-            if held.name not in self._takes:
-                raise server_state_error(held)
+        """Return the conversation unchanged. Raises Unrepresentable."""
+        for state in conversation.server_state:
+            if state.name not in self._takes:
+                raise server_state_error(state)
         return conversation, None
 
 
-def server_state_error(held: ServerState) -> Unrepresentable:
-    """The error for a request whose target does not hold what the request names."""
-    message = f"{held.at}: {held.reason}"
-    fault = Fault("invalid", message, 400, at=held.at, code=held.code, details=held.details)
+def server_state_error(state: ServerState) -> Unrepresentable:
+    """Return the error for a request that refers to data which its target does not store."""
+    message = f"{state.at}: {state.reason}"
+    fault = Fault("invalid", message, 400, at=state.at, code=state.code, details=state.details)
     return Unrepresentable(message, fault=fault)
 
 
-# --- TellShapes: notes for a request that its reader accepted in another shape than its dialect's own
+# --- NoteAcceptedShapes
 
 
 _ACTIONS: dict[str, Action] = {action: action for action in get_args(Action)}
 
 
 class NoteAcceptedShapes(Filter):
-    """Readers write no notes: they leave a list of rule, action, place and sentence, which ends here."""
+    """Write the notes of a request that its reader accepted in a shape of another dialect.
+
+    Readers write no notes themselves. They leave a list of (rule, action, place, sentence) in the extra fields, which
+    this filter turns into notes and removes.
+    """
 
     name = "note_accepted_shapes"
     applies_to: Features = frozenset({"shapes"})
@@ -66,20 +75,23 @@ class NoteAcceptedShapes(Filter):
                 case [str(rule), str(action), str(at), str(detail)] if action in _ACTIONS:
                     notes.add(rule, _ACTIONS[action], at, detail)
         fields = {name: value for name, value in extra.fields.items() if name != OTHER_SHAPES}
-        kept = structs.replace(extra, fields=fields, spelling=extra.spelling - {OTHER_SHAPES}) if fields else None
-        return structs.replace(conversation, extra=kept), None
+        remaining = structs.replace(extra, fields=fields, spelling=extra.spelling - {OTHER_SHAPES}) if fields else None
+        return structs.replace(conversation, extra=remaining), None
 
 
-# --- HashUser: a user id that is too long for the target, or tells a device to another family, is sent as its hash
+# --- HashUser
 
 
 # Claude Code: `{"device_id": …, "account_uuid": …, "session_id": …}`, earlier `user_<hash>_account_…_session_<uuid>`.
 _DEVICE = re.compile(r"device_?id|\Auser_[0-9a-f]{16,}_", re.IGNORECASE)
-_BESIDE = "safety_identifier"  # a second slot, which may stand beside the user id
+_SECOND_USER_FIELD = "safety_identifier"  # an extra field that may hold a second user id
 
 
 class HashUser(Filter):
-    """The hash depends on the id alone, so that one user stays one user."""
+    """Hash a user id that is too long for the target, or that would show a device id to another family.
+
+    The hash depends on the id alone, so each user keeps one id.
+    """
 
     name = "hash_user"
     applies_to: Features = frozenset({"user", "extras"})
@@ -95,10 +107,10 @@ class HashUser(Filter):
             notes.changed("user.hashed", "user", self._why(conversation.user))
             conversation = structs.replace(conversation, user=_hash(conversation.user))
         extra = conversation.extra
-        other = extra.fields.get(_BESIDE) if extra is not None else None
-        if extra is not None and isinstance(other, str) and self._must_hash(other):
-            notes.changed("user.hashed", _BESIDE, self._why(other))
-            fields = {**extra.fields, _BESIDE: _hash(other)}
+        second_id = extra.fields.get(_SECOND_USER_FIELD) if extra is not None else None
+        if extra is not None and isinstance(second_id, str) and self._must_hash(second_id):
+            notes.changed("user.hashed", _SECOND_USER_FIELD, self._why(second_id))
+            fields = {**extra.fields, _SECOND_USER_FIELD: _hash(second_id)}
             conversation = structs.replace(conversation, extra=structs.replace(extra, fields=fields))
         return conversation, None
 
@@ -110,10 +122,10 @@ class HashUser(Filter):
 
     def _why(self, user: str) -> str:
         if self._is_long(user):
-            return f"the target takes {self._limit} characters, not {len(user)}; a hash of the user id is sent"
-        return "the user id tells a device, which is not for this target; its hash is sent"
+            return f"the user id has {len(user)} characters; the target accepts {self._limit}. Its hash is sent instead"
+        return "the user id contains a device id; its hash is sent instead"
 
 
 def _hash(user: str) -> str:
-    """Sixty-four characters, the least limit that is known."""
+    """Return a hash of 64 characters, the smallest known limit of a user id."""
     return hashlib.sha256(user.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,9 +1,10 @@
-"""Filters with an answer half alone: the order of blocks, and the reason to stop.
+"""Filters that change only replies: the order of blocks, and the stop reason.
 
-serialize_blocks: blocks that are open side by side come out one after the other, and nothing is lost. The first open
-block streams live; the others wait. Where calls have no end of their own, a call whose JSON is complete gives way as
-soon as another block has something to say, so parallel calls sent one after the other, the usual case, all stream live.
-Where they have one, only that end counts: a call that never gets it was cut off.
+`SerializeBlocks` turns interleaved blocks into consecutive ones without losing an event. The first open block, the
+head, streams live; events of the other blocks are buffered. In dialects whose calls have no end event, the filter ends
+a call as soon as its JSON is complete and another block has an event. Parallel calls that arrive one after the other,
+the usual case, therefore all stream live. In dialects whose calls do have an end event, only that event ends a call:
+a call without it was cut off.
 """
 
 from __future__ import annotations
@@ -29,13 +30,18 @@ from dragoman.model.filter import (
 )
 from dragoman.wire.jsonio import ObjectScanner
 
-HELD_LIMIT = 4 * 1024 * 1024  # characters held back in one stream
+HELD_LIMIT = 4 * 1024 * 1024  # most characters that one stream may buffer
 
 _LEADING: EventKinds = BLOCK_STARTS | {ev.BlockEnded, ev.Stopped}
 _SCANNING: EventKinds = _LEADING | {ev.ArgumentsDelta}
 
 
 class SerializeBlocks(Filter):
+    """Send blocks one after the other, for clients whose streams have one open block at a time.
+
+    `calls_end`: the upstream's dialect has an event for the end of a call.
+    """
+
     name = "serialize_blocks"
     applies_to = NO_FEATURES
 
@@ -44,14 +50,14 @@ class SerializeBlocks(Filter):
 
 
 class _Waiting(Struct, eq=False):
-    """A block that is not out yet, with what has come for it."""
+    """A block that is buffered, with its events so far."""
 
     events: list[ev.Event]
     ended: bool = False
 
 
 class _Queue(Struct, ResponseFilter, eq=False):
-    """The block at the head is out and streams; `_waiting` holds the others in the order they began."""
+    """The block `_head` streams; `_waiting` buffers the others in the order they began."""
 
     _calls_end: bool
     _notes: Notes
@@ -60,9 +66,9 @@ class _Queue(Struct, ResponseFilter, eq=False):
     _head: int | None = None
     _scanner: ObjectScanner | None = None  # follows the head's arguments if it is a JSON call without an end
     _waiting: dict[int, _Waiting] = {}
-    _closed_early: dict[int, bool] = {}  # a set of keys, small while it is empty
-    _stops: list[ev.Event] = []  # what must come after all blocks
-    _held: int = 0
+    _closed_early: dict[int, bool] = {}  # a set of keys; an empty dict is smaller than an empty set
+    _stops: list[ev.Event] = []  # events that must follow all blocks
+    _buffered_chars: int = 0
     _failed: bool = False
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneWatch | None:
@@ -76,12 +82,12 @@ class _Queue(Struct, ResponseFilter, eq=False):
             case _ if self._failed:
                 return out
             case ev.BlockStarted() if self._head is None:
-                self._lead(event, out)
+                self._start_head(event, out)
             case ev.BlockStarted():
                 self._keys.budget.reserve(ev.event_size(event))
                 self._waiting[event.key] = _Waiting([event])
                 if self._scanner is not None and self._scanner.is_complete:
-                    self._give_way(out)
+                    self._close_head(out)
             case ev.BlockEnded(key) if key == self._head:
                 out.append(event)
                 self._head = self._scanner = None
@@ -91,7 +97,7 @@ class _Queue(Struct, ResponseFilter, eq=False):
                 out.append(event)
                 self._scanner.feed(text)
                 if self._scanner.is_complete and self._waiting:
-                    self._give_way(out)
+                    self._close_head(out)
             case (
                 ev.TextDelta()
                 | ev.ReasoningDelta()
@@ -100,7 +106,7 @@ class _Queue(Struct, ResponseFilter, eq=False):
                 | ev.CitationAdded()
                 | ev.BlockEnded()
             ) if event.key != self._head:
-                self._hold(event, out)
+                self._buffer(event, out)
             case ev.Stopped() if self._waiting or self._head is not None:
                 self._stops.append(event)
             case _:
@@ -114,13 +120,13 @@ class _Queue(Struct, ResponseFilter, eq=False):
             self.reads = _LEADING if self._scanner is None else _SCANNING
         return out
 
-    def _lead(self, event: ev.BlockStarted, out: list[ev.Event]) -> None:
+    def _start_head(self, event: ev.BlockStarted, out: list[ev.Event]) -> None:
         self._head = event.key
         call = isinstance(event.block, ToolCall) and event.block.form == "json" and not self._calls_end
         self._scanner = ObjectScanner() if call else None
         out.append(event)
 
-    def _hold(
+    def _buffer(
         self,
         event: ev.TextDelta
         | ev.ReasoningDelta
@@ -130,13 +136,13 @@ class _Queue(Struct, ResponseFilter, eq=False):
         | ev.BlockEnded,
         out: list[ev.Event],
     ) -> None:
-        """Keep an event of a block that waits.
+        """Buffer an event of a waiting block.
 
-        For a call that was closed because its JSON was complete nothing may come but white space and its end.
+        A call that was closed because its JSON was complete may only get white space and its end.
         """
         if event.key in self._closed_early:
             if isinstance(event, ev.ArgumentsDelta) and event.text.strip():
-                self._fail("a tool call went on after its JSON was complete", out)
+                self._fail("a tool call sent more arguments after its JSON was complete", out)
             return
         waiting = self._waiting[event.key]
         self._keys.budget.reserve(ev.event_size(event))
@@ -144,16 +150,16 @@ class _Queue(Struct, ResponseFilter, eq=False):
         if isinstance(event, ev.BlockEnded):
             waiting.ended = True
         elif isinstance(event, ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta):
-            self._held += len(event.text)
-            if self._held > HELD_LIMIT:
-                self._fail(f"more than {HELD_LIMIT} characters of interleaved blocks had to be held back", out)
+            self._buffered_chars += len(event.text)
+            if self._buffered_chars > HELD_LIMIT:
+                self._fail(f"more than {HELD_LIMIT} characters of interleaved blocks had to be buffered", out)
 
-    def _fail(self, why: str, out: list[ev.Event]) -> None:
+    def _fail(self, reason: str, out: list[ev.Event]) -> None:
         self._failed = True
-        out.append(ev.Failed(Fault("server", why)))
+        out.append(ev.Failed(Fault("server", reason)))
 
-    def _give_way(self, out: list[ev.Event]) -> None:
-        """End the head, whose JSON is complete, before its end was said."""
+    def _close_head(self, out: list[ev.Event]) -> None:
+        """End the head, whose JSON is complete, before its end event arrived."""
         if self._head is not None:
             self._closed_early[self._head] = True
             out.append(ev.BlockEnded(self._head))
@@ -161,16 +167,16 @@ class _Queue(Struct, ResponseFilter, eq=False):
         self._advance(out)
 
     def _advance(self, out: list[ev.Event]) -> None:
-        """Let the next blocks out: all that have ended, then the first that is still open as the new head."""
+        """Send the waiting blocks that have ended, then the first open one, which becomes the head."""
         while self._waiting and self._head is None:
             key = next(iter(self._waiting))
             waiting = self._waiting.pop(key)
             self._keys.budget.release(sum(map(ev.event_size, waiting.events)))
             for event in waiting.events:
                 if isinstance(event, ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta):
-                    self._held -= len(event.text)
+                    self._buffered_chars -= len(event.text)
                 if isinstance(event, ev.BlockStarted):
-                    self._lead(event, out)
+                    self._start_head(event, out)
                     continue
                 out.append(event)
                 if isinstance(event, ev.ArgumentsDelta) and self._scanner is not None:
@@ -186,37 +192,39 @@ class _Queue(Struct, ResponseFilter, eq=False):
             self._stops.clear()
 
 
-# --- fix_stop_reason: the stop reason follows the content (docs/decisions/answers.md#d6): a completed tool call means
-# TOOL,
-# none means it cannot be.
-#
-# A call whose end never came means that the answer was cut, whatever it says of itself (docs/decisions/answers.md#d7).
-# One that paused to be asked to go on has ended, for a client that cannot be told so.
+# --- FixStopReason
 
 
-_FOLLOWS = frozenset(
+_DERIVED = frozenset(
     {StopReason.END, StopReason.TOOL, StopReason.SEQUENCE, StopReason.PAUSE}
-)  # all others say more than the content can
+)  # the others (length, refusal, …) cannot be derived from the content
 
 _IDLE: EventKinds = frozenset({ToolCall, ev.Stopped})
 _IN_CALL: EventKinds = _IDLE | {ev.BlockEnded}
 
 
 class FixStopReason(Filter):
+    """Make the stop reason agree with the content (docs/decisions/answers.md#d6).
+
+    A reply with a completed tool call stops with TOOL, a reply without one never does. A call without an end means that
+    the reply was cut off, whatever its stop reason (docs/decisions/answers.md#d7). A reply that paused has ended, for a
+    client without such a stop reason. `pauses`: the client's dialect has one.
+    """
+
     name = "fix_stop_reason"
     applies_to = NO_FEATURES
 
     def __init__(self, *, pauses: bool) -> None:
-        self.answers = partial(_Settle, pauses)
+        self.answers = partial(_StopReasonFilter, pauses)
 
 
-class _Settle(Struct, ResponseFilter, eq=False):
+class _StopReasonFilter(Struct, ResponseFilter, eq=False):
     _pauses: bool
     _notes: Notes
     _keys: ev.BlockKeys
     reads: EventKinds | None = _IDLE
     _open: dict[int, int] = {}  # key of an open call -> its choice
-    _whole: dict[int, bool] = {}  # choices with calls -> whether all of them came to their end
+    _calls_complete: dict[int, bool] = {}  # choices with calls -> whether all these calls have ended
 
     def take(self, event: ev.Event) -> Iterable[ev.Event]:
         match event:
@@ -224,31 +232,33 @@ class _Settle(Struct, ResponseFilter, eq=False):
                 self._open[key], self.reads = choice, _IN_CALL
             case ev.BlockEnded(key, complete) if key in self._open:
                 choice = self._open.pop(key)
-                self._whole[choice] = complete and self._whole.get(choice, True)
+                self._calls_complete[choice] = complete and self._calls_complete.get(choice, True)
                 self.reads = _IN_CALL if self._open else _IDLE
-            case ev.Stopped(stop, choice) if stop.reason in _FOLLOWS:
-                whole = self._whole.get(choice)  # None: no call
-                if stop.reason is StopReason.PAUSE or whole is not (True if stop.reason is StopReason.TOOL else None):
-                    return (ev.Stopped(self._settle(stop, whole), choice),)
+            case ev.Stopped(stop, choice) if stop.reason in _DERIVED:
+                complete_calls = self._calls_complete.get(choice)  # None: no call
+                if stop.reason is StopReason.PAUSE or complete_calls is not (
+                    True if stop.reason is StopReason.TOOL else None
+                ):
+                    return (ev.Stopped(self._matching_stop(stop, complete_calls), choice),)
             case _:
                 pass
         return (event,)
 
-    def _settle(self, stop: Stop, whole: bool | None) -> Stop:
-        """The stop that agrees with the content."""
-        if whole is False:
-            return self._right(stop, StopReason.LENGTH, "a tool call never came to its end")
-        if whole:
-            return self._right(stop, StopReason.TOOL, "it made a tool call")
+    def _matching_stop(self, stop: Stop, complete_calls: bool | None) -> Stop:
+        """Return the stop that agrees with the content."""
+        if complete_calls is False:
+            return self._replace(stop, StopReason.LENGTH, "a tool call has no end")
+        if complete_calls:
+            return self._replace(stop, StopReason.TOOL, "the reply has a tool call")
         if stop.reason is not StopReason.PAUSE:
-            return self._right(stop, StopReason.END, "it made no tool call")
+            return self._replace(stop, StopReason.END, "the reply has no tool call")
         if self._pauses:
             return stop
-        self._notes.changed("stop.pause", "", "the answer paused to be asked to go on; for the client it has ended")
+        self._notes.changed("stop.pause", "", "the reply paused to be continued; the client gets it as ended")
         return structs.replace(stop, reason=StopReason.END, extra=None)
 
-    def _right(self, stop: Stop, why: StopReason, because: str) -> Stop:
+    def _replace(self, stop: Stop, reason: StopReason, cause: str) -> Stop:
         self._notes.changed(
-            "stop.settled", "", f"the answer said it stopped by {stop.reason.value}, but {because}: {why.value}"
+            "stop.settled", "", f"the stop reason was {stop.reason.value}, but {cause}; it is {reason.value} now"
         )
-        return structs.replace(stop, reason=why, sequence=None, extra=None)
+        return structs.replace(stop, reason=reason, sequence=None, extra=None)

@@ -1,11 +1,11 @@
-"""PairTools: every call is answered in the turn right after it, exactly once, and every result answers a call.
-A result answers the latest call of its id, wherever it stands, and is moved to the turn after that call. What the model
-says between its calls and their results belongs to the turn of the calls. Ids may be reused: each call's id is made
-unique, so that services which want unique ids get them. A trailing turn with calls is answered too, since services
-refuse it otherwise. Where the service holds earlier turns, a result without a call in the request answers one of those
-and stays as it is.
+"""Filters of tool results: `PairTools` pairs calls and results, `SimplifyResults` fits the content of results.
 
-See docs/decisions/kiro.md#d12.
+How `PairTools` works (docs/decisions/kiro.md#d12): each call gets exactly one result, in the turn right after it, and
+each result belongs to a call. A result belongs to the latest call with its id, wherever it stands, and moves to the
+turn after that call. Text of the model between its calls and their results moves to the turn of the calls. A reused
+call id is made unique, since some services require unique ids. Calls in the last turn get a result too, since services
+refuse the request otherwise. If the service stores earlier turns, a result without a call in the request belongs to one
+of those turns and stays unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ MOVED_RESULT = "(tool result above)"
 
 
 class PairTools(Filter):
-    """`in_order`: the results of a turn stand in the order of its calls."""
+    """Give each call exactly one result, in the turn right after it.
+
+    `in_order`: sort the results of a turn like its calls.
+    """
 
     name = "pair_tools"
     applies_to: Features = frozenset({"calls", "results"})
@@ -38,9 +41,10 @@ class PairTools(Filter):
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
-        held = facts.inventory(conversation)
-        if _paired(conversation, held) and (
-            not self._in_order or [result.call_id for result in held.results] == [call.id for call in held.calls]
+        inventory = facts.inventory(conversation)
+        if _is_paired(conversation, inventory) and (
+            not self._in_order
+            or [result.call_id for result in inventory.results] == [call.id for call in inventory.calls]
         ):
             return conversation, None
         before = len(notes)
@@ -53,9 +57,9 @@ class PairTools(Filter):
         return to_canonical(structs.replace(conversation, messages=messages), conversation.messages), None
 
 
-def _paired(conversation: Conversation, held: Inventory) -> bool:
-    """Whether there is nothing to do: each id is called once and answered in the next message, with no other result."""
-    if held.kinds.isdisjoint((ToolCall, ToolResult)):
+def _is_paired(conversation: Conversation, inventory: Inventory) -> bool:
+    """Return whether nothing is to do: each id has one call, and one result in the next message; no other result."""
+    if inventory.kinds.isdisjoint((ToolCall, ToolResult)):
         return True
     called: list[tuple[int, str]] = []
     answered: list[tuple[int, str]] = []
@@ -71,7 +75,7 @@ def _paired(conversation: Conversation, held: Inventory) -> bool:
 
 
 class _Turn:
-    """A message, what of it stays, the calls it makes and the results found for them."""
+    """A message: its remaining blocks, its calls, and the results found for them."""
 
     def __init__(self, message: Message) -> None:
         self.message = message
@@ -80,28 +84,33 @@ class _Turn:
         self.results: list[ToolResult] = []
 
     def missing(self) -> Iterator[ToolCall]:
+        """Return the calls without a result."""
         answered = {result.call_id for result in self.results}
         return (call for call in self.calls if call.id not in answered)
 
     def rebuilt(self, blocks: tuple[Block, ...]) -> Message:
+        """Return the message with these blocks, the same object if they are its own."""
         return self.message if blocks == self.message.blocks else structs.replace(self.message, blocks=blocks)
 
 
 class _Pairing:
+    """Reads the messages one by one, then writes them with their results in place."""
+
     def __init__(self, notes: Notes, in_order: bool, *, continues: bool) -> None:
         self._notes = notes
         self._in_order = in_order
-        self._continues = continues  # the service holds earlier turns, and calls in them
+        self._has_stored_turns = continues  # the service stores earlier turns, which may have calls
         self._turns: list[_Turn] = []
-        self._numbers: dict[str, int] = {}  # the next number to try for an id that is used again
-        self._taken: set[str] = set()
-        # By the client's id: the calls that wait for a result, and the results that were given.
+        self._next_numbers: dict[str, int] = {}  # the next suffix to try for a reused id
+        self._used_ids: set[str] = set()
+        # By the client's id: the calls without a result so far, and the results found.
         self._waiting: dict[str, list[tuple[_Turn, ToolCall]]] = {}
-        self._given: dict[str, list[ToolResult]] = {}
-        self._asked: set[str] = set()  # ids called since the last user turn: their results are still to come, in order
-        self._caller: _Turn | None = None  # the last turn with calls, if only the model spoke since
+        self._results_by_id: dict[str, list[ToolResult]] = {}
+        self._called_since_user: set[str] = set()  # their results follow, in order
+        self._last_caller: _Turn | None = None  # the last turn with calls, if only assistant turns followed
 
     def read(self, message: Message) -> None:
+        """Take the next message of the conversation."""
         turn = _Turn(message)
         for block in message.blocks:
             if message.role == "assistant" and isinstance(block, ToolCall):
@@ -111,68 +120,75 @@ class _Pairing:
             else:
                 turn.blocks.append(block)
         if message.role == "user":
-            self._asked.clear()
+            self._called_since_user.clear()
         if message.role != "assistant" or message.extra is not None:
-            self._caller = None
+            self._last_caller = None
         if turn.calls:
-            self._caller = turn
+            self._last_caller = turn
         self._turns.append(turn)
 
     def _call(self, turn: _Turn, call: ToolCall) -> ToolCall:
-        if call.id not in self._asked:  # a reused id means the new call from here on
-            self._asked.add(call.id)
+        if call.id not in self._called_since_user:  # from here on a reused id means the new call
+            self._called_since_user.add(call.id)
             self._waiting[call.id] = []
-            self._given[call.id] = []
+            self._results_by_id[call.id] = []
         unique = self._unique(call)
         self._waiting[call.id].append((turn, unique))
         turn.calls.append(unique)
         return unique
 
     def _unique(self, call: ToolCall) -> ToolCall:
-        """The call under an id that no earlier call has. Later ones do not matter: a prefix stays as it is."""
-        if call.id not in self._taken:
-            self._taken.add(call.id)
+        """Return the call with an id that no earlier call has. Later calls do not count: prompt caches stay valid."""
+        if call.id not in self._used_ids:
+            self._used_ids.add(call.id)
             return call
-        number = self._numbers.get(call.id, 2)
-        while (id_ := f"{call.id}_{number}") in self._taken:
+        number = self._next_numbers.get(call.id, 2)
+        while (id_ := f"{call.id}_{number}") in self._used_ids:
             number += 1
-        self._numbers[call.id] = number + 1
-        self._taken.add(id_)
+        self._next_numbers[call.id] = number + 1
+        self._used_ids.add(id_)
         self._notes.renamed("ids.duplicate", call.at.path, f"the id {call.id!r} was used before; this call is {id_!r}")
         return structs.replace(call, id=id_)
 
     def _result(self, result: ToolResult) -> Iterable[Block]:
-        """Give the result to its call; what comes back stays in the turn where the client put it."""
-        waiting, given = self._waiting.get(result.call_id), self._given.get(result.call_id, [])
+        """Assign the result to its call. Return the blocks that stay in the turn where the client put it."""
+        waiting, earlier = self._waiting.get(result.call_id), self._results_by_id.get(result.call_id, [])
         if waiting:
             turn, call = waiting.pop(0)
-            given.append(result)
-            if turn is self._caller:
-                self._join_asides(turn)
+            earlier.append(result)
+            if turn is self._last_caller:
+                self._merge_texts_into(turn)
             if turn is not self._turns[-1]:
                 self._notes.changed("tools.moved_result", result.at.path, "moved to the turn right after its call")
             turn.results.append(result if result.call_id == call.id else structs.replace(result, call_id=call.id))
             return ()
-        if any((one.content, one.is_error) == (result.content, result.is_error) for one in given):
-            self._notes.changed("tools.duplicate_result", result.at.path, "the same result twice; one stays")
+        if any((one.content, one.is_error) == (result.content, result.is_error) for one in earlier):
+            self._notes.changed("tools.duplicate_result", result.at.path, "the same result occurs twice; one is kept")
             return ()
-        if self._continues and result.call_id not in self._given:
+        if self._has_stored_turns and result.call_id not in self._results_by_id:
             return (result,)
-        if given:
-            self._notes.changed("tools.duplicate_result", result.at.path, "its call has a result; this one became text")
+        if earlier:
+            self._notes.changed(
+                "tools.duplicate_result", result.at.path, "its call has a result already; this one became text"
+            )
         else:
-            self._notes.changed("tools.orphan_result", result.at.path, f"no call {result.call_id!r}; it became text")
+            self._notes.changed(
+                "tools.orphan_result", result.at.path, f"there is no call {result.call_id!r}; the result became text"
+            )
         return self._as_text(result)
 
-    def _join_asides(self, caller: _Turn) -> None:
-        """Codex 0.80 tells a turn's calls first and its text as a message of its own: no call may wait behind it."""
-        asides: list[_Turn] = []
+    def _merge_texts_into(self, caller: _Turn) -> None:
+        """Move the texts after a turn with calls into that turn, before the calls.
+
+        Codex 0.80 sends a turn's calls first and its text as a second message; the results must follow the calls.
+        """
+        texts: list[_Turn] = []
         while self._turns[-1] is not caller:
-            asides.append(self._turns.pop())
-        for aside in reversed(asides):
-            self._notes.changed("turn.merged", aside.message.at.path, "joined with the calls before it")
+            texts.append(self._turns.pop())
+        for text_turn in reversed(texts):
+            self._notes.changed("turn.merged", text_turn.message.at.path, "merged into the turn of the calls before it")
         first = next(at for at, block in enumerate(caller.blocks) if isinstance(block, ToolCall))
-        caller.blocks[first:first] = [block for aside in reversed(asides) for block in aside.blocks]
+        caller.blocks[first:first] = [block for text_turn in reversed(texts) for block in text_turn.blocks]
 
     def _as_text(self, result: ToolResult) -> Iterable[Block]:
         blocks: list[Text | Media] = []
@@ -194,51 +210,50 @@ class _Pairing:
         return blocks
 
     def write(self) -> Iterator[Message]:
+        """Yield the messages with all results in place."""
         results: tuple[Block, ...] = ()
-        speaker = ""
+        last_role = ""
         for turn in self._turns:
             role = turn.message.role
             if role == "user":
                 blocks = (*results, *turn.blocks)
                 results = ()
                 if turn.message.blocks and not blocks:
-                    if speaker == "user":
+                    if last_role == "user":
                         continue
-                    blocks = (
-                        Text(MOVED_RESULT),
-                    )  # without it the answer before would become the end, or join the next one
+                    # Without this text the assistant turn before would be the last one, or merge with the next one.
+                    blocks = (Text(MOVED_RESULT),)
                 yield turn.rebuilt(blocks)
             else:
                 if results:
                     yield Message("user", results)
                 yield turn.rebuilt(tuple(turn.blocks))
                 results = self._results(turn)
-            speaker = speaker if role == "system" else role
-            speaker = "user" if results else speaker
+            last_role = last_role if role == "system" else role
+            last_role = "user" if results else last_role
         if results:
             yield Message("user", results)
 
     def _results(self, turn: _Turn) -> tuple[ToolResult, ...]:
-        """The results of a turn's calls, those that were not given included."""
+        """Return the results of a turn's calls, with an error for each missing one."""
         results = [*turn.results, *map(self._no_result, turn.missing())]
         if not self._in_order:
             return tuple(results)
         places = {call.id: place for place, call in enumerate(turn.calls)}
-        given = [places[result.call_id] for result in turn.results]
-        if given != sorted(given):
-            detail = "the results stand in the order of their calls: the model knows them by it"
+        order = [places[result.call_id] for result in turn.results]
+        if order != sorted(order):
+            detail = "the results were sorted like their calls: the model matches them by order"
             self._notes.changed("tools.reordered_results", turn.results[0].at.path, detail)
         return tuple(sorted(results, key=lambda result: places[result.call_id]))
 
     def _no_result(self, call: ToolCall) -> ToolResult:
-        self._notes.added("tools.missing_result", call.at.path, f"the call {call.id!r} has no result; it got an error")
+        self._notes.added(
+            "tools.missing_result", call.at.path, f"the call {call.id!r} has no result; an error result was added"
+        )
         return ToolResult(call.id, (Text(NO_RESULT),), is_error=True, at=call.at)
 
 
-# --- PlainResults: tool results with no more in them than the target's can hold: its kinds of media, its error flag.
-#
-# Media that a result cannot hold stands after the results of its turn. The result names it by kind and number,
-# `(image 1 below)`, so that each can be matched to its call.
+# --- SimplifyResults
 
 
 ERROR = "Error"
@@ -246,6 +261,12 @@ _RICH: Features = frozenset({"media", "opaque"})
 
 
 class SimplifyResults(MessageFilter):
+    """Reduce tool results to what the target's results can hold: its kinds of media, its error flag.
+
+    Other media moves behind the results of its turn. The result names it by kind and number, `(image 1 below)`, so that
+    the model can match each to its call.
+    """
+
     name = "simplify_results"
 
     def __init__(self, upstream: Capabilities) -> None:
@@ -257,28 +278,28 @@ class SimplifyResults(MessageFilter):
         if message.role != "user":
             return message
         results: list[Block] = []
-        lifted: list[Media] = []
+        moved: list[Media] = []
         counts: Counter[str] = Counter()
         rest: list[Block] = []
         for block in message.blocks:
             if isinstance(block, ToolResult):
-                results.append(self._result(block, lifted, counts, notes))
+                results.append(self._result(block, moved, counts, notes))
             else:
                 rest.append(block)
-        blocks = (*results, *lifted, *rest)
+        blocks = (*results, *moved, *rest)
         return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
-    def _result(self, result: ToolResult, lifted: list[Media], counts: Counter[str], notes: Notes) -> ToolResult:
-        """Return the result without what it cannot hold; its media is added to `lifted`, that of the whole turn.
+    def _result(self, result: ToolResult, moved: list[Media], counts: Counter[str], notes: Notes) -> ToolResult:
+        """Return the result without the media it cannot hold, which is appended to `moved`.
 
-        `counts` are the numbers of these media, by kind.
+        `moved` and `counts` (the number of moved media by kind) belong to the whole turn.
         """
         content: list[Text | Media | Opaque] = []
         for part in result.content:
             if isinstance(part, Opaque) and part.kind == UNREADABLE:
                 notes.dropped("result.unreadable_media", part.at.path, UNREADABLE_NOTE)
             elif isinstance(part, Media) and part.kind not in self._media:
-                lifted.append(part)
+                moved.append(part)
                 counts[part.kind] += 1
                 name = f"{part.kind} {counts[part.kind]}"
                 notes.changed(
@@ -287,24 +308,28 @@ class SimplifyResults(MessageFilter):
                 content.append(Text(f"({name} below)", at=part.at))
             else:
                 content.append(part)
-        if result.content and not any(map(_says_something, content)) and len(content) < len(result.content):
+        if result.content and not any(map(_has_content, content)) and len(content) < len(result.content):
             content.append(Text(UNREADABLE_LINE, at=result.at))
         is_error = result.is_error
         if is_error and not self._errors:
-            notes.changed("result.error_text", result.at.path, "the error flag became the words of the result")
-            content, is_error = _error(content), False
+            notes.changed(
+                "result.error_text",
+                result.at.path,
+                "the target has no error flag; the text of the result names the error",
+            )
+            content, is_error = _with_error_text(content), False
         if is_error == result.is_error and tuple(content) == result.content:
             return result
         return structs.replace(result, content=tuple(content), is_error=is_error)
 
 
-def _says_something(part: Text | Media | Opaque) -> bool:
+def _has_content(part: Text | Media | Opaque) -> bool:
     return not isinstance(part, Text) or bool(part.text.strip())
 
 
-def _error(content: list[Text | Media | Opaque]) -> list[Text | Media | Opaque]:
+def _with_error_text(content: list[Text | Media | Opaque]) -> list[Text | Media | Opaque]:
     for index, part in enumerate(content):
         if isinstance(part, Text) and part.text.strip():
-            said = structs.replace(part, text=f"{ERROR}: {part.text}")
-            return [*content[:index], said, *content[index + 1 :]]
+            error_text = structs.replace(part, text=f"{ERROR}: {part.text}")
+            return [*content[:index], error_text, *content[index + 1 :]]
     return [Text(ERROR), *content]

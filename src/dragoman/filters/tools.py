@@ -1,7 +1,7 @@
-"""Filters of the tools that are offered: which, in which order, and in which form.
+"""Filters of the tool list: which tools are offered, in which order, and in which form.
 
-`offered_tools` gives the tool list for a family that offers every tool from the start. The order never changes when the
-conversation grows, since tools stand before the messages in every prompt cache.
+`offered_tools` returns the tool list for a family that offers every tool from the start. Its order never changes as the
+conversation grows, since tools precede the messages in every prompt cache.
 """
 
 from __future__ import annotations
@@ -47,14 +47,18 @@ from dragoman.model.filter import (
 )
 from dragoman.wire import jsonio
 
-PLACEHOLDER = "DeferredToolPlaceholder"  # Claude Code declares it so that `tools` holds a deferred tool
+PLACEHOLDER = "DeferredToolPlaceholder"  # Claude Code declares it so that `tools` contains a deferred tool
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SEARCH = frozenset({"search", "find", "discover"})
 _TOOL = frozenset({"tool", "tools"})
 
 
 class ToolMentions:
-    """Where the history first names a tool (`named`), defines it (`defined`), and which tools it shows (`shown`)."""
+    """Where the history first mentions each tool.
+
+    `named` and `defined` map a tool's name to the position where the history first names or defines it; `shown` are the
+    tools whose definitions the history shows.
+    """
 
     def __init__(self, messages: Iterable[Message]) -> None:
         self.named: dict[str, int] = {}
@@ -65,7 +69,7 @@ class ToolMentions:
             self._read(message.blocks)
 
     def place(self, tool: ToolSpec) -> int:
-        """Where the model is first told of a tool that it is not told of from the start."""
+        """Return the position where the model first learns of a deferred tool; 0 if nowhere."""
         places = self.defined if tool.waits_for == "block" else self.named
         return places.get(tool.name, 0)
 
@@ -93,22 +97,22 @@ class ToolMentions:
 
 
 def offered_tools(conversation: Conversation, notes: Notes) -> tuple[ToolSpec | Opaque, ...]:
-    """The tools to send, in their order.
+    """Return the tools to send, in order.
 
-    A tool that is held back is left out only if the client runs a search that can find it and nothing names it yet.
+    A deferred tool is left out only if the client runs a tool search that can find it and nothing names it so far.
     """
-    tools = _once_each(_declared(conversation.tools, notes), notes)
-    held_back = [tool for tool in tools if isinstance(tool, ToolSpec) and tool.waits_for]
-    if not held_back:
+    tools = _without_redefinitions(_with_client_tools(conversation.tools, notes), notes)
+    deferred = [tool for tool in tools if isinstance(tool, ToolSpec) and tool.waits_for]
+    if not deferred:
         return tools
     mentions = ToolMentions(conversation.messages)
     chosen = frozenset(conversation.tool_choice.names)
     search = _search(tools)
     known = mentions.named.keys() | chosen | {PLACEHOLDER}
-    waiting = {tool.name for tool in held_back if tool.waits_for == "search" and tool.name not in known}
-    # Without a search tool that we know, a client that declares a tool only once it is found has none waiting.
-    moves = search == "client" or (
-        not search and not waiting and any(tool.name in mentions.shown for tool in held_back)
+    waiting = {tool.name for tool in deferred if tool.waits_for == "search" and tool.name not in known}
+    # If no known search tool is declared, the client may declare tools only once they are found: then none waits.
+    sorts_by_place = search == "client" or (
+        not search and not waiting and any(tool.name in mentions.shown for tool in deferred)
     )
     places: list[tuple[int, int]] = []
     kept: list[ToolSpec | Opaque] = []
@@ -120,15 +124,18 @@ def offered_tools(conversation: Conversation, notes: Notes) -> tuple[ToolSpec | 
             continue
         else:
             is_chosen = tool.waits_for == "search" and tool.name in chosen
-            place = (0, 0) if not moves else (1, 0) if is_chosen else (2, mentions.place(tool))
+            place = (0, 0) if not sorts_by_place else (1, 0) if is_chosen else (2, mentions.place(tool))
             sent = _loaded(tool, notes)
         places.append(place)
         kept.append(sent)
     return tuple(kept[at] for at in sorted(range(len(kept)), key=places.__getitem__))
 
 
-def _declared(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -> tuple[ToolSpec | Opaque, ...]:
-    """The tools, those of a family's own shape that the client runs as functions, without what says others again."""
+def _with_client_tools(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -> tuple[ToolSpec | Opaque, ...]:
+    """Return the tools; a family's own tools that the client runs become functions, and redundant entries are dropped.
+
+    Raises Unrepresentable if such a function would have the name of another tool.
+    """
     if not any(isinstance(tool, Opaque) and (tool.effects or tool.is_redundant) for tool in tools):
         return tools
     names = {tool.name for tool in tools if isinstance(tool, ToolSpec)}
@@ -136,20 +143,23 @@ def _declared(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -> tuple[ToolS
     for tool in tools:
         if isinstance(tool, ToolSpec) or not (tool.effects or tool.is_redundant):
             declared.append(tool)
-        for meaning in tool.effects if isinstance(tool, Opaque) else ():
-            if isinstance(meaning, ClientTool):
-                if meaning.name in names:
-                    raise Unrepresentable(f"another tool is called {meaning.name}, too", at=tool.at.path)
-                detail = f"the client runs {meaning.name}; it is offered as a function"
+        for effect in tool.effects if isinstance(tool, Opaque) else ():
+            if isinstance(effect, ClientTool):
+                if effect.name in names:
+                    raise Unrepresentable(
+                        f"another tool has the name {effect.name} too; rename one of them", at=tool.at.path
+                    )
+                detail = f"the client runs {effect.name}; it is offered as a function"
                 notes.changed("tools.as_function", tool.at.path, detail)
-                declared.append(ToolSpec(meaning.name, meaning.description, meaning.schema, tool.cache, at=tool.at))
+                declared.append(ToolSpec(effect.name, effect.description, effect.schema, tool.cache, at=tool.at))
     return tuple(declared)
 
 
-def _once_each(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -> tuple[ToolSpec | Opaque, ...]:
-    """The tools, each defined once: as the tool list does; else as the last block that defines it, at its first place.
+def _without_redefinitions(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -> tuple[ToolSpec | Opaque, ...]:
+    """Return the tools, each defined once.
 
-    The tool list is what the client says now; blocks say what it said at the time.
+    A definition in the tool list wins, since it is current. Otherwise the last block that defines the tool wins, at the
+    position of the first.
     """
     if not any(isinstance(tool, ToolSpec) and tool.waits_for == "block" for tool in tools):
         return tools
@@ -162,17 +172,17 @@ def _once_each(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -> tuple[Tool
             kept.append(tool)
             continue
         first = kept[places[tool.name]]
-        which = "the one among the tools counts"
+        which = "the one in the tool list is used"
         if isinstance(first, ToolSpec) and first.waits_for == "block":
-            kept[places[tool.name]], which = tool, "the last one counts"
+            kept[places[tool.name]], which = tool, "the last one is used"
         notes.changed("tools.redefined", tool.at.path, f"{tool.name} is defined more than once; {which}")
     return tuple(kept)
 
 
 def _search(tools: Sequence[ToolSpec | Opaque]) -> Literal["", "client", "server"]:
-    """Who runs the search for tools that the model is offered: no one, the client, or a server that is not there.
+    """Return who runs the tool search that the model is offered: "" (there is none), the client, or a server.
 
-    This looks at the declared tools alone: were it to depend on the history, a longer one would change the tool list.
+    Only the declared tools count. If this depended on the history, a longer history would change the tool list.
     """
     if any(isinstance(tool, Opaque) and _searches_tools(tool.kind) for tool in tools):
         return "server"
@@ -188,7 +198,7 @@ def _searches_tools(name: str) -> bool:
 
 def _is_left_out(tool: ToolSpec, waits: bool, chosen: frozenset[str], notes: Notes) -> bool:
     if tool.name == PLACEHOLDER and tool.waits_for == "search" and tool.name not in chosen:
-        notes.changed("tools.placeholder", tool.at.path, "a placeholder for deferred tools, which no model may call")
+        notes.changed("tools.placeholder", tool.at.path, "a placeholder for deferred tools is left out")
         return True
     if waits:
         notes.changed("tools.deferred", tool.at.path, f"{tool.name} is not sent until the client's search finds it")
@@ -197,14 +207,11 @@ def _is_left_out(tool: ToolSpec, waits: bool, chosen: frozenset[str], notes: Not
 
 def _loaded(tool: ToolSpec, notes: Notes) -> ToolSpec:
     if tool.waits_for == "search":
-        notes.changed("tools.deferred", tool.at.path, f"{tool.name} is sent loaded: the target has no deferred tools")
+        notes.changed("tools.deferred", tool.at.path, f"{tool.name} is sent at once: the target has no deferred tools")
     return structs.replace(tool, waits_for="")
 
 
-# --- wrap_text_tools: a free-text tool becomes one with a single string; its calls come back as free text.
-#
-# A target that has such tools gets them as they are. Not every server that declares them calls them so: a call that
-# comes as JSON all the same is free text again for the client, which refuses anything else.
+# --- WrapTextTools
 
 
 SCHEMA: dict[str, jsonio.Json] = {
@@ -218,6 +225,12 @@ _IN_CALL: EventKinds = _IDLE | {ArgumentsDelta, BlockEnded}
 
 
 class WrapTextTools(MessageFilter):
+    """Offer a free-text tool as a function with one string, `input`; turn its calls back into free text.
+
+    `native`: the target has free-text tools and gets them unchanged. Some servers of such dialects still send calls as
+    JSON, so the response filter runs for them too: the client accepts only free text.
+    """
+
     name = "wrap_text_tools"
     applies_to: Features = frozenset({"text_tools", "text_calls"})
 
@@ -240,7 +253,7 @@ class WrapTextTools(MessageFilter):
     def block(self, block: Block, notes: Notes) -> Iterable[Block]:
         if not isinstance(block, ToolCall) or block.form != "text":
             return (block,)
-        notes.changed("tools.text_wrapped", block.at.path, f"the free text given to {block.name} stands in `input`")
+        notes.changed("tools.text_wrapped", block.at.path, f"the free text for {block.name} was put into `input`")
         arguments = jsonio.encode({"input": block.arguments}).decode()
         return (structs.replace(block, form="json", arguments=arguments),)
 
@@ -249,32 +262,34 @@ def _wrap_tool(tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
     if not isinstance(tool, ToolSpec) or tool.schema is not None:
         return tool
     notes.changed(
-        "tools.text_wrapped", tool.at.path, f"{tool.name} takes free text; it is offered with one string, `input`"
+        "tools.text_wrapped",
+        tool.at.path,
+        f"{tool.name} takes free text; it is offered as a function with one string, `input`",
     )
     return structs.replace(tool, schema=SCHEMA)
 
 
 class _Unwrap(Struct, ResponseFilter, eq=False):
-    """Holds the arguments of a wrapped call until they are whole, for half a JSON string is no text."""
+    """Buffers the arguments of a wrapped call until its end: the text cannot be read from incomplete JSON."""
 
     _wrapped: set[str]
     _notes: Notes
     _keys: BlockKeys
     reads: EventKinds | None = _IDLE
-    _held: dict[int, TextBuffer] = {}
+    _buffered: dict[int, TextBuffer] = {}
 
     def take(self, event: Event) -> Iterable[Event]:
         match event:
             case BlockStarted(key, ToolCall(name=name, form="json") as call) if name in self._wrapped:
-                self._held[key], self.reads = TextBuffer(self._keys.budget), _IN_CALL
+                self._buffered[key], self.reads = TextBuffer(self._keys.budget), _IN_CALL
                 yield structs.replace(event, block=structs.replace(call, form="text"))
-            case ArgumentsDelta(key, text) if key in self._held:
-                self._held[key].add(text)
-            case BlockEnded(key) if key in self._held:
-                text = self._unwrapped(self._held.pop(key).take())
+            case ArgumentsDelta(key, text) if key in self._buffered:
+                self._buffered[key].add(text)
+            case BlockEnded(key) if key in self._buffered:
+                text = self._unwrapped(self._buffered.pop(key).take())
                 if text:
                     yield ArgumentsDelta(key, text)
-                self.reads = _IN_CALL if self._held else _IDLE
+                self.reads = _IN_CALL if self._buffered else _IDLE
                 yield event
             case _:
                 yield event
@@ -288,23 +303,26 @@ class _Unwrap(Struct, ResponseFilter, eq=False):
         self._notes.changed(
             "tools.text_unwrapped",
             "",
-            "the arguments of a free-text tool were not as asked for; they are given as they came",
+            "the arguments of a free-text tool are not an object with one string, `input`; they are passed unchanged",
         )
         return arguments
 
 
-# --- flatten_tool_history: say to another family what blocks of the history do to the tools and to the past.
-#
-# Some families declare, show and withdraw tools in the middle of a conversation, hold tools back until a search has
-# found them, and replace the past by a summary. No other family has a form for that. Every declared tool goes into
-# the tool list; what the model was told at a place in the history becomes text, a call or a result at that place.
+# --- FlattenToolHistory
 
 
 SUMMARY = "Summary of the conversation so far:"
 
 
 class FlattenToolHistory(Filter):
-    """Runs only where client and upstream are of different families. Raises Unrepresentable for what has no form."""
+    """Translate blocks of the history that change the tools or summarize the past.
+
+    Some families declare, show and withdraw tools in the middle of a conversation, defer tools until a search finds
+    them, and replace the past by a summary. Other families have no blocks for that. Every declared tool goes into the
+    tool list; each such block becomes text, a call or a result at its place.
+
+    Runs only if client and upstream are of different families. Raises Unrepresentable for a block without translation.
+    """
 
     name = "flatten_tool_history"
     applies_to: Features = frozenset({"opaque", "opaque_tools", "waiting_tools"})
@@ -316,20 +334,22 @@ class FlattenToolHistory(Filter):
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
-        held = facts.inventory(conversation)
-        nodes = (*held.others, *held.parts)
+        inventory = facts.inventory(conversation)
+        nodes = (*inventory.others, *inventory.parts)
         messages = conversation.messages
         has_meaning = any(isinstance(node, Opaque) and node.effects for node in nodes)
         tools = offered_tools(conversation, notes)
         if has_meaning:
             history = _History(tools, self._target, self._family, notes)
-            messages = tuple([told for message in messages for told in history.message(message)])
+            messages = tuple([block_out for message in messages for block_out in history.message(message)])
         if tools == conversation.tools and messages == conversation.messages:
             return conversation, None
         return structs.replace(conversation, tools=tools, messages=messages), None
 
 
 class _History:
+    """Translates the messages of one request."""
+
     def __init__(self, tools: Iterable[object], target: Capabilities, family: str, notes: Notes) -> None:
         self._tools: Mapping[str, ToolSpec] = {tool.name: tool for tool in tools if isinstance(tool, ToolSpec)}
         self._target = target
@@ -337,18 +357,18 @@ class _History:
         self._notes = notes
 
     def message(self, message: Message) -> Iterator[Message]:
-        """The message; what it says about the past or the tools stands in a user turn before an assistant's."""
+        """Yield the translated message; text that replaces blocks of an assistant turn is a user turn before it."""
         blocks: list[Block] = []
         before: list[Block] = []
         for block in message.blocks:
             if isinstance(block, ToolResult):
                 blocks.append(self._result(block))
-            elif not isinstance(block, Opaque) or not self._is_ours(block):
+            elif not isinstance(block, Opaque) or not self._is_foreign(block):
                 blocks.append(block)
             else:
-                told = self._told(block)
-                assistants = message.role == "assistant" and isinstance(told, Text)
-                (before if assistants else blocks).append(told)
+                block_out = self._translated(block)
+                moves_before = message.role == "assistant" and isinstance(block_out, Text)
+                (before if moves_before else blocks).append(block_out)
         if before:
             yield Message("user", tuple(before), at=message.at)
         if blocks == list(message.blocks):
@@ -356,57 +376,59 @@ class _History:
         elif blocks:
             yield structs.replace(message, blocks=tuple(blocks))
 
-    def _is_ours(self, block: Opaque) -> bool:
-        says = any(not isinstance(meaning, DefinedTool) for meaning in block.effects)
-        return says and not block.is_redundant and block.family != self._family
+    def _is_foreign(self, block: Opaque) -> bool:
+        has_effect = any(not isinstance(effect, DefinedTool) for effect in block.effects)
+        return has_effect and not block.is_redundant and block.family != self._family
 
-    def _told(self, block: Opaque) -> Block:
-        said: list[str] = []
-        shown = list(dict.fromkeys(meaning.name for meaning in block.effects if isinstance(meaning, ShownTool)))
+    def _translated(self, block: Opaque) -> Block:
+        lines: list[str] = []
+        shown = list(dict.fromkeys(effect.name for effect in block.effects if isinstance(effect, ShownTool)))
         if shown:
-            said.append(self._shown(shown))
-            self._notes.changed("tools.reference", block.at.path, f"definitions are given as text: {', '.join(shown)}")
-        for meaning in block.effects:
-            match meaning:
+            lines.append(self._definitions(shown))
+            self._notes.changed("tools.reference", block.at.path, f"tool definitions became text: {', '.join(shown)}")
+        for effect in block.effects:
+            match effect:
                 case ToolCall():
-                    self._notes.changed("tools.search", block.at.path, "a tool search became the call of a function")
-                    return meaning
+                    self._notes.changed("tools.search", block.at.path, "a tool search became a function call")
+                    return effect
                 case ToolResult():
-                    self._notes.changed("tools.search", block.at.path, "what a tool search found became a result")
-                    return self._result(meaning)
+                    self._notes.changed(
+                        "tools.search", block.at.path, "the results of a tool search became a tool result"
+                    )
+                    return self._result(effect)
                 case Untranslatable(reason):
                     raise Unrepresentable(reason, at=block.at.path)
                 case Summary(text):
-                    said.append(f"{SUMMARY}\n\n{text}")
-                    self._notes.changed("compaction.as_text", block.at.path, "the summary of the past is given as text")
+                    lines.append(f"{SUMMARY}\n\n{text}")
+                    self._notes.changed("compaction.as_text", block.at.path, "the summary of earlier turns became text")
                 case ToolChange(name, offered):
-                    said.append(self._change(name, offered))
-                    self._notes.changed("tools.changed", block.at.path, f"a change of the tool {name} is given as text")
+                    lines.append(self._change(name, offered))
+                    self._notes.changed("tools.changed", block.at.path, f"a change of the tool {name} became text")
                 case _:
                     pass
-        return Text("\n".join(said), cache=block.cache, at=block.at)
+        return Text("\n".join(lines), cache=block.cache, at=block.at)
 
     # --- results that show tools
 
     def _result(self, result: ToolResult) -> ToolResult:
         content: list[Text | Media | Opaque] = []
-        for shows, group in groupby(result.content, self._shows):
+        for shows, group in groupby(result.content, self._shows_tools):
             parts = list(group)
-            content += [self._shown_part(parts)] if shows else parts
+            content += [self._definitions_part(parts)] if shows else parts
         return result if content == list(result.content) else structs.replace(result, content=tuple(content))
 
-    def _shows(self, part: Text | Media | Opaque) -> bool:
-        return isinstance(part, Opaque) and self._is_ours(part)
+    def _shows_tools(self, part: Text | Media | Opaque) -> bool:
+        return isinstance(part, Opaque) and self._is_foreign(part)
 
-    def _shown_part(self, parts: Sequence[Text | Media | Opaque]) -> Text:
-        effects = [meaning for part in parts if isinstance(part, Opaque) for meaning in part.effects]
-        names = list(dict.fromkeys(meaning.name for meaning in effects if isinstance(meaning, ShownTool)))
+    def _definitions_part(self, parts: Sequence[Text | Media | Opaque]) -> Text:
+        effects = [effect for part in parts if isinstance(part, Opaque) for effect in part.effects]
+        names = list(dict.fromkeys(effect.name for effect in effects if isinstance(effect, ShownTool)))
         first, last = parts[0], parts[-1]
-        self._notes.changed("tools.reference", first.at.path, f"definitions are given as text: {', '.join(names)}")
-        return Text(self._shown(names), cache=last.cache, at=first.at)
+        self._notes.changed("tools.reference", first.at.path, f"tool definitions became text: {', '.join(names)}")
+        return Text(self._definitions(names), cache=last.cache, at=first.at)
 
-    def _shown(self, names: Sequence[str]) -> str:
-        """The form in which Anthropic's service shows references, and which Claude Code's search promises the model."""
+    def _definitions(self, names: Sequence[str]) -> str:
+        """Return definitions in the form of Anthropic's service, which Claude Code's search announces to the model."""
         known = [self._tools[name] for name in names if name in self._tools]
         lines = [f"<function>{self._definition(tool)}</function>" for tool in known]
         missing = [f"Tool {self._alias(name)} is not available." for name in names if name not in self._tools]
@@ -425,15 +447,18 @@ class _History:
         return f"Tool {alias} is available from here on." if name in self._tools else f"Tool {alias} is not available."
 
     def _alias(self, name: str) -> str:
-        """The name under which `rename_tools` sends the tool."""
+        """Return the name under which `RenameTools` sends the tool."""
         return fit_alphabet(name, self._target.names) if name else name
 
 
-# --- GiveSchemas: a tool whose client gave no schema is sent with an empty one, where the target wants one
+# --- AddEmptySchemas
 
 
 class AddEmptySchemas(ToolFilter):
-    """Readers give such a tool the schema of no parameters and mark its place as bare."""
+    """Send an empty schema for a tool without one, for targets that require a schema.
+
+    Readers give such a tool a schema without parameters and mark its location as absent.
+    """
 
     name = "add_empty_schemas"
     applies_to: Features = frozenset({"bare_tools"})

@@ -1,11 +1,4 @@
-"""Filters of turns: which there are, in which order, and that each says something.
-
-StripAttribution: Claude Code's accounting line is not sent to services that do not read it. Claude Code begins its
-system prompt with a block like `x-anthropic-billing-header: cc_version=…; cc_entrypoint=cli;`. It differs between
-conversations and subagents (older versions: between requests), so a service that reads it as prompt text can reuse
-nothing behind it from its prompt cache. Some other clients write it as the first line of a longer first block: then
-only the line goes.
-"""
+"""Filters of turns: the system text, empty turns, and the order of roles."""
 
 from __future__ import annotations
 
@@ -19,13 +12,21 @@ from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Role, to_canonical, with_separator
 from dragoman.model.filter import Action, Facts, Features, Filter, MakeResponseFilter, Notes
 
-ATTRIBUTION_PREFIX = "x-anthropic-billing-header:"  # Claude Code itself recognises the block by exactly this
+ATTRIBUTION_PREFIX = "x-anthropic-billing-header:"  # Claude Code itself recognises the block by this prefix
 
 
 class StripAttribution(Filter):
+    """Remove Claude Code's billing line for services that do not read it.
+
+    Claude Code begins its system prompt with a block like `x-anthropic-billing-header: cc_version=…;
+    cc_entrypoint=cli;`. The line differs between conversations and subagents (older versions: between requests), so a
+    service that reads it as prompt text cannot reuse its prompt cache for the text after it. Some other clients write
+    it as the first line of a longer block; then only the line is removed.
+    """
+
     name = "strip_attribution"
     applies_to: Features = frozenset({"system"})
-    keeps_replies = True  # no answer differs by it, so frames of the same dialect still pass
+    keeps_replies = True  # replies stay the same, so frames of the same dialect still pass unchanged
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
@@ -36,19 +37,18 @@ class StripAttribution(Filter):
         at = system[0].at.path
         while system and system[0].text.startswith(ATTRIBUTION_PREFIX):
             system = _without_line(system)
-        notes.changed("system.attribution", at, "Claude Code's accounting line is not for this target")
+        notes.changed("system.attribution", at, "Claude Code's billing line is left out: the target does not read it")
         return structs.replace(conversation, system=system), None
 
 
 def _without_line(system: tuple[Text, ...]) -> tuple[Text, ...]:
-    """The system text without the first line of its first block, and without the block if nothing else is in it."""
+    """Return the system text without the first line of its first block; the block goes too if it is then empty."""
     first, *others = system
     rest = first.text.partition("\n")[2]
     return (structs.replace(first, text=rest), *others) if rest.strip() else tuple(others)
 
 
-# --- FoldSystem: system messages where the target has no place for them become labelled text of a user turn
-# (docs/decisions/kiro.md#d10)
+# --- FoldSystem
 
 
 LABEL = "[System] "
@@ -56,9 +56,10 @@ _TURNS: Features = frozenset({"system_turns"})
 
 
 class FoldSystem(Filter):
-    """A system message joins the user turn right before it, else the one right after it, else it is a user turn itself.
+    """Turn system messages into labelled text of a user turn, for targets without them (docs/decisions/kiro.md#d10).
 
-    Where the target has no system text at all, that text stands, without a label, before the first user turn.
+    A system message joins the user turn right before it, else the one right after it, else it becomes a user turn.
+    If the target has no system text at all, that text begins the first user turn, without a label.
     """
 
     name = "fold_system"
@@ -67,7 +68,7 @@ class FoldSystem(Filter):
         self._keeps_leading = upstream.system != "none"
         self.applies_to = _TURNS if self._keeps_leading else _TURNS | {"system"}
         self._question = upstream.fillers[1]
-        self._seam = upstream.turn_separator
+        self._separator = upstream.turn_separator
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
@@ -88,15 +89,18 @@ class FoldSystem(Filter):
 
     def _lead(self, system: tuple[Text, ...], messages: list[Message], notes: Notes) -> list[Message]:
         if messages and messages[0].role == "user":
-            turn = structs.replace(messages[0], blocks=with_separator(system, messages[0].blocks, self._seam))
-            return [_begun(system, turn), *messages[1:]]
+            turn = structs.replace(messages[0], blocks=with_separator(system, messages[0].blocks, self._separator))
+            return [_with_blocks_first(system, turn), *messages[1:]]
         notes.added("turn.placeholder", "messages", f"a missing first user turn became {self._question!r}")
-        return [Message("user", (*system, *with_separator(system, (Text(self._question),), self._seam))), *messages]
+        return [
+            Message("user", (*system, *with_separator(system, (Text(self._question),), self._separator))),
+            *messages,
+        ]
 
 
 def _fold(messages: Iterable[Message], notes: Notes) -> list[Message]:
     folded: list[Message] = []
-    waiting: list[Block] = []  # for the user turn after them
+    waiting: list[Block] = []  # blocks for the next user turn
     for message in messages:
         if message.role == "system":
             notes.changed("system.folded", message.at.path, "a system message became labelled text of a user turn")
@@ -106,7 +110,7 @@ def _fold(messages: Iterable[Message], notes: Notes) -> list[Message]:
                 waiting.extend(_labelled(message))
             continue
         if waiting and message.role == "user":
-            folded.append(_begun(waiting, message))
+            folded.append(_with_blocks_first(waiting, message))
         else:
             folded.extend([Message("user", tuple(waiting)), message] if waiting else [message])
         waiting = []
@@ -123,16 +127,12 @@ def _labelled(message: Message) -> Iterator[Block]:
             yield structs.replace(block, text=LABEL + block.text)
 
 
-def _begun(blocks: Iterable[Block], message: Message) -> Message:
-    """The turn with the blocks before what it says; the canonical form keeps its tool results first."""
+def _with_blocks_first(blocks: Iterable[Block], message: Message) -> Message:
+    """Return the turn with the blocks before its own; `to_canonical` moves tool results to the front again."""
     return structs.replace(message, blocks=(*blocks, *message.blocks))
 
 
-# --- FillEmpty: no text of white space only, unless it carries a seal that must go back, and no turn without a block.
-#
-# A turn that is left with nothing goes if the turn before it has the same role, or if it is an answer at the very
-# end; elsewhere it says `.`: without it the turns around it would move, and with them the prefix that prompt caches
-# know.
+# --- FillEmpty
 
 
 FILLER = "."
@@ -141,6 +141,12 @@ B = TypeVar("B", bound=Block)
 
 
 class FillEmpty(Filter):
+    """Remove blank texts, except those with a signature that must be sent back, and fill or remove empty turns.
+
+    A turn without blocks is removed if the turn before it has the same role, or if it is an assistant turn at the end.
+    Elsewhere its text becomes `.`: without it the turns around it would move, and prompt caches would miss.
+    """
+
     name = "fill_empty"
     applies_to: Features = frozenset({"blank", "prefill"})
 
@@ -150,19 +156,19 @@ class FillEmpty(Filter):
         before = len(notes)
         system = _without_blanks(conversation.system, notes)
         messages: list[Message] = []
-        speaker = ""
+        last_role = ""
         last = len(conversation.messages) - 1
         for index, message in enumerate(conversation.messages):
-            kept = _spoken(message, notes)
-            if not kept.blocks:
-                goes = message.role in ("system", speaker) or (message.role == "assistant" and index == last)
-                fate = "was left out" if goes else f"became {FILLER!r}"
-                notes.changed("turn.empty", message.at.path, f"the {message.role} turn says nothing; it {fate}")
-                if goes:
+            remaining = _without_blank_texts(message, notes)
+            if not remaining.blocks:
+                is_dropped = message.role in ("system", last_role) or (message.role == "assistant" and index == last)
+                outcome = "was left out" if is_dropped else f"became {FILLER!r}"
+                notes.changed("turn.empty", message.at.path, f"the {message.role} turn is empty; it {outcome}")
+                if is_dropped:
                     continue
-                kept = structs.replace(kept, blocks=(Text(FILLER, at=message.at),))
-            messages.append(kept)
-            speaker = speaker if message.role == "system" else message.role
+                remaining = structs.replace(remaining, blocks=(Text(FILLER, at=message.at),))
+            messages.append(remaining)
+            last_role = last_role if message.role == "system" else message.role
         _strip_end(messages, notes)
         if len(notes) == before:
             return conversation, None
@@ -170,7 +176,7 @@ class FillEmpty(Filter):
         return to_canonical(filled, conversation.messages), None
 
 
-def _spoken(message: Message, notes: Notes) -> Message:
+def _without_blank_texts(message: Message, notes: Notes) -> Message:
     blocks = _without_blanks(message.blocks, notes)
     blocks = tuple([_result(block, notes) if isinstance(block, ToolResult) else block for block in blocks])
     return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
@@ -182,51 +188,53 @@ def _result(result: ToolResult, notes: Notes) -> ToolResult:
 
 
 def _without_blanks(blocks: tuple[B, ...], notes: Notes) -> tuple[B, ...]:
-    kept: list[B] = []
+    remaining: list[B] = []
     for block in blocks:
         if not isinstance(block, Text) or block.text.strip() or block.signature:
-            kept.append(block)
+            remaining.append(block)
             continue
-        fate = "" if block.cache is None else _move_mark(kept, block.cache)
-        action: Action = "dropped" if fate == _MARK_LOST else "changed"
-        notes.add("text.blank", action, block.at.path, f"text without content was left out{fate}")
-    return blocks if len(kept) == len(blocks) else tuple(kept)
+        outcome = "" if block.cache is None else _move_mark(remaining, block.cache)
+        action: Action = "dropped" if outcome == _MARK_LOST else "changed"
+        notes.add("text.blank", action, block.at.path, f"text without content was left out{outcome}")
+    return blocks if len(remaining) == len(blocks) else tuple(remaining)
 
 
-def _move_mark(kept: list[B], mark: CacheBreakpoint) -> str:
-    """Give a cache mark to the block before, which ends at the same place."""
-    if not kept or isinstance(kept[-1], Reasoning):
+def _move_mark(remaining: list[B], mark: CacheBreakpoint) -> str:
+    """Move a cache mark to the block before, which ends at the same place. Return the end of the note's sentence."""
+    if not remaining or isinstance(remaining[-1], Reasoning):
         return _MARK_LOST
-    if kept[-1].cache is None:
-        kept[-1] = structs.replace(kept[-1], cache=mark)
+    if remaining[-1].cache is None:
+        remaining[-1] = structs.replace(remaining[-1], cache=mark)
     return "; its cache mark moved to the block before"
 
 
 def _strip_end(messages: list[Message], notes: Notes) -> None:
-    """The text that the model shall go on with may not end with white space."""
+    """Remove white space at the end of a prefill: services refuse it."""
     if not messages or messages[-1].role != "assistant":
         return
     *others, end = messages[-1].blocks
     if isinstance(end, Text) and end.text != end.text.rstrip():
-        notes.changed("text.trailing_space", end.at.path, "white space at the end of the last answer was cut")
+        notes.changed(
+            "text.trailing_space", end.at.path, "white space at the end of the last assistant turn was removed"
+        )
         messages[-1] = structs.replace(messages[-1], blocks=(*others, structs.replace(end, text=end.text.rstrip())))
 
 
-# --- AlternateTurns: turns in the order that the target wants, by merging or by placeholders
-# (docs/decisions/kiro.md#d10)
+# --- AlternateTurns
 
 
 class AlternateTurns(Filter):
-    """`merge`: adjacent turns of one role become one. `pair`: a placeholder stands where a turn is missing.
+    """Put turns into the order that the target requires (docs/decisions/kiro.md#d10).
 
-    Both begin with a user turn; where the target takes no prefill, all end with one.
+    `Capabilities.turns` selects how. `merge`: adjacent turns of one role become one. `pair`: a placeholder fills each
+    missing turn. Both begin with a user turn; if the target accepts no prefill, the last turn is a user turn too.
     """
 
     name = "alternate_turns"
 
     def __init__(self, upstream: Capabilities) -> None:
         self._turns = upstream.turns
-        self._seam = upstream.turn_separator
+        self._separator = upstream.turn_separator
         self._prefill = "user_last" not in upstream.traits
         ends: Features = frozenset() if self._prefill else frozenset({"prefill"})
         self.applies_to = ends if upstream.turns == "free" else ends | {"uneven_turns"}
@@ -238,15 +246,19 @@ class AlternateTurns(Filter):
         before = len(notes)
         messages = list(conversation.messages)
         if self._turns != "free":
-            messages = self._begun(messages, notes)
-            messages = _merged(messages, self._seam, notes) if self._turns == "merge" else self._paired(messages, notes)
+            messages = self._starting_with_user(messages, notes)
+            messages = (
+                _merge_adjacent(messages, self._separator, notes)
+                if self._turns == "merge"
+                else self._paired(messages, notes)
+            )
         if not self._prefill and messages and messages[-1].role == "assistant":
             messages.append(self._filler("user", messages[-1], notes))
         if len(notes) == before:
             return conversation, None
         return structs.replace(conversation, messages=tuple(messages)), None
 
-    def _begun(self, messages: list[Message], notes: Notes) -> list[Message]:
+    def _starting_with_user(self, messages: list[Message], notes: Notes) -> list[Message]:
         first = next((message for message in messages if message.role != "system"), None)
         if first is not None and first.role == "user":
             return messages
@@ -266,7 +278,7 @@ class AlternateTurns(Filter):
         return Message(role, (Text(text),))
 
 
-def _merged(messages: Iterable[Message], seam: str, notes: Notes) -> list[Message]:
+def _merge_adjacent(messages: Iterable[Message], separator: str, notes: Notes) -> list[Message]:
     runs: list[list[Message]] = []
     for message in messages:
         if runs and runs[-1][0].role == message.role != "system":
@@ -274,16 +286,19 @@ def _merged(messages: Iterable[Message], seam: str, notes: Notes) -> list[Messag
             runs[-1].append(message)
         else:
             runs.append([message])
-    return [_joined(run, seam) if len(run) > 1 else run[0] for run in runs]
+    return [_merge_run(run, separator) if len(run) > 1 else run[0] for run in runs]
 
 
-def _joined(run: list[Message], seam: str) -> Message:
+def _merge_run(run: list[Message], separator: str) -> Message:
     blocks: list[Block] = []
     extra: Extra | None = None
-    said: tuple[Block, ...] = ()  # a text before, if there is one
+    earlier_text: tuple[Block, ...] = ()  # a text of an earlier turn, if there is one
     for message in run:
-        blocks += with_separator(said, message.blocks, seam)
-        said = said or tuple(block for block in message.blocks if isinstance(block, Text) and block.text.strip())[:1]
+        blocks += with_separator(earlier_text, message.blocks, separator)
+        earlier_text = (
+            earlier_text
+            or tuple(block for block in message.blocks if isinstance(block, Text) and block.text.strip())[:1]
+        )
         extra = _union(extra, message.extra)
     if run[0].role == "user":
         blocks.sort(key=lambda block: not isinstance(block, ToolResult))
@@ -291,7 +306,7 @@ def _joined(run: list[Message], seam: str) -> Message:
 
 
 def _union(one: Extra | None, other: Extra | None) -> Extra | None:
-    """The fields of both turns; where they contradict each other, those of the first."""
+    """Return the extra fields of both turns; those of the first win."""
     if one is None or other is None or one.family != other.family:
         return one or other
     return Extra(one.family, {**other.fields, **one.fields}, one.spelling | other.spelling)

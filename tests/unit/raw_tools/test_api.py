@@ -217,7 +217,7 @@ def test_try_takes_a_table_file(text: str, tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["nonsense"], 2, "'nonsense' is none of auto"),
+        (["nonsense"], 2, "'nonsense' is unknown; use auto"),
         (["missing.toml"], 2, "missing.toml: no such file"),
         (["hermes", "/nowhere/at/all"], 1, "/nowhere/at/all"),
         (["hermes", "--tools", "/nowhere/at/all"], 1, "/nowhere/at/all"),

@@ -32,7 +32,7 @@ def test_in_prose_no_more_is_held_than_may_still_become_a_marker() -> None:
         engine = Engine("kimi")
         for size in range(1, len(marker)):
             assert engine.feed(marker[size - 1]) == []
-            assert len(engine._held) == size
+            assert len(engine._unread) == size
         assert engine.feed("?") == [TextOutput(marker[:-1] + "?", TEXT)] or marker[-1] == "?"
 
 

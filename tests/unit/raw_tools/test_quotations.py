@@ -214,7 +214,7 @@ def test_a_long_line_or_text_is_remembered_in_bounded_space() -> None:
     engine = Engine("auto", DeclaredTools(TOOLS))
     for _ in range(20_000):
         assert engine.feed("a word and ") == [TextOutput("a word and ", TEXT)]
-    assert len(engine._said.pieces) < 1000
+    assert len(engine._context.pieces) < 1000
     long = "x" * 200_000 + "`"
     assert outputs([long[:-1], "`", KIMI, "`"]) == [TextOutput(f"{long}{KIMI}`", TEXT)]
     assert outputs([long[:-1], "`", KIMI])[:2] == [

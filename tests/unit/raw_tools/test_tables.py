@@ -193,7 +193,7 @@ def test_only_the_named_format_is_looked_for() -> None:
 def test_every_name_of_a_format_is_accepted_and_no_other() -> None:
     for name in (*FORMAT_NAMES, *FORMAT_ALIASES, "auto", "off"):
         RawTools(name)
-    with pytest.raises(LocalMisuse, match="'kimmi' is none of auto, off, kimi"):
+    with pytest.raises(LocalMisuse, match="'kimmi' is unknown; use auto, off, kimi"):
         RawTools("kimmi")
 
 

@@ -1,4 +1,4 @@
-"""Tool calls that a model wrote into its text as raw tokens or tags, recovered while they stream.
+"""Recover tool calls that a model wrote into its text as raw tokens or tags, while they stream.
 
 See docs/decisions/raw_tools.md.
 """

@@ -1,4 +1,7 @@
-"""The reader of a table's body. A new format needs another one only if none of these can read it."""
+"""`make_reader` makes the reader of a table's body; `LiteralCallsReader` reads Python's and Gemma's calls.
+
+A new format needs a new reader only if none of the existing ones can read it.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,18 @@ from dragoman.filters.raw_tools.values import FindParameter
 from dragoman.filters.raw_tools.wrapped_json import WrappedJsonReader
 from dragoman.wire.markers import Markers
 
-# --- LiteralCalls: the reader of calls whose arguments are literals, `f(a=1, b="x")` or Gemma's `call:f{a:1}`
+# --- Calls whose arguments are literals: `f(a=1, b="x")` or Gemma's `call:f{a:1}`
 
 
-_LOST = 256  # characters after the place where text turned out to be no call that are read as part of it
+_REST_SIZE = 256  # characters after a failed call that become text together with it
 
 
 class Notation(Struct, frozen=True):
-    """How a language writes calls: its literals, and what stands before the arguments."""
+    """How a language writes calls: its literals, and the header before the arguments."""
 
     style: LiteralSyntax
     header: re.Pattern[str]  # from the call's beginning to the bracket before its arguments
-    half_header: re.Pattern[str]  # text that may become one
+    half_header: re.Pattern[str]  # text that may become a header
 
 
 _PYTHON_HEADER = re.compile(r"(?<![\w.-])(?P<name>[^\W\d][\w.-]*+)\s*+\(")
@@ -54,29 +57,31 @@ def _gemma(string_mark: str) -> Notation:
 
 
 class LiteralCallsReader(CallsReader):
-    """Calls one after another, with or without commas and square brackets around them.
+    """Reads calls one after another, with or without commas and square brackets around them.
 
-    A call is named when its first argument has a key, or it has no argument. An argument without a key belongs to the
-    parameter that stands at the same place in the tool's schema; without a schema it is not read.
+    A call is named once its first argument has a key, or it has no argument. An argument without a key belongs to the
+    parameter at the same position in the tool's schema; without a schema it cannot be read.
     """
 
-    def __init__(self, ends: Markers, closes: frozenset[str], notation: Notation, shapes: FindParameter) -> None:
-        self._shapes = shapes
+    def __init__(
+        self, ends: Markers, closes: frozenset[str], notation: Notation, find_parameter: FindParameter
+    ) -> None:
+        self._find_parameter = find_parameter
         self._notation = notation
         super().__init__(
             ends, closes, self._open, self._between, lambda: LiteralScanner(notation.style, self._parameters)
         )
 
-    def _forget(self) -> None:
-        super()._forget()
-        self._lost = 0  # characters that still go with what is no call
+    def _reset_call(self) -> None:
+        super()._reset_call()
+        self._rest_to_skip = 0  # characters to read as part of a failed call
 
     def _parameters(self) -> tuple[str, ...]:
-        return self._shapes(self._tool, "").parameters
+        return self._find_parameter(self._tool, "").parameters
 
-    def _unsaid(self) -> list[str]:
-        machine = self._guard.machine
-        return [machine.rest] if isinstance(machine, LiteralScanner) and machine.rest else []
+    def _unsent_text(self) -> list[str]:
+        scanner = self._guard.scanner
+        return [scanner.rest] if isinstance(scanner, LiteralScanner) and scanner.rest else []
 
     def _open(self, text: str, at: int, out: list[Piece]) -> int:
         at = skip_white_space(text, at)
@@ -89,7 +94,7 @@ class LiteralCallsReader(CallsReader):
         return at
 
     def _between(self, text: str, at: int, out: list[Piece]) -> int:
-        """After a call: another one, or the end."""
+        """Read after a call: another call, or the end."""
         here = self._next_call(text, at, ",;")
         if here is None:
             return at
@@ -98,7 +103,7 @@ class LiteralCallsReader(CallsReader):
             return here + 1
         if self._notation.header.match(text, here, here + LIMIT) or self._notation.half_header.match(text, here):
             self._mark, self._step = at, self._at_name
-            self._forget()
+            self._reset_call()
             return here
         self._step = self._at_end
         return at
@@ -123,47 +128,47 @@ class LiteralCallsReader(CallsReader):
     def _arguments(self, text: str, at: int, out: list[Piece]) -> int:
         written: list[str] = []
         end = self._guard.read(text, at, written, self._final)
-        machine = self._guard.machine
+        scanner = self._guard.scanner
         if self._named:
             out.extend(written)
         else:
             self._held += written
-            if machine.has_begun or machine.complete:
+            if scanner.has_begun or scanner.complete:
                 self._name(self._tool, "", out)
                 out.extend(self._held)
-        self._flows = self._named and not (machine.complete or machine.is_broken or self._guard.marker)
-        if machine.complete:
-            self._settled = True
+        self._is_streaming = self._named and not (scanner.complete or scanner.is_broken or self._guard.marker)
+        if scanner.complete:
+            self._arguments_complete = True
             self._end(out)
             self._step = self._between
             return end
         if self._guard.marker:
-            out.extend(self._unsaid() if self._named else [])
+            out.extend(self._unsent_text() if self._named else [])
             return self._cut(end, self._guard.marker, out)
-        if machine.is_broken:
+        if scanner.is_broken:
             if not self._named:
-                return self._lose(end)
-            self._broke, self._step = True, self._broken
-            out.extend(self._unsaid())
+                return self._skip_rest(end)
+            self._is_broken, self._step = True, self._broken
+            out.extend(self._unsent_text())
         return end
 
-    def _lose(self, end: int) -> int:
-        """What follows is no call. Some of the text after the break goes with it, always as much, however it is cut."""
-        machine = self._guard.machine
-        read = machine.broken_size if isinstance(machine, LiteralScanner) else 0
-        self._lost, self._step = _LOST - read, self._skip
-        return self._fail(end + self._lost) if self._lost <= 0 else end
+    def _skip_rest(self, end: int) -> int:
+        """Fail after `_REST_SIZE` more characters, so that the result does not depend on how the text is cut."""
+        scanner = self._guard.scanner
+        read = scanner.broken_size if isinstance(scanner, LiteralScanner) else 0
+        self._rest_to_skip, self._step = _REST_SIZE - read, self._skip
+        return self._fail(end + self._rest_to_skip) if self._rest_to_skip <= 0 else end
 
     def _skip(self, text: str, at: int, out: list[Piece]) -> int:
         start, marker = self._ends.find(text, at, self._final)
-        end = min(start, at + self._lost)
-        self._lost -= end - at
-        if not self._lost or marker or (self._final and end == len(text)):
+        end = min(start, at + self._rest_to_skip)
+        self._rest_to_skip -= end - at
+        if not self._rest_to_skip or marker or (self._final and end == len(text)):
             return self._fail(end)
         return end
 
     def _broken(self, text: str, at: int, out: list[Piece]) -> int:
-        """Arguments that cannot be read: all up to the end marker, as it is."""
+        """Pass unreadable arguments on unchanged, up to the end marker."""
         self._guard = EndMarkerGuard(LiteralScanner(self._notation.style), self._ends)
         start, marker = self._ends.find(text, at, self._final)
         if start > at:
@@ -171,13 +176,13 @@ class LiteralCallsReader(CallsReader):
         return self._cut(start, marker, out) if marker else start
 
 
-def make_reader(table: Table, shapes: FindParameter, accepts: Callable[[str], bool] = bool) -> BodyReader:
-    """Make the reader of one call, or of one section where the body names its calls itself.
+def make_reader(table: Table, find_parameter: FindParameter, accepts: Callable[[str], bool] = bool) -> BodyReader:
+    """Return the reader of one call, or of one section if the body names its calls.
 
-    `accepts` says whether a name that the body gives may be a tool's. Raises LocalMisuse for a table without markup.
+    `accepts` returns whether a name in the body may be a tool's. Raises LocalMisuse for a table without markup.
     """
     ends = _markers(table.ends())
-    closes = frozenset((*table.call_end, *table.section_end))  # of a body that names its calls itself
+    closes = frozenset((*table.call_end, *table.section_end))  # for bodies that name their calls
     reader: CallsReader
     match table.body:
         case "json":
@@ -186,13 +191,13 @@ def make_reader(table: Table, shapes: FindParameter, accepts: Callable[[str], bo
             markers = _markers((*table.ends(), *table.drops))
             return JsonReader(ends, markers, frozenset(table.call_end), drops, table.self_closing)
         case "markup":
-            return MarkupReader(_markup_marks(table), shapes)
+            return MarkupReader(_markup_marks(table), find_parameter)
         case "elements":
-            return ElementsReader(_elements_marks(table), shapes)
+            return ElementsReader(_elements_marks(table), find_parameter)
         case "pythonic":
-            reader = LiteralCallsReader(ends, closes, _PYTHON, shapes)
+            reader = LiteralCallsReader(ends, closes, _PYTHON, find_parameter)
         case "gemma":
-            reader = LiteralCallsReader(ends, closes, _gemma(table.string_mark), shapes)
+            reader = LiteralCallsReader(ends, closes, _gemma(table.string_mark), find_parameter)
         case _:
             bare = table.at_start and not table.header_end
             reader = WrappedJsonReader(ends, closes, table.keys, table.separators, bare=bare)

@@ -1,4 +1,4 @@
-"""What a `raw_tools` setting may name: a table, a family, a table file, or the name that an engine has for a format."""
+"""The values of a `raw_tools` setting: a table, a family, a table file, or an inference engine's name for a format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools.table import Table, is_file_choice, tables_in
 from dragoman.filters.raw_tools.tables import TABLES
 
-# --- The names by which inference engines know the formats: the values of their tool-call-parser options
+# --- Names of formats in inference engines: the values of their tool-call-parser options
 
 
 _QWEN_CODER = ("qwen_coder",)
@@ -27,10 +27,10 @@ FORMAT_ALIASES: dict[str, tuple[str, ...]] = {
     "glm45": ("glm",),
     "glm47": ("glm",),
     "gpt_oss": ("harmony",),
-    "granite": ("granite", "json_start"),  # the opener may be missing where the calls begin the answer
+    "granite": ("granite", "json_start"),  # the opener may be missing if the calls begin the reply
     "granite4": ("hermes",),
     "hunyuan_a13b": ("jamba",),
-    "llama3_json": ("llama3_json", "json_start"),  # by name a list of calls counts, too
+    "llama3_json": ("llama3_json", "json_start"),  # if named, a list of calls counts too
     "llama4_json": ("llama3_json", "json_start"),
     "llama4_pythonic": _LLAMA4,
     "mimo": _QWEN_CODER,
@@ -78,9 +78,9 @@ FormatChoice: TypeAlias = (
 
 
 def tables_of(choice: FormatChoice) -> tuple[Table, ...]:
-    """Return the tables that a setting names: a family, a table, an alias, a file's, or all that are safe to find.
+    """Return the tables that a setting names: a table, a family, an alias, a file, or `auto` for all safe ones.
 
-    Raises LocalMisuse for a name that is none.
+    Raises LocalMisuse for an unknown name.
     """
     if choice == "auto":
         return tuple(table for table in TABLES if not table.by_name_only)
@@ -89,5 +89,7 @@ def tables_of(choice: FormatChoice) -> tuple[Table, ...]:
     names = FORMAT_ALIASES.get(choice, (choice,))
     chosen = tuple(table for table in TABLES if table.name in names or table.family in names)
     if not chosen and choice != "off":
-        raise LocalMisuse(f"raw_tools: {choice!r} is none of auto, off, {', '.join((*FORMAT_NAMES, *FORMAT_ALIASES))}")
+        raise LocalMisuse(
+            f"raw_tools: {choice!r} is unknown; use {', '.join(('auto', 'off', *FORMAT_NAMES, *FORMAT_ALIASES))}"
+        )
     return chosen

@@ -1,4 +1,4 @@
-"""Read OpenAI chunks as far as raw tool calls need it: which text stands where."""
+"""Read the texts of OpenAI chunks, and split SSE input into frames, for `dragoman.raw_tools`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ JsonObject: TypeAlias = dict[str, Any]
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 DETAILS = "reasoning_details"
-CARRIERS = frozenset({"content", DETAILS, *REASONING_FIELDS})
+TEXT_FIELDS = frozenset({"content", DETAILS, *REASONING_FIELDS})
 
 
 def choices_of(chunk: JsonObject) -> list[JsonObject]:
-    """The chunk's choices; a delta without any (as in document 001's examples) is one."""
+    """Return the chunk's choices; a bare `delta` counts as one choice."""
     choices = chunk.get("choices")
     if isinstance(choices, list):
         return [choice for choice in choices if isinstance(choice, dict)]
@@ -27,32 +27,35 @@ def choices_of(chunk: JsonObject) -> list[JsonObject]:
 
 
 def delta_texts(delta: JsonObject) -> list[tuple[Channel, tuple[str, ...], str]]:
-    """The texts of a delta with the fields they stand in. Providers tell reasoning in up to three fields: it is one."""
-    told: dict[str, tuple[str, ...]] = {}
+    """Return the texts of a delta with their fields.
+
+    Providers send the same reasoning in up to three fields; it is returned once, with all its fields.
+    """
+    fields_by_text: dict[str, tuple[str, ...]] = {}
     for name in REASONING_FIELDS:
         text = delta.get(name)
         if isinstance(text, str) and text:
-            told[text] = (*told.get(text, ()), name)
-    detailed = "".join(entry["text"] for entry in _entries(delta) if _tells(entry))
-    if detailed and (detailed in told or not told):
-        told[detailed] = (*told.get(detailed, ()), DETAILS)
-    texts = [(Channel.REASONING, fields, text) for text, fields in told.items()]
+            fields_by_text[text] = (*fields_by_text.get(text, ()), name)
+    detail_text = "".join(entry["text"] for entry in _entries(delta) if _has_text(entry))
+    if detail_text and (detail_text in fields_by_text or not fields_by_text):
+        fields_by_text[detail_text] = (*fields_by_text.get(detail_text, ()), DETAILS)
+    texts = [(Channel.REASONING, fields, text) for text, fields in fields_by_text.items()]
     content = delta.get("content")
     return [*texts, (Channel.TEXT, ("content",), content)] if isinstance(content, str) and content else texts
 
 
 def other_fields(delta: JsonObject) -> JsonObject:
-    """What a delta says beside its texts."""
-    rest = {name: value for name, value in delta.items() if name not in CARRIERS and value is not None}
-    sealed = [entry for entry in _entries(delta) if not _tells(entry)]
+    """Return the fields of a delta other than its texts."""
+    rest = {name: value for name, value in delta.items() if name not in TEXT_FIELDS and value is not None}
+    other_details = [entry for entry in _entries(delta) if not _has_text(entry)]
     content = delta.get("content")
     if content and not isinstance(content, str):
         rest["content"] = content
-    return {**rest, DETAILS: sealed} if sealed else rest
+    return {**rest, DETAILS: other_details} if other_details else rest
 
 
 def text_delta(text: str, fields: tuple[str, ...]) -> JsonObject:
-    """A delta that says the text in these fields."""
+    """Return a delta with the text in these fields."""
     detail = [{"type": "reasoning.text", "text": text}]
     return {name: detail if name == DETAILS else text for name in fields} if text else {}
 
@@ -62,12 +65,12 @@ def _entries(delta: JsonObject) -> list[JsonObject]:
     return [entry for entry in details if isinstance(entry, dict)] if isinstance(details, list) else []
 
 
-def _tells(entry: JsonObject) -> bool:
+def _has_text(entry: JsonObject) -> bool:
     return isinstance(entry.get("text"), str)
 
 
 def parse_tool(tool: ToolSpec | Mapping[str, Any] | str) -> ToolSpec:
-    """A tool as OpenAI or Anthropic declares it, or only its name."""
+    """Return the tool of an OpenAI or Anthropic declaration, or of a name alone."""
     if isinstance(tool, ToolSpec):
         return tool
     if isinstance(tool, str):
@@ -78,17 +81,17 @@ def parse_tool(tool: ToolSpec | Mapping[str, Any] | str) -> ToolSpec:
     return ToolSpec(str(fields.get("name", "")), schema=schema if isinstance(schema, Mapping) else None)
 
 
-# --- What the components take as an event: a frame, the text of one or more frames, or only a frame's data
+# --- Frames of an input event
 
 
-FrameInput: TypeAlias = Frame | bytes | str  # an SSE frame, as such or as its text, or its data
+FrameInput: TypeAlias = Frame | bytes | str  # an SSE frame, the text of one or more frames, or only a frame's data
 
-_SSE = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*(?:data|event|id|retry)?:")  # no JSON begins so
+_SSE = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*(?:data|event|id|retry)?:")  # no JSON begins like this
 _BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
 
 
 def split_frames(event: FrameInput) -> Iterator[tuple[bytes, bytes | None]]:
-    """The bytes of each frame and its data; None for what has none, such as comments. The bytes are all that came."""
+    """Yield the bytes and the data of each frame; the data is None for comments. The bytes add up to the input."""
     if isinstance(event, Frame):
         yield event.raw, event.data
         return

@@ -1,8 +1,8 @@
-"""ElementsBody: the reader of calls whose arguments are elements named after the parameters (MiniMax M3).
+"""The reader of calls whose arguments are elements named after the parameters (MiniMax M3).
 
-A prefix stands before every tag. Objects nest as elements, arrays as `<item>` elements or as repeated elements of one
-name; the schema says what a text is. A parameter that can only be a string streams at once, any other is held until
-its end tag and until the next parameter is known not to be a repetition of it.
+Every tag has a prefix. Objects are nested elements, arrays are `<item>` elements or repeated elements of one name; the
+schema decides the type of a text. A parameter that can only be a string streams at once. Any other is buffered until
+its end tag, and until the next parameter is known not to be a repetition of it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _DEEPEST = 64  # elements within elements; deeper ones are text
 _TAG = re.compile(r"""\s*<(?P<end>/?)\s*(?P<tag>[^<>]+?)(?:\s+name=["']?(?P<name>[^<>"']*)["']?)?\s*>""")
 _MAY_BE_TAG = re.compile(r"\s*(?:<[^<>]*)?")
 
-Value: TypeAlias = str | list[str]  # JSON text, or those of an array's items
+Value: TypeAlias = str | list[str]  # JSON text, or the JSON texts of an array's items
 
 
 class ElementsMarkers(Struct, frozen=True):
-    """What the reader looks for."""
+    """The prefixes and tags that the reader searches."""
 
     prefix: str
     prefixes: Markers
-    closes: frozenset[str]  # names of the end tags that are the end of the call
-    stops: frozenset[tuple[bool, str]]  # tags (end tag or not, name) at which the call is over, too
+    closes: frozenset[str]  # names of the end tags that end the call
+    stops: frozenset[tuple[bool, str]]  # all tags (end tag or not, name) that end the call
 
     @classmethod
     def of(cls, table: Table) -> ElementsMarkers:
-        """Make them from a table's literals."""
+        """Return the markers of a table."""
         found = [re.search(r"<(/?)([^<>\s]+)[^<>]*>?$", literal) for literal in table.ends()]
         stops = frozenset((bool(tag[1]), tag[2]) for tag in found if tag is not None)
         names = frozenset(literal.rpartition("</")[2].rstrip(">") for literal in table.call_end)
@@ -50,27 +50,27 @@ class ElementsMarkers(Struct, frozen=True):
 
 
 class _Element:
-    """An element that is open."""
+    """An open element."""
 
-    __slots__ = ("children", "key", "shape", "tag", "texts")
+    __slots__ = ("children", "key", "parameter", "tag", "texts")
 
-    def __init__(self, tag: str, key: str, shape: ParameterSchema) -> None:
+    def __init__(self, tag: str, key: str, parameter: ParameterSchema) -> None:
         self.tag = tag
         self.key = key
-        self.shape = shape
+        self.parameter = parameter
         self.texts: list[str] = []
         self.children: list[tuple[str, Value]] = []
 
     def child(self, key: str) -> ParameterSchema:
-        """Return the shape of an element in this one."""
-        if self.shape.allows("array") and (key == "item" or not self.shape.allows("object")):
-            item = self.shape.item(len(self.children))
-            # an array of objects whose only item was written without its tag
+        """Return the schema of an element in this one."""
+        if self.parameter.allows("array") and (key == "item" or not self.parameter.allows("object")):
+            item = self.parameter.item(len(self.children))
+            # an array of objects whose only item has no tag of its own
             return item.member(key) if key != "item" and item.member(key).declared else item
-        return self.shape.member(key)
+        return self.parameter.member(key)
 
     def ends_with(self, tag: str) -> bool:
-        """Whether the text ends with a tag and blanks. Looks at no more of it than it must."""
+        """Return whether the text ends with a tag and white space. Reads only as much of the end as needed."""
         tail = ""
         for text in reversed(self.texts):
             tail = (text[-LIMIT:] + tail).rstrip(WHITE_SPACE)
@@ -79,49 +79,49 @@ class _Element:
         return tail.endswith(tag)
 
     def value(self) -> Value:
-        """Return the value of the element, which has ended."""
+        """Return the value of the ended element."""
         text = "".join(self.texts)
         if not self.children:
             return self._leaf(text)
         if self._is_array():
-            item = self.shape.item(0)
+            item = self.parameter.item(0)
             if any(key != "item" and item.member(key).declared for key, _ in self.children):
                 return [_object(self.children, item, text)]
             items = [_text(value) for _, value in self.children]
             return [*items, quote_json(text)] if text.strip(WHITE_SPACE) else items
-        return _object(self.children, self.shape, text)
+        return _object(self.children, self.parameter, text)
 
     def _is_array(self) -> bool:
-        only_items = all(key == "item" for key, _ in self.children) and not self.shape.member("item").declared
-        if self.shape.allows("array"):
-            return only_items or not self.shape.allows("object")
-        return only_items and not self.shape.allows("object")
+        only_items = all(key == "item" for key, _ in self.children) and not self.parameter.member("item").declared
+        if self.parameter.allows("array"):
+            return only_items or not self.parameter.allows("object")
+        return only_items and not self.parameter.allows("object")
 
     def _leaf(self, text: str) -> Value:
-        if not text.strip(WHITE_SPACE) and not self.shape.allows("string") and not self.shape.allows("null"):
-            if self.shape.allows("array"):
+        if not text.strip(WHITE_SPACE) and not self.parameter.allows("string") and not self.parameter.allows("null"):
+            if self.parameter.allows("array"):
                 return []
-            if self.shape.allows("object"):
+            if self.parameter.allows("object"):
                 return "{}"
-        if text == "None" and self.shape.allows("string"):
+        if text == "None" and self.parameter.allows("string"):
             return quote_json(text)  # in this format only null, Null and NULL are null
-        written = self.shape.as_json(text)
-        if not self.shape.allows("array") or self.shape.allows("string") or written[0] == "[":
+        written = self.parameter.as_json(text)
+        if not self.parameter.allows("array") or self.parameter.allows("string") or written[0] == "[":
             return written
-        return [self.shape.item(0).as_json(text)]  # an array that was written as repeated elements, of which it is one
+        return [self.parameter.item(0).as_json(text)]  # one of several repeated elements that make an array
 
 
 class ElementsReader(TagReader):
-    """Reads the arguments of one call. `junk`: text that stood between the parameters was left out."""
+    """Reads the arguments of one call. `junk`: text between the parameters was left out."""
 
     valid = True
 
-    def __init__(self, marks: ElementsMarkers, shapes: FindParameter) -> None:
-        super().__init__(shapes)
+    def __init__(self, marks: ElementsMarkers, find_parameter: FindParameter) -> None:
+        super().__init__(find_parameter)
         self._marks = marks
         self._open: list[_Element] = []
-        self._live: Markers | None = None  # what may end the string that streams
-        self._raw: list[str] = []  # the parameter that is being read, should it be too long to be held
+        self._stream_ends: Markers | None = None  # the markers that may end the streaming string
+        self._raw: list[str] = []  # raw text of the current parameter, in case it is too long to buffer
         self._waiting: tuple[str, ParameterSchema, list[Value]] | None = None  # a parameter that may be repeated
 
     @property
@@ -133,9 +133,9 @@ class ElementsReader(TagReader):
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
         while not (self.over or self.failed) and at < len(text):
-            live = self._live
-            moved = self._token(text, at, out) if live is None else self._stream(text, at, out)
-            if moved == at and self._live is live:
+            stream_ends = self._stream_ends
+            moved = self._token(text, at, out) if stream_ends is None else self._stream(text, at, out)
+            if moved == at and self._stream_ends is stream_ends:
                 break
             at = moved
         return at
@@ -147,7 +147,7 @@ class ElementsReader(TagReader):
         end, prefix = self._marks.prefixes.find(text, at, False)
         if end > at:
             self._text(text[at:end], out)
-        if not prefix or self.failed or self._live is not None:
+        if not prefix or self.failed or self._stream_ends is not None:
             return end
         tag, after = self._tag(text, end)
         if tag is None:
@@ -160,7 +160,7 @@ class ElementsReader(TagReader):
         return after
 
     def _tag(self, text: str, at: int) -> tuple[re.Match[str] | None, int]:
-        """Return the tag after the prefix at a position and where it ends; None if it is none, or not yet."""
+        """Return the tag after the prefix at a position, and its end; None if there is no complete tag."""
         start = at + len(self._marks.prefix)
         tag = _TAG.match(text, start, start + LIMIT)
         if tag is not None:
@@ -178,8 +178,8 @@ class ElementsReader(TagReader):
             self._close_unprefixed(out)
         is_open = self._is_open(tag)
         if self._open and not (is_open and all(element.tag != tag["tag"] for element in self._open[1:])):
-            self._held(written, out)
-            if self._live is not None:
+            self._buffer(written, out)
+            if self._stream_ends is not None:
                 return
         if is_open:
             self._close(tag["tag"], out)
@@ -192,42 +192,46 @@ class ElementsReader(TagReader):
         if self._open:
             self._open[-1].texts.append(text)
             if not counted:
-                self._held(text, out)
+                self._buffer(text, out)
         elif self._stray or text.strip(WHITE_SPACE):
-            self._skip(text if self._stray else text.lstrip(WHITE_SPACE), self._any or self._waiting is not None)
+            self._skip(
+                text if self._stray else text.lstrip(WHITE_SPACE), self._has_parameters or self._waiting is not None
+            )
 
     # --- elements
 
     def _begin(self, tag: re.Match[str], written: str, out: list[Piece]) -> None:
         key = tag["name"] or tag["tag"]
-        while self._open and self._open[-1].shape.is_scalar and self._beside(key).declared:
+        while self._open and self._open[-1].parameter.is_scalar and self._sibling_parameter(key).declared:
             self._close(self._open[-1].tag, out)  # its end tag is missing
         if self._open:
             if len(self._open) == _DEEPEST:
                 self._open[-1].texts.append(written)
                 return
             parent = self._open[-1]
-            within_wrapper = len(self._open) == 1 and parent.shape.wrapper
-            self._open.append(_Element(tag["tag"], key, self._shapes("", key) if within_wrapper else parent.child(key)))
+            within_wrapper = len(self._open) == 1 and parent.parameter.wrapper
+            self._open.append(
+                _Element(tag["tag"], key, self._find_parameter("", key) if within_wrapper else parent.child(key))
+            )
             return
         if self._stray:
             self._stray, self.junk = [], True
         if self._waiting is not None and self._waiting[0] != key:
             self._write_waiting(out)
-        shape = self._shapes("", key)
-        self._open.append(_Element(tag["tag"], key, shape))
+        parameter = self._find_parameter("", key)
+        self._open.append(_Element(tag["tag"], key, parameter))
         self._size, self._raw = 0, []
-        if shape.streams():
+        if parameter.streams():
             self._write_key(key, out)
             out.append('"')
-            self._live = self._live_marks(tag["tag"])
+            self._stream_ends = self._stream_markers(tag["tag"])
 
-    def _beside(self, key: str) -> ParameterSchema:
-        """Return the shape of an element that stands beside the innermost one."""
-        return self._shapes("", key) if len(self._open) == 1 else self._open[-2].child(key)
+    def _sibling_parameter(self, key: str) -> ParameterSchema:
+        """Return the schema of a sibling of the innermost element."""
+        return self._find_parameter("", key) if len(self._open) == 1 else self._open[-2].child(key)
 
     def _close(self, tag: str, out: list[Piece]) -> None:
-        """End an element, and those in it whose end tags are missing."""
+        """End an element, and the elements in it without end tags."""
         while self._open:
             element = self._open.pop()
             value = element.value()
@@ -235,13 +239,13 @@ class ElementsReader(TagReader):
                 self._open[-1].children.append((element.key, value))
             else:
                 if self._waiting is None:
-                    self._waiting = (element.key, element.shape, [])
+                    self._waiting = (element.key, element.parameter, [])
                 self._waiting[2].append(value)
             if element.tag == tag:
                 break
 
     def _close_unprefixed(self, out: list[Piece]) -> None:
-        """End the innermost element if its end tag stands there without the prefix."""
+        """End the innermost element if its text ends with its end tag without the prefix."""
         if not self._open:
             return
         element = self._open[-1]
@@ -251,7 +255,7 @@ class ElementsReader(TagReader):
             self._close(element.tag, out)
 
     def _stop(self, tag: re.Match[str], at: int, out: list[Piece]) -> int:
-        """End the call at its end tag, or before what else ends it."""
+        """End the call at its end tag, or before another marker that ends it."""
         if self._stray:
             if not self._write_stray("".join(self._stray), out):
                 return at
@@ -262,48 +266,53 @@ class ElementsReader(TagReader):
         self.over = True
         return tag.end() if tag["end"] and tag["tag"] in self._marks.closes else at
 
-    # --- what goes out
+    # --- output
 
     def _write_waiting(self, out: list[Piece]) -> None:
         if self._waiting is not None:
-            key, shape, values = self._waiting
+            key, parameter, values = self._waiting
             self._waiting = None
             self._write_key(key, out)
-            out.append(_text(_repeated(values, shape)))
+            out.append(_text(_repeated(values, parameter)))
 
     def _write_end(self, out: list[Piece]) -> None:
-        if self._waiting is not None and self._waiting[1].wrapper and not self._any and len(self._waiting[2]) == 1:
+        if (
+            self._waiting is not None
+            and self._waiting[1].wrapper
+            and not self._has_parameters
+            and len(self._waiting[2]) == 1
+        ):
             whole = _text(self._waiting[2][0])
             arguments = whole if whole[0] == "{" else object_text(whole)
             if arguments is not None:
                 out.append(arguments)
                 return
         self._write_waiting(out)
-        out.append("}" if self._any else "{}")
+        out.append("}" if self._has_parameters else "{}")
 
     # --- strings that stream
 
-    def _held(self, text: str, out: list[Piece]) -> None:
-        """Keep the raw text of a parameter; one that is too long goes out as a string from here on."""
+    def _buffer(self, text: str, out: list[Piece]) -> None:
+        """Buffer the raw text of a parameter; one that is too long streams as a string from here on."""
         self._size += len(text)
         self._raw.append(text)
-        if self._size > HELD_LIMIT and self._live is None:
+        if self._size > HELD_LIMIT and self._stream_ends is None:
             first = self._open[0]
             del self._open[1:]
             self._write_waiting(out)
             self._write_key(first.key, out)
             out.append(quote_json("".join(self._raw))[:-1])
             self._raw = []
-            self._live = self._live_marks(first.tag)
+            self._stream_ends = self._stream_markers(first.tag)
 
-    def _live_marks(self, tag: str) -> Markers:
+    def _stream_markers(self, tag: str) -> Markers:
         return Markers((self._marks.prefix, f"</{tag}>"))
 
     def _stream(self, text: str, at: int, out: list[Piece]) -> int:
-        """Pass a string on, up to its end tag, with the prefix or without, or up to the end of the call."""
-        if self._live is None:
+        """Pass a string on up to its end tag, with or without the prefix, or up to the end of the call."""
+        if self._stream_ends is None:
             return at
-        end, mark = self._live.find(text, at, False)
+        end, mark = self._stream_ends.find(text, at, False)
         if end > at:
             out.append(escape_json(text[at:end]))
         if not mark:
@@ -318,7 +327,7 @@ class ElementsReader(TagReader):
         if tag["end"] and tag["tag"] == self._open[0].tag:
             self._end_string(out)
             return after
-        is_parameter = not tag["end"] and self._shapes("", tag["name"] or tag["tag"]).declared
+        is_parameter = not tag["end"] and self._find_parameter("", tag["name"] or tag["tag"]).declared
         if (bool(tag["end"]), tag["tag"]) in self._marks.stops or is_parameter:
             self._end_string(out)  # its end tag is missing
             return end
@@ -326,7 +335,7 @@ class ElementsReader(TagReader):
         return after
 
     def _unprefixed_end(self, text: str, at: int, size: int, out: list[Piece]) -> int:
-        """Read `</tag>` without the prefix: the end of the string if another tag with the prefix follows."""
+        """Read `</tag>` without the prefix: it ends the string if another tag with the prefix follows."""
         after = skip_white_space(text, at + size)
         if after == len(text) and after - at <= LIMIT:
             return at
@@ -345,7 +354,7 @@ class ElementsReader(TagReader):
 
     def _end_string(self, out: list[Piece]) -> None:
         out.append('"')
-        self._live = None
+        self._stream_ends = None
         self._open.clear()
 
 
@@ -353,25 +362,25 @@ def _text(value: Value) -> str:
     return value if isinstance(value, str) else f"[{','.join(value)}]"
 
 
-def _object(children: list[tuple[str, Value]], shape: ParameterSchema, text: str) -> str:
-    """Return the object that elements make; text beside them becomes its member `$text`."""
+def _object(children: list[tuple[str, Value]], parameter: ParameterSchema, text: str) -> str:
+    """Return the object of these elements; text between them becomes its member `$text`."""
     members: dict[str, list[Value]] = {}
     for key, value in children:
         members.setdefault(key, []).append(value)
     if text.strip(WHITE_SPACE):
         members.setdefault("$text", []).append(quote_json(text))
     written = [
-        f"{quote_json(key)}:{_text(_repeated(values, shape.member(key) if key != '$text' else UNKNOWN_PARAMETER))}"
+        f"{quote_json(key)}:{_text(_repeated(values, parameter.member(key) if key != '$text' else UNKNOWN_PARAMETER))}"
         for key, values in members.items()
     ]
     return f"{{{','.join(written)}}}"
 
 
-def _repeated(values: list[Value], shape: ParameterSchema) -> Value:
+def _repeated(values: list[Value], parameter: ParameterSchema) -> Value:
     """Return the value of elements of one name: an array if there are several."""
     if len(values) == 1:
         return values[0]
     items: list[str] = []
     for value in values:
-        items += value if isinstance(value, list) and shape.allows("array") else [_text(value)]
+        items += value if isinstance(value, list) and parameter.allows("array") else [_text(value)]
     return items

@@ -1,21 +1,21 @@
-"""The engine: the text of one choice in, cut anywhere; text, reasoning, calls and remarks out. Pure.
+"""The engine reads the text of one choice, cut anywhere, and returns text, reasoning, calls and remarks. Pure.
 
-Theory of operation. The engine is in one state and reads the text from a position on; a state returns how far it could
-read. What it leaves is seen again with the next text, so nothing is decided on half a marker.
+Theory of operation. The engine is in one state and reads the text from a position on; each state returns how far it
+could read. The engine sees the unread rest again with the next text, so it never decides on half a marker.
 
-    PROSE    text goes out. A marker leads to SECTION or HEADER, or to STRAY.
-    STRAY    after a marker that begins nothing: only what follows tells whether it is text.
+    PROSE    text is sent. A marker leads to SECTION or HEADER, or to STRAY.
+    STRAY    after a marker that begins nothing: the text after it shows whether the marker is text.
     SECTION  between the begin of a section and a call.
     HEADER   from the opener of a call to its arguments.
-    BODY     arguments, read by the table's reader, until it says that the call is over.
-    AFTER    directly after a call or section: white space waits, and goes out only if text follows.
-    QUOTE    in a code block or quotation: only what follows tells whether that is closed.
+    BODY     arguments, read by the table's reader until the call ends.
+    AFTER    directly after a call or section: white space is buffered, and sent only if text follows.
+    QUOTE    in a code block or quotation: the text after it shows whether that is closed.
     QUOTED   after calls in a block quotation or the like: they are text if other text follows.
-    SPACE    after a marker that is followed by white space which says nothing.
+    SPACE    after a marker that is followed by meaningless white space.
 
-Everything from a marker on that may turn out to be text is kept in one Hold: it is committed when it is certain to be a
-call, and goes out as it was written when it is certain to be none. What went out is never taken back, and every
-decision depends on the text alone, not on how it was cut.
+`HeldText` buffers everything from a marker on that may turn out to be text. The engine commits it once it is certainly
+a call, and sends it unchanged once it is certainly not. Sent output is never taken back, and every decision depends on
+the text alone, not on how it was cut.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from dragoman.filters.raw_tools.sections import QuotationStates
 from dragoman.filters.raw_tools.table import Table
 from dragoman.model.filter import Search
 
-_LONG_TEXT = 4096  # characters of one text that are not kept to be read later
-_LEAST_RESIDUE = 4  # characters of a marker's beginning that are taken for one beside a native call
+_LONG_TEXT = 4096  # a longer text is parsed at once, not buffered
+_MIN_RESIDUE = 4  # shortest start of a marker that counts as one next to a native call
 
 
 class Engine(QuotationStates):
     """The interface, the loop, and the states PROSE, STRAY, AFTER and SPACE."""
 
     def try_pass(self, text: str, channel: Channel) -> bool:
-        """Whether this text goes out as it came; if so it is taken. True for nearly all text."""
+        """Return whether this text passes unchanged; if so, record it. True for nearly all text."""
         search = self.marker_search(channel)
         if search is None or search(text) is not None:
             return False
@@ -47,75 +47,76 @@ class Engine(QuotationStates):
         return True
 
     def marker_search(self, channel: Channel) -> Search | None:
-        """Return what finds that a text may not go out as it came; None if no text may.
+        """Return a search that matches texts which may not pass unchanged; None if no text may.
 
-        Texts that do go out as they came are `heard`, which does not change this: where a header may begin, the search
-        finds the end of what is before it.
+        Pass each text without a match to `record_text`; the returned search stays valid. If a header without its marker
+        may follow, the search also matches the end of a clause.
         """
-        if self._state or self._held or channel is not self._carrier:
+        if self._state or self._unread or channel is not self._input_channel:
             return None
-        if channel is Channel.TEXT and (self._head or self._as is not None):
+        if channel is Channel.TEXT and (self._at_start or self._override is not None):
             return None
         if self._calls and not self._trailing_text:
             return None
-        if self._headless is not None and (self._said.begins or self._said.line_ends):
+        if self._headless is not None and (self._context.begins or self._context.line_ends):
             return None
-        return self._first
+        return self._search
 
     def record_text(self, text: str) -> None:
-        said = self._said
-        said.pieces.append(text)
-        if len(said.pieces) > MOST_PIECES or len(text) > _LONG_TEXT:
-            said.parse_pieces()
+        """Record a text that passed unchanged."""
+        context = self._context
+        context.pieces.append(text)
+        if len(context.pieces) > MOST_PIECES or len(text) > _LONG_TEXT:
+            context.parse_pieces()
 
     def feed(self, text: str, channel: Channel = Channel.TEXT) -> list[Output]:
-        """Take more text."""
-        if channel is not self._carrier:
-            self._release()
-            self._carrier = channel
-            self._said = self._prose_of[channel]
-        if self._held:
-            text = self._held + text
+        """Read more text of a channel; return the outputs."""
+        if channel is not self._input_channel:
+            self._flush()
+            self._input_channel = channel
+            self._context = self._contexts[channel]
+        if self._unread:
+            text = self._unread + text
         elif self._state == BODY and self._hold is None and not self._buffered:
             at = self._read(text, 0)
             if self._state == BODY:
-                self._held = text[at:]
-                return self._drained()
+                self._unread = text[at:]
+                return self._take_output()
             text = text[at:]
         elif not self._state and text and self.try_pass(text, channel):
             self._out.append(TextOutput(text, channel))
-            return self._drained()
+            return self._take_output()
         if text:
             self._run(text, False)
-        return self._drained()
+        return self._take_output()
 
     def end_block(self) -> list[Output]:
-        """The block of the carrier ends here, though the answer may go on: half a marker is text."""
-        self._release()
-        return self._drained()
+        """End the current block of text; the reply may go on. Half a marker becomes text."""
+        self._flush()
+        return self._take_output()
 
     @property
     def has_pending_text(self) -> bool:
-        """Whether text is held that a native call would turn into residue."""
-        return bool(self._held) or self._state == STRAY
+        """Whether there is unsent text that a native call would turn into residue."""
+        return bool(self._unread) or self._state == STRAY
 
     @property
     def is_holding(self) -> bool:
-        """Whether it keeps all text since a marker."""
+        """Whether the engine buffers all text since a marker."""
         return self._hold is not None
 
     @property
     def is_reading_arguments(self) -> bool:
-        """Whether it reads arguments. What has to be whole before it can go out is kept until then, within limits."""
+        """Whether the engine reads arguments. It buffers, within limits, values that must be sent whole."""
         return self._state == BODY
 
     def close(self) -> list[Output]:
-        """The answer is over."""
-        self._run(self._held, True)
-        return self._drained()
+        """End the reply; return the last outputs."""
+        self._run(self._unread, True)
+        return self._take_output()
 
     def add_native_call(self, id_: str) -> list[Output]:
-        """The reply holds a native call: in `auto` tags are text from here on, and lone markers are residue.
+        """Record a native call of the reply: in `auto`, tags are text from here on, and lone markers are removed.
 
         See docs/decisions/raw_tools.md#d20.
         """
@@ -124,19 +125,19 @@ class Engine(QuotationStates):
             self._native = True
             self._markers = self._grammar.special_markers
             if self._hold is not None and not self._hold.calls and self._state in (STRAY, SECTION, HEADER, BODY):
-                self._reader, self._in_section, self._text = None, False, self._held
-                self._give_back(len(self._held), at_end=True)
-                self._text = self._held = ""
+                self._reader, self._in_section, self._text = None, False, self._unread
+                self._release_as_text(len(self._unread), at_end=True)
+                self._text = self._unread = ""
             elif (
                 self._state == PROSE
-                and len(self._held) >= _LEAST_RESIDUE
-                and self._grammar.special_markers.begins(self._held)
+                and len(self._unread) >= _MIN_RESIDUE
+                and self._grammar.special_markers.begins(self._unread)
             ):
-                self._remark("residue", f"{self._held} beside a native call was removed")
-                self._held = ""
-        return self._drained()
+                self._remark("residue", f"{self._unread} next to a native call was removed")
+                self._unread = ""
+        return self._take_output()
 
-    def _drained(self) -> list[Output]:
+    def _take_output(self) -> list[Output]:
         if self._hold is not None:
             out, self._hold.outer = self._hold.outer, []
         else:
@@ -149,7 +150,7 @@ class Engine(QuotationStates):
         while True:
             state, hold = self._state, self._hold
             moved = _STATES[state](self, text, at, final)
-            if self._text is not text:  # text of before is read again
+            if self._text is not text:  # earlier text is read again
                 text, at = self._text, moved
                 continue
             stays = self._state == state and self._hold is hold
@@ -157,130 +158,130 @@ class Engine(QuotationStates):
                 at = moved
                 break
             at = moved
-        self._held, self._text = text[at:], ""
-        held = len(self._held)
+        self._unread, self._text = text[at:], ""
+        held_size = len(self._unread)
         if self._hold is not None:
-            held += self._hold.keep(text, at)
-        self.peak = max(self.peak, held)
+            held_size += self._hold.keep(text, at)
+        self.peak = max(self.peak, held_size)
 
-    def _release(self) -> None:
-        """Decide on what waits in prose; inside a call or section any carrier goes on."""
+    def _flush(self) -> None:
+        """Decide on buffered text outside calls and sections; those may continue in another channel."""
         tag = self._state == HEADER and self._grammar.is_tag(self._opener)
-        residue = self._native and self._hold is not None  # half a call: the native one is the call
+        residue = self._native and self._hold is not None  # half a call is left over from the native one
         if tag or residue or self._state in (PROSE, STRAY, AFTER, QUOTE, QUOTED, SPACE):
-            self._run(self._held, True)
+            self._run(self._unread, True)
         self._strict = False
-        if self._carrier is Channel.TEXT:
-            self._thinking, self._as = "", None
-            self._head = self._has_beginnings
+        if self._input_channel is Channel.TEXT:
+            self._thinking_end, self._override = "", None
+            self._at_start = self._checks_start
 
     def _prose(self, text: str, at: int, final: bool) -> int:
-        if self._head and self._carrier is Channel.TEXT:
-            moved = self._beginning(text, at, final)
+        if self._at_start and self._input_channel is Channel.TEXT:
+            moved = self._start_of_text(text, at, final)
             if moved is not None:
                 return moved
         if self._skip_line_end and at < len(text):
             self._skip_line_end = False
             at += text[at] == "\n"
         start, literal = self._markers.find(text, at, final)
-        begin = start  # of what may be a header without its marker
+        begin = start  # where a header without its marker may begin
         if self._headless is not None and (literal or not final):
-            begin = self._headless.start(text, at, start, self._said)
+            begin = self._headless.start(text, at, start, self._context)
         if not literal:
-            self._say_last(text, at) if final and self._native else self._say(text[at:begin])
+            self._emit_last_text(text, at) if final and self._native else self._emit_text(text[at:begin])
             return begin
         if literal in self._grammar.tables_by_header_end and begin < start:
             table, header = self._grammar.tables_by_header_end[literal], text[begin:start]
             if self._headless is not None and self._headless.is_header(header):
-                self._say(text[at:begin])
-                if not self._auto or self._said.quotation() is None:
+                self._emit_text(text[at:begin])
+                if not self._auto or self._context.quotation() is None:
                     self._start_hold(begin)
                     end = start + len(literal)
                     self._begin_body(table, end)
                     self._begin_call(table, self._tools.parse_header(header), in_section=False)
                     return end
                 at = begin
-        self._say(text[at:start])
+        self._emit_text(text[at:start])
         return self._marker(start, literal)
 
-    def _say_last(self, text: str, at: int) -> None:
-        """The last text of a block beside a native call: half a marker at its end is residue."""
+    def _emit_last_text(self, text: str, at: int) -> None:
+        """Send the last text of a block next to a native call, without half a marker at its end."""
         start, _ = self._grammar.special_markers.find(text, at, False)
-        self._say(text[at:start])
+        self._emit_text(text[at:start])
         residue = text[start:]
-        if len(residue) < _LEAST_RESIDUE or self._said.quotation() is not None:
-            self._say(residue)
+        if len(residue) < _MIN_RESIDUE or self._context.quotation() is not None:
+            self._emit_text(residue)
         else:
-            self._out.append(self._removed(residue))
+            self._out.append(self._removal_remark(residue))
 
-    def _beginning(self, text: str, at: int, final: bool) -> int | None:
-        """The answer has not begun. White space waits: it may turn out to stand before reasoning or a call."""
+    def _start_of_text(self, text: str, at: int, final: bool) -> int | None:
+        """Read the start of a text; None if it is ordinary. White space is buffered: reasoning or a call may follow."""
         here = skip_white_space(text, at)
         if here - at > LIMIT:
-            self._head = False
+            self._at_start = False
             return None
         if here == len(text):
             if final:
-                self._head = False
+                self._at_start = False
                 return None
             return at
         literal = self._markers.match(text, here, final)
         if literal == "":
             return at
         if literal and (literal in self._grammar.reasoning_tags or literal in self._grammar.wrappers):
-            return self._begins_with(here, literal)
-        self._head = False
-        if literal is None and not self._begun and not self._calls and text[here] in self._grammar.start_chars:
+            return self._start_marker(here, literal)
+        self._at_start = False
+        if literal is None and not self._has_text and not self._calls and text[here] in self._grammar.start_chars:
             self._start_hold(at)
             self._opener, self._state = "", HEADER
             return here
         return None
 
-    def _begins_with(self, at: int, literal: str) -> int:
+    def _start_marker(self, at: int, literal: str) -> int:
         if literal in self._grammar.wrappers:
             return self._wrapper(at, literal)
-        self._head = False
-        self._thinking, self._as = self._grammar.reasoning_tags[literal], Channel.REASONING
-        self._wrapped = self._wrapped or literal in self._grammar.wrapping
+        self._at_start = False
+        self._thinking_end, self._override = self._grammar.reasoning_tags[literal], Channel.REASONING
+        self._saw_wrapper = self._saw_wrapper or literal in self._grammar.wrapping
         self._skip_line_end = True
-        self._remark("think.tags", f"thinking written as {literal} in the text became reasoning")
+        self._remark("think.tags", f"text after {literal} became reasoning")
         return at + len(literal)
 
     def _end_thinking(self) -> None:
-        """After reasoning the answer begins."""
-        self._thinking, self._as, self._state = "", None, SPACE
-        self._head = self._has_beginnings
-        self._said.reset()
+        """End the reasoning; the text begins after it."""
+        self._thinking_end, self._override, self._state = "", None, SPACE
+        self._at_start = self._checks_start
+        self._context.reset()
 
     def _wrapper(self, at: int, literal: str) -> int:
-        self._remark("wrapper", f"{literal} was removed: it says what is text and what is reasoning")
-        self._wrapped, self._state = True, PROSE
-        self._as = Channel.REASONING if self._grammar.wrappers[literal] is Channel.REASONING else None
+        self._remark("wrapper", f"{literal} was removed: it only separates text from reasoning")
+        self._saw_wrapper, self._state = True, PROSE
+        self._override = Channel.REASONING if self._grammar.wrappers[literal] is Channel.REASONING else None
         return at + len(literal)
 
     def _marker(self, at: int, literal: str) -> int:
-        """A marker in prose. It returns the marker's place if the state changed, else the place after it."""
+        """Handle a marker in prose; return its position if the state changed, else the position after it."""
         role = self._grammar.roles[literal]
         end = at + len(literal)
-        if role is MarkerRole.THINKING_END and literal == self._thinking:
+        if role is MarkerRole.THINKING_END and literal == self._thinking_end:
             self._end_thinking()
             return end
-        if role is MarkerRole.THINKING or (role is MarkerRole.THINKING_END and self._shows_thinking):
-            self._shows_thinking = role is MarkerRole.THINKING
-            self._say(literal)
-            if role is MarkerRole.THINKING_END and self._said.quotation() is None:
-                self._said.reset()
+        if role is MarkerRole.THINKING or (role is MarkerRole.THINKING_END and self._think_tag_open):
+            self._think_tag_open = role is MarkerRole.THINKING
+            self._emit_text(literal)
+            if role is MarkerRole.THINKING_END and self._context.quotation() is None:
+                self._context.reset()
             return end
         quotation: Quotation | None = None
         if self._auto:
-            quotation = None if self._grammar.is_tag(literal) else self._said.quotation()
+            quotation = None if self._grammar.is_tag(literal) else self._context.quotation()
             if self._grammar.is_tag(literal):
-                counts = self._said.tag_may_begin()
-                if counts is False:
-                    self._said.record_quoted_tag()
-                    self._say(literal)
+                verdict = self._context.tag_may_begin()
+                if verdict is False:
+                    self._context.record_quoted_tag()
+                    self._emit_text(literal)
                     return end
-                quotation = counts if isinstance(counts, Quotation) else None
+                quotation = verdict if isinstance(verdict, Quotation) else None
         if role in (MarkerRole.CALL, MarkerRole.SECTION):
             self._start_hold(at, quotation)
             self._enter(literal)
@@ -288,27 +289,27 @@ class Engine(QuotationStates):
                 self._state = QUOTE
             return at
         if quotation is not None:
-            self._say(literal)
+            self._emit_text(literal)
             return end
         return self._lone_marker(at, literal)
 
     def _lone_marker(self, at: int, literal: str) -> int:
-        """A marker that begins nothing, outside quotations."""
+        """Handle a marker that begins nothing, outside quotations."""
         role = self._grammar.roles[literal]
-        if role is MarkerRole.WRAPPER and (not self._auto or self._wrapped):
+        if role is MarkerRole.WRAPPER and (not self._auto or self._saw_wrapper):
             return self._wrapper(at, literal)
         if role is MarkerRole.THINKING_END or self._auto:
             self._start_hold(at)
             self._state = STRAY
             return at
-        self._out.append(self._removed(literal))
+        self._out.append(self._removal_remark(literal))
         return at + len(literal)
 
     def _stray(self, text: str, at: int, final: bool) -> int:
         here = skip_white_space(text, at)
         literal = self._markers.match(text, here, final) if here < len(text) else None
         if here - at > LIMIT or (literal is None and (here < len(text) or final)):
-            self._give_back(here, at_end=final and here == len(text))
+            self._release_as_text(here, at_end=final and here == len(text))
             return here
         if not literal:
             return at
@@ -319,7 +320,7 @@ class Engine(QuotationStates):
                 self._enter(literal)
                 return here
             case MarkerRole.THINKING:
-                self._give_back(here)
+                self._release_as_text(here)
                 return here
             case _:
                 pass
@@ -343,9 +344,9 @@ class Engine(QuotationStates):
             return self._leftover(here, literal, table)
         if literal is None or literal not in self._markers.markers:
             if final and any(each.startswith(text[here:]) for each in marks.leftovers):
-                return len(text)  # half of an end that was cut off
-            if final and len(text) - here >= _LEAST_RESIDUE and self._grammar.special_markers.begins(text[here:]):
-                self._out.append(self._removed(text[here:]))
+                return len(text)  # an end marker that was cut off
+            if final and len(text) - here >= _MIN_RESIDUE and self._grammar.special_markers.begins(text[here:]):
+                self._out.append(self._removal_remark(text[here:]))
                 return len(text)
             self._tag_section, self._state = None, PROSE
             return at
@@ -362,11 +363,11 @@ class Engine(QuotationStates):
                 return at
             case _:
                 pass
-        self._out.append(self._removed(literal))
+        self._out.append(self._removal_remark(literal))
         return here + len(literal)
 
     def _leftover(self, at: int, literal: str, table: Table) -> int:
-        if literal == self._thinking:
+        if literal == self._thinking_end:
             self._end_thinking()
         elif literal in self._grammar.table_markers(table).remarkable:
             self._out.append(stray_remark(literal))

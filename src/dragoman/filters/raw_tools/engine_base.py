@@ -1,4 +1,4 @@
-"""What the states of the engine share: its settings, where it is in the text, what it holds, and how things go out."""
+"""The base class of the engine: settings, position in the text, held text, and output. See engine.py."""
 
 from __future__ import annotations
 
@@ -22,31 +22,33 @@ PROSE, STRAY, SECTION, HEADER, BODY, AFTER, QUOTE, QUOTED, SPACE = range(9)  # t
 
 
 class EngineBase:
-    """`choice` is `auto` or the name of a table. In `auto` there are rules for what counts.
+    """The state of the engine, and what all its states use.
 
-    See docs/decisions/raw_tools.md#d20.
+    `choice` is `auto` or the name of a table; docs/decisions/raw_tools.md#d20 lists what `auto` takes for a call.
+    `muted`: tool_choice is none, so that calls are left out. `trailing_text`: text after a call is sent. `think_tags`:
+    reasoning in tags at the start of a text becomes reasoning.
     """
 
-    _begun = False  # text has come
-    _shows_thinking = False  # a tag that opens reasoning stands in the text
-    _thinking = ""  # what closes the reasoning that the text is in
-    _wrapped = False  # a wrapper has said what the text is
-    _as: Channel | None = None  # what the text is, if not text
-    _text = ""  # what is being read
+    _has_text = False  # some text was sent
+    _think_tag_open = False  # the text has a tag that opens reasoning, as text
+    _thinking_end = ""  # the marker that ends the reasoning written into the text
+    _saw_wrapper = False  # a wrapper marker separated text from reasoning
+    _override: Channel | None = None  # the channel of text that a marker declared to be reasoning
+    _text = ""  # the text that is read now
     _skip_line_end = False
     _opener = ""
-    _table: Table | None = None  # of the section or call we are in, or after
+    _table: Table | None = None  # the table of the current or last section or call
     _in_section = False
-    _tag_section: Table | None = None  # whose tag opened a section that is not closed yet
+    _tag_section: Table | None = None  # the table whose tag opened a section that is still open
     _hold: HeldText | None = None
     _reader: BodyReader | None = None
     _call: PendingCall | None = None
-    _native = False
-    _strict = False  # what follows counts only if there is no doubt about it
-    _trails = False  # text came after a call and was left out
+    _native = False  # the reply has a native call
+    _strict = False  # the following calls count only if they are beyond doubt
+    _dropped_trailing = False  # text after a call was left out
     _calls = 0
     completed_calls = 0  # calls that a client can carry out
-    peak = 0  # the most characters ever held
+    peak = 0  # most characters held at one time
 
     def __init__(
         self,
@@ -68,23 +70,25 @@ class EngineBase:
         self._trailing_text = trailing_text
         named = self._tools.names if self._grammar.tables_by_header_end else ()
         self._headless = headless_finder(named) if named else None
-        self._first = self._grammar.search_marker_or_end if named else self._grammar.search_marker
+        self._search = self._grammar.search_marker_or_end if named else self._grammar.search_marker
         self._markers = self._grammar.text_markers
         self._state = PROSE
-        self._held = ""
+        self._unread = ""
         self._out: list[Output] = []
-        self._carrier = Channel.TEXT
-        self._prose_of = {channel: Prose() for channel in Channel}
-        self._said = self._prose_of[Channel.TEXT]
-        self._has_beginnings = bool(
-            self._grammar.reasoning_tags or self._grammar.start_tables or self._grammar.wrappers
-        )
-        self._head = self._has_beginnings  # nothing but white space has come in this block of text
+        self._input_channel = Channel.TEXT
+        self._contexts = {channel: Prose() for channel in Channel}
+        self._context = self._contexts[Channel.TEXT]
+        self._checks_start = bool(self._grammar.reasoning_tags or self._grammar.start_tables or self._grammar.wrappers)
+        self._at_start = self._checks_start  # this block of text has only white space so far
 
     @property
-    def _speaks(self) -> Channel:
-        """What text is now: that of its carrier, or reasoning that was written into the text."""
-        return self._as if self._as is not None and self._carrier is Channel.TEXT else self._carrier
+    def _output_channel(self) -> Channel:
+        """The channel that text goes to: that of its block, or reasoning that the model wrote into its text."""
+        return (
+            self._override
+            if self._override is not None and self._input_channel is Channel.TEXT
+            else self._input_channel
+        )
 
     def _start_hold(self, at: int, quotation: Quotation | None = None) -> None:
         self._hold = HeldText(self._out, at, quotation)
@@ -92,7 +96,7 @@ class EngineBase:
         self._out = self._hold.out
 
     def _commit(self) -> None:
-        """What is held is a call."""
+        """Send the outputs of the held text: it is a call."""
         hold = self._drop_hold()
         if hold is not None:
             self._out += hold.all_outputs()
@@ -103,8 +107,8 @@ class EngineBase:
             self._out = hold.outer
         return hold
 
-    def _give_back(self, end: int, *, at_end: bool = False) -> None:
-        """What is held, up to a place in the text, is text."""
+    def _release_as_text(self, end: int, *, at_end: bool = False) -> None:
+        """Send the held text, up to a position, as text: it is not a call."""
         hold = self._drop_hold()
         assert hold is not None
         if hold.saved_state is not None:
@@ -116,18 +120,18 @@ class EngineBase:
         lone = not hold.is_call and (not self._auto or (wrappers and not hold.noise))
         if hold.quotation is None and (self._native or lone):
             text = self._without_markers(text, self._native and at_end)
-        self._say(text)
+        self._emit_text(text)
 
     def _without_markers(self, text: str, before_native: bool) -> str:
-        """Remove markers; at the end of a text beside a native call also `</think>` and the white space they leave."""
+        """Remove markers; at the end of a text before a native call also `</think>` and remaining white space."""
         pattern = self._grammar.residue_pattern if before_native else self._grammar.special_pattern
-        self._out += [self._removed(literal) for literal in pattern.findall(text)]
+        self._out += [self._removal_remark(literal) for literal in pattern.findall(text)]
         text = pattern.sub("", text)
         return "" if before_native and not text.strip() else text
 
-    def _removed(self, literal: str) -> Remark:
+    def _removal_remark(self, literal: str) -> Remark:
         if self._native:
-            return Remark("residue", f"{literal} beside a native call was removed")
+            return Remark("residue", f"{literal} next to a native call was removed")
         return stray_remark(literal)
 
     def _over_limit(self, text: str, at: int, end: int, what: str) -> int:
@@ -135,16 +139,16 @@ class EngineBase:
         self._in_section = False
         changes = not self._auto or (self._hold is not None and self._hold.is_call)
         if self._hold is not None:
-            self._give_back(end)
+            self._release_as_text(end)
         else:
             self._state = PROSE
-            self._say(text[at:end])
+            self._emit_text(text[at:end])
         if changes:
-            self._remark("over_limit", f"{what}: it is text")
+            self._remark("over_limit", f"{what}; it was sent as text")
         return end
 
     def _read_again(self, text: str, end: int) -> int:
-        """Read what is held as ordinary text; return where it begins in the text, which may have changed."""
+        """Read the held text again as ordinary text; return where it begins in the text, which may be a new one."""
         hold = self._drop_hold()
         assert hold is not None
         self._state = PROSE
@@ -153,33 +157,33 @@ class EngineBase:
         self._text = hold.text(text, end) + text[end:]
         return 0
 
-    def _say(self, text: str) -> None:
+    def _emit_text(self, text: str) -> None:
         if not text:
             return
-        if self._carrier is Channel.TEXT:
-            self._head, self._begun = False, self._begun or self._as is None
-        self._said.add(text)
+        if self._input_channel is Channel.TEXT:
+            self._at_start, self._has_text = False, self._has_text or self._override is None
+        self._context.add(text)
         if self._calls and not self._trailing_text:
-            if not self._trails and text.strip():
-                self._trails = True
+            if not self._dropped_trailing and text.strip():
+                self._dropped_trailing = True
                 self._remark("trailing_text", "text after a call was left out")
         else:
-            self._out.append(TextOutput(text, self._speaks, self._speaks is not self._carrier))
+            self._out.append(TextOutput(text, self._output_channel, self._output_channel is not self._input_channel))
 
     def _remark(self, rule: str, detail: str) -> None:
         self._out.append(Remark(rule, detail))
 
     def _leave(self) -> None:
-        """A section, or a call on its own, is over."""
+        """End a section, or a call outside a section."""
         self._in_section = False
         if self._hold is not None and self._hold.quotation is not None:
             self._state = QUOTED
             return
         self._state = AFTER
-        for prose in self._prose_of.values():
+        for prose in self._contexts.values():
             prose.reset()
 
     def _enter(self, literal: str) -> None:
-        """A section or call begins at the marker that stands next."""
+        """Begin a section or call at its marker, which is the next text."""
         self._table = self._grammar.tables_by_opener[literal][0]
         self._opener, self._state = literal, HEADER if self._grammar.roles[literal] is MarkerRole.CALL else SECTION

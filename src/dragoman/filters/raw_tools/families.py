@@ -1,4 +1,4 @@
-"""Families of formats: what the tables of one family have in common, so that a row says only what differs."""
+"""Makers of tables for families of similar formats, so that a row of tables.py has only what differs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THINK_END = ("</think>",)  # reasoning that ends right after a call
 def table_named_in_body(
     name: str, body: Body, begin: str = "", end: str = "", first: Iterable[str] = "[{", **more: Any
 ) -> Table:
-    """Return the table of a format whose body names its tools. `first`: what the body may begin with."""
+    """Return the table of a format whose body names its tools. `first`: texts that the body may begin with."""
     fields: dict[str, Any] = {
         "special": False,
         "call_begin": (begin,) if begin else (),
@@ -49,8 +49,8 @@ def attribute_table(
 ) -> Table:
     """Return the table of a format with tags like `<CALL name=…>` and `<PARAMETER name=…>`.
 
-    `opens` is the pattern of what follows the word PARAMETER, `sections` are the tags around the calls, `joint` stands
-    before a name.
+    `opens` is the pattern of the text after the word PARAMETER, `sections` are the tags around the calls, `joint` is
+    the text before a name.
     """
     markup = Markup(
         opens=re.compile(f"<{parameter}{opens}>"),
@@ -100,7 +100,7 @@ def key_value_table(
 
 
 def prefix_pattern(literal: str, rest: str) -> str:
-    """Return a pattern for the literal and what follows, for every beginning of that, and for the empty text."""
+    """Return a pattern that matches the literal followed by `rest`, and every prefix of that."""
     for char in reversed(literal):
         rest = f"(?:{re.escape(char)}{rest})?"
     return rest

@@ -1,4 +1,4 @@
-"""What the engine needs of a set of tables, worked out once: which markers to look for in which state."""
+"""The grammar of a set of tables: which markers the engine searches in which state. Computed once and shared."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from dragoman.model.filter import Search
 from dragoman.wire.markers import Markers
 
 THINK_TAGS = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("◁think▷", "◁/think▷"))
-_MOST_TAGS = 6  # that stand before a header: more are no call, and reading them again and again takes time
-_WORDS = re.compile(r"[^\s:]\s+[^\s:]")  # a Kimi header is one word; blanks around its colon do not count
+_MOST_TAGS = 6  # tags before a header; more are not a call, and reading them repeatedly would be slow
+_WORDS = re.compile(r"[^\s:]\s+[^\s:]")  # a Kimi header is one word; white space around its colon does not count
 
 
 class MarkerRole(Enum):
-    """What a marker means in ordinary text and in sections."""
+    """The meaning of a marker in ordinary text and in sections."""
 
     SECTION = "section"  # of a special table
     CALL = "call"  # a call begins, or a section of tags
     HEADER_END = "header end"  # the arguments of a Kimi call begin
     SECTION_END = "section end"
     STRAY = "stray"
-    WRAPPER = "wrapper"  # what follows is text, or reasoning
-    THINKING = "thinking"  # reasoning begins, if this begins the answer
+    WRAPPER = "wrapper"  # text or reasoning follows
+    THINKING = "thinking"  # reasoning begins, if this is the start of a text
     THINKING_END = "thinking end"
 
 
@@ -40,56 +40,60 @@ class HeaderMatch(Struct, frozen=True):
     """A header that was read."""
 
     table: Table
-    written: str  # the name, and where there is one the count
-    size: int  # how much of the text it took
+    written: str  # the name, and the count if there is one
+    size: int  # number of characters of the header
     id: str = ""
-    in_section: bool = False  # the marker of its section stood before it
-    has_no_body: bool = False  # the call's end stood where its arguments should begin
-    empty: bool = False  # a tag that holds nothing but a name
+    in_section: bool = False  # the marker of its section precedes it
+    has_no_body: bool = False  # the call ends where its arguments should begin
+    empty: bool = False  # a tag with only a name
 
     def is_plausible(self, auto: bool, tools: DeclaredTools) -> bool:
-        """Whether a tag's call names a tool, and in `auto` a declared one. Some bodies name their tools later."""
+        """Return whether a tag's call names a tool, in `auto` a declared one. Some bodies name their tools later."""
         if self.table.special or not self.table.names_tool:
             return True
         return bool(self.written) and not (auto and tools.resolve(self.written) is None)
 
 
 class InterruptedHeader(Struct, frozen=True):
-    """A header that another marker, at `size`, ends in the middle."""
+    """A header that another marker, at position `size`, interrupts."""
 
     size: int
 
 
 class HeaderStatus(Enum):
+    """Why `Grammar.parse_header` returns no header."""
+
     INCOMPLETE = "more text is needed"
-    NO_HEADER = "it is no call"
+    NO_HEADER = "the text is not a call"
 
 
-class _Marks(Struct, frozen=True):
+class _TableMarkers(Struct, frozen=True):
     """One table's markers by state."""
 
     header: Markers
-    tag: Markers  # may stand between a tag and its header
+    tag: Markers  # allowed between a tag and its header
     section: Markers
     after: Markers
-    leftovers: frozenset[str]  # directly after a call they are part of it
-    remarkable: frozenset[str]  # those of them that should not be there
+    leftovers: frozenset[str]  # markers that belong to a call directly before them
+    remarkable: frozenset[str]  # the leftovers that get a remark
 
 
 class Grammar:
-    """The tables in use. Shared by all engines that use the same tables; it does not change."""
+    """The markers of the tables in use. Immutable, and shared by all engines with the same tables."""
 
     def __init__(self, tables: tuple[Table, ...], *, think_tags: bool = False) -> None:
         self._tables = tables
         self.roles: dict[str, MarkerRole] = {}
-        self.tables_by_opener: dict[str, list[Table]] = {}  # which tables an opener may belong to, in their order
+        self.tables_by_opener: dict[str, list[Table]] = {}  # the tables that an opener may belong to, in order
         self.sections: set[str] = set()
-        self.tables_by_header_end: dict[str, Table] = {}  # whose arguments begin after a marker that stands alone
+        self.tables_by_header_end: dict[
+            str, Table
+        ] = {}  # tables whose arguments begin after a marker, without an opener
         self.wrappers: dict[str, Channel] = {}
-        self.reasoning_tags: dict[str, str] = {}  # what opens reasoning: what closes it
+        self.reasoning_tags: dict[str, str] = {}  # opening marker -> closing marker
         self.start_tables: tuple[Table, ...] = tuple(table for table in tables if table.at_start)
         for table in tables:
-            self._learn(table)
+            self._add_table(table)
         pairs = [pair for table in tables for pair in table.reasoning] + [*(THINK_TAGS if think_tags else ())]
         self.wrapping = frozenset(pair[0] for table in tables if table.wrappers for pair in table.reasoning)
         for opening, closing in pairs:
@@ -97,8 +101,8 @@ class Grammar:
             self.roles.setdefault(opening, MarkerRole.THINKING)
             self.roles.setdefault(closing, MarkerRole.THINKING_END)
         if tables:
-            self.roles.setdefault("</think>", MarkerRole.THINKING_END)  # may stand before a call
-            self.roles.setdefault("<think>", MarkerRole.THINKING)  # text, if think tags are not asked for
+            self.roles.setdefault("</think>", MarkerRole.THINKING_END)  # may precede a call
+            self.roles.setdefault("<think>", MarkerRole.THINKING)  # text, unless think tags are enabled
         starts = (mark for table in self.start_tables for mark in (*table.header_stop, *table.header_end))
         self.start_chars = "".join({mark[0] for mark in starts})
         self.text_markers = Markers(self.roles)
@@ -107,29 +111,30 @@ class Grammar:
         self.special_pattern = re.compile(special)
         closers = (literal for literal, role in self.roles.items() if role is MarkerRole.THINKING_END)
         self.residue_pattern = re.compile("|".join((special, *map(re.escape, closers))))
-        near = _search_pattern(self.roles)
-        self.search_marker: Search = re.compile(near).search
-        self.search_marker_or_end: Search = re.compile(f"{near}|[{re.escape(CLAUSE_ENDS)}\n]").search
-        self._marks: dict[str, _Marks] = {}
+        search_pattern = _search_pattern(self.roles)
+        self.search_marker: Search = re.compile(search_pattern).search
+        self.search_marker_or_end: Search = re.compile(f"{search_pattern}|[{re.escape(CLAUSE_ENDS)}\n]").search
+        self._markers_by_table: dict[str, _TableMarkers] = {}
 
     def markers_in(self, text: str) -> Iterator[tuple[int, bool]]:
-        """Yield where special markers stand, and whether they are such that end something."""
+        """Yield the position of each special marker, and whether it ends something."""
         start, literal = self.special_markers.find(text, 0, True)
         while literal:
             yield start, self.roles[literal] in (MarkerRole.STRAY, MarkerRole.SECTION_END, MarkerRole.HEADER_END)
             start, literal = self.special_markers.find(text, start + len(literal), True)
 
     def is_tag(self, literal: str) -> bool:
+        """Return whether a marker opens a call and is a tag, which ordinary text may contain."""
         return literal in self.tables_by_opener and not self.tables_by_opener[literal][0].special
 
     def is_special(self, literal: str) -> bool:
-        """Whether a marker is a token that ordinary text does not contain."""
+        """Return whether a marker is a token that ordinary text does not contain."""
         if self.roles[literal] in (MarkerRole.THINKING, MarkerRole.THINKING_END):
             return False
         return not self.is_tag(literal)
 
     def _rest_of_header(self, literal: str) -> str:
-        """A pattern for what belongs to a marker that begins a call in markup: `<invoke` and ` name="…">`."""
+        """Return a pattern for the text that completes an opening tag in markup: ` name="…">` after `<invoke`."""
         ends = [
             end
             for table in self.tables_by_opener.get(literal, ())
@@ -138,7 +143,7 @@ class Grammar:
         ]
         return f"(?:[^<>\n]{{0,200}}(?:{_any_of(ends)}))?" if ends and literal not in self.sections else ""
 
-    def _learn(self, table: Table) -> None:
+    def _add_table(self, table: Table) -> None:
         self.sections.update(table.section_begin)
         for literal in (*table.section_begin, *table.call_begin):
             self.tables_by_opener.setdefault(literal, []).append(table)
@@ -154,24 +159,24 @@ class Grammar:
                 self.roles.setdefault(literal, MarkerRole.SECTION_END)
             values = table.markup.value_ends if table.markup is not None else ()
             for literal in (*table.header_end, *values):
-                if literal[0] == "<" and len(literal) > 1:  # hosted services leave these behind, too
+                if literal[0] == "<" and len(literal) > 1:  # hosted services leave these behind too
                     self.roles.setdefault(literal, MarkerRole.STRAY)
             if table.header is None:
                 self.roles.update(dict.fromkeys(table.header_end, MarkerRole.HEADER_END))
                 self.tables_by_header_end.update(dict.fromkeys(table.header_end, table))
 
-    def table_markers(self, table: Table) -> _Marks:
-        """Return a table's markers. Made when the first call of its kind is seen: most answers hold none at all."""
-        found = self._marks.get(table.name)
+    def table_markers(self, table: Table) -> _TableMarkers:
+        """Return a table's markers. They are made for its first call: most replies have no raw calls."""
+        found = self._markers_by_table.get(table.name)
         if found is None:
-            found = self._marks[table.name] = self._made_marks(table)
+            found = self._markers_by_table[table.name] = self._make_markers(table)
         return found
 
-    def _made_marks(self, table: Table) -> _Marks:
-        kin = [each for each in self._tables if each.family == table.family and each.special and table.special]
-        section = {literal for each in kin for literal in (*each.ends(), *(() if each.header else each.header_end))}
+    def _make_markers(self, table: Table) -> _TableMarkers:
+        related = [each for each in self._tables if each.family == table.family and each.special and table.special]
+        section = {literal for each in related for literal in (*each.ends(), *(() if each.header else each.header_end))}
         leftovers = frozenset((*table.trailing, *table.section_end, *table.call_end, *table.stray))
-        return _Marks(
+        return _TableMarkers(
             Markers({*table.header_end, *table.header_stop, *section}),
             Markers((*table.section_begin, *table.call_begin)),
             Markers(section),
@@ -181,11 +186,11 @@ class Grammar:
         )
 
     def parse_header(self, text: str, opener: str, table: Table) -> HeaderMatch | InterruptedHeader | HeaderStatus:
-        """Read the header that follows the opener at the text's beginning, as this table writes it."""
+        """Read the header after the opener at the start of the text, as this table writes it."""
         at = len(opener)
         in_section = False
         if not table.special and opener:
-            found = self._tag(text, opener, table)
+            found = self._skip_tags(text, opener, table)
             if isinstance(found, HeaderStatus):
                 return found
             at, in_section = found
@@ -198,7 +203,7 @@ class Grammar:
             return HeaderStatus.INCOMPLETE
         if mark not in (*table.header_end, *table.header_stop, *table.call_end):
             return InterruptedHeader(end)
-        name, id_ = _named(written, table)
+        name, id_ = _name_and_id(written, table)
         if name is None:
             return HeaderStatus.NO_HEADER
         size = end + (len(mark) if mark not in table.header_stop else 0)
@@ -206,8 +211,8 @@ class Grammar:
         empty = not table.special and mark in table.header_stop and mark in table.call_end
         return HeaderMatch(table, name, size, id_, in_section, has_no_body, empty)
 
-    def _tag(self, text: str, opener: str, table: Table) -> tuple[int, bool] | HeaderStatus:
-        """Go past what may stand between a tag and its header: the same tag again, or a section's call tag."""
+    def _skip_tags(self, text: str, opener: str, table: Table) -> tuple[int, bool] | HeaderStatus:
+        """Skip the tags between a tag and its header: the same tag again, or a section's call tag."""
         marks = self.table_markers(table).tag
         at = len(opener)
         in_section = opener in table.section_begin
@@ -223,8 +228,8 @@ class Grammar:
         return HeaderStatus.NO_HEADER
 
 
-def _named(written: str, table: Table) -> tuple[str | None, str]:
-    """Return the name and the id that a header gives; None if it is no header of this table."""
+def _name_and_id(written: str, table: Table) -> tuple[str | None, str]:
+    """Return the name and the id of a header; None if it is not a header of this table."""
     if table.header is None:
         return written, ""
     found = table.header.fullmatch(written)
@@ -245,10 +250,10 @@ def _any_of(literals: Iterable[str], rest: Callable[[str], str] = lambda _: "") 
 
 
 def _search_pattern(literals: Iterable[str]) -> str:
-    """A pattern that finds every place where a marker may begin, and few others.
+    """Return a pattern that finds every position where a marker may begin, and few others.
 
-    It looks at the first two characters; of a marker that begins with a letter at all of them, since letters are
-    frequent. At the end of the text the beginning of a marker is enough.
+    It compares the first two characters; for a marker that begins with a letter all of them, since letters are
+    frequent. At the end of the text the start of a marker is enough.
     """
     seconds: dict[str, set[str]] = {}
     words: list[str] = []
@@ -269,5 +274,5 @@ def _search_pattern(literals: Iterable[str]) -> str:
 
 @cache
 def grammar_of(choice: str, think_tags: bool = False) -> Grammar:
-    """Return the grammar of a setting. Raises LocalMisuse for a name that is none."""
+    """Return the grammar of a setting. Raises LocalMisuse for an unknown name."""
     return Grammar(tables_of(choice), think_tags=think_tags)

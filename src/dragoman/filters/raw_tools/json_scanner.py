@@ -1,8 +1,8 @@
-"""Follow JSON that arrives in pieces, and say where it stops being JSON.
+"""Scan JSON that arrives in pieces, and find where it stops being JSON.
 
-Stricter than wire/fields.py, because here the answer decides whether a marker may be trusted to be part of a string:
-only inside a string of a so-far well-formed prefix is it text. Lenient where models are: control characters inside
-strings, any mixture of digits and signs as a number.
+The scanner is stricter than the parsers of `wire`, because its result decides whether a marker is part of a string: a
+marker is text only inside a string of a prefix that is well-formed so far. It is lenient about common errors of models:
+control characters inside strings, any mixture of digits and signs as a number.
 
 All transitions outside strings and numbers are in one table. A state is its row: character -> (next state, effect).
 """
@@ -15,14 +15,14 @@ from typing import TypeAlias
 
 _STRING = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL).match
 _NUMBER = re.compile(r"[-+.0-9eE]*+").match
-_DEEPEST = 1000  # deeper nesting is not followed: it counts as no JSON
+_DEEPEST = 1000  # deeper nesting does not count as JSON
 
 _Row: TypeAlias = "dict[str, tuple[_Row, int]]"
 
-# Effects, plain numbers because this is the hot path. NAME, TEXT: a string begins, the second one as a value.
+# Effects, plain numbers because this is the hot path. NAME: a key begins. TEXT: a string value begins.
 _NONE, _NAME, _TEXT, _OBJECT, _LIST, _POP, _ENDED = range(7)
 
-# States, named by what may come next; _IN_NUMBER is inside one. An effect that ends a value also says what comes next.
+# States, named by the next token; _IN_NUMBER is inside a number. An effect that ends a value also sets the next state.
 _VALUE: _Row = {}
 _ITEM: _Row = {}  # or the list's end
 _KEY: _Row = {}  # or the object's end
@@ -57,9 +57,9 @@ _fill()
 
 
 class JsonScanner:
-    """Feed text cut anywhere. `quoted`: inside a string. `complete`: the first value has ended.
+    """Scans text cut anywhere. `in_string`: inside a string. `complete`: the first value has ended.
 
-    `begun`: more of an object or array has come than white space and its opening bracket.
+    `has_begun`: there is more of an object or array than white space and its opening bracket.
     """
 
     __slots__ = ("_escaped", "_stack", "_state", "_value_string", "complete", "has_begun", "in_string", "is_broken")
@@ -68,19 +68,19 @@ class JsonScanner:
         self.in_string = False
         self.complete = False
         self.has_begun = False
-        self.is_broken = False  # `read` met a character that is no JSON
+        self.is_broken = False  # `read` found a character that is not JSON
         self._escaped = False
         self._value_string = False  # the string is a value, not a key
         self._state = _VALUE
-        self._stack: list[_Row] = []  # what follows the values of the brackets that are open
+        self._stack: list[_Row] = []  # the state after a value, for each open bracket
 
     def take_string(self, text: str) -> str | None:
-        """Take the text if all of it is part of the string we are in, and return it; None: use `read`."""
+        """Read the text if all of it is part of the current string, and return it; None: use `read`."""
         if not self.in_string or not text:
             return None
         if not self._escaped and '"' not in text and "\\" not in text:
             return text
-        end = _STRING(text, 1 if self._escaped else 0).end()  # type: ignore[union-attr]  # it matches the empty text, too
+        end = _STRING(text, 1 if self._escaped else 0).end()  # type: ignore[union-attr]  # it matches the empty text too
         if end == len(text):
             self._escaped = False
             return text
@@ -109,7 +109,7 @@ class JsonScanner:
         return end
 
     def scan(self, text: str, at: int, stop: int | None = None) -> int:
-        """Go on from `at`; return where the value ended, or where it is no JSON any more, or `stop`."""
+        """Scan from `at`; return where the value ended, or where it stops being JSON, or `stop`."""
         size = len(text) if stop is None else stop
         while at < size and not self.complete:
             if self.in_string:
@@ -126,7 +126,7 @@ class JsonScanner:
         return at
 
     def _structure(self, text: str, at: int, size: int) -> int:
-        """Go through what is neither string nor number."""
+        """Scan text that is neither string nor number."""
         row = self._state
         while at < size and (move := row.get(text[at])) is not None:
             after, effect = move
@@ -158,7 +158,7 @@ class JsonScanner:
         return at + 1
 
     def _take(self, row: _Row, effect: int) -> bool:
-        """Do what a move brings with it; False if that is too much."""
+        """Apply the effect of a transition; return False if the nesting is too deep."""
         self.has_begun = bool(self._stack)
         if effect > _LIST:
             if effect == _POP:

@@ -1,8 +1,8 @@
-"""LiteralMachine: turn literals of other languages into JSON while they arrive.
+"""Turn literals of other languages into JSON while they arrive.
 
 Python writes the arguments of a call as `a=1, b="x", c=[True, None]`, Gemma as `a:1,b:<|"|>x<|"|>,c:[true,null]`. Both
-are lists of members whose values are literals; a Style says how they differ. The machine begins after the opening
-bracket of the list and writes what follows the opening bracket of a JSON object.
+are lists of members whose values are literals; a `LiteralSyntax` describes how they differ. The scanner begins after
+the opening bracket of the list and writes the JSON after the opening bracket of an object.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ _SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v"
 _SIMPLE |= {char: char for char in "\\\"'/"}
 _WORDS = {"true": "true", "false": "false", "none": "null", "null": "null"}
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")  # as JSON writes it
-_KEY, _COLON, _VALUE, _NEXT = range(4)  # what may come next
-# Parts of strings that mean the same in JSON, as far as their characters are printable. The short way.
-_SAME = {quote: re.compile(rf"[^{quote}\"\\]*+(?:\\[\"\\nrt][^{quote}\"\\]*+)*+").match for quote in ("'", '"')}
-_JOINT = re.compile(r"(?P<blanks>\s*)(?P<prefix>[rRbBfFuU]{0,2})(?P<quote>[\"']?)")  # between two strings that are one
-_VALUE_STARTS = "[({-+.0123456789"  # begin a value, and no key
+_KEY, _COLON, _VALUE, _NEXT = range(4)  # the next token
+# Parts of strings that are the same in JSON, if their characters are printable. The fast path.
+_SAME_IN_JSON = {quote: re.compile(rf"[^{quote}\"\\]*+(?:\\[\"\\nrt][^{quote}\"\\]*+)*+").match for quote in ("'", '"')}
+_BETWEEN_STRINGS = re.compile(
+    r"(?P<blanks>\s*)(?P<prefix>[rRbBfFuU]{0,2})(?P<quote>[\"']?)"
+)  # Python joins such strings
+_VALUE_STARTS = "[({-+.0123456789"  # first characters of values that cannot begin a key
 _AFTER_WORD = re.compile(r"\s*(?P<next>.?)", re.DOTALL)
 
 
@@ -39,61 +41,61 @@ class LiteralSyntax(Struct, frozen=True):
     """How a language writes literals."""
 
     closer: str  # closes the list of members
-    equals: str  # stands between a key and its value in that list
+    equals: str  # between a key and its value in that list
     key: re.Pattern[str]  # a bare key in that list
     word: re.Pattern[str]  # a bare value; without a `mark` also a key of a nested object
-    quotes: str  # stand before and after a string with escapes
-    mark: str = ""  # stands before and after a string without escapes
+    quotes: str  # before and after a string with escapes
+    mark: str = ""  # before and after a string without escapes
 
 
 PYTHON_SYNTAX = LiteralSyntax(")", "=", re.compile(r"[^\W\d]\w*"), re.compile(r"[\w.+-]+"), "\"'")
 
 
 def gemma_syntax(mark: str) -> LiteralSyntax:
-    """Return the style of Gemma, with its string mark. A bare value may be any text without brackets and commas."""
+    """Return Gemma's syntax, with its string mark. A bare value may be any text without brackets and commas."""
     return LiteralSyntax(
         "}", ":", re.compile(r'[^\s,{}\[\]:<"][^,{}\[\]:<"]*'), re.compile(r'[^\s,{}\[\]<"][^,{}\[\]<]*'), '"', mark
     )
 
 
 class LiteralScanner:
-    """Reads members up to the closing bracket (see guard.Machine). What it cannot decide on yet stays in `rest`."""
+    """Reads members up to the closing bracket (see readers.ValueScanner). Undecided text stays in `rest`."""
 
     def __init__(self, style: LiteralSyntax, parameters: Callable[[], tuple[str, ...]] = tuple) -> None:
-        self._parameters = parameters  # the names that arguments without a key belong to, by their places
-        self._place = 0  # how many of these came
-        self._keyed = False  # an argument with a key came; those after it have one, too
+        self._parameters = parameters  # returns the names for arguments without a key, in order
+        self._place = 0  # number of arguments without a key so far
+        self._keyed = False  # an argument had a key; all after it must have one
         self.in_string = False
         self.complete = False
         self.is_broken = False
-        self.broken_size = 0  # characters since the place where the value broke
-        self.has_begun = False  # a key and what stands between it and its value have come
-        self.rest = ""  # read, but not yet written
+        self.broken_size = 0  # characters since the position where the value broke
+        self.has_begun = False  # a key and the sign after it were read
+        self.rest = ""  # text that was read and is not written so far
         self._style = style
         self._stack = [style.closer]
         self._expects = _KEY
-        self._comma = False  # a comma came; it is written when another item follows
-        self._quote = ""  # what ends the string
-        self._raw = False  # a backslash in the string is a backslash
+        self._comma = False  # a comma was read; it is written when another item follows
+        self._quote = ""  # the quote that ends the current string
+        self._raw = False  # the string has no escapes
 
     @property
     def whole(self) -> bool:
         return self.complete
 
     def copy(self) -> LiteralScanner:
-        """Return a machine in the same state."""
-        twin = copy(self)
-        twin._stack = [*self._stack]
-        return twin
+        """Return a scanner in the same state."""
+        duplicate = copy(self)
+        duplicate._stack = [*self._stack]
+        return duplicate
 
     def take_string(self, text: str) -> str | None:
-        """Take the text if all of it is part of the string we are in, and return it as JSON; None: use `read`."""
+        """Read the text if all of it is part of the current string, and return it as JSON; None: use `read`."""
         quote, rest = self._quote, self.rest
         if not quote or (rest and rest != "\\"):
             return None
-        if quote in _SAME and not self._raw and text.isprintable():
+        if quote in _SAME_IN_JSON and not self._raw and text.isprintable():
             text = rest + text
-            same = _SAME[quote](text)
+            same = _SAME_IN_JSON[quote](text)
             end = len(text) if same is None else same.end()
             if end == len(text):
                 self.rest = ""
@@ -107,7 +109,7 @@ class LiteralScanner:
         return escape_json(text)
 
     def read(self, text: str, at: int, stop: int, out: list[str]) -> int:
-        """Read text[at:stop]. Where the value breaks, `rest` is all that was not written."""
+        """Read text[at:stop]. If the value breaks, `rest` is the text that was not written."""
         begin = at - len(self.rest)
         text = self.rest + text[at:stop]
         at = 0
@@ -122,10 +124,10 @@ class LiteralScanner:
         if self.is_broken and self._comma:
             self.rest = "," + self.rest
         elif _OPENING.fullmatch(self.rest):
-            self.in_string = True  # one quote or the first of three: what follows is in a string
+            self.in_string = True  # one quote or the first of three: the next text is in a string
         return begin + at if self.complete else stop
 
-    # --- outside strings; a method that returns the position it was given needs more text, or the value is broken
+    # --- outside strings; a method that returns its own position needs more text, or the value is broken
 
     def _structure(self, text: str, at: int, out: list[str]) -> int:
         blanks = _BLANKS.match(text, at)
@@ -142,7 +144,7 @@ class LiteralScanner:
         return self._symbol(text[at], at, out)
 
     def _opening(self, text: str, at: int, out: list[str]) -> int | None:
-        """Open the string that begins at the position; None if none does."""
+        """Open the string that begins at the position; return None if there is none."""
         mark = self._style.mark
         if mark and text.startswith(mark, at):
             return self._open(mark, at + len(mark), out)
@@ -166,7 +168,7 @@ class LiteralScanner:
         return self._expects == _KEY and self._style is PYTHON_SYNTAX and len(self._stack) == 1
 
     def _positional(self, out: list[str]) -> bool:
-        """Write the key of an argument that has none; False if it belongs to no parameter."""
+        """Write the key of an argument without one; return False if no parameter is left."""
         names = self._parameters()
         if self._keyed or self._place >= len(names):
             return False
@@ -183,7 +185,7 @@ class LiteralScanner:
         return at
 
     def _bare(self, text: str, at: int, out: list[str]) -> int | None:
-        """Read the key or value without quotes that begins at the position; None if none does."""
+        """Read the key or value without quotes at the position; return None if there is none."""
         is_key = self._expects == _KEY
         pattern = self._style.key if is_key and (self._style.mark or len(self._stack) == 1) else self._style.word
         found = pattern.match(text, at)
@@ -240,7 +242,7 @@ class LiteralScanner:
         self.complete = not self._stack
 
     def _separate(self, out: list[str]) -> None:
-        """An item begins."""
+        """Write the comma before an item."""
         if self._comma:
             out.append(",")
             self._comma = False
@@ -260,8 +262,8 @@ class LiteralScanner:
             return self._escape(text, at, out)
         if text.startswith(self._quote, at):
             at += len(self._quote)
-            if self._style is PYTHON_SYNTAX and (joined := self._joined(text, at)) is not None:
-                return joined
+            if self._style is PYTHON_SYNTAX and (next_part := self._next_string_part(text, at)) is not None:
+                return next_part
             self.in_string, self._quote, self._raw = False, "", False
             out.append('"')
             self._expects = _COLON if self._expects == _KEY else _NEXT
@@ -271,20 +273,20 @@ class LiteralScanner:
         out.append(escape_json(text[at]))
         return at + 1
 
-    def _joined(self, text: str, at: int) -> int | None:
-        """After a string: Python joins strings that follow each other. None: it has ended."""
-        joint = _JOINT.match(text, at, at + WORD_LIMIT)
-        if joint is None or (not joint["quote"] and joint.end() < min(len(text), at + WORD_LIMIT)):
+    def _next_string_part(self, text: str, at: int) -> int | None:
+        """Read after a string: Python joins adjacent strings. None: the string has ended."""
+        between = _BETWEEN_STRINGS.match(text, at, at + WORD_LIMIT)
+        if between is None or (not between["quote"] and between.end() < min(len(text), at + WORD_LIMIT)):
             return None
-        begin = joint.end()
-        if joint.end() == at + WORD_LIMIT:
+        begin = between.end()
+        if between.end() == at + WORD_LIMIT:
             return None
-        quote = joint["quote"]
+        quote = between["quote"]
         first = text[begin - 1 : begin + 2] if quote else ""
         if not quote or (first in (quote, quote * 2) and begin - 1 + len(first) == len(text)):
-            return at - len(self._quote)  # more has to come
+            return at - len(self._quote)  # more text is needed
         triple = first == quote * 3
-        self._quote, self._raw = quote * 3 if triple else quote, "r" in joint["prefix"].lower()
+        self._quote, self._raw = quote * 3 if triple else quote, "r" in between["prefix"].lower()
         return begin + (2 if triple else 0)
 
     def _escape(self, text: str, at: int, out: list[str]) -> int:
@@ -298,7 +300,7 @@ class LiteralScanner:
 
 
 def _find(text: str, at: int, quote: str, escape: str) -> int:
-    """Where the first character stands that may begin the end of the string, or an escape."""
+    """Return the position of the first character that may begin the end of the string, or an escape."""
     end = text.find(quote[0], at)
     end = len(text) if end < 0 else end
     other = text.find(escape, at, end) if escape else -1

@@ -1,7 +1,7 @@
-"""MarkupBody: the reader of calls whose arguments are key and value tags; it builds their JSON as it goes.
+"""The reader of calls whose arguments are key and value tags; it builds their JSON while they arrive.
 
-A value that can only be a string streams at once, escaped. Any other waits for its end tag; values.py then makes JSON
-of it. A call whose body is one JSON object instead of tags has that object as its arguments, byte for byte.
+A value that can only be a string streams at once, escaped. Any other is buffered until its end tag; values.py then
+turns it into JSON. If the body is one JSON object instead of tags, that object is the arguments, byte for byte.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 
 class MarkupMarkers(Struct, frozen=True):
-    """The markers that a markup reader looks for, by where it looks for them."""
+    """The markers that a markup reader searches, by position."""
 
     markup: Markup
-    ends: Markers  # all that end the call
-    closes: frozenset[str]  # those of them that are part of it
+    ends: Markers  # all markers that end the call
+    closes: frozenset[str]  # the end markers that belong to the call
     tags: Markers  # `ends`, and the end of an opening tag
     json: Markers  # the tags around a JSON body
-    after: Markers  # `ends`, and these
-    stops: Markers  # all that ends a value
+    after: Markers  # `ends` and `json`
+    stops: Markers  # all markers that end a value
     trimmed: Markers  # the same, and each of them after a line end
-    cdata: Markers  # what ends a value that began as a CDATA section
+    cdata: Markers  # the ends of a value that began as a CDATA section
 
     @classmethod
     def of(cls, table: Table) -> MarkupMarkers:
-        """Make the markers of a format. Raises LocalMisuse for a table without markup."""
+        """Return the markers of a table. Raises LocalMisuse for a table without markup."""
         markup, ends = table.markup, table.ends()
         if markup is None:
             raise LocalMisuse(f"the table {table.name} has no markup")
@@ -55,23 +55,23 @@ class MarkupMarkers(Struct, frozen=True):
 
 
 class TagReader:
-    """What readers of tags share: the JSON object that they write, and text that is no tag."""
+    """The base of readers of tags: writes the JSON object, and handles text that is not a tag."""
 
-    def __init__(self, shapes: FindParameter) -> None:
+    def __init__(self, find_parameter: FindParameter) -> None:
         self.over = False
         self.failed = False
         self.junk = False
-        self._shapes = shapes
-        self._any = False  # a parameter went out
-        self._stray: list[str] = []  # text that is no tag, while nothing else has come
-        self._size = 0  # of what is held
+        self._find_parameter = find_parameter
+        self._has_parameters = False  # a parameter was sent
+        self._stray: list[str] = []  # text that is not a tag, while there is nothing else
+        self._size = 0  # number of buffered characters
 
     def _write_key(self, key: str, out: list[Piece]) -> None:
-        out.append(f"{',' if self._any else '{'}{quote_json(key)}:")
-        self._any = True
+        out.append(f"{',' if self._has_parameters else '{'}{quote_json(key)}:")
+        self._has_parameters = True
 
     def _skip(self, text: str, has_begun: bool) -> None:
-        """Leave out text that is no tag. It is kept while it may be all there is."""
+        """Leave out text that is not a tag. It is buffered while it may be the whole body."""
         if has_begun:
             self.junk = self.junk or bool(text.strip(WHITE_SPACE))
             return
@@ -80,7 +80,7 @@ class TagReader:
         self.failed = self._size > (HELD_LIMIT if self._stray[0][0] in '{"' else LIMIT)
 
     def _write_stray(self, text: str, out: list[Piece]) -> bool:
-        """Write a text without tags if it is an object; else this is no call."""
+        """Write a text without tags if it is an object; otherwise this is not a call."""
         arguments = object_text(text)
         if arguments is None:
             self.failed = True
@@ -92,28 +92,27 @@ class TagReader:
 class MarkupReader(TagReader):
     """Reads the arguments of one call.
 
-    `junk`: text that is neither tag nor value stood between the tags and was left out. A call that has nothing but such
-    text has `failed`.
+    `junk`: text between the tags that is neither tag nor value was left out. A call with only such text has `failed`.
     """
 
-    def __init__(self, marks: MarkupMarkers, shapes: FindParameter) -> None:
-        super().__init__(shapes)
+    def __init__(self, marks: MarkupMarkers, find_parameter: FindParameter) -> None:
+        super().__init__(find_parameter)
         self._markup = marks.markup
         self._marks = marks
         self._value_ends = frozenset(marks.markup.value_ends)
         self._step = self._between
-        # the parameter that is being read
+        # the current parameter
         self._key = ""
-        self._told = ""
-        self._shape: ParameterSchema | None = None
-        self._held: list[str] | None = None  # a value that waits; None: it streams
+        self._type_word = ""
+        self._parameter: ParameterSchema | None = None
+        self._buffered: list[str] | None = None  # the value so far; None: it streams
         self._streams = False  # within a value that streams
         self._stops = marks.stops
         self._wrapper: str | None = None  # the value of a parameter that may be the arguments as a whole
         # a JSON body
         self._scanner = JsonScanner()
         self._broken = False
-        self._ahead: tuple[int, str] | None = None  # the next tag in the text that is read: to look again takes time
+        self._ahead: tuple[int, str] | None = None  # the next tag in the current text, so that it is searched once
 
     @property
     def closed(self) -> bool:
@@ -124,13 +123,13 @@ class MarkupReader(TagReader):
         return not self._broken
 
     def finish(self, text: str, at: int, out: list[Piece]) -> int:
-        if self._step == self._between and self._any and not self._scanner.has_begun:
-            out.append("}")  # all parameters that came are whole, so that the arguments can be read
+        if self._step == self._between and self._has_parameters and not self._scanner.has_begun:
+            out.append("}")  # all parameters are complete, so the arguments are valid JSON
         return len(text)
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
         self._ahead = None
-        if self._streams:  # the short way for most of a long value
+        if self._streams:  # the fast path for most of a long value
             end, literal = self._stops.find(text, at, False)
             if not literal and end == len(text):
                 self._put(text[at:] if at else text, out)
@@ -149,11 +148,11 @@ class MarkupReader(TagReader):
     # --- between tags
 
     def _between(self, text: str, at: int, out: list[Piece]) -> int:
-        """Look for the next parameter, a JSON body or the end."""
+        """Find the next parameter, a JSON body or the end."""
         at = skip_white_space(text, at) if not self._stray else at
         if at == len(text):
             return at
-        if not (self._stray or self._any) and self._wrapper is None:
+        if not (self._stray or self._has_parameters) and self._wrapper is None:
             if text[at] == "{":
                 self._step = self._opened
                 return at + 1
@@ -181,7 +180,7 @@ class MarkupReader(TagReader):
         return end
 
     def _skip_to(self, text: str, at: int, end: int) -> int:
-        self._skip(text[at:end], self._any or self._wrapper is not None)
+        self._skip(text[at:end], self._has_parameters or self._wrapper is not None)
         return end
 
     def _end(self, at: int, literal: str, out: list[Piece]) -> int:
@@ -197,7 +196,7 @@ class MarkupReader(TagReader):
                 self._write_wrapper(out)
             out.append("}" if arguments is None else arguments)
         else:
-            out.append("}" if self._any else "{}")
+            out.append("}" if self._has_parameters else "{}")
         return self._stop(at, literal)
 
     # --- a parameter
@@ -208,21 +207,21 @@ class MarkupReader(TagReader):
         if self._wrapper is not None:
             self._write_wrapper(out)
         self._key = self._markup.attribute(tag["key"])
-        self._told = tag.groupdict().get("kind") or ""
-        self._shape = shape = self._shapes("", self._key)
+        self._type_word = tag.groupdict().get("kind") or ""
+        self._parameter = parameter = self._find_parameter("", self._key)
         self._size = 0
         self._stops = self._marks.stops
-        self._step = self._fresh if self._markup.trims or self._markup.cdata else self._value
-        if shape.wrapper and not self._any:
-            self._held, self._wrapper = [], ""
+        self._step = self._value_start if self._markup.trims or self._markup.cdata else self._value
+        if parameter.wrapper and not self._has_parameters:
+            self._buffered, self._wrapper = [], ""
             return
         self._write_key(self._key, out)
-        self._held = None if shape.streams(self._told) else []
-        if self._held is None:
+        self._buffered = None if parameter.streams(self._type_word) else []
+        if self._buffered is None:
             out.append('"')
 
-    def _fresh(self, text: str, at: int, out: list[Piece]) -> int:
-        """Cut the line end after an opening tag; only then one before the end tag belongs to the markup, too."""
+    def _value_start(self, text: str, at: int, out: list[Piece]) -> int:
+        """Skip the line end after an opening tag; only then a line end before the end tag is skipped too."""
         self._step = self._value
         if self._markup.cdata:
             return self._maybe_cdata(text, at)
@@ -230,7 +229,7 @@ class MarkupReader(TagReader):
             self._stops = self._marks.trimmed
             return at + (1 if text[at] == "\n" else 2)
         if text[at] == "\r" and at + 1 == len(text):
-            self._step = self._fresh
+            self._step = self._value_start
         return at
 
     def _maybe_cdata(self, text: str, at: int) -> int:
@@ -239,11 +238,11 @@ class MarkupReader(TagReader):
             self._stops = self._marks.cdata
             return at + len(_CDATA)
         if _CDATA.startswith(begin):
-            self._step = self._fresh
+            self._step = self._value_start
         return at
 
     def _value(self, text: str, at: int, out: list[Piece]) -> int:
-        self._streams = self._held is None
+        self._streams = self._buffered is None
         end, literal = self._stops.find(text, at, False)
         if end > at:
             self._put(text[at:end], out)
@@ -254,45 +253,45 @@ class MarkupReader(TagReader):
         return end
 
     def _put(self, piece: str, out: list[Piece]) -> None:
-        if self._held is None:
+        if self._buffered is None:
             out.append(escape_json(piece))
             return
-        self._held.append(piece)
+        self._buffered.append(piece)
         self._size += len(piece)
         if self._size > HELD_LIMIT:
             if self._wrapper is not None:
                 self._wrapper = None
                 self._write_key(self._key, out)
-            out.append(quote_json("".join(self._held))[:-1])
-            self._held = None
+            out.append(quote_json("".join(self._buffered))[:-1])
+            self._buffered = None
 
     def _finish(self, out: list[Piece]) -> None:
         self._step = self._between
         self._streams = False
-        if self._held is None:
+        if self._buffered is None:
             out.append('"')
         elif self._wrapper is not None:
-            self._wrapper = "".join(self._held)
-        elif self._shape is not None:
-            out.append(self._shape.as_json("".join(self._held), self._told))
+            self._wrapper = "".join(self._buffered)
+        elif self._parameter is not None:
+            out.append(self._parameter.as_json("".join(self._buffered), self._type_word))
 
     def _write_wrapper(self, out: list[Piece]) -> None:
-        """Write a parameter that might have been the arguments as a whole, and is an ordinary one."""
+        """Write a parameter that could have been the whole arguments as an ordinary one."""
         raw, self._wrapper = self._wrapper or "", None
         self._write_key(self._key, out)
-        if self._shape is not None:
-            out.append(self._shape.as_json(raw, self._told))
+        if self._parameter is not None:
+            out.append(self._parameter.as_json(raw, self._type_word))
 
     # --- a JSON body
 
     def _opened(self, text: str, at: int, out: list[Piece]) -> int:
-        """After an opening brace: a JSON object goes on with a quote, or ends; anything else is no JSON."""
+        """Read after an opening brace: in JSON a quote or the end follows; anything else is not JSON."""
         at = skip_white_space(text, at)
         if at == len(text):
             return at
         if text[at] in '"}':
             out.append("{")
-            self._any = True
+            self._has_parameters = True
             self._scanner.scan("{", 0)
             self._step = self._json
         else:
@@ -301,7 +300,7 @@ class MarkupReader(TagReader):
         return at
 
     def _json(self, text: str, at: int, out: list[Piece]) -> int:
-        """Pass JSON on as it comes. A marker in one of its strings is text."""
+        """Pass JSON on while it arrives. A marker in one of its strings is text."""
         end = self._scanner.scan(text, at)
         if end > at:
             out.append(text[at:end])
@@ -313,13 +312,13 @@ class MarkupReader(TagReader):
         return end
 
     def _after(self, text: str, at: int, out: list[Piece]) -> int:
-        """After a JSON body: find the end of the call."""
+        """Find the end of the call after a JSON body."""
         end, literal = self._marks.after.find(text, at, False)
         self.junk = self.junk or bool(text[at:end].strip(WHITE_SPACE))
         return self._stop(end, literal) if literal in self._marks.ends.markers else end + len(literal)
 
     def _to_end(self, text: str, at: int, out: list[Piece]) -> int:
-        """In JSON that is broken: quotes are not trusted any more, the next marker ends the call."""
+        """Pass broken JSON on up to the next marker, which ends the call even inside quotes."""
         end, literal = self._marks.ends.find(text, at, False)
         if end > at:
             out.append(text[at:end])

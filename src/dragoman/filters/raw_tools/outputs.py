@@ -1,4 +1,4 @@
-"""What the engine gives: text, calls as they grow, and remarks on what it changed. No keys, no indices."""
+"""The outputs of the engine: text, calls in pieces, and remarks on changes. They have no keys and no indices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.filters.raw_tools.table import Table
 
 
 class Channel(Enum):
-    """Whether a model gave something as text or as reasoning."""
+    """Whether a model sent something as text or as reasoning."""
 
     TEXT = "text"
     REASONING = "reasoning"
@@ -29,6 +29,8 @@ class TextOutput(Struct, frozen=True, gc=False):
 
 
 class CallStarted(Struct, frozen=True, gc=False):
+    """A call begins. `table` is the name of its format, `channel` where the model wrote it."""
+
     id: str
     name: str
     table: str
@@ -36,15 +38,19 @@ class CallStarted(Struct, frozen=True, gc=False):
 
 
 class Arguments(Struct, frozen=True, gc=False):
+    """More of the arguments of the open call."""
+
     text: str
 
 
 class CallEnded(Struct, frozen=True, gc=False):
+    """The open call ends."""
+
     complete: bool = True  # False: it was cut off (docs/decisions/answers.md#d7), or its arguments are not valid JSON
 
 
 class Remark(Struct, frozen=True, gc=False):
-    """Something a reader of the result should know. `rule` is the last part of a note's rule name."""
+    """A change that a note reports. `rule` is the last part of the note's rule name."""
 
     rule: str
     detail: str
@@ -54,7 +60,7 @@ Output: TypeAlias = TextOutput | CallStarted | Arguments | CallEnded | Remark
 
 
 class ParsedItem(Struct, frozen=True, omit_defaults=True):
-    """One thing that the engine found, in reading order."""
+    """One text, call or remark of a reply, in reading order."""
 
     kind: str  # text, reasoning, call, remark
     text: str = ""
@@ -67,36 +73,36 @@ class ParsedItem(Struct, frozen=True, omit_defaults=True):
 
 
 def merge_outputs(outputs: Iterable[Output]) -> Iterator[ParsedItem]:
-    """Yield what was found, each text and each call as one, however they came."""
-    said, channel = "", ""
-    call, written = ParsedItem("call"), ""
+    """Yield the items of a reply, with the pieces of each text and each call merged."""
+    text_so_far, channel = "", ""
+    call, arguments_so_far = ParsedItem("call"), ""
     for output in outputs:
-        if said and not (isinstance(output, TextOutput) and output.channel.value == channel):
-            yield ParsedItem(channel, text=said)
-            said = ""
+        if text_so_far and not (isinstance(output, TextOutput) and output.channel.value == channel):
+            yield ParsedItem(channel, text=text_so_far)
+            text_so_far = ""
         match output:
             case TextOutput():
-                said, channel = said + output.text, output.channel.value
+                text_so_far, channel = text_so_far + output.text, output.channel.value
             case CallStarted():
-                call, written = ParsedItem("call", id=output.id, name=output.name, table=output.table), ""
+                call, arguments_so_far = ParsedItem("call", id=output.id, name=output.name, table=output.table), ""
             case Arguments():
-                written += output.text
+                arguments_so_far += output.text
             case CallEnded(complete=complete):
-                yield structs.replace(call, arguments=written, complete=complete)
+                yield structs.replace(call, arguments=arguments_so_far, complete=complete)
             case Remark():
                 yield ParsedItem("remark", text=output.detail, rule=output.rule)
-    if said:
-        yield ParsedItem(channel, text=said)
+    if text_so_far:
+        yield ParsedItem(channel, text=text_so_far)
 
 
-# --- One call while it is read: it streams, or it waits for its name or its end
+# --- A call while it is read
 
 
 Mode: TypeAlias = Literal["live", "buffered"]
 
 
 class PendingCall:
-    """A call that is being read. Before it has started its arguments are kept; after that they go out at once."""
+    """A call while it is read. It buffers the arguments until `start`, then sends them at once."""
 
     __slots__ = ("_header", "_muted", "_pieces", "_tools", "channel", "is_dropped", "is_streaming", "name", "table")
 
@@ -106,8 +112,8 @@ class PendingCall:
         self.table = table
         self.name = header.name
         self.channel = channel
-        self.is_streaming = False  # what is read goes out at once
-        self.is_dropped = False  # nothing of it goes out: it is certainly a call, and tool_choice is none
+        self.is_streaming = False  # arguments are sent while they arrive
+        self.is_dropped = False  # it is certainly a call, and tool_choice is none: nothing is sent
         self._header = header
         self._tools = tools
         self._muted = muted
@@ -115,71 +121,72 @@ class PendingCall:
 
     @property
     def arguments(self) -> str:
-        """What was read so far of a call that waits."""
+        """The buffered arguments of a call that has not started."""
         return "".join(self._pieces)
 
     def start(self, ids: CallIds, out: list[Output]) -> None:
-        """Tell that it begins, and what was read of it so far."""
+        """Send the start of the call and its buffered arguments."""
         id_, own = ids.assign(self._header, self.name, self.table.numbered)
         out.append(CallStarted(id_, self.name, self.table.name, self.channel))
         if not own and self.table.numbered:
-            out.append(Remark("id_minted", f"the call of {self.name} had no id of its own that is free; it is {id_}"))
+            out.append(Remark("id_minted", f"the call of {self.name} has no unused id of its own; it gets {id_}"))
         self.is_streaming = True
         if self._pieces:
             out.append(Arguments("".join(self._pieces)))
             self._pieces = []
 
     def write(self, piece: str, out: list[Output]) -> None:
+        """Send or buffer more arguments."""
         if self.is_streaming:
             out.append(Arguments(piece))
         elif not self.is_dropped:
             self._pieces.append(piece)
 
     def infer(self, out: list[Output]) -> bool:
-        """Find the name of a call that has none by its arguments; False if they fit no tool."""
+        """Find the name of a nameless call by its arguments; return False if they fit no tool."""
         self.name = self._tools.infer(self.arguments) or ""
         if self.name:
-            out.append(Remark("name_inferred", f"a call without a name was taken for {self.name}, by its arguments"))
+            out.append(Remark("name_inferred", f"a call has no name; its arguments fit {self.name}"))
         return bool(self.name)
 
     def end(self, closed: bool, valid: bool, out: list[Output]) -> bool:
-        """Tell that it is over; whether it is a call that a client can carry out."""
+        """Send the end of the call; return whether a client can carry it out."""
         if self._muted:
             out.append(Remark("suppressed", f"a call of {self.name or 'a tool'} was left out: tool_choice is none"))
             return False
         complete = closed and valid
         out.append(CallEnded(complete))
         if not closed:
-            out.append(Remark("cut_off", f"the call of {self.name} was cut off; what came of it stands"))
+            out.append(Remark("cut_off", f"the call of {self.name} was cut off; it is sent as far as it arrived"))
         elif not valid:
             out.append(Remark("broken_arguments", f"the arguments of the call of {self.name} are not valid JSON"))
         return complete
 
 
-# --- Hold: text from a marker on, as long as it is not certain whether it is a call
+# --- Text from a marker on, while it is not certain whether it is a call
 
 
 class HeldText:
-    """All that was read since a marker. In the end `raw` goes out as text, or `out` instead of it.
+    """All text since a marker. In the end either the raw text is sent, or the outputs in `out`.
 
-    `quotation`: something was open before the marker; if it is closed after the calls, they are text.
-    `strict`: the calls count only if they are whole, their tools declared and what these require is there.
+    `quotation`: a quotation that was open before the marker; if it is closed after the calls, they are text.
+    `strict`: the calls count only if they are complete, and their tools are declared and get all required arguments.
     """
 
     def __init__(self, outer: list[Output], begin: int, quotation: Quotation | None = None) -> None:
-        self.outer = outer  # where outputs went before, and go again
+        self.outer = outer  # the output list to return to
         self.out: list[Output] = []
         self.quotation = quotation
         self.strict = False
-        self.strays: list[str] = []  # markers on their own
-        self.noise = False  # other text stood between the markers
-        self.line = ""  # since the last line end or call, where a quotation may be closed
+        self.strays: list[str] = []  # markers that belong to no call
+        self.noise = False  # there was other text between the markers
+        self.line = ""  # text since the last line end or call, which may close a quotation
         self.calls = 0
-        self.fits = True  # every call so far may count though it is quoted or bare
-        self.saved_state: tuple[CallIds, int, int] | None = None  # what a call changes, to go back to if it is text
-        self._raw: list[str] = []  # of texts before this one
+        self.fits = True  # every call so far is complete, declared and has its required arguments
+        self.saved_state: tuple[CallIds, int, int] | None = None  # engine state to restore if the calls are text
+        self._raw: list[str] = []  # the held parts of earlier texts
         self._size = 0
-        self._begin = begin  # where it begins in the text that is read now
+        self._begin = begin  # where the held text begins in the current text
         self._body = -1
 
     @property
@@ -189,27 +196,27 @@ class HeldText:
 
     @property
     def is_certain(self) -> bool:
-        """Whether what was read are calls beyond doubt."""
+        """Whether the held text certainly is calls."""
         return self.calls > 0 and self.fits
 
     def size(self, end: int) -> int:
-        """How many characters are held, up to a place in the text that is read now."""
+        """Return the number of held characters, up to a position in the current text."""
         return self._size + end - self._begin
 
     def begin_body(self, at: int) -> None:
-        """The arguments of a call begin at a place in the text that is read now."""
+        """Record that the arguments of a call begin at a position in the current text."""
         self._body = self.size(at)
 
     def body_size(self, end: int) -> int:
-        """How many characters of these arguments are held."""
+        """Return the number of held characters of these arguments."""
         return self.size(end) - self._body
 
     def text(self, text: str, end: int) -> str:
-        """All that is held, up to a place in the text that is read now."""
+        """Return the held text, up to a position in the current text."""
         return "".join(self._raw) + text[self._begin : end]
 
     def keep(self, text: str, end: int) -> int:
-        """Take what was read of a text, of which the rest is seen again; return how much is held."""
+        """Store the part of the current text that was read; return the number of held characters."""
         self._raw.append(text[self._begin : end])
         self._size = self.size(end)
         self._begin = 0
@@ -217,11 +224,11 @@ class HeldText:
 
     @property
     def start_in_text(self) -> int | None:
-        """Where all that is held begins in the text that is read now; None if it began in a text before."""
+        """Where the held text begins in the current text; None if it began in an earlier text."""
         return None if self._raw else self._begin
 
     def all_outputs(self) -> list[Output]:
-        """What goes out if it is a call: the outputs, and a remark for everything that does not."""
+        """Return the outputs to send if this is a call, with a remark for each part that is left out."""
         remarks: list[Output] = [stray_remark(literal) for literal in self.strays]
         if self.noise:
             remarks.append(Remark("noise", "text between the markers of a section was left out"))
@@ -229,4 +236,5 @@ class HeldText:
 
 
 def stray_remark(literal: str) -> Remark:
-    return Remark("stray_marker", f"{literal} stood on its own and was removed")
+    """Return the remark about a marker that belongs to no call."""
+    return Remark("stray_marker", f"{literal} belongs to no call and was removed")

@@ -1,6 +1,7 @@
-"""What stands before a marker in ordinary text: is it quoted, may a tag or a header begin here.
+"""The context before a marker in ordinary text: whether the marker is quoted, and whether a tag or header may begin.
 
-Text is only collected while it flows. It is read when a marker comes, or once in a while, so that it stays bounded.
+Text is only collected while it streams. It is parsed when a marker arrives, or after `MOST_PIECES` pieces, so that the
+memory stays bounded.
 """
 
 from __future__ import annotations
@@ -14,30 +15,30 @@ from typing import Literal
 from msgspec import Struct
 
 SENTENCE_ENDS = ".!?…。！？"
-CLAUSE_ENDS = SENTENCE_ENDS + ":："  # after these a tag may follow at once
+CLAUSE_ENDS = SENTENCE_ENDS + ":："  # a tag may follow these directly
 _BLANK = " \t\r\n"
 _FENCE = re.compile(r"[ \t>]*(?:[-*+]|\d+[.)])?[ \t]*(`{3,}|~{3,})([^\n]*)")
 _CLOSING = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t\r]*")
 _LAST_WORD = re.compile(r"[^\s<]+\s{0,2}\Z")
 _PAIRS = {"“": "”", "‘": "’", "«": "»", "‹": "›", "「": "」", "『": "』"}
-# German, Swedish and East Asian ones. A mark that closes what is open does not open anything.
+# German, Swedish and East Asian quotation marks. A mark that closes an open quotation opens none.
 _PAIRS |= {"„": "“", "‚": "‘", "»": "«", "›": "‹", "”": "”", "【": "】", "《": "》", "〈": "〉", "〝": "〞", "＂": "＂"}
 _MARKS = re.compile("`+|[\"'" + "".join(sorted({*_PAIRS, *_PAIRS.values()})) + "]")
 _CODE_TAG = re.compile(r"<(pre|code|samp|kbd)\b[^<>]*>[ \t]*\Z")
-_BEFORE_A_QUOTE = " \t\r([{<=:,;|/>—–-+*_~@#&\"'“‘«"  # an apostrophe or an inch stands after something else
+_BEFORE_A_QUOTE = " \t\r([{<=:,;|/>—–-+*_~@#&\"'“‘«"  # an apostrophe or an inch sign follows other characters
 _INDENTED = re.compile(r" {0,3}\t\s*| {4}\s*|[+]\s*|-(?:\s{2,})?")  # code, or a line of a diff, up to its first word
 _BLOCKQUOTE = re.compile(r" {0,3}>")
 _ROW = re.compile(r" {0,3}\||[^|`]*[^|`\s] \| ")
-_CLOSING_MARKS = {"|": r"(?<=[\s\]})>])\|(?=\s|\Z)"}  # bars are part of many markers, too
+_CLOSING_MARKS = {"|": r"(?<=[\s\]})>])\|(?=\s|\Z)"}  # bars are part of many markers too
 _HEAD, _TAIL = 80, 24
-MOST_PIECES = 64  # pieces: each takes more than its text, and every open stream has some
+MOST_PIECES = 64  # unparsed pieces; each takes memory, and every open stream has some
 
 
 class Quotation(Struct, frozen=True):
-    """Something that was opened before a marker, and what would close it after the marker.
+    """A quotation that was opened before a marker, and the mark that would close it after the marker.
 
-    A `fence` is closed by a line with its mark, `inline` by the mark in the same line, a `block` by any text after the
-    calls in it.
+    A line with its mark closes a `fence`, the mark in the same line closes `inline`, any text after the calls closes a
+    `block`.
     """
 
     kind: Literal["fence", "inline", "block"]
@@ -45,22 +46,22 @@ class Quotation(Struct, frozen=True):
 
     @property
     def scope_end(self) -> str:
-        """Where a quotation within a line must have been closed: inline code may go on in the next line."""
+        """The text before which an inline quotation must close: inline code may continue in the next line."""
         return "\n\n" if self.mark[0] == "`" else "\n"
 
     def is_closing_line(self, line: str) -> bool:
-        """Whether a line closes this code block."""
+        """Return whether a line closes this code block."""
         if self.mark[0] == "<":
             return self.mark in line
         found = _CLOSING.fullmatch(line)
         return found is not None and found[1].startswith(self.mark)
 
     def closing(self, line: str, markers: Iterable[tuple[int, bool]]) -> int:
-        """Return where this quotation ends in what is left of its line, or -1.
+        """Return where this quotation ends in the rest of its line, or -1.
 
-        Arguments may contain the mark, too: then the next marker ends a call. A straight quotation mark, which is
-        frequent in arguments, has to stand after the end of a call, or after what can be one. `markers` are the places
-        of the markers in the line, and whether they end something.
+        Arguments may contain the mark too: then the next marker ends a call. A straight quotation mark, which is
+        frequent in arguments, must follow the end of a call, or a character that can be one. `markers` are the
+        positions of the markers in the line, and whether they end something.
         """
         before, place, ends, rest = False, 0, False, iter((*markers, (len(line) + 1, False)))
         for found in re.finditer(_CLOSING_MARKS.get(self.mark) or _closing_mark(self.mark), line):
@@ -77,15 +78,15 @@ def _closing_mark(mark: str) -> str:
 
 
 class Prose:
-    """The text of one carrier so far, as far as it matters."""
+    """The relevant state of the text of one channel so far."""
 
     __slots__ = (
         "_fence",
         "_head",
         "_last",
+        "_not_quoted",
         "_open",
         "_paragraph_quotes",
-        "_plain",
         "_run",
         "_size",
         "_tail",
@@ -100,6 +101,7 @@ class Prose:
         self.reset()
 
     def add(self, text: str) -> None:
+        """Append text."""
         self.pieces.append(text)
         body = text.rstrip(_BLANK)
         if body:
@@ -110,30 +112,30 @@ class Prose:
             self.parse_pieces()
 
     def reset(self) -> None:
-        """Forget everything: a call has ended here, and what follows begins anew."""
+        """Reset the state: a call has ended here."""
         self.pieces.clear()
         self.begins = True  # a header without its marker may begin here: after a sentence or an empty line
-        self.line_ends = 0  # in the white space that stands last
-        self._fence = ""  # the marks that opened the code block we are in
+        self.line_ends = 0  # line ends in the white space at the end
+        self._fence = ""  # the marks that opened the current code block
         self._paragraph_quotes = False
-        self._line("")
+        self._begin_line("")
 
     def parse_pieces(self) -> None:
-        """Read the pieces."""
+        """Parse the collected pieces."""
         first, *more = "".join(self.pieces).split("\n")
         self.pieces.clear()
         self._grow(first, not more)
         last = len(more)
         for number, line in enumerate(more, 1):
             self._end_line()
-            self._line(line, number == last)
+            self._begin_line(line, number == last)
 
     def quotation(self) -> Quotation | None:
-        """Return what is open around a special token that comes next, if anything."""
+        """Return the quotation around a special token that follows next, if there is one."""
         self.parse_pieces()
         if self._fence:
             return None if self._closes() else Quotation("fence", self._fence)
-        if self._plain or not self._size:
+        if self._not_quoted or not self._size:
             return None
         if mark := self._quote():
             return Quotation("inline", mark)
@@ -148,9 +150,9 @@ class Prose:
         return None
 
     def tag_may_begin(self) -> Quotation | bool:
-        """Whether a tag that comes next counts: a Quotation means only if that is not closed after it.
+        """Return whether a tag that follows next counts; a Quotation: only if that is not closed after it.
 
-        It counts first in its line and not indented like code, or after a sentence.
+        A tag counts at the start of a line that is not indented like code, or after a sentence.
         """
         self.parse_pieces()
         if self._fence:
@@ -170,29 +172,29 @@ class Prose:
         return Quotation("block") if plain and before[-1:] in (":", "：") else False
 
     def forget_quotation(self) -> None:
-        """What was open has turned out to be no quotation."""
+        """Record that the open quotation is not one."""
         self._fence = ""
-        self._plain = True
+        self._not_quoted = True
 
     def record_quoted_tag(self) -> None:
-        """Note that a tag was taken for a quotation: so are the others of its paragraph."""
-        if not self._fence and not self._open:  # those end by themselves
+        """Record that a tag is quoted: then the other tags of its paragraph are quoted too."""
+        if not self._fence and not self._open:  # an open quotation has an end of its own
             self._paragraph_quotes = True
 
     def _quote(self) -> str:
-        """The mark that would close the quotation we are in."""
+        """Return the mark that would close the current quotation."""
         self._end_run()
         return self._open[-1] if self._open else ""
 
-    def _line(self, text: str, is_last: bool = True) -> None:
+    def _begin_line(self, text: str, is_last: bool = True) -> None:
         self._head = self._tail = self._last = ""
         self._size = self._ticks = self._run = 0
-        self._plain = False  # what looks like a quotation is none
-        self._open: list[str] = []  # marks that close what is open in this line, the innermost last
+        self._not_quoted = False  # the line looks quoted but is not
+        self._open: list[str] = []  # closing marks of the open quotations in this line, the innermost last
         self._grow(text, is_last)
 
     def _grow(self, text: str, is_last: bool) -> None:
-        """Take more of a line. Of lines that have ended only a code block's opening matters."""
+        """Read more of a line. Of ended lines only the opening of a code block matters."""
         if not text:
             return
         if len(self._head) < _HEAD:
@@ -230,7 +232,7 @@ class Prose:
             self._open.append(mark)
 
     def _end_run(self) -> None:
-        """A run of backticks is over: it opens a code span, or closes the one that such a run has opened."""
+        """End a run of backticks: it opens a code span, or closes the span that an equal run opened."""
         if not self._run:
             return
         run, self._run = "`" * self._run, 0
@@ -255,7 +257,7 @@ class Prose:
             self._fence = found[1]
 
     def _closes(self) -> bool:
-        """Whether this line, as far as it is there, is the one that closes the code block."""
+        """Return whether the current line, so far, closes the code block."""
         if self._fence[0] == "<":
             return self._fence in self._head or self._fence in self._tail
         found = _CLOSING.fullmatch(self._head)
@@ -263,18 +265,18 @@ class Prose:
 
 
 class HeadlessFinder:
-    """Finds `[functions.]NAME[:COUNT]` of a declared tool at the end of a text, or what may still become one.
+    """Finds `[functions.]NAME[:COUNT]` of a declared tool at the end of a text, or a text that may become one.
 
-    Some providers remove the markers before it, so that only the marker after it says that it was a header.
+    Some providers remove the markers before it, so that only the marker after it shows that it is a header.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._whole = frozenset(spelt for name in names for spelt in (name, f"functions.{name}"))
-        self._sorted = sorted(self._whole)
-        self._longest = max(map(len, self._whole), default=0) + 12
+        self._names = frozenset(spelt for name in names for spelt in (name, f"functions.{name}"))
+        self._sorted = sorted(self._names)
+        self._longest = max(map(len, self._names), default=0) + 12
 
     def start(self, text: str, at: int, end: int, before: Prose) -> int:
-        """Return where it begins; `end` if there is none. `before` is what came before `at`."""
+        """Return where the header begins; `end` if there is none. `before` is the context before `at`."""
         begin = max(at, end - self._longest)
         run = _LAST_WORD.search(text[begin:end])
         if run is None:
@@ -282,30 +284,30 @@ class HeadlessFinder:
         first = begin + run.start()
         places = [first, *(place for place in range(first + 1, end) if text[place - 1] in CLAUSE_ENDS)]
         for place in places:
-            if self._may_be(text[place:end]) and _begins(text, at, place, before):
+            if self._may_be_header(text[place:end]) and _begins(text, at, place, before):
                 return place
         return end
 
-    def _may_be(self, text: str) -> bool:
+    def _may_be_header(self, text: str) -> bool:
         name, colon, count = text.rstrip().partition(":")
         if len(text) > self._longest:
             return False
         if colon:
-            return name in self._whole and (count.isdigit() or not count) and len(count) < 10
+            return name in self._names and (count.isdigit() or not count) and len(count) < 10
         if text != name:
-            return name in self._whole
+            return name in self._names
         place = bisect_left(self._sorted, name)
         return name != "" and place < len(self._sorted) and self._sorted[place].startswith(name)
 
     def is_header(self, text: str) -> bool:
-        """Whether the text, which may be one, is one."""
+        """Return whether the text is a complete header."""
         name, colon, count = text.rstrip().partition(":")
-        return name in self._whole and (not colon or count.isdigit())
+        return name in self._names and (not colon or count.isdigit())
 
 
 @lru_cache(64)
 def headless_finder(names: tuple[str, ...]) -> HeadlessFinder:
-    """The tools of a conversation are the same in every turn."""
+    """Return a cached finder: the tools of a conversation are the same in every turn."""
     return HeadlessFinder(names)
 
 

@@ -1,8 +1,8 @@
-"""Readers: from the text of a call to the text of its JSON arguments, in pieces, however the text is cut.
+"""Readers turn the text of a call into the text of its JSON arguments, in pieces, however the text is cut.
 
-A reader is given the text from a position on. It appends what it has understood to `out` and returns how far it has
-read; what it leaves it sees again, with more text behind it. A reader whose format names the tool inside the body
-(`CallsReader`) also says where each call begins and ends, and may read several.
+A reader gets the text from a position on. It appends the parsed pieces to `out` and returns how far it has read; it
+sees the unread rest again, with more text after it. A reader whose format names the tool inside the body
+(`CallsReader`) also reports where each call begins and ends, and may read several.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from msgspec import Struct
 from dragoman.filters.raw_tools.json_scanner import JsonScanner
 from dragoman.wire.markers import Markers
 
-# --- Guard: decide whether an end marker inside a string is part of the string or ends the call.
+# --- EndMarkerGuard: decides whether an end marker inside a string is part of the string or ends the call.
 #
-# A model that forgets a closing quote would otherwise hide the end of its call, and all that follows, in a string. So
-# where an end marker stands inside a string the guard holds the text back from there and looks ahead: if the value
-# completes, the marker was text; if the value breaks, or the answer ends, the marker ended the call.
+# If a model forgets a closing quote, the end of its call and all text after it would seem to be part of a string. So at
+# an end marker inside a string the guard buffers the text and looks ahead: if the value completes, the marker was text;
+# if the value breaks, or the reply ends, the marker ended the call.
 
 
-LOOKAHEAD_LIMIT = 64 * 1024  # characters of look-ahead; a value that is good for longer is believed, markers and all
+LOOKAHEAD_LIMIT = 64 * 1024  # characters to look ahead; if the value is well-formed until there, the marker is text
 
 
 class ValueScanner(Protocol):
@@ -31,7 +31,7 @@ class ValueScanner(Protocol):
 
     in_string: bool  # inside a string
     complete: bool  # the value has ended
-    has_begun: bool  # more has come than white space and an opening bracket
+    has_begun: bool  # there is more than white space and an opening bracket
     is_broken: bool  # the text where `read` stopped cannot belong to the value
 
     @property
@@ -44,9 +44,9 @@ class ValueScanner(Protocol):
         ...
 
     def take_string(self, text: str) -> str | None:
-        """Take the text if all of it is part of the string that the machine is in, and return it as JSON.
+        """Read the text if all of it is part of the current string, and return it as JSON.
 
-        None: nothing was taken, `read` has to.
+        None: nothing was read; call `read`.
         """
         ...
 
@@ -54,59 +54,59 @@ class ValueScanner(Protocol):
 
 
 class EndMarkerGuard:
-    """Lets a machine read up to the marker that ends its value. `marker` is that marker; it stands where `read` ended.
+    """Lets a scanner read up to the marker that ends its value. `marker` is that marker; it stands where `read` ended.
 
     While `read` looks ahead it returns the position of the marker; it remembers how far it has looked.
     """
 
-    __slots__ = ("_ahead", "_doubtful", "_ends", "_looked", "_written", "machine", "marker")
+    __slots__ = ("_ahead", "_doubtful", "_ends", "_looked", "_written", "marker", "scanner")
 
-    def __init__(self, machine: ValueScanner, ends: Markers) -> None:
-        self.machine = machine
+    def __init__(self, scanner: ValueScanner, ends: Markers) -> None:
+        self.scanner = scanner
         self.marker = ""
         self._ends = ends
-        self._ahead: ValueScanner | None = None  # a copy of the machine that looks ahead
+        self._ahead: ValueScanner | None = None  # a copy of the scanner that looks ahead
         self._doubtful = ""  # the marker that may have ended the value
-        self._looked = 0  # how far it has looked
-        self._written: list[str] = []  # what it wrote
+        self._looked = 0  # how far `_ahead` has read
+        self._written: list[str] = []  # output of `_ahead`
 
     def is_clear(self, text: str, at: int) -> bool:
-        """Whether no marker begins in the text from `at`, and none is in doubt: the machine may read it by itself."""
+        """Return whether the scanner may read the text from `at` alone: it has no marker, and none is in doubt."""
         return self._ahead is None and self._ends.are_absent(text, at)
 
     def take_string(self, text: str, at: int) -> str | None:
-        """Take the text from `at` if all of it is part of a string, and return it as JSON; None: `read` has to.
+        """Read the text from `at` if all of it is part of a string, and return it as JSON; None: call `read`.
 
-        The short way for most of a long string.
+        This is the fast path for most of a long string.
         """
         if self._ahead is not None or self._ends.find(text, at, False) != (len(text), ""):
             return None
-        return self.machine.take_string(text[at:] if at else text)
+        return self.scanner.take_string(text[at:] if at else text)
 
     def read(self, text: str, at: int, out: list[str], final: bool) -> int:
-        """Return how far the text certainly belongs to the value. With `final` no more text comes."""
+        """Return how far the text certainly belongs to the value. `final`: no more text follows."""
         while True:
             if self._ahead is not None:
-                at, goes_on = self._look(self._ahead, text, at, out, final)
-                if not goes_on:
+                at, continues = self._look_ahead(self._ahead, text, at, out, final)
+                if not continues:
                     return at
             start, marker = self._ends.find(text, at, final)
-            at = self.machine.read(text, at, start, out)
-            if self.machine.complete or self.machine.is_broken or not marker:
+            at = self.scanner.read(text, at, start, out)
+            if self.scanner.complete or self.scanner.is_broken or not marker:
                 return at
-            if not self.machine.in_string:
+            if not self.scanner.in_string:
                 self.marker = marker
                 return at
-            self._ahead, self._doubtful, self._looked, self._written = self.machine.copy(), marker, 0, []
+            self._ahead, self._doubtful, self._looked, self._written = self.scanner.copy(), marker, 0, []
 
-    def _look(self, ahead: ValueScanner, text: str, at: int, out: list[str], final: bool) -> tuple[int, bool]:
-        """Look ahead from the doubtful marker at the position; return how far the value goes, and if it goes on."""
+    def _look_ahead(self, ahead: ValueScanner, text: str, at: int, out: list[str], final: bool) -> tuple[int, bool]:
+        """Look ahead from the doubtful marker at `at`; return how far the value goes, and whether it continues."""
         limit = at + LOOKAHEAD_LIMIT
         stop = min(len(text), limit)
         end = ahead.read(text, at + self._looked, stop, self._written)
         self._looked = end - at
         if ahead.complete or (end == limit and not ahead.is_broken):
-            self.machine, self._ahead = ahead, None
+            self.scanner, self._ahead = ahead, None
             out.extend(self._written)
             return end, not ahead.complete
         if ahead.is_broken or final:
@@ -115,13 +115,13 @@ class EndMarkerGuard:
 
 
 WHITE_SPACE = " \t\r\n"
-LIMIT = 1024  # characters of a header, a tag or a run of white space that may be held
-# characters of a call, or of a value that has to be whole, that may be held (docs/decisions/raw_tools.md#d22)
+LIMIT = 1024  # most characters of a header, a tag or a run of white space to buffer
+# Most characters of a call, or of a value that must be whole, to buffer (docs/decisions/raw_tools.md#d22).
 HELD_LIMIT = 1024 * 1024
 
 
 class NamedCall(Struct, frozen=True, gc=False):
-    """A call begins; what follows are its arguments. The name is as the model wrote it."""
+    """A call begins; its arguments follow. The name is as the model wrote it."""
 
     name: str
     id: str = ""
@@ -139,42 +139,43 @@ Piece: TypeAlias = str | NamedCall | EndOfCall
 class BodyReader(Protocol):
     """Reads one call, or all calls of a section where the body names them (`CallsReader`)."""
 
-    over: bool  # the end marker was read, or what ends the call stands at the position that was returned
-    failed: bool  # the text is no call; only before anything else than white space went to `out`
-    junk: bool  # text that is neither markup nor value stood in the call and was left out
+    over: bool  # the end marker was read, or the marker that ends the call stands at the returned position
+    failed: bool  # the text is not a call; set only before anything but white space went to `out`
+    junk: bool  # text in the call that is neither markup nor value was left out
 
     @property
     def closed(self) -> bool:
-        """Whether what was read is whole, be it that the end marker came or that it can do without."""
+        """Whether the call is complete: its end marker was read, or it needs none."""
         ...
 
     @property
     def valid(self) -> bool:
-        """Whether the arguments that were read are well-formed JSON, or will be when the call is closed."""
+        """Whether the arguments are well-formed JSON, or will be when the call is closed."""
         ...
 
     def read(self, text: str, at: int, out: list[Piece]) -> int: ...
 
     def finish(self, text: str, at: int, out: list[Piece]) -> int:
-        """Read what was left unread, at the end of the answer: no more text comes.
+        """Read the unread text at the end of the reply: no more text follows.
 
-        Return the position read. Where that is not the text's end the call ended there (`over`), and what follows is
-        to be parsed like any other text. A call that is neither `over` nor `closed` was cut off. A reader that has
-        named no call has `failed`; one whose last call was cut off appends no EndOfCall for it.
+        Return the position read. If that is not the end of the text, the call ended there (`over`), and the rest is
+        ordinary text. A call that is neither `over` nor `closed` was cut off. A reader that has named no call has
+        `failed`; one whose last call was cut off appends no EndOfCall for it.
         """
         ...
 
 
 class TrailingSpace:
-    """Passes text on but for white space at its end, which may turn out to be the white space before a marker."""
+    """Passes text on, but buffers white space at its end: it may be the white space before a marker."""
 
-    __slots__ = ("_held", "said")
+    __slots__ = ("_held", "has_written")
 
     def __init__(self) -> None:
         self._held = ""
-        self.said = False
+        self.has_written = False
 
     def write(self, piece: str, in_string: bool, out: list[Piece]) -> None:
+        """Pass on a piece; within a string white space belongs to the value."""
         if self._held:
             piece, self._held = self._held + piece, ""
         if not in_string and piece and piece[-1] in WHITE_SPACE:
@@ -184,18 +185,18 @@ class TrailingSpace:
                 body, self._held = body + self._held[:LIMIT], self._held[LIMIT:]
             piece = body
         if piece:
-            self.said = True
+            self.has_written = True
             out.append(piece)
 
 
-_STARTS = '{["-0123456789tfn'  # what a JSON value can begin with
+_STARTS = '{["-0123456789tfn'  # first characters of JSON values
 
 
 class JsonReader:
     """JSON between markers, passed on byte for byte.
 
-    The text is followed as JSON as long as it is well-formed; guard.py says what a marker inside a string means. As
-    soon as the text is no JSON, quotes are not trusted any more and the next marker ends the call.
+    The reader scans the text as JSON as long as it is well-formed; `EndMarkerGuard` handles markers inside strings.
+    Once the text is not JSON, the reader ignores quotes, and the next marker ends the call.
     """
 
     def __init__(
@@ -203,24 +204,24 @@ class JsonReader:
     ) -> None:
         self.over = False
         self.failed = self.junk = False
-        self._markers = markers  # all that end the call, and `drops`
-        self._closes = closes  # those that are part of it
-        self._drops = drops  # those that say nothing
+        self._markers = markers  # all markers that end the call, and `drops`
+        self._closes = closes  # the end markers that belong to the call
+        self._drops = drops  # markers without meaning, which are skipped
         self._self_closing = self_closing  # the call ends where its JSON ends
         self._guard = EndMarkerGuard(JsonScanner(), ends)
-        self._trusted: bool | None = None  # None: nothing but white space has come
-        self._json = False  # it began as JSON; other arguments are a text, which is no broken JSON
+        self._trusted: bool | None = None  # the text is JSON so far; None: only white space so far
+        self._began_as_json = False  # arguments that begin otherwise are plain text, not broken JSON
         self._blanks = TrailingSpace()
 
     @property
     def closed(self) -> bool:
-        return self.over or (self._trusted is True and self._guard.machine.complete)
+        return self.over or (self._trusted is True and self._guard.scanner.complete)
 
     @property
     def valid(self) -> bool:
         if self._trusted and self.over:
-            return self._guard.machine.whole
-        return self._trusted is not False or not self._json
+            return self._guard.scanner.whole
+        return self._trusted is not False or not self._began_as_json
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
         if not self._trusted:
@@ -230,12 +231,12 @@ class JsonReader:
             self._blanks.write(piece, True, out)
             return len(text)
         if not self.closed and self._guard.is_clear(text, at):
-            machine = self._guard.machine
-            end = machine.read(text, at, len(text), [])
-            self._blanks.write(text[at:end], machine.in_string, out)
-            if end == len(text) and not machine.complete:
+            scanner = self._guard.scanner
+            end = scanner.read(text, at, len(text), [])
+            self._blanks.write(text[at:end], scanner.in_string, out)
+            if end == len(text) and not scanner.complete:
                 return end
-            self.over = machine.complete and self._self_closing
+            self.over = scanner.complete and self._self_closing
             if self.over:
                 return end
             at = end
@@ -256,12 +257,12 @@ class JsonReader:
                 at += len(marker) if marker in self._closes else 0
             elif not self.over:
                 return at
-        if not self._blanks.said:
+        if not self._blanks.has_written:
             out.append("{}")
         return at
 
     def _next(self, text: str, at: int, out: list[Piece], final: bool) -> tuple[int, str]:
-        """Pass the text on up to the next marker; return where it stands, and the marker, if it is all there."""
+        """Pass the text on up to the next marker; return its position, and the marker if it is complete."""
         if self._trusted is None:
             at = skip_white_space(text, at)
             if at == len(text):
@@ -269,7 +270,7 @@ class JsonReader:
             marker = self._markers.match(text, at, final)
             if marker is not None:
                 return at, marker
-            self._trusted = self._json = text[at] in _STARTS
+            self._trusted = self._began_as_json = text[at] in _STARTS
         if self._trusted:
             at, known = self._follow(text, at, out, final)
             if known is not None:
@@ -280,16 +281,16 @@ class JsonReader:
         return start, marker
 
     def _follow(self, text: str, at: int, out: list[Piece], final: bool) -> tuple[int, str | None]:
-        """Follow the JSON value; the marker is None where the text is no JSON any more."""
+        """Scan the JSON value; the returned marker is None once the text is not JSON."""
         guard = self._guard
-        if not guard.machine.complete:
+        if not guard.scanner.complete:
             value: list[str] = []
             at = guard.read(text, at, value, final)
-            machine = guard.machine
-            self._blanks.write("".join(value), machine.in_string, out)
-            if guard.marker or not (machine.complete or machine.is_broken):
+            scanner = guard.scanner
+            self._blanks.write("".join(value), scanner.in_string, out)
+            if guard.marker or not (scanner.complete or scanner.is_broken):
                 return at, guard.marker
-            self.over = machine.complete and self._self_closing
+            self.over = scanner.complete and self._self_closing
             if self.over:
                 return at, ""
         if self.closed:
@@ -303,42 +304,43 @@ _SKIP = re.compile(r"[ \t\r\n]*+").match
 
 
 def skip_white_space(text: str, at: int) -> int:
-    """Where the white space that begins at the position ends."""
-    return _SKIP(text, at).end()  # type: ignore[union-attr]  # it matches the empty text, too
+    """Return the end of the white space that begins at the position."""
+    return _SKIP(text, at).end()  # type: ignore[union-attr]  # it matches the empty text too
 
 
-# --- CallsReader: the base of the readers of formats that name the tool inside the body. It may read many calls
+# --- CallsReader
 
 
 Step: TypeAlias = Callable[[str, int, list[Piece]], int]
 
 
 class CallsReader:
-    """Reads calls by steps. A step returns how far it read; one that neither moves nor changes the step needs more.
+    """The base of readers of formats that name the tool inside the body. It may read many calls.
 
-    Before the first call is named the reader may fail. After a call, text that is no call ends what it reads, and stays
-    unread if that was found out soon enough; text that may yet become a call is left unread and seen again.
+    It reads by steps. A step returns how far it read; a step that neither moves nor changes the step needs more text.
+    Before the first call is named the reader may fail. After a call, text that is not a call ends the reading, and
+    stays unread if this shows within `LIMIT` characters. Text that may become a call stays unread and is seen again.
     """
 
     def __init__(
-        self, ends: Markers, closes: frozenset[str], first: Step, after: Step, machine: Callable[[], ValueScanner]
+        self, ends: Markers, closes: frozenset[str], first: Step, after: Step, scanner: Callable[[], ValueScanner]
     ) -> None:
         self.over = False
         self.failed = self.junk = False
-        self.accepts: Callable[[str], bool] = bool  # whether a name that was read may be a tool's
-        self._ends = ends  # all that end the calls
-        self._closes = closes  # those that are part of them
+        self.accepts: Callable[[str], bool] = bool  # whether a name may be the name of a tool
+        self._ends = ends  # all markers that end the calls
+        self._closes = closes  # the end markers that belong to the calls
         self._step = first
         self._after = after  # the step after a call
-        self._machine = machine  # makes what follows a value
-        self._in_list = False  # the calls stand in square brackets
-        self._final = False  # no more text comes
+        self._make_scanner = scanner  # makes the scanner of a value
+        self._in_list = False  # the calls are in square brackets
+        self._final = False  # no more text follows
         self._calls = 0
-        self._mark = -1  # where the text after the last call begins, while what follows may be no call; else -1
-        self._forget()
+        self._mark = -1  # the end of the last call, while it is open whether another call follows; else -1
+        self._reset_call()
 
     def _next_call(self, text: str, at: int, separators: str) -> int | None:
-        """Return where text after a call and a separator begins; None if it has not come, or is too far away."""
+        """Return where text after a call and a separator begins; None if there is none so far, or too far away."""
         here = skip_white_space(text, at)
         if here < len(text) and text[here] in separators:
             here = skip_white_space(text, here + 1)
@@ -347,16 +349,16 @@ class CallsReader:
             return None
         return here if here < len(text) else None
 
-    def _forget(self) -> None:
-        """Begin another call."""
-        self._named = False  # NamedCall went out
-        self._ended = False  # EndOfCall went out
-        self._settled = False  # the arguments are whole
-        self._broke = False  # the arguments cannot become JSON
+    def _reset_call(self) -> None:
+        """Reset the state for another call."""
+        self._named = False  # NamedCall was sent
+        self._ended = False  # EndOfCall was sent
+        self._arguments_complete = False
+        self._is_broken = False  # the arguments cannot become JSON
         self._tool = ""
-        self._held: list[str] = []  # arguments that wait for the name, or for their end
-        self._flows = False  # the arguments go out as they come
-        self._guard = EndMarkerGuard(self._machine(), self._ends)
+        self._held: list[str] = []  # arguments buffered until the name is known, or until their end
+        self._is_streaming = False  # the arguments are sent while they arrive
+        self._guard = EndMarkerGuard(self._make_scanner(), self._ends)
 
     @property
     def closed(self) -> bool:
@@ -364,10 +366,10 @@ class CallsReader:
 
     @property
     def valid(self) -> bool:
-        return not self._broke
+        return not self._is_broken
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
-        piece = self._guard.take_string(text, at) if self._flows else None
+        piece = self._guard.take_string(text, at) if self._is_streaming else None
         if piece is not None:
             out.append(piece)
             return len(text)
@@ -375,7 +377,7 @@ class CallsReader:
         final = self._final
         while not (self.over or self.failed):
             step = self._step
-            moved = step(text, at, out) if self._mark < 0 else self._look(text, at, out)
+            moved = step(text, at, out) if self._mark < 0 else self._look_ahead(text, at, out)
             if moved == at and self._step == step:
                 break
             at = moved
@@ -385,12 +387,12 @@ class CallsReader:
         if len(text) - self._mark >= LIMIT:
             self.over = True  # another call would have named its tool
         if not self.over:
-            self._forget()
+            self._reset_call()
             self._step = self._after
         return self._mark
 
-    def _look(self, text: str, at: int, out: list[Piece]) -> int:
-        """Take a step in what may be another call; it has to name its tool soon."""
+    def _look_ahead(self, text: str, at: int, out: list[Piece]) -> int:
+        """Take a step in text that may be another call, which must name its tool within `LIMIT` characters."""
         begin = self._mark
         final, self._final = self._final, self._final and len(text) - begin <= LIMIT
         moved = begin + self._step(text[begin : begin + LIMIT], at - begin, out)
@@ -406,16 +408,16 @@ class CallsReader:
         at = self.read(text, at, out)
         self.failed = not self._calls
         if not (self.over or self.failed):
-            out.extend(self._unsaid())
+            out.extend(self._unsent_text())
             self.over = self.closed
         return at
 
-    def _unsaid(self) -> list[str]:
-        """Return the text of a call that was cut off that has not gone out."""
+    def _unsent_text(self) -> list[str]:
+        """Return the unsent text of a call that was cut off."""
         return []
 
     def _refuses(self, name: str) -> bool:
-        """Whether the first call names what cannot be meant, so that all this is no call."""
+        """Return whether this is the first call and its name is not a tool's, so that the text is not a call."""
         return not self._calls and not self.accepts(name)
 
     def _name(self, name: str, id_: str, out: list[Piece]) -> None:
@@ -426,10 +428,10 @@ class CallsReader:
     def _end(self, out: list[Piece]) -> None:
         if self._named and not self._ended:
             self._ended = True
-            out.append(EndOfCall(self._settled and not self._broke))
+            out.append(EndOfCall(self._arguments_complete and not self._is_broken))
 
     def _fail(self, at: int) -> int:
-        """The text at the position is no call, and no call has been named that it could belong to."""
+        """End the reading at text that is not a call; without an earlier call the reader has failed."""
         if self._calls:
             self.over = True
         else:
@@ -437,22 +439,22 @@ class CallsReader:
         return at
 
     def _cut(self, at: int, marker: str, out: list[Piece]) -> int:
-        """An end marker stands at the position, be the call whole or not."""
+        """End the call at an end marker, whether it is complete or not."""
         if not self._named:
             return self._fail(at)
-        self._broke = not self._settled
+        self._is_broken = not self._arguments_complete
         self._end(out)
         self.over = True
         return at + len(marker) if marker in self._closes else at
 
     def _at_end(self, text: str, at: int, out: list[Piece]) -> int:
-        """After all calls: the end marker, which may be missing."""
+        """Read the end marker after all calls; it may be missing."""
         here = skip_white_space(text, at)
         if here - at > LIMIT or not self._ends.markers:
             self.over = True
         elif here < len(text):
             if text[here] in "}])" and self._closes:
-                return here + 1  # one bracket too many
+                return here + 1  # a surplus bracket
             marker = self._ends.match(text, here, self._final)
             if marker != "":
                 self.over = True

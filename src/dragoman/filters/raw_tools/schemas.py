@@ -1,7 +1,7 @@
-"""Look things up in the JSON Schema of a tool: properties, items, types and enumerations, through references.
+"""Look up properties, items, types and enumerations in the JSON Schema of a tool, through references.
 
-A schema comes from a client, so it may be anything: what cannot be understood allows everything, references may form
-circles, and the cost of a lookup is linear in the size of the schema.
+A schema comes from a client, so it may be anything: a part that is not understood allows everything, references may be
+circular, and the cost of a lookup is linear in the size of the schema.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from dragoman.wire.jsonio import Json
 
 _TYPES = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
-# How clients and frameworks spell these.
+# Other names that clients and frameworks use.
 _ALIASES = {
     **dict.fromkeys(("str", "text", "char", "varchar"), "string"),
     **dict.fromkeys(("int", "int32", "int64", "uint", "uint32", "uint64", "long", "short"), "integer"),
@@ -25,10 +25,10 @@ _ALIASES = {
 }
 _OBJECT_WORDS = ("properties", "additionalProperties", "patternProperties")
 _ARRAY_WORDS = ("items", "prefixItems")
-_DEEPEST = 64  # combinations within combinations
-_LONGEST_CHAIN = 16  # references that lead from one to the next
+_DEEPEST = 64  # most nested combinations
+_LONGEST_CHAIN = 16  # most references from one to the next
 
-Kinds = frozenset[str] | None  # the types a schema allows; None: any; empty: it is part of a circle and says nothing
+Kinds = frozenset[str] | None  # the types a schema allows; None: any; empty: a circular reference, no information
 
 
 def type_named(word: str) -> str:
@@ -60,8 +60,8 @@ def json_type(value: Json) -> str:
 class SchemaDocument:
     """A schema with its definitions.
 
-    It keeps what it has worked out, by the identity of the parts of the schema. They, and the schemas that are made
-    here, live as long as it does, so that no identity is used twice.
+    It caches results by the identity of the parts of the schema. The parts, and the schemas created here, live as long
+    as the document, so that no identity is reused.
     """
 
     def __init__(self, schema: Mapping[str, Json]) -> None:
@@ -73,7 +73,7 @@ class SchemaDocument:
     # --- references
 
     def resolve(self, schema: Json) -> dict[str, Json]:
-        """Return a schema with its reference replaced by what it refers to; {} for what is no schema."""
+        """Return a schema with its reference replaced by its target; {} for a value that is not a schema."""
         if not isinstance(schema, dict):
             return {}
         if "$ref" not in schema:
@@ -108,10 +108,10 @@ class SchemaDocument:
         return self._definition(name)
 
     def _definition(self, name: str) -> Json:
-        """Return a definition by its name alone, wherever in the schema its list of definitions stands."""
+        """Return a definition by its name alone, from any list of definitions in the schema."""
         todo: list[Json] = [self.root]
         seen: set[int] = set()
-        for part in todo:  # it grows meanwhile
+        for part in todo:  # the list grows during the loop
             if isinstance(part, list):
                 todo += part
             if not isinstance(part, dict) or id(part) in seen:
@@ -124,7 +124,7 @@ class SchemaDocument:
             todo += part.values()
         return None
 
-    # --- what a schema allows
+    # --- allowed types and values
 
     def kinds(self, schema: Json, depth: int = _DEEPEST) -> Kinds:
         """Return the JSON types that a schema allows; None if it allows any."""
@@ -133,20 +133,20 @@ class SchemaDocument:
             return None
         if id(schema) not in self._kinds:
             self._kinds[id(schema)] = frozenset()
-            self._kinds[id(schema)] = self._worked_out(schema, depth - 1)
+            self._kinds[id(schema)] = self._compute_kinds(schema, depth - 1)
         return self._kinds[id(schema)]
 
-    def _worked_out(self, schema: dict[str, Json], depth: int) -> Kinds:
+    def _compute_kinds(self, schema: dict[str, Json], depth: int) -> Kinds:
         allowed = _typed(schema.get("type"))
         values = _enumerated(schema)
         if values is not None:
-            allowed = _both(allowed, frozenset(json_type(value) for value in values))
+            allowed = _intersect(allowed, frozenset(json_type(value) for value in values))
         for word in ("anyOf", "oneOf"):
             if isinstance(parts := schema.get(word), list):
-                allowed = _both(allowed, _either(self.kinds(part, depth) for part in parts))
+                allowed = _intersect(allowed, _unite(self.kinds(part, depth) for part in parts))
         if isinstance(parts := schema.get("allOf"), list):
             for part in parts:
-                allowed = _both(allowed, self.kinds(part, depth))
+                allowed = _intersect(allowed, self.kinds(part, depth))
         if allowed is None and any(word in schema for word in _OBJECT_WORDS):
             allowed = frozenset({"object"})
         if allowed is None and any(word in schema for word in _ARRAY_WORDS):
@@ -176,10 +176,10 @@ class SchemaDocument:
     # --- parts of a schema
 
     def branches(self, schema: Json) -> list[dict[str, Json]]:
-        """Return a schema and all schemas that it combines, directly or not."""
+        """Return a schema and all schemas that it combines, directly or indirectly."""
         todo: list[Json] = [schema]
         found: dict[int, dict[str, Json]] = {}
-        for each in todo:  # it grows meanwhile
+        for each in todo:  # the list grows during the loop
             part = self.resolve(each)
             if not part or id(part) in found:
                 continue
@@ -225,7 +225,7 @@ class SchemaDocument:
         return tuple(dict.fromkeys(key for properties in self._properties(self.root) for key in properties))
 
     def required(self) -> frozenset[str]:
-        """Return the names of the properties that must be there."""
+        """Return the names of the required properties."""
         parts: list[Json] = [self.root]
         found: set[str] = set()
         for part in map(self.resolve, parts):
@@ -261,7 +261,7 @@ def _at(found: Json, parts: list[str]) -> Json:
 
 
 def _matches(pattern: str, key: str) -> bool:
-    """Whether a simple pattern fits; a client's own regular expression is not run, it could take forever."""
+    """Return whether a simple pattern matches. A client's regular expressions are not run: they could be slow."""
     literal = pattern.removeprefix("^").removesuffix("$")
     if literal in (".*", ".+", ""):
         return True
@@ -285,13 +285,13 @@ def _enumerated(schema: dict[str, Json]) -> list[Json] | None:
     return values if isinstance(values, list) and values else None
 
 
-def _both(one: Kinds, other: Kinds) -> Kinds:
+def _intersect(one: Kinds, other: Kinds) -> Kinds:
     if not one or not other:
         return one or other
-    return one & other or one  # a contradiction: nothing fits, so the first one is as good as any
+    return one & other or one  # a contradiction: no type fits, so the first is used
 
 
-def _either(parts: Iterable[Kinds]) -> Kinds:
+def _unite(parts: Iterable[Kinds]) -> Kinds:
     found: frozenset[str] = frozenset()
     for part in parts:
         if part is None:

@@ -1,4 +1,4 @@
-"""The states of sections and calls: from the marker that begins one to its end."""
+"""The engine's states for sections, calls and quotations: from the opening marker to the end. See engine.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.values import ParameterSchema
 
 _WINDOW = LIMIT + 64  # a header and the longest marker after it
-_LONG_SECTION = f"more than {LIMIT} characters in a section, and no call"
+_LONG_SECTION = f"a section has more than {LIMIT} characters and no call"
 
 
 class SectionStates(EngineBase):
@@ -39,16 +39,16 @@ class SectionStates(EngineBase):
                 self._leave()
                 return at
             if hold is not None:
-                self._give_back(len(text), at_end=True)
+                self._release_as_text(len(text), at_end=True)
             elif noise:
                 self._state = PROSE
-                self._say(text[at:start])
+                self._emit_text(text[at:start])
             else:
                 self._state = AFTER
             return len(text)
-        return self._in_section_at(text, at, start, literal)
+        return self._section_marker(text, at, start, literal)
 
-    def _in_section_at(self, text: str, at: int, start: int, literal: str) -> int:
+    def _section_marker(self, text: str, at: int, start: int, literal: str) -> int:
         noise, end = text[at:start], start + len(literal)
         body = self._grammar.tables_by_header_end.get(literal)
         hold = self._hold
@@ -76,13 +76,15 @@ class SectionStates(EngineBase):
             if hold is None or hold.calls:
                 self._leave()
             elif hold.noise:
-                self._give_back(end)
+                self._release_as_text(end)
             else:
                 self._state = STRAY
             return end
-        if role is MarkerRole.SECTION and hold is not None and hold.noise:  # text about sections, and then one
+        if (
+            role is MarkerRole.SECTION and hold is not None and hold.noise
+        ):  # text mentions a section marker, then a section begins
             self._in_section = False
-            self._give_back(start)
+            self._release_as_text(start)
             return start
         if role is MarkerRole.SECTION:
             self._in_section = True
@@ -111,14 +113,14 @@ class SectionStates(EngineBase):
             if len(view) < _WINDOW:  # and it is final
                 return self._unfinished_header(len(text))
             end = at + len(self._opener) + LIMIT
-            return self._over_limit(text, at, end, f"a header of more than {LIMIT} characters")
+            return self._over_limit(text, at, end, f"the header of a call has more than {LIMIT} characters")
         self._in_section = False
         end = at + len(self._opener)
-        self._give_back(end)
+        self._release_as_text(end)
         return end
 
     def _tables_of_opener(self) -> Iterable[Table]:
-        """The tables that the opener may belong to; first that of the section we are in."""
+        """Return the tables that the opener may belong to, that of the current section first."""
         tables = self._grammar.tables_by_opener[self._opener] if self._opener else self._grammar.start_tables
         section = self._tag_section
         if section is None or section not in tables:
@@ -126,20 +128,20 @@ class SectionStates(EngineBase):
         return (section, *(table for table in tables if table is not section))
 
     def _cut_header(self, end: int) -> int:
-        """Another marker stands in the middle of a header. A call may follow it."""
+        """Handle a marker in the middle of a header. A call may follow it."""
         if self._hold is not None:
             self._hold.noise = True
         self._state = SECTION if self._in_section else STRAY
         return end
 
     def _unfinished_header(self, end: int) -> int:
-        """The answer ends in the middle of a header."""
+        """Handle the end of the reply in the middle of a header."""
         self._in_section = False
         if self._auto:
-            self._give_back(end, at_end=True)
+            self._release_as_text(end, at_end=True)
         else:
             self._drop_hold()
-            self._remark("unfinished", "a call was cut off within its header and left out")
+            self._remark("unfinished", "a call was cut off in its header and left out")
             self._leave()
         return end
 
@@ -171,15 +173,15 @@ class SectionStates(EngineBase):
         self._table, self._state = table, BODY
         if self._hold is not None:
             self._hold.begin_body(at)
-        self._reader = make_reader(table, self._shape, self._accepts)
+        self._reader = make_reader(table, self._find_parameter, self._accepts)
 
     def _accepts(self, name: str) -> bool:
-        """Whether a name that a body gives may be a tool's."""
+        """Return whether a name in a body may be the name of a tool."""
         table = self._table
         doubtful = table is not None and not table.special and (self._auto or (table.unmarked and self._tools.names))
         return bool(name) and (not doubtful or self._tools.resolve(name) is not None)
 
-    def _shape(self, tool: str, key: str) -> ParameterSchema:
+    def _find_parameter(self, tool: str, key: str) -> ParameterSchema:
         name = tool or (self._call.name if self._call is not None else "")
         return self._tools.find_parameter(self._tools.resolve(name) or name, key)
 
@@ -187,17 +189,17 @@ class SectionStates(EngineBase):
         hold = self._hold
         if hold is not None and self._auto and table.section_begin and not in_section:
             hold.strict = True
-        self._call = PendingCall(table, header, self._speaks, self._tools, muted=self._muted)
+        self._call = PendingCall(table, header, self._output_channel, self._tools, muted=self._muted)
         if hold is not None and (hold.strict or hold.quotation is not None):
             if hold.saved_state is None:
                 hold.saved_state = self._ids, self._calls, self.completed_calls
                 self._ids = self._ids.copy()
             return
-        if table.body == "json":  # others may turn out to be no call by what their body begins with
+        if table.body == "json":  # the start of other bodies may still show that this is not a call
             self._stream(self._call)
 
     def _stream(self, call: PendingCall) -> None:
-        """From here on the call goes out as it comes, unless it has to wait for its name or its end."""
+        """Send the call while it arrives, unless it must wait for its name or its end."""
         hold = self._hold
         if not call.name or self._buffered or (hold is not None and (hold.strict or hold.quotation is not None)):
             return
@@ -222,15 +224,15 @@ class SectionStates(EngineBase):
         moved = reader.read(text[: at + room] if over else text, at, pieces)
         self._take(pieces, at)
         if reader.failed:
-            self._give_back(moved)
+            self._release_as_text(moved)
         elif reader.over:
             self._end_body(moved)
         elif moved == at and over and self._hold is hold:
-            self._over_limit(text, at, at, f"a call of which more than {HELD_LIMIT} characters had to wait")
+            self._over_limit(text, at, at, f"more than {HELD_LIMIT} characters of a call had to be buffered")
         return moved
 
     def _take(self, pieces: list[Piece], at: int) -> None:
-        """Take what a reader has read."""
+        """Process the pieces that a reader has read."""
         for piece in pieces:
             call = self._call
             if type(piece) is str:
@@ -272,11 +274,11 @@ class SectionStates(EngineBase):
             call.start(self._ids, self._out)
         self._calls += 1
         if self._tools.names and self._tools.resolve(call.name) is None:
-            self._remark("undeclared", f"the request declares no tool named {call.name}")
+            self._remark("undeclared", f"the reply calls {call.name}, which the request does not declare")
         self.completed_calls += call.end(closed, valid, self._out)
 
     def _nameless(self, hold: HeldText | None) -> None:
-        if self._auto and hold is not None:  # it is text
+        if self._auto and hold is not None:  # the call becomes text
             hold.fits, hold.strict = False, True
         else:
             self._remark("nameless", "a call without a name fits no declared tool and was left out")
@@ -289,7 +291,7 @@ class SectionStates(EngineBase):
         return (known is not None or not self._tools.names) and self._tools.fits(known or name, call.arguments or "{}")
 
     def _end_body(self, end: int, *, at_end: bool = False) -> None:
-        """The reader has read to the end of the call, or of all calls."""
+        """Handle the end of the call, or of all calls of the body."""
         reader, self._reader = self._reader, None
         if self._call is not None and reader is not None:
             self._end_call(reader.closed, reader.valid)
@@ -299,7 +301,7 @@ class SectionStates(EngineBase):
         if hold is not None and hold.quotation is None:
             if hold.strict and not hold.is_certain:
                 self._in_section = False
-                self._give_back(end, at_end=at_end)
+                self._release_as_text(end, at_end=at_end)
                 return
             self._commit()
         if self._in_section:
@@ -308,7 +310,7 @@ class SectionStates(EngineBase):
             self._leave()
 
     def _cut_body(self, text: str, at: int) -> int:
-        """The answer ends within a body."""
+        """Handle the end of the reply within a body."""
         reader = self._reader
         assert reader is not None
         pieces: list[Piece] = []
@@ -317,24 +319,24 @@ class SectionStates(EngineBase):
         hold = self._hold
         no_call = hold is not None and self._call is None and not hold.calls
         if reader.failed or no_call:
-            self._give_back(end, at_end=True)
+            self._release_as_text(end, at_end=True)
         else:
             self._end_body(end, at_end=True)
         return end
 
 
-# --- The states of quotations: whether a call in a code block, in quotation marks or in a block quotation counts
+# --- Quotations: whether a call in a code block, in quotation marks or in a block quotation counts
 
 
-_LONGEST_LINE = 256  # characters of a line that are kept
-_LONGEST_QUOTE = 4096  # characters in which a quotation within a line has to be closed
+_LONGEST_LINE = 256  # characters of a line to buffer
+_LONGEST_QUOTE = 4096  # characters within which a quotation in a line must end
 
 
 class QuotationStates(SectionStates):
     """QUOTE and QUOTED."""
 
     def _quote(self, text: str, at: int, final: bool) -> int:
-        """A marker stands in a code block or a quotation. Look for what closes that, before anything is parsed."""
+        """Look for the end of the code block or quotation around a marker, before anything is parsed."""
         hold = self._hold
         assert hold is not None and hold.quotation is not None
         if hold.quotation.kind == "fence":
@@ -349,9 +351,9 @@ class QuotationStates(SectionStates):
         size = hold.quotation.closing(held, self._grammar.markers_in(held))
         begin = self._read_again(text, end)
         if size < 0:
-            self._said.forget_quotation()
+            self._context.forget_quotation()
             return begin
-        self._say(held[:size])
+        self._emit_text(held[:size])
         return begin + size
 
     def _fence(self, text: str, at: int, final: bool) -> int:
@@ -362,27 +364,27 @@ class QuotationStates(SectionStates):
         end = min(len(text), last) if line_end < 0 else line_end
         hold.line = _end_of_line(hold.line + text[at:end], hold.quotation.mark)
         if (line_end >= 0 or final) and hold.quotation.is_closing_line(hold.line):
-            self._give_back(end)
+            self._release_as_text(end)
         elif line_end >= 0:
             hold.line = ""
             return end + 1
         elif end == last:
-            self._give_back(end)
+            self._release_as_text(end)
         elif final:
             end = self._read_again(text, end)
-            self._said.forget_quotation()
+            self._context.forget_quotation()
             self._strict = True
         return end
 
     def _quoted(self, text: str, at: int, final: bool) -> int:
-        """Calls in a block quotation have ended. They are text if other text follows; further calls may follow, too."""
+        """Read after calls in a block quotation: further calls may follow; if other text follows, all are text."""
         hold, table = self._hold, self._table
         assert hold is not None and table is not None
         marks = self._grammar.table_markers(table)
         here = skip_white_space(text, at)
         if here == len(text):
             if final:
-                return self._unquoted(here)
+                return self._end_quotation(here)
             return here if here - at > LIMIT else at
         literal = marks.after.match(text, here, final)
         if literal == "":
@@ -392,21 +394,21 @@ class QuotationStates(SectionStates):
             return here
         if literal and literal in marks.leftovers:
             return here + len(literal)
-        self._give_back(here)
+        self._release_as_text(here)
         return here
 
     def _may_open(self, literal: str) -> bool:
-        """Whether a marker after quoted calls opens another: a special one, or a tag after tags."""
+        """Return whether a marker after quoted calls opens another call: a special one, or a tag after tags."""
         if self._grammar.roles.get(literal) not in (MarkerRole.CALL, MarkerRole.SECTION):
             return False
         return self._table is not None and self._grammar.is_tag(literal) is not self._table.special
 
-    def _unquoted(self, end: int) -> int:
-        """Nothing follows the calls of a block quotation: they count if there is no doubt about them."""
+    def _end_quotation(self, end: int) -> int:
+        """Handle the end of the reply after calls in a block quotation: they count if they are beyond doubt."""
         hold = self._hold
         assert hold is not None
         if not hold.is_certain:
-            self._give_back(end, at_end=True)
+            self._release_as_text(end, at_end=True)
             return end
         hold.quotation = None
         self._commit()
@@ -415,7 +417,7 @@ class QuotationStates(SectionStates):
 
 
 def _end_of_line(line: str, mark: str) -> str:
-    """Keep as much of a long line as tells whether it closes a code block."""
+    """Return as much of a long line as shows whether it closes a code block."""
     if len(line) <= _LONGEST_LINE:
         return line
     return mark if mark[0] == "<" and mark in line else "…" + line[-len(mark) :]

@@ -1,8 +1,8 @@
-"""Decide how a value that a model wrote as text becomes JSON, by the schema that the request declares for it.
+"""Turn a value that a model wrote as text into JSON, by the schema that the request declares for it.
 
-Formats that write parameters as markup write `5` for the number 5 and for the string "5". The declared schema decides;
-where it allows both, the markup's own word for the type decides if it has one, else what is not a string wins. A value
-that already is JSON of an allowed type keeps its bytes. A value that fits nothing goes out as a string: none is lost.
+Formats that write parameters as markup write `5` for the number 5 and for the string "5". The declared schema decides.
+If it allows both, the markup's own type decides if it has one, otherwise the type that is not a string. A value that is
+JSON of an allowed type keeps its bytes. A value that fits no type becomes a string, so that none is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 WHITE_SPACE = " \t\r\n"
-# A single parameter of this name that the schema does not have is the arguments as a whole.
+# A single parameter of this name that the schema does not declare holds the whole arguments.
 _WRAPPERS = frozenset({"arguments", "input", "parameters", "args"})
 _PYTHON_LIMIT = 128 * 1024  # characters of a Python literal; its syntax tree takes a hundred times as much memory
 _DEEPEST_QUOTING = 3  # how often JSON may have been written as a string within a string
@@ -28,7 +28,7 @@ _WORDS = {
     **dict.fromkeys(("False", "FALSE"), "false"),
     **dict.fromkeys(("None", "Null", "NULL"), "null"),
 }
-_SWITCHES = {"1": "true", "yes": "true", "on": "true", "0": "false", "no": "false", "off": "false"}
+_BOOLEAN_WORDS = {"1": "true", "yes": "true", "on": "true", "0": "false", "no": "false", "off": "false"}
 _NUMBER = re.compile(r"([+-]?)0*(\d*)(?:\.(\d*))?([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"(-?\d+)\.0+")
 JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
@@ -37,27 +37,27 @@ _NAMES = {"true": True, "false": False, "null": None}
 
 
 class ParameterSchema:
-    """What a tool's schema says about one value: a parameter, a member of one, an item of one."""
+    """The schema of one value: a parameter, a member of one, an item of one."""
 
     __slots__ = ("_document", "_kinds", "_schema", "_values", "declared", "wrapper")
 
     def __init__(self, document: SchemaDocument | None, schema: Json, declared: bool, wrapper: bool = False) -> None:
         self.declared = declared  # whether the schema has this property
-        self.wrapper = wrapper  # whether the value, if it is an object and the only one, is the arguments as a whole
+        self.wrapper = wrapper  # if the value is an object and the only one, it is the whole arguments
         self._document = document
         self._schema = schema
-        self._kinds: frozenset[str] = frozenset()  # the types it may have; none: any
+        self._kinds: frozenset[str] = frozenset()  # allowed types; empty: any
         self._values: list[Json] | None = None
         if document is not None and schema is not None:
             self._kinds = document.kinds(schema) or frozenset()
             self._values = document.values(schema)
 
-    def streams(self, told: str = "") -> bool:
-        """Whether the value can only be a string, so that it may go out, escaped, while it comes.
+    def streams(self, type_word: str = "") -> bool:
+        """Return whether the value can only be a string, so that it may be sent, escaped, while it arrives.
 
-        `told` is the type that the markup itself names, in its own word.
+        `type_word` is the type in the markup itself, as the format writes it.
         """
-        hint = _hint(told)
+        hint = _hint(type_word)
         if self._values is not None:
             return False  # short, and worth comparing with the list
         if not self._kinds:
@@ -65,7 +65,7 @@ class ParameterSchema:
         return "string" in self._kinds and (hint == "string" or (not hint and len(self._kinds) == 1))
 
     def allows(self, kind: str) -> bool:
-        """Whether the schema says that the value may be of this JSON type. False if it says nothing about types."""
+        """Return whether the schema allows this JSON type explicitly. False if it names no types."""
         return kind in self._kinds
 
     @property
@@ -75,11 +75,11 @@ class ParameterSchema:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether the schema says that the value is neither an object nor an array."""
+        """Whether the schema allows neither an object nor an array."""
         return bool(self._kinds) and not self._kinds & {"object", "array"}
 
     def member(self, key: str) -> ParameterSchema:
-        """Return the shape of a member of this object."""
+        """Return the schema of a member of this object."""
         if self._document is None or self._schema is None:
             return UNKNOWN_PARAMETER
         found = self._document.member(self._schema, key)
@@ -88,15 +88,15 @@ class ParameterSchema:
         return ParameterSchema(self._document, self._document.other_member(self._schema, key), False)
 
     def item(self, index: int) -> ParameterSchema:
-        """Return the shape of an item of this array."""
+        """Return the schema of an item of this array."""
         if self._document is None or self._schema is None:
             return UNKNOWN_PARAMETER
         found = self._document.item(self._schema, index)
         return ParameterSchema(self._document, found, found is not None)
 
-    def as_json(self, raw: str, told: str = "") -> str:
-        """Return the value as JSON text. `told` is the type that the markup itself names, in its own word."""
-        hint = _hint(told)
+    def as_json(self, raw: str, type_word: str = "") -> str:
+        """Return the value as JSON text. `type_word` is the type in the markup itself, as the format writes it."""
+        hint = _hint(type_word)
         if not self._kinds:
             return _untyped(raw, hint)
         if self._values is not None:
@@ -107,14 +107,14 @@ class ParameterSchema:
         may_be_text = "string" in self._kinds
         if may_be_text and hint == "string":
             return quote_json(raw)
-        found = self._found(text, not may_be_text or hint in self._kinds)
+        found = self._first_fitting(text, not may_be_text or hint in self._kinds)
         if found is not None:
             return found
-        if may_be_text:  # markup that says that its values are JSON may quote a string
+        if may_be_text:  # markup that declares its values to be JSON may quote a string
             return text if hint and isinstance(_decoded(text), str) else quote_json(raw)
         return quote_json(raw) if _decoded(text) is _NOT_JSON else text
 
-    def _found(self, text: str, loose: bool) -> str | None:
+    def _first_fitting(self, text: str, loose: bool) -> str | None:
         """Return the first reading of the text that is JSON of an allowed type other than string."""
         for reading in _readings(text, loose, self._kinds):
             value = _decoded(reading)
@@ -129,15 +129,15 @@ class ParameterSchema:
         return self._values is None or any(_same(value, each) for each in self._values)
 
     def _listed(self, raw: str, hint: str) -> str | None:
-        """Return the value of the enumeration that is meant, None if it is none of them."""
+        """Return the value of the enumeration that the text means; None if there is none."""
         text = raw.strip(WHITE_SPACE)
-        if hint != "string" and (found := self._found(text, loose=True)) is not None:
+        if hint != "string" and (found := self._first_fitting(text, loose=True)) is not None:
             return found
         inner = _decoded(text)
         for each in (raw, text, inner):
             if isinstance(each, str) and each in (self._values or ()):
                 return quote_json(each)
-        return self._found(text, loose=True)
+        return self._first_fitting(text, loose=True)
 
 
 FindParameter: TypeAlias = Callable[
@@ -149,7 +149,7 @@ _OBJECT = ParameterSchema(SchemaDocument({}), {"type": "object"}, True)
 
 
 def find_parameter(schema: Mapping[str, Json] | None, key: str) -> ParameterSchema:
-    """Return what a tool's schema says about a parameter. None: no schema is known."""
+    """Return the schema of a tool's parameter. `schema` None: the tool's schema is unknown."""
     if schema is None:
         return UNKNOWN_PARAMETER
     document = SchemaDocument(schema)
@@ -161,14 +161,14 @@ def find_parameter(schema: Mapping[str, Json] | None, key: str) -> ParameterSche
 
 
 def fits_schema(schema: Mapping[str, Json] | None, arguments: str) -> bool:
-    """Whether a text is a JSON object that has all properties that the schema requires."""
+    """Return whether a text is a JSON object with all properties that the schema requires."""
     value = jsonio.decode_object(arguments)
     return value is not None and SchemaDocument(schema or {}).required() <= value.keys()
 
 
 def object_text(raw: str) -> str | None:
-    """Return the text of the JSON object that a text is, or holds as a string or Python literal; else None."""
-    return _OBJECT._found(raw.strip(WHITE_SPACE), True)
+    """Return the JSON object in a text, also in a string or as a Python literal; None if there is none."""
+    return _OBJECT._first_fitting(raw.strip(WHITE_SPACE), True)
 
 
 def quote_json(text: str) -> str:
@@ -186,7 +186,7 @@ def escape_json(text: str) -> str:
 
 
 class _NotJson:
-    """The type of the mark for text that is no JSON."""
+    """The type of `_NOT_JSON`, the result for text that is not JSON."""
 
 
 _NOT_JSON = _NotJson()
@@ -199,15 +199,15 @@ def _decoded(text: str) -> Json | _NotJson:
         return _NOT_JSON
 
 
-def _hint(told: str) -> str:
-    """Return the JSON type that the markup names; "json": some JSON; "": it names none."""
-    if told in ("true", "false"):  # DSML: string="true" or "false"
-        return "string" if told == "true" else "json"
-    return type_named(told)
+def _hint(type_word: str) -> str:
+    """Return the JSON type that the markup names; "json": any JSON; "": none."""
+    if type_word in ("true", "false"):  # DSML: string="true" or "false"
+        return "string" if type_word == "true" else "json"
+    return type_named(type_word)
 
 
 def _untyped(raw: str, hint: str) -> str:
-    """Return a value of which no schema is known: the markup decides, else only objects and arrays are JSON."""
+    """Return a value without a schema: the markup decides, otherwise only objects and arrays are JSON."""
     if hint == "string":
         return quote_json(raw)
     text = raw.strip(WHITE_SPACE)
@@ -219,7 +219,7 @@ def _untyped(raw: str, hint: str) -> str:
 
 
 def _readings(text: str, loose: bool, kinds: frozenset[str]) -> Iterator[str]:
-    """Yield what the text may mean as JSON, the most literal reading first."""
+    """Yield the readings of a text as JSON, the most literal first."""
     yield text
     yield _WORDS.get(text, text)
     if not loose:
@@ -229,7 +229,7 @@ def _readings(text: str, loose: bool, kinds: frozenset[str]) -> Iterator[str]:
     if "integer" in kinds and (number := _number(text)):
         yield number
     if "boolean" in kinds:
-        yield _SWITCHES.get(text.lower(), text)
+        yield _BOOLEAN_WORDS.get(text.lower(), text)
     if kinds & {"object", "array"} and text[:1] in ("{", "[", "("):
         yield from _structures(text)
     if text[:1] == '"':
@@ -249,7 +249,7 @@ def _unquoted(text: str, kinds: frozenset[str]) -> Iterator[str]:
 
 
 def _structures(text: str) -> Iterator[str]:
-    """Yield the readings of an object or array that is no JSON as it stands."""
+    """Yield the readings of an object or array that is not valid JSON."""
     yield _with_escapes(text)
     if '\\"' in text:
         inner = _decoded(_with_escapes(f'"{text}"') if '"' not in text.replace('\\"', "") else text)
@@ -262,14 +262,14 @@ def _structures(text: str) -> Iterator[str]:
 
 
 def _with_escapes(text: str) -> str:
-    """Return JSON text with the control characters that stand in its strings as they are written as escapes."""
+    """Return JSON text with the raw control characters in its strings escaped."""
     if not _CONTROL.search(text):
         return text
     return JSON_STRING.sub(lambda string: _CONTROL.sub(lambda char: f"\\u{ord(char[0]):04x}", string[0]), text)
 
 
 def _number(text: str) -> str:
-    """Return a number as JSON writes it: `+5`, `007`, `.5` and `5.` are none; "" if it is no number at all."""
+    """Return a number as JSON writes it, also for `+5`, `007`, `.5` and `5.`; "" if the text is not a number."""
     found = _NUMBER.fullmatch(text.replace("_", "") if re.fullmatch(r"[+-]?\d[\d_]*\d", text) else text)
     if found is None or not re.search(r"\d", text):
         return ""
@@ -280,7 +280,7 @@ def _number(text: str) -> str:
 
 
 def _python(text: str) -> str | None:
-    """Return the JSON of a Python literal, in which `true`, `false` and `null` may stand, too."""
+    """Return the JSON of a Python literal, which may also contain `true`, `false` and `null`."""
     if len(text) > _PYTHON_LIMIT:
         return None
     try:
@@ -298,7 +298,7 @@ class _Named(ast.NodeTransformer):
 
 
 def _plain(value: object) -> Json:
-    """Return a Python value as JSON has it. Raises ValueError for what JSON cannot hold."""
+    """Return a Python value with JSON's types. Raises ValueError if JSON has no such type."""
     match value:
         case None | bool() | int() | str():
             return value
