@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.gateway import serve
 from dragoman.gateway.access_log import Record
-from dragoman.gateway.admin import _MOST, admin_listener
+from dragoman.gateway.admin import _MAX_CONNECTIONS, admin_listener
 from dragoman.gateway.admission import TrustedProxies
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.limits import MemoryAccount, MemoryBudget, Overloaded, RequestLimits, peer_share
@@ -235,9 +235,9 @@ def test_s8_admin_connections_that_say_nothing_are_limited() -> None:
     """S8: each takes a file descriptor from the clients for 5 s, key or not."""
 
     async def run() -> None:
-        server = admin_listener(None, ours=False)  # type: ignore[arg-type]
+        server = admin_listener(None, is_private=False)  # type: ignore[arg-type]
         port = await server.listen("127.0.0.1", 0)
-        open_now = [await asyncio.open_connection("127.0.0.1", port) for _ in range(_MOST)]
+        open_now = [await asyncio.open_connection("127.0.0.1", port) for _ in range(_MAX_CONNECTIONS)]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         with suppress(ConnectionResetError):
             assert await reader.read() == b""

@@ -166,7 +166,7 @@ def test_s16_a_second_gateway_of_one_user_starts_with_a_socket_of_its_own(home: 
         with home.serving() as second:
             port = second.url.rpartition(":")[2]
             beside = home.socket.with_name(f"admin-{port}.sock")
-            assert "another gateway answers at" in second.log and str(beside) in second.log
+            assert "another gateway uses the admin socket" in second.log and str(beside) in second.log
             assert stat.S_IMODE(beside.stat().st_mode) == 0o600
             for words, expected in (((), first), (("--port", port), second), (("--port", first_port), first)):
                 found = json.loads(home.run("status", "--json", *words).stdout)
