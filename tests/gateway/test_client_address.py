@@ -145,7 +145,7 @@ def test_a_header_of_the_proxy_protocol_is_read_in_any_cut_and_nothing_else_is()
 def test_settings_that_cannot_hold_are_refused_at_their_place() -> None:
     with pytest.raises(ConfigError, match=r"trusted_proxies.*no address"):
         parse_config('[server]\ntrusted_proxies = ["proxy.example"]')
-    with pytest.raises(ConfigError, match="needs proxies that are trusted"):
+    with pytest.raises(ConfigError, match="needs trusted proxies"):
         parse_config("[server]\nproxy_protocol = true")
 
 

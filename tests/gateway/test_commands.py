@@ -424,7 +424,7 @@ def test_explain_shows_both_sides_of_a_refusal_until_it_is_purged(home: UserHome
     assert "Improperly formed request." in body["error"]["message"]
     shown = home.run("explain", identity)
     assert shown.returncode == 0
-    for words in ("Improperly formed request.", "AS THE CLIENT SENT IT", "AS WE SENT IT", "conversationState"):
+    for words in ("Improperly formed request.", "AS THE CLIENT SENT IT", "AS THE GATEWAY SENT IT", "conversationState"):
         assert words in shown.stdout
     assert identity in home.run("explain").stdout
     assert home.run("explain", "last").stdout == shown.stdout == home.run("explain", identity[:12]).stdout
