@@ -99,8 +99,8 @@ def test_lists_of_a_higher_layer_replace_those_below() -> None:
 def test_a_variable_that_is_no_setting_is_named_with_what_was_meant() -> None:
     found = config("", {"DRAGOMAN_SERVER_PORT": "1", "DRAGOMAN_EXPLIAN": "1", "DRAGOMAN_CONFIG": "x"})
     assert found.warnings == (
-        "DRAGOMAN_EXPLIAN is no setting and is not read; did you mean DRAGOMAN_EXPLAIN?",
-        "DRAGOMAN_SERVER_PORT is no setting and is not read; did you mean DRAGOMAN_SERVER__PORT?",
+        "DRAGOMAN_EXPLIAN is not a setting and is ignored; did you mean DRAGOMAN_EXPLAIN?",
+        "DRAGOMAN_SERVER_PORT is not a setting and is ignored; did you mean DRAGOMAN_SERVER__PORT?",
     )
 
 
