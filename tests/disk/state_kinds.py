@@ -80,7 +80,7 @@ def _failure(turn: int, index: int) -> tuple[CooldownScope, float, UpstreamFault
 
 
 def _cool(folder: Path, url: str, say: Report) -> None:
-    breakers._SOON = 0.0  # as often as the disk lets it
+    breakers._SAVE_DELAY = 0.0  # as often as the disk lets it
 
     async def work() -> None:
         breaker = CircuitBreaker()

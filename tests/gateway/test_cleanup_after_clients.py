@@ -168,7 +168,7 @@ def left(harness: GatewayHarness, connections: ConnectionRegistry) -> dict[str, 
     """What is still counted, of all that is nothing at rest."""
     gateway = harness.running.gateway
     load, unadmitted = gateway.memory_budget, gateway._admission._unproven
-    pools = [unadmitted._strangers, unadmitted._returning]
+    pools = [unadmitted._new, unadmitted._returning]
     counts = {
         "requests": load.requests,
         "asked": load.request_bytes,
@@ -217,8 +217,8 @@ def test_s1_everything_is_given_back_when_the_gateway_ends(
             for top, body in SHAPES.values():
                 stack.enter_context(SocketClient(harness, first=top + body[: len(body) // 2]))
             gateway = harness.running.gateway
-            wait_until(lambda: gateway.memory_budget.requests >= 5 and gateway._admission._unproven._strangers)
-        load, pool = gateway.memory_budget, gateway._admission._unproven._strangers
+            wait_until(lambda: gateway.memory_budget.requests >= 5 and gateway._admission._unproven._new)
+        load, pool = gateway.memory_budget, gateway._admission._unproven._new
         assert (load.requests, load.request_bytes, load.response_bytes, load.by_peer) == (0, 0, 0, {})
         assert (len(pool), pool.load.requests, pool.load.request_bytes) == (0, 0, 0)
         assert not gateway._live

@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.gateway import serve
 from dragoman.gateway.access_log import Record
-from dragoman.gateway.admin import _MOST, admin_listener
+from dragoman.gateway.admin import _MAX_CONNECTIONS, admin_listener
 from dragoman.gateway.admission import TrustedProxies
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.limits import MemoryAccount, MemoryBudget, Overloaded, RequestLimits, peer_share
@@ -145,7 +145,7 @@ def test_a_header_of_the_proxy_protocol_is_read_in_any_cut_and_nothing_else_is()
 def test_settings_that_cannot_hold_are_refused_at_their_place() -> None:
     with pytest.raises(ConfigError, match=r"trusted_proxies.*no address"):
         parse_config('[server]\ntrusted_proxies = ["proxy.example"]')
-    with pytest.raises(ConfigError, match="needs proxies that are trusted"):
+    with pytest.raises(ConfigError, match="needs trusted proxies"):
         parse_config("[server]\nproxy_protocol = true")
 
 
@@ -235,9 +235,9 @@ def test_s8_admin_connections_that_say_nothing_are_limited() -> None:
     """S8: each takes a file descriptor from the clients for 5 s, key or not."""
 
     async def run() -> None:
-        server = admin_listener(None, ours=False)  # type: ignore[arg-type]
+        server = admin_listener(None, is_private=False)  # type: ignore[arg-type]
         port = await server.listen("127.0.0.1", 0)
-        open_now = [await asyncio.open_connection("127.0.0.1", port) for _ in range(_MOST)]
+        open_now = [await asyncio.open_connection("127.0.0.1", port) for _ in range(_MAX_CONNECTIONS)]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         with suppress(ConnectionResetError):
             assert await reader.read() == b""

@@ -166,7 +166,7 @@ def test_s16_a_second_gateway_of_one_user_starts_with_a_socket_of_its_own(home: 
         with home.serving() as second:
             port = second.url.rpartition(":")[2]
             beside = home.socket.with_name(f"admin-{port}.sock")
-            assert "another gateway answers at" in second.log and str(beside) in second.log
+            assert "another gateway uses the admin socket" in second.log and str(beside) in second.log
             assert stat.S_IMODE(beside.stat().st_mode) == 0o600
             for words, expected in (((), first), (("--port", port), second), (("--port", first_port), first)):
                 found = json.loads(home.run("status", "--json", *words).stdout)
@@ -424,7 +424,7 @@ def test_explain_shows_both_sides_of_a_refusal_until_it_is_purged(home: UserHome
     assert "Improperly formed request." in body["error"]["message"]
     shown = home.run("explain", identity)
     assert shown.returncode == 0
-    for words in ("Improperly formed request.", "AS THE CLIENT SENT IT", "AS WE SENT IT", "conversationState"):
+    for words in ("Improperly formed request.", "AS THE CLIENT SENT IT", "AS THE GATEWAY SENT IT", "conversationState"):
         assert words in shown.stdout
     assert identity in home.run("explain").stdout
     assert home.run("explain", "last").stdout == shown.stdout == home.run("explain", identity[:12]).stdout

@@ -95,7 +95,7 @@ def test_the_likeliest_rule_stands_first() -> None:
     assert lines[4] == "MOST LIKELY: kiro.r12 at history[3]: a result without its call (inferred)"
     assert lines[5] == "also broken: kiro.r2: b (inferred)"
     assert "[turn.placeholder] added messages[0]: a turn was added" in text
-    assert "AS THE CLIENT SENT IT" in text and "│ AS WE SENT IT" in text
+    assert "AS THE CLIENT SENT IT" in text and "│ AS THE GATEWAY SENT IT" in text
 
 
 def test_words_of_others_cannot_drive_the_terminal() -> None:

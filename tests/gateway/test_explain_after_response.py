@@ -122,4 +122,4 @@ def test_a_refusal_that_cannot_be_described_does_not_keep_others_from_it(
     ring = RefusalLog(tmp_path)
     monkeypatch.setattr(explain, "build_report", fails)
     asyncio.run(main())
-    assert (ring.ids(), told) == (["good"], ["the refusal bad cannot be described"])
+    assert (ring.ids(), told) == (["good"], ["no report about the refused request bad can be written"])

@@ -428,4 +428,4 @@ def test_a_redirect_is_told_at_once_and_counted_against_its_upstream(tmp_path: P
             assert (status, b"redirect" in answer) == (502, True)
         assert [line["attempts"] for line in harness.log_lines(5)] == [1] * 5  # none is tried again
         status, _, answer = harness.request("/v1/messages", REQUESTS["/v1/messages"])
-        assert (status, b"is not asked until" in answer) == (529, True)
+        assert (status, b"is in cooldown until" in answer) == (529, True)

@@ -67,7 +67,7 @@ def test_point_1_the_socket_is_0600_in_a_folder_of_0700_before_anybody_can_conne
     folder = Path(os.path.relpath(tmp_path)) / "run"
     old = os.umask(0)
     try:
-        sock = admin._bound(folder / "a.sock")
+        sock = admin._bind_private(folder / "a.sock")
     finally:
         os.umask(old)
     with sock:
@@ -214,7 +214,7 @@ def test_point_8_nobody_is_believed_who_says_whom_he_speaks_for(
 def test_point_4_the_admin_port_serves_no_page_and_no_other_name() -> None:
     asked = _Asked()
     for ours in (True, False):
-        plane = admin.Admin(asked, ours=ours)
+        plane = admin.Admin(asked, is_private=ours)
         for method, path in ADMIN:
             for line in (
                 "host: evil.test",
@@ -248,7 +248,7 @@ class _Asked:
 def test_point_4_the_admin_port_changes_nothing(harness: GatewayHarness) -> None:
     asked = _Asked()
     head = f"POST /cooldowns/clear HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\n\r\n"
-    answer = serve_bytes(admin.Admin(asked, ours=False).answer, head.encode())
+    answer = serve_bytes(admin.Admin(asked, is_private=False).answer, head.encode())
     assert answer.startswith(b"HTTP/1.1 405") and asked.cleared == 0
     assert json.loads(harness.request("/v1/models", method="GET")[2])
     with pytest.raises((http.client.HTTPException, AssertionError)):  # nor does the data plane know of it

@@ -139,7 +139,7 @@ def test_route_inventory_only_probes_are_open_and_they_tell_nothing(harness: Gat
 
 
 def test_route_inventory_the_admin_plane_is_five_routes() -> None:
-    plane = admin.Admin(_Asked(), ours=True)
+    plane = admin.Admin(_Asked(), is_private=True)
     answered = set()
     for method in METHODS:
         for path in (*(path for _, path in ADMIN), *ABSENT, *(path for _, path, _ in DATA)):
@@ -238,7 +238,7 @@ class Asked:
 def test_s8_the_admin_port_needs_the_key_on_every_route(given: str) -> None:
     """S8: it had none."""
     asked = Asked()
-    port, private = admin.Admin(asked, ours=False), admin.Admin(asked, ours=True)
+    port, private = admin.Admin(asked, is_private=False), admin.Admin(asked, is_private=True)
     lines = f"host: localhost\r\n{given}\r\n" if given else "host: localhost\r\n"
     for method, path in [*ADMIN, ("GET", "/nothing")]:
         answer = serve_bytes(port.answer, f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode())
@@ -249,7 +249,7 @@ def test_s8_the_admin_port_needs_the_key_on_every_route(given: str) -> None:
 
 @pytest.mark.parametrize("given", [f"x-api-key: {KEY}", f"Authorization: Bearer {KEY}"])
 def test_s8_with_the_key_it_answers(given: str) -> None:
-    port = admin.Admin(Asked(), ours=False)
+    port = admin.Admin(Asked(), is_private=False)
     for path in ("/status", "/metrics", "/cooldowns", "/healthz"):
         head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{given}\r\n\r\n"
         assert serve_bytes(port.answer, head.encode()).startswith(b"HTTP/1.1 200 ")

@@ -4,6 +4,7 @@ A request goes through four stages, over one `RequestContext` (`context`):
 
     admission → routing → attempts → delivery
 
-The command line starts the gateway (`serve`, `workers`), and others mount it (`dragoman.asgi`). It serves and asks
-through `dragoman.http`, and writes to its state folder, its admin socket and its log. Nothing below imports it.
+The command line starts the gateway (`serve`, `server_workers`); other applications mount it (`dragoman.asgi`). Its
+server and its client come from `dragoman.http`. It writes to its state folder, its admin socket and its log. No package
+of a lower layer imports it.
 """

@@ -1,8 +1,9 @@
-"""The access log: one line a request, without secrets, written so that a log reader that stops stops nothing else.
+"""The access log: one line per request, without secrets. A slow reader of the log does not delay any request.
 
-A line is written at once if that cannot block, else it waits in a small queue, else it is counted. A write of at most
-4096 bytes to what `poll` calls writable does not block, so no thread is needed. A busy log is written fifty times a
-second: what comes between is written in one go. Lines about refused requests are capped: a storm of them is one line.
+A line is written at once if the write cannot block. Otherwise it waits in a small queue; when the queue is full, the
+line is dropped and counted. A write of at most 4096 bytes to a descriptor that `poll` reports as writable does not
+block, so no thread is needed. A busy log is written fifty times a second: lines in between are joined into one write.
+Lines about refused requests are rate limited: a flood of them becomes one line with a count.
 """
 
 from __future__ import annotations
@@ -28,28 +29,28 @@ from dragoman.model.filter import Note
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-_SAFE_BYTES = 4096  # PIPE_BUF: so much a pipe takes whole if it takes anything
-_MOST_WAITING = 1024 * 1024  # bytes
-_AGAIN = 0.1  # seconds
-_GATHER = 0.02  # seconds after a line in which others are gathered
+_SAFE_BYTES = 4096  # PIPE_BUF: a writable pipe accepts this many bytes without blocking
+_MAX_QUEUED = 1024 * 1024  # bytes
+_RETRY_DELAY = 0.1  # seconds
+_GATHER = 0.02  # seconds after a write in which further lines are gathered
 
 
 class LogSink:
-    """Never blocks and never fails."""
+    """Writes lines to a stream. It never blocks and never raises; lines that do not fit are dropped and counted."""
 
     def __init__(self, stream: TextIO) -> None:
         self.dropped = 0
         self._stream = stream
         self._handle = _handle(stream)
         self._poll = _poll(self._handle)
-        self._fresh: list[bytes] = []  # lines as they came
-        self._waiting: deque[bytes] = deque()  # many of them
-        self._size = 0  # of both
+        self._fresh: list[bytes] = []  # single lines, not joined yet
+        self._waiting: deque[bytes] = deque()  # joined lines
+        self._size = 0  # bytes in both
         self._timer: asyncio.TimerHandle | None = None
-        self.unreported = 0  # of those dropped
+        self.unreported = 0  # dropped lines that no log line has reported yet
 
     def write(self, line: bytes) -> None:
-        """Write the line, with its end. It is written as it is, secrets and all."""
+        """Write the line and a line end. The caller has removed secrets from it."""
         if self._handle is None:
             try:
                 self._stream.write(f"{line.decode()}\n")
@@ -58,7 +59,7 @@ class LogSink:
                 self.dropped += 1
             return
         size = len(line) + 1
-        if self._size + size > _MOST_WAITING:
+        if self._size + size > _MAX_QUEUED:
             self._drop()
             return
         self._fresh.append(line)
@@ -67,7 +68,7 @@ class LogSink:
             self.drain()
 
     def drain(self) -> bool:
-        """Write what waits, as far as it goes; tell whether nothing waits any more."""
+        """Write queued lines until the stream blocks. Return whether the queue is empty."""
         if self._fresh:
             self._waiting.append(b"\n".join([*self._fresh, b""]))
             self._fresh.clear()
@@ -75,7 +76,7 @@ class LogSink:
             data = self._waiting[0]
             sent = self._some(data[:_SAFE_BYTES])
             if not sent:
-                self._later(_AGAIN)
+                self._later(_RETRY_DELAY)
                 return False
             self._size -= sent
             if sent < len(data):
@@ -86,8 +87,8 @@ class LogSink:
         return True
 
     def report(self) -> int:
-        """How many lines were dropped since this was last asked; 0 if there is no room to write that."""
-        if self._size > _MOST_WAITING // 2:
+        """Return how many lines were dropped since the last call; 0 while the queue has no room to log it."""
+        if self._size > _MAX_QUEUED // 2:
             return 0
         lines, self.unreported = self.unreported, 0
         return lines
@@ -99,7 +100,7 @@ class LogSink:
             return os.write(self._handle or 0, data)
         except BlockingIOError:
             return 0
-        except (OSError, ValueError):  # the stream is closed: the line is lost
+        except (OSError, ValueError):  # The stream is closed: the lines are lost.
             self.dropped += data.count(b"\n")
             return len(data)
 
@@ -109,7 +110,7 @@ class LogSink:
 
     def _later(self, seconds: float) -> None:
         if self._timer is None:
-            with suppress(RuntimeError):  # no loop: the next line is written, or tried, at once
+            with suppress(RuntimeError):  # Without a running loop, the next `write` drains the queue.
                 self._timer = asyncio.get_running_loop().call_later(seconds, self._try)
 
     def _try(self) -> None:
@@ -119,7 +120,7 @@ class LogSink:
 
 
 class LogRateLimit:
-    """So many of a kind within so many seconds; the rest is counted and told in one go."""
+    """Allows `most` lines of each kind within `seconds`, and counts the rest. It tracks at most `kinds` kinds."""
 
     def __init__(self, most: int = 100, seconds: float = 10.0, kinds: int = 16) -> None:
         self.suppressed = 0
@@ -127,10 +128,13 @@ class LogRateLimit:
         self._began = 0.0
         self._seen: dict[Hashable, int] = {}
 
-    def allows(self, kind: Hashable, now: float, tell: Callable[[Hashable, int], None]) -> bool:
-        """Whether one more of this kind may be written. `tell` hears of those of the last span that were not."""
+    def allows(self, kind: Hashable, now: float, report: Callable[[Hashable, int], None]) -> bool:
+        """Return whether one more line of this kind may be written.
+
+        When a window has ended, `report` gets each kind with its number of suppressed lines.
+        """
         if now - self._began >= self._seconds:
-            self.turn(now, tell)
+            self.start_window(now, report)
         if kind not in self._seen and len(self._seen) >= self._kinds:
             kind = None
         seen = self._seen[kind] = self._seen.get(kind, 0) + 1
@@ -139,16 +143,16 @@ class LogRateLimit:
         self.suppressed += 1
         return False
 
-    def turn(self, now: float, tell: Callable[[Hashable, int], None]) -> None:
-        """Begin another span."""
+    def start_window(self, now: float, report: Callable[[Hashable, int], None]) -> None:
+        """Start a new window, and report the suppressed lines of the last one."""
         seen, self._seen, self._began = self._seen, {}, now
         for kind, count in seen.items():
             if count > self._most:
-                tell(kind, count - self._most)
+                report(kind, count - self._most)
 
 
 def _handle(stream: TextIO) -> int | None:
-    """The descriptor behind a stream; None for one that only is in memory."""
+    """Return the file descriptor of a stream; None for one in memory."""
     try:
         stream.flush()
         return stream.fileno()
@@ -171,7 +175,7 @@ Outcome: TypeAlias = Literal["ok", "refused", "failed", "broken", "gone", "cut",
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 _RANKS: dict[Level, int] = {"debug": 0, "info": 1, "warning": 2, "error": 3}
-# How each outcome is taken: a refusal is the client's affair, a client that left nobody's.
+# The level of each outcome. A refused request and a disconnected client are no fault of the gateway.
 _LEVEL_OF: dict[Outcome, Level] = {
     "ok": "info",
     "refused": "info",
@@ -182,16 +186,16 @@ _LEVEL_OF: dict[Outcome, Level] = {
     "bug": "error",
 }
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-_TOLD_AFTER = 10.0  # seconds
-_MOST_CLEAN = 256  # what is remembered of one second
-_Words: TypeAlias = tuple[str, str, str, str]
+_SUPPRESSED_REPORT_DELAY = 10.0  # seconds
+_MAX_REDACTED = 256  # entries of the cache of redacted fields
+_ClientFields: TypeAlias = tuple[str, str, str, str]  # method, path, model, used_model
 
 
 _MAY_BE_EMPTY = "dialect", "operation", "model", "upstream", "upstream_dialect", "used_model"  # in a log line
 
 
 class Record(Struct):
-    """One request as it went, written down when it is over."""
+    """The outcome of one request, collected while it runs and logged when it has ended."""
 
     id: str
     method: str
@@ -206,7 +210,7 @@ class Record(Struct):
     verbatim: bool = False
     status: int = 0
     attempts: int = 0
-    failed_attempts: list[str] = []  # what went wrong before it went well
+    failed_attempts: list[str] = []  # upstream, error kind and status of each
     notes: list[Note] = []
     usage: Usage | None = None
     stop: Stop | None = None
@@ -214,16 +218,17 @@ class Record(Struct):
     total: float = 0.0
     outcome: Outcome = "ok"
     error: str = ""
-    client: str = ""  # its address
+    client: str = ""  # IP address
     began: float = field(default_factory=time.monotonic)
-    on_finished: Callable[[], None] | None = None  # to be called when the client has its answer
+    on_finished: Callable[[], None] | None = None  # called when the response has been sent
 
     def mark_first_byte(self) -> None:
+        """Store the time to the first byte; later calls change nothing."""
         if self.first_byte is None:
             self.first_byte = time.monotonic() - self.began
 
     def fields(self, now: str, level: Level) -> dict[str, Json]:
-        """The line as JSON, in its order; what there is nothing to say about is left out."""
+        """Return the fields of the JSON line, in order; unknown ones are left out."""
         usage, notes, first = self.usage, self.notes, self.first_byte
         line: dict[str, Json] = {
             "ts": now,
@@ -267,13 +272,12 @@ class Record(Struct):
         return line
 
     def line(self) -> str:
-        """The same for people."""
-        way = f"{self.dialect or '-'} → {self.upstream or '-'}"
+        """Return the line in the text format."""
         model = self.model if self.used_model in ("", self.model) else f"{self.model} as {self.used_model}"
         first = "" if self.first_byte is None else f"first byte {self.first_byte * 1000:.0f} ms, "
         parts = [
             f"{self.status or '---'} {self.method} {self.path}",
-            way,
+            f"{self.dialect or '-'} → {self.upstream or '-'}",
             model,
             f"{first}{self.total * 1000:.0f} ms",
             "" if self.usage is None else f"{_input(self.usage)} in, {self.usage.output} out",
@@ -292,7 +296,7 @@ def _input(usage: Usage) -> int:
 
 
 class AccessLog:
-    """Writes the lines: for people on a terminal, as JSON elsewhere. It never fails: a log is not worth a request."""
+    """Writes log lines: as text to a terminal, as JSON elsewhere. It never raises: no request fails because of it."""
 
     def __init__(
         self,
@@ -307,101 +311,104 @@ class AccessLog:
         self._json = form == "json" or (form == "auto" and not self._is_terminal())
         self._least = _RANKS[level]
         self._sink = LogSink(self._stream)
-        self._cap = LogRateLimit()
-        self._second, self._stamp = 0, ""  # the last one that was told
-        self._clean: dict[_Words, _Words] = {}  # what was said in it, and the same without secrets
-        self._turn: asyncio.TimerHandle | None = None
+        self._rate_limit = LogRateLimit()
+        self._second, self._stamp = 0, ""  # the current second, and its time stamp
+        self._redacted: dict[_ClientFields, _ClientFields] = {}  # cached for the current second
+        self._report_timer: asyncio.TimerHandle | None = None
 
     @property
     def dropped(self) -> int:
-        """Lines that nobody read in time."""
+        """Lines dropped because their reader was too slow."""
         return self._sink.dropped
 
     @property
     def suppressed(self) -> int:
-        """Lines about refused requests that were only counted."""
-        return self._cap.suppressed
+        """Lines about refused requests that were counted, not written."""
+        return self._rate_limit.suppressed
 
     def request(self, record: Record) -> None:
-        """Write the line of a request that is over."""
+        """Write the line of a request that has ended."""
         level = _LEVEL_OF[record.outcome]
         if _RANKS[level] < self._least:
             return
-        if record.outcome == "refused" and not self._cap.allows(record.status, time.monotonic(), self._tell_capped):
-            if self._turn is None:  # a storm that ends shall be told too
-                with suppress(RuntimeError):  # no loop: the next line tells it
-                    self._turn = asyncio.get_running_loop().call_later(_TOLD_AFTER, self._turned)
+        if record.outcome == "refused" and not self._rate_limit.allows(
+            record.status, time.monotonic(), self._log_suppressed
+        ):
+            if self._report_timer is None:  # The count is also logged if no further line follows.
+                with suppress(RuntimeError):  # Without a running loop, the next line logs the count.
+                    loop = asyncio.get_running_loop()
+                    self._report_timer = loop.call_later(_SUPPRESSED_REPORT_DELAY, self._report_suppressed)
             return
         now = self._now()
-        words = record.method, record.path, record.model, record.used_model
-        record.method, record.path, record.model, record.used_model = self._clean.get(words) or self._cleaned(words)
+        given = record.method, record.path, record.model, record.used_model
+        record.method, record.path, record.model, record.used_model = self._redacted.get(given) or self._redact(given)
         if record.error:
             record.error = self.redactor.message(record.error)
         if self._json:
             self._write(record.fields(now, level))
         else:
-            self._shown(now, level, record.line())
+            self._write_text(now, level, record.line())
 
     def event(self, level: Level, event: str, **fields: Json) -> None:
-        """Tell something that is no request."""
+        """Write a line about something other than a request."""
         if _RANKS[level] >= self._least:
             now, mask = self._now(), self.redactor.text
             if self._json:
                 self._write({"ts": now, "level": level, "event": event, **fields}, mask)
             else:
-                said = " ".join(f"{name}={value}" for name, value in fields.items())
-                self._shown(now, level, mask(f"{event}  {said}".rstrip()))
+                text = " ".join(f"{name}={value}" for name, value in fields.items())
+                self._write_text(now, level, mask(f"{event}  {text}".rstrip()))
 
     def bug(self, identity: str, error: BaseException) -> None:
-        """Tell of an error that nobody foresaw, with the way to it."""
-        way = "".join(traceback.format_exception(error))
-        self.event("error", "bug", request_id=identity, error=f"{type(error).__name__}: {error}", traceback=way)
+        """Log an unexpected exception with its traceback."""
+        stack = "".join(traceback.format_exception(error))
+        self.event("error", "bug", request_id=identity, error=f"{type(error).__name__}: {error}", traceback=stack)
 
     def close(self) -> None:
-        """Write what can be written, and tell what was not."""
-        self._cap.turn(time.monotonic(), self._tell_capped)
+        """Log the number of suppressed lines, and write queued lines as far as that does not block."""
+        self._rate_limit.start_window(time.monotonic(), self._log_suppressed)
         self._sink.drain()
 
-    def _tell_capped(self, status: Hashable, count: int) -> None:
-        told = status if isinstance(status, int) else None
-        self.event("info", "suppressed", what="refused requests", status=told, lines=count)
+    def _log_suppressed(self, status: Hashable, count: int) -> None:
+        code = status if isinstance(status, int) else None
+        self.event("info", "suppressed", what="refused requests", status=code, lines=count)
 
-    def _turned(self) -> None:
-        self._turn = None
-        self._cap.turn(time.monotonic(), self._tell_capped)
+    def _report_suppressed(self) -> None:
+        self._report_timer = None
+        self._rate_limit.start_window(time.monotonic(), self._log_suppressed)
 
-    def _shown(self, now: str, level: Level, text: str) -> None:
+    def _write_text(self, now: str, level: Level, text: str) -> None:
         mark = "" if level == "info" else f"{level.upper()} "
-        # What a model or an upstream said may hold escape codes.
+        # Text of a model or an upstream may contain escape codes of terminals.
         self._write(CONTROL.sub(" ", f"{now[11:19]} {mark}{text}").encode("utf-8", "replace"))
 
     def _write(self, line: dict[str, Json] | bytes, mask: Callable[[str], str] | None = None) -> None:
-        """Write a line, as JSON or as its bytes are. It has no secrets in it, or `mask` takes them out."""
+        """Write a line: fields as JSON, bytes unchanged. It has no secrets in it, or `mask` removes them."""
         try:
             text = line if isinstance(line, bytes) else jsonio.encode(line)
-        except ValueError:  # a value that JSON cannot hold
+        except ValueError:  # JSON cannot represent a value.
             self._sink.dropped += 1
             return
         if mask is not None:
             text = mask(text.decode()).encode()
         if self._sink.unreported and (lost := self._sink.report()):
-            self.event("warning", "dropped", what="log lines that nobody read in time", lines=lost)
+            self.event("warning", "dropped", what="log lines dropped because their reader was too slow", lines=lost)
         self._sink.write(text)
 
-    def _cleaned(self, words: _Words) -> _Words:
-        """Words of others without secrets. Requests repeat them: they are looked through once a second."""
-        if len(self._clean) >= _MOST_CLEAN:
-            self._clean.clear()
-        method, path, model, used_model = map(self.redactor.text, words)
-        clean = self._clean[words] = method, path, model, used_model
-        return clean
+    def _redact(self, given: _ClientFields) -> _ClientFields:
+        """Remove secrets from fields that clients choose. Requests repeat them, so results are cached for a second."""
+        if len(self._redacted) >= _MAX_REDACTED:
+            self._redacted.clear()
+        method, path, model, used_model = map(self.redactor.text, given)
+        redacted = self._redacted[given] = method, path, model, used_model
+        return redacted
 
     def _now(self) -> str:
-        """The time, to the millisecond."""
+        """Return the time in UTC, to the millisecond."""
         second, rest = divmod(int(time.time() * 1000), 1000)
         if second != self._second:
             self._second, self._stamp = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-            self._clean.clear()
+            self._redacted.clear()
         return f"{self._stamp}.{rest:03}Z"
 
     def _is_terminal(self) -> bool:

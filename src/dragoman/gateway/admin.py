@@ -1,7 +1,8 @@
-"""Status, metrics and the clearing of cooldowns, for this machine's user alone: a Unix socket nobody else can open.
+"""The admin interface: status, metrics, and clearing of cooldowns.
 
-A loopback port only if configured. It needs the gateway's key on every route, and changes nothing. The port that
-clients use has none of this.
+It is served on a private Unix socket, which only the user who runs the gateway can open. A loopback port is opened only
+if configured: it requires the gateway's key on every route and is read-only. The port for clients has no admin routes.
+The command line uses `send_admin_request` to query a running gateway.
 """
 
 from __future__ import annotations
@@ -27,49 +28,57 @@ from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
-_SECONDS = 5.0
-_MOST_BYTES = 64 * 1024 * 1024  # of a status or of metrics
-_MOST = 32  # connections at once: each takes a file descriptor from the clients
-_NAMED = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?")  # as a Host header may name us
+_TIMEOUT = 5.0  # seconds
+_MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+_MAX_CONNECTIONS = 32  # Each takes a file descriptor that clients could use.
+_HOST = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?")  # allowed values of the Host header
 _JSON, _METRICS, _PLAIN = "application/json", "text/plain; version=0.0.4; charset=utf-8", "text/plain; charset=utf-8"
 
 
 class ManagedGateway(Protocol):
-    """Who is asked: a gateway, or several as one."""
+    """What the admin interface needs: one gateway, or several workers that act as one."""
 
-    def status(self) -> dict[str, Json]: ...
-    def metrics(self) -> bytes: ...
-    def cooldowns(self) -> list[Json]: ...
-    def clear(self, upstream: str) -> dict[str, Json]: ...
+    def status(self) -> dict[str, Json]:
+        """Return version, state, configuration and the health of the upstreams."""
+
+    def metrics(self) -> bytes:
+        """Return the metrics in the Prometheus text format."""
+
+    def cooldowns(self) -> list[Json]:
+        """Return the active cooldowns."""
+
+    def clear(self, upstream: str) -> dict[str, Json]:
+        """End the cooldowns of one upstream, or of all for an empty name. Return `cleared` or `problem`."""
 
     @property
     def key(self) -> str:
-        """The gateway's key, which the admin port asks for."""
+        """The gateway's key, which the admin port requires."""
 
 
 class Admin:
-    """Answers one request a connection.
+    """Handles one request per connection.
 
-    Only this machine's user can open the private socket (`ours`), so it needs no key and may change things.
+    Only the user who runs the gateway can open the private socket (`is_private`): it needs no key and allows changes.
     """
 
-    def __init__(self, gateway: ManagedGateway, *, ours: bool) -> None:
+    def __init__(self, gateway: ManagedGateway, *, is_private: bool) -> None:
         self._gateway = gateway
-        self._ours = ours
+        self._is_private = is_private
 
     async def answer(self, exchange: HttpExchange) -> None:
+        """Handle one request, and close its connection."""
         status, kind, body = self._response(exchange.request)
         exchange.last = True
         exchange.whole(status, (("content-type", kind),), body)
 
     def _response(self, request: HttpRequest) -> tuple[int, str, bytes]:
-        if not _is_ours(request):
+        if not _is_for_loopback(request):
             return 421, _PLAIN, b"not this server\n"
-        if not self._ours and not KeyCheck(self._gateway.key).holds_key(request):
+        if not self._is_private and not KeyCheck(self._gateway.key).holds_key(request):
             return 401, _PLAIN, b"send the gateway's key as a bearer token or as x-api-key\n"
-        if request.method == "POST" and request.path == "/cooldowns/clear" and self._ours:
-            told = self._gateway.clear(request.parameter("upstream"))  # of all upstreams, or of one
-            return 404 if "problem" in told else 200, _JSON, jsonio.encode(told)
+        if request.method == "POST" and request.path == "/cooldowns/clear" and self._is_private:
+            result = self._gateway.clear(request.parameter("upstream"))
+            return 404 if "problem" in result else 200, _JSON, jsonio.encode(result)
         if request.method != "GET":
             return 405, _PLAIN, b"GET only\n"
         match request.path:
@@ -85,35 +94,39 @@ class Admin:
                 return 404, _PLAIN, b"/status, /metrics, /cooldowns, /healthz\n"
 
 
-def _is_ours(request: HttpRequest) -> bool:
-    """A web page may point its own name at a loopback port: only loopback's names are ours, and no page is served."""
+def _is_for_loopback(request: HttpRequest) -> bool:
+    """Return whether the Host is a loopback name and no web page sent the request.
+
+    A web page may let its own host name resolve to loopback (DNS rebinding).
+    """
     hosts = [value.lower() for name, value in request.headers if name == "host"]
     sites = {value.lower() for name, value in request.headers if name == "sec-fetch-site"}
     if any(name == "origin" for name, _ in request.headers) or sites - {"none", "same-origin"}:
         return False
-    return len(hosts) == 1 and _NAMED.fullmatch(hosts[0]) is not None
+    return len(hosts) == 1 and _HOST.fullmatch(hosts[0]) is not None
 
 
 @asynccontextmanager
 async def serve_admin(
     gateway: ManagedGateway, path: Path | None, port: int | None = None, warn: Callable[[str], None] | None = None
 ) -> AsyncIterator[None]:
-    """Listen while this lasts. Raises LocalMisuse if another gateway has the socket, OSError if it cannot be made.
+    """Listen on the socket and the port inside the `async with` block.
 
-    With `warn`, a port that is taken is a warning.
+    Raises LocalMisuse if another gateway uses the socket, OSError if it cannot be created. With `warn`, a port in use
+    is a warning instead of an OSError.
     """
     listeners: list[Listener] = []
     if path is not None and hasattr(socket, "AF_UNIX"):
-        listeners.append(admin_listener(gateway, ours=True))
-        await listeners[-1].listen_at(_bound(path))
+        listeners.append(admin_listener(gateway, is_private=True))
+        await listeners[-1].listen_at(_bind_private(path))
     if port is not None:
-        listeners.append(admin_listener(gateway, ours=False))
+        listeners.append(admin_listener(gateway, is_private=False))
         try:
             await listeners[-1].listen("127.0.0.1", port)
         except OSError as error:
             if warn is None or error.errno != errno.EADDRINUSE:
                 raise
-            warn(f"server.admin_port {port} is taken by another process: this gateway has none")
+            warn(f"server.admin_port {port} is in use by another process: this gateway runs without an admin port")
     try:
         yield
     finally:
@@ -124,46 +137,49 @@ async def serve_admin(
                 path.unlink(missing_ok=True)
 
 
-def admin_listener(gateway: ManagedGateway, *, ours: bool) -> Listener:
-    return Listener(HttpServer(Admin(gateway, ours=ours).answer), most=_MOST)
+def admin_listener(gateway: ManagedGateway, *, is_private: bool) -> Listener:
+    """Return a listener that serves the admin interface; it does not listen yet."""
+    return Listener(HttpServer(Admin(gateway, is_private=is_private).answer), most=_MAX_CONNECTIONS)
 
 
 def choose_socket(path: Path, port: int, warn: Callable[[str], None]) -> Path:
-    """The socket of the gateway on this port: the configured one; if another gateway has that, one beside it, with a
-    warning.
+    """Return the path of the admin socket of the gateway on this port.
+
+    It is the configured one or, if another gateway uses that, one next to it, with a warning.
     """
     if not _answers(path):
         return path
     chosen = fallback_socket(path, port)
     if _answers(chosen):
-        chosen = path.with_name(f"{path.stem}-{port}-{os.getpid()}{path.suffix}")  # the same port of another address
-    ours = f"the socket of this one is {chosen} (dragoman status --port {port})"
-    warn(f"another gateway answers at {path}: {ours}")
+        # A gateway with the same port of another address uses it.
+        chosen = path.with_name(f"{path.stem}-{port}-{os.getpid()}{path.suffix}")
+    hint = f"this gateway uses {chosen} (dragoman status --port {port})"
+    warn(f"another gateway uses the admin socket {path}: {hint}")
     return chosen
 
 
 def fallback_socket(path: Path, port: int) -> Path:
-    """Where a gateway has its socket if another gateway has the configured one."""
+    """Return the admin socket of a gateway on this port while another gateway uses the configured one."""
     return path.with_name(f"{path.stem}-{port}{path.suffix}")
 
 
 def other_sockets(path: Path) -> list[Path]:
-    """The sockets beside the configured one at which gateways answer."""
+    """Return the sockets next to the configured one on which a gateway listens."""
     found = sorted(path.parent.glob(f"{path.stem}-*{path.suffix}"))
     return [each for each in found if _answers(each)]
 
 
-def _bound(path: Path) -> socket.socket:
-    """A socket that is private before anybody can connect: its mode is set between bind and listen."""
+def _bind_private(path: Path) -> socket.socket:
+    """Bind a Unix socket that only this user can open. Its mode is set before `listen`: no other user can connect."""
     make_private_folder(path.parent)
     if path.exists():
         if _answers(path):
-            raise LocalMisuse(f"another gateway answers at {path}: stop it, or set server.admin_socket")
-        path.unlink()  # left behind by one that was killed
+            raise LocalMisuse(f"another gateway uses the admin socket {path}: stop it, or set server.admin_socket")
+        path.unlink()  # left by a gateway that was killed
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(str(path))
-        os.chmod(path, 0o600)  # noqa: PTH101  beside the bind it belongs to
+        os.chmod(path, 0o600)  # noqa: PTH101  next to the bind that it belongs to
         listening.setblocking(False)
     except OSError:
         listening.close()
@@ -182,19 +198,19 @@ def _answers(path: Path) -> bool:
 
 
 def send_admin_request(path: Path, what: str = "/status", method: str = "GET") -> bytes:
-    """What a running gateway answers, for the command line. Raises OSError if none runs there."""
+    """Send a request to the admin socket and return the response body. Raises OSError if no gateway listens there."""
     target, _, query = what.partition("?")
-    asking = _asked(path, HttpRequest(method, target, query))
-    with ThreadPoolExecutor(1) as thread:  # the caller may have a loop of its own, which waits
-        return thread.submit(asyncio.run, asking).result()
+    fetching = _fetch(path, HttpRequest(method, target, query))
+    with ThreadPoolExecutor(1) as thread:  # The caller's thread may have a running event loop.
+        return thread.submit(asyncio.run, fetching).result()
 
 
-async def _asked(path: Path, request: HttpRequest) -> bytes:
+async def _fetch(path: Path, request: HttpRequest) -> bytes:
     client = HttpClient(unix=str(path))
     try:
-        reply = await client.open("http://localhost", request, timeouts=HttpTimeouts(head=_SECONDS, idle=_SECONDS))
-        return await reply.read(_MOST_BYTES)
+        response = await client.open("http://localhost", request, timeouts=HttpTimeouts(head=_TIMEOUT, idle=_TIMEOUT))
+        return await response.read(_MAX_RESPONSE_BYTES)
     except DragomanError as error:
-        raise OSError(f"the gateway at {path} does not answer: {error}") from None
+        raise OSError(f"the gateway at {path} does not respond: {error}") from None
     finally:
         await client.aclose()

@@ -1,12 +1,12 @@
-"""Admission: which requests are let in, and their bodies. Head, then key, then limits, then body.
+"""Admission: decide which requests are served, and read their bodies. The checks are: head, key, limits, body.
 
-The key stands in a header of its own or as a bearer token, or it is the secret of an AWS signature (`signatures`).
+The key comes in a key header or as a bearer token, or it is the secret of an AWS signature (`aws_signatures`).
 
-A request takes no room of `server.limits` before it has proven that it may ask. One whose proof covers its body waits
-in a pool of its own until its body has come.
+A request does not count toward `server.limits` before it has proven the key. A request whose signature covers its
+body waits in a separate pool until the body has arrived.
 
-The HTTP parser lets pass what it should not (two Hosts, a transfer encoding that is not decoded), and a web page may
-point its own name at loopback. So `HeadCheck` checks every head, whichever server carries the request.
+The HTTP parser accepts some invalid heads (two Host headers, a transfer encoding that is not decoded), and a web page
+may let its own host name resolve to loopback (DNS rebinding). So `HeadCheck` checks every head, for every server.
 """
 
 from __future__ import annotations
@@ -35,36 +35,35 @@ from dragoman.wire.http import Headers, HttpRequest
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-_MOST_HOPS = 32  # of X-Forwarded-For that are looked at, from the right
+_MAX_HOPS = 32  # entries of X-Forwarded-For that are read, from the right
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?", re.ASCII)
-_ODD = re.compile(r"[^\x21-\x7e]")  # in a target
+_INVALID_IN_TARGET = re.compile(r"[^\x21-\x7e]")
 _ONCE = ("host", "content-length", "transfer-encoding", "origin", "content-encoding", "expect", "upgrade")
 _READ = frozenset({*_ONCE, "sec-fetch-site"})
 _FRAMING = frozenset({"transfer-encoding", "content-encoding", "expect"})
 _FROM_PAGES = frozenset({"origin", "sec-fetch-site"})
-_OWN_SITE = ("", "none", "same-origin")  # of Sec-Fetch-Site: an address typed in, or a page of this server
+_OWN_SITE = ("", "none", "same-origin")  # values of Sec-Fetch-Site: a typed address, or a page of this server
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_MOST_NAMES = 64  # spellings of our own names that are remembered
+_MAX_SEEN_HOSTS = 64  # accepted Host values that are cached
 
 TOO_MANY_HEADERS = Fault("invalid", "the request has too many or too long headers", 431)
-TOO_LONG_TARGET = Fault("invalid", "the request's address is too long", 414)
-WEBSOCKET_OFFERED = Fault("invalid", "WebSockets are not offered here: send POST /v1/responses over HTTP/1.1", 426)
+TOO_LONG_TARGET = Fault("invalid", "the request's URL is too long", 414)
+WEBSOCKET_OFFERED = Fault("invalid", "WebSockets are not supported: send POST /v1/responses over HTTP/1.1", 426)
 _OTHER_SITES = Fault("permission", "requests from web pages of other sites are not served", 403)
-SECONDS = 10.0  # for the whole body
+SECONDS = 10.0  # for the whole body of an unproven request
 MAX_UNPROVEN = 256
 MAX_UNPROVEN_BYTES = 64 * 1024 * 1024
-_MOST_KNOWN = 1024  # signers that are remembered
+_MAX_KNOWN_SIGNERS = 1024
 _KEY_HEADERS = ("x-api-key", "x-goog-api-key")
 WRONG_KEY = (
-    "the key of this gateway is missing or wrong: send it as x-api-key or as a bearer token "
-    "(`dragoman serve` says what it is)"
+    "the key of this gateway is missing or wrong: send it as x-api-key or as a bearer token (`dragoman serve` shows it)"
 )
-SKEW = 15 * 60.0  # seconds that a signer's clock may be off
-_MESSAGE = "too many requests whose signature cannot be checked yet are arriving at this gateway"
+SKEW = 15 * 60.0  # seconds by which a signer's clock may be wrong
+_POOL_FULL = "the gateway has too many requests whose signature cannot be checked before their body has arrived"
 
 
 class Admission:
-    """Lets requests in, by one configuration; `configure` puts another in force."""
+    """Checks and admits requests by the current configuration; `configure` replaces it."""
 
     def __init__(self, settings: Server, key: str) -> None:
         self.memory_budget = MemoryBudget(settings.limits)
@@ -72,20 +71,21 @@ class Admission:
         self.configure(settings, key)
 
     def configure(self, settings: Server, key: str) -> None:
+        """Use these settings and this key for all further requests."""
         self.memory_budget.resize(settings.limits)
         self._unproven.resize(settings.limits)
-        self._guard, self._keys = HeadCheck(settings.host, settings.hosts), KeyCheck(key)
+        self._head_check, self._keys = HeadCheck(settings.host, settings.hosts), KeyCheck(key)
         self.proxies = TrustedProxies(settings.trusted_proxies)
         self._max_body = settings.max_body
-        self._pace = BodyTimeout(rate=settings.min_body_rate)
-        self._unproven_pace = BodyTimeout(SECONDS, settings.min_body_rate)
+        self._body_timeout = BodyTimeout(rate=settings.min_body_rate)
+        self._unproven_body_timeout = BodyTimeout(SECONDS, settings.min_body_rate)
 
     def serves(self, exchange: Exchange[MemoryAccount]) -> bool:
-        """Whether a head is one that is served at all, key or not."""
-        return self._guard.refusal(exchange.request, target=exchange.target, version=exchange.version) is None
+        """Return whether the head passes `HeadCheck`. The key is not checked."""
+        return self._head_check.refusal(exchange.request, target=exchange.target, version=exchange.version) is None
 
     async def request(self, exchange: Exchange[MemoryAccount]) -> HttpRequest:
-        """Return a request that may ask, with its body. Raises ClientFault, Gone."""
+        """Return an authorised request with its body. Raises ClientFault, ClientDisconnected."""
         claim, peer = self.judge_head(exchange), limit_key(exchange.client)
         is_proven = claim is None or claim.is_proven
         if claim is None or is_proven:
@@ -93,9 +93,9 @@ class Admission:
             exchange.account = self.memory_budget.enter(peer)
         else:
             exchange.account = self._unproven.enter(peer, claim.id, exchange.fail_body)
-        body = await exchange.body(self._max_body, self._pace if is_proven else self._unproven_pace)
+        body = await exchange.body(self._max_body, self._body_timeout if is_proven else self._unproven_body_timeout)
         if exchange.account.request_bytes != len(body):
-            exchange.account.hold("body", len(body))  # exactly, however it was announced
+            exchange.account.hold("body", len(body))  # The announced length may have been wrong.
         request = exchange.request
         if body is not request.body:
             request = exchange.request = structs.replace(request, body=body)
@@ -103,23 +103,23 @@ class Admission:
             self._keys.check_body(claim, request)
             if not is_proven:
                 self._unproven.remember(peer, claim.id)
-                self._let_in(exchange, peer, len(body))
+                self._admit(exchange, peer, len(body))
         exchange.owner = self._keys.owner
         return request
 
     def judge_head(self, exchange: Exchange[MemoryAccount]) -> AwsSignature | None:
-        """Return None for a head that proves its key, or the Claim that is checked with the body. Raises ClientFault.
+        """Return None for a head that contains the key, or the signature to check with the body. Raises ClientFault.
 
-        A refused connection closes after its answer: `exchange.last`.
+        A connection whose head is refused closes after the response (`exchange.last`).
         """
-        fault = self._guard.refusal(exchange.request, target=exchange.target, version=exchange.version)
+        fault = self._head_check.refusal(exchange.request, target=exchange.target, version=exchange.version)
         if fault is not None:
             exchange.last = True
             raise ClientFault(fault.message, fault=fault)
         return None if self._keys.holds_key(exchange.request) else self._keys.claim(exchange.request)
 
-    def _let_in(self, exchange: Exchange[MemoryAccount], peer: str, size: int) -> None:
-        """Count a request that has proven itself when its body had come. Raises Overloaded."""
+    def _admit(self, exchange: Exchange[MemoryAccount], peer: str, size: int) -> None:
+        """Move a request whose signature has been checked from the pool to the limits. Raises Overloaded."""
         exchange.on_admitted()
         unproven, exchange.account = exchange.account, self.memory_budget.enter(peer)
         if unproven is not None:
@@ -132,36 +132,37 @@ class KeyCheck:
 
     def __init__(self, key: str, *, now: Callable[[], float] = time.time) -> None:
         if not key:
-            raise ValueError("a gateway without a key serves nobody")
-        self._key = key.encode()  # AWS signatures are made with it
+            raise ValueError("the gateway has no key: set server.key, or delete it so that one is created")
+        self._key = key.encode()  # the secret of AWS signatures
         self._digest = hashlib.sha256(self._key).digest()
-        self.owner = Owner(self._digest.hex())  # who has proven the key. There is one key, so there is one owner
+        self.owner = Owner(self._digest.hex())  # There is one key, so all clients are one owner.
         self._now = now
 
     def claim(self, head: HttpRequest) -> AwsSignature | None:
-        """Judge a head without the key by its signature. None if it proves that it may ask; a Claim if the body must
-        be checked too. Raises NotAuthorised.
+        """Check the AWS signature of a head. Return None if it is valid, or the signature if the body must be checked.
+
+        Raises NotAuthorised.
         """
         claim = parse_signature(head)
         if claim is None:
             raise NotAuthorised(WRONG_KEY)
         if not self._recent(claim.date):
-            raise NotAuthorised(f"{WRONG_KEY}; or the clock of the signer is off")
+            raise NotAuthorised(f"{WRONG_KEY}; or the clock of the client is wrong")
         if claim.is_proven:
             self._check_signature(claim, head)
         return None if claim.payload == UNSIGNED else claim
 
     def check_body(self, claim: AwsSignature, request: HttpRequest) -> None:
-        """Check what a head left open, now that the body is there. Raises NotAuthorised."""
+        """Check the body of a signed request against its signature. Raises NotAuthorised."""
         if not claim.is_proven:
             self._check_signature(claim, request)
         elif claim.payload != hashlib.sha256(request.body).hexdigest():
             raise NotAuthorised(WRONG_KEY)
 
     def holds_key(self, head: HttpRequest) -> bool:
-        """Whether a header holds the key. A key of another service may stand beside it.
+        """Return whether a header contains the key. Other headers may contain keys of other services.
 
-        Hashes are compared: the time says neither how long our key is nor how much of a wrong one is right.
+        Hashes are compared, so that the time of the comparison reveals neither the key's length nor a common prefix.
         """
         right = False
         for name, value in head.headers:
@@ -192,34 +193,35 @@ class KeyCheck:
 
 
 class HeadCheck:
-    """Checks the head of a request, by the names of this server.
+    """Checks the head of a request: its size, request line, framing, Host and Origin.
 
-    Without `hosts` only loopback's names are ours; on other addresses any IP address is one too.
+    Allowed hosts are the names of loopback, `host` and `hosts`; if the server does not listen on loopback, any IP
+    address too.
     """
 
     def __init__(self, host: str, hosts: Collection[str] = ()) -> None:
         own = () if _is_address(host) and ipaddress.ip_address(host).is_unspecified else (host.lower(),)
         self._names = {"localhost", *own, *(name.lower() for name in hosts)}
         self._beyond_loopback = not is_loopback(host)
-        self._seen: set[str] = set()
+        self._seen: set[str] = set()  # Host values that passed
 
     def refusal(self, request: HttpRequest, *, target: str = "", version: str = "1.1") -> Fault | None:
-        """Why this request is not served, or None. `target` is what the request line named, as it stood there."""
-        size, said = 0, {}
+        """Return why the request is refused, or None. `target` is the target of the request line, unchanged."""
+        size, headers = 0, {}
         for name, value in request.headers:
             size += len(name) + len(value)
             if name in _READ:
-                if name in said and name in _ONCE:
-                    return Fault("invalid", f"the header {name} stands in the request twice", 400)
-                said[name] = value
+                if name in headers and name in _ONCE:
+                    return Fault("invalid", f"the request has the header {name} twice", 400)
+                headers[name] = value
         if len(request.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
             return TOO_MANY_HEADERS
         return (
             _bad_line(request, target or request.path)
-            or (_bad_framing(said, version) if version != "1.1" or said.keys() & _FRAMING else None)
-            or (upgrade_refusal(request, said["upgrade"]) if "upgrade" in said else None)
-            or (self._bad_host(said.get("host")) if said.get("host") not in self._seen else None)
-            or (self._bad_origin(said) if said.keys() & _FROM_PAGES else None)
+            or (_bad_framing(headers, version) if version != "1.1" or headers.keys() & _FRAMING else None)
+            or (upgrade_refusal(request, headers["upgrade"]) if "upgrade" in headers else None)
+            or (self._bad_host(headers.get("host")) if headers.get("host") not in self._seen else None)
+            or (self._bad_origin(headers) if headers.keys() & _FROM_PAGES else None)
         )
 
     def _bad_host(self, given: str | None) -> Fault | None:
@@ -227,25 +229,25 @@ class HeadCheck:
         if given is None or found is None:
             return Fault("invalid", "expected one Host header with a name and a port", 400)
         if not self._knows(found[1]):
-            message = f"this server is not {found[1]}; server.hosts in the configuration names further ones"
+            message = f"this server is not {found[1]}; add the name to server.hosts in the configuration if it is"
             return Fault("invalid", message, 421)
-        if len(self._seen) < _MOST_NAMES:
+        if len(self._seen) < _MAX_SEEN_HOSTS:
             self._seen.add(given)
         return None
 
-    def _bad_origin(self, said: dict[str, str]) -> Fault | None:
-        """Refuse a web page of another site, key or not."""
-        if said.get("sec-fetch-site", "").strip().lower() not in _OWN_SITE:
+    def _bad_origin(self, headers: dict[str, str]) -> Fault | None:
+        """Refuse a web page of another site, even if it has the key."""
+        if headers.get("sec-fetch-site", "").strip().lower() not in _OWN_SITE:
             return _OTHER_SITES
-        origin = said.get("origin")
-        if not origin or self._is_own_origin(origin, said.get("host", "")):
+        origin = headers.get("origin")
+        if not origin or self._is_own_origin(origin, headers.get("host", "")):
             return None
         return _OTHER_SITES
 
     def _is_own_origin(self, origin: str, host: str) -> bool:
-        """Whether a page of this origin is ours: one of our names, or exactly the server that the Host names.
+        """Return whether the origin is this server: one of its names, or the same host and port as the Host header.
 
-        Beyond loopback any address passes as a Host, but a page of any address is not ours.
+        Beyond loopback any IP address passes as a Host, but not as an origin.
         """
         try:
             page = urlsplit(origin)
@@ -265,41 +267,45 @@ class HeadCheck:
 
 
 def _bad_line(request: HttpRequest, target: str) -> Fault | None:
-    """A target is a path: with a host in it, it could contradict the Host header; nothing is tunnelled or traced."""
+    """Refuse CONNECT, TRACE, and a target other than a path: a host in it could contradict the Host header."""
     if len(target) > MAX_TARGET_BYTES or len(request.path) + len(request.query) > MAX_TARGET_BYTES:
         return TOO_LONG_TARGET
     if request.method in ("CONNECT", "TRACE"):
-        return Fault("invalid", f"{request.method} is not served", 405)
-    if not target.startswith("/") or "#" in target or _ODD.search(target):
+        return Fault("invalid", f"the method {request.method} is not supported", 405)
+    if not target.startswith("/") or "#" in target or _INVALID_IN_TARGET.search(target):
         return Fault("invalid", "the request's target must be a path", 400)
     return None
 
 
-def _bad_framing(said: dict[str, str], version: str) -> Fault | None:
-    """What leaves a doubt about where a body ends."""
-    encoding = said.get("transfer-encoding")
+def _bad_framing(headers: dict[str, str], version: str) -> Fault | None:
+    """Refuse headers that make the end of the body ambiguous, and encodings that are not supported."""
+    encoding = headers.get("transfer-encoding")
     if encoding is not None:
         if encoding.lower() != "chunked":
-            return Fault("invalid", "the only transfer encoding taken is chunked", 400)
-        if "content-length" in said:
-            return Fault("invalid", "a content length beside a transfer encoding is not taken", 400)
+            return Fault("invalid", "the only supported transfer encoding is chunked", 400)
+        if "content-length" in headers:
+            return Fault("invalid", "a request must not have both Content-Length and Transfer-Encoding", 400)
         if version != "1.1":
             return Fault("invalid", f"HTTP/{version} has no transfer encodings", 400)
     if version not in ("1.1", "1.0"):
-        return Fault("invalid", f"HTTP/{version} is not spoken here", 505)
-    if said.get("content-encoding", "identity").lower() != "identity":
-        return Fault("invalid", "a compressed body is not taken", 415)
-    if said.get("expect", "100-continue").lower() != "100-continue":
-        return Fault("invalid", "the only expectation met is 100-continue", 417)
+        return Fault("invalid", f"HTTP/{version} is not supported; use HTTP/1.1", 505)
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        message = "compressed request bodies are not supported; send the body without Content-Encoding"
+        return Fault("invalid", message, 415)
+    if headers.get("expect", "100-continue").lower() != "100-continue":
+        return Fault("invalid", "the only supported expectation is 100-continue", 417)
     return None
 
 
 def upgrade_refusal(request: HttpRequest, upgrade: str) -> Fault:
-    """Codex offers a WebSocket for Responses first. Only a 426 makes it use HTTP at once: 400 ends it."""
+    """Return the refusal of an offered upgrade.
+
+    Codex first offers a WebSocket for Responses. With 426 it uses HTTP at once; with 400 it gives up.
+    """
     offered = {each.strip().lower() for each in upgrade.split(",")}
     if request.method == "GET" and request.path.rstrip("/").endswith("/responses") and "websocket" in offered:
         return WEBSOCKET_OFFERED
-    return Fault("invalid", "only HTTP/1.1 is spoken here: a client must not offer an upgrade", 400)
+    return Fault("invalid", "only HTTP/1.1 is supported: send the request without an Upgrade header", 400)
 
 
 def _plain(name: str) -> str:
@@ -315,12 +321,13 @@ def _is_address(name: str) -> bool:
 
 
 class TrustedProxies:
-    """The proxies whose word about a client's address counts."""
+    """The proxies whose X-Forwarded-For header is trusted."""
 
     def __init__(self, networks: Iterable[str]) -> None:
         self.networks: list[Network] = [ipaddress.ip_network(text, strict=False) for text in networks]
 
     def trusts(self, address: str) -> bool:
+        """Return whether the address belongs to a trusted proxy."""
         try:
             parsed = ipaddress.ip_address(address)
         except ValueError:
@@ -328,14 +335,14 @@ class TrustedProxies:
         return any(parsed in network for network in self.networks)
 
     def client_of(self, peer: str, headers: Headers) -> str:
-        """The address of the client behind this peer: the last hop of X-Forwarded-For that is no trusted proxy."""
+        """Return the address of the client behind this peer: the last hop of X-Forwarded-For that is not trusted."""
         client = peer
         if not self.trusts(peer):
             return client
         given = ",".join([value for name, value in headers if name == "x-forwarded-for"])
-        for hop in reversed(given.split(",")[-_MOST_HOPS:]):
+        for hop in reversed(given.split(",")[-_MAX_HOPS:]):
             address = _hop_address(hop.strip())
-            if not address:  # what stands further left was not written by a proxy that we trust
+            if not address:  # A trusted proxy writes valid hops, so it did not write this one or those before it.
                 return client
             client = address
             if not self.trusts(address):
@@ -344,7 +351,7 @@ class TrustedProxies:
 
 
 def _hop_address(hop: str) -> str:
-    """The address of a hop, which may have a port: `192.0.2.1:80`, `[2001:db8::1]:80`."""
+    """Return the address of a hop, which may have a port: `192.0.2.1:80`, `[2001:db8::1]:80`."""
     if hop.startswith("["):
         return normalize_address(hop[1:].partition("]")[0])
     if hop.count(":") == 1:
@@ -352,25 +359,28 @@ def _hop_address(hop: str) -> str:
     return normalize_address(hop)
 
 
-# --- requests that have not proven yet that they may ask: a small pool that takes no room from others
+# --- unproven requests: a small pool for requests whose signature cannot be checked yet
 #
-# boto3 signs the hash of a body without stating it, so the body must be read before the signature can be checked. Until
-# then the request counts here and not on `server.limits`. Where the pool is full, the peer that holds most of it gives
-# way with its oldest request: a client that sends its body at once is let in although others keep theirs back.
+# boto3 signs the hash of a body without sending the hash, so the body must be read before the signature can be checked.
+# Until then the request counts in this pool and not toward `server.limits`. When the pool is full, the oldest request
+# of the peer with the largest share is evicted. So a client that sends its body at once is admitted although others
+# withhold theirs.
 
 
 class UnprovenAccount(MemoryAccount, eq=False, kw_only=True):
     """The account of one unproven request."""
 
     pool: UnprovenPool
-    sender: str  # the peer, which is not counted in `load`
+    sender: str  # the peer; `load` does not count it
     refuse: Callable[[Fault], None]
 
     def reserve(self, size: int) -> None:
+        """Reserve this many bytes more, evicting other requests if needed. Raises Overloaded."""
         self.pool.make_room(self, size)
         self.hold("body", self.request_bytes + size)
 
     def leave(self) -> None:
+        """Release everything; later calls do nothing."""
         if self.pool.remove(self):
             super().leave()
 
@@ -387,7 +397,7 @@ class UnprovenPool:
         return len(self._waiting)
 
     def enter(self, peer: str, refuse: Callable[[Fault], None]) -> UnprovenAccount:
-        """Count one more request of this peer; `refuse` ends it if it must give way. Raises Overloaded."""
+        """Add a request of this peer; `refuse` is called if it is evicted. Raises Overloaded."""
         newcomer = UnprovenAccount(self.load, pool=self, sender=peer, refuse=refuse)
         self.make_room(newcomer, 0)
         self._waiting[newcomer] = None
@@ -395,26 +405,27 @@ class UnprovenPool:
         return newcomer
 
     def remove(self, one: UnprovenAccount) -> bool:
-        """Forget a request. False if it has been forgotten before."""
+        """Remove a request. Return False if it is not in the pool."""
         if one not in self._waiting:
             return False
         del self._waiting[one]
         return True
 
     def make_room(self, newcomer: UnprovenAccount, size: int) -> None:
-        """Let requests give way until the newcomer fits with so many bytes more. Raises Overloaded if it cannot."""
+        """Evict requests until the newcomer fits with `size` more bytes. Raises Overloaded if it cannot."""
         more = 0 if newcomer in self._waiting else 1
         while len(self._waiting) + more > self.requests or self.load.request_bytes + size > self.size:
-            victim = self._next_to_go(newcomer, size)
-            if victim is None:
-                raise Overloaded(_MESSAGE)
-            victim.leave()
-            victim.refuse(Overloaded(_MESSAGE).fault)
+            evicted = self._next_to_evict(newcomer, size)
+            if evicted is None:
+                raise Overloaded(_POOL_FULL)
+            evicted.leave()
+            evicted.refuse(Overloaded(_POOL_FULL).fault)
 
-    def _next_to_go(self, newcomer: UnprovenAccount, size: int) -> UnprovenAccount | None:
-        """The oldest request of the peer that holds most of what is short; None if that is the newcomer alone.
+    def _next_to_evict(self, newcomer: UnprovenAccount, size: int) -> UnprovenAccount | None:
+        """Return the oldest request of the peer with the largest share; None if that is the newcomer alone.
 
-        Where requests are too many, their bytes do not matter: else one large body would give way to many small ones.
+        If there are too many requests, they are counted and not their bytes: otherwise one large body would be evicted
+        for many small ones.
         """
         by_bytes = self.load.request_bytes + size > self.size
         shares = {newcomer.sender: size if by_bytes else 0 if newcomer in self._waiting else 1}
@@ -426,30 +437,30 @@ class UnprovenPool:
 
 
 class UnprovenRequests:
-    """The two pools of unproven requests: strangers in one pool, signers that were let in before in another.
+    """Two pools of unproven requests: one for new signers, one for signers that were admitted before.
 
-    A flood of strangers cannot shut out a boto3 client that has proven itself from the same address.
+    So a flood of new signers cannot block a boto3 client that has proven the key before from its address.
     """
 
     def __init__(self, limits: RequestLimits) -> None:
-        self._strangers = UnprovenPool(MAX_UNPROVEN, MAX_UNPROVEN_BYTES)
+        self._new = UnprovenPool(MAX_UNPROVEN, MAX_UNPROVEN_BYTES)
         self._returning = UnprovenPool(1, 1)
         self.resize(limits)
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def resize(self, limits: RequestLimits) -> None:
-        """Give returning signers half of what is in the limits."""
+        """Set the pool of returning signers to half of the limits."""
         self._returning.requests = max(limits.streams // 2, 1)
         self._returning.size = limits.in_flight // 2
 
     def enter(self, peer: str, signer: str, refuse: Callable[[Fault], None]) -> UnprovenAccount:
         """Open the account of an unproven request. Raises Overloaded."""
-        pool = self._returning if (peer, signer) in self._known else self._strangers
+        pool = self._returning if (peer, signer) in self._known else self._new
         return pool.enter(peer, refuse)
 
     def remember(self, peer: str, signer: str) -> None:
-        """A signer has proven itself from this address."""
+        """Remember that this signer has proven the key from this address."""
         self._known[peer, signer] = None
         self._known.move_to_end((peer, signer))
-        if len(self._known) > _MOST_KNOWN:
+        if len(self._known) > _MAX_KNOWN_SIGNERS:
             self._known.popitem(last=False)

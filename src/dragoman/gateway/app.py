@@ -1,9 +1,9 @@
-"""The gateway as an application: it answers a request, stage by stage, and writes a line about how it went.
+"""The gateway as an application: it serves each request stage by stage and writes one access log line about it.
 
     admission (head, key, body) → routing (dialect, targets) → attempts (an upstream) → delivery (the client)
 
-Our own server calls `answer`. The gateway is an ASGI application, too, so it can be mounted in another one. Without
-lifespan events it starts with its first request.
+The server of `dragoman.http` calls `handle`. The gateway is also an ASGI application, so it can be mounted in another
+application. Without lifespan events it starts with its first request.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from dragoman.wire.jsonio import Json
 _PROBES = ("/healthz", "/readyz")
 _TEXT = (("content-type", "text/plain; charset=utf-8"),)
 _ONE_MODEL = "/v1/models/"
-_CAPS = PoolLimits(connections=sys.maxsize)  # how many at once is counted by the gate of each upstream
-_UNREAD = frozenset({408, 413})  # the body was not read to its end, so nothing can follow it
+_POOL_LIMITS = PoolLimits(connections=sys.maxsize)  # `ConnectionSlots` of each upstream limit the connections.
+_UNREAD = frozenset({408, 413})  # The body was not read to its end, so the connection must close.
 
 
 def asgi(config: Config | None = None) -> Gateway:
-    """The application for somebody's own server: of this configuration, or of the one this environment has."""
+    """Return the gateway as an ASGI application; without `config`, with the configuration of this environment."""
     return Gateway(config or load_config(None, os.environ))
 
 
@@ -64,16 +64,16 @@ def _key(config: Config) -> str:
     return gateway_key(config.server.key, app_folders(os.environ).key_file).reveal()
 
 
-def _learn(config: Config) -> None:
-    """Look up the secrets that can be had at once, so that they are kept out of the log from its first line on."""
+def _load_secrets(config: Config) -> None:
+    """Read the secrets that are available at once, so that the log redacts them from its first line on."""
     for secret in config.secrets():
-        if not secret.shown.startswith(("cmd:", "keyring:")):  # those take their time, and may ask somebody
-            with suppress(ConfigError):  # whoever needs it will say so
+        if not secret.shown.startswith(("cmd:", "keyring:")):  # These are slow, and may prompt the user.
+            with suppress(ConfigError):  # The error is reported when the secret is used.
                 secret.reveal()
 
 
 class Gateway:
-    """Serves until it is stopped. Everything of the configuration is swapped at once by `reload`."""
+    """A running gateway. `start` and `stop` bound its life; `reload` replaces the whole configuration at once."""
 
     def __init__(
         self,
@@ -85,23 +85,23 @@ class Gateway:
         patience: RetrySettings | None = None,
         dialects: Sequence[Dialect] | None = None,
     ) -> None:
-        ours = app_folders(os.environ)
+        folders = app_folders(os.environ)
         self.key = key or _key(config)
         self._key_is_given = key is not None
         self.started_at = time.time()
-        self.draining = False  # tells balancers to send no more; what runs goes on
-        self.url = ""  # where clients reach it, once somebody listens for it
+        self.draining = False  # /readyz then reports 503; running requests continue
+        self.url = ""  # set when a server listens for the gateway
         self.generation = 1  # of the configuration
-        self.reload_refused = ""  # why the last one was not put in force
+        self.reload_refused = ""  # why the last reload failed
         self.redactor = Redactor(self._secrets, self._addresses)
         self.log = journal or AccessLog(self.redactor, form=config.log.format, level=config.log.level)
         self.log.redactor = self.redactor
-        refusals = RefusalLog((state or ours.state) / "refusals", enabled=config.explain)
+        refusals = RefusalLog((state or folders.state) / "refusals", enabled=config.explain)
         dialects = dialects or [registry.get(name) for name in registry.names()]
         self.worker = WorkerProcess(dialects)
         self._services = Services(self.log, Metrics(), refusals, patience or RetrySettings(), worker=self.worker)
-        self.breaker = CircuitBreaker(words=self.redactor.message)
-        self._cooldowns = CooldownFile(state or ours.state, self.breaker)
+        self.breaker = CircuitBreaker(redact=self.redactor.message)
+        self._cooldowns = CooldownFile(state or folders.state, self.breaker)
         self._admission = Admission(config.server, self.key)
         self.memory_budget = self._admission.memory_budget
         self._router = Router(dialects)
@@ -110,47 +110,52 @@ class Gateway:
         self.upstreams: Upstreams | None = None
         self._starting = asyncio.Lock()
         self._live: set[Exchange[MemoryAccount]] = set()
-        self._ids, self._count = secrets.token_hex(6), itertools.count()  # of requests; those of workers differ
-        self._beside: set[asyncio.Task[None]] = set()
+        self._ids, self._count = secrets.token_hex(6), itertools.count()  # Request ids of two workers differ.
+        self._background: set[asyncio.Task[None]] = set()
 
-    # --- life
+    # --- start, stop, reload
 
     async def start(self) -> None:
+        """Load the cooldowns and create the upstreams; later calls do nothing."""
         async with self._starting:
             if self.upstreams is None:
-                self._client = HttpClient(caps=_CAPS)
-                _learn(self._config)
+                self._client = HttpClient(caps=_POOL_LIMITS)
+                _load_secrets(self._config)
                 self._cooldowns.load()
-                fleet = Upstreams(self._config, self._client, self.breaker)
-                await fleet.start()
-                self.upstreams = fleet
+                upstreams = Upstreams(self._config, self._client, self.breaker)
+                await upstreams.start()
+                self.upstreams = upstreams
 
     async def stop(self) -> None:
+        """Stop background tasks, credentials, the worker process, connections and the log."""
         self.draining = True
-        fleet, client = self.upstreams, self._client
+        upstreams, client = self.upstreams, self._client
         self.upstreams = self._client = None
-        for task in self._beside:
+        for task in self._background:
             task.cancel()
-        if fleet is not None:
-            await fleet.close_credentials()
+        if upstreams is not None:
+            await upstreams.close_credentials()
         await self._services.report_queue.close()
         self.worker.close()
         if client is not None:
             await client.aclose()
-        if fleet is not None:
-            await fleet.aclose()
+        if upstreams is not None:
+            await upstreams.aclose()
             await self._cooldowns.aclose()
         self.log.close()
 
     async def reload(self, config: Config) -> None:
-        """Put another configuration in force. Requests under way keep the old one. Raises ConfigError, and keeps it."""
+        """Switch to another configuration. Running requests keep the old one.
+
+        Raises ConfigError; the old configuration then stays.
+        """
         key = self.key if self._key_is_given else _key(config)
         await self.start()
         assert self._client is not None
-        _learn(config)
-        fleet = Upstreams(config, self._client, self.breaker)
-        await fleet.start()
-        old, self.upstreams, self._config = self.upstreams, fleet, config
+        _load_secrets(config)
+        upstreams = Upstreams(config, self._client, self.breaker)
+        await upstreams.start()
+        old, self.upstreams, self._config = self.upstreams, upstreams, config
         self.key = key
         self._admission.configure(config.server, key)
         self._services.refusals.enabled = config.explain
@@ -160,21 +165,23 @@ class Gateway:
             self.run_in_background(old.retire())
 
     def cut(self) -> None:
-        """End what still runs, each stream with its dialect's error."""
+        """End all running requests; each stream ends with an error in its dialect."""
         for exchange in list(self._live):
             exchange.cut()
 
     def run_in_background(self, work: Coroutine[object, object, None]) -> None:
-        """Do it beside the requests."""
+        """Run a coroutine as a task; `stop` cancels it."""
         task = asyncio.get_running_loop().create_task(work)
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     @property
     def in_flight(self) -> int:
+        """The number of running requests."""
         return len(self._live)
 
     def metrics(self) -> bytes:
+        """Return the metrics in the Prometheus text format."""
         log, backends = self.log, self.upstreams.backends if self.upstreams else ()
         now = GaugeSnapshot(
             len(self._live),
@@ -184,10 +191,10 @@ class Gateway:
             {(backend.name, name): seconds for backend in backends for name, seconds in backend.expiries()},
         )
         shown = render_metrics(self._services.metrics, now).decode()
-        return self.redactor.text(shown).encode()  # a label may be a client's text
+        return self.redactor.text(shown).encode()  # A label may contain text of a client.
 
     def status(self) -> dict[str, Json]:
-        """All that a person asks first: up since when, what runs, how the upstreams are."""
+        """Return the state of the gateway for `dragoman status`: start time, running requests, upstreams."""
         backends = self.upstreams.backends if self.upstreams else ()
         return {
             "version": __version__,
@@ -211,10 +218,10 @@ class Gateway:
         return [*self.breaker.describe()]
 
     def clear(self, upstream: str) -> dict[str, Json]:
-        """Let everybody be asked again, or one upstream: how many that were, or what is wrong with that."""
+        """End the cooldowns of one upstream, or of all for an empty name. Return `cleared` or `problem`."""
         known = [backend.name for backend in self.upstreams.backends] if self.upstreams else []
         if upstream and upstream not in known:
-            return {"problem": f"there is no upstream {upstream!r}; known: {', '.join(known)}"}
+            return {"problem": f"there is no upstream {upstream!r}; the upstreams are: {', '.join(known)}"}
         cleared = self.breaker.clear(upstream)
         self.log.event("info", "cooldowns cleared", upstream=upstream or None, count=cleared)
         return {"cleared": cleared}
@@ -224,14 +231,14 @@ class Gateway:
         return self.upstreams is not None and bool(self.upstreams.backends) and not self.draining
 
     def _secrets(self) -> Iterable[str]:
-        """All that is known by now and may be written nowhere."""
+        """Yield all secrets known so far, for the redactor."""
         yield self.key
         yield from (found for secret in self._config.secrets() if (found := secret.revealed))
         for backend in self.upstreams.backends if self.upstreams else ():
             yield from backend.secrets()
 
     def _addresses(self) -> Iterable[KnownAddress]:
-        """Where the upstreams are, which no client may learn."""
+        """Return the addresses of the upstreams, which clients must not see."""
         return (
             known for backend in (self.upstreams.backends if self.upstreams else ()) for known in backend.addresses()
         )
@@ -272,7 +279,8 @@ class Gateway:
 
     async def handle(self, exchange: Exchange[MemoryAccount]) -> None:
         """Serve one request to its end: admission, routing, attempts, delivery."""
-        method, path = exchange.request.method, exchange.request.path  # no more of it: a stream may last
+        # A local reference to the request would keep its body in memory while a long stream lasts.
+        method, path = exchange.request.method, exchange.request.path
         exchange.last = exchange.last or self.draining
         if path in _PROBES and method in ("GET", "HEAD") and self._admission.serves(exchange):
             await self._probe(exchange)
@@ -289,18 +297,18 @@ class Gateway:
                 return
             if self.upstreams is None:
                 await self.start()
-            fleet, call, account = self.upstreams, matched.call, exchange.account
-            assert fleet is not None and account is not None  # it was let in
+            upstreams, call, account = self.upstreams, matched.call, exchange.account
+            assert upstreams is not None and account is not None  # set by `start` and by admission
             record.dialect, record.operation = matched.dialect.name, call.operation
             if len(call.model) > MAX_MODEL_LENGTH:
                 raise model_too_long(call.model)
             record.model = call.model
             if call.body is not None:
-                call = structs.replace(call, body=None)  # a stream may last, and the tree is large
-            context = RequestContext(self._services, fleet, exchange, account, matched.dialect, call, record)
-            with fleet:
+                call = structs.replace(call, body=None)  # The decoded body is large, and a stream may last long.
+            context = RequestContext(self._services, upstreams, exchange, account, matched.dialect, call, record)
+            with upstreams:
                 serving = generate(context, matched) if call.operation == "generate" else serve(context, matched)
-                matched = None  # the body in it is not held while it is answered
+                matched = None  # releases the body in it
                 await serving
         except BaseException as error:
             if not self._refuse_error(exchange, record, error):
@@ -321,7 +329,7 @@ class Gateway:
         self._refuse(exchange, record, None, fault, (("allow", allowed),) if allowed else ())
 
     def _refuse_error(self, exchange: Exchange[MemoryAccount], record: Record, error: BaseException) -> bool:
-        """Answer with what went wrong, if the client is there; False for what must be raised further."""
+        """Send an error response, if the client is connected. Return False if the error must be raised."""
         match error:
             case ClientDisconnected():
                 record.outcome = "gone"
@@ -338,10 +346,10 @@ class Gateway:
                 record.outcome = "refused" if isinstance(error, ClientFault) else "failed"
                 fault = error.fault
                 if not isinstance(error, ClientFault):
-                    record.error = record.error or fault.message  # with addresses, which the client is not told
+                    record.error = record.error or fault.message  # The log keeps the addresses of upstreams.
                     fault = self.redactor.upstream_fault(fault)
                 self._refuse(exchange, record, self._router.find_dialect(record.dialect), fault)
-            case Exception():  # the last line: no client is left without an answer
+            case Exception():  # A bug: the client still gets an error response.
                 record.outcome, record.error = "bug", f"{type(error).__name__}: {error}"
                 self.log.bug(exchange.id, error)
                 self._refuse(exchange, record, None, BUG)
@@ -359,7 +367,7 @@ class Gateway:
         exchange.whole(200 if self._ready else 503, _TEXT, state)
 
     async def _matched(self, exchange: Exchange[MemoryAccount], request: HttpRequest) -> MatchedRequest | None:
-        """The call that a request is, in a dialect. Raises ClientFault, Unreadable."""
+        """Return the request matched to a dialect; None if no route fits. Raises ClientFault, UnreadableRequest."""
         server = self._config.server
         if is_large(request.body, server.offload):
             large = LargeRequest(self.worker, exchange, server)
@@ -368,7 +376,7 @@ class Gateway:
         return self._router.match(request) or self._one_model(request)
 
     def _one_model(self, request: HttpRequest) -> MatchedRequest | None:
-        """`GET /v1/models/ID`, which not every family's binding has."""
+        """Match `GET /v1/models/ID`, which some bindings do not define."""
         if request.method != "GET" or not request.path.startswith(_ONE_MODEL):
             return None
         listed = structs.replace(request, path=_ONE_MODEL.rstrip("/"))
@@ -384,11 +392,11 @@ class Gateway:
         fault: Fault,
         headers: Headers = (),
     ) -> None:
-        """Say no in the client's own words. One that has begun to read an answer was told by whoever wrote it."""
+        """Send an error response in the client's dialect. If the response has begun, its writer reports the error."""
         record.error = record.error or fault.message
         if exchange.is_started:
             return
-        fault = self.redactor.fault(fault)  # an upstream's words may quote the key it was given
+        fault = self.redactor.fault(fault)  # The message of an upstream may quote a key.
         dialect = dialect or self._router.error_dialect(exchange.request)
         response = error_response(dialect, fault)
         record.dialect, record.status = record.dialect or dialect.name, response.status

@@ -1,7 +1,7 @@
-"""Exchanges under any ASGI server, so that the gateway can be mounted in somebody's application.
+"""Exchanges of any ASGI server, so that the gateway can be mounted in another application. `app` creates them.
 
-`send` waits and does not fail when the client has left, so a writer task stands between it and those who answer, and
-another watches `receive`.
+ASGI's `send` may wait, and does not fail when the client has disconnected. So a writer task sends the buffered
+response, and another task watches `receive` for the disconnect.
 """
 
 from __future__ import annotations
@@ -36,16 +36,19 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
-_DRAINED = 2  # times the limit: so much of a body that is too long is read, since clients read only after they wrote
-_LAST_LOOK = 0.25  # seconds: after a slow turn of the loop, what has come is read before it is judged
-_FAREWELL = 1.0  # seconds to write the last words when the server ends
+# A body that is too long is read up to this multiple of the limit: clients read the refusal only after sending it.
+_DRAIN_FACTOR = 2
+_LATE_READ = 0.25  # seconds for data that arrived while the event loop was slow, before the timeout is judged
+_SHUTDOWN_WRITE = 1.0  # seconds to write the rest of a response when the server shuts down
 
 
 class AsgiExchange(Exchange[MemoryAccount], kw_only=True, eq=False):
+    """One HTTP request and its response, over the `receive` and `send` of an ASGI server."""
+
     receive: Receive
     send: Send
-    stall: float  # seconds that the client may read nothing
-    _patience: asyncio.Timeout | None = None  # of the wait for the body
+    stall: float  # seconds that the client may take to read what was sent
+    _body_wait: asyncio.Timeout | None = None
     _broken: Fault | None = None
     _start: Message | None = None
     _pending: list[bytes] = field(default_factory=list)
@@ -56,7 +59,7 @@ class AsgiExchange(Exchange[MemoryAccount], kw_only=True, eq=False):
 
     @classmethod
     def of(cls, scope: Scope, receive: Receive, send: Send, *, stall: float | None = None) -> AsgiExchange:
-        """Make the exchange of a request, in the task that answers it."""
+        """Create the exchange of a request; call it in the task that serves the request."""
         request, now = _head(scope), asyncio.get_running_loop().time()
         client, task = normalize_address((scope.get("client") or ("",))[0]), asyncio.current_task()
         version, stall = scope.get("http_version", "1.1"), STALL_SECONDS if stall is None else stall
@@ -64,7 +67,7 @@ class AsgiExchange(Exchange[MemoryAccount], kw_only=True, eq=False):
             request, request.path, version, now, client=client, task=task, receive=receive, send=send, stall=stall
         )
 
-    # --- in
+    # --- the request
 
     async def body(self, limit: int, pace: BodyTimeout = DEFAULT_BODY_TIMEOUT) -> bytes:
         clock = asyncio.get_running_loop().time
@@ -73,8 +76,8 @@ class AsgiExchange(Exchange[MemoryAccount], kw_only=True, eq=False):
         pieces: list[bytes] = []
         size = 0
         more = True
-        while more and size <= limit * _DRAINED:
-            piece, more = await self._piece(watch.due) or await self._piece(clock() + _LAST_LOOK) or (b"", True)
+        while more and size <= limit * _DRAIN_FACTOR:
+            piece, more = await self._piece(watch.due) or await self._piece(clock() + _LATE_READ) or (b"", True)
             size += len(piece)
             fault = self._broken or (watch.fault(size, clock()) if more else None)
             if fault is not None:
@@ -91,13 +94,13 @@ class AsgiExchange(Exchange[MemoryAccount], kw_only=True, eq=False):
         return b"".join(pieces)
 
     def _reserve(self, limit: int) -> bool:
-        """Take room for the body that the head announces. Return whether its pieces are counted as they come."""
+        """Reserve memory for the announced body. Return whether its pieces must be counted as they arrive."""
         announced = self.request.header("content-length")
         if not announced.isdecimal():
             return True
-        if len(announced) > 18 or int(announced) > limit * _DRAINED:
+        if len(announced) > 18 or int(announced) > limit * _DRAIN_FACTOR:
             raise too_large(limit)
-        if int(announced) > limit:  # it is read to its end and then refused
+        if int(announced) > limit:  # The body is read to its end and then refused.
             return True
         if self.account is not None:
             self.account.reserve(int(announced))
@@ -105,26 +108,26 @@ class AsgiExchange(Exchange[MemoryAccount], kw_only=True, eq=False):
 
     def fail_body(self, fault: Fault) -> None:
         self._broken = fault
-        if self._patience is not None and not self._patience.expired():
-            self._patience.reschedule(asyncio.get_running_loop().time())
+        if self._body_wait is not None and not self._body_wait.expired():
+            self._body_wait.reschedule(asyncio.get_running_loop().time())
 
     async def _piece(self, until: float) -> tuple[bytes, bool] | None:
-        """The next piece of the body, and whether there are more; None if none comes until then."""
+        """Return the next piece of the body, and whether more follow; None if none arrives in time."""
         if self._broken is not None:
             return None
         try:
-            async with asyncio.timeout_at(until) as self._patience:
+            async with asyncio.timeout_at(until) as self._body_wait:
                 message = await self.receive()
         except TimeoutError:
             return None
         finally:
-            self._patience = None
+            self._body_wait = None
         if message["type"] == "http.disconnect":
             self.is_disconnected = True
             raise ClientDisconnected
         return message.get("body", b""), message.get("more_body", False)
 
-    # --- out
+    # --- the response
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         self.head(status, (*headers, ("content-length", str(len(body)))))
@@ -142,7 +145,7 @@ class AsgiExchange(Exchange[MemoryAccount], kw_only=True, eq=False):
 
     def chunk(self, data: bytes, *, last: bool = False) -> None:
         self._pending.append(data)
-        if last:  # `close` writes it
+        if last:  # `close` starts the writer if there is none.
             self.is_finished = True
             self._wake.set()
             return
@@ -160,33 +163,34 @@ class AsgiExchange(Exchange[MemoryAccount], kw_only=True, eq=False):
     # --- the end
 
     async def close(self) -> None:
-        """Wait until all is written, or nobody reads it."""
+        """Wait until the response is written or the client has disconnected."""
         self.task = None
         try:
             if self.is_finished and not self.is_disconnected:
                 writing = self._writer or asyncio.create_task(self._write())
-                await asyncio.wait([writing], timeout=_FAREWELL if self.is_shut_down else None)
+                await asyncio.wait([writing], timeout=_SHUTDOWN_WRITE if self.is_shut_down else None)
         finally:
             for task in (self._writer, self._watcher):
                 if task is not None:
                     task.cancel()
 
     async def _write(self) -> None:
-        """Write until the end, all that has gathered at a time."""
+        """Write everything that is pending, again and again, until the end of the response."""
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
                 async with asyncio.timeout(self.stall):
-                    if await self._written():
+                    if await self._write_pending():
                         return
                 if self._size <= LOW_WATER:
                     self.resume_source()
-        except (OSError, TimeoutError):  # it left, where the server tells; or it does not read
+        except (OSError, TimeoutError):  # The client has disconnected, or does not read.
             self.is_disconnected = True
             self._interrupt()
 
-    async def _written(self) -> bool:
+    async def _write_pending(self) -> bool:
+        """Send what is pending. Return whether that was the end of the response."""
         if self._start is not None:
             start, self._start = self._start, None
             await self.send(start)
@@ -205,7 +209,7 @@ class AsgiExchange(Exchange[MemoryAccount], kw_only=True, eq=False):
 
 
 def _head(scope: Scope) -> HttpRequest:
-    # The raw path: a model's name in it may hold an encoded slash. A server that has none gives the decoded one.
+    # The raw path is needed because a model name in it may contain an encoded slash. Some servers send none.
     path = scope.get("raw_path") or scope["path"].encode()
     headers = tuple([(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]])
     root = scope.get("root_path", "")
@@ -214,7 +218,7 @@ def _head(scope: Scope) -> HttpRequest:
 
 
 async def refuse_websocket(scope: Scope, send: Send, refusal: HttpResponse) -> None:
-    """Answer a WebSocket offer with an HTTP refusal, where the server can send one; else close it (403)."""
+    """Refuse a WebSocket with an HTTP response, if the server supports that; otherwise close it (403)."""
     if "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1000})
         return

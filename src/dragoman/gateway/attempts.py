@@ -1,10 +1,11 @@
-"""Attempts: ask the targets of a request in turn until one answers. Every credential, retry and fallback is here.
+"""Attempts: send a request to its targets in turn until one responds. All credential choice, retries and fallbacks.
 
-    Question ──prepare──> Prepared ──send──> InFlight ──Delivery.take──> the client
+    ClientRequest ──prepare──> PreparedRequest ──mark_sent──> InFlight ──Delivery.deliver──> the client
 
-Until the client has seen something, a failure means another credential, another try, the next target or an HTTP error.
-After that nothing is asked a second time. A request that was sent is held only as the client's own bytes, because a
-decoded one takes several times their room and an answer may take long; for another try it is read again.
+Until the client has received a part of the response, a failure leads to another credential, a retry, the next target or
+an HTTP error. After that the request is not sent again. While a response is awaited, the request is kept only as the
+client's bytes, because a decoded one takes several times the memory and a response may take long. A retry parses it
+again.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ from dragoman.upstream.credentials import Credential, with_headers
 from dragoman.wire.http import HttpRequest, HttpResponse
 
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "session_id", "x-session-affinity")
-_FORGOTTEN = Conversation("", ())
-_WORTH_COUNTING = 16 * 1024  # bytes of a decoded request: of a smaller one it does not matter what is still held
-_PLAIN_NODES = 16  # JSON values of a message of a plain request, with a share in the rest: at most
+_EMPTY = Conversation("", ())
+_WORTH_COUNTING = 16 * 1024  # bytes; the account of a smaller decoded request is not updated when it is released
+_PLAIN_NODES = 16  # the most JSON values per message of a plain request, its share of the other fields included
 
 
 class ClientRequest:
-    """What a client asks, and as much of it as is in memory.
+    """The request of a client, and the parts of it that are in memory.
 
-    `asked` has no messages. A plain request is read only where no cached plan fits, and a large one by the worker
-    process; any other is read at once.
+    `parameters` is the conversation without its messages. A plain request is parsed only if no cached plan fits, and a
+    large one by the worker process; any other is parsed at once.
     """
 
     __slots__ = ("_call", "_conversation", "_exact", "_plain", "context", "large", "parameters", "prepared")
@@ -62,10 +63,10 @@ class ClientRequest:
     def __init__(self, context: RequestContext, matched: MatchedRequest) -> None:
         """Raises MalformedRequest, TooLarge."""
         self.context = context
-        self._call: ApiRequest | None = matched.call  # with the body, until that is read
+        self._call: ApiRequest | None = matched.call  # with the body, until that is parsed
         self._exact: TypedRequest | None = matched.exact
         self._conversation: Conversation | None = None  # with its messages, until it is sent
-        self.prepared: PreparedRequest | None = None  # for the target that is asked, until it is sent
+        self.prepared: PreparedRequest | None = None  # for the current target, until it is sent
         self.large = matched.large if isinstance(matched, LargeMatch) else None
         plain, limits = matched.plain, context.upstreams.config.server.limits
         fits = plain is not None and plain.message_count <= min(limits.messages, limits.nodes // _PLAIN_NODES)
@@ -80,7 +81,7 @@ class ClientRequest:
                 self._continue_large()
 
     def read(self) -> Conversation:
-        """Everything that is asked. Raises MalformedRequest, TooLarge, Overloaded."""
+        """Return the whole conversation, parsed if needed. Raises MalformedRequest, TooLarge, Overloaded."""
         if self._conversation is None:
             context, call = self.context, self._call
             if call is None or call.body is None:
@@ -106,7 +107,7 @@ class ClientRequest:
             self._conversation = None
 
     def session(self) -> str:
-        """What ties the requests of one conversation together, so that they share a credential and its caches."""
+        """Return the session id, so that all requests of a conversation use one credential and its prompt caches."""
         headers = self.context.exchange.request.headers
         given = {name: value for name, value in headers if name in _SESSION_HEADERS and value}
         return next(given[name] for name in _SESSION_HEADERS if name in given) if given else self.parameters.user
@@ -116,11 +117,11 @@ class ClientRequest:
         context, record, prepared = self.context, self.context.record, None
         record.upstream, record.upstream_dialect, record.used_model = backend.name, backend.dialect.name, model
         if self.large is not None:
-            memory = context.services.response_store
+            store = context.services.response_store
             try:
-                prepared = await self.large.prepare(context.client, backend, model, memory, counts=counts)
+                prepared = await self.large.prepare(context.client, backend, model, store, counts=counts)
                 self.parameters = prepared.plan.original
-            except WorkerUnavailable:  # it cannot be handed over
+            except WorkerUnavailable:  # This process plans the request.
                 self.large = None
         self.prepared = prepared = prepared or self.plan(backend, model)
         record.notes, record.verbatim = list(prepared.plan.notes), prepared.plan.verbatim
@@ -135,19 +136,19 @@ class ClientRequest:
             context.services.metrics.plan_cache_hits[backend.name] += 1
             return PreparedRequest(cached.plan(plain), cached=cached)
         conversation = self.read()
-        store: ResponseSaver | None = None
+        saver: ResponseSaver | None = None
         try:
             if client.continuation is None and not conversation.is_job:
-                made = plan(client, backend.dialect, conversation, model=model, settings=settings)
+                planned = plan(client, backend.dialect, conversation, model=model, settings=settings)
             else:
-                made, store = context.services.response_store.plan(
+                planned, saver = context.services.response_store.plan(
                     context.exchange.owner, client, backend.dialect, conversation, model=model, settings=settings
                 )
         except RecursionError:
             raise MalformedRequest("nested too deeply") from None
         if settings.losses == "refuse":
             refuse_duplicate_keys(context.exchange.request)
-        return PreparedRequest(made, store)
+        return PreparedRequest(planned, saver)
 
     def _add_note(self, note: Note, backend: Backend) -> None:
         notes = self.context.record.notes
@@ -156,7 +157,7 @@ class ClientRequest:
         self.context.exchange.headers = (("dragoman-notes", str(len(notes))), ("dragoman-upstream", backend.name))
 
     def request(self, backend: Backend) -> HttpRequest:
-        """What is sent. Raises Unrepresentable, TooLarge."""
+        """Return the HTTP request to send. Raises Unrepresentable, TooLarge."""
         context, prepared = self.context, self.prepared
         assert prepared is not None
         given = context.exchange.request
@@ -168,7 +169,7 @@ class ClientRequest:
             return with_headers(prepared.request, backend.own_headers())
         if prepared.refusal is not None:
             raise prepared.refusal
-        context.exchange.request = structs.replace(given)  # what was read of its body is not kept while it is answered
+        context.exchange.request = structs.replace(given)  # The copy does not keep the decoded body.
         request, note = render_planned(prepared.plan, given, context.upstreams.config.server.max_body)
         if request.body is not given.body:
             context.account.hold("rendered", len(request.body))
@@ -180,95 +181,100 @@ class ClientRequest:
         return request
 
     def request_to_count(self, backend: Backend) -> HttpRequest:
-        """The request that asks a target to count the tokens of a question that was prepared with `counts`."""
+        """Return the HTTP request to count tokens, of a request that was prepared with `counts`."""
         assert self.prepared is not None
         if self.large:
             return self.request(backend)
         return with_headers(token_count_request(self.prepared.plan)[0], backend.own_headers())
 
-    def mark_sent(self, ticket: Permit, backend: Backend, credential: Credential) -> InFlight:
-        """The request is sent: its messages are held no more, unless it is small or its answer is kept with them."""
+    def mark_sent(self, permit: Permit, backend: Backend, credential: Credential) -> InFlight:
+        """Note that the request is sent, and release its messages unless it is small or is stored with its reply."""
         context, prepared, holder = self.context, self.prepared, None
         assert prepared is not None
         may_hold = context.client.stored is not None or self.parameters.server_state
         if may_hold and backend.dialect.codec.family == context.client.codec.family:
             holder = ResponseHolder(context.exchange.owner, backend.name, backend.base_url, credential.name)
-        made = prepared.plan
+        planned = prepared.plan
         if self._plain is None and self.large is None:
-            made = structs.replace(
-                made, original=without_messages(made.original), translated=without_messages(made.translated)
+            planned = structs.replace(
+                planned, original=without_messages(planned.original), translated=without_messages(planned.translated)
             )
             self.prepared = self._conversation = None
             if prepared.saver is None and context.account.bytes_by_kind["decoded"] > _WORTH_COUNTING:
-                context.account.hold("decoded", base_memory(made.original, made.translated))
-        return InFlight(self, ticket, holder, made, prepared.saver)
+                context.account.hold("decoded", base_memory(planned.original, planned.translated))
+        return InFlight(self, permit, holder, planned, prepared.saver)
 
 
 class InFlight(Struct):
-    """A request that was sent, while its answer is awaited."""
+    """A request that was sent and whose response is awaited."""
 
     client_request: ClientRequest
     permit: Permit
-    holder: ResponseHolder | None  # the upstream, if requests about the answer go there
-    plan: Plan | None  # that the answer is read with, until it has begun
-    saver: ResponseSaver | None  # that keeps the answer
+    holder: ResponseHolder | None  # the upstream, if it stores the response
+    plan: Plan | None  # translates the response; None when the response has begun
+    saver: ResponseSaver | None  # stores the response
 
     def mark_started(self) -> None:
-        """The answer says something, so nothing is asked again: only what `explain` may need is held."""
+        """Note that the response has content, so there is no retry: release all but what `explain` may need."""
         if self.permit.probes:
             self.permit.accepted()
         self.plan = self.saver = None
-        question, context = self.client_request, self.client_request.context
-        question.prepared = question._conversation = question._plain = None
-        question.parameters = _FORGOTTEN
-        if question.large is not None:
-            question.large.forget()
+        client_request, context = self.client_request, self.client_request.context
+        client_request.prepared = client_request._conversation = client_request._plain = None
+        client_request.parameters = _EMPTY
+        if client_request.large is not None:
+            client_request.large.forget()
         if not context.services.refusals.enabled:
             context.exchange.request = structs.replace(context.exchange.request, body=b"")
             context.account.hold("body", 0)
 
-    def remember_id(self, answer_id: str) -> None:
-        """The answer has this id: requests about it go to the upstream that holds it."""
+    def remember_id(self, response_id: str) -> None:
+        """Remember the id of the response, so that requests about it go to the upstream that stores it."""
         if self.holder is not None:
-            self.client_request.context.services.holders.remember(answer_id, self.holder)
+            self.client_request.context.services.holders.remember(response_id, self.holder)
 
 
 class Delivery(Protocol):
-    """Brings an answer to the client, whole or as a stream."""
+    """Sends a response to the client, whole or as a stream."""
 
     @property
     def has_started(self) -> bool:
-        """Whether the client has seen anything."""
+        """Whether the client has received anything."""
 
     @property
     def seconds_to_ping(self) -> float:
-        """Seconds until the client will see something in any case."""
+        """Seconds until the client gets a keep-alive, which starts the response."""
 
-    async def deliver(self, reply: ClientResponse, flight: InFlight) -> Fault | None:
-        """Deliver this answer; gives the fault that ended it after the client had seen something. Raises others."""
+    async def deliver(self, response: ClientResponse, flight: InFlight) -> Fault | None:
+        """Deliver this response. Return the fault that ended it after the client had received a part of it.
+
+        Raises DragomanError if it failed before.
+        """
 
     def discard(self) -> None:
-        """Forget what is held of an answer that failed."""
+        """Release the buffered part of a response that failed."""
 
 
-async def run_attempts(context: RequestContext, question: ClientRequest, delivery: Delivery) -> None:
-    """Ask the targets in turn. Raises what the first of them answered if none has served the request."""
+async def run_attempts(context: RequestContext, client_request: ClientRequest, delivery: Delivery) -> None:
+    """Send the request to its targets in turn. Raises the error to report to the client if all of them failed."""
     failure: DragomanError | None = None
-    retries = Retries(context.services.retry_settings, question.parameters.is_job)
-    targets = context.upstreams.config.routes.resolve(question.parameters.model)
+    retries = Retries(context.services.retry_settings, client_request.parameters.is_job)
+    targets = context.upstreams.config.routes.resolve(client_request.parameters.model)
     for target in targets:
         backend, is_bound = context.upstreams.by_name[target.upstream.name], False
         try:
-            sent = (await question.prepare(backend, target.model)).translated
-            is_bound = sent.needs_same_service
-            if sent.server_state:
-                _check_holder(context, backend, sent)
-            del sent  # it is not held while the request is answered
-            await _ask_target(context, question, delivery, backend, target.model, retries, last=target is targets[-1])
+            translated = (await client_request.prepare(backend, target.model)).translated
+            is_bound = translated.needs_same_service
+            if translated.server_state:
+                _check_holder(context, backend, translated)
+            del translated  # releases the messages
+            await _ask_target(
+                context, client_request, delivery, backend, target.model, retries, last=target is targets[-1]
+            )
             return
         except DragomanError as error:
             failure = pick_error(failure, error)
-            # A request that names what this target may store goes to no other one.
+            # A request that refers to data which this target may store goes to no other target.
             stays = is_bound and not (isinstance(error, ClientFault) or is_not_held(error))
             if delivery.has_started or stays or retry_action(error) == "tell" or not retries.may_ask_another(error):
                 break
@@ -278,7 +284,7 @@ async def run_attempts(context: RequestContext, question: ClientRequest, deliver
 
 async def _ask_target(
     context: RequestContext,
-    question: ClientRequest,
+    client_request: ClientRequest,
     delivery: Delivery,
     backend: Backend,
     model: str,
@@ -286,17 +292,17 @@ async def _ask_target(
     *,
     last: bool,
 ) -> None:
-    """Ask one target, with each of its credentials if need be, and again if that may help."""
+    """Send the request to one target: with another credential after some errors, and again after others."""
     credentials = list(backend.all_credentials)
     if len(credentials) > 1:
-        credentials = backend.credentials(question.session(), model)
-        if question.parameters.server_state:
-            _holders_first(context, question, backend, credentials)
+        credentials = backend.credentials(client_request.session(), model)
+        if client_request.parameters.server_state:
+            _prefer_holders(context, client_request, backend, credentials)
     backend.budget.recent.add(time.monotonic(), REQUEST)
     failure: DragomanError | None = None
     while True:
         try:
-            await _attempt(context, question, delivery, backend, model, credentials[0])
+            await _attempt(context, client_request, delivery, backend, model, credentials[0])
             return
         except DragomanError as error:
             failure = pick_error(failure, error)
@@ -317,49 +323,49 @@ async def _ask_target(
 
 async def _attempt(
     context: RequestContext,
-    question: ClientRequest,
+    client_request: ClientRequest,
     delivery: Delivery,
     backend: Backend,
     model: str,
     credential: Credential,
 ) -> None:
-    """Send the request once and deliver the answer to it."""
-    question.prepared = question.prepared or question.plan(backend, model)
-    model = question.prepared.plan.translated.model
-    ticket = backend.breaker.enter(backend.name, credential.name, model, guarded=backend.upstream.limits.breaker)
+    """Send the request once and deliver its response."""
+    client_request.prepared = client_request.prepared or client_request.plan(backend, model)
+    model = client_request.prepared.plan.translated.model
+    permit = backend.breaker.enter(backend.name, credential.name, model, guarded=backend.upstream.limits.breaker)
     context.record.attempts += 1
-    reply, is_inside = None, False
+    response, is_inside = None, False
     try:
         if not backend.slots.take():
             await backend.slots.wait()
         is_inside = True
-        request = question.request(backend)
-        flight = question.mark_sent(ticket, backend, credential)
+        request = client_request.request(backend)
+        flight = client_request.mark_sent(permit, backend, credential)
         assert flight.plan is not None
         try:
-            reply = await backend.open(request, credential, flight.plan.translated)
+            response = await backend.open(request, credential, flight.plan.translated)
         finally:
             del request
             context.account.hold("rendered", 0)
-        if (fault := await delivery.deliver(reply, flight)) is None:
-            ticket.succeeded()
+        if (fault := await delivery.deliver(response, flight)) is None:
+            permit.succeeded()
             backend.failures, backend.last_ok_at = 0, time.time()
         else:
             failed = UpstreamFault("", fault=fault)
-            _explain(context, question, backend, reply, failed)
-            backend.record_failure(ticket, failed)
+            _explain(context, client_request, backend, response, failed)
+            backend.record_failure(permit, failed)
     except DragomanError as error:
-        _explain(context, question, backend, reply, error)
+        _explain(context, client_request, backend, response, error)
         if not isinstance(error, ClientFault | PoolExhausted | WorkerFailed):
-            backend.record_failure(ticket, error)
+            backend.record_failure(permit, error)
             _count_failure(context, backend, error.fault)
         raise
     finally:
-        if reply is not None:
-            reply.close()
+        if response is not None:
+            response.close()
         if is_inside:
             backend.slots.release()
-        ticket.close()
+        permit.close()
 
 
 def _count_failure(context: RequestContext, backend: Backend, fault: Fault) -> None:
@@ -367,52 +373,52 @@ def _count_failure(context: RequestContext, backend: Backend, fault: Fault) -> N
     context.record.failed_attempts.append(f"{backend.name}: {fault.kind} {fault.status}")
 
 
-def _check_holder(context: RequestContext, backend: Backend, sent: Conversation) -> None:
-    """Raise Unrepresentable for a request that continues an answer of another upstream, or of another client."""
-    for held in sent.server_state:
-        holder = context.services.holders.find(held.reply_id)
+def _check_holder(context: RequestContext, backend: Backend, translated: Conversation) -> None:
+    """Raise Unrepresentable if the request continues a response of another upstream or of another client."""
+    for reference in translated.server_state:
+        holder = context.services.holders.find(reference.reply_id)
         if holder is None:
             continue
         if holder.address != backend.base_url or holder.owner != context.exchange.owner:
-            raise server_state_error(held)
+            raise server_state_error(reference)
 
 
-def _holders_first(
-    context: RequestContext, question: ClientRequest, backend: Backend, credentials: list[Credential]
+def _prefer_holders(
+    context: RequestContext, client_request: ClientRequest, backend: Backend, credentials: list[Credential]
 ) -> None:
-    """Put the credential first that made the response which is continued."""
-    holders = [context.services.holders.find(held.reply_id) for held in question.parameters.server_state]
-    made_with = {holder.credential for holder in holders if holder is not None and holder.upstream == backend.name}
-    credentials.sort(key=lambda each: each.name not in made_with)
+    """Move the credentials to the front that got the response which this request continues."""
+    holders = [context.services.holders.find(each.reply_id) for each in client_request.parameters.server_state]
+    preferred = {holder.credential for holder in holders if holder is not None and holder.upstream == backend.name}
+    credentials.sort(key=lambda each: each.name not in preferred)
 
 
 def _explain(
     context: RequestContext,
-    question: ClientRequest,
+    client_request: ClientRequest,
     backend: Backend,
-    reply: ClientResponse | None,
+    received: ClientResponse | None,
     error: DragomanError,
 ) -> None:
-    """Have a refusal described, when the client has its answer. Of several, the last is kept."""
+    """Schedule a report about a refusal, to be written when the response has been sent. The last refusal counts."""
     services, exchange = context.services, context.exchange
     if not services.refusals.enabled or not isinstance(error, UpstreamFault):
         return
     if isinstance(error, Refused):
-        response = error.response
-    elif reply is not None and reply.status:  # a refusal inside an answer that had begun well
-        response = HttpResponse(reply.status, reply.headers, backend.dialect.codec.render_fault(error.fault))
+        refusal = error.response
+    elif received is not None and received.status:  # The stream began with status 200 and contains an error.
+        refusal = HttpResponse(received.status, received.headers, backend.dialect.codec.render_fault(error.fault))
     else:
         return
-    model, large = context.record.used_model, question.large
+    model, large = context.record.used_model, client_request.large
     if large is not None:
         job = large.job(backend, model, services.response_store)
     else:
         head = structs.replace(exchange.request, body=b"")
         job = PlanJob(head, context.upstreams.bounds, backend.dialect, model, backend.upstream.settings)
-    way, secrets = (exchange.id, context.client.name, backend.name), services.log.redactor.known()
-    explained = ExplainJob(job, way, backend.own_headers(), response, error.fault, secrets)
+    names, secrets = (exchange.id, context.client.name, backend.name), services.log.redactor.known()
+    explain_job = ExplainJob(job, names, backend.own_headers(), refusal, error.fault, secrets)
     worker = None if large is None else large.worker
-    case = PendingReport(
-        explained, context.client, exchange.request.body, services.response_store, exchange.owner, worker
+    pending = PendingReport(
+        explain_job, context.client, exchange.request.body, services.response_store, exchange.owner, worker
     )
-    context.record.on_finished = partial(services.report_queue.add, case, services.refusals)
+    context.record.on_finished = partial(services.report_queue.add, pending, services.refusals)

@@ -1,10 +1,11 @@
-"""AWS signatures of requests, with the gateway's key as their secret. Pure.
+"""AWS signatures (version 4) of requests, with the gateway's key as their secret. Pure; called by `admission`.
 
-boto3 sends no bearer token over plain http, so its requests come signed: any access key id, our key as the secret.
+boto3 sends no bearer token over plain HTTP, so its requests are signed: with any access key id, and the gateway's key
+as the secret.
 
-A head is judged before a byte of its body is read. A signature covers the hash of the body. Where the head states that
-hash (`x-amz-content-sha256`) the signature is checked at once and the hash when the body has come. boto3 does not state
-it for Bedrock: such a request is unproven until its body has come.
+A signature covers the hash of the body, and a head is judged before its body is read. If the head contains the hash
+(`x-amz-content-sha256`), the signature is checked at once, and the hash when the body has arrived. boto3 does not send
+the hash to Bedrock: such a request is unproven until its body has arrived.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _EMPTY = hashlib.sha256(b"").hexdigest()
 
 
 class AwsSignature(Struct, frozen=True):
-    """An AWS signature, as far as the head of its request shows."""
+    """An AWS signature, parsed from the head of a request."""
 
     id: str
     date: str
@@ -41,16 +42,16 @@ class AwsSignature(Struct, frozen=True):
     service: str
     headers: tuple[str, ...]
     signature: str
-    payload: str  # the hash that the signature covers; empty if only the body tells
+    payload: str  # the hash of the body from the head; empty if the head has none
 
     @property
     def is_proven(self) -> bool:
-        """Whether the head is enough to check the signature, so that only the body's hash is left to compare."""
+        """Whether the head alone is enough to check the signature; the body's hash is compared later."""
         return bool(self.payload)
 
 
 def sign(request: HttpRequest, secret: bytes, moment: str, region: str, service: str, headers: tuple[str, ...]) -> str:
-    """The signature, version 4, that these headers of a request must have."""
+    """Return the signature, version 4, of a request over these headers."""
     scope = f"{moment[:8]}/{region}/{service}/aws4_request"
     hashed = hashlib.sha256(_canonical(request, headers).encode("utf-8", "surrogatepass")).hexdigest()
     key = b"AWS4" + secret
@@ -78,19 +79,19 @@ def _canonical(request: HttpRequest, headers: tuple[str, ...]) -> str:
 
 
 def _normal(path: str) -> str:
-    """The path without `.`, `..` and doubled slashes, as signers have it; it keeps its last slash."""
+    """Return the path without `.`, `..` and doubled slashes, as AWS normalises it; a trailing slash stays."""
     plain = normpath("/" + path.lstrip("/"))
     return f"{plain}/" if path.endswith("/") and plain != "/" else plain
 
 
 def _payload(request: HttpRequest) -> str:
-    """The hash in the signature: the one that the head states, which is compared with the body later, or the body's."""
+    """Return the hash to sign: the one in the head, which is compared with the body later, or the body's own."""
     stated = _stated_hash(request)
     return hashlib.sha256(request.body).hexdigest() if stated is None else stated
 
 
 def _stated_hash(head: HttpRequest) -> str | None:
-    """The hash of the body as the head states it, the empty body's if it announces none; else None."""
+    """Return the body's hash from the head, or the hash of an empty body if no body is announced; else None."""
     stated = head.header("x-amz-content-sha256")
     if stated:
         return stated
@@ -99,7 +100,7 @@ def _stated_hash(head: HttpRequest) -> str | None:
 
 
 def parse_signature(head: HttpRequest) -> AwsSignature | None:
-    """Read the signature of a head. None if it has none, or breaks a rule of signatures."""
+    """Parse the signature of a head. Return None if it has none or an invalid one."""
     given = [value for name, value in head.headers if name == "authorization"]
     found = _SIGNED.match(given[0]) if len(given) == 1 else None
     if found is None:

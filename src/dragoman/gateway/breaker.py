@@ -1,11 +1,11 @@
-"""Circuit breaker and cooldowns: one mechanism for upstreams that fail and for those that ask for a pause.
+"""Circuit breaker and cooldowns: one mechanism for upstreams that fail and for those that request a pause.
 
-    asked ──5 failures in a row, or more than half of 20 within 30 s──> open ──a probe after 5, 10 … 120 s──> asked
-      └──rate limit, quota, refused credential──> cooling ──its time is over, or a probe went well──> asked
+    closed ──5 failures in a row, or more than half of 20 within 30 s──> open ──a probe after 5, 10 … 120 s──> closed
+      └──rate limit, quota, refused credential──> cooling ──its time is over, or a probe succeeded──> closed
 
-Both are a `Cooldown` of a scope: an upstream, one of its credentials, and a family of models or all of them. A time
-that an
-upstream names is a hint: while it lasts, one request in five minutes goes through, and one that goes well ends it.
+Both are a `Cooldown` of a scope: an upstream, one of its credentials, and a family of models or all of them. The time
+that an upstream names is a hint: during the cooldown one request per five minutes is sent as a probe, and a probe that
+succeeds ends the cooldown. `attempts` calls `enter` before each request. `CooldownFile` saves cooldowns on disk.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from dragoman.gateway.secrets import make_private_folder, read_private, write_pr
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-MAX_SCOPES = 512  # a client names any model it likes: more are not remembered
-_LONGEST_WHY = 300
-_EARLY = 0.01  # seconds: timers ring a little early, and whoever waited as long as he was told has waited enough
-# A model and its dated versions are one family: providers limit them together.
+MAX_SCOPES = 512  # Clients may send any model name, so the number of scopes must be bounded.
+_LONGEST_WHY = 300  # characters
+_EARLY = 0.01  # seconds; timers fire a little early, so a wait of the reported time must be enough
+# A model and its dated versions are one family: providers apply limits to all of them together.
 _VERSION = re.compile(r"(?:[-@]\d{8}|-\d{4}-\d\d-\d\d|-latest)?(?:-v\d+)?(?::\d+)?(?:\[\w+\])?\Z")
 
 
 class BreakerSettings(Struct, frozen=True):
-    """The numbers. Times are seconds."""
+    """The thresholds and times of the circuit breaker. Times are in seconds."""
 
     failures: int = 5  # in a row
-    share: float = 0.5  # of at least `least` requests within `window`
+    share: float = 0.5  # of failures among at least `least` requests within `window`
     least: int = 20
     window: float = 30.0
-    first_probe: float = 5.0  # doubling after each that fails
+    first_probe: float = 5.0  # doubles after each probe that fails
     last_probe: float = 120.0
     cooling_probe: float = 300.0
-    longest: float = 24 * 3600.0
+    longest: float = 24 * 3600.0  # of a cooldown
 
 
 class CooldownScope(NamedTuple):
-    """What rests. Without a family: all models of that credential."""
+    """The scope of a cooldown. Without a family: all models of that credential."""
 
     upstream: str
     credential: str
@@ -58,23 +58,22 @@ class CooldownScope(NamedTuple):
 
 
 class _Rule(Struct, frozen=True):
-    """What a kind of refusal means for those that come after. Without `usual`, only a named time makes a pause."""
+    """The cooldown after a kind of refusal. Without `usual`, there is one only if the upstream names a time."""
 
-    whole: bool = False  # the credential with all its models
-    usual: float | None = None
+    whole: bool = False  # for all models of the credential
+    usual: float | None = None  # seconds if the upstream names no time
 
 
-_COOLS: dict[ErrorKind, _Rule] = {
+_COOLDOWN_RULES: dict[ErrorKind, _Rule] = {
     "rate_limit": _Rule(),
     "overloaded": _Rule(),
     "permission": _Rule(usual=60.0),
     "quota": _Rule(whole=True, usual=300.0),
     "auth": _Rule(whole=True, usual=15.0),
 }
-# A short wait mends these, so a request without another target may wait; the others are refused at once.
-_MENDED_BY_WAITING: frozenset[str] = frozenset({"rate_limit", "overloaded"})
-# What the client is refused with while the upstream is not asked, if that is not `overloaded`: an error that its SDK
-# takes for passing would be waited for there.
+# These errors end after a short wait, so a request without another target may wait; others are refused at once.
+_SHORT: frozenset[str] = frozenset({"rate_limit", "overloaded"})
+# The error for the client during such a cooldown. With `overloaded` instead, its SDK would retry in vain.
 _LASTING: dict[str, tuple[ErrorKind, int]] = {
     "auth": ("auth", 401),
     "permission": ("permission", 403),
@@ -83,9 +82,9 @@ _LASTING: dict[str, tuple[ErrorKind, int]] = {
 
 
 class CooldownActive(ConnectFailed):
-    """The upstream was not asked, because of how it answered before. `cause` is the kind of that fault.
+    """The request was not sent, because the upstream is in cooldown. `cause` is the kind of error that began it.
 
-    `hinted`: it asked for a pause, which a request without another target may wait for.
+    `hinted`: the upstream requested a pause, which a request without another target may wait for.
     """
 
     def __init__(self, message: str, ready: float, *, hinted: bool, cause: str = "overloaded") -> None:
@@ -97,7 +96,7 @@ class CooldownActive(ConnectFailed):
 
 
 class SavedCooldown(Struct, frozen=True):
-    """A cooldown as it outlives the process. Times are those of the wall."""
+    """A cooldown as it is saved on disk. Times are seconds since the epoch."""
 
     upstream: str
     credential: str
@@ -109,7 +108,7 @@ class SavedCooldown(Struct, frozen=True):
 
 
 class Cooldown:
-    """One pause. `until` is infinite for a breaker: only a probe ends it."""
+    """One scope that gets no requests but probes. `until` is infinite for an open breaker: only a probe ends it."""
 
     __slots__ = ("kind", "probe_at", "probing", "scope", "since", "until", "wait", "why")
 
@@ -121,31 +120,33 @@ class Cooldown:
 
     @property
     def cooling(self) -> bool:
+        """Whether this is a pause with an end, not an open breaker."""
         return self.until != math.inf
 
     def ready(self, now: float) -> float:
-        """Seconds until somebody may ask. While a probe is out nobody knows; it will not be long."""
+        """Return the seconds until the next request may be sent; 1 while a probe is running."""
         if self.over(now):
             return 0.0
         left = self.probe_at - now
         return 1.0 if self.probing else left if left > _EARLY else 0.0
 
     def over(self, now: float) -> bool:
+        """Return whether the time of the cooldown has passed."""
         return now >= self.until - _EARLY
 
 
 class WindowCounter:
-    """How often each of two things happened within a window, counted by steps of time: there may be very many."""
+    """Counts two kinds of events within a sliding window. It stores two counts per step of time, not each event."""
 
     __slots__ = ("_step", "_steps", "_window", "counts")
 
     def __init__(self, window: float, step: float) -> None:
         self.counts = [0, 0]
         self._step, self._window = step, round(window / step)
-        self._steps: deque[tuple[int, list[int]]] = deque()  # the number of the step, and how often
+        self._steps: deque[tuple[int, list[int]]] = deque()  # the number of the step, and its two counts
 
     def add(self, now: float, kind: int) -> None:
-        """Count one more: 0 and 1 are the two things."""
+        """Count one event of kind 0 or 1."""
         step, steps = int(now / self._step), self._steps
         if not steps or steps[-1][0] != step:
             self.forget(now)
@@ -154,30 +155,30 @@ class WindowCounter:
         self.counts[kind] += 1
 
     def forget(self, now: float) -> None:
-        """Forget what is older than the window."""
+        """Remove counts that are older than the window."""
         first, steps = int(now / self._step) - self._window, self._steps
         while steps and steps[0][0] <= first:
-            _, gone = steps.popleft()
-            self.counts = [self.counts[0] - gone[0], self.counts[1] - gone[1]]
+            _, old = steps.popleft()
+            self.counts = [self.counts[0] - old[0], self.counts[1] - old[1]]
 
 
 _OK, _FAILED = 0, 1  # kinds of `WindowCounter`
 
 
 class _Counts(Struct):
-    """How a scope has been doing."""
+    """Successes and failures of a scope."""
 
     recent: WindowCounter
     row: int = 0  # failures in a row
 
-    def too_bad(self, tolerance: BreakerSettings) -> bool:
-        well, badly = self.recent.counts
-        often = well + badly >= tolerance.least and badly > tolerance.share * (well + badly)
-        return often or self.row >= tolerance.failures
+    def opens_breaker(self, settings: BreakerSettings) -> bool:
+        succeeded, failed = self.recent.counts
+        total = succeeded + failed
+        return (total >= settings.least and failed > settings.share * total) or self.row >= settings.failures
 
 
 class Permit(Struct):
-    """One attempt. Say how it went, then `close`; a probe that ended without a verdict makes room for another."""
+    """The permission for one attempt. Report its result, then `close` it, so that another probe may follow a probe."""
 
     breaker: CircuitBreaker | None
     scope: CooldownScope
@@ -185,11 +186,12 @@ class Permit(Struct):
     probes: tuple[Cooldown, ...]
 
     def accepted(self) -> None:
-        """The upstream has begun to answer: a rest that began before this attempt ends."""
+        """Report that the upstream has begun to respond: cooldowns that began before this attempt end."""
         if self.breaker is not None:
             self.breaker.end_cooldowns(self.scope, self.since)
 
     def succeeded(self) -> None:
+        """Report success."""
         if (breaker := self.breaker) is None:
             return
         if breaker.cooldowns:
@@ -199,88 +201,90 @@ class Permit(Struct):
         counts.recent.add(breaker.clock(), _OK)
 
     def failed(self, error: DragomanError) -> None:
+        """Report an error; errors of the client are ignored."""
         if self.breaker is not None and not isinstance(error, ClientFault):
             self.breaker.note_failure(self.scope, self.since, error)
 
     def close(self) -> None:
-        for rest in self.probes:
-            rest.probing = False
+        """End the attempt."""
+        for cooldown in self.probes:
+            cooldown.probing = False
         self.probes = ()
 
 
 class CircuitBreaker:
-    """All rests of one process. `changed` is called when a cooldown that outlives it began or ended."""
+    """All cooldowns of one process. `changed` is called when a cooldown begins or ends that is saved on disk."""
 
     def __init__(
         self,
-        tolerance: BreakerSettings | None = None,
+        settings: BreakerSettings | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        words: Callable[[str], str] = str,
+        redact: Callable[[str], str] = str,
     ) -> None:
-        self.tolerance = tolerance or BreakerSettings()
+        self.settings = settings or BreakerSettings()
         self.changed: Callable[[], None] = lambda: None
-        self.clock, self._wall, self._words = clock, wall, words
+        self.clock, self._wall, self._redact = clock, wall, redact
         self.cooldowns: dict[CooldownScope, Cooldown] = {}
         self.counts: dict[CooldownScope, _Counts] = {}
 
-    # --- asking
+    # --- before an attempt
 
     def enter(self, upstream: str, credential: str, model: str, *, guarded: bool = True) -> Permit:
-        """Leave to ask. Raises Resting."""
+        """Return the permit for an attempt. Raises CooldownActive."""
         scope = CooldownScope(upstream, credential, family(model))
         if not guarded:
             return Permit(None, scope, 0.0, ())
         now = self.clock()
-        rests = self._of(scope, now) if self.cooldowns else ()
-        if not rests:
+        cooldowns = self._active(scope, now) if self.cooldowns else ()
+        if not cooldowns:
             return Permit(self, scope, now, ())
-        longest = max(rests, key=lambda rest: rest.ready(now))
+        longest = max(cooldowns, key=lambda cooldown: cooldown.ready(now))
         if ready := longest.ready(now):
-            hinted = longest.cooling and longest.kind in _MENDED_BY_WAITING
+            hinted = longest.cooling and longest.kind in _SHORT
             raise CooldownActive(self._sentence(longest, ready), ready, hinted=hinted, cause=longest.kind)
-        for rest in rests:
-            rest.probing = True
-        return Permit(self, scope, now, rests)
+        for cooldown in cooldowns:
+            cooldown.probing = True
+        return Permit(self, scope, now, cooldowns)
 
     def seconds_until_ready(self, upstream: str, credential: str, model: str) -> float:
-        """Seconds until this may be asked; 0 if it may now."""
+        """Return the seconds until a request may be sent; 0 if it may be sent now."""
         if not self.cooldowns:
             return 0.0
         now = self.clock()
-        return max(
-            (rest.ready(now) for rest in self._of(CooldownScope(upstream, credential, family(model)), now)), default=0.0
-        )
+        active = self._active(CooldownScope(upstream, credential, family(model)), now)
+        return max((cooldown.ready(now) for cooldown in active), default=0.0)
 
-    def _of(self, scope: CooldownScope, now: float) -> tuple[Cooldown, ...]:
-        """The rests that stand before a scope; those that are over are forgotten."""
+    def _active(self, scope: CooldownScope, now: float) -> tuple[Cooldown, ...]:
+        """Return the cooldowns that apply to a scope, and delete those that are over."""
         found = []
         for each in (scope, scope._replace(family="")):
-            rest = self.cooldowns.get(each)
-            if rest is not None and rest.over(now):
+            cooldown = self.cooldowns.get(each)
+            if cooldown is not None and cooldown.over(now):
                 del self.cooldowns[each]
                 self.changed()
-            elif rest is not None:
-                found.append(rest)
+            elif cooldown is not None:
+                found.append(cooldown)
         return tuple(found)
 
-    # --- how it went
+    # --- after an attempt
 
     def end_cooldowns(self, scope: CooldownScope, since: float) -> None:
-        """Somebody was answered who asked after the rest had begun: it ends."""
+        """End the cooldowns of a scope that began before `since`, the start of a successful attempt."""
         for each in (scope, scope._replace(family="")):
-            rest = self.cooldowns.get(each)
-            if rest is not None and rest.since < since:
+            cooldown = self.cooldowns.get(each)
+            if cooldown is not None and cooldown.since < since:
                 del self.cooldowns[each]
-                if rest.cooling:
+                if cooldown.cooling:
                     self.changed()
 
     def note_failure(self, scope: CooldownScope, since: float, error: DragomanError) -> None:
+        """Count a failed attempt that began at `since`; begin or extend a cooldown if needed."""
         fault = error.fault
         if fault.kind in REQUEST_ERROR_KINDS:
             return
-        rule = _COOLS.get(fault.kind)
+        rule = _COOLDOWN_RULES.get(fault.kind)
         if rule is not None and (seconds := rule.usual if fault.retry_after is None else fault.retry_after):
             self._cool(scope._replace(family="") if rule.whole else scope, fault, seconds)
             return
@@ -288,140 +292,145 @@ class CircuitBreaker:
         counts = self.counts.get(scope) or self.count(scope)
         counts.row += 1
         counts.recent.add(now, _FAILED)
-        rests = self._of(scope, now)
-        if rests:
-            self._probe_failed(rests, since, fault, now)
-        elif counts.too_bad(self.tolerance):
-            rest = self._resting(scope, fault, now)
-            rest.wait = self.tolerance.first_probe
-            rest.probe_at = now + rest.wait
+        cooldowns = self._active(scope, now)
+        if cooldowns:
+            self._probe_failed(cooldowns, since, fault, now)
+        elif counts.opens_breaker(self.settings):
+            cooldown = self._begin(scope, fault, now)
+            cooldown.wait = self.settings.first_probe
+            cooldown.probe_at = now + cooldown.wait
 
     def _cool(self, scope: CooldownScope, fault: Fault, seconds: float) -> None:
         now = self.clock()
-        rest = self._resting(scope, fault, now)
-        rest.until = now + min(seconds, self.tolerance.longest)
-        rest.probe_at = min(rest.until, now + self.tolerance.cooling_probe)
+        cooldown = self._begin(scope, fault, now)
+        cooldown.until = now + min(seconds, self.settings.longest)
+        cooldown.probe_at = min(cooldown.until, now + self.settings.cooling_probe)
         self.changed()
 
-    def _probe_failed(self, rests: tuple[Cooldown, ...], since: float, fault: Fault, now: float) -> None:
-        tolerance = self.tolerance
-        for rest in rests:
-            if since <= rest.since:
-                continue  # it was asked before the rest began, and tells nothing new
-            if rest.cooling:
-                rest.probe_at = min(rest.until, now + tolerance.cooling_probe)
+    def _probe_failed(self, cooldowns: tuple[Cooldown, ...], since: float, fault: Fault, now: float) -> None:
+        settings = self.settings
+        for cooldown in cooldowns:
+            if since <= cooldown.since:
+                continue  # The attempt began before the cooldown, so it was no probe.
+            if cooldown.cooling:
+                cooldown.probe_at = min(cooldown.until, now + settings.cooling_probe)
             else:
-                self._resting(rest.scope, fault, now)
-                rest.wait = min(rest.wait * 2, tolerance.last_probe)
-                rest.probe_at = now + rest.wait
+                self._begin(cooldown.scope, fault, now)
+                cooldown.wait = min(cooldown.wait * 2, settings.last_probe)
+                cooldown.probe_at = now + cooldown.wait
 
-    def _resting(self, scope: CooldownScope, fault: Fault, now: float) -> Cooldown:
-        why = self._words(" ".join(fault.message.split()))[:_LONGEST_WHY]  # cut last: half a secret has no shape
-        rest = self.cooldowns.get(scope)
-        if rest is None:
+    def _begin(self, scope: CooldownScope, fault: Fault, now: float) -> Cooldown:
+        """Begin a cooldown, or update the one that exists."""
+        # The message is redacted before it is cut: the pattern of a secret does not match a part of it.
+        why = self._redact(" ".join(fault.message.split()))[:_LONGEST_WHY]
+        cooldown = self.cooldowns.get(scope)
+        if cooldown is None:
             if len(self.cooldowns) >= MAX_SCOPES:
                 del self.cooldowns[min(self.cooldowns.values(), key=lambda each: each.probe_at).scope]
-            rest = self.cooldowns[scope] = Cooldown(scope, fault.kind, why, now)
-        rest.kind, rest.why, rest.since = fault.kind, why, now
-        return rest
+            cooldown = self.cooldowns[scope] = Cooldown(scope, fault.kind, why, now)
+        cooldown.kind, cooldown.why, cooldown.since = fault.kind, why, now
+        return cooldown
 
     def count(self, scope: CooldownScope) -> _Counts:
-        """Begin to count how a scope is doing."""
+        """Begin to count the successes and failures of a scope."""
         if len(self.counts) >= MAX_SCOPES:
             del self.counts[next(iter(self.counts))]
-        found = self.counts[scope] = _Counts(WindowCounter(self.tolerance.window, 1.0))
+        found = self.counts[scope] = _Counts(WindowCounter(self.settings.window, 1.0))
         return found
 
-    # --- for people
+    # --- for status, metrics and `dragoman cooldown`
 
     def clear(self, upstream: str = "") -> int:
-        """Forget every rest, or those of one upstream, and what was counted; tells how many rested."""
-        gone = [scope for scope in self.cooldowns if upstream in ("", scope.upstream)]
-        for scope in gone:
+        """End all cooldowns, or those of one upstream, and reset the counts. Return how many cooldowns ended."""
+        cleared = [scope for scope in self.cooldowns if upstream in ("", scope.upstream)]
+        for scope in cleared:
             del self.cooldowns[scope]
         for scope in [scope for scope in self.counts if upstream in ("", scope.upstream)]:
             del self.counts[scope]
         self.changed()
-        return len(gone)
+        return len(cleared)
 
     def describe(self, upstream: str = "") -> list[Json]:
+        """Return the cooldowns, of all upstreams or of one, as JSON."""
         now, offset = self.clock(), self._wall() - self.clock()
         return [
             {
-                "upstream": rest.scope.upstream,
-                "credential": rest.scope.credential,
-                "models": rest.scope.family or None,
-                "state": "probing" if rest.probing else "cooling" if rest.cooling else "open",
-                "kind": rest.kind,
-                "why": rest.why,
-                "since": rest.since + offset,
-                "until": rest.until + offset if rest.cooling else None,
-                "next_try": rest.probe_at + offset,
+                "upstream": cooldown.scope.upstream,
+                "credential": cooldown.scope.credential,
+                "models": cooldown.scope.family or None,
+                "state": "probing" if cooldown.probing else "cooling" if cooldown.cooling else "open",
+                "kind": cooldown.kind,
+                "why": cooldown.why,
+                "since": cooldown.since + offset,
+                "until": cooldown.until + offset if cooldown.cooling else None,
+                "next_try": cooldown.probe_at + offset,
             }
-            for rest in self.cooldowns.values()
-            if upstream in ("", rest.scope.upstream) and not rest.over(now)
+            for cooldown in self.cooldowns.values()
+            if upstream in ("", cooldown.scope.upstream) and not cooldown.over(now)
         ]
 
     def cooldowns_left(self) -> Iterator[tuple[str, str, str, str, float]]:
-        """Every rest: its scope, its state, and seconds until somebody is let through."""
+        """Yield each cooldown: its scope, its state, and the seconds until the next probe."""
         now = self.clock()
-        for rest in self.cooldowns.values():
-            state = "cooling" if rest.cooling else "open"
-            yield *rest.scope, state, max(rest.probe_at - now, 0.0)
+        for cooldown in self.cooldowns.values():
+            state = "cooling" if cooldown.cooling else "open"
+            yield *cooldown.scope, state, max(cooldown.probe_at - now, 0.0)
 
     def is_cooling_down(self, upstream: str, credential: str) -> bool:
-        """Whether anything of this credential rests."""
+        """Return whether any scope of this credential is in cooldown."""
         now = self.clock()
         return any(
-            scope.upstream == upstream and scope.credential == credential and not rest.over(now)
-            for scope, rest in self.cooldowns.items()
+            scope.upstream == upstream and scope.credential == credential and not cooldown.over(now)
+            for scope, cooldown in self.cooldowns.items()
         )
 
-    def _sentence(self, rest: Cooldown, ready: float) -> str:
+    def _sentence(self, cooldown: Cooldown, ready: float) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(self._wall() + ready))
-        scope = rest.scope
-        whose = f" ({scope.credential}{f', {scope.family}' if scope.family else ''})"
-        verb = "asked for a pause" if rest.cooling and rest.kind in _MENDED_BY_WAITING else "is not asked"
-        return f"the upstream {scope.upstream}{whose} {verb} until {clock}, because of {rest.kind}: {rest.why}"
+        scope = cooldown.scope
+        part = f" ({scope.credential}{f', {scope.family}' if scope.family else ''})"
+        verb = "requested a pause" if cooldown.cooling and cooldown.kind in _SHORT else "is in cooldown"
+        return f"the upstream {scope.upstream}{part} {verb} until {clock}, because of {cooldown.kind}: {cooldown.why}"
 
     # --- across restarts
 
     def saved_cooldowns(self) -> list[SavedCooldown]:
-        """The cooldowns. A breaker is not kept: five seconds tell how an upstream is."""
+        """Return the cooldowns to save. An open breaker is not saved: after a restart, a few requests reopen it."""
         offset = self._wall() - self.clock()
         return [
-            SavedCooldown(*rest.scope, rest.kind, rest.why, rest.since + offset, rest.until + offset)
-            for rest in self.cooldowns.values()
-            if rest.cooling
+            SavedCooldown(
+                *cooldown.scope, cooldown.kind, cooldown.why, cooldown.since + offset, cooldown.until + offset
+            )
+            for cooldown in self.cooldowns.values()
+            if cooldown.cooling
         ]
 
-    def restore(self, kept: Iterable[SavedCooldown]) -> None:
-        """Take up what another process left; a wall clock that was moved makes none of it last longer than a day."""
+    def restore(self, saved: Iterable[SavedCooldown]) -> None:
+        """Restore the cooldowns of an earlier process. None lasts longer than a day, even if the clock was changed."""
         now, wall = self.clock(), self._wall()
-        for each in kept:
-            left = min(each.until - wall, self.tolerance.longest)
+        for each in saved:
+            left = min(each.until - wall, self.settings.longest)
             if left > 0 and len(self.cooldowns) < MAX_SCOPES:
                 scope = CooldownScope(each.upstream, each.credential, each.family)
-                rest = self.cooldowns[scope] = Cooldown(scope, each.kind, each.why[:_LONGEST_WHY], now)
-                rest.until = now + left
-                rest.probe_at = min(rest.until, now + self.tolerance.cooling_probe)
+                cooldown = self.cooldowns[scope] = Cooldown(scope, each.kind, each.why[:_LONGEST_WHY], now)
+                cooldown.until = now + left
+                cooldown.probe_at = min(cooldown.until, now + self.settings.cooling_probe)
 
 
 @lru_cache(256)
 def family(model: str) -> str:
-    """The name that a model shares with its dated versions."""
+    """Return the name that a model shares with its dated versions."""
     return _VERSION.sub("", model.lower())
 
 
-# --- cooldowns on disk: a private file in the state folder, written whole a moment after the last change
+# --- cooldowns on disk: a private file in the state folder, rewritten shortly after a change
 
 
 COOLDOWN_FILE = "cooldowns.json"
-_SOON = 0.2  # seconds in which changes gather: a write waits for the disk
+_SAVE_DELAY = 0.2  # seconds; changes within it are saved by one write
 
 
 class CooldownFile:
-    """Keeps a breaker's cooldowns. A file that cannot be read or written is ignored: the times are hints."""
+    """Saves a breaker's cooldowns. Errors of the file are ignored: without it, the upstream refuses once more."""
 
     def __init__(self, folder: Path, breaker: CircuitBreaker) -> None:
         self._path = folder / COOLDOWN_FILE
@@ -431,45 +440,45 @@ class CooldownFile:
         self._writing: asyncio.Future[bool] | None = None
 
     def load(self) -> None:
-        """Take up what is there, and follow the breaker from now on."""
+        """Restore the saved cooldowns, and save all changes from now on."""
         try:
-            kept = msgspec.convert(jsonio.decode(read_private(self._path)), list[SavedCooldown])
+            saved = msgspec.convert(jsonio.decode(read_private(self._path)), list[SavedCooldown])
         except (OSError, ConfigError, jsonio.JsonError, msgspec.ValidationError):
-            kept = []
-        self._breaker.restore(kept)
-        self._written = kept
-        self._breaker.changed = self._soon
+            saved = []
+        self._breaker.restore(saved)
+        self._written = saved
+        self._breaker.changed = self._schedule
 
-    def _soon(self) -> None:
+    def _schedule(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_SOON, self._write)
+            self._timer = asyncio.get_running_loop().call_later(_SAVE_DELAY, self._write)
 
     def _write(self) -> None:
         self._timer = None
         if self._writing is not None and not self._writing.done():
-            self._soon()  # one writer at a time, so that the last word stays
+            self._schedule()  # One write at a time, so that the last state stays.
             return
-        kept = self._breaker.saved_cooldowns()
-        if kept != self._written:
-            self._written = kept
-            self._writing = asyncio.get_running_loop().run_in_executor(None, self._save, kept)
+        saved = self._breaker.saved_cooldowns()
+        if saved != self._written:
+            self._written = saved
+            self._writing = asyncio.get_running_loop().run_in_executor(None, self._save, saved)
 
-    def _save(self, kept: Sequence[SavedCooldown]) -> bool:
+    def _save(self, saved: Sequence[SavedCooldown]) -> bool:
         try:
             make_private_folder(self._path.parent)
-            write_private(self._path, jsonio.encode(msgspec.to_builtins(kept)))
+            write_private(self._path, jsonio.encode(msgspec.to_builtins(saved)))
         except (OSError, ConfigError):
             return False
         return True
 
     async def aclose(self) -> None:
-        """Write what has not been written."""
+        """Save changes that are not saved yet, and stop following the breaker."""
         self._breaker.changed = lambda: None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._writing is not None:
             await self._writing
-        kept = self._breaker.saved_cooldowns()
-        if kept != self._written:
-            await asyncio.get_running_loop().run_in_executor(None, self._save, kept)
+        saved = self._breaker.saved_cooldowns()
+        if saved != self._written:
+            await asyncio.get_running_loop().run_in_executor(None, self._save, saved)

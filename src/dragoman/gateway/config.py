@@ -1,8 +1,7 @@
 """The configuration: one TOML file, layered defaults < presets < file < environment < flags, validated as a whole.
 
-`load_config` reads files and gives a `Config`; `build_config` is the same without I/O. What is wrong comes as one
-ConfigError
-with every problem in it, each with its file and line, or its variable.
+`load_config` reads files and returns a `Config`; `build_config` is the same without I/O. All problems are raised as one
+ConfigError; each names its file and line, or its environment variable.
 """
 
 from __future__ import annotations
@@ -54,37 +53,37 @@ _SYNTAX = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """`[server]`: where the gateway listens, and what it takes."""
+    """`[server]`: where the gateway listens, and what it accepts."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, _PORT] = 8787
-    hosts: tuple[str, ...] = ()  # further names that a Host header may say
+    hosts: tuple[str, ...] = ()  # more allowed names in the Host header
     insecure_http: bool = False  # listen beyond loopback without TLS
-    key: ConfiguredSecret | None = None  # None: the minted one
+    key: ConfiguredSecret | None = None  # None: the generated key
     max_body: Annotated[int, Meta(ge=1024)] = 32 * 1024 * 1024
     offload: Annotated[int, Meta(ge=0)] = 1024 * 1024  # bytes above which a worker process reads a request; 0: never
-    media_urls: MediaUrls = "web"  # addresses of images and files that upstreams are given to fetch
-    ping: Annotated[float, Meta(gt=0)] = 15.0  # seconds of silence before a client is told that we are alive
-    hold: Annotated[float, Meta(ge=0)] = 2.0  # seconds in which an upstream's stream may still turn out an error
-    drain: Annotated[float, Meta(ge=0)] = 120.0  # seconds that streams have after SIGTERM
+    media_urls: MediaUrls = "web"  # URLs of images and files that are passed on to upstreams
+    ping: Annotated[float, Meta(gt=0)] = 15.0  # seconds of silence before a client gets a keep-alive
+    hold: Annotated[float, Meta(ge=0)] = 2.0  # seconds to buffer a stream without content, so that a retry is possible
+    drain: Annotated[float, Meta(ge=0)] = 120.0  # seconds for running streams after SIGTERM
     workers: Annotated[int, Meta(ge=1, le=256)] = 1  # processes that share the port
     admin_socket: Path
     admin_port: Annotated[int, _PORT] | None = None  # on loopback; None: the socket only
-    min_body_rate: Annotated[int, Meta(ge=0)] = 1024  # bytes a second that a body must come at; 0: any
-    trusted_proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-For counts
+    min_body_rate: Annotated[int, Meta(ge=0)] = 1024  # bytes per second of a request body, at least; 0: any
+    trusted_proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-For is trusted
     proxy_protocol: bool = False  # connections of trusted proxies begin with the PROXY protocol
     limits: RequestLimits = RequestLimits()
 
 
 class Log(Struct, frozen=True, kw_only=True):
-    """`[log]`: what is written for each request. `auto` is text on a terminal and JSON elsewhere."""
+    """`[log]`: the access log. The format `auto` is text on a terminal and JSON elsewhere."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "text", "json"] = "auto"
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """All settings. Never changed: a reload makes another, and who holds this one keeps it."""
+    """All settings. Immutable: a reload creates another one, and running requests keep theirs."""
 
     server: Server
     log: Log
@@ -96,7 +95,7 @@ class Config(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
     def secrets(self) -> list[ConfiguredSecret]:
-        """Every secret in it, for those who must keep them out of logs."""
+        """Return all secrets, for the redactor."""
         own = [self.server.key] if self.server.key else []
         return [*own, *(secret for upstream in self.upstreams.values() for secret in upstream.secrets())]
 
@@ -109,14 +108,14 @@ class LoadedConfig(Struct, frozen=True):
 
 
 class ModelTable(Struct, frozen=True, kw_only=True):
-    """`[models.NAME]`: figures that clients are told of a model, by its name or a pattern. In tokens."""
+    """`[models.NAME]`: limits of a model that clients see in the model list, by its name or a pattern. In tokens."""
 
-    window: Annotated[int, Meta(ge=1)] | None = None  # question and answer together
+    window: Annotated[int, Meta(ge=1)] | None = None  # input and output together
     longest_answer: Annotated[int, Meta(ge=1)] | None = None
 
 
 class DefaultTable(Struct, frozen=True, kw_only=True):
-    """`[default]`: where every other name goes."""
+    """`[default]`: the target of all models that no route matches."""
 
     upstream: str
     model: str = ""
@@ -124,7 +123,7 @@ class DefaultTable(Struct, frozen=True, kw_only=True):
 
 
 class RouteTable(DefaultTable, frozen=True, kw_only=True):
-    """`[[routes]]`: models that match go to an upstream, as that model."""
+    """`[[routes]]`: models that match go to an upstream, under the name `model` if it is set."""
 
     match: tuple[str, ...]
 
@@ -140,11 +139,11 @@ class _Top(Struct, frozen=True, kw_only=True):
     default: dict[str, Any] | None = None
 
 
-# --- the edge: files and the environment
+# --- reading files and the environment
 
 
 def find_file(file: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool]:
-    """The file to read, and whether somebody named it: then it must be there."""
+    """Return the file to read, and whether it was named explicitly: then it must exist."""
     named = file or (Path(environ["DRAGOMAN_CONFIG"]) if environ.get("DRAGOMAN_CONFIG") else None)
     if named is not None:
         return expand_path(str(named), Path.cwd(), app_folders(environ).home), True
@@ -152,14 +151,14 @@ def find_file(file: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool
 
 
 def load_config(file: Path | None, environ: Mapping[str, str], *, flags: Mapping[str, Any] | None = None) -> Config:
-    """Read the configuration: from this file, else DRAGOMAN_CONFIG, else the XDG place. Raises ConfigError."""
+    """Load the configuration: from this file, else DRAGOMAN_CONFIG, else the XDG folder. Raises ConfigError."""
     return load_with_origins(file, environ, flags=flags).config
 
 
 def load_with_origins(
     file: Path | None, environ: Mapping[str, str], *, flags: Mapping[str, Any] | None = None
 ) -> LoadedConfig:
-    """Load, keeping the origin of each value. Raises ConfigError."""
+    """Load the configuration with the origin of each value. Raises ConfigError."""
     path, must = find_file(file, environ)
     text = _read(path, must)
     loaded = build_config(text or "", path if text is not None else None, environ, flags or {})
@@ -172,7 +171,7 @@ def load_with_origins(
 
 def _read(path: Path, must: bool) -> str | None:
     try:
-        return path.read_bytes().decode("utf-8-sig")  # editors on Windows begin files with a mark
+        return path.read_bytes().decode("utf-8-sig")  # Editors on Windows write a byte order mark.
     except FileNotFoundError:
         if not must:
             return None
@@ -180,7 +179,7 @@ def _read(path: Path, must: bool) -> str | None:
     except OSError as error:
         why, hint = (error.strerror or str(error)).lower(), ""
     except UnicodeDecodeError:
-        why, hint = "it is no UTF-8 text", ""
+        why, hint = "it is not UTF-8 text", ""
     raise ConfigError([Problem("", why, hint, Origin("file", str(path)))])
 
 
@@ -203,25 +202,25 @@ def _missing(key: KeyPath, path: Path, loaded: LoadedConfig) -> Problem:
 
 
 def build_config(text: str, file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> LoadedConfig:
-    """The configuration that this text, environment and flags make. No I/O. Raises ConfigError."""
+    """Build the configuration from the text of the file, the environment and the flags. Pure. Raises ConfigError."""
     tree = _parsed(text, file)
     lines = line_numbers(text)
     home = app_folders(environ)
     folder = file.parent if file is not None else home.config
 
     given = flatten_tree(tree, Origin("file", str(file or "config")), lines=lines)
-    spoken, warnings = from_environment(environ, given, _Top.__struct_fields__)
-    given = merge_layers(given, spoken, from_flags(flags))
+    from_variables, warnings = from_environment(environ, given, _Top.__struct_fields__)
+    given = merge_layers(given, from_variables, from_flags(flags))
     if not any(key[0] in ("upstreams", "routes", "default") for key in given):
         given = merge_layers(flatten_tree(BUILT_IN, Origin("built-in")), given)
     leaves = merge_layers(_defaults(given, home), _presets(given, environ), given)
     literals = given.get(("allow_literal_secrets",))
     allowed = literals is not None and literals.value in (True, "true", "1")
-    look = ConfigReader(leaves, lines, file, ReferenceContext(environ, folder, home.home), allowed)
-    config = _Assembly(nest_leaves(leaves), look).config(file, tuple(warnings))
+    reader = ConfigReader(leaves, lines, file, ReferenceContext(environ, folder, home.home), allowed)
+    config = _Assembly(nest_leaves(leaves), reader).config(file, tuple(warnings))
     if config is None:
-        # As the file has them; what is not in it first.
-        raise ConfigError(sorted(dict.fromkeys(look.problems), key=lambda problem: problem.origin.line))
+        # In the order of the file; problems from elsewhere come first.
+        raise ConfigError(sorted(dict.fromkeys(reader.problems), key=lambda problem: problem.origin.line))
     return LoadedConfig(config, leaves)
 
 
@@ -229,14 +228,14 @@ def _parsed(text: str, file: Path | None) -> dict[str, Any]:
     try:
         tree = tomllib.loads(text)
         if any(depth > _DEEPEST for depth, _ in enumerate(tree_levels(tree), 1)):
-            raise RecursionError("tables within tables, too deep")
+            raise RecursionError("tables are nested too deeply")
         return tree
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         found = _SYNTAX.search(str(error))
         line = int(found[1]) if found and found[1] else text.count("\n") + 1 if found else 0
         why = _SYNTAX.sub("", str(error))
         column = f", column {found[2]}" if found and found[2] else ""
-        problem = Problem("", f"no TOML: {why}{column}", "", Origin("file", str(file or "config"), line))
+        problem = Problem("", f"not valid TOML: {why}{column}", "", Origin("file", str(file or "config"), line))
     raise ConfigError([problem])
 
 
@@ -257,7 +256,7 @@ def _defaults(given: Leaves, home: AppFolders) -> Leaves:
 
 
 def _default_values(shape: type[Struct]) -> dict[str, Any]:
-    """The defaults that say something: plain values, no empty lists or tables."""
+    """Return the defaults that are plain values; empty strings, lists and tables are left out."""
     fields = fields_of(shape)
     found = {field.name: field.default for field in fields if field.default is not NODEFAULT}
     found = {name: value for name, value in found.items() if isinstance(value, bool | int | float | str)}
@@ -281,23 +280,23 @@ def _upstream_names(given: Leaves) -> list[str]:
 
 
 class _Assembly:
-    """The tree of all layers on its way to a Config."""
+    """Builds a Config from the merged tree of all layers."""
 
-    def __init__(self, tree: dict[str, Any], look: ConfigReader) -> None:
+    def __init__(self, tree: dict[str, Any], reader: ConfigReader) -> None:
         self._tree = tree
-        self._look = look
+        self._reader = reader
 
     def config(self, file: Path | None, warnings: tuple[str, ...]) -> Config | None:
-        look = self._look
-        top = look.fields(fields_of(_Top), self._tree, ())
+        reader = self._reader
+        top = reader.fields(fields_of(_Top), self._tree, ())
         server = self._server(top["server"]) if "server" in top else None
-        log = look.table(Log, top.get("log", {}), ("log",))
+        log = reader.table(Log, top.get("log", {}), ("log",))
         tables = top.get("upstreams", {})
-        upstreams = {name: read_upstream(name, table, ("upstreams", name), look) for name, table in tables.items()}
+        upstreams = {name: read_upstream(name, table, ("upstreams", name), reader) for name, table in tables.items()}
         routes = self._routes(top, upstreams)
-        told = top.get("models", {})
-        figures = {name: look.table(ModelTable, table, ("models", name)) for name, table in told.items()}
-        if look.problems or server is None or log is None:
+        models = top.get("models", {})
+        figures = {name: reader.table(ModelTable, table, ("models", name)) for name, table in models.items()}
+        if reader.problems or server is None or log is None:
             return None
         return Config(
             server=server,
@@ -311,22 +310,22 @@ class _Assembly:
         )
 
     def _server(self, tree: dict[str, Any]) -> Server | None:
-        before = len(self._look.problems)
-        values = self._look.fields(fields_of(Server), tree, ("server",))
+        before = len(self._reader.problems)
+        values = self._reader.fields(fields_of(Server), tree, ("server",))
         if not is_loopback(values.get("host", "localhost")) and not values.get("insecure_http"):
-            hint = "set server.insecure_http = true if what is before it speaks TLS, or the network is yours"
-            self._look.problem(("server", "host"), "beyond loopback, plain http would show keys and prompts", hint)
+            hint = "set server.insecure_http = true if a TLS proxy is in front of it, or the network is trusted"
+            self._reader.problem(("server", "host"), "beyond loopback, plain HTTP exposes keys and prompts", hint)
         self._check_proxies(values)
-        return Server(**values) if len(self._look.problems) == before else None
+        return Server(**values) if len(self._reader.problems) == before else None
 
     def _check_proxies(self, values: dict[str, Any]) -> None:
         for text in values.get("trusted_proxies", ()):
             if not is_network(text):
                 hint = "write an address or a network: 10.0.0.5, 10.0.0.0/8, 2001:db8::/32"
-                self._look.problem(("server", "trusted_proxies"), f"{text!r} is no address and no network", hint)
+                self._reader.problem(("server", "trusted_proxies"), f"{text!r} is not an address or a network", hint)
         if values.get("proxy_protocol") and not values.get("trusted_proxies"):
             hint = "set server.trusted_proxies to the addresses of the proxies that send it"
-            self._look.problem(("server", "proxy_protocol"), "the PROXY protocol needs proxies that are trusted", hint)
+            self._reader.problem(("server", "proxy_protocol"), "the PROXY protocol needs trusted proxies", hint)
 
     # --- routes
 
@@ -343,15 +342,15 @@ class _Assembly:
     def _rule(
         self, shape: type[DefaultTable], tree: Any, at: KeyPath, upstreams: Mapping[str, object]
     ) -> RouteRule | None:
-        table = self._look.table(shape, as_lists(tree, ("match", "fallbacks")), at)
+        table = self._reader.table(shape, as_lists(tree, ("match", "fallbacks")), at)
         if table is None:
             return None
-        aims = [
+        targets = [
             (RouteTarget(table.upstream, table.model), "upstream"),
             *((RouteTarget.parse(text), "fallbacks") for text in table.fallbacks),
         ]
-        for aim, name in aims:
-            if aim.upstream not in upstreams:
-                hint = suggest_name(aim.upstream, upstreams) or f"known: {', '.join(upstreams) or 'none'}"
-                self._look.problem((*at, name), f"there is no upstream {aim.upstream!r}", hint)
-        return RouteRule(table.match if isinstance(table, RouteTable) else (), tuple(aim for aim, _ in aims))
+        for target, name in targets:
+            if target.upstream not in upstreams:
+                hint = suggest_name(target.upstream, upstreams) or f"known: {', '.join(upstreams) or 'none'}"
+                self._reader.problem((*at, name), f"there is no upstream {target.upstream!r}", hint)
+        return RouteRule(table.match if isinstance(table, RouteTable) else (), tuple(target for target, _ in targets))

@@ -1,10 +1,9 @@
-"""What the stages of a request hand to one another.
+"""The values that the stages of a request pass on.
 
     admission → routing → attempts → delivery
 
-`RequestContext` is the request as all of them see it. `PreparedRequest` is a request that is planned for one target
-and not
-sent yet; `attempts.InFlight` is one that was sent and whose answer is awaited. No stage calls back into the one before.
+`RequestContext` is what all stages share. `PreparedRequest` is a request that is planned for one target and not sent
+yet; `attempts.InFlight` is one that was sent and whose response is awaited. No stage calls the one before it.
 """
 
 from __future__ import annotations
@@ -32,44 +31,45 @@ JSON_BODY = ("content-type", "application/json")
 
 
 class Services(Struct, frozen=True):
-    """What every request uses."""
+    """The objects that all requests of one gateway share."""
 
     log: AccessLog
     metrics: Metrics
     refusals: RefusalLog
     retry_settings: RetrySettings
     report_queue: ReportQueue = field(default_factory=ReportQueue)
-    worker: WorkerProcess | None = None  # that reads large requests
+    worker: WorkerProcess | None = None  # parses large requests
     response_store: ResponseStore = field(default_factory=ResponseStore)
     holders: ResponseHolders = field(default_factory=ResponseHolders)
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
 
 
 class RequestContext(Struct, frozen=True):
-    """One request that was let in and whose dialect is known."""
+    """One admitted request whose dialect is known."""
 
     services: Services
     upstreams: Upstreams
     exchange: Exchange[MemoryAccount]
-    account: MemoryAccount  # of the exchange: what is held for the request
+    account: MemoryAccount  # the memory that the request uses
     client: Dialect
     call: ApiRequest  # without its body
     record: Record
 
     def send(self, headers: Headers, body: bytes) -> None:
-        """Send a whole answer."""
+        """Send a whole response with status 200."""
         self.record.status = 200
         self.exchange.whole(200, headers, body)
 
 
 class PreparedRequest(Struct, frozen=True):
-    """A request that is planned for one target. It is sent as a cached plan says, as the worker has rendered it, or as
-    it is rendered when it is sent.
+    """A request that is planned for one target.
+
+    Its HTTP request comes from a cached plan, or from the worker process, or is rendered when it is sent.
     """
 
     plan: Plan
-    saver: ResponseSaver | None = None  # that keeps the answer
+    saver: ResponseSaver | None = None  # stores the response
     cached: CachedPlan | None = None
-    request: HttpRequest | None = None  # as the worker has rendered it
-    refusal: DragomanError | None = None  # why the worker could not
-    note: Note | None = None  # about what is sent
+    request: HttpRequest | None = None  # rendered by the worker process
+    refusal: DragomanError | None = None  # why the worker process could not render it
+    note: Note | None = None  # about the rendered request

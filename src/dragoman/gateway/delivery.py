@@ -1,8 +1,8 @@
-"""Delivery: an answer to its client, as a stream or whole.
+"""Delivery: send a response to the client, as a stream or whole.
 
-For a stream the upstream's read callback translates and writes to the client. Each attempt is a fresh answer from its
-plan. Output is held until something came that a second try would say again; after that, after `hold` seconds, and after
-the first ping, the stream goes on to its own end or its dialect's error.
+For a stream, the read callback of the upstream connection translates each chunk and writes it to the client. Each
+attempt has its own `ResponseTranslator`. Output is buffered until the response has content, `hold` seconds have passed
+or the first ping is sent. From then on a retry is impossible: the stream ends normally or with its dialect's error.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from dragoman.translate import Plan
 from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json
 
-_GRACE = 1.0  # seconds for the upstream to end its body after its answer has: then the connection can be kept
-_APART = 0.05  # seconds between an error and the same error as bare JSON, so that a client reads them one by one
+_GRACE = 1.0  # seconds for the upstream to end its body after its last event, so that the connection can be reused
+_BARE_ERROR_DELAY = 0.05  # seconds before an error as bare JSON, so that a client reads it as a chunk of its own
 _STREAM_HEADERS: Headers = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 
 
 async def generate(context: RequestContext, matched: MatchedRequest) -> None:
-    """Ask the upstreams for an answer, and deliver it. The caller refuses what is raised, unless it has begun."""
-    question = ClientRequest(context, matched)
-    del matched  # the body in it is not held while it is answered
+    """Get a reply from the upstreams and deliver it. The caller sends an error response for what is raised."""
+    client_request = ClientRequest(context, matched)
+    del matched  # releases the body in it
     context.record.streamed = context.call.stream
     if not context.call.stream:
         whole = WholeDelivery(context)
-        await run_attempts(context, question, whole)
+        await run_attempts(context, client_request, whole)
         whole.send()
         return
-    stream = StreamDelivery(context, question)
+    stream = StreamDelivery(context, client_request)
     try:
-        await run_attempts(context, question, stream)
+        await run_attempts(context, client_request, stream)
     except BaseException as error:
         if not await stream.report(error):
             raise
@@ -60,39 +60,39 @@ async def generate(context: RequestContext, matched: MatchedRequest) -> None:
 
 
 class StreamDelivery:
-    """Delivers a stream to one client."""
+    """Delivers a stream to one client. It implements `attempts.Delivery`."""
 
     __slots__ = (
-        "_answer",
         "_bare",
         "_budget",
         "_buffer",
         "_client",
+        "_client_request",
         "_context",
         "_exchange",
         "_flight",
         "_is_job",
         "_is_named",
         "_mask",
-        "_question",
-        "_reply",
+        "_response",
         "_sniffs",
+        "_translator",
     )
 
-    def __init__(self, context: RequestContext, question: ClientRequest) -> None:
+    def __init__(self, context: RequestContext, client_request: ClientRequest) -> None:
         exchange, server = context.exchange, context.upstreams.config.server
         self._context, self._exchange, self._client = context, exchange, context.client
-        self._question = question
-        self._answer: ResponseTranslator | None = None
-        self._budget = ResponseBudget()  # of the answer
+        self._client_request = client_request
+        self._translator: ResponseTranslator | None = None
+        self._budget = ResponseBudget()
         self._mask = context.services.log.redactor.upstream_fault
-        self._flight: InFlight | None = None  # until the answer has begun
-        self._sniffs = False  # the first bytes tell whether they are a stream
-        self._reply: ClientResponse | None = None  # until the answer has ended
-        self._is_job = question.parameters.is_job  # it runs without the client, who gets its id at once
-        self._is_named = False
+        self._flight: InFlight | None = None  # until the response has content
+        self._sniffs = False  # whether the first bytes still decide between a stream and a whole JSON body
+        self._response: ClientResponse | None = None  # until the response has ended
+        self._is_job = client_request.parameters.is_job  # A background job: the client gets its id at once.
+        self._is_named = False  # whether the id of the response is known
         self._bare = b""  # the bare JSON of an error that ends the stream
-        binding, hints = context.client.binding, question.parameters.hints
+        binding, hints = context.client.binding, client_request.parameters.hints
         kind = _kind(binding, hints.fields) if hints else _usual_kind(cast(Hashable, binding))
         headers = (("content-type", kind), *_STREAM_HEADERS)
         keep_alive = context.services.keep_alive
@@ -100,7 +100,7 @@ class StreamDelivery:
         keep_alive.add(self._buffer)
 
     async def report(self, error: BaseException) -> bool:
-        """End a stream that the client sees with the error of its dialect; False if the error is still to be told."""
+        """End a stream that has begun with an error of its dialect. Return False if the caller must report it."""
         buffer = self._buffer
         if buffer.is_released and isinstance(error, asyncio.CancelledError) and not self._exchange.is_disconnected:
             buffer.end(self._error(ENDING))
@@ -111,14 +111,14 @@ class StreamDelivery:
         return False
 
     def close(self) -> None:
-        """The stream is over: write down how it went."""
+        """Stop the buffer, and store the outcome of the stream in the record."""
         buffer, record = self._buffer, self._context.record
         buffer.close()
         if buffer.first_at is not None:
             record.status, record.first_byte = 200, buffer.first_at - self._exchange.began
-        if (answer := self._answer) is not None:
-            record.notes += answer.notes
-            record.usage, record.stop = answer.progress.usage, answer.progress.stop
+        if (translator := self._translator) is not None:
+            record.notes += translator.notes
+            record.usage, record.stop = translator.progress.usage, translator.progress.stop
 
     # --- for the attempts
 
@@ -131,121 +131,123 @@ class StreamDelivery:
         return self._buffer.seconds_to_ping
 
     def discard(self) -> None:
-        self._answer = None
+        self._translator = None
         self._budget.close()
         self._buffer.discard()
 
-    async def deliver(self, reply: ClientResponse, flight: InFlight) -> Fault | None:
-        buffer, account, made, store = self._buffer, self._context.account, flight.plan, flight.saver
-        assert made is not None  # the answer has not begun
+    async def deliver(self, response: ClientResponse, flight: InFlight) -> Fault | None:
+        buffer, account, plan, saver = self._buffer, self._context.account, flight.plan, flight.saver
+        assert plan is not None  # The response has no content yet.
         self._budget = budget = ResponseBudget(account.budget.response_limits, account)
-        self._flight, self._is_named, self._reply = flight, False, reply
-        self._sniffs = not made.upstream.json_lines
-        if store is None and made.passes and passes_frames(made):
-            self._answer = PassThrough(made, mask=self._mask, budget=budget)
+        self._flight, self._is_named, self._response = flight, False, response
+        self._sniffs = not plan.upstream.json_lines
+        if saver is None and plan.passes and passes_frames(plan):
+            self._translator = PassThrough(plan, mask=self._mask, budget=budget)
         else:
-            encoder = None if store is None else store.encoder(made, budget=budget)
-            self._answer = ResponseTranslator(made, mask=self._mask, budget=budget, encoder=encoder)
-        buffer.feed_from(reply)
+            encoder = None if saver is None else saver.encoder(plan, budget=budget)
+            self._translator = ResponseTranslator(plan, mask=self._mask, budget=budget, encoder=encoder)
+        buffer.feed_from(response)
         broken: DragomanError | None = None
         try:
-            await reply.pump(self._on_bytes, self._without_content)
+            await response.pump(self._on_bytes, self._without_content)
         except (TransportError, UpstreamViolation) as error:
             broken = error
         finally:
-            self._reply = self._flight = None
-        answer = self._answer
-        ended = answer.over
-        last = b"" if ended else answer.close(broken.fault if broken else None)
-        if answer.fault is not None:
-            failure = broken if broken is not None and not ended else _failure(answer.fault)
-            await self._break_off(failure, answer.fault, last, ended=ended)
+            self._response = self._flight = None
+        translator = self._translator
+        ended = translator.over
+        last = b"" if ended else translator.close(broken.fault if broken else None)
+        if translator.fault is not None:
+            failure = broken if broken is not None and not ended else _failure(translator.fault)
+            await self._break_off(failure, translator.fault, last, ended=ended)
         elif not ended:
             buffer.end(last)
-        return answer.fault
+        return translator.fault
 
     async def _break_off(self, failure: DragomanError, fault: Fault, last: bytes, *, ended: bool) -> None:
-        """End the stream of an answer that failed. Raises the failure if the client has seen nothing of it."""
+        """End the stream of a response that failed. Raises the failure if the client has received nothing."""
         if not self._buffer.is_released:
             raise failure
         self._note_broken(failure)
         if not ended and self._is_job and (stored := self._client.stored) is not None:
-            last = self._client.binding.encode_frame(
-                stored.render_interrupted(self._mask(fault))
-            )  # the job itself goes on
+            # The background job itself continues.
+            last = self._client.binding.encode_frame(stored.render_interrupted(self._mask(fault)))
         if not ended or self._bare:
             await self._end(last)
 
     def _on_bytes(self, chunk: bytes) -> None:
-        """The read callback."""
+        """Translate a chunk of the upstream and send it; the read callback of the connection."""
         if self._sniffs and (begin := chunk.lstrip()[:1]):
             self._sniffs = False
-            if begin == b"{" and self._flight is not None:  # no stream begins as a JSON object does
-                self._answer = self._whole_answer(self._flight)
-        answer = self._answer
-        assert answer is not None
-        data = answer.feed(chunk)
-        if self._flight is not None or answer.over:
-            self._begin_or_end(answer, data)
+            if begin == b"{" and self._flight is not None:  # A stream never begins with a brace.
+                self._translator = self._whole_answer(self._flight)
+        translator = self._translator
+        assert translator is not None
+        data = translator.feed(chunk)
+        if self._flight is not None or translator.over:
+            self._begin_or_end(translator, data)
         elif data:
             self._exchange.chunk(data)
 
     def _whole_answer(self, flight: InFlight) -> ResponseTranslator:
-        """Read the answer as one that came in one piece."""
-        made, store, budget = flight.plan, flight.saver, self._budget
-        assert made is not None  # the answer has not begun
-        encoder = None if store is None else store.encoder(made, budget=budget)
-        return WholeAsStream(made, mask=self._mask, budget=budget, encoder=encoder)
+        """Return a translator for a whole reply, sent although a stream was requested."""
+        plan, saver, budget = flight.plan, flight.saver, self._budget
+        assert plan is not None  # The response has no content yet.
+        encoder = None if saver is None else saver.encoder(plan, budget=budget)
+        return WholeAsStream(plan, mask=self._mask, budget=budget, encoder=encoder)
 
     def _without_content(self) -> int:
-        return 0 if self._answer is None else self._answer.quiet_chunks
+        return 0 if self._translator is None else self._translator.quiet_chunks
 
-    def _begin_or_end(self, answer: ResponseTranslator, data: bytes) -> None:
-        """The answer has yet to begin, or it is over."""
+    def _begin_or_end(self, translator: ResponseTranslator, data: bytes) -> None:
+        """Handle a chunk before the response has content, or the one that ends it."""
         buffer, flight = self._buffer, self._flight
-        if self._reply is None:
-            return  # it has ended
-        answer_id = answer.progress.id
-        if flight is not None and answer_id and not self._is_named and flight.holder is not None:
+        if self._response is None:
+            return  # The response has ended.
+        response_id = translator.progress.id
+        if flight is not None and response_id and not self._is_named and flight.holder is not None:
             self._is_named = True
-            flight.remember_id(answer_id)
-        if answer.fault is not None and not buffer.is_released:
-            raise _failure(answer.fault)
-        if answer.over:
-            last = data if answer.fault is None else self._without_bare(data)
+            flight.remember_id(response_id)
+        if translator.fault is not None and not buffer.is_released:
+            raise _failure(translator.fault)
+        if translator.over:
+            last = data if translator.fault is None else self._without_bare(data)
             if last or not self._bare:
                 buffer.end(last)
-            reply, self._reply = self._reply, None
-            if answer.fault is not None and answer.fault.is_violation:
-                reply.close()  # an answer that broke a rule may have no end either
+            response, self._response = self._response, None
+            if translator.fault is not None and translator.fault.is_violation:
+                response.close()  # An invalid response may never end.
             else:
-                reply.end_within(_GRACE)
+                response.end_within(_GRACE)
             return
         buffer.push(data)
-        if flight is not None and (answer.progress.has_content or (self._is_job and answer_id)):
+        if flight is not None and (translator.progress.has_content or (self._is_job and response_id)):
             self._flight = None
             buffer.release()
             flight.mark_started()
 
-    # --- what the client gets beside the answer
+    # --- pings and errors
 
     def _ping(self) -> bytes:
-        if self._answer is not None:
-            return self._answer.ping()
-        payload = self._client.codec.encoder(self._question.parameters, SYSTEM_ENVIRONMENT).ping()
+        if self._translator is not None:
+            return self._translator.ping()
+        payload = self._client.codec.encoder(self._client_request.parameters, SYSTEM_ENVIRONMENT).ping()
         return b"" if payload is None else self._client.binding.encode_frame(payload)
 
     def _error(self, fault: Fault) -> bytes:
-        """The dialect's error for a stream that the client sees; nothing if it has its end."""
-        answer, fault = self._answer, self._mask(fault)
-        if answer is not None:
-            return b"" if answer.over else answer.close(fault)
-        payloads = self._client.codec.encoder(self._question.parameters, SYSTEM_ENVIRONMENT).feed((Failed(fault),))
+        """Return the error in the client's dialect, to end a stream that has begun; empty if the stream has ended."""
+        translator, fault = self._translator, self._mask(fault)
+        if translator is not None:
+            return b"" if translator.over else translator.close(fault)
+        payloads = self._client.codec.encoder(self._client_request.parameters, SYSTEM_ENVIRONMENT).feed(
+            (Failed(fault),)
+        )
         return b"".join([self._client.binding.encode_frame(payload) for payload in payloads])
 
     def _without_bare(self, data: bytes) -> bytes:
-        """The last of it, without the bare JSON of an error, which is sent a little later and so read by itself: by
-        that Google's SDK knows an error (see the binding of Gemini). To others the pieces mean nothing.
+        """Return the last bytes without the bare JSON of an error, which `_end` sends a little later.
+
+        Google's SDK recognises an error only if it arrives in a chunk of its own (see the binding of Gemini).
         """
         at = data.rfind(b"\n\n{") + 2
         if at < 2 or not self._buffer.is_released:
@@ -257,7 +259,7 @@ class StreamDelivery:
     async def _end(self, data: bytes) -> None:
         data = self._without_bare(data)
         if self._bare:
-            await asyncio.sleep(_APART)
+            await asyncio.sleep(_BARE_ERROR_DELAY)
         self._buffer.end(data or self._bare)
 
     def _note_broken(self, error: Exception) -> None:
@@ -269,13 +271,13 @@ class StreamDelivery:
 
 
 def _failure(fault: Fault) -> DragomanError:
-    """The error that ended an answer: the upstream's own words, or a violation of its dialect."""
+    """Return the exception for a fault that ended a response: of the upstream, or a violation of its dialect."""
     kind = UpstreamViolation if fault.is_violation else UpstreamFault
     return kind(fault.message, fault=fault)
 
 
 def _kind(binding: Binding, hints: Mapping[str, Json]) -> str:
-    """The content type of a stream, as a client of this binding asks for it; some choose among framings."""
+    """Return the content type of a stream for a client of this binding; hints may choose among framings."""
     texts = {name: value for name, value in hints.items() if isinstance(value, str)}
     return binding.wrap(ApiRequest("generate", "model", True, {}, texts)).header("accept") or "application/octet-stream"
 
@@ -286,7 +288,7 @@ def _usual_kind(binding: Hashable) -> str:
 
 
 class WholeDelivery:
-    """Delivers an answer in one piece. The client sees nothing of it before it is complete."""
+    """Delivers a whole response, when it is complete. It implements `attempts.Delivery`."""
 
     has_started = False
     seconds_to_ping = math.inf
@@ -298,7 +300,7 @@ class WholeDelivery:
         self._size = 0
 
     def send(self) -> None:
-        """Send the answer that was taken."""
+        """Send the response that was delivered last."""
         if self._body is not None:
             self._context.send(self._headers, self._body)
 
@@ -308,18 +310,18 @@ class WholeDelivery:
         self._size = 0
 
     def _count(self, size: int) -> None:
-        """Count bytes of the answer, or with a minus, bytes that are held no more. Raises Overloaded."""
+        """Count bytes of the response; a negative number releases bytes. Raises Overloaded."""
         self._account.keep(size)
         self._size += size
 
-    async def deliver(self, reply: ClientResponse, flight: InFlight) -> Fault | None:
+    async def deliver(self, response: ClientResponse, flight: InFlight) -> Fault | None:
         record = self._context.record
         try:
-            body = await reply.read(MAX_WHOLE_REPLY, self._count)
-        except TooLarge as error:  # not the client's fault
+            body = await response.read(MAX_WHOLE_REPLY, self._count)
+        except TooLarge as error:  # The upstream is to blame, not the client.
             raise BadFrame(str(error)).as_final() from None
         record.mark_first_byte()
-        assert flight.plan is not None  # a whole answer does not begin before its end
+        assert flight.plan is not None  # `mark_started` is never called for a whole response.
         try:
             written = await self._written(flight.plan, flight.saver, body)
         except UpstreamViolation as error:
@@ -327,7 +329,7 @@ class WholeDelivery:
         flight.remember_id(written.id)
         record.usage, record.stop = written.usage, written.stop
         if written.notes is None:
-            kind = [field for field in reply.headers if field[0] == "content-type"]
+            kind = [field for field in response.headers if field[0] == "content-type"]
             self._headers, self._body = (kind[0] if kind else JSON_BODY,), body
             return None
         self._count(len(written.body))
@@ -336,36 +338,36 @@ class WholeDelivery:
         self._headers, self._body = (JSON_BODY,), written.body
         return None
 
-    async def _written(self, made: Plan, store: ResponseSaver | None, body: bytes) -> WholeResponse:
-        """The answer for the client, kept where it must be. Raises UpstreamViolation, UpstreamFault."""
-        written = await self._by_worker(made, body, keeps=store is not None) or self._read(made, body, store)
-        if store is not None and written.saved is not None:
-            store.keep(written.saved, written.body)
+    async def _written(self, plan: Plan, saver: ResponseSaver | None, body: bytes) -> WholeResponse:
+        """Translate the response, and store it if needed. Raises UpstreamViolation, UpstreamFault."""
+        written = await self._by_worker(plan, body, keeps=saver is not None) or self._read(plan, body, saver)
+        if saver is not None and written.saved is not None:
+            saver.keep(written.saved, written.body)
         return written
 
-    async def _by_worker(self, made: Plan, body: bytes, *, keeps: bool) -> WholeResponse | None:
-        """A large answer, read by the worker process; None if this process reads it."""
+    async def _by_worker(self, plan: Plan, body: bytes, *, keeps: bool) -> WholeResponse | None:
+        """Translate a large response in the worker process. Return None if this process must translate it."""
         worker = self._context.services.worker
         if worker is None or not is_large(body, self._context.upstreams.config.server.offload):
             return None
-        made = structs.replace(
-            made, original=without_messages(made.original), translated=without_messages(made.translated)
+        plan = structs.replace(
+            plan, original=without_messages(plan.original), translated=without_messages(plan.translated)
         )
         limits = self._account.budget.response_limits
         try:
-            result, raw = await worker.run_job(ResponseJob(made, limits, keeps), "", body)
+            result, raw = await worker.run_job(ResponseJob(plan, limits, keeps), "", body)
         except TooLarge:
-            raise BadFrame("the answer needs more memory to read than one may have here") from None
+            raise BadFrame("the response needs more memory than the worker process may use") from None
         except (WorkerUnavailable, Overloaded):
             return None
         written: WholeResponse = result
         return structs.replace(written, body=raw)
 
-    def _read(self, made: Plan, body: bytes, store: ResponseSaver | None) -> WholeResponse:
+    def _read(self, plan: Plan, body: bytes, saver: ResponseSaver | None) -> WholeResponse:
         budget, tree = ResponseBudget(self._account.budget.response_limits, self._account), json_memory(body)
         self._count(tree)
         try:
-            return translate_whole(made, body, budget, keeps=store is not None)
+            return translate_whole(plan, body, budget, keeps=saver is not None)
         finally:
             self._count(-tree)
-            budget.close()  # the reply is written
+            budget.close()

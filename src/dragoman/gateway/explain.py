@@ -1,9 +1,8 @@
-"""`dragoman explain ID`: what an upstream refused, as the client sent it, as the gateway sent it, and the answer
-to it.
+"""Reports about refused requests, for `dragoman explain ID`: both requests, the response, notes and broken rules.
 
-`RefusalLog` is a folder of private files: the last twenty refusals, sixteen megabytes, a day; secrets are masked before
-anything is written. `ReportQueue` describes refusals beside the requests. The rule that was most likely broken stands
-first: what the upstream dialect's own rules say of the request that was sent.
+`RefusalLog` stores reports as private files: the last twenty, at most sixteen megabytes, for a day. Secrets are masked
+before a report is written. `ReportQueue` writes reports in the background. A report first names the rule that was most
+likely broken: it checks the request that was sent with the rules of the upstream's dialect.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ _LONGEST_SECRET = 16 * 1024
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _WIDTH = 100
 _LONGEST_LINE = 400
-MOST_WAITING = 8  # refusals that are to be described
-MOST_WAITING_BYTES = 32 * 1024 * 1024  # of their requests
+MOST_WAITING = 8  # reports in the queue
+MOST_WAITING_BYTES = 32 * 1024 * 1024  # of their requests and responses
 _CLOSE_SECONDS = 2.0
 
 
 class RecordedMessage(Struct, frozen=True):
-    """One side of an exchange, fit to be shown: a line, headers, and a body as text."""
+    """A request or response without secrets: its first line, headers, and body as text."""
 
     line: str
     headers: tuple[tuple[str, str], ...]
@@ -61,7 +60,7 @@ class RecordedMessage(Struct, frozen=True):
 
 
 class RefusalReport(Struct, frozen=True):
-    """Everything about one refusal."""
+    """The report about one refused request. The field names are those of its file."""
 
     id: str
     at: float
@@ -78,7 +77,7 @@ class RefusalReport(Struct, frozen=True):
 
 
 class RefusalLog:
-    """The files. `write` may be called from a thread."""
+    """The files of the reports. `write` may be called from a thread."""
 
     def __init__(self, folder: Path, *, enabled: bool = True, now: Callable[[], float] = time.time) -> None:
         self.enabled = enabled
@@ -86,7 +85,7 @@ class RefusalLog:
         self._now = now
 
     def write(self, identity: str, data: bytes) -> bool:
-        """Write what `encode_report` returned for a refusal, and drop the oldest; False if it cannot be written."""
+        """Write an encoded report and delete old ones. Return False if it cannot be written."""
         if not self.enabled or not _ID.match(identity):
             return False
         try:
@@ -98,7 +97,7 @@ class RefusalLog:
         return True
 
     def load(self, identity: str) -> RefusalReport | None:
-        """The refusal of that request; None if it is not kept, or no longer."""
+        """Return the report about a request, or None."""
         if not _ID.match(identity):
             return None
         try:
@@ -107,12 +106,12 @@ class RefusalLog:
             return None
 
     def ids(self) -> list[str]:
-        """All that are kept, newest first."""
+        """Return the ids of all reports, newest first."""
         self._trim()
         return [path.stem for path, _, _ in self._files()]
 
     def purge(self) -> int:
-        """Remove all; tells how many there were."""
+        """Delete all reports. Return how many there were."""
         files = self._files()
         for path, _, _ in files:
             path.unlink(missing_ok=True)
@@ -121,9 +120,9 @@ class RefusalLog:
 
     def _trim(self) -> None:
         total = 0
-        for index, (path, size, encode_report) in enumerate(self._files()):
+        for index, (path, size, modified) in enumerate(self._files()):
             total += size
-            if index >= MAX_REPORTS or total > MAX_REPORT_BYTES or encode_report < self._now() - MOST_SECONDS:
+            if index >= MAX_REPORTS or total > MAX_REPORT_BYTES or modified < self._now() - MOST_SECONDS:
                 path.unlink(missing_ok=True)
 
     def _files(self) -> list[tuple[Path, int, float]]:
@@ -138,13 +137,13 @@ class RefusalLog:
 
 
 def encode_report(refusal: RefusalReport) -> bytes:
-    """The content of a refusal's file. Raises JsonError."""
+    """Return the content of a report's file. Raises JsonError."""
     return jsonio.encode(msgspec.to_builtins(refusal))
 
 
-def _masked(told: T, redactor: Redactor) -> T:
-    """A note or a breach: both quote what people wrote."""
-    return structs.replace(told, at=redactor.text(told.at), detail=redactor.text(told.detail))
+def _masked(finding: T, redactor: Redactor) -> T:
+    """Return a note or a breach without secrets: both may quote the request."""
+    return structs.replace(finding, at=redactor.text(finding.at), detail=redactor.text(finding.detail))
 
 
 def _request(request: HttpRequest, redactor: Redactor) -> RecordedMessage:
@@ -154,9 +153,9 @@ def _request(request: HttpRequest, redactor: Redactor) -> RecordedMessage:
 
 
 def _text(body: bytes, redactor: Redactor) -> str:
-    """The beginning of a body. It is cut before it is masked, since that takes time.
+    """Return the beginning of a body, without secrets. It is cut before it is masked, because masking is slow.
 
-    A secret at the cut may be cut in two and not be found, so the last characters before the cut are left out.
+    A secret that is cut in two would not be found, so the last characters before the cut are left out.
     """
     if len(body) <= _LONGEST_BODY:
         return redactor.text(body.decode("utf-8", "replace"))
@@ -164,24 +163,24 @@ def _text(body: bytes, redactor: Redactor) -> str:
     return f"{shown}\n… cut: the body has {len(body)} bytes"
 
 
-# --- describing refusals beside the requests
+# --- writing reports in the background
 
 
 class ExplainJob(Struct, frozen=True):
-    """Describe a refusal."""
+    """The data to build a report from; the worker process can run it."""
 
     plan: PlanJob
     request_names: tuple[str, str, str]  # the request's id, the client's dialect, the upstream's name
-    headers: Headers  # that the upstream gets beside those of the dialect
+    headers: Headers  # of the upstream's configuration
     response: HttpResponse
     fault: Fault
     secrets: tuple[str, ...]
 
 
 def build_report(job: ExplainJob, known: ParsedRequest) -> RefusalReport:
-    """Describe a refusal, without secrets. Raises ClientFault if the request cannot be planned any more."""
-    made, _ = make_plan(job.plan, known)
-    request, _ = render_planned(made, known.request, job.plan.bounds.max_body)
+    """Build a report, without secrets. Raises ClientFault if the request can no longer be planned."""
+    planned, _ = make_plan(job.plan, known)
+    request, _ = render_planned(planned, known.request, job.plan.bounds.max_body)
     redactor, response = Redactor(lambda: job.secrets), job.response
     identity, client, upstream = job.request_names
     return RefusalReport(
@@ -189,35 +188,35 @@ def build_report(job: ExplainJob, known: ParsedRequest) -> RefusalReport:
         at=time.time(),
         client=client,
         upstream=upstream,
-        dialect=made.upstream.name,
-        model=redactor.text(made.translated.model),
+        dialect=planned.upstream.name,
+        model=redactor.text(planned.translated.model),
         fault=redactor.text(job.fault.message),
         asked=_request(known.request, redactor),
         sent=_request(with_headers(request, job.headers), redactor),
         answered=RecordedMessage(
             str(response.status), redactor.headers(response.headers), _text(response.body, redactor)
         ),
-        notes=tuple(_masked(note, redactor) for note in made.notes),
-        breaches=tuple(_masked(breach, redactor) for breach in made.upstream.codec.breaches(made.call())),
+        notes=tuple(_masked(note, redactor) for note in planned.notes),
+        breaches=tuple(_masked(breach, redactor) for breach in planned.upstream.codec.breaches(planned.call())),
     )
 
 
 class PendingReport(Struct, frozen=True):
-    """A refusal that is to be described."""
+    """A report in the queue."""
 
     job: ExplainJob
     client: Dialect
     body: bytes  # of the client's request
-    response_store: ResponseStore  # that knows what the request continues
-    owner: Owner  # of what it continues
-    worker: WorkerProcess | None  # that describes it; None: a thread does
+    response_store: ResponseStore  # to find the conversation that the request continues
+    owner: Owner
+    worker: WorkerProcess | None  # builds the report; None: a thread does
 
 
 class ReportQueue:
-    """Describes refusals after their clients have been answered, one after the other.
+    """Writes reports one after the other, after the clients have received their responses.
 
-    Those of large requests are described in the worker process, others in a thread. What waits is bounded; more than
-    that is not written.
+    Reports about large requests are built in the worker process, others in a thread. The queue is bounded; reports
+    that do not fit are dropped.
     """
 
     def __init__(self, *, most: int = MOST_WAITING, most_bytes: int = MOST_WAITING_BYTES) -> None:
@@ -229,10 +228,11 @@ class ReportQueue:
 
     @property
     def waiting(self) -> int:
+        """The number of reports in the queue."""
         return len(self._cases)
 
     def add(self, case: PendingReport, log: RefusalLog) -> None:
-        """Describe it soon. Returns at once."""
+        """Add a report to the queue."""
         size = len(case.body) + len(case.job.response.body)
         if len(self._cases) >= self._most or self._bytes + size > self._most_bytes:
             self.dropped += 1
@@ -243,7 +243,7 @@ class ReportQueue:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Describe what waits, if that is soon done; the rest is dropped."""
+        """Write the queued reports for at most two seconds; drop the rest."""
         task = self._task
         if task is not None and not task.done():
             await asyncio.wait([task], timeout=_CLOSE_SECONDS)
@@ -255,17 +255,17 @@ class ReportQueue:
         while self._cases:
             case, log = self._cases[0]
             try:
-                # What the client continued may be unknown by now, and a worker may fail: then there is no description.
+                # The continued conversation may be gone by now, and a worker may fail: then there is no report.
                 with suppress(DragomanError, WorkerUnavailable, jsonio.JsonError):
                     await _keep(case, log)
-            except Exception as error:  # noqa: BLE001  a bug of ours, which must not keep the others from being described
+            except Exception as error:  # noqa: BLE001  a bug, which must not stop the other reports
                 context = {
-                    "message": f"the refusal {case.job.request_names[0]} cannot be described",
+                    "message": f"no report about the refused request {case.job.request_names[0]} can be written",
                     "exception": error,
                 }
                 asyncio.get_running_loop().call_exception_handler(context)
             finally:
-                if self._cases:  # not if all were dropped meanwhile
+                if self._cases:  # `close` may have emptied the queue.
                     self._cases.popleft()
                     self._bytes -= len(case.body) + len(case.job.response.body)
 
@@ -288,31 +288,33 @@ async def _keep(case: PendingReport, log: RefusalLog) -> None:
 def _read(case: PendingReport) -> tuple[ParsedRequest, tuple[str, ...]]:
     request = structs.replace(case.job.plan.request, body=case.body)
     call = case.client.binding.match(request)
-    assert call is not None  # it was matched before
-    asked = case.client.codec.parse_request(call)
-    return ParsedRequest(case.client, request, asked), item_references(case.client, asked)
+    assert call is not None  # The request was matched before.
+    conversation = case.client.codec.parse_request(call)
+    return ParsedRequest(case.client, request, conversation), item_references(case.client, conversation)
 
 
-# --- the page
+# --- the text of a report
 
 
 def render_report(refusal: RefusalReport, width: int = _WIDTH) -> str:
-    """The refusal as text: what is most likely wrong first, then both requests side by side, then the answer."""
+    """Return a report as text: the most likely cause, the notes, both requests side by side, and the response."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(refusal.at))
     parts = [
         f"{refusal.id}  {when}  {refusal.client} → {refusal.upstream} ({refusal.dialect}), {refusal.model}",
-        f"The upstream answered {refusal.answered.line}: {_line(refusal.fault)}",
+        f"The upstream refused the request with {refusal.answered.line}: {_line(refusal.fault)}",
         _suspects(refusal),
         _noted(refusal),
-        _beside(refusal, width),
-        f"THE ANSWER\n{_clipped(_pretty(refusal.answered.body))}",
+        _side_by_side(refusal, width),
+        f"THE RESPONSE\n{_clipped(_pretty(refusal.answered.body))}",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _suspects(refusal: RefusalReport) -> str:
     if not refusal.breaches:
-        return f"No rule known of {refusal.dialect} is broken by what we sent: the service knows one that we do not."
+        return (
+            f"The request breaks no known rule of {refusal.dialect}: the service has one that dragoman does not know."
+        )
     first, *others = sorted(refusal.breaches, key=lambda breach: breach.severity != "error")
     lines = [f"MOST LIKELY: {_breach(first)}", *(f"also broken: {_breach(each)}" for each in others[:9])]
     return "\n".join(lines)
@@ -325,16 +327,16 @@ def _breach(breach: Breach) -> str:
 
 def _noted(refusal: RefusalReport) -> str:
     if not refusal.notes:
-        return "Nothing was changed on the way."
-    lines = [f"CHANGED ON THE WAY ({len(refusal.notes)})", *(f"  {_line(str(note))}" for note in refusal.notes)]
+        return "The translation changed nothing."
+    lines = [f"CHANGES BY THE TRANSLATION ({len(refusal.notes)})", *(f"  {_line(str(note))}" for note in refusal.notes)]
     return "\n".join(lines)
 
 
-def _beside(refusal: RefusalReport, width: int) -> str:
-    """Both requests in two columns, line by line."""
+def _side_by_side(refusal: RefusalReport, width: int) -> str:
+    """Return both requests in two columns."""
     half = max((width - 3) // 2, 20)
     left = ["AS THE CLIENT SENT IT", *_lines(refusal.asked)]
-    right = ["AS WE SENT IT", *_lines(refusal.sent)]
+    right = ["AS THE GATEWAY SENT IT", *_lines(refusal.sent)]
     rows = zip_longest(left, right, fillvalue="")
     return "\n".join(f"{_cell(one, half):<{half}} │ {_cell(other, half)}".rstrip() for one, other in rows)
 
@@ -360,6 +362,6 @@ def _cell(line: str, width: int) -> str:
 
 
 def _line(text: str) -> str:
-    """One line, without what a terminal would obey."""
+    """Return the text as one line, without control characters."""
     plain = "".join(char if char.isprintable() else " " for char in text)
     return plain if len(plain) <= _LONGEST_LINE else f"{plain[:_LONGEST_LINE]}…"

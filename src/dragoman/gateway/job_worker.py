@@ -1,7 +1,7 @@
-"""The worker process: takes jobs from the socket that is its standard input, one after the other, until that ends.
+"""The main program of the worker process: it runs jobs that arrive on a socket, its standard input, one by one.
 
-It ends with the gateway, since the socket does. It remembers the last requests it has read, so that a request which is
-planned right after it was read need not be sent and read twice.
+It ends when the gateway closes the socket. It caches the last requests that it has parsed, so that a request which is
+planned right after it was parsed need not be sent and parsed twice.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from dragoman.gateway.jobs import ParsedRequest, PlanJob, ReadJob, ResponseJob, 
 from dragoman.gateway.routing import Router
 from dragoman.gateway.worker_process import HEAD, UNKNOWN, JobResult, WorkerJob
 
-_MOST_READ = 2  # requests that are remembered
-_MOST_BYTES = 64 * 1024 * 1024  # of their bodies
+_MAX_CACHED = 2  # requests
+_MAX_CACHED_BYTES = 64 * 1024 * 1024  # of their bodies
 _NICE = 5
-_NO_MEMORY = "the request needs more memory to read than one request may have here"
+_NO_MEMORY = "the request needs more memory than the worker process may use"
 
 
 class JobRunner:
+    """Runs jobs, and caches the parsed requests."""
+
     def __init__(self, dialects: Sequence[Dialect]) -> None:
         self._router = Router(dialects)
         self._read: OrderedDict[str, ParsedRequest] = OrderedDict()
 
     def answer(self, job: WorkerJob, body: bytes | None) -> tuple[JobResult, bytes]:
-        """Do a job. Without its body it must be about a request that is remembered."""
+        """Run a job and return its result. Without a body, the job must be about a cached request."""
         try:
             return self._answer(job, body)
         except DragomanError as error:
@@ -42,7 +44,7 @@ class JobRunner:
         except MemoryError:
             self._read.clear()
             return JobResult(error=TooLarge(_NO_MEMORY)), b""
-        except Exception:  # noqa: BLE001  a bug of ours: the gateway writes it down
+        except Exception:  # noqa: BLE001  a bug, which the gateway logs
             return JobResult(failed=traceback.format_exc()), b""
 
     def _answer(self, job: WorkerJob, body: bytes | None) -> tuple[JobResult, bytes]:
@@ -51,40 +53,41 @@ class JobRunner:
             answer, raw = translate_response(work, body or b"")
             return JobResult(answer), raw
         if isinstance(work, ReadJob):
-            assert body is not None  # a request is read from its body
+            assert body is not None  # A ReadJob always has a body.
             result, known = read(work, body, self._router)
             if known is not None:
                 self._remember(job.request_id, known)
             return JobResult(result), b""
         if body is not None:
-            asked = work.plan if isinstance(work, ExplainJob) else work
-            result, again = read(ReadJob(asked.request, asked.bounds), body, self._router)
-            if again is None:
+            plan_job = work.plan if isinstance(work, ExplainJob) else work
+            result, known = read(ReadJob(plan_job.request, plan_job.bounds), body, self._router)
+            if known is None:
                 raise result.unreadable or result.refusal or DragomanError("the request cannot be read")
         else:
-            again = self._read.pop(job.request_id, None)
-            if again is None:
+            known = self._read.pop(job.request_id, None)
+            if known is None:
                 return JobResult(UNKNOWN), b""
         if isinstance(work, PlanJob):
-            made, sent = plan(work, again)
-            return JobResult(made), sent
-        return JobResult(), encode_report(build_report(work, again))
+            planned, rendered = plan(work, known)
+            return JobResult(planned), rendered
+        return JobResult(), encode_report(build_report(work, known))
 
     def _remember(self, request_id: str, known: ParsedRequest) -> None:
         self._read[request_id] = known
         while len(self._read) > 1 and (
-            len(self._read) > _MOST_READ or sum(len(each.request.body) for each in self._read.values()) > _MOST_BYTES
+            len(self._read) > _MAX_CACHED
+            or sum(len(each.request.body) for each in self._read.values()) > _MAX_CACHED_BYTES
         ):
             self._read.popitem(last=False)
 
 
 def _limit_memory(most: int) -> None:
     try:
-        import resource  # noqa: PLC0415  not on every system
+        import resource  # noqa: PLC0415  does not exist on Windows
 
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     except (ImportError, ValueError, OSError):
-        pass  # then only the limits of a request bound it
+        pass  # Only the limits of requests bound the memory then.
 
 
 def _received(gateway: socket.socket, size: int) -> bytearray:
@@ -99,9 +102,10 @@ def _received(gateway: socket.socket, size: int) -> bytearray:
 
 
 def main() -> None:
+    """Run jobs until the socket closes. The first message contains the dialects."""
     _limit_memory(int(sys.argv[1]))
     if hasattr(os, "nice"):
-        os.nice(_NICE)  # let the gateway, which many wait for, have the processor first
+        os.nice(_NICE)  # The gateway has priority: it serves all other requests.
     gateway = socket.socket(fileno=0)
     worker: JobRunner | None = None
     while True:
@@ -113,27 +117,27 @@ def main() -> None:
             return
         if worker is None:
             worker = JobRunner(job.work)
-            reply, beside = JobResult(), b""
+            result, raw = JobResult(), b""
         else:
-            reply, beside = worker.answer(job, body)
-        told = _pickled(reply)
-        del job, body, reply
+            result, raw = worker.answer(job, body)
+        pickled = _pickled(result)
+        del job, body, result
         try:
-            gateway.sendall(HEAD.pack(len(told), len(beside), True) + told)
-            gateway.sendall(beside)
+            gateway.sendall(HEAD.pack(len(pickled), len(raw), True) + pickled)
+            gateway.sendall(raw)
         except OSError:
             return
-        del beside
+        del raw
         gc.collect(0)
 
 
-def _pickled(reply: JobResult) -> bytes:
+def _pickled(result: JobResult) -> bytes:
     try:
-        return pickle.dumps(reply)
+        return pickle.dumps(result)
     except MemoryError:
         return pickle.dumps(JobResult(error=TooLarge(_NO_MEMORY)))
     except Exception as error:  # noqa: BLE001  a third-party dialect may have filters that cannot be pickled
-        message = f"the plan cannot be handed over: {type(error).__name__}: {error}"
+        message = f"the plan cannot be pickled: {type(error).__name__}: {error}"
         return pickle.dumps(JobResult(failed=message, unpicklable=True))
 
 

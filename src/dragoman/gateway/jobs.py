@@ -1,7 +1,7 @@
-"""What is done with a large request or answer: read it, plan and render it for a target. Pure.
+"""Jobs of the worker process: parse a large request, plan and render it, translate a large response. Pure.
 
-The worker process runs these functions. Jobs and results are plain values that can be pickled. They hold neither the
-request's body, which travels beside them, nor the conversation's messages, which the gateway does not need.
+Jobs and results are plain values that can be pickled. They contain neither the request's body, which is sent next to
+them, nor the conversation's messages, which the gateway does not need.
 """
 
 from __future__ import annotations
@@ -33,22 +33,21 @@ from dragoman.model.filter import Note
 from dragoman.translate import Plan, TranslationSettings
 from dragoman.wire.http import HttpRequest
 
-_HEAVY_PLAN = 64 * 1024  # bytes of a pickled plan that is counted
+_HEAVY_PLAN = 64 * 1024  # bytes of pickled response filters above which their memory is counted
 _HEAVY = 1000  # values in one field
-_NOTES = 2000  # that the gateway reads in one turn
+_NOTES = 2000  # notes that the gateway unpickles at a time
 
 
-# Conversations without their messages, which the gateway makes into objects again while it does nothing else. So they
-# hold no more than is needed there.
+# The gateway unpickles conversations on its event loop, so they contain only what it needs, and no messages.
 
 
 def routing_part(asked: Conversation) -> Conversation:
-    """What the gateway must know to find a target."""
+    """Return the part of a conversation that the gateway needs to find a target."""
     return structs.replace(without_content(asked), output=Output(), extra=None)
 
 
 def reply_context(conversation: Conversation) -> Conversation:
-    """What an answer is read with: the names of tools, but not their schemas, and no large fields."""
+    """Return the part of a conversation that is needed to translate the response: no schemas, no large fields."""
     tools = tuple(
         [
             structs.replace(tool, schema={}) if isinstance(tool, ToolSpec) and tool.schema else tool
@@ -77,17 +76,17 @@ def _light_extra(extra: Extra | None) -> Extra | None:
 
 
 class ReadJob(Struct, frozen=True):
-    """Find out which dialect a request speaks and what it asks for."""
+    """Parse a request: its dialect and its parameters."""
 
     request: HttpRequest  # without its body
     bounds: Bounds
 
 
 class ReadResult(Struct, frozen=True):
-    """What the gateway must know of a request to route it.
+    """What the gateway must know about a request to route it.
 
-    `unreadable` says that the request cannot be matched. `refusal` says that it was matched and breaks a limit or its
-    dialect. Without a `dialect` no dialect has this path.
+    `unreadable`: the request cannot be matched. `refusal`: it was matched and breaks a limit or a rule of its dialect.
+    Without a `dialect`, no dialect has this path.
     """
 
     dialect: str | None = None
@@ -95,12 +94,12 @@ class ReadResult(Struct, frozen=True):
     parameters: Conversation | None = None
     unreadable: DragomanError | None = None
     refusal: DragomanError | None = None
-    items: tuple[str, ...] = ()  # ids of items of earlier answers that it refers to
-    tokens: int | None = None  # for a request to count them
+    items: tuple[str, ...] = ()  # ids of items of earlier responses that it refers to
+    tokens: int | None = None  # the estimate, for a request to count tokens
 
 
 class PlanJob(Struct, frozen=True):
-    """Plan a request for one target and render what is sent there."""
+    """Plan a request for one target and render it."""
 
     request: HttpRequest  # without its body
     bounds: Bounds
@@ -108,33 +107,33 @@ class PlanJob(Struct, frozen=True):
     model: str
     settings: TranslationSettings
     earlier: StoredConversation | None = None  # the conversation that the request continues
-    items: Mapping[str, Sequence[Block]] = {}  # those items of earlier answers that are known
+    items: Mapping[str, Sequence[Block]] = {}  # the known items of earlier responses
     counts: bool = False  # render a request to count tokens
 
 
 class PlanResult(Struct, frozen=True):
-    """A plan without messages and notes, and the request that is sent."""
+    """A plan without messages and notes, and the rendered request."""
 
     plan: Plan
-    notes: tuple[bytes, ...]  # pickled, some at a time
-    conversation: bytes | None  # the conversation, pickled, if the answer is kept
-    memory: int  # bytes that the plan takes in the gateway, about, if that is much
-    request: HttpRequest | None = None  # without its body, which travels beside it; None: it cannot be rendered
-    refusal: DragomanError | None = None  # why not
-    verbatim: bool = False  # the body is the client's own
-    note: Note | None = None  # about what is sent
+    notes: tuple[bytes, ...]  # pickled in portions
+    conversation: bytes | None  # the pickled conversation, if the response is stored
+    memory: int  # estimated bytes that the plan takes in the gateway; 0 if few
+    request: HttpRequest | None = None  # without its body, which is sent separately; None: it cannot be rendered
+    refusal: DragomanError | None = None  # why it cannot be rendered
+    verbatim: bool = False  # the body is that of the client's request
+    note: Note | None = None  # about the rendered request
 
 
 class ResponseJob(Struct, frozen=True):
-    """Read a large whole answer, and write it for the client."""
+    """Translate a large whole response for the client."""
 
     plan: Plan  # without messages
     limits: ResponseLimits
-    is_saved: bool  # what the gateway keeps of the answer is wanted, too
+    is_saved: bool  # also return what the response store keeps
 
 
 class ParsedRequest(Struct, frozen=True):
-    """A request that was read."""
+    """A parsed request."""
 
     dialect: Dialect
     request: HttpRequest
@@ -145,7 +144,7 @@ class ParsedRequest(Struct, frozen=True):
 
 
 def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, ParsedRequest | None]:
-    """Match a request and read all of it; gives what the gateway must know, and what planning needs."""
+    """Match and parse a request. Return what the gateway needs, and the parsed request for planning."""
     request = structs.replace(job.request, body=body)
     try:
         check_text(body, job.bounds.limits)
@@ -162,29 +161,34 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, ParsedR
     if call.operation not in ("generate", "count"):
         return ReadResult(dialect.name, shown), None
     try:
-        asked, _ = parse_within_limits(dialect, call, len(body), job.bounds)
+        parsed, _ = parse_within_limits(dialect, call, len(body), job.bounds)
     except DragomanError as error:
         return ReadResult(dialect.name, shown, refusal=error), None
-    tokens = listing.estimate_tokens(asked) if call.operation == "count" else None
-    result = ReadResult(dialect.name, shown, routing_part(asked), items=item_references(dialect, asked), tokens=tokens)
-    return result, ParsedRequest(dialect, request, asked)
+    tokens = listing.estimate_tokens(parsed) if call.operation == "count" else None
+    items = item_references(dialect, parsed)
+    result = ReadResult(dialect.name, shown, routing_part(parsed), items=items, tokens=tokens)
+    return result, ParsedRequest(dialect, request, parsed)
 
 
 # --- planning and rendering
 
 
 def plan(job: PlanJob, known: ParsedRequest) -> tuple[PlanResult, bytes]:
-    """Plan what was read for one target; gives the plan and the body to send. Raises ClientFault."""
-    made, said = make_plan(job, known)
-    notes = tuple([pickle.dumps(made.notes[at : at + _NOTES]) for at in range(0, len(made.notes), _NOTES)])
-    asked = without_messages(made.original) if known.dialect.continuation is not None else reply_context(made.original)
-    # What reads raw tool calls keeps the schemas of all tools.
-    memory = base_memory(made.translated) if len(pickle.dumps(made.response_filters)) > _HEAVY_PLAN else 0
-    bare_plan = structs.replace(made, original=asked, translated=reply_context(made.translated), notes=())
-    result = PlanResult(bare_plan, notes, None if said is None else pickle.dumps(said), memory)
+    """Plan a parsed request for one target. Return the plan and the body to send. Raises ClientFault."""
+    planned, saved = make_plan(job, known)
+    notes = tuple([pickle.dumps(planned.notes[at : at + _NOTES]) for at in range(0, len(planned.notes), _NOTES)])
+    asked = (
+        without_messages(planned.original)
+        if known.dialect.continuation is not None
+        else reply_context(planned.original)
+    )
+    # A filter that reads raw tool calls keeps the schemas of all tools.
+    memory = base_memory(planned.translated) if len(pickle.dumps(planned.response_filters)) > _HEAVY_PLAN else 0
+    bare_plan = structs.replace(planned, original=asked, translated=reply_context(planned.translated), notes=())
+    result = PlanResult(bare_plan, notes, None if saved is None else pickle.dumps(saved), memory)
     try:
         request, note = (
-            token_count_request(made) if job.counts else render_planned(made, known.request, job.bounds.max_body)
+            token_count_request(planned) if job.counts else render_planned(planned, known.request, job.bounds.max_body)
         )
     except DragomanError as error:
         return structs.replace(result, refusal=error), b""
@@ -194,9 +198,9 @@ def plan(job: PlanJob, known: ParsedRequest) -> tuple[PlanResult, bytes]:
 
 
 def make_plan(job: PlanJob, known: ParsedRequest) -> tuple[Plan, Conversation | None]:
-    """The plan, and the conversation if its answer is kept. Raises ClientFault."""
+    """Return the plan, and the conversation if the response is stored. Raises ClientFault."""
     try:
-        made, said = continued_plan(
+        planned, saved = continued_plan(
             known.dialect,
             job.upstream,
             known.conversation,
@@ -209,15 +213,16 @@ def make_plan(job: PlanJob, known: ParsedRequest) -> tuple[Plan, Conversation | 
         raise MalformedRequest("nested too deeply") from None
     if job.settings.losses == "refuse":
         refuse_duplicate_keys(known.request)
-    return made, said
+    return planned, saved
 
 
-# --- whole answers
+# --- whole responses
 
 
 def translate_response(job: ResponseJob, body: bytes) -> tuple[WholeResponse, bytes]:
-    """Read an answer and write it for the client; the body is given beside the rest. Raises UpstreamViolation,
-    UpstreamFault.
+    """Translate a response for the client. Return the result without its body, and the body.
+
+    Raises UpstreamViolation, UpstreamFault.
     """
     written = translate_whole(job.plan, body, ResponseBudget(job.limits), keeps=job.is_saved)
     return structs.replace(written, body=b""), b"" if written.notes is None else written.body

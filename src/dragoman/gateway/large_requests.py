@@ -1,4 +1,4 @@
-"""One large request, as the gateway handles it: the worker process reads and plans it."""
+"""Large requests: the worker process parses and plans them, so that they do not block the gateway's event loop."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from dragoman.wire.http import HttpRequest
 
 
 class LargeMatch(MatchedRequest, frozen=True, kw_only=True):
-    """A request that a dialect knows, whose body the worker process has read."""
+    """A matched request whose body the worker process has parsed."""
 
     large: LargeRequest
 
 
 class LargeRequest:
-    """`read` it first, unless it was read already; then `prepare` it for every target that is asked."""
+    """A large request. Call `read` first or set its parameters; then `prepare` it for each target."""
 
     def __init__(self, worker: WorkerProcess, exchange: Exchange[MemoryAccount], server: Server) -> None:
         request = exchange.request
-        assert exchange.account is not None  # it was let in
+        assert exchange.account is not None  # set by admission
         self.worker, self.limits = worker, server.limits
         self._bounds, self._account, self._owner = Bounds.of(server), exchange.account, exchange.owner
         self._head, self._body, self._id = structs.replace(request, body=b""), request.body, exchange.id
         self._items: tuple[str, ...] = ()
-        self._asked: Conversation | None = None
+        self._parameters: Conversation | None = None
         self._refusal: DragomanError | None = None
-        self.tokens = 0  # the estimate, of a request to count them
+        self.tokens = 0  # the estimate, for a request to count tokens
 
     async def read(self) -> ReadResult:
-        """Find out what the request is. Raises WorkerFailed, Overloaded, Unavailable."""
+        """Parse the request in the worker process. Raises WorkerFailed, Overloaded, WorkerUnavailable."""
         result, _ = await self.worker.run_job(ReadJob(self._head, self._bounds), self._id, self._body)
         found: ReadResult = result
         self.set_parameters(found.parameters, found.items)
@@ -53,35 +53,36 @@ class LargeRequest:
         self.tokens = found.tokens or 0
         return found
 
-    def set_parameters(self, asked: Conversation | None, items: tuple[str, ...]) -> None:
-        self._asked, self._items = asked, items
+    def set_parameters(self, parameters: Conversation | None, items: tuple[str, ...]) -> None:
+        """Set the conversation without its messages, and the ids of the items that it refers to."""
+        self._parameters, self._items = parameters, items
 
     def parameters(self) -> Conversation:
-        """What is asked, without its messages. Raises MalformedRequest, TooLarge."""
+        """Return the conversation without its messages. Raises MalformedRequest, TooLarge."""
         if self._refusal is not None:
             raise self._refusal
-        assert self._asked is not None  # it was read
-        return self._asked
+        assert self._parameters is not None  # `read` or `set_parameters` was called.
+        return self._parameters
 
     def job(self, backend: Backend, model: str, memory: ResponseStore, *, counts: bool = False) -> PlanJob:
-        """What the worker must know to plan it for this target."""
-        owner, asked = self._owner, self.parameters()
+        """Return the job to plan the request for this target."""
+        owner, parameters = self._owner, self.parameters()
         items = {item_id: found for item_id in self._items if (found := memory.item(owner, item_id)) is not None}
-        earlier = memory.earlier(owner, asked)
+        earlier = memory.earlier(owner, parameters)
         settings = backend.upstream.settings
         return PlanJob(self._head, self._bounds, backend.dialect, model, settings, earlier, items, counts)
 
     async def prepare(
         self, client: Dialect, backend: Backend, model: str, memory: ResponseStore, *, counts: bool = False
     ) -> PreparedRequest:
-        """Plan it for a target. Raises ClientFault, WorkerFailed, Overloaded, Unavailable."""
+        """Plan the request for a target. Raises ClientFault, WorkerFailed, Overloaded, WorkerUnavailable."""
         job = self.job(backend, model, memory, counts=counts)
         result, body = await self.worker.run_job(job, self._id, self._body, known=True)
         found: PlanResult = result
         notes: list[Note] = []
-        for some in found.notes:
-            notes += pickle.loads(some)
-            await asyncio.sleep(0)  # there may be very many
+        for portion in found.notes:
+            notes += pickle.loads(portion)
+            await asyncio.sleep(0)  # There may be very many; other requests run in between.
         made = structs.replace(found.plan, client=client, upstream=backend.dialect, notes=tuple(notes))
         self._account.hold("decoded", found.memory + len(found.conversation or b""))
         store = None if found.conversation is None else memory.saver(self._owner, client, found.conversation)
@@ -92,22 +93,23 @@ class LargeRequest:
         return PreparedRequest(made, store, request=sent, refusal=found.refusal, note=found.note)
 
     def request(self) -> HttpRequest:
+        """Return the client's request."""
         return structs.replace(self._head, body=self._body)
 
     def forget(self) -> None:
-        """Nothing will be asked again: the bodies are held no longer."""
+        """Release the bodies; there will be no retry."""
         self._body = b""
         self._account.hold("rendered", 0)
 
 
 async def match_in_worker(large: LargeRequest, router: Router) -> MatchedRequest | None:
-    """The call of a large request, which the worker process reads; None if no dialect has its path.
+    """Match a large request in the worker process. Return None if no dialect has its path.
 
-    Raises ClientFault, Unreadable, WorkerFailed.
+    Raises ClientFault, UnreadableRequest, WorkerFailed.
     """
     try:
         found = await large.read()
-    except WorkerUnavailable:  # one of the dialects cannot be handed over
+    except WorkerUnavailable:  # for example if a dialect cannot be pickled
         request = large.request()
         check_text(request.body, large.limits)
         return router.match(request)

@@ -1,7 +1,7 @@
 """The layers of a configuration: defaults < presets < file < environment < flags. Every value keeps its origin. Pure.
 
-A layer is flat: a place in the tree and what stands there. Tables of two layers mingle; a list replaces a list. What is
-wrong is a `Problem`: where (the file and line, the variable), what, and what to do.
+A layer is flat: it maps key paths to values. Tables of two layers are merged; a list replaces a list. A `Problem` names
+the place (the file and line, or the variable), what is wrong, and what to do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 
 from dragoman.errors import LocalMisuse
 
-# --- what is wrong with a configuration
+# --- problems of a configuration
 
 
 KeyPath: TypeAlias = tuple[str | int, ...]  # a place in the tree of settings: names, and numbers in lists
@@ -26,7 +26,7 @@ Layer: TypeAlias = Literal["default", "built-in", "preset", "file", "environment
 
 
 class Origin(Struct, frozen=True):
-    """Who said a value: the layer, and where in it (a file and line, a variable, a preset, an option)."""
+    """Where a value comes from: the layer, and the place in it (a file and line, a variable, a preset, a flag)."""
 
     layer: Layer
     place: str = ""
@@ -42,7 +42,7 @@ DEFAULT = Origin("default")
 
 
 class Problem(Struct, frozen=True):
-    """One thing that is wrong. `hint` says what to do about it."""
+    """One problem of a configuration. `hint` says what to do about it."""
 
     at: str
     message: str
@@ -50,14 +50,14 @@ class Problem(Struct, frozen=True):
     origin: Origin = DEFAULT
 
     def __str__(self) -> str:
-        # A default needs no blame: what is wrong about it is that nobody said anything else.
-        said = f"{self.origin}: " if self.origin.layer != "default" else ""
+        # The origin "default" is not shown: the user has to set the value somewhere else.
+        source = f"{self.origin}: " if self.origin.layer != "default" else ""
         place = f"{self.at}: " if self.at else ""
-        return f"{said}{place}{self.message}" + (f" ({self.hint})" if self.hint else "")
+        return f"{source}{place}{self.message}" + (f" ({self.hint})" if self.hint else "")
 
 
 class ConfigError(LocalMisuse):
-    """A configuration that cannot be used. `problems` has all of them; `hint` is that of the first."""
+    """An invalid configuration, with all its problems; `hint` is that of the first."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -69,7 +69,7 @@ class ConfigError(LocalMisuse):
 
 
 def dotted_key(key: KeyPath) -> str:
-    """The key as people write it: `routes[0].upstream`."""
+    """Return a key path as text: `routes[0].upstream`."""
     text = ""
     for part in key:
         if isinstance(part, int):
@@ -80,18 +80,20 @@ def dotted_key(key: KeyPath) -> str:
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """`did you mean NAME?`, or nothing if no name is near."""
+    """Return `did you mean NAME?`, or an empty string if no known name is similar."""
     found = get_close_matches(name.lower(), list(known), 1)
     return f"did you mean {found[0]}?" if found else ""
 
 
 PREFIX = "DRAGOMAN_"
-NOT_SETTINGS = frozenset({"DRAGOMAN_CONFIG", "DRAGOMAN_KEY"})  # where the file is; what a client of ours is given
-# What Kubernetes puts into the environment for a service named dragoman.
+NOT_SETTINGS = frozenset({"DRAGOMAN_CONFIG", "DRAGOMAN_KEY"})  # the path of the file; the key for clients
+# Variables that Kubernetes sets for a service named dragoman.
 _SERVICE_LINK = re.compile(r"DRAGOMAN_(?:SERVICE_(?:HOST|PORT)\w*|PORT(?:_\d+_\w+)?)\Z")
 
 
 class Leaf(Struct, frozen=True):
+    """One value of a layer, with its origin."""
+
     value: Any
     origin: Origin
 
@@ -103,7 +105,7 @@ _NO_LINES: Mapping[KeyPath, int] = {}
 def flatten_tree(
     tree: Mapping[str, Any], origin: Origin, at: KeyPath = (), lines: Mapping[KeyPath, int] = _NO_LINES
 ) -> Leaves:
-    """The leaves of a tree of tables. Lists of tables are gone into; an empty table is a leaf, lest it be lost."""
+    """Return the leaves of a tree of tables. Lists of tables are flattened too; an empty table is a leaf."""
 
     def leaf(key: KeyPath, value: Any) -> Leaves:
         return {key: Leaf(value, structs.replace(origin, line=lines.get(key, 0)))}
@@ -122,38 +124,38 @@ def flatten_tree(
 
 
 def merge_layers(*layers: Leaves) -> Leaves:
-    """All layers as one; a later one wins."""
+    """Merge layers; a later one overrides the ones before."""
     whole: Leaves = {}
     for layer in layers:
-        above = _Above(layer)
+        above = _Override(layer)
         whole = {key: leaf for key, leaf in whole.items() if not above.hides(key)} | layer
     return whole
 
 
-class _Above:
-    """A layer as those below it see it. Tables mingle, lists never do. Each key is asked for once, not against all."""
+class _Override:
+    """The keys that a layer overrides in the layers below it. Tables are merged, lists are replaced."""
 
     def __init__(self, layer: Leaves) -> None:
-        ways = [(key, at) for key in layer for at in range(len(key))]
+        prefixes = [(key, at) for key in layer for at in range(len(key))]
         self._leaves = layer
-        self._gone_into = {key[:at] for key, at in ways}
-        self._lists = {key[:at] for key, at in ways if isinstance(key[at], int)}
+        self._tables = {key[:at] for key, at in prefixes}
+        self._lists = {key[:at] for key, at in prefixes if isinstance(key[at], int)}
 
     def hides(self, key: KeyPath) -> bool:
-        """Whether a leaf below is out of sight: replaced, or part of a value or list that is."""
+        """Return whether this layer replaces the leaf, or a value or list that contains it."""
         for at in range(len(key) + 1):
-            way = key[:at]
+            prefix = key[:at]
             ends = at == len(key) or isinstance(key[at], int)
-            leaf = self._leaves.get(way)
-            if way in self._lists or (leaf is not None and (ends or leaf.value != {})):
+            leaf = self._leaves.get(prefix)
+            if prefix in self._lists or (leaf is not None and (ends or leaf.value != {})):
                 return True
             if ends:
-                return way in self._gone_into
+                return prefix in self._tables
         return False
 
 
 def nest_leaves(leaves: Leaves) -> dict[str, Any]:
-    """The tree again."""
+    """Return the tree of tables; the inverse of `flatten_tree`."""
     tree: dict[str, Any] = {}
     for key, leaf in leaves.items():
         here: Any = tree
@@ -184,7 +186,10 @@ def _put(here: Any, part: str | int, value: Any) -> None:
 
 
 def from_environment(environ: Mapping[str, str], below: Leaves, top: Iterable[str]) -> tuple[Leaves, list[str]]:
-    """DRAGOMAN_SERVER__PORT=1 is server.port = 1. Also warnings: names of ours that mean nothing."""
+    """Return the layer of the environment (DRAGOMAN_SERVER__PORT=1 is server.port = 1), and warnings.
+
+    A warning names a variable with our prefix that is not a setting.
+    """
     leaves: Leaves = {}
     warnings: list[str] = []
     top = frozenset(top)
@@ -194,7 +199,7 @@ def from_environment(environ: Mapping[str, str], below: Leaves, top: Iterable[st
             continue
         parts = name[len(PREFIX) :].lower().split("__")
         if len(parts) == 1 and parts[0] not in top:
-            warnings.append(f"{name} is no setting and is not read{_meant(parts[0], top)}")
+            warnings.append(f"{name} is not a setting and is ignored{_suggestion(parts[0], top)}")
             continue
         key = _named(parts, below)
         origin = Origin("environment", name)
@@ -203,7 +208,7 @@ def from_environment(environ: Mapping[str, str], below: Leaves, top: Iterable[st
 
 
 def from_flags(flags: Mapping[str, Any]) -> Leaves:
-    """What a caller gives by dotted names: {"server.port": 0}. None is not given."""
+    """Return the layer of the flags, by dotted names: {"server.port": 0}. None means not set."""
     leaves: Leaves = {}
     for name, value in flags.items():
         if value is not None:
@@ -212,12 +217,12 @@ def from_flags(flags: Mapping[str, Any]) -> Leaves:
 
 
 def _leaf(key: KeyPath, value: Any, origin: Origin) -> Leaves:
-    *way, last = key
-    return flatten_tree({str(last): value}, origin, tuple(way))
+    *table, last = key
+    return flatten_tree({str(last): value}, origin, tuple(table))
 
 
 def _value(text: str) -> Any:
-    """A list or a table is written as in TOML; everything else is text, and read as what the key wants."""
+    """Parse a list or a table as TOML. Other values stay text, which `schema` converts to the type of the key."""
     if text[0] in "[{":
         try:
             return tomllib.loads(f"value = {text}")["value"]
@@ -227,7 +232,7 @@ def _value(text: str) -> Any:
 
 
 def _named(parts: list[str], below: Leaves) -> KeyPath:
-    """Variables know neither case nor hyphens: `MY_BOX` finds the upstream that is called my-box."""
+    """Find the key of a variable, which has neither case nor hyphens: `MY_BOX` is the upstream my-box."""
     key: KeyPath = ()
     for part in parts:
         depth = len(key)
@@ -238,7 +243,7 @@ def _named(parts: list[str], below: Leaves) -> KeyPath:
     return key
 
 
-def _meant(name: str, top: Iterable[str]) -> str:
+def _suggestion(name: str, top: Iterable[str]) -> str:
     for table in top:
         if name.startswith(f"{table}_"):
             rest = name.removeprefix(f"{table}_")
@@ -247,9 +252,10 @@ def _meant(name: str, top: Iterable[str]) -> str:
     return f"; did you mean {PREFIX}{found[0].upper()}?" if found else ""
 
 
-# --- lines of a TOML text, which tomllib does not tell
+# --- line numbers of a TOML text, which tomllib does not report
 #
-# Only texts that tomllib has read are scanned, so nothing is checked; where the scan fails it ends with what it found.
+# Only texts that tomllib has accepted are scanned, so nothing is validated. If the scan fails, the lines found so far
+# are used.
 
 
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
@@ -263,15 +269,15 @@ _PLAIN_VALUE = re.compile(r"[^,\]}\n#]*")
 
 
 def line_numbers(text: str) -> dict[KeyPath, int]:
-    """The line, from 1, of every key, table and list item."""
+    """Return the line, from 1, of every key, table and list item."""
     scan = _Scan(text)
-    with suppress(_Lost, RecursionError, tomllib.TOMLDecodeError):
+    with suppress(_ScanFailed, RecursionError, tomllib.TOMLDecodeError):
         scan.document()
     return scan.lines
 
 
-class _Lost(Exception):
-    """Not what stands in a TOML text here."""
+class _ScanFailed(Exception):
+    """The text is not what TOML has at this place."""
 
 
 class _Scan:
@@ -297,7 +303,7 @@ class _Scan:
     # --- tables
 
     def _table(self, names: tuple[str, ...]) -> KeyPath:
-        """The place a header names; a list of tables on the way means its last item."""
+        """Return the key path of a header; a list of tables in it means its last item."""
         line = self._here()
         key: KeyPath = ()
         for name in names:
@@ -307,9 +313,9 @@ class _Scan:
         return key
 
     def _next_item(self) -> KeyPath:
-        *way, last = self._key()
+        *table, last = self._key()
         line = self._here()
-        key = (*self._table(tuple(way)), last)
+        key = (*self._table(tuple(table)), last)
         self._items[key] = self._items.get(key, 0) + 1
         self.lines.setdefault(key, line)
         item = (*key, self._items[key] - 1)
@@ -339,7 +345,7 @@ class _Scan:
             elif found := _BARE_KEY.match(self._text, self._at):
                 yield found[0]
             else:
-                raise _Lost
+                raise _ScanFailed
             self._at = found.end()
             self._space()
             if not self._take("."):
@@ -395,7 +401,7 @@ class _Scan:
 
     def _must(self, mark: str, *, blank: bool = False) -> None:
         if not self._take(mark, blank=blank):
-            raise _Lost
+            raise _ScanFailed
 
     def _here(self) -> int:
         self._line += self._text.count("\n", self._counted, self._at)

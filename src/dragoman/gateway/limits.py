@@ -1,7 +1,7 @@
-"""How much of anything a request may have, and how much all of them together. Pure.
+"""The limits of one request, and the memory budget of all requests together. Pure, except for `Trimmer`.
 
-What it costs: a tree is walked once, level by level; the text is looked at before it is read only where it is long
-enough to hold more values than may be.
+A decoded body is walked once, level by level. The text of a body is checked before it is parsed only if it is long
+enough to contain more values than the limit.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _STREAMS = 2048
 _IN_FLIGHT = 256 * 1024 * 1024
 _ANSWER = ResponseLimits()
 _SCHEMA_DEPTH, _SCHEMA_NODES = 64, 20_000
-_OBJECT, _ARRAY = 100, 10  # bytes of text that take as long to read and translate as a JSON object, and an array
-_VALUE = 100  # bytes of a JSON value in memory, beside its text
-_TEXT = 2  # times its body that a decoded request may take and count as mostly text
+_OBJECT, _ARRAY = 100, 10  # bytes of text that take as long to parse and translate as a JSON object, and an array
+_VALUE = 100  # bytes of a JSON value in memory, without its text
+_TEXT = 2  # A decoded request of up to this multiple of its body counts as mostly text.
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//")
-_BUSY = 1.0  # seconds after which to come back
-MAX_MODEL_LENGTH = 2048  # characters, as many as AWS allows; names are remembered in tables and searched for versions
-_SMALL = 1024 * 1024  # bytes of a request, in which nearly all are
-_PEERS_LEAST = 256  # half of a small limit would be too little for a gateway with one client
+_BUSY = 1.0  # seconds; the retry-after of an overloaded gateway
+MAX_MODEL_LENGTH = 2048  # characters, as many as AWS allows; names are cached and searched for versions
+_SMALL = 1024 * 1024  # bytes; nearly all requests are smaller
+_PEERS_LEAST = 256  # Half of a small limit would be too little for a gateway with one client.
 
 
 class RequestLimits(Struct, frozen=True, kw_only=True):
-    """`[server.limits]`: what one request may have, and all of them at once."""
+    """`[server.limits]`: the limits of one request, and of all requests at once."""
 
-    depth: Annotated[int, Meta(ge=8, le=500)] = 128  # of JSON in JSON
-    nodes: Annotated[int, Meta(ge=1000)] = 1_000_000  # values in it
+    depth: Annotated[int, Meta(ge=8, le=500)] = 128  # levels of nested JSON
+    nodes: Annotated[int, Meta(ge=1000)] = 1_000_000  # JSON values
     messages: Annotated[int, Meta(ge=1)] = 2048
     tools: Annotated[int, Meta(ge=0)] = 512
     schema: Annotated[int, Meta(ge=1024)] = 256 * 1024  # bytes of one tool's
     name: Annotated[int, Meta(ge=1)] = 256  # characters of a tool's
-    answer: Annotated[int, Meta(ge=64 * 1024)] = _ANSWER.answer  # bytes that are kept of one answer
-    blocks: Annotated[int, Meta(ge=1)] = _ANSWER.blocks  # calls, texts and other blocks of one answer
-    choices: Annotated[int, Meta(ge=1)] = _ANSWER.choices  # of one answer
+    answer: Annotated[int, Meta(ge=64 * 1024)] = _ANSWER.answer  # bytes that are buffered of one response
+    blocks: Annotated[int, Meta(ge=1)] = _ANSWER.blocks  # calls, texts and other blocks of one response
+    choices: Annotated[int, Meta(ge=1)] = _ANSWER.choices  # of one response
     streams: Annotated[int, Meta(ge=1)] = _STREAMS  # requests at once
     in_flight: Annotated[int, Meta(ge=1024 * 1024)] = _IN_FLIGHT  # bytes held for all of them
     peer_requests: Annotated[int, Meta(ge=0)] = 0  # requests at once from one address; 0: half of `streams`
@@ -53,7 +53,7 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
 
 
 class Overloaded(ClientFault):
-    """This gateway has no room for it now."""
+    """The gateway has no room for the request now (503)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, fault=Fault("overloaded", message, 503, retry_after=_BUSY))
@@ -63,44 +63,46 @@ class Overloaded(ClientFault):
 
 
 def check_text(body: bytes, limits: RequestLimits) -> None:
-    """Refuse text with too many values in it before it is read: each becomes an object. Raises TooLarge."""
-    if len(body) // 2 < limits.nodes:  # a value and what parts it from the next are two bytes
+    """Refuse text with too many JSON values before it is parsed, because each becomes an object. Raises TooLarge."""
+    if len(body) // 2 < limits.nodes:  # A value and its separator take at least two bytes.
         return
     if count_values(body) <= limits.nodes:
         return
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    plain = b'"'.join(unescaped.split(b'"')[::2])  # of each string one quote
+    plain = b'"'.join(unescaped.split(b'"')[::2])  # each string becomes one quote
     if count_values(plain) - plain.count(b"[]") - plain.count(b"{}") > limits.nodes:
         raise _too_many_values(limits)
 
 
 def model_too_long(name: str) -> MalformedRequest:
-    return MalformedRequest(f"a name of {len(name)} characters; the limit here is {MAX_MODEL_LENGTH}", at="model")
+    """Return the error for a model name that is too long."""
+    message = f"the name has {len(name)} characters, more than the limit of {MAX_MODEL_LENGTH}"
+    return MalformedRequest(message, at="model")
 
 
 def count_values(text: bytes) -> int:
-    """At least the number of values in it: each but the first of a container follows a comma, the first its bracket."""
+    """Return an upper bound of the number of JSON values: each follows a comma or an opening bracket."""
     return text.count(b",") + text.count(b"[") + text.count(b"{") + 1
 
 
 def is_large(body: bytes, offload: int) -> bool:
-    """Whether the worker process reads a body: because of its length, or because very many objects are in it."""
+    """Return whether the worker process must parse a body: it is long, or contains very many objects."""
     if not offload or len(body) > offload:
         return offload > 0
-    # In long texts that seldom have a byte, this counts it ten times as fast as `bytes.count`, and only up to a bound.
+    # For a byte that is rare, this is ten times as fast as `bytes.count`, and it stops at a bound.
     objects = len(body) - len(body.replace(b"{", b"", offload // _OBJECT + 1))
     arrays = len(body) - len(body.replace(b"[", b"", offload // _ARRAY + 1))
     return _OBJECT * objects + _ARRAY * arrays > offload
 
 
 def json_memory(body: bytes) -> int:
-    """Bytes that the values of a body take when they are read, about. Text with commas counts for more."""
+    """Return the estimated bytes of a decoded body. Text with commas is overestimated."""
     return len(body) + _VALUE * count_values(body)
 
 
 def base_memory(*conversations: Conversation) -> int:
-    """Bytes that conversations take without their messages, about: their tools and system texts."""
-    parts: dict[int, object] = {}  # by identity: what two conversations share is there once
+    """Return the estimated bytes of the tools and system texts of conversations."""
+    parts: dict[int, object] = {}  # by identity: shared parts are counted once
     for each in conversations:
         for tool in each.tools:
             part = tool.schema if isinstance(tool, ToolSpec) else tool.data
@@ -110,19 +112,19 @@ def base_memory(*conversations: Conversation) -> int:
 
 
 class TreeStats(Struct, frozen=True):
-    """What a walk through a body has shown."""
+    """Figures of a decoded body."""
 
     depth: int
     nodes: int
-    has_references: bool  # somewhere stands a `$ref`
+    has_references: bool  # whether there is a `$ref`
     size: int  # bytes of its text
-    memory: int  # bytes that the values take when they are read, about
+    memory: int  # estimated bytes of the decoded values
 
 
 def check_tree(tree: Json, size: int, limits: RequestLimits, beside: int = 0) -> TreeStats:
-    """Refuse a value that is nested too deeply or has too many parts. Raises MalformedRequest, TooLarge.
+    """Refuse a body that is nested too deeply or has too many values. Raises MalformedRequest, TooLarge.
 
-    `beside` is how many more values there are, at no depth that matters.
+    `beside` is the number of further values, which are not in the tree and not deep.
     """
     level: list[Json] = [tree]
     depth, nodes = 0, beside
@@ -131,7 +133,7 @@ def check_tree(tree: Json, size: int, limits: RequestLimits, beside: int = 0) ->
         depth += 1
         nodes += len(level)
         if depth > limits.depth and _holds_containers(level):
-            raise MalformedRequest(f"nested more than {limits.depth} levels deep, the limit here ({_SETTING}.depth)")
+            raise MalformedRequest(f"nested more than {limits.depth} levels deep (setting {_SETTING}.depth)")
         inside: list[Json] = []
         for value in level:
             kind = value.__class__
@@ -147,7 +149,7 @@ def check_tree(tree: Json, size: int, limits: RequestLimits, beside: int = 0) ->
 
 
 def tree_levels(tree: Json) -> Iterator[list[Json]]:
-    """The values of a tree, level by level."""
+    """Yield the values of a tree, level by level."""
     level: list[Json] = [tree]
     while level:
         yield level
@@ -165,18 +167,18 @@ def _holds_containers(level: list[Json]) -> bool:
 
 
 def check_conversation(asked: Conversation, shape: TreeStats, limits: RequestLimits) -> None:
-    """Refuse more messages or tools than may be, and tools that are too much. Raises MalformedRequest, TooLarge."""
+    """Refuse too many messages or tools, and tools that are too large. Raises MalformedRequest, TooLarge."""
     if len(asked.messages) > limits.messages:
         raise _too_many("messages", len(asked.messages), limits.messages)
     if len(asked.tools) > limits.tools:
         raise _too_many("tools", len(asked.tools), limits.tools)
-    # What the whole body does not have, no schema in it has.
+    # Figures of the whole body are upper bounds for each schema in it.
     suspect = shape.has_references or shape.depth > _SCHEMA_DEPTH or shape.nodes > _SCHEMA_NODES
     for index, tool in enumerate(asked.tools):
         if not isinstance(tool, ToolSpec):
             continue
         if len(tool.name) > limits.name:
-            message = f"a name of {len(tool.name)} characters; the limit here is {limits.name} ({_SETTING}.name)"
+            message = f"the name has {len(tool.name)} characters, more than {limits.name} (setting {_SETTING}.name)"
             raise MalformedRequest(message, at=f"tools[{index}]")
         if tool.schema and (suspect or shape.size > limits.schema):
             _check_schema(tool.schema, f"tools[{index}]", limits)
@@ -192,31 +194,30 @@ def _check_schema(schema: Mapping[str, Json], at: str, limits: RequestLimits) ->
         for value in level:
             reference = value.get("$ref") if isinstance(value, dict) else None
             if isinstance(reference, str) and _REMOTE.match(reference):
-                raise MalformedRequest(
-                    "a tool's schema may refer to its own parts (#/…) only, not to another place", at=at
-                )
+                raise MalformedRequest("a `$ref` of a tool's schema must point into the schema itself (#/…)", at=at)
     if (size := len(jsonio.encode(schema))) > limits.schema:
-        raise TooLarge(f"a schema of {size} bytes; the limit here is {limits.schema} ({_SETTING}.schema)", at=at)
+        raise TooLarge(f"the schema has {size} bytes, more than {limits.schema} (setting {_SETTING}.schema)", at=at)
 
 
 def _too_many(what: str, found: int, most: int) -> MalformedRequest:
-    return MalformedRequest(f"{found} {what}; the limit here is {most} ({_SETTING}.{what})", at=what)
+    message = f"the request has {found} {what}, more than the limit of {most} (setting {_SETTING}.{what})"
+    return MalformedRequest(message, at=what)
 
 
 def _too_many_values(limits: RequestLimits) -> TooLarge:
-    return TooLarge(f"more than {limits.nodes} values, the limit here ({_SETTING}.nodes)")
+    return TooLarge(f"the request has more than {limits.nodes} JSON values (setting {_SETTING}.nodes)")
 
 
 # --- all requests together
 
 
 class MemoryBudget:
-    """What all requests of this process hold, in two totals that cannot take room from each other.
+    """The memory that all requests of this process use, in two separate totals.
 
-    `asked` are the bytes of requests: bodies, decoded trees, rendered bodies. `kept` are the bytes of answers: whole
-    bodies, and what is kept of a stream for its final event or for the response store. Each total is limited by
-    `server.limits.in_flight`. Small requests have an eighth of that to themselves, in addition, so that a few large
-    uploads do not keep them out.
+    `request_bytes` counts bodies, decoded trees and rendered bodies. `response_bytes` counts whole bodies, and what is
+    buffered of a stream for its final event or for the response store. Each total is limited by
+    `server.limits.in_flight`. Small requests have an additional eighth of that, so that a few large uploads do not
+    block them.
     """
 
     def __init__(self, limits: RequestLimits) -> None:
@@ -224,25 +225,28 @@ class MemoryBudget:
         self.requests = 0
         self.by_peer: dict[str, int] = {}  # requests
         self.request_bytes = self.response_bytes = 0
-        self.small_bytes = 0  # bytes of small requests, as announced: a part of `asked`
-        self.peak_bytes = self.peak_requests = 0  # the most bytes, and requests, since they were last read
+        self.small_bytes = 0  # the part of `request_bytes` for small requests, as announced
+        self.peak_bytes = self.peak_requests = 0  # the maximum since the last trim
 
     def resize(self, limits: RequestLimits) -> None:
+        """Use these limits from now on."""
         self.limits, self._max_of_peer = limits, peer_share(limits.peer_requests, limits.streams)
         self.response_limits = ResponseLimits(limits.answer, limits.blocks, limits.choices)
 
     @property
     def bytes(self) -> int:
+        """Bytes of requests and responses."""
         return self.request_bytes + self.response_bytes
 
     def enter(self, peer: str = "") -> MemoryAccount:
-        """Count one more request of this peer, and open its account; `leave` closes it. Raises Overloaded."""
+        """Count one more request of this peer and return its account; `leave` closes it. Raises Overloaded."""
         most = self.limits.streams
         if self.requests >= most:
-            raise Overloaded(f"{most} requests are running, the limit here ({_SETTING}.streams)")
+            raise Overloaded(f"{most} requests are running, which is the limit (setting {_SETTING}.streams)")
         most = self._max_of_peer
         if self.by_peer.get(peer, 0) >= most:
-            raise Overloaded(f"{most} requests of this address are running, the limit here ({_SETTING}.peer_requests)")
+            message = f"{most} requests of this address are running, which is the limit"
+            raise Overloaded(f"{message} (setting {_SETTING}.peer_requests)")
         self.requests += 1
         if self.requests > self.peak_requests:  # noqa: PLR1730  a call more for every request
             self.peak_requests = self.requests
@@ -252,7 +256,7 @@ class MemoryBudget:
 
 
 def peer_share(setting: int, total: int) -> int:
-    """How much of a total one peer may have: as it is set, or half of it, and not fewer than 256."""
+    """Return how much of a total one peer may use: the setting, or half of the total but at least 256."""
     return setting or min(total, max(_PEERS_LEAST, total // 2))
 
 
@@ -260,17 +264,17 @@ MemoryKind: TypeAlias = Literal["body", "decoded", "rendered"]
 
 
 class MemoryAccount(Struct, eq=False):
-    """The memory of one request: what is held of the question (`asked`) and of the answer (`kept`)."""
+    """The memory that one request and its response use, as a part of the budget."""
 
     budget: MemoryBudget
     peer: str = ""
     request_bytes: int = 0
     response_bytes: int = 0
-    small_bytes: int = 0  # bytes that were reserved in the share of small requests
-    bytes_by_kind: dict[MemoryKind, int] = {}  # `asked`, by the form of the request that takes them
+    small_bytes: int = 0  # bytes reserved in the share of small requests
+    bytes_by_kind: dict[MemoryKind, int] = {}  # `request_bytes`, by the form of the request
 
     def reserve(self, size: int) -> None:
-        """Take room for bytes of the body that are still to come. Raises Overloaded, and then takes none."""
+        """Reserve bytes for a body that is still to arrive. Raises Overloaded, and then reserves none."""
         load, most = self.budget, self.budget.limits.in_flight
         is_small = self.request_bytes + size <= _SMALL
         if load.request_bytes + size > most and not (is_small and load.small_bytes + size <= most // 8):
@@ -281,11 +285,11 @@ class MemoryAccount(Struct, eq=False):
         self.hold("body", self.bytes_by_kind.get("body", 0) + size)
 
     def hold(self, form: MemoryKind, size: int) -> None:
-        """Count the bytes that one form of the request takes now, instead of those counted for it before.
+        """Set the bytes that one form of the request takes.
 
-        They are not refused, because other limits bound them: the values of a tree, the length of a rendered body.
-        Until they are gone no other request is let in. Only a decoded form that takes much more than its text is
-        refused where other requests fill the room. Raises Overloaded, and then counts none.
+        Other limits bound these bytes (the number of values, the length of a rendered body), so they are counted even
+        above the limit, and new requests are refused until they are released. Only a decoded form that takes much more
+        than its text is refused when other requests use the budget. Raises Overloaded, and then counts none.
         """
         load, more = self.budget, size - self.bytes_by_kind.get(form, 0)
         if form == "decoded" and size > _SMALL and more > _TEXT * self.request_bytes:
@@ -299,22 +303,22 @@ class MemoryAccount(Struct, eq=False):
             load.peak_bytes = held
 
     def keep(self, size: int) -> None:
-        """Count bytes that are kept of the answer. Raises Overloaded, and then counts none."""
+        """Count buffered bytes of the response. Raises Overloaded, and then counts none."""
         load, most = self.budget, self.budget.limits.in_flight
         if load.response_bytes + size > most:
-            raise Overloaded(f"{most} bytes of answers are held, the limit here ({_SETTING}.in_flight)")
+            raise Overloaded(f"responses use {most} bytes, which is the limit (setting {_SETTING}.in_flight)")
         self.response_bytes += size
         load.response_bytes += size
         if (held := load.request_bytes + load.response_bytes) > load.peak_bytes:
             load.peak_bytes = held
 
     def free(self, size: int) -> None:
-        """Count bytes of the answer that are kept no more."""
+        """Release bytes of the response."""
         self.response_bytes -= size
         self.budget.response_bytes -= size
 
     def leave(self) -> None:
-        """Give everything back."""
+        """Release everything, at the end of the request."""
         load, peer = self.budget, self.peer
         load.requests -= 1
         if peer:
@@ -328,24 +332,26 @@ class MemoryAccount(Struct, eq=False):
 
 
 def _requests_are_held(most: int) -> Overloaded:
-    return Overloaded(f"{most} bytes of requests are held, the limit here ({_SETTING}.in_flight)")
+    return Overloaded(f"requests use {most} bytes, which is the limit (setting {_SETTING}.in_flight)")
 
 
-# --- memory that is freed is kept between two requests, and given back to the system after a burst of them
+# --- freed memory is kept between two requests, and returned to the system after a burst of requests
 #
-# By itself glibc gives the heap's end back whenever 128 KiB of it are free, and every answer of that size asks for it
-# again: each page is made empty once more. After a burst, on the other hand, it would keep what lies further inside.
+# By default glibc returns the end of the heap whenever 128 KiB of it are free, and each response of that size requests
+# it again, with cleared pages. After a burst, however, it keeps free memory in the middle of the heap.
 
 
-_WORTH = 4 * 1024 * 1024  # bytes of requests at once: what fewer leave behind is reused soon
-_EACH = 16 * 1024  # bytes that a request takes beside what it says
-_REST = 5.0  # seconds: a trim looks through all that is free, which takes a few ms
-_KEPT = 1024 * 1024 * 1024  # bytes at the heap's end that are not given back by the way: we do it ourselves
-_APART = 32 * 1024 * 1024  # bytes of one thing that gets memory of its own, and gives it back at once
+_WORTH = 4 * 1024 * 1024  # bytes of requests at once; a smaller burst is not worth a trim
+_EACH = 16 * 1024  # bytes that a request takes in addition to its content
+_REST = 5.0  # seconds between two trims: one takes a few ms
+_KEPT = 1024 * 1024 * 1024  # bytes at the end of the heap that glibc does not return by itself
+_APART = 32 * 1024 * 1024  # bytes of an allocation that gets its own mapping, which is returned at once
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt
 
 
 class Trimmer:
+    """Returns freed memory to the system after a burst of requests."""
+
     def __init__(self, load: MemoryBudget, trim: Callable[[], None] | None = None) -> None:
         self._load = load
         self._trim = trim or _trim
@@ -353,10 +359,10 @@ class Trimmer:
         self._kept = False
 
     def trim_if_idle(self, now: float) -> None:
-        """Trim if a burst is over; called by the sweeper."""
+        """Trim if a burst is over; called regularly by `serve`."""
         if not self._kept:
             self._kept = True
-            _keep()  # not before the first answers: it takes longer than they may wait
+            _keep()  # Done here and not at the start, because it takes long.
         load = self._load
         worth, held = load.peak_bytes + load.peak_requests * _EACH, load.bytes + load.requests * _EACH
         if worth < _WORTH or held > worth // 2 or now < self._not_before:
@@ -377,7 +383,7 @@ def _trim() -> None:
 
 def _call(name: str, *arguments: int) -> None:
     if sys.platform == "linux":
-        import ctypes  # noqa: PLC0415  not while we start
+        import ctypes  # noqa: PLC0415  not needed at the start
 
         try:
             getattr(ctypes.CDLL(None), name)(*arguments)

@@ -1,4 +1,4 @@
-"""What the gateway answers by itself: which models there are, in each family's shape; an estimate of tokens. Pure."""
+"""The model list in the format of each dialect, and the estimate of tokens. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dragoman.wire.jsonio import Json
 
 _MEDIA_TOKENS = 1600  # of an image or a page, whatever its size: a convention
 _MESSAGE_TOKENS = 4
-_SINCE = int(time.time())  # clients want a date; nobody knows a better one
+_SINCE = int(time.time())  # Clients expect a creation date; the real one is unknown.
 
 
 class ModelEntry(Struct, frozen=True):
-    """A model that can be asked for by name, who answers, and its figures as far as anybody has told them."""
+    """A model that is known by name, its upstream, and its limits as far as they are known."""
 
     name: str
     upstream: str
@@ -34,7 +34,7 @@ class ModelEntry(Struct, frozen=True):
 
 
 def known_models(config: Config) -> list[ModelEntry]:
-    """Every model that is known by name: those of the configuration, and those that a dialect's service has."""
+    """Return all models known by name: those of the configuration, and those of the upstreams' services."""
     listed = [_listed(config, name) for name in config.routes.names()]
     named = {each.name for each in listed}
     for upstream in config.upstreams.values():
@@ -57,19 +57,19 @@ def _listed(config: Config, name: str) -> ModelEntry:
     target = config.routes.resolve(name)[0]
     dialect = target.upstream.dialect
     known = dialect.codec.capabilities(target.model)
-    told = _told(config, name) or _told(config, target.model) or ModelTable()
+    configured = _configured(config, name) or _configured(config, target.model) or ModelTable()
     return ModelEntry(
         name,
         target.upstream.name,
         dialect.name,
         target.model,
-        told.window or known.window,
-        told.longest_answer or known.longest_answer,
+        configured.window or known.window,
+        configured.longest_answer or known.longest_answer,
     )
 
 
-def _told(config: Config, name: str) -> ModelTable | None:
-    """What the configuration says of a model: under its name, else under the first pattern that fits."""
+def _configured(config: Config, name: str) -> ModelTable | None:
+    """Return the limits in the configuration: under the model's name, else under the first pattern that matches."""
     figures = config.figures
     return figures.get(name) or next(
         (each for pattern, each in figures.items() if matches_pattern(pattern, name)), None
@@ -77,7 +77,7 @@ def _told(config: Config, name: str) -> ModelTable | None:
 
 
 def render_models(dialect: Dialect, listed: Sequence[ModelEntry], wanted: str, since: int = _SINCE) -> bytes:
-    """The list, or one of it if `wanted` names it. Raises UnknownModel."""
+    """Return the JSON of the list, or of the entry `wanted`. Raises UnknownModel."""
     shape = dialect.listing or registry.get("openai").listing
     assert shape is not None
     if not wanted:
@@ -86,7 +86,7 @@ def render_models(dialect: Dialect, listed: Sequence[ModelEntry], wanted: str, s
         if model.name == wanted:
             return jsonio.encode(_entry(shape, model, since))
     known = ", ".join(model.name for model in listed[:10])
-    raise UnknownModel(f"the model {wanted!r} is not listed here; known: {known}")
+    raise UnknownModel(f"the model {wanted!r} is not in the list; known models: {known}")
 
 
 def _entry(shape: ModelListing, model: ModelEntry, since: int) -> Json:
@@ -98,11 +98,11 @@ def _entry(shape: ModelListing, model: ModelEntry, since: int) -> Json:
 
 
 def estimate_tokens(conversation: Conversation) -> int:
-    """Tokens of all that a conversation says, from its characters: about four of ASCII, or one other, make one."""
-    said = [text.text for text in conversation.system]
-    said += [jsonio.encode(tool).decode() for tool in conversation.tools]
+    """Estimate the tokens of a conversation: four ASCII characters, or one other character, count as one token."""
+    texts = [text.text for text in conversation.system]
+    texts += [jsonio.encode(tool).decode() for tool in conversation.tools]
     blocks = [block for message in conversation.messages for block in message.blocks]
-    counted = sum(map(_tokens, said)) + sum(_block(block) for block in blocks)
+    counted = sum(map(_tokens, texts)) + sum(_block(block) for block in blocks)
     return counted + _MESSAGE_TOKENS * len(conversation.messages)
 
 

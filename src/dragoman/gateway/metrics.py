@@ -1,4 +1,4 @@
-"""Metrics: plain numbers, counted for every request, and their form for Prometheus, made when it is asked for."""
+"""Metrics: plain counters, updated for every request, and rendered in the Prometheus format on demand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Samples: TypeAlias = Iterable[tuple[tuple[str, ...], float]]  # the labels' valu
 
 
 class Histogram:
-    """How long things took: how many fell between each two bounds."""
+    """A histogram of durations."""
 
     __slots__ = ("_counts", "sum")
 
@@ -37,12 +37,12 @@ class Histogram:
         self.sum += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
-        """As Prometheus has them: each holds those below it."""
+        """Return the buckets as Prometheus defines them: each includes the ones below it."""
         return list(zip((*map(str, _SECONDS), "+Inf"), accumulate(self._counts), strict=True))
 
 
 class RequestCounts:
-    """What was counted of the requests of one dialect, upstream and model."""
+    """The counters of one dialect, upstream and model."""
 
     __slots__ = ("first", "outcomes", "seconds", "tokens")
 
@@ -53,17 +53,17 @@ class RequestCounts:
 
 
 class GaugeSnapshot(Struct, frozen=True):
-    """Values that are not counted: how they are at this moment."""
+    """The current values of the gauges."""
 
-    inflight: int  # requests under way
-    held_bytes: int  # bytes held for them
-    lines: dict[str, int]  # of the log, that were not written, by why not
-    cooldowns: list[tuple[str, str, str, str, float]]  # who rests, how, and for how many seconds more
+    inflight: int  # running requests
+    held_bytes: int  # bytes that they use
+    lines: dict[str, int]  # log lines that were not written, by reason
+    cooldowns: list[tuple[str, str, str, str, float]]  # scope, state, and seconds until the next probe
     expiry: dict[tuple[str, str], float]  # of credentials, by upstream and name, in seconds
 
 
 class Metrics:
-    """All that is counted. Labels come from closed sets, or are capped."""
+    """All counters. The number of label values is bounded."""
 
     def __init__(self) -> None:
         self.counts: dict[tuple[str, str, str], RequestCounts] = {}
@@ -73,6 +73,7 @@ class Metrics:
         self._models: set[str] = set()
 
     def request(self, record: Record) -> None:
+        """Count a request that has ended."""
         model, models = record.used_model, self._models
         if model not in models and len(models) >= _MOST_MODELS:
             model = "other"
@@ -96,15 +97,15 @@ class Metrics:
 
 
 def render_metrics(meters: Metrics, now: GaugeSnapshot) -> bytes:
-    """All metrics as Prometheus reads them."""
-    # The library is slow to load, and most gateways are never asked.
+    """Return all metrics in the Prometheus text format."""
+    # The library is slow to import, and most gateways never need it.
     from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily  # noqa: PLC0415
 
     requests = CounterMetricFamily("dragoman_requests", "Requests answered", labels=(*_WAY, "outcome"))
     seconds = HistogramMetricFamily("dragoman_request_duration_seconds", "Whole time", labels=_WAY)
     first = HistogramMetricFamily("dragoman_time_to_first_byte_seconds", "Time to the first byte", labels=_WAY)
-    tokens = CounterMetricFamily("dragoman_tokens", "Tokens as told by upstreams", labels=(*_WAY, "type"))
+    tokens = CounterMetricFamily("dragoman_tokens", "Tokens as reported by upstreams", labels=(*_WAY, "type"))
     for labels, tally in meters.counts.items():
         for outcome, count in tally.outcomes.items():
             requests.add_metric((*labels, outcome), count)
@@ -123,7 +124,7 @@ def render_metrics(meters: Metrics, now: GaugeSnapshot) -> bytes:
         counter(
             "plan_cache_hits", "Requests that followed a cached plan", ("upstream",), _single(meters.plan_cache_hits)
         ),
-        gauge("resting_seconds", "Seconds until a scope that rests is tried again", _SCOPE, resting),
+        gauge("resting_seconds", "Seconds until a scope in cooldown gets a request again", _SCOPE, resting),
         gauge("unwritten_log_lines", "Dropped, or only counted", ("why",), _single(now.lines)),
         gauge("inflight_bytes", "Bytes held for requests under way", (), [((), now.held_bytes)]),
         gauge("inflight_requests", "Requests under way", (), [((), now.inflight)]),
@@ -136,7 +137,7 @@ def render_metrics(meters: Metrics, now: GaugeSnapshot) -> bytes:
 
 
 class _Collector:
-    """What a registry reads."""
+    """The collector protocol of prometheus_client, with fixed families."""
 
     def __init__(self, families: list[Any]) -> None:
         self.families = families

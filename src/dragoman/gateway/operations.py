@@ -1,4 +1,4 @@
-"""What a client may ask the gateway beside an answer: to count tokens, list models, or serve a stored answer."""
+"""The operations that generate no reply: count tokens, list models, and serve stored responses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.wire.http import Headers
 
 
 def serve(context: RequestContext, matched: MatchedRequest) -> Awaitable[None]:
-    """Do what a call asks for that generates no answer. The caller refuses what is raised."""
+    """Serve a call that generates no reply. The caller turns errors into error responses."""
     if context.call.operation == "count":
         return _count(context, ClientRequest(context, matched))
     return _models(context) if context.call.operation == "models" else StoredResponseRequest(context).run()
@@ -26,36 +26,41 @@ async def _models(context: RequestContext) -> None:
     context.send((JSON_BODY,), body)
 
 
-async def _count(context: RequestContext, question: ClientRequest) -> None:
+async def _count(context: RequestContext, client_request: ClientRequest) -> None:
     counts = context.client.counts
     if counts is None:
-        raise ClientFault("this dialect counts no tokens", fault=Fault("not_found", "nothing counts here", 404))
-    tokens = await _counted(context, question)
+        message = f"the dialect {context.client.name} has no endpoint to count tokens"
+        raise ClientFault(message, fault=Fault("not_found", message, 404))
+    tokens = await _upstream_count(context, client_request)
     headers: Headers = (JSON_BODY,) if tokens is not None else (JSON_BODY, ("dragoman-estimate", "true"))
     estimated = tokens is None
     if tokens is None:
-        tokens = listing.estimate_tokens(question.read()) if question.large is None else question.large.tokens
+        tokens = (
+            listing.estimate_tokens(client_request.read())
+            if client_request.large is None
+            else client_request.large.tokens
+        )
     context.send(headers, counts.render_count(tokens, estimated))
 
 
-async def _counted(context: RequestContext, question: ClientRequest) -> int | None:
-    """The upstream's own count; None if it has none to give. Raises what it has against the request."""
+async def _upstream_count(context: RequestContext, client_request: ClientRequest) -> int | None:
+    """Return the upstream's count; None if it cannot count. Raises UpstreamFault if it refuses the request."""
     target = context.upstreams.config.routes.resolve(context.call.model)[0]
     backend = context.upstreams.by_name[target.upstream.name]
     counts = backend.dialect.counts
     try:
-        sent = (await question.prepare(backend, target.model, counts=counts is not None)).translated
+        translated = (await client_request.prepare(backend, target.model, counts=counts is not None)).translated
         if counts is None:
             return None
-        request = question.request_to_count(backend)
-        credential = backend.credentials(question.session(), target.model)[0]
+        request = client_request.request_to_count(backend)
+        credential = backend.credentials(client_request.session(), target.model)[0]
         if backend.is_cooling_down(credential, target.model):
             return None
         if not backend.slots.take():
             await backend.slots.wait()
         try:
-            reply = await backend.open(request, credential, sent)
-            return counts.parse_count((await backend.read(reply)).body)
+            response = await backend.open(request, credential, translated)
+            return counts.parse_count((await backend.read(response)).body)
         finally:
             backend.slots.release()
     except Refused as refused:

@@ -1,7 +1,7 @@
-"""What is done with a request between its dialect and its target: read it within limits, plan it, render it. Pure.
+"""Parse a request within the limits, and render a planned one; and the cache of plans. Pure.
 
-The gateway does it for most requests, and the worker process for large ones. `PlanCache` lets small requests of one
-shape follow the plan of the first.
+The gateway calls these functions for most requests, and the worker process for large ones. With `PlanCache`, small
+requests of the same shape reuse one plan.
 """
 
 from __future__ import annotations
@@ -24,49 +24,51 @@ from dragoman.wire.http import HttpRequest
 
 
 class Bounds(Struct, frozen=True):
-    """What a request may be, as `[server]` says."""
+    """The settings of `[server]` that limit requests."""
 
     limits: RequestLimits
-    max_body: int  # bytes, also of what is sent
+    max_body: int  # bytes, also of the rendered request
     media_urls: MediaUrls
 
     @classmethod
     def of(cls, server: Server) -> Bounds:
+        """Return the bounds of this configuration."""
         return cls(server.limits, server.max_body, server.media_urls)
 
 
 def parse_within_limits(
     dialect: Dialect, call: ApiRequest, size: int, bounds: Bounds, exact: TypedRequest | None = None
 ) -> tuple[Conversation, TreeStats]:
-    """What a call asks, within the limits, and the shape of its body. Raises MalformedRequest, TooLarge."""
+    """Return the conversation of a call and the figures of its body. Raises MalformedRequest, TooLarge."""
     shape = check_tree(call.body, size, bounds.limits, 0 if exact is None else exact.other_values)
     try:
-        asked = dialect.codec.parse_request(call) if exact is None else exact.asked
+        conversation = dialect.codec.parse_request(call) if exact is None else exact.asked
     except RecursionError:
         raise MalformedRequest("nested too deeply") from None
-    check_conversation(asked, shape, bounds.limits)
+    check_conversation(conversation, shape, bounds.limits)
     if bounds.media_urls != "any":
-        held = inventory(asked.messages)
+        held = inventory(conversation.messages)
         media = [*held.others, *(part for part in held.parts if isinstance(part, Media | Opaque))]
-        if media or asked.extra is not None:
-            check_media_urls(media, asked.extra, dialect.codec.family, bounds.media_urls)
-    return asked, shape
+        if media or conversation.extra is not None:
+            check_media_urls(media, conversation.extra, dialect.codec.family, bounds.media_urls)
+    return conversation, shape
 
 
 def refuse_duplicate_keys(given: HttpRequest) -> None:
-    """Refuse a name that stands twice in one object, where losses are refused. Raises MalformedRequest."""
+    """Raise MalformedRequest for a name that occurs twice in one object; called if losses are refused."""
     if name := jsonio.find_duplicate_name(given.body, given.document):
-        raise MalformedRequest(f"{name!r} stands twice in one object; losses are refused")
+        raise MalformedRequest(f'the name {name!r} occurs twice in one object, and losses = "refuse"')
 
 
 def render_planned(made: Plan, given: HttpRequest, max_body: int) -> tuple[HttpRequest, Note | None]:
-    """What is sent, and a note about it if there is something to say. Raises Unrepresentable, TooLarge."""
+    """Return the HTTP request to send, and a note about it or None. Raises Unrepresentable, TooLarge."""
     note: Note | None = None
     if made.verbatim and made.translated.model == made.original.model:
         if (name := jsonio.find_duplicate_name(given.body, given.document)) is None:
             return structs.replace(made.upstream.binding.wrap(made.request_head()), body=given.body), None
-        # The upstream might read the first of the two, which was not checked here.
-        note = Note("json.duplicate_keys", "dropped", "", f"{name!r} stands twice in one object; the last one counts")
+        # The upstream might use the first value, which was not checked here.
+        detail = f"the name {name!r} occurs twice in one object; the last value is used"
+        note = Note("json.duplicate_keys", "dropped", "", detail)
     try:
         request = made.request()
     except RecursionError:
@@ -78,38 +80,36 @@ def render_planned(made: Plan, given: HttpRequest, max_body: int) -> tuple[HttpR
 
 
 def token_count_request(made: Plan) -> tuple[HttpRequest, None]:
-    """The request that asks the target to count the tokens of this one."""
+    """Return the HTTP request to count the tokens of a planned request."""
     call = structs.replace(made.call(), operation="count", stream=False)
     return made.upstream.binding.wrap(call), None
 
 
-# --- PlanCache: a plain request that passes unchanged follows the plan of the first request of its shape.
+# --- PlanCache: a plain request that passes unchanged reuses the plan of the first request of its shape.
 #
-# Requests of one shape (`Dialect.summary_reader`) differ only in texts and figures that no filter reads. The first one
-# is read, planned and rendered by the codec, and the others take its plan and its head. A law demands that they are
-# sent and answered as if they were planned themselves (`tests/laws/test_plan_cache.py`). `dragoman_plan_cache_hits`
-# counts them.
+# Requests of one shape (`Dialect.summary_reader`) differ only in texts and numbers that no filter reads. The first one
+# is parsed, planned and rendered by the codec; the others reuse its plan and its head. A law checks that requests and
+# responses are the same as without the cache (`tests/laws/test_plan_cache.py`). `dragoman_plan_cache_hits` counts them.
 
 
-_MOST, _LONGEST = 256, 256  # entries, and characters of a model's name: clients name any model they like
+_MAX_PLANS, _LONGEST_MODEL = 256, 256  # Clients may send any model name, so both must be bounded.
 
 
 class CachedPlan(Struct, frozen=True):
-    """What became of the first request: its HTTP request without the body, its plan without conversations, and the
-    fields that were added to the body.
-    """
+    """The HTTP request without its body, the plan without conversations, and the JSON fields to add to the body."""
 
     head: HttpRequest
     made: Plan
     added: bytes
 
     def plan(self, plain: RequestSummary) -> Plan:
-        """The plan of another request of this shape."""
-        made, asked = self.made, plain.asked
-        sent = structs.replace(asked, extra=made.translated.extra) if self.added else asked
-        return structs.replace(made, original=asked, translated=sent, response_filters=(), finds_calls=False)
+        """Return the plan of another request of this shape."""
+        made, conversation = self.made, plain.asked
+        sent = structs.replace(conversation, extra=made.translated.extra) if self.added else conversation
+        return structs.replace(made, original=conversation, translated=sent, response_filters=(), finds_calls=False)
 
     def request(self, body: bytes) -> HttpRequest:
+        """Return the HTTP request for this body."""
         if self.added:
             body = b"%b,%b" % (body.rstrip()[:-1], self.added)
         head = self.head
@@ -126,13 +126,13 @@ class PlanCache:
         return len(self._plans)
 
     def find(self, client: Dialect, plain: RequestSummary, model: str) -> CachedPlan | None:
-        """The plan for this shape; None if there is none, or if the upstream calls the model by another name."""
+        """Return the plan for this shape; None if there is none, or if the model has another name upstream."""
         return self._plans.get((client.name, model, plain.shape)) if model == plain.asked.model else None
 
     def keep(self, plain: RequestSummary, made: Plan, given: HttpRequest, sent: HttpRequest) -> None:
-        """Keep a plan that leaves the body as it was given, but for fields that it adds."""
+        """Cache a plan, if it changes nothing in the body except for added fields."""
         model = made.translated.model
-        if not made.passes or model != plain.asked.model or len(model) > _LONGEST:
+        if not made.passes or model != plain.asked.model or len(model) > _LONGEST_MODEL:
             return
         before, after = given.document, jsonio.decode(sent.body)
         if not isinstance(before, dict) or not isinstance(after, dict):
@@ -140,7 +140,7 @@ class PlanCache:
         if any(name not in after or after[name] != value for name, value in before.items() if name != "stream"):
             return
         added = {name: value for name, value in after.items() if name not in before}
-        if len(self._plans) >= _MOST:
+        if len(self._plans) >= _MAX_PLANS:
             self._plans.clear()
         like = structs.replace(plain.asked, extra=made.translated.extra if added else plain.asked.extra)
         self._plans[made.client.name, model, plain.shape] = CachedPlan(

@@ -1,9 +1,9 @@
-"""The buffer between an answer and a client that reads a stream, and the pings that keep a silent stream alive.
+"""The buffer between a response stream and its client, and the pings that keep a silent stream alive.
 
-    held ──release──> flowing ──end──> ended
+    buffered ──release──> released ──end──> ended
 
-Held output can still be dropped: the client has not seen it, and another attempt may answer instead. It is released
-when it was held for `hold` seconds, and by silence, since clients give up a connection that is silent for long.
+Buffered output can still be discarded: the client has not received it, and another attempt may take its place. It is
+released after `hold` seconds, and by the first ping, because clients close a connection that is silent for long.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from msgspec import Struct
 from dragoman.http.exchange import HIGH_WATER, Exchange, PausableSource
 from dragoman.wire.http import Headers
 
-_BEAT, _BEATS = 0.25, 8  # seconds between two looks at a stream, or a part of its silence or hold if that is shorter
+_BEAT, _BEATS = 0.25, 8  # seconds between two checks, or this fraction of `silence` or `hold` if that is shorter
 _LEAST_BEAT = 0.01
 
 
 class ResponseBuffer(Struct, eq=False):
-    """The stream to one client. `ping` gives a frame without content; empty where the dialect has none."""
+    """The stream to one client. `ping` returns a frame without content; empty if the dialect has none."""
 
     exchange: Exchange[Any]
     headers: Headers
@@ -38,13 +38,13 @@ class ResponseBuffer(Struct, eq=False):
     chunks: list[bytes] = []
     size: int = 0
     source: PausableSource | None = None
-    wrote_at: float = 0.0  # or as much as a beat later
-    held_since: float = inf  # when the attempt was answered
+    wrote_at: float = 0.0  # accurate to one check
+    held_since: float = inf  # when the response of the attempt began
 
     # --- for the read callback
 
     def push(self, data: bytes) -> None:
-        """Write some bytes. While `flowing`, the caller may write to the exchange itself."""
+        """Write some bytes. After `release`, the caller may write to the exchange itself."""
         if not data:
             return
         if self.is_released:
@@ -53,10 +53,10 @@ class ResponseBuffer(Struct, eq=False):
         self.chunks.append(data)
         self.size += len(data)
         if self.size > HIGH_WATER and self.source is not None:
-            self.source.pause()  # until it is released or dropped
+            self.source.pause()  # until `release` or `discard`
 
     def release(self) -> None:
-        """Let the client see what is held and what follows."""
+        """Send the buffered output; further output is sent at once."""
         if not self.is_released:
             held = self._begin()
             if held:
@@ -77,15 +77,15 @@ class ResponseBuffer(Struct, eq=False):
         self.exchange.chunk(data, last=True)
 
     def close(self) -> None:
-        """Stop pings. The stream is over, whether it was ended or not."""
+        """Stop the pings, whether the stream was ended or not."""
         self.keep_alive.buffers.discard(self)
         self.exchange.send_keep_alive = None
-        self.ping = None  # it refers to its owner, which refers to this buffer: a cycle would wait for the collector
+        self.ping = None  # breaks a reference cycle: `ping` refers to the owner of this buffer
 
     # --- for the attempts
 
     def feed_from(self, source: PausableSource) -> None:
-        """An attempt was answered: `source` is paused when the client does not keep up."""
+        """Begin to buffer the response of an attempt; `source` is paused when the client reads too slowly."""
         self.source, self.held_since = source, monotonic()
         self.exchange.source = source
         if self.exchange.paused:
@@ -95,18 +95,18 @@ class ResponseBuffer(Struct, eq=False):
 
     @property
     def seconds_to_ping(self) -> float:
-        """Seconds until a ping lets the client see something."""
+        """Seconds until the next ping, which releases the buffer."""
         return self.wrote_at + self.silence - monotonic()
 
     def discard(self) -> None:
-        """Forget what is held of an attempt that failed."""
+        """Discard the buffered output of an attempt that failed."""
         self.source, self.held_since = None, inf
         self.exchange.source = None
         self.chunks.clear()
         self.size = 0
 
     def _begin(self) -> bytes:
-        """Send the head; gives what was held."""
+        """Send the head. Return the buffered output."""
         self.is_released, self.first_at = True, monotonic()
         self.exchange.head(200, self.headers)
         held = b"".join(self.chunks)
@@ -116,7 +116,7 @@ class ResponseBuffer(Struct, eq=False):
     # --- for KeepAlive
 
     def check(self, now: float) -> None:
-        """Release what was held long enough; ping after a long silence."""
+        """Release the buffer after `hold` seconds; ping after `silence` seconds without output."""
         exchange = self.exchange
         if not self.is_released and now >= self.held_since + self.hold:
             asyncio.get_running_loop().call_soon(self.release)
@@ -124,17 +124,18 @@ class ResponseBuffer(Struct, eq=False):
             exchange.has_written, self.wrote_at = False, now
         elif now >= self.wrote_at + self.silence:
             self.wrote_at = now
-            asyncio.get_running_loop().call_soon(self.break_silence)  # an error in it must not reach the others
+            asyncio.get_running_loop().call_soon(self.break_silence)  # An error in it must not affect other buffers.
 
     def break_silence(self) -> None:
+        """Send a ping, unless the client does not read."""
         ping = b"" if self.is_ended or self.ping is None else self.ping()
-        if ping and not self.exchange.paused:  # one that does not read needs no sign of life
+        if ping and not self.exchange.paused:
             self.release()
             self.push(ping)
 
 
 class KeepAlive:
-    """Checks all buffers a few times within their silence, so that none needs a timer of its own."""
+    """Checks all buffers with one timer, a few times within their `silence`."""
 
     def __init__(self) -> None:
         self.buffers: set[ResponseBuffer] = set()
@@ -142,7 +143,7 @@ class KeepAlive:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, buffer: ResponseBuffer) -> None:
-        """Watch a buffer, which has been silent since its request began."""
+        """Watch a buffer; its silence began with its request."""
         buffer.wrote_at, buffer.exchange.send_keep_alive = buffer.exchange.began, buffer.break_silence
         self.buffers.add(buffer)
         gap = min(self._gap, buffer.silence / _BEATS, (buffer.hold or buffer.silence) / _BEATS)

@@ -99,8 +99,8 @@ def test_lists_of_a_higher_layer_replace_those_below() -> None:
 def test_a_variable_that_is_no_setting_is_named_with_what_was_meant() -> None:
     found = config("", {"DRAGOMAN_SERVER_PORT": "1", "DRAGOMAN_EXPLIAN": "1", "DRAGOMAN_CONFIG": "x"})
     assert found.warnings == (
-        "DRAGOMAN_EXPLIAN is no setting and is not read; did you mean DRAGOMAN_EXPLAIN?",
-        "DRAGOMAN_SERVER_PORT is no setting and is not read; did you mean DRAGOMAN_SERVER__PORT?",
+        "DRAGOMAN_EXPLIAN is not a setting and is ignored; did you mean DRAGOMAN_EXPLAIN?",
+        "DRAGOMAN_SERVER_PORT is not a setting and is ignored; did you mean DRAGOMAN_SERVER__PORT?",
     )
 
 
@@ -151,12 +151,12 @@ def test_what_kubernetes_tells_of_a_service_named_dragoman_is_not_for_us() -> No
         (KIMI + "[[routes]]\nupstream = 'kimi'", "FILE:4: routes[0]: match is missing"),
         (KIMI + "[default]\nmodel = 'x'", "FILE:4: default: upstream is missing"),
         (KIMI + "[routes]\nmatch = 'x'", "FILE:4: routes: expected a list, got a table"),
-        ("[server]\nhost = '0.0.0.0'", "FILE:2: server.host: beyond loopback, plain http"),
-        ("[server]\nport == 1", "FILE:2: no TOML: "),
-        ("[server", "FILE:1: no TOML: "),
-        ("x = [", "FILE:1: no TOML: "),
+        ("[server]\nhost = '0.0.0.0'", "FILE:2: server.host: beyond loopback, plain HTTP"),
+        ("[server]\nport == 1", "FILE:2: not valid TOML: "),
+        ("[server", "FILE:1: not valid TOML: "),
+        ("x = [", "FILE:1: not valid TOML: "),
         ("x = " + "[" * 3000, "FILE"),
-        (".".join("a" * 3000) + " = 1", "FILE: no TOML: tables within tables, too deep"),
+        (".".join("a" * 3000) + " = 1", "FILE: not valid TOML: tables are nested too deeply"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_line_and_what_to_do(text: str, told: str) -> None:
