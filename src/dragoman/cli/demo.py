@@ -33,7 +33,7 @@ from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
 _CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-_DESCRIPTION = "Tell the weather of a city."
+_DESCRIPTION = "Return the weather of a city."
 _WEATHER = "It is 4 °C and raining in Oslo."
 # A tool call of a Kimi model whose server does not know the format: tokens in the middle of the text.
 _RAW = (
