@@ -154,7 +154,7 @@ def test_serve_names_whoever_has_the_port(home: UserHome) -> None:
         port = taken.getsockname()[1]
         done = home.run("serve", "--port", str(port))
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"127.0.0.1:{port} is taken by" in done.stderr
+    assert f"127.0.0.1:{port} is in use by" in done.stderr
     assert sys.platform != "linux" or f"pid {os.getpid()}" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -178,7 +178,7 @@ def test_s16_a_second_gateway_of_one_user_starts_with_a_socket_of_its_own(home: 
         assert not beside.exists() and home.socket.exists()
         assert home.run("status", "--port", port).returncode == 4
         taken = home.run("serve", "--port", first_port)
-        assert taken.returncode == 1 and "is taken by" in taken.stderr and "Traceback" not in taken.stderr
+        assert taken.returncode == 1 and "is in use by" in taken.stderr and "Traceback" not in taken.stderr
 
 
 def test_s16_when_the_first_ends_status_says_where_the_other_is(home: UserHome) -> None:
@@ -209,7 +209,7 @@ def test_s15_serve_warns_as_root(home: UserHome) -> None:
         told = [json.loads(line) for line in served.log.splitlines() if "as root" in line]
     expected = 1 if os.geteuid() == 0 else 0
     assert len(told) == expected
-    assert all(line["level"] == "warning" and "a user of its own" in line["message"] for line in told)
+    assert all(line["level"] == "warning" and "create a user for it" in line["message"] for line in told)
 
 
 def test_a_mistake_in_the_configuration_is_told_with_its_line_and_what_was_meant(home: UserHome) -> None:
@@ -280,7 +280,7 @@ def test_status_tells_what_is_left_of_a_kiro_quota_when_asked(home: UserHome) ->
             assert served.say("Hello.", "kiro/claude-sonnet-4.5")[0] == 200
             done = home.run("status", "--usage", "--config", config)
     assert "credits left" in done.stdout
-    assert "ends in " in done.stdout
+    assert "expires in " in done.stdout
     assert "aoa-access" not in done.stdout
 
 
@@ -403,7 +403,7 @@ def test_doctor_knows_what_claude_code_has_saved(home: UserHome) -> None:
     home.write(".claude/settings.json", '{"model": "claude-opus-9", "env": {"ANTHROPIC_API_KEY": "sk-of-its-own"}}')
     config = home.write("config.toml", SIMULATED + SIMULATED.replace("upstreams.sim", "upstreams.other"))
     done = home.run("doctor", "--offline", "--config", str(config))
-    assert "settings.json gives Claude Code a key of its own" in done.stdout
+    assert "settings.json sets a key for Claude Code" in done.stdout
     assert "'claude-opus-9' is not configured here" in done.stdout
     assert "sk-of-its-own" not in done.stdout
 
@@ -432,7 +432,7 @@ def test_explain_shows_both_sides_of_a_refusal_until_it_is_purged(home: UserHome
     assert "xylophone" in told["asked"]["body"]
     assert "xylophone" in told["sent"]["body"]
     assert home.key_file.read_text().strip() not in json.dumps(told)
-    assert "1 removed" in home.run("explain", "--purge").stderr
+    assert "refusals removed: 1" in home.run("explain", "--purge").stderr
     assert home.run("explain", identity).returncode == 1
 
 

@@ -576,7 +576,7 @@ def test_rule_10_pauses_are_seen_and_cleared_by_commands() -> None:
             assert listed.stdout.startswith(f"one: key, {MODEL}: cooling for "), listed
             wrong = harness.run("cooldown", "clear", "two", "--config", str(file))
             assert (wrong.returncode, "there is no upstream 'two'" in wrong.stderr) == (1, True)
-            assert harness.run("cooldown", "clear", "one", "--config", str(file)).stdout == "1 cleared\n"
+            assert harness.run("cooldown", "clear", "one", "--config", str(file)).stdout == "cooldowns ended: 1\n"
             assert harness.run("cooldown", "list", "--config", str(file)).stdout == "no upstream is in cooldown\n"
             assert served.ask("/v1/messages", REQUESTS["/v1/messages"])[0] == 200
         assert harness.run("cooldown", "list", "--config", str(file)).returncode == 4

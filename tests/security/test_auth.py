@@ -59,7 +59,7 @@ def test_point_9_the_key_is_256_random_bits_and_private(tmp_path: Path) -> None:
 @pytest.mark.parametrize("recipe", CLIENTS, ids=lambda recipe: recipe.name)
 def test_point_9_run_gives_the_key_to_the_child_by_its_environment_only(recipe: Any) -> None:
     made = fill_setup(
-        recipe, url="http://127.0.0.1:1", key=KEY, model="m", asked="m", is_served=lambda _: True, listed=[]
+        recipe, url="http://127.0.0.1:1", key=KEY, model="m", requested="m", is_served=lambda _: True, listed=[]
     )
     assert not any(KEY in word for word in made.args)
     assert any(KEY in str(value) for value in made.env.values())

@@ -185,7 +185,7 @@ proxy = "env:PROXY_OF_B"
     environ = {name: f"secret-of-{name}" for name in names}
     hidden = upstream_variables(parse_config(text))
     for recipe in CLIENTS:
-        made = fill_setup(recipe, url="http://u", key="k", model="m", asked="", is_served=lambda _: True, listed=[])
+        made = fill_setup(recipe, url="http://u", key="k", model="m", requested="", is_served=lambda _: True, listed=[])
         child = child_environment({**environ, "PATH": "/bin"}, made, hidden)
         assert "secret-of" not in json.dumps(child)
         assert child["PATH"] == "/bin"

@@ -15,7 +15,7 @@ from msgspec import structs
 from dragoman.cli import auth, main, status
 from dragoman.cli.doctor import _print
 from dragoman.cli.doctor_checks import Check
-from dragoman.cli.sim import _told
+from dragoman.cli.sim import _print_exchange
 from dragoman.cli.terminal import Paint, one_line, plain
 from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.explain import RefusalLog, encode_report
@@ -153,8 +153,8 @@ def test_point_34_the_log_and_the_rest(capfd: pytest.CaptureFixture[str]) -> Non
             assert harmless(lines)
         assert "\x1b" not in lines and len(lines.splitlines()) == 2
     _print([Check("a", "fail", HOSTILE, HOSTILE)])
-    auth._say(HOSTILE)
-    _told(ReceivedRequest(HttpRequest("GET", f"/{HOSTILE}")))
+    auth._print_message(HOSTILE)
+    _print_exchange(ReceivedRequest(HttpRequest("GET", f"/{HOSTILE}")))
     out, err = capfd.readouterr()
     assert harmless(out) and harmless(err)
 

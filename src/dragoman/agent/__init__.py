@@ -1,6 +1,7 @@
-"""An agent that trusts nothing: Bedrock's responses are validated before they are used, and no tool call is lost.
+"""A tool-loop agent: it validates every response before it uses it, and gives each tool call exactly one result.
 
-Programs of others and `dragoman agent` call it. It sends requests through `dragoman.http`, and runs the given tools.
+Public API; `dragoman agent` uses it, too. It sends requests through `dragoman.http` and runs the given tools in
+threads.
 """
 
 from __future__ import annotations

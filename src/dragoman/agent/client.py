@@ -1,4 +1,8 @@
-"""Clients: where an agent's questions go. Any dialect, over any way of sending; Bedrock is the first."""
+"""Clients of the agent: they send a conversation to an upstream and return the events of its reply.
+
+`DialectClient` works with every dialect and any `Sender`; `BedrockClient` is the one for Bedrock's Converse, and also
+reads raw Converse responses. They do blocking I/O through their sender.
+"""
 
 from __future__ import annotations
 
@@ -26,34 +30,34 @@ from dragoman.wire.http import HttpRequest, HttpResponse
 Body: TypeAlias = Iterable[bytes]
 Sign: TypeAlias = Callable[[HttpRequest], HttpRequest]
 
-_PATIENCE = 300.0  # seconds without a byte
+_IDLE_TIMEOUT = 300.0  # seconds without a byte
 
 
 class Sender(Protocol):
-    """One request out, its answer in: the head (without a body) and the body as it comes. May raise TransportError."""
+    """Sends a request; returns the head of the response, and its body as it arrives. May raise TransportError."""
 
     def __call__(self, request: HttpRequest, timeout: float | None) -> tuple[HttpResponse, Body]: ...
 
 
 class HttpSender:
-    """Sends requests to one base URL, each over a connection of its own."""
+    """Sends requests to one base URL, each over a new connection."""
 
     def __init__(self, url: str) -> None:
-        parse_base_url(url)  # a wrong one is refused here
+        parse_base_url(url)  # raises LocalMisuse for a wrong URL
         self._url = url
 
     def __call__(self, request: HttpRequest, timeout: float | None) -> tuple[HttpResponse, Iterator[bytes]]:
-        """Send. Raises TransportError, as the body does; `timeout` is for each wait, 300 s without it."""
-        seconds = _PATIENCE if timeout is None else timeout
-        waits = HttpTimeouts(dns=seconds, connect=seconds, tls=seconds, write=seconds, head=seconds, idle=seconds)
+        """Send a request. Raises TransportError, also while the body is read; `timeout` limits each wait (300 s)."""
+        seconds = _IDLE_TIMEOUT if timeout is None else timeout
+        timeouts = HttpTimeouts(dns=seconds, connect=seconds, tls=seconds, write=seconds, head=seconds, idle=seconds)
         try:
-            head, body = send(self._url, request, timeouts=waits)
+            head, body = send(self._url, request, timeouts=timeouts)
         except UpstreamViolation as error:
             raise Reset(str(error)) from None
-        return head, _unbroken(body)
+        return head, _with_transport_errors(body)
 
 
-def _unbroken(body: Iterator[bytes]) -> Iterator[bytes]:
+def _with_transport_errors(body: Iterator[bytes]) -> Iterator[bytes]:
     try:
         yield from body
     except UpstreamViolation as error:
@@ -61,13 +65,13 @@ def _unbroken(body: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class Client(Protocol):
-    """What a runner asks. The events are one whole stream, in groups as they come; a failure is its last event."""
+    """Sends a conversation; yields the events of one reply in groups, as they arrive. A failure is the last event."""
 
     def ask(self, conversation: Conversation, timeout: float | None = None) -> Iterator[Events]: ...
 
 
 class DialectClient:
-    """Asks an upstream in any dialect: fits the conversation to it, sends it, reads the answer."""
+    """Sends conversations to an upstream of any dialect: plans the request, sends it, reads the response."""
 
     def __init__(self, dialect: Dialect | str, send: Sender, model: str = "", sign: Sign | None = None) -> None:
         self._dialect = registry.get(dialect) if isinstance(dialect, str) else dialect
@@ -76,33 +80,35 @@ class DialectClient:
         self._model = model
 
     def ask(self, conversation: Conversation, timeout: float | None = None) -> Iterator[Events]:
-        """Ask. Raises DragomanError for what fails before an answer begins; later a stream ends with Failed."""
+        """Send the conversation. Raises DragomanError before the reply begins; later failures are the event Failed."""
         dialect = self._dialect
         model = self._model or conversation.model
         if not model:
-            raise LocalMisuse("no model is named")
-        made = plan(dialect, dialect, conversation, model=model)
-        request = dialect.binding.wrap(made.call())
+            raise LocalMisuse("no model is set: give `model` to the client or to the conversation")
+        planned = plan(dialect, dialect, conversation, model=model)
+        request = dialect.binding.wrap(planned.call())
         head, body = self._send(self._sign(request) if self._sign else request, timeout)
         if head.status >= 400:
             whole = HttpResponse(head.status, head.headers, b"".join(body))
-            fault = dialect.codec.parse_fault(whole, made.translated)
+            fault = dialect.codec.parse_fault(whole, planned.translated)
             raise UpstreamFault(fault.message, fault=fault)
         keys = BlockKeys()
-        ways = ResponseFilters(made, keys)
-        if not (made.translated.stream or "streams_only" in dialect.codec.capabilities(model).traits):
-            yield ways.feed(reply_events(dialect.codec.parse_reply(b"".join(body), made.translated), keys))
+        response_filters = ResponseFilters(planned, keys)
+        if not (planned.translated.stream or "streams_only" in dialect.codec.capabilities(model).traits):
+            yield response_filters.feed(
+                reply_events(dialect.codec.parse_reply(b"".join(body), planned.translated), keys)
+            )
             return
         reader = StreamReader(
-            dialect.binding.frame_decoder(), dialect.codec.decoder(made.translated, SYSTEM_ENVIRONMENT, keys)
+            dialect.binding.frame_decoder(), dialect.codec.decoder(planned.translated, SYSTEM_ENVIRONMENT, keys)
         )
         with _closing(body):
             for step in _steps(reader, body):
-                yield ways.feed(step.events)
+                yield response_filters.feed(step.events)
 
 
 def _steps(reader: StreamReader, body: Body) -> Iterator[DecodedFrame]:
-    """What a body says, up to its end, or up to where the network broke it."""
+    """Yield the decoded frames of a body, up to its end or up to a transport error."""
     broken: Fault | None = None
     try:
         for chunk in body:
@@ -116,7 +122,7 @@ def _steps(reader: StreamReader, body: Body) -> Iterator[DecodedFrame]:
 
 @contextmanager
 def _closing(body: Body) -> Iterator[None]:
-    """Let go of a connection at once when nobody wants the rest."""
+    """Close the connection at once if the rest of the body is not read."""
     try:
         yield
     finally:
@@ -125,11 +131,10 @@ def _closing(body: Body) -> Iterator[None]:
 
 
 class BedrockClient:
-    """Bedrock's Converse. Making one touches neither network nor credentials: they are looked for when something is
-    asked.
+    """A client of Bedrock's Converse. It reads credentials and connects at the first request, not when it is made.
 
-    `model` is a model id or an inference profile; `region`, `profile` and `endpoint_url` are what the AWS tools would
-    use if they are left out. Signing needs `dragoman[bedrock]`, or `AWS_BEARER_TOKEN_BEDROCK`.
+    `model` is a model id or an inference profile. `region`, `profile` and `endpoint_url` default to those of the AWS
+    tools. Signing needs `dragoman[bedrock]`, or `AWS_BEARER_TOKEN_BEDROCK`.
     """
 
     def __init__(
@@ -142,15 +147,15 @@ class BedrockClient:
         self._sign = sign
         self._client: DialectClient | None = None
 
-    # --- asking
+    # --- sending
 
     def ask(self, conversation: Conversation, timeout: float | None = None) -> Iterator[Events]:
-        """Ask the service, whole or streamed as the conversation says."""
+        """Send the conversation, for a whole or a streamed reply as `conversation.stream` says."""
         if self._client is None:
-            self._client = self._connected()
+            self._client = self._connect()
         return self._client.ask(conversation, timeout)
 
-    def _connected(self) -> DialectClient:
+    def _connect(self) -> DialectClient:
         from dragoman.upstream.sigv4 import AwsCredential, bedrock_endpoint, find_region  # noqa: PLC0415  # an optional extra
 
         region = self._region or find_region(self._profile)
@@ -161,21 +166,21 @@ class BedrockClient:
     # --- reading raw responses
 
     def parse_tool_use(self, response: Mapping[str, Any]) -> ToolUseBlock:
-        """The first tool call of a raw response. Raises BedrockResponseError, naming the field that is missing."""
+        """Return the first tool call of a raw response. Raises BedrockResponseError with the missing field."""
         for call in tool_uses_in(self._extract_content(response)):
             return call
         raise BedrockResponseError("No tool_use block found in Bedrock response", response)
 
     def parse_tool_uses(self, response: Mapping[str, Any]) -> list[ToolUseBlock]:
-        """All tool calls of a raw response, since models call in parallel. Raises BedrockResponseError."""
+        """Return all tool calls of a raw response. Raises BedrockResponseError."""
         return list(tool_uses_in(self._extract_content(response)))
 
     def has_tool_use(self, response: Mapping[str, Any]) -> bool:
-        """Whether a raw response calls a tool, well or badly. Raises BedrockResponseError if it is no response."""
+        """Return whether a raw response has a tool call, valid or not. Raises BedrockResponseError without content."""
         return any(_use_in(block) is not _NO_CALL for block in self._extract_content(response))
 
     def text_of(self, response: Mapping[str, Any]) -> str:
-        """The text of a raw response. Raises BedrockResponseError, also for a text that is none."""
+        """Return the text of a raw response. Raises BedrockResponseError, also for a text that is not a string."""
         texts = []
         for block in self._extract_content(response):
             if isinstance(block, Mapping) and "text" in block:
@@ -191,14 +196,14 @@ class BedrockClient:
         return validated(block)
 
 
-# --- reading a raw Converse response without trusting it: every field is checked before it is used
+# --- reading a raw Converse response: every field is checked before it is used
 
 
-_NO_CALL = object()  # not None: a block may hold a call that is null
+_NO_CALL = object()  # None would be ambiguous: a block may contain a call that is null
 
 
 def content_of(response: Mapping[str, Any] | None) -> list[Any]:
-    """The blocks of a response. Raises BedrockResponseError."""
+    """Return the content blocks of a response. Raises BedrockResponseError."""
     place: Any = response
     for name in ("output", "message", "content"):
         if not isinstance(place, Mapping) or name not in place:
@@ -210,7 +215,7 @@ def content_of(response: Mapping[str, Any] | None) -> list[Any]:
 
 
 def tool_uses_in(blocks: list[Any]) -> Iterator[ToolUseBlock]:
-    """The calls in blocks, each validated, of the true form and of the flat one. Raises BedrockResponseError.
+    """Yield the validated calls of content blocks, in Converse's form and in the flat one. Raises BedrockResponseError.
 
     See docs/decisions/bedrock.md#d30.
     """
@@ -218,9 +223,9 @@ def tool_uses_in(blocks: list[Any]) -> Iterator[ToolUseBlock]:
 
 
 def replace_calls(blocks: list[Any], calls: Iterable[ToolUseBlock]) -> list[Any]:
-    """Return the blocks with these calls, in their order, in place of the calls they hold; all in the true form."""
-    given = iter(calls)
-    return [block if _use_in(block) is _NO_CALL else _block(next(given)) for block in blocks]
+    """Return the blocks with their calls replaced by these, in order, all in Converse's form."""
+    remaining = iter(calls)
+    return [block if _use_in(block) is _NO_CALL else _block(next(remaining)) for block in blocks]
 
 
 def _block(call: ToolUseBlock) -> dict[str, Any]:
@@ -228,7 +233,7 @@ def _block(call: ToolUseBlock) -> dict[str, Any]:
 
 
 def validated(use: Any) -> ToolUseBlock:
-    """A call with an id, a name and an object of arguments. Raises BedrockResponseError, naming the field.
+    """Return a call with an id, a name and an object of arguments. Raises BedrockResponseError with the wrong field.
 
     See docs/decisions/content.md#d3.
     """
@@ -245,7 +250,7 @@ def validated(use: Any) -> ToolUseBlock:
 
 
 def _use_in(block: Any) -> Any:
-    """The call in a block, or _NO_CALL. Those that the service runs by itself are not ours."""
+    """Return the call in a block, or _NO_CALL; a tool that the service runs itself is not a call."""
     if not isinstance(block, Mapping):
         return _NO_CALL
     if block.get("type") == "tool_use":
@@ -266,11 +271,11 @@ def _object(use: Mapping[str, Any]) -> dict[str, Any]:
         text = value if isinstance(value, str) else jsonio.encode(value).decode()
         return arguments_object(text)
     except jsonio.JsonError:
-        raise BedrockResponseError("Bedrock response 'input' is no JSON", use, "input") from None
+        raise BedrockResponseError("Bedrock response 'input' is not JSON", use, "input") from None
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
-    """The arguments of a call as an object (docs/decisions/content.md#d3). Raises JsonError."""
-    told = jsonio.decode(as_object(arguments) or "{}")
-    assert isinstance(told, dict)
-    return told
+    """Return the arguments of a call as an object (docs/decisions/content.md#d3). Raises JsonError."""
+    decoded = jsonio.decode(as_object(arguments) or "{}")
+    assert isinstance(decoded, dict)
+    return decoded

@@ -1,8 +1,8 @@
-"""The tool loop: ask the model, run the tools that it calls, tell it what they answered, until it is done.
+"""The tool loop: send the conversation to the model, run the tools that it calls, send their results, until it is done.
 
-It runs on canonical values, so any dialect's upstream can be asked. No call is lost: each gets exactly one answer,
-be it the tool's, its error, or that it was out of time. An answer that cannot be used ends the run; nothing of it,
-least of all an empty id, goes any further.
+It works on canonical values, so it can use an upstream of any dialect. Each call gets exactly one result: the tool's,
+its error, or a timeout. A reply that is not valid ends the run and is not added to the conversation. Tools run in
+threads of their own; `watch` is called in the thread of the run.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Interrupted(Exception):
 class AgentRunner:
     """Runs conversations with tools.
 
-    `client` is what is asked (default: Bedrock), `tools` are Python functions. A run ends after `max_steps` answers or
-    `time_limit` seconds at the latest; `watch` sees everything as it happens, in the thread that runs.
+    `client` sends the requests (default: Bedrock), `tools` are Python functions. A run ends after at most `max_steps`
+    replies or `time_limit` seconds. `watch` receives each event of the run as it happens, in the thread of the run.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class AgentRunner:
         )
 
     def cancel(self) -> None:
-        """Stop the run, from any thread. Calls under way are answered as cancelled."""
+        """Stop the run, from any thread. Calls that are running get the result "cancelled"."""
         self._cancelled.set()
 
     # --- raw responses of Converse
 
     def step(self, response: Mapping[str, Any]) -> StepResult:
-        """Deal with one raw response of Converse: run the tools that it calls. Never raises for what it holds."""
+        """Run the tools that a raw response of Converse calls. An invalid response gives the status `error`."""
         return self._process_response(response)
 
     def _process_response(self, response: Mapping[str, Any]) -> StepResult:
@@ -101,8 +101,8 @@ class AgentRunner:
             text = client.text_of(response)
             calls = with_valid_ids(client.parse_tool_uses(response))
         except BedrockResponseError as error:
-            return _refused(error, "Invalid Bedrock response")
-        result = _step_result(text, calls, self._answers(calls, None))
+            return _failed_step(error, "Invalid Bedrock response")
+        result = _step_result(text, calls, self._run_tools(calls, None))
         if not calls:
             return result
         return structs.replace(result, content=tuple(replace_calls(content_of(response), calls)))
@@ -110,14 +110,17 @@ class AgentRunner:
     # --- runs
 
     def run(self, question: str | Sequence[Message] | Conversation) -> RunResult:
-        """Run until the model is done, or a limit is reached. Never raises for what an upstream or a tool does."""
+        """Run until the model is done, or a limit is reached.
+
+        Failures of the upstream and of tools do not raise: they are part of the result.
+        """
         self._cancelled.clear()
-        run = _Run(self._begun(question), None if self._time_limit is None else time.monotonic() + self._time_limit)
+        run = _Run(self._start(question), None if self._time_limit is None else time.monotonic() + self._time_limit)
         result = self._loop(run)
         self._watch(Ended(result))
         return result
 
-    def _begun(self, question: str | Sequence[Message] | Conversation) -> Conversation:
+    def _start(self, question: str | Sequence[Message] | Conversation) -> Conversation:
         if isinstance(question, Conversation):
             return structs.replace(question, tools=question.tools or self._tools.specs())
         messages = (Message("user", (Text(question),)),) if isinstance(question, str) else tuple(question)
@@ -127,39 +130,39 @@ class AgentRunner:
         for number in range(1, self._max_steps + 1):
             self._watch(Asked(number))
             try:
-                reply = self._asked(run)
+                reply = self._request(run)
             except Interrupted as reason:
                 return run.ended("cancelled" if self._cancelled.is_set() else "time", str(reason))
             except (UpstreamFault, UpstreamViolation, TransportError) as error:
-                result = _refused(error, "The model's answer cannot be used")
-                return run.ended("error", result.message, self._stepped(number, result))
-            result = self._dealt_with(run, reply)
-            run.steps.append(self._stepped(number, result))
-            why = reply.choices[0].stop.reason
-            if result.status == "done" and why is not StopReason.PAUSE:
-                cut = why in (StopReason.LENGTH, StopReason.CONTEXT)
-                return run.ended("length", "the answer was cut at the limit of tokens") if cut else run.ended("done")
-        return run.ended("steps", f"the run ended after {self._max_steps} steps, before the model was done")
+                result = _failed_step(error, "The model's reply is not valid")
+                return run.ended("error", result.message, self._finish_step(number, result))
+            result = self._process_reply(run, reply)
+            run.steps.append(self._finish_step(number, result))
+            stop_reason = reply.choices[0].stop.reason
+            if result.status == "done" and stop_reason is not StopReason.PAUSE:
+                is_cut = stop_reason in (StopReason.LENGTH, StopReason.CONTEXT)
+                return run.ended("length", "the reply was cut at the limit of tokens") if is_cut else run.ended("done")
+        return run.ended("steps", f"the run reached its limit of {self._max_steps} steps before the model was done")
 
-    def _stepped(self, number: int, result: StepResult) -> StepResult:
+    def _finish_step(self, number: int, result: StepResult) -> StepResult:
         self._watch(Stepped(number, result))
         return result
 
-    def _asked(self, run: _Run) -> Reply:
+    def _request(self, run: _Run) -> Reply:
         events: list[ModelEvent] = []
-        self._demand_time(run)
-        with closing(self._told(run)) as groups:
+        self._check_limits(run)
+        with closing(self._events(run)) as groups:
             for group in groups:
                 events.extend(group)
-                self._demand_time(run)
+                self._check_limits(run)
         reply = assemble_reply(events)
         if not reply.choices:
-            told = {"events": [type(event).__name__ for event in events]}
-            raise BedrockResponseError("The model gave no answer", told)
+            received = {"events": [type(event).__name__ for event in events]}
+            raise BedrockResponseError("The model sent no reply", received)
         return reply
 
-    def _told(self, run: _Run) -> Generator[Events, None, None]:
-        """The answer as it comes, shown to the watcher."""
+    def _events(self, run: _Run) -> Generator[Events, None, None]:
+        """Yield the events of the reply as they arrive, and report its text and reasoning to `watch`."""
         for group in self._client.ask(run.conversation, run.left()):
             for event in group:
                 if isinstance(event, TextDelta) and event.text:
@@ -168,14 +171,14 @@ class AgentRunner:
                     self._watch(Thought(event.text))
             yield group
 
-    def _demand_time(self, run: _Run) -> None:
+    def _check_limits(self, run: _Run) -> None:
         if self._cancelled.is_set():
             raise Interrupted("the run was cancelled")
         if run.late():
             raise Interrupted(f"the run took longer than {self._time_limit:g} seconds")
 
-    def _dealt_with(self, run: _Run, reply: Reply) -> StepResult:
-        """Keep the answer, and answer its calls in the turn after it."""
+    def _process_reply(self, run: _Run, reply: Reply) -> StepResult:
+        """Add the reply to the conversation, run its calls, and add their results as the next message."""
         blocks = reply.choices[0].blocks
         calls = [
             ToolUseBlock(id=block.id, name=block.name, input=arguments_object(block.arguments))
@@ -183,14 +186,14 @@ class AgentRunner:
             if isinstance(block, ToolCall)
         ]
         run.add(reply)
-        results = self._answers(calls, run.deadline)
+        results = self._run_tools(calls, run.deadline)
         if results:
-            run.say(Message("user", tuple(ToolResult(each.id, each.content, each.is_error) for each in results)))
+            run.append(Message("user", tuple(ToolResult(each.id, each.content, each.is_error) for each in results)))
         text = "".join(block.text for block in blocks if isinstance(block, Text))
         return _step_result(text, calls, results)
 
-    def _answers(self, calls: Sequence[ToolUseBlock], deadline: float | None) -> list[CallOutcome]:
-        """One answer for each call, in their order."""
+    def _run_tools(self, calls: Sequence[ToolUseBlock], deadline: float | None) -> list[CallOutcome]:
+        """Run the calls and return one result for each, in their order."""
         for call in calls:
             self._watch(Called(call["id"], call["name"], jsonio.encode(call["input"]).decode()))
         outcomes = run_calls(calls, self._tools.call, deadline, self._cancelled)
@@ -200,7 +203,7 @@ class AgentRunner:
 
 
 class _Run:
-    """The state of one run."""
+    """The state of one run: the conversation so far, its steps and usage."""
 
     def __init__(self, conversation: Conversation, deadline: float | None) -> None:
         self.conversation = conversation
@@ -210,22 +213,27 @@ class _Run:
         self._text = ""
 
     def late(self) -> bool:
+        """Return whether the deadline has passed."""
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def left(self) -> float | None:
+        """Return the seconds until the deadline, or None without one."""
         return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.001)
 
     def add(self, reply: Reply) -> None:
+        """Add a reply to the conversation, and its usage."""
         blocks = reply.choices[0].blocks
         self._text = "".join(block.text for block in blocks if isinstance(block, Text))
         self._usage = _sum(self._usage, reply.usage or Usage())
         if blocks:
-            self.say(Message("assistant", blocks))
+            self.append(Message("assistant", blocks))
 
-    def say(self, message: Message) -> None:
+    def append(self, message: Message) -> None:
+        """Add a message to the conversation."""
         self.conversation = structs.replace(self.conversation, messages=(*self.conversation.messages, message))
 
     def ended(self, status: Any, error: str = "", last: StepResult | None = None) -> RunResult:
+        """Return the result of the run; `last` is a step that failed."""
         steps = (*self.steps, last) if last is not None else tuple(self.steps)
         return RunResult(
             status=status,
@@ -250,33 +258,33 @@ def _step_result(text: str, calls: Sequence[ToolUseBlock], outcomes: Sequence[Ca
     return StepResult(status="tool_use" if calls else "done", message=text, calls=tuple(calls), answers=answers)
 
 
-def _refused(error: DragomanError, what: str) -> StepResult:
-    """An answer that cannot be used: told to the user and to the log, without what was in it."""
+def _failed_step(error: DragomanError, what: str) -> StepResult:
+    """Log an error, and return it as a step result. Neither contains the content of the reply."""
     logger.error("%s: %s", what, error)
     fault = error.fault
-    # A violation in a stream comes as the stream's failure; it has no name of the service's own.
+    # A violation inside a stream arrives as a Failed event; unlike an error of the service it has no code.
     invalid = isinstance(error, UpstreamViolation) or (
         fault.kind == "server" and fault.status == 502 and not fault.code
     )
-    told = f"Received invalid response from AI: {error}" if invalid else f"The AI could not answer: {error}"
-    return StepResult(status="error", message=told)
+    message = f"Received invalid response from AI: {error}" if invalid else f"The AI could not answer: {error}"
+    return StepResult(status="error", message=message)
 
 
-# --- running calls side by side, each in a thread of its own, and answering all of them
+# --- running calls in parallel, each in a thread, with one result for each
 
 
-MOST_AT_ONCE = 8
-_GLANCE = 0.05  # seconds between two looks at the clock and at whether the run was cancelled
+MAX_PARALLEL_CALLS = 8
+_POLL_SECONDS = 0.05  # between two checks of the deadline and of cancellation
 
 Content: TypeAlias = tuple[Text | Media, ...]
 Work: TypeAlias = Callable[[str, Mapping[str, Any]], tuple[Content, bool]]
 
 
-_ABANDONED: Content = (Text("(the tool ended without an answer)"),)
+_ABANDONED: Content = (Text("(the tool ended without a result)"),)
 
 
 class CallOutcome(Struct, frozen=True):
-    """The one answer to a call."""
+    """The one result of a call."""
 
     id: str
     name: str
@@ -286,19 +294,20 @@ class CallOutcome(Struct, frozen=True):
 
     @property
     def text(self) -> str:
+        """The result as text; media as their kind in brackets."""
         return "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in self.content)
 
 
 def run_calls(calls: Sequence[ToolUseBlock], work: Work, deadline: float | None, cancelled: Event) -> list[CallOutcome]:
-    """Run all calls, several at a time; give their outcomes in the calls' order, one for each, in time.
+    """Run all calls, several at a time; return one outcome for each, in the order of the calls.
 
-    A thread that is not done in time cannot be stopped, only abandoned: its outcome is an error, and what it
-    returns later is ignored.
+    A thread that is still running at the deadline cannot be stopped: its outcome is an error, and its later result is
+    ignored.
     """
     done: queue.SimpleQueue[tuple[int, CallOutcome]] = queue.SimpleQueue()
-    gate, begun = Semaphore(MOST_AT_ONCE), time.monotonic()
+    slots, started = Semaphore(MAX_PARALLEL_CALLS), time.monotonic()
     for number, call in enumerate(calls):
-        Thread(target=_run, args=(number, call, work, done, gate), daemon=True, name=f"tool {call['name']}").start()
+        Thread(target=_run, args=(number, call, work, done, slots), daemon=True, name=f"tool {call['name']}").start()
     outcomes: dict[int, CallOutcome] = {}
     while len(outcomes) < len(calls):
         try:
@@ -307,7 +316,7 @@ def run_calls(calls: Sequence[ToolUseBlock], work: Work, deadline: float | None,
         except queue.Empty:
             if _reason(deadline, cancelled):
                 break
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started
     reason = _reason(deadline, cancelled)
     return [
         outcomes.get(number) or CallOutcome(call["id"], call["name"], (Text(reason),), True, seconds)
@@ -316,24 +325,24 @@ def run_calls(calls: Sequence[ToolUseBlock], work: Work, deadline: float | None,
 
 
 def _run(
-    number: int, call: ToolUseBlock, work: Work, done: queue.SimpleQueue[tuple[int, CallOutcome]], gate: Semaphore
+    number: int, call: ToolUseBlock, work: Work, done: queue.SimpleQueue[tuple[int, CallOutcome]], slots: Semaphore
 ) -> None:
-    with gate:
-        begun = time.monotonic()
+    with slots:
+        started = time.monotonic()
         content, is_error = _ABANDONED, True
         try:
             content, is_error = work(call["name"], call["input"])
-        finally:  # even a tool that ends its thread is answered
-            done.put((number, CallOutcome(call["id"], call["name"], content, is_error, time.monotonic() - begun)))
+        finally:  # a tool that ends its thread gives a result, too
+            done.put((number, CallOutcome(call["id"], call["name"], content, is_error, time.monotonic() - started)))
 
 
 def _wait(deadline: float | None) -> float:
-    return _GLANCE if deadline is None else max(min(_GLANCE, deadline - time.monotonic()), 0.0)
+    return _POLL_SECONDS if deadline is None else max(min(_POLL_SECONDS, deadline - time.monotonic()), 0.0)
 
 
 def _reason(deadline: float | None, cancelled: Event) -> str:
     if cancelled.is_set():
-        return "(cancelled before it was done)"
+        return "(the tool was cancelled before it finished)"
     if deadline is not None and time.monotonic() >= deadline:
-        return "(out of time before it was done)"
+        return "(the tool did not finish before the time limit)"
     return ""

@@ -1,4 +1,8 @@
-"""Tools: Python functions that a model may call. Whatever they do, each call gets exactly one answer."""
+"""Tools: Python functions that a model may call.
+
+`as_tool` derives name, description and JSON schema from a function's signature, type hints and docstring. `Toolbox`
+runs calls: each gives exactly one result, also if the tool is unknown, the arguments do not fit, or the tool fails.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 NO_OUTPUT = "(no output)"
-RAW_ARGUMENTS = "raw_arguments"  # what arguments that are no object come as (docs/decisions/content.md#d3)
+RAW_ARGUMENTS = "raw_arguments"  # the key of arguments that are not an object (docs/decisions/content.md#d3)
 _LONGEST_ERROR = 2000
 
 
@@ -35,29 +39,30 @@ class Tool(Struct, frozen=True):
     schema: Mapping[str, Json]
 
     def spec(self) -> ToolSpec:
+        """Return the declaration of the tool for a request."""
         return ToolSpec(self.name, self.description, self.schema)
 
     def call(self, arguments: Mapping[str, Any]) -> tuple[Text | Media, ...]:
-        """Call the function and give its answer. Raises ToolTrouble, whatever went wrong."""
+        """Call the function and return its result as content. Raises ToolError for any failure."""
         try:
-            given = self._typed(arguments)
+            converted = self._typed(arguments)
         except (msgspec.ValidationError, TypeError) as error:
             raise ToolError(f"the arguments do not fit: {error}") from None
         try:
-            result = self.function(**given)
+            result = self.function(**converted)
             if inspect.isawaitable(result):
                 result = asyncio.run(_awaited(result))
             return _content(result)
-        except (Exception, SystemExit) as error:  # a tool may raise anything, and the model must be told
-            words = str(error)[:_LONGEST_ERROR]
-            raise ToolError(f"{type(error).__name__}: {words}" if words else type(error).__name__) from error
+        except (Exception, SystemExit) as error:  # a tool may raise anything, and the model needs the error
+            text = str(error)[:_LONGEST_ERROR]
+            raise ToolError(f"{type(error).__name__}: {text}" if text else type(error).__name__) from error
 
     def _typed(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as the function's own types: numbers from texts, dataclasses from objects."""
+        """Convert the arguments to the types of the function: numbers from texts, dataclasses from objects."""
         signature = inspect.signature(self.function)
         if set(arguments) == {RAW_ARGUMENTS} and RAW_ARGUMENTS not in signature.parameters:
             raise TypeError(f"expected a JSON object, got {arguments[RAW_ARGUMENTS]!r}"[:_LONGEST_ERROR])
-        signature.bind(**arguments)  # names what is missing or too many
+        signature.bind(**arguments)  # raises TypeError with the name that is missing or unexpected
         try:
             hints = get_type_hints(self.function, include_extras=True)
         except (NameError, TypeError):
@@ -66,7 +71,7 @@ class Tool(Struct, frozen=True):
 
 
 class ToolError(Exception):
-    """A call that failed; its text is what the model is told."""
+    """A failed call; its text is the result that the model gets."""
 
 
 def _converted(value: Any, hint: Any, name: str) -> Any:
@@ -74,7 +79,7 @@ def _converted(value: Any, hint: Any, name: str) -> Any:
         return msgspec.convert(value, hint, strict=False)
     except msgspec.ValidationError as error:
         raise msgspec.ValidationError(f"{name}: {error}") from None
-    except TypeError:  # a hint that has no conversion: the function knows what to do with it
+    except TypeError:  # msgspec cannot convert to this type, so the function gets the value unchanged
         return value
 
 
@@ -83,7 +88,7 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 
 
 def _content(result: Any) -> tuple[Text | Media, ...]:
-    """A result as content: blocks as they are, text as text, nothing as words, all else as JSON."""
+    """Return a result as content blocks: text as text, None as a placeholder, other values as JSON."""
     if isinstance(result, Text | Media):
         return (result,)
     if isinstance(result, list | tuple) and result and all(isinstance(each, Text | Media) for each in result):
@@ -98,18 +103,18 @@ def _content(result: Any) -> tuple[Text | Media, ...]:
         return (Text(str(result)),)
 
 
-def as_tool(given: object) -> Tool:
-    """A tool out of a function. Raises LocalMisuse for what cannot be one."""
-    if isinstance(given, Tool):
-        return given
-    name = getattr(given, "__name__", "")
-    if not callable(given) or not name.isidentifier():  # a lambda has no name to be called by
-        raise LocalMisuse(f"a tool is a function with a name, not {given!r}")
+def as_tool(function: object) -> Tool:
+    """Return a function as a tool. Raises LocalMisuse if it has no name or no known parameters."""
+    if isinstance(function, Tool):
+        return function
+    name = getattr(function, "__name__", "")
+    if not callable(function) or not name.isidentifier():  # a lambda has no usable name
+        raise LocalMisuse(f"a tool must be a function with a name, not {function!r}")
     try:
-        schema = function_schema(given)
+        schema = function_schema(function)
     except ValueError:  # a builtin without a signature
-        raise LocalMisuse(f"the parameters of {name} cannot be known") from None
-    return Tool(name, given, summary(given), schema)
+        raise LocalMisuse(f"the tool {name} has no readable signature; wrap it in a Python function") from None
+    return Tool(name, function, summary(function), schema)
 
 
 class Toolbox:
@@ -119,22 +124,23 @@ class Toolbox:
         self._tools: dict[str, Tool] = {}
         for tool in map(as_tool, tools):
             if tool.name in self._tools:
-                raise LocalMisuse(f"two tools are named {tool.name}")
+                raise LocalMisuse(f"two tools have the name {tool.name}")
             self._tools[tool.name] = tool
 
     def specs(self) -> tuple[ToolSpec, ...]:
+        """Return the declarations of all tools for a request."""
         return tuple(tool.spec() for tool in self._tools.values())
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> tuple[tuple[Text | Media, ...], bool]:
-        """The answer to a call, and whether it is an error. Never raises."""
+        """Return the result of a call, and whether it is an error. Never raises."""
         tool = self._tools.get(name)
         if tool is None:
             known = ", ".join(self._tools) or "none"
             return (Text(f"There is no tool named {name!r}. The tools are: {known}."),), True
         try:
             return tool.call(arguments), False
-        except ToolError as trouble:
-            return (Text(str(trouble)),), True
+        except ToolError as error:
+            return (Text(str(error)),), True
 
 
 # --- the JSON schema of a function's parameters, from its type hints and its docstring
@@ -158,20 +164,20 @@ _ITEM = re.compile(r"^(\s+)\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
 
 
 def function_schema(function: Callable[..., Any]) -> dict[str, Json]:
-    """The schema of a function's parameters. Raises LocalMisuse for parameters that have no name to be given by."""
+    """Return the schema of a function's parameters. Raises LocalMisuse if one cannot be passed by name."""
     try:
         hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError):
         hints = {}
-    told = parameter_descriptions(function)
+    descriptions = parameter_descriptions(function)
     properties: dict[str, Json] = {}
     required: list[Json] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise LocalMisuse(f"a tool's parameters are given by name; {function.__name__} has {parameter}")
+            raise LocalMisuse(f"a tool's parameters are passed by name, but {function.__name__} has {parameter}")
         schema = type_schema(hints.get(name, Any))
-        if name in told and "description" not in schema:
-            schema["description"] = told[name]
+        if name in descriptions and "description" not in schema:
+            schema["description"] = descriptions[name]
         properties[name] = schema
         if parameter.default is parameter.empty:
             required.append(name)
@@ -180,11 +186,11 @@ def function_schema(function: Callable[..., Any]) -> dict[str, Json]:
 
 
 def type_schema(hint: Any) -> dict[str, Json]:
-    """The schema of a type; what we do not know may be anything."""
+    """Return the JSON schema of a type; an unknown type gives a schema that allows any value."""
     if get_origin(hint) is Annotated:
         inner, *notes = get_args(hint)
-        words = [note for note in notes if isinstance(note, str)]
-        return type_schema(inner) | ({"description": words[0]} if words else {})
+        texts = [note for note in notes if isinstance(note, str)]
+        return type_schema(inner) | ({"description": texts[0]} if texts else {})
     if hint in _PLAIN:
         return {**_PLAIN[hint]}
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -232,7 +238,7 @@ def _required(hint: Any) -> set[str]:
 
 
 def summary(function: Callable[..., Any]) -> str:
-    """What a function does: its docstring up to the part about parameters."""
+    """Return the docstring of a function, up to its section about parameters."""
     lines: list[str] = []
     for line in inspect.cleandoc(function.__doc__ or "").splitlines():
         if _SECTION.match(line) or line.lstrip().startswith((":param", ":return", ":raises")):
@@ -244,9 +250,9 @@ def summary(function: Callable[..., Any]) -> str:
 
 
 def parameter_descriptions(function: Callable[..., Any]) -> dict[str, str]:
-    """What a docstring says of each parameter, in Sphinx's or Google's manner."""
+    """Return the description of each parameter in a docstring, in Sphinx's or Google's style."""
     doc = inspect.cleandoc(function.__doc__ or "")
-    told = {name: text.strip() for name, text in _SPHINX.findall(doc)}
+    descriptions = {name: text.strip() for name, text in _SPHINX.findall(doc)}
     lines = doc.splitlines()
     start = next((index for index, line in enumerate(lines) if _SECTION.match(line)), len(lines))
     current, indent = "", 0
@@ -254,9 +260,9 @@ def parameter_descriptions(function: Callable[..., Any]) -> dict[str, str]:
         item = _ITEM.match(line)
         if item and (not indent or len(item[1]) == indent):
             current, indent = item[2], len(item[1])
-            told[current] = item[3].strip()
+            descriptions[current] = item[3].strip()
         elif current and line.startswith(" " * (indent + 1)):
-            told[current] = f"{told[current]} {line.strip()}".strip()
+            descriptions[current] = f"{descriptions[current]} {line.strip()}".strip()
         elif line.strip():
             break
-    return told
+    return descriptions

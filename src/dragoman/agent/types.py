@@ -1,4 +1,4 @@
-"""Plain values of the agent: a validated call, the result of a step and of a run, and what a watcher sees."""
+"""The values of the agent: validated tool calls, results of steps and runs, and the events of a run. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from dragoman.errors import Fault, UpstreamViolation
 from dragoman.filters.calls import fit_alphabet
 from dragoman.model.conversation import Conversation, Usage
 
-# --- what is wrong with a raw response
+# --- errors and tool calls
 
 
 class BedrockResponseError(UpstreamViolation):
     """A response of Bedrock that is malformed or lacks a required field.
 
-    `response` is the raw response, or the part of it that is malformed, for debugging. It may be anything: a response
-    can be malformed by being no object. It is never part of the message, so that logs do not hold conversations.
+    `response` is the raw response, or the malformed part of it, for debugging; it may be a value of any type. It is
+    never part of the message, so that logs do not contain conversations.
     """
 
     def __init__(self, message: str, response: Any = None, field: str | None = None) -> None:
-        told = f"{message} (field: {field})" if field else message
-        super().__init__(message, fault=Fault(self.kind, told, self.status, at=field or ""))
+        detail = f"{message} (field: {field})" if field else message
+        super().__init__(message, fault=Fault(self.kind, detail, self.status, at=field or ""))
         self.response = response
         self.field = field
 
@@ -39,7 +39,7 @@ class ToolUseBlock(TypedDict):
 
 
 class ToolAnswer(TypedDict):
-    """What a tool answered to one call."""
+    """The result of one tool call."""
 
     id: str
     name: str
@@ -48,9 +48,9 @@ class ToolAnswer(TypedDict):
 
 
 class StepResult(Struct, frozen=True, kw_only=True):
-    """One answer of the model, dealt with: its text, the calls it made and what they were answered.
+    """One reply of the model: its text, its tool calls and their results.
 
-    `error`: the answer could not be used; `message` says why, and nothing of it goes any further.
+    Status `error`: the reply is not valid; `message` says why, and the conversation does not contain it.
     """
 
     status: Literal["done", "tool_use", "error"]
@@ -61,12 +61,12 @@ class StepResult(Struct, frozen=True, kw_only=True):
 
     @property
     def assistant_message(self) -> dict[str, Any]:
-        """The model's answer as Converse's next assistant message; its ids are those of `tool_results`."""
+        """The model's reply as the next assistant message for Converse; its ids are those of `tool_results`."""
         return {"role": "assistant", "content": list(self.content)}
 
     @property
     def tool_results(self) -> list[dict[str, Any]]:
-        """The answers as content of Converse's next user message: one for each call, in their order."""
+        """The results as content of the next user message for Converse: one for each call, in order."""
         return [
             {
                 "toolResult": {
@@ -80,39 +80,42 @@ class StepResult(Struct, frozen=True, kw_only=True):
 
 
 class RunResult(Struct, frozen=True, kw_only=True):
-    """How a run ended. `conversation` is all that was said, every call answered, so that a run can be gone on with."""
+    """The result of a run.
+
+    `conversation` has all messages, with a result for every call, so that another run can continue it.
+    """
 
     status: Literal["done", "length", "error", "steps", "time", "cancelled"]
     text: str
     steps: tuple[StepResult, ...]
     conversation: Conversation
     usage: Usage = Usage()
-    error: str = ""  # why it ended, if not because the model was done
+    error: str = ""  # the reason, if the model had not finished
 
 
-# --- what a watcher sees, in the order in which it happens
+# --- events of a run, in the order in which `watch` receives them
 
 
 class Asked(Struct, frozen=True):
-    """A step begins: the model is asked."""
+    """A step begins: the request goes to the model."""
 
     step: int
 
 
 class Said(Struct, frozen=True):
-    """Some text of the answer."""
+    """A piece of the reply's text."""
 
     text: str
 
 
 class Thought(Struct, frozen=True):
-    """Some of the model's thinking."""
+    """A piece of the model's reasoning."""
 
     text: str
 
 
 class Called(Struct, frozen=True):
-    """The model called a tool; it begins now."""
+    """The model called a tool; the tool starts now."""
 
     id: str
     name: str
@@ -120,7 +123,7 @@ class Called(Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """A tool answered, or failed."""
+    """A tool call has ended, with a result or an error."""
 
     id: str
     name: str
@@ -130,14 +133,14 @@ class Answered(Struct, frozen=True):
 
 
 class Stepped(Struct, frozen=True):
-    """A step is over."""
+    """A step has ended."""
 
     step: int
     result: StepResult
 
 
 class Ended(Struct, frozen=True):
-    """The run is over."""
+    """The run has ended."""
 
     result: RunResult
 
@@ -145,23 +148,24 @@ class Ended(Struct, frozen=True):
 Watched: TypeAlias = Asked | Said | Thought | Called | Answered | Stepped | Ended
 
 
-# --- ids of tool calls that Converse takes back: legal, short enough, and different from one another
+# --- ids of tool calls that Converse accepts: allowed characters, short enough, unique
 
 
 def with_valid_ids(calls: Sequence[ToolUseBlock]) -> list[ToolUseBlock]:
-    """Return the calls of one response with ids that the service takes back, as a run sends them.
-    An id that is illegal or too long gets the alias that a request would carry. An id that an earlier call of the
-    response has is replaced by one made from the id and the call's position.
+    """Return the calls of one response with ids that the service accepts in the next request.
+
+    An id that is illegal or too long becomes the alias that a request would contain. An id that an earlier call of
+    the response has becomes a hash of the id and the call's position.
 
     See docs/decisions/content.md#d4.
     """
     alphabet = registry.get("bedrock").codec.capabilities("").ids
-    given: set[str] = set()
-    mended: list[ToolUseBlock] = []
+    used_ids: set[str] = set()
+    renamed: list[ToolUseBlock] = []
     for position, call in enumerate(calls):
         id_ = fit_alphabet(call["id"], alphabet)
-        if id_ in given:
+        if id_ in used_ids:
             id_ = "call_" + sha256(f"{position}\0{call['id']}".encode(errors="surrogatepass")).hexdigest()[:24]
-        given.add(id_)
-        mended.append(ToolUseBlock(id=id_, name=call["name"], input=call["input"]))
-    return mended
+        used_ids.add(id_)
+        renamed.append(ToolUseBlock(id=id_, name=call["name"], input=call["input"]))
+    return renamed

@@ -1,6 +1,11 @@
-"""The command line: one command per file, imported only when it is called; `terminal` is for all of them.
+"""The command line: `main` picks a command and runs it.
 
-Only `python -m dragoman` and the script `dragoman` call it. It may do what a user may: files, processes, the network.
+`dragoman NAME` is the module `dragoman.cli.NAME`, imported only when it is called. A command has two functions:
+`add_arguments(parser)` declares its options, `run(arguments)` does the work and returns the exit status. Modules that
+are not commands (`terminal`, `detection`, `client_setup`, …) are shared by several commands.
+
+Only `python -m dragoman` and the script `dragoman` import this package. Commands read and write files, start
+processes and use the network.
 """
 
 from __future__ import annotations
@@ -13,36 +18,37 @@ from dragoman._version import __version__
 
 COMMANDS = {
     "demo": "show two conversations with tools through the gateway",
-    "run": "start a client, such as claude or codex, on a gateway of its own",
+    "run": "start a client, such as claude or codex, with its own gateway",
     "init": "find keys and logins on this machine, and write a configuration",
     "serve": "run the gateway",
-    "models": "list what can be asked for, with windows and limits",
-    "status": "show how the running gateway and its upstreams are",
+    "models": "list the available models, with context windows and limits",
+    "status": "show the state of the running gateway and of its upstreams",
     "cooldown": "list the upstreams in cooldown, or end their cooldowns",
-    "doctor": "find what is wrong with the set-up, and say what to do",
-    "explain": "show what an upstream refused, both sides and the likely rule",
+    "doctor": "find what is wrong with the set-up, and suggest what to do",
+    "explain": "show a request that an upstream refused, on both sides, and the likely rule",
     "translate": "translate a request, a reply or a stream from one dialect into another",
     "raw-tools": "list the formats of raw tool calls, try one on a text, learn one from a chat template",
     "check": "lint a request or a captured stream against its dialect's own rules",
     "agent": "ask a model that may call your Python functions",
     "auth": "log in to Kiro, list, import and refresh logins",
     "config": "check, show and find the configuration",
-    "sim": "run an upstream that refuses what the real one refuses",
-    "dialects": "list the dialects that are known",
+    "sim": "run a simulated upstream that refuses what the real service refuses",
+    "dialects": "list the supported dialects",
 }
 
 _USAGE = """usage: dragoman COMMAND [options]
 
 {commands}
 
-dragoman COMMAND --help says more; dragoman --version gives the version."""
+Run `dragoman COMMAND --help` for details, `dragoman --version` for the version."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command.
 
-    Exit status: 0 done, 1 failed, 2 wrong usage, 3 something was lost or breaks a rule, 4 nothing is running,
-    5 a key or a login is missing. `run` gives the status of the program it started; 127 if there is none.
+    Return the exit status: 0 done, 1 failed, 2 wrong usage, 3 content was lost or a rule is broken, 4 no gateway is
+    running, 5 a key or a login is missing. `dragoman run` returns the status of the program it started, or 127 if
+    that program was not found.
     """
     arguments = sys.argv[1:] if argv is None else argv
     if arguments[:1] in (["--version"], ["-V"]):
@@ -63,19 +69,19 @@ def _run(name: str, arguments: list[str]) -> int:
     from dragoman.cli.terminal import CommandError, print_error
     from dragoman.errors import DragomanError
 
-    _leave_no_core()
+    _disable_core_dumps()
     command = import_module(f"dragoman.cli.{name.replace('-', '_')}")
     parser = ArgumentParser(prog=f"dragoman {name}", description=COMMANDS[name].capitalize() + ".", allow_abbrev=False)
     command.add_arguments(parser)
     try:
         parsed = parser.parse_args(arguments)
-    except SystemExit as stop:  # argparse has said why
+    except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
     try:
         return int(command.run(parsed))
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader has had enough
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         sys.stderr.close()
         return 0
     except CommandError as stop:
@@ -85,19 +91,22 @@ def _run(name: str, arguments: list[str]) -> int:
 
 
 def _failed(error: Exception) -> int:
-    """Say why a command failed; the exit status tells whose mistake it is."""
+    """Print why a command failed; return 2 for wrong usage, 3 for a bad configuration, otherwise 1."""
     from dragoman.cli.terminal import EXIT_BAD_CONFIG, print_error
     from dragoman.errors import LocalMisuse
     from dragoman.gateway.layers import ConfigError
 
     if isinstance(error, ConfigError):
-        return print_error("the configuration cannot be used.", EXIT_BAD_CONFIG, error)
+        return print_error("the configuration is not valid.", EXIT_BAD_CONFIG, error)
     return print_error(error, 2 if isinstance(error, LocalMisuse) else 1)
 
 
-def _leave_no_core() -> None:
-    """A crash must not write what we know, keys and prompts, into a file. A program we start may allow it again."""
-    with suppress(ImportError, OSError, ValueError):  # Windows has neither the file nor the module
+def _disable_core_dumps() -> None:
+    """Disable core dumps, which would contain keys and prompts.
+
+    Only the soft limit changes, so a program that we start can allow them again.
+    """
+    with suppress(ImportError, OSError, ValueError):  # Windows has no core dumps and no module `resource`
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

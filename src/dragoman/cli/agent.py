@@ -1,4 +1,7 @@
-"""`dragoman agent`: ask a question, with Python functions for tools; offline by default."""
+"""`dragoman agent`: send a question to a model that may call Python functions as tools.
+
+Without --upstream, the model is the simulator's, in this process: no network and no account is needed.
+"""
 
 from __future__ import annotations
 
@@ -23,35 +26,41 @@ _KEY_HEADERS = {"anthropic": "x-api-key"}  # all others: authorization: Bearer
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("question", help="what to ask; - reads it from standard input")
+    """Declare the options of `dragoman agent`."""
+    parser.add_argument("question", help="the question; - reads it from standard input")
     parser.add_argument(
-        "--tool", action="append", default=[], metavar="MODULE:FUNCTION", help="a function the model may call"
+        "--tool", action="append", default=[], metavar="MODULE:FUNCTION", help="a function that the model may call"
     )
     parser.add_argument(
         "--upstream",
         default="",
         metavar="DIALECT",
-        help="bedrock, or any dialect with --url; default: a small embedded model",
+        help="bedrock, or any dialect with --url (default: a small embedded model)",
     )
-    parser.add_argument("--url", default="", help="the upstream's address (bedrock: the region's)")
+    parser.add_argument(
+        "--url", default="", help="the address of the upstream (default for bedrock: that of the region)"
+    )
     parser.add_argument("--model", default="", help="the model's id")
     parser.add_argument(
         "--key-env",
         default="DRAGOMAN_KEY",
         metavar="NAME",
-        help="the variable that holds the key (default: DRAGOMAN_KEY)",
+        help="the environment variable that holds the key (default: DRAGOMAN_KEY)",
     )
-    parser.add_argument("--region", default="", help="for bedrock; default: as the AWS tools have it")
-    parser.add_argument("--profile", default="", help="for bedrock; default: as the AWS tools have it")
+    parser.add_argument("--region", default="", help="the AWS region, for bedrock (default: that of the AWS tools)")
+    parser.add_argument("--profile", default="", help="the AWS profile, for bedrock (default: that of the AWS tools)")
     parser.add_argument("--system", default="", help="the system prompt")
-    parser.add_argument("--max-steps", type=int, default=20, help="answers of the model at most (default: 20)")
-    parser.add_argument("--time-limit", type=float, help="seconds at most")
-    parser.add_argument("--no-stream", action="store_true", help="ask for whole answers")
-    parser.add_argument("--json", action="store_true", help="the whole result as JSON")
-    parser.add_argument("--quiet", action="store_true", help="show no steps")
+    parser.add_argument(
+        "--max-steps", type=int, default=20, help="maximum number of replies of the model (default: 20)"
+    )
+    parser.add_argument("--time-limit", type=float, help="maximum time in seconds")
+    parser.add_argument("--no-stream", action="store_true", help="request whole replies instead of streams")
+    parser.add_argument("--json", action="store_true", help="print the whole result as JSON")
+    parser.add_argument("--quiet", action="store_true", help="print no steps")
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman agent`; return the exit status."""
     from dragoman.agent import AgentRunner
 
     runner = AgentRunner(
@@ -62,7 +71,7 @@ def run(arguments: Namespace) -> int:
         stream=not arguments.no_stream,
         max_steps=arguments.max_steps,
         time_limit=arguments.time_limit,
-        watch=None if arguments.quiet else _Show().see,
+        watch=None if arguments.quiet else _StepPrinter().show,
     )
     result = runner.run(sys.stdin.read() if arguments.question == "-" else arguments.question)
     if arguments.json:
@@ -75,10 +84,10 @@ def run(arguments: Namespace) -> int:
 
 
 def _function(place: str) -> Callable[..., Any]:
-    """The function at `module:name`; modules of the current folder count. Raises LocalMisuse."""
+    """Import the function at `module:name`, also from the current folder. Raises LocalMisuse."""
     module, colon, name = place.partition(":")
     if not colon:
-        raise LocalMisuse(f"expected MODULE:FUNCTION, got {place!r}")
+        raise LocalMisuse(f"--tool: expected MODULE:FUNCTION, got {place!r}")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -86,9 +95,9 @@ def _function(place: str) -> Callable[..., Any]:
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
-        raise LocalMisuse(f"there is no {place}: {error}") from None
+        raise LocalMisuse(f"--tool: {place} cannot be imported: {error}") from None
     if not callable(found):
-        raise LocalMisuse(f"{place} is no function")
+        raise LocalMisuse(f"--tool: {place} is not a function")
     return found
 
 
@@ -102,12 +111,12 @@ def _client(arguments: Namespace) -> Client:
             arguments.model, region=arguments.region, profile=arguments.profile, endpoint_url=arguments.url
         )
     if not arguments.url:
-        raise LocalMisuse(f"--url says where the {arguments.upstream} upstream is")
+        raise LocalMisuse(f"--upstream {arguments.upstream} needs an address: add --url URL")
     return DialectClient(arguments.upstream, HttpSender(arguments.url), arguments.model, _signer(arguments))
 
 
 def _signer(arguments: Namespace) -> Callable[[HttpRequest], HttpRequest]:
-    """Puts the key into the header that the dialect's services look at. It comes from the environment only."""
+    """Return a function that adds the key of --key-env to a request, in the header that the dialect uses."""
     from msgspec import structs
 
     key = os.environ.get(arguments.key_env, "")
@@ -121,7 +130,7 @@ def _signer(arguments: Namespace) -> Callable[[HttpRequest], HttpRequest]:
 
 
 def embedded(request: HttpRequest, timeout: float | None) -> tuple[HttpResponse, Iterator[bytes]]:
-    """The simulator's model inside this process: it has no wits, but it needs neither network nor account."""
+    """Send a request to the simulator's model inside this process; it needs no network and no account."""
     from msgspec import structs
 
     import dragoman.dialects as registry
@@ -140,20 +149,20 @@ def embedded(request: HttpRequest, timeout: float | None) -> tuple[HttpResponse,
             if isinstance(piece, Pause):
                 time.sleep(piece.seconds)
             elif isinstance(piece, BodyEnd):
-                raise Reset("the embedded model broke off")
+                raise Reset("the embedded model ended the response early")
             else:
                 yield piece
 
     return HttpResponse(response.status, response.headers), pieces()
 
 
-class _Show:
-    """Steps on standard error as they happen; the answer itself goes to standard output."""
+class _StepPrinter:
+    """Prints steps to standard error as they happen; the final text goes to standard output."""
 
     def __init__(self) -> None:
-        self._open = ""  # what the unfinished line holds
+        self._open = ""  # the prefix of the unfinished line
 
-    def see(self, event: Watched) -> None:
+    def show(self, event: Watched) -> None:
         from dragoman.agent import Answered, Asked, Called, Said, Thought
 
         match event:
@@ -166,7 +175,7 @@ class _Show:
             case Called(_, name, arguments):
                 self._line(f"  call {name} {arguments}")
             case Answered(_, name, content, is_error, seconds):
-                self._line(f"  {'failed' if is_error else 'answer'} {name} ({seconds:.1f}s) {one_line(content, 200)}")
+                self._line(f"  {'failed' if is_error else 'result'} {name} ({seconds:.1f}s) {one_line(content, 200)}")
             case _:
                 self._line("")
 

@@ -1,4 +1,4 @@
-"""`dragoman auth`: log in to an upstream, list the logins of this machine, take one over, renew one."""
+"""`dragoman auth`: log in to Kiro, and list, import and refresh the logins of this machine."""
 
 from __future__ import annotations
 
@@ -39,27 +39,44 @@ _KINDS = {"social": "Google or GitHub", "idc": "IAM Identity Center", "external_
 
 
 def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `dragoman auth`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="login | list | import | refresh")
     login = actions.add_parser("login", help="log in with a code that you confirm in a browser")
-    login.add_argument("--region", default=DEFAULT_REGION, help=f"where your organisation signs in ({DEFAULT_REGION})")
     login.add_argument(
-        "--start-url", default=BUILDER_ID, metavar="URL", help="your organisation's start page (Builder ID)"
+        "--region", default=DEFAULT_REGION, help=f"the region of the sign-in service (default: {DEFAULT_REGION})"
+    )
+    login.add_argument(
+        "--start-url", default=BUILDER_ID, metavar="URL", help="your organisation's start page (default: Builder ID)"
     )
     login.add_argument("--profile-arn", default="", metavar="ARN", help="the profile to use, if you have several")
-    login.add_argument("--no-browser", action="store_true", help="only print the address to open")
-    listed = actions.add_parser("list", help="show every login that is found on this machine")
-    listed.add_argument("--json", action="store_true", help="for programs; no secret is in it")
-    listed.add_argument("--usage", action="store_true", help="ask the service how much of the quota is left")
+    login.add_argument("--no-browser", action="store_true", help="print the address, but do not open a browser")
+    listed = actions.add_parser("list", help="list the Kiro logins of this machine")
+    listed.add_argument("--json", action="store_true", help="print JSON, without secrets")
+    listed.add_argument("--usage", action="store_true", help="request the remaining quota from the service")
     taken = actions.add_parser("import", help="use the login of the Kiro IDE or of kiro-cli, or an API key")
     source = taken.add_mutually_exclusive_group()
-    source.add_argument("--from", dest="source", default="", metavar="ide|cli[:PATH]", help="which (the first found)")
+    source.add_argument(
+        "--from",
+        dest="source",
+        default="",
+        metavar="ide|cli[:PATH]",
+        help="the login to import (default: the first found)",
+    )
     source.add_argument("--api-key", action="store_true", help="read an API key from standard input")
-    taken.add_argument("--copy", action="store_true", help="copy the token instead of sharing it with its program")
+    taken.add_argument(
+        "--copy", action="store_true", help="copy the token instead of sharing it with the other program"
+    )
     taken.add_argument("--replace", action="store_true", help="overwrite a login of the same name")
     renewed = actions.add_parser("refresh", help="renew a login now")
-    renewed.add_argument("--from", dest="source", default="", metavar="own|ide|cli[:…]", help="which (the first found)")
+    renewed.add_argument(
+        "--from",
+        dest="source",
+        default="",
+        metavar="own|ide|cli[:…]",
+        help="the login to refresh (default: the first found)",
+    )
     for action in (login, taken):
-        action.add_argument("--name", default=DEFAULT_LOGIN, help=f"what to call the login ({DEFAULT_LOGIN})")
+        action.add_argument("--name", default=DEFAULT_LOGIN, help=f"the name of the login (default: {DEFAULT_LOGIN})")
     for action in (login, listed, taken, renewed):
         optional = {"nargs": "?", "default": "kiro"} if action is listed else {}
         action.add_argument("provider", choices=["kiro"], **optional)  # type: ignore[arg-type]
@@ -67,10 +84,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman auth`; return the exit status."""
     actions = {"login": _log_in, "list": _list, "import": _import, "refresh": _refresh}
     try:
         if arguments.endpoint and not is_loopback(arguments.endpoint):
-            return print_error(f"--endpoint is for this machine only, not {arguments.endpoint!r}.", 2)
+            return print_error(
+                f"--endpoint must be an address of this machine (loopback), not {arguments.endpoint!r}.", 2
+            )
         return asyncio.run(actions[arguments.action](arguments))
     except CredentialFault as fault:
         return print_error(fault, EXIT_LOGIN_NEEDED if fault.is_permanent else 1)
@@ -84,47 +104,51 @@ def run(arguments: Namespace) -> int:
 async def _log_in(arguments: Namespace) -> int:
     store = OwnStore(KiroPaths().own_file(arguments.name))
     if arguments.profile_arn and not region_of_arn(arguments.profile_arn):
-        return print_error(f"{arguments.profile_arn!r} is not the ARN of a profile.", 2)
+        return print_error(f"--profile-arn: {arguments.profile_arn!r} is not the ARN of a profile.", 2)
     endpoints = _endpoints(arguments)
     async with open_fetch(os.environ) as fetch:
         login = DeviceLogin(fetch, region=arguments.region, start_url=arguments.start_url, endpoints=endpoints)
         prompt = await login.begin()
         _show(prompt, browse=not arguments.no_browser)
         token = structs.replace(await login.wait(prompt, time.time), endpoint=arguments.endpoint)
-        arn = arguments.profile_arn or await _profile(fetch, endpoints or Endpoints(), token)
+        arn = arguments.profile_arn or await _find_profile(fetch, endpoints or Endpoints(), token)
     await _store(store, render_token(structs.replace(token, profile_arn=arn)))
-    _say(f"Logged in. The login is kept in {store.path}" + (f", with the profile {arn}." if arn else "."))
+    _print_message(f"Logged in. The login is stored in {store.path}" + (f", with the profile {arn}." if arn else "."))
     print(f"own:{arguments.name}")
     return 0
 
 
 def _show(prompt: LoginPrompt, *, browse: bool) -> None:
-    _say(f"Open {prompt.url}\nand confirm the code {prompt.code}. (By hand: {prompt.page})\nWaiting …")
+    _print_message(
+        f"Open {prompt.url}\nand confirm the code {prompt.code}. (To enter it yourself: {prompt.page})\nWaiting …"
+    )
     if browse and sys.stdin.isatty():
         import webbrowser
 
         webbrowser.open(prompt.url)
 
 
-async def _profile(fetch: Fetch, endpoints: Endpoints, token: Token) -> str:
-    """The login's profile. That none can be listed is no reason to lose the login."""
+async def _find_profile(fetch: Fetch, endpoints: Endpoints, token: Token) -> str:
+    """Return the ARN of the login's profile; empty if the profiles cannot be listed, which must not lose the login."""
     try:
         found = await list_profiles(fetch, endpoints, token)
     except DragomanError as error:
-        _say(f"Its profiles could not be listed ({error}); they are looked up again when they are needed.")
+        _print_message(
+            f"The profiles of this login could not be listed ({error}). They are looked up again at the first request."
+        )
         return ""
-    return _chosen(found).arn if found else ""
+    return _choose_profile(found).arn if found else ""
 
 
-def _chosen(found: Sequence[Profile]) -> Profile:
+def _choose_profile(found: Sequence[Profile]) -> Profile:
     if len(found) == 1:
         return found[0]
-    _say("This login has several profiles:")
+    _print_message("This login has several profiles:")
     for number, profile in enumerate(found, 1):
-        _say(f"  {number}  {profile.name}  {profile.arn}")
+        _print_message(f"  {number}  {profile.name}  {profile.arn}")
     answer = input("Which one? [1] ") if sys.stdin.isatty() else ""
     index = int(answer) - 1 if answer.isdecimal() and 0 < int(answer) <= len(found) else 0
-    _say(f"Using {found[index].arn} (--profile-arn names another).")
+    _print_message(f"Using {found[index].arn}. Choose another with --profile-arn.")
     return found[index]
 
 
@@ -133,7 +157,7 @@ async def _store(store: OwnStore, document: Document) -> None:
     try:
         make_private_folder(store.path.parent)
     except OSError as error:
-        raise CredentialFault(f"cannot make {store.path.parent}: {error.strerror or error}.") from None
+        raise CredentialFault(f"cannot create the folder {store.path.parent}: {error.strerror or error}.") from None
     async with file_lock(store.lock):
         await asyncio.to_thread(store.write, document)
 
@@ -143,18 +167,18 @@ async def _store(store: OwnStore, document: Document) -> None:
 
 async def _list(arguments: Namespace) -> int:
     async with open_fetch(os.environ) as fetch:
-        rows = [await _described(found, fetch, arguments) for found in find_logins(KiroPaths())]
+        rows = [await _describe(found, fetch, arguments) for found in find_logins(KiroPaths())]
     if arguments.json:
         sys.stdout.write(jsonio.encode_pretty(rows).decode() + "\n")
     elif not rows:
-        _say("No Kiro login on this machine. Run `dragoman auth login kiro`.")
+        _print_message("There is no Kiro login on this machine. Run `dragoman auth login kiro`.")
     else:
         for row in rows:
             print(plain(_line(row)))
     return 0
 
 
-async def _described(found: FoundLogin, fetch: Fetch, arguments: Namespace) -> dict[str, Json]:
+async def _describe(found: FoundLogin, fetch: Fetch, arguments: Namespace) -> dict[str, Json]:
     credential = KiroCredential(found.store, fetch, name=found.spec, endpoints=_endpoints(arguments))
     row = credential.describe()
     if arguments.usage:
@@ -169,7 +193,7 @@ async def _described(found: FoundLogin, fetch: Fetch, arguments: Namespace) -> d
 
 
 def _line(row: dict[str, Json]) -> str:
-    words = [f"{row['name']:<14}", f"{_KINDS.get(str(row.get('kind')), ''):<19}", f"{row['state']}{_left(row)}"]
+    words = [f"{row['name']:<14}", f"{_KINDS.get(str(row.get('kind')), ''):<19}", f"{row['state']}{_validity(row)}"]
     usage = row.get("usage")
     if isinstance(usage, dict):
         words.append(f"{usage['remaining']:g} of {usage['limit']:g} left")
@@ -178,7 +202,7 @@ def _line(row: dict[str, Json]) -> str:
     return f"{line}\n    {row['problem']}" if row.get("problem") else line
 
 
-def _left(row: dict[str, Json]) -> str:
+def _validity(row: dict[str, Json]) -> str:
     ends = row.get("expires_at")
     if not isinstance(ends, (int, float)) or row["state"] == "expired":
         return ""
@@ -192,31 +216,35 @@ async def _import(arguments: Namespace) -> int:
     places = KiroPaths()
     store = OwnStore(places.own_file(arguments.name))
     if store.path.exists() and not arguments.replace:
-        return print_error(f"there is a login {arguments.name!r} already. Choose a --name, or --replace it.", 2)
+        return print_error(
+            f"a login named {arguments.name!r} exists. Add --name to choose another name, or --replace.", 2
+        )
     if arguments.api_key:
         document = render_token(ApiKeyStore(_read_key()).load())
     else:
         spec = arguments.source or _first_foreign(places)
         if spec.partition(":")[0] not in ("ide", "cli"):
-            return print_error(f"--from is ide or cli, perhaps with a path (ide:PATH), not {spec!r}.", 2)
+            return print_error(f"--from must be ide or cli, optionally with a path (ide:PATH), not {spec!r}.", 2)
         token = await asyncio.to_thread(open_store(spec, places).load)
         token = structs.replace(token, endpoint=arguments.endpoint, slot="")
         document = render_token(token) if arguments.copy else link_document(spec)
     await _store(store, document)
-    _say(_imported(arguments, store))
+    _print_message(_imported(arguments, store))
     print(f"own:{arguments.name}")
     return 0
 
 
 def _imported(arguments: Namespace, store: OwnStore) -> str:
     if arguments.api_key:
-        return f"The key is kept in {store.path}."
+        return f"The key is stored in {store.path}."
     if arguments.copy:
         return (
-            f"Copied to {store.path}. Whichever program refreshes first may end the other's login:"
-            " without --copy both share one."
+            f"Copied to {store.path}. The first program that refreshes may make the other's login invalid;"
+            " without --copy both programs share one login."
         )
-    return f"{store.path} points at that login; both programs share it and each picks up what the other refreshes."
+    return (
+        f"{store.path} refers to that login. Both programs share it, and each reads the tokens that the other renews."
+    )
 
 
 def _first_foreign(places: KiroPaths) -> str:
@@ -227,7 +255,7 @@ def _first_foreign(places: KiroPaths) -> str:
 
 
 def _read_key() -> SecretText:
-    """From a prompt that does not echo, or from a pipe: never from the command line, which others can see."""
+    """Read the key from a prompt without echo, or from a pipe. The command line is visible to other users."""
     if sys.stdin.isatty():
         from getpass import getpass
 
@@ -242,20 +270,20 @@ async def _refresh(arguments: Namespace) -> int:
         await credential.renew()
         described = credential.describe()
     if described.get("kind") == "api_key":
-        _say("An API key needs no refresh.")
+        _print_message("An API key needs no refresh.")
     elif described.get("unsaved"):
         return print_error(described["problem"], 1)
     else:
-        _say(f"Refreshed: {store.label} is good{_left(described)}.")
+        _print_message(f"Refreshed: {store.label} is valid{_validity(described)}.")
     return 0
 
 
-# --- what they share
+# --- shared by the actions
 
 
 def _endpoints(arguments: Namespace) -> Endpoints | None:
     return Endpoints.everything_at(arguments.endpoint) if arguments.endpoint else None
 
 
-def _say(words: str) -> None:
-    print(plain(words), file=sys.stderr, flush=True)
+def _print_message(text: str) -> None:
+    print(plain(text), file=sys.stderr, flush=True)

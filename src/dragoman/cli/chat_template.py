@@ -1,10 +1,11 @@
-"""Render a chat template of Hugging Face's form, as transformers does, in a child process with limits.
+"""Render a chat template in the form of Hugging Face, as transformers does, in a child process with limits.
 
-A template is a program from somewhere on the internet. Three things keep it harmless: Jinja's sandbox gives it no
-attribute that leads to the interpreter, and nothing it is given can be changed; the child has a limit on processor
-time, address space and output, and the parent waits for a bounded time; the child gets an empty environment.
+A template is a program that may come from anywhere. Three measures keep it harmless: Jinja's immutable sandbox gives
+it no access to the interpreter and lets it change no value; the child has limits on processor time, address space and
+output, and the parent has a timeout; the child's environment holds only what Python needs to start.
 
-`python -m dragoman.cli.chat_template` is the child: JSON on standard input, JSON on standard output.
+`python -m dragoman.cli.chat_template` is the child: it reads JSON from standard input and writes JSON to standard
+output. `raw_tools_learn` is the caller.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ SECONDS = 30
 _MEMORY = 512 * 1024 * 1024
 _LONGEST_TEMPLATE = 1024 * 1024
 _LONGEST_RENDERING = 256 * 1024
-_KEPT = ("PATH", "PYTHONPATH", "SYSTEMROOT", "LD_LIBRARY_PATH")
-_MISSING = "jinja2 is not installed, and a chat template needs it. Install the extra: pip install 'dragoman[raw-tools]'"
+_PASSED_VARIABLES = ("PATH", "PYTHONPATH", "SYSTEMROOT", "LD_LIBRARY_PATH")
+_MISSING = (
+    "jinja2 is needed for chat templates and is not installed. Install the extra: pip install 'dragoman[raw-tools]'"
+)
 _NO_JINJA = 9  # exit status of the child
 
 
@@ -46,7 +49,7 @@ class Template(Struct, frozen=True):
 
 
 class Rendered(Struct, frozen=True):
-    """The texts by the name of their job, and for those that failed the reason."""
+    """The rendered texts by the name of their job, and the reasons of the jobs that failed."""
 
     texts: dict[str, str]
     errors: dict[str, str]
@@ -57,7 +60,7 @@ class Rendered(Struct, frozen=True):
 
 def read_template(name: str, data: bytes, variables: Mapping[str, Json]) -> Template:
     """Return the template of a .jinja file, or of a tokenizer_config.json. Raises TemplateError."""
-    given: dict[str, Json] = {"bos_token": "<s>", "eos_token": "</s>"}
+    tokens: dict[str, Json] = {"bos_token": "<s>", "eos_token": "</s>"}
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -67,41 +70,41 @@ def read_template(name: str, data: bytes, variables: Mapping[str, Json]) -> Temp
         if config is None:
             raise TemplateError(f"{name}: not a JSON object; expected a tokenizer_config.json or a .jinja file")
         text = _template_in(config, name)
-        for key in given:
+        for key in tokens:
             token = config.get(key)
             token = token.get("content") if isinstance(token, dict) else token
             if isinstance(token, str):
-                given[key] = token
+                tokens[key] = token
     if len(text) > _LONGEST_TEMPLATE:
-        raise TemplateError(f"{name}: a template of more than {_LONGEST_TEMPLATE} characters")
-    return Template(text, {**given, **variables})
+        raise TemplateError(f"{name}: the template has more than {_LONGEST_TEMPLATE} characters")
+    return Template(text, {**tokens, **variables})
 
 
 def _template_in(config: Mapping[str, Json], name: str) -> str:
     found = config.get("chat_template")
-    if isinstance(found, list):  # several, by name
+    if isinstance(found, list):  # several templates, by name
         named = {str(each.get("name")): each.get("template") for each in found if isinstance(each, dict)}
         found = named.get("tool_use") or named.get("default")
     if not isinstance(found, str):
-        raise TemplateError(f"{name}: has no chat_template; give the .jinja file instead")
+        raise TemplateError(f"{name}: there is no chat_template in it; use the .jinja file instead")
     return found
 
 
 def render(template: Template, jobs: Mapping[str, RenderJob], seconds: float = SECONDS) -> Rendered:
-    """Render all jobs in a child process. Raises TemplateError if it gives no answer."""
-    order = jsonio.encode({"template": template, "jobs": dict(jobs), "seconds": seconds})
-    environ = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    """Render all jobs in a child process. Raises TemplateError if the child gives no result in time."""
+    request = jsonio.encode({"template": template, "jobs": dict(jobs), "seconds": seconds})
+    environ = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
     command = [sys.executable, "-m", "dragoman.cli.chat_template"]
     try:
-        done = subprocess.run(command, input=order, capture_output=True, timeout=seconds, env=environ, check=False)
+        result = subprocess.run(command, input=request, capture_output=True, timeout=seconds, env=environ, check=False)
     except subprocess.TimeoutExpired:
         raise TemplateError(f"the template did not finish within {seconds:g} seconds") from None
-    if done.returncode == _NO_JINJA:
+    if result.returncode == _NO_JINJA:
         raise TemplateError(_MISSING)
     try:
-        return _read_rendered(done.stdout)
+        return _read_rendered(result.stdout)
     except jsonio.JsonError:
-        reason = "it used too much memory or time" if done.returncode < 0 else _last_line(done.stderr)
+        reason = "it used too much memory or time" if result.returncode < 0 else _last_line(result.stderr)
         raise TemplateError(f"the template could not be rendered: {reason}") from None
 
 
@@ -110,38 +113,38 @@ _read_rendered = jsonio.typed_decoder(Rendered)
 
 def _last_line(data: bytes) -> str:
     lines = data.decode(errors="replace").strip().splitlines()
-    return lines[-1][:500] if lines else "the process that renders it ended without a word"
+    return lines[-1][:500] if lines else "the process that renders the template ended without output"
 
 
 # --- the child
 
 
-class _Order(Struct, frozen=True):
+class _RenderRequest(Struct, frozen=True):
     template: Template
     jobs: dict[str, RenderJob]
     seconds: float
 
 
 def main() -> int:
-    """Render what standard input says."""
-    order = jsonio.typed_decoder(_Order)(sys.stdin.buffer.read())
+    """Render the jobs that standard input describes; the entry point of the child."""
+    request = jsonio.typed_decoder(_RenderRequest)(sys.stdin.buffer.read())
     try:
         import jinja2  # noqa: F401
     except ImportError:
         return _NO_JINJA
-    _limit(order.seconds)
+    _limit(request.seconds)
     texts: dict[str, str] = {}
     errors: dict[str, str] = {}
     try:
-        rendering = _compiled(order.template)
-    except Exception as error:  # noqa: BLE001  # whatever a template does wrong is said to the user
-        errors[""] = f"the template has an error: {_said(error)}"
+        rendering = _compile(request.template)
+    except Exception as error:  # noqa: BLE001  # a template can raise anything; the user gets its text
+        errors[""] = f"the template has an error: {_describe(error)}"
     else:
-        for name, job in order.jobs.items():
+        for name, job in request.jobs.items():
             try:
                 text = rendering(messages=job.messages, tools=job.tools, add_generation_prompt=job.generation_prompt)
-            except Exception as error:  # noqa: BLE001  # whatever a template does wrong is said to the user
-                errors[name] = _said(error)
+            except Exception as error:  # noqa: BLE001  # a template can raise anything; the user gets its text
+                errors[name] = _describe(error)
                 continue
             if len(text) > _LONGEST_RENDERING:
                 errors[name] = f"the rendering has more than {_LONGEST_RENDERING} characters"
@@ -151,7 +154,7 @@ def main() -> int:
     return 0
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "it needs too much memory"
     return f"{error} ({type(error).__name__})" if str(error) else type(error).__name__
@@ -168,8 +171,8 @@ def _limit(seconds: float) -> None:
                 resource.setrlimit(limit, (bound, hard))
 
 
-def _compiled(template: Template) -> Callable[..., str]:
-    """Compile as transformers does: the same switches, filters and functions."""
+def _compile(template: Template) -> Callable[..., str]:
+    """Compile a template as transformers does: with the same options, filters and functions."""
     import jinja2
     from jinja2.ext import Extension, loopcontrols
     from jinja2.nodes import CallBlock, Node
@@ -177,7 +180,7 @@ def _compiled(template: Template) -> Callable[..., str]:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """`{% generation %}` marks what a model wrote, for training; its content is rendered as it is."""
+        """`{% generation %}` marks a model's text for training; its content is rendered unchanged."""
 
         tags = {"generation"}  # noqa: RUF012  # as Jinja declares it
 
@@ -201,8 +204,8 @@ def _compiled(template: Template) -> Callable[..., str]:
     compiled = environment.from_string(template.source)
     variables: dict[str, Any] = {"documents": None, **msgspec.to_builtins(template.variables)}
 
-    def rendering(**given: Any) -> str:
-        return str(compiled.render(**variables, **given))
+    def rendering(**arguments: Any) -> str:
+        return str(compiled.render(**variables, **arguments))
 
     return rendering
 

@@ -1,4 +1,4 @@
-"""`dragoman check`: the rules of its dialect that a request, a reply or a captured stream breaks."""
+"""`dragoman check`: list the rules of a dialect that a request, a reply or a captured stream breaks."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from dragoman.wire.frame import Frame
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--dialect", required=True, metavar="D", help="the dialect it is written in")
+    """Declare the options of `dragoman check`."""
+    parser.add_argument("--dialect", required=True, metavar="D", help="the dialect of the input")
     parser.add_argument("--what", choices=("request", "reply", "stream"), default="request", help="default: request")
-    parser.add_argument("--model", metavar="M", help="for rules of one model, where the body does not name it")
+    parser.add_argument("--model", metavar="M", help="the model, for rules of one model, if the body does not name it")
     parser.add_argument("--strict", action="store_true", help="exit with 3 for advice, too")
-    parser.add_argument("--json", action="store_true", help="the breaches as JSON")
+    parser.add_argument("--json", action="store_true", help="print the breaches as JSON")
     parser.add_argument("--rules", action="store_true", help="print the dialect's rules as a table, and check nothing")
     parser.add_argument("file", nargs="?", default="-", metavar="FILE|-", help="default: standard input")
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman check`; return the exit status."""
     dialect = registry.get(arguments.dialect)
     if arguments.rules:
         print("\n".join(table_of(dialect)))
@@ -46,7 +48,10 @@ def run(arguments: Namespace) -> int:
 
 
 def breaches_of(dialect: Dialect, what: str, data: bytes, model: str = "") -> Sequence[Breach]:
-    """Return the breaches of a request, a reply or a stream, in its order. Raises MalformedRequest for no JSON."""
+    """Return the breaches of a request, a reply or a stream, in its order.
+
+    Raises MalformedRequest if a request is not JSON.
+    """
     return _CHECKS[what](dialect, data, model)
 
 
@@ -68,14 +73,14 @@ def _request(dialect: Dialect, data: bytes, model: str) -> Sequence[Breach]:
     try:
         body = jsonio.decode(data)
     except jsonio.JsonError as error:
-        raise MalformedRequest(f"no JSON: {error}") from None
+        raise MalformedRequest(f"the input is not JSON: {error}") from None
     call = dialect.binding.unwrap(body)
     if model:
         call = structs.replace(call, model=model)
     breaches = list(dialect.codec.breaches(call))
     try:
         dialect.codec.parse_request(call)
-    except DragomanError as error:  # a rule usually says it better
+    except DragomanError as error:  # reported only if no rule has found an error: its message is less precise
         if not any(breach.severity == "error" for breach in breaches):
             breaches.append(Breach(f"{dialect.name}.request.unreadable", error.at, str(error), "documented"))
     return breaches

@@ -1,7 +1,11 @@
-"""How each client is pointed at a gateway. Data: a new client is one row; a command without one gets every variable.
+"""The environment variables and arguments that make each client use a gateway.
 
-In texts {url} is the gateway's address, {key} its key and {model} the model to ask for; what needs a model is left out
-while the client's own names are answered. `{models}` alone becomes a table of all models. A dict becomes JSON text.
+`CLIENTS` and `SDKS` are data: a new client is one row. A command that is in no row gets the variables of all SDKS.
+`dragoman run` starts clients with these settings; `serve` and `demo` print them as shell lines.
+
+In the texts of a row, {url} is the gateway's address, {key} its key and {model} the model to request. Settings that
+need a model are left out while the upstreams serve the client's default models. The text `{models}` becomes a table of
+all models. A value that is a dict is written as JSON.
 """
 
 from __future__ import annotations
@@ -20,22 +24,25 @@ from dragoman.gateway.secrets import app_folders
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-KEY_VARIABLE = "DRAGOMAN_KEY"  # for clients that are told the name of a variable, not the key
+KEY_VARIABLE = "DRAGOMAN_KEY"  # for clients that are configured with the name of a variable
 
 
 class ClientSetup(Struct, frozen=True, kw_only=True):
-    """One client. `usual`: names of models it asks for by itself, each with the variable that replaces it, if any."""
+    """The settings of one client.
+
+    `default_models` are the models that it requests by itself, each with the variable that replaces it, if any.
+    """
 
     name: str
     title: str
-    dialect: str = ""  # what it speaks
+    dialect: str = ""  # of its requests
     env: Mapping[str, Json] = {}
-    args: tuple[str, ...] = ()  # before those of the person
+    args: tuple[str, ...] = ()  # before the user's arguments
     model_env: Mapping[str, str] = {}
     model_args: tuple[str, ...] = ()
     default_models: tuple[tuple[str, str], ...] = ()
-    needs_model: bool = False  # it has no names of its own that could be answered
-    unset: tuple[str, ...] = ()  # what would go before `env`
+    needs_model: bool = False  # it has no default model that an upstream could serve
+    unset: tuple[str, ...] = ()  # variables that would override `env`
     install: str = ""
     note: str = ""
 
@@ -70,7 +77,7 @@ CLIENTS: tuple[ClientSetup, ...] = (
         ),
         unset=("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY"),
         install="npm install -g @anthropic-ai/claude-code",
-        note="a stray ANTHROPIC_API_KEY would go before the token",
+        note="ANTHROPIC_API_KEY would override the token",
     ),
     ClientSetup(
         name="codex",
@@ -117,7 +124,7 @@ CLIENTS: tuple[ClientSetup, ...] = (
         name="gemini",
         title="gemini-cli",
         dialect="gemini",
-        # Without a saved login it refuses an address beside an API key, but not beside Vertex's; with one it takes it.
+        # Without a saved login, gemini-cli accepts a base URL only with Vertex's key; with one, also with an API key.
         env={
             **_GEMINI,
             "GOOGLE_GENAI_USE_VERTEXAI": "true",
@@ -125,7 +132,7 @@ CLIENTS: tuple[ClientSetup, ...] = (
             "GOOGLE_API_KEY": "{key}",
         },
         model_env={"GEMINI_MODEL": "{model}"},
-        needs_model=True,  # left to itself it asks a small model first which one to ask
+        needs_model=True,  # by default it first requests a small model to choose the model
         unset=("GOOGLE_GENAI_USE_GCA",),
         install="npm install -g @google/gemini-cli",
     ),
@@ -172,7 +179,7 @@ SDKS: tuple[ClientSetup, ...] = (
     ),
 )
 
-# Any other command: whatever SDK it is built on finds its own. One that has AWS credentials keeps them.
+# Any other command gets the variables of every SDK. A command with AWS credentials keeps them (`find_setup`).
 ANY_COMMAND = ClientSetup(
     name="any other command",
     title="any other command",
@@ -180,11 +187,11 @@ ANY_COMMAND = ClientSetup(
     unset=("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY"),
 )
 _AWS_LOGINS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE")
-_PLACE = re.compile(r"\{(url|key|model)\}")
+_PLACEHOLDER = re.compile(r"\{(url|key|model)\}")
 
 
 def find_setup(command: str, environ: Mapping[str, str]) -> ClientSetup:
-    """The row of a command, by the name of its file."""
+    """Return the settings of a command, found by its file name; `ANY_COMMAND` for an unknown one."""
     name = PurePath(command).name
     known = next((setup for setup in CLIENTS if setup.name == name), None)
     if known is not None:
@@ -196,7 +203,7 @@ def find_setup(command: str, environ: Mapping[str, str]) -> ClientSetup:
 
 
 class ChildSetup(Struct, frozen=True):
-    """A recipe for one gateway: what a child is given, and what is taken from it."""
+    """The settings of a client with all placeholders filled in: its variables, arguments, and variables to unset."""
 
     env: dict[str, str]
     args: tuple[str, ...]
@@ -209,45 +216,48 @@ def fill_setup(
     url: str,
     key: str,
     model: str,
-    asked: str = "",
+    requested: str = "",
     is_served: Callable[[str], bool] = lambda name: True,
     listed: Sequence[ModelEntry] = (),
 ) -> ChildSetup:
-    """Fill in a recipe. `asked` is the model a person wants; `model` the one for names that nobody `answers`."""
-    unanswered = [(name, variable) for name, variable in setup.default_models if not is_served(name)]
-    chosen = asked or (model if unanswered or setup.needs_model else "")
+    """Fill in the placeholders of a client's settings.
+
+    `requested` is the model that the user chose; `model` replaces default models for which `is_served` is false.
+    """
+    unserved = [(name, variable) for name, variable in setup.default_models if not is_served(name)]
+    chosen = requested or (model if unserved or setup.needs_model else "")
     values = {"url": url, "key": key, "model": chosen}
-    table = _models(listed, chosen)
-    env = {name: _text(value, values, table) for name, value in setup.env.items()}
+    table = _models_table(listed, chosen)
+    env = {name: _render(value, values, table) for name, value in setup.env.items()}
     args = setup.args
     if chosen:
-        env |= {name: _filled(value, values) for name, value in setup.model_env.items()}
-        env |= {variable: chosen for _, variable in unanswered if variable}
+        env |= {name: _fill(value, values) for name, value in setup.model_env.items()}
+        env |= {variable: chosen for _, variable in unserved if variable}
         args = (*args, *setup.model_args)
     unset = tuple(name for name in setup.unset if name not in env)
-    return ChildSetup(env, tuple(_filled(word, values) for word in args), unset)
+    return ChildSetup(env, tuple(_fill(word, values) for word in args), unset)
 
 
-def _text(value: Json, values: Mapping[str, str], table: Json) -> str:
+def _render(value: Json, values: Mapping[str, str], table: Json) -> str:
     if isinstance(value, str):
-        return _filled(value, values)
-    return jsonio.encode(_inside(value, values, table)).decode()
+        return _fill(value, values)
+    return jsonio.encode(_fill_json(value, values, table)).decode()
 
 
-def _inside(value: Json, values: Mapping[str, str], table: Json) -> Json:
+def _fill_json(value: Json, values: Mapping[str, str], table: Json) -> Json:
     if isinstance(value, dict):
-        return {name: _inside(item, values, table) for name, item in value.items()}
+        return {name: _fill_json(item, values, table) for name, item in value.items()}
     if value == "{models}":
         return table
-    return _filled(value, values) if isinstance(value, str) else value
+    return _fill(value, values) if isinstance(value, str) else value
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    return _PLACE.sub(lambda found: values[found[1]], text)
+def _fill(text: str, values: Mapping[str, str]) -> str:
+    return _PLACEHOLDER.sub(lambda found: values[found[1]], text)
 
 
-def _models(listed: Sequence[ModelEntry], chosen: str) -> Json:
-    """As opencode wants them: limits only where both are known."""
+def _models_table(listed: Sequence[ModelEntry], chosen: str) -> Json:
+    """Return the table of models in opencode's form: with limits only where both are known."""
     table: dict[str, Json] = {chosen: {"name": chosen}} if chosen else {}
     for model in listed:
         entry: dict[str, Json] = {"name": model.name}
@@ -257,15 +267,15 @@ def _models(listed: Sequence[ModelEntry], chosen: str) -> Json:
     return table
 
 
-# --- the line that each client needs to use a gateway. No key is printed: the lines say where the shell finds it
+# --- shell lines that make a client use a gateway. They contain no key, but shell code that reads it
 
 
-KEY_PLACEHOLDER = "\x00the-key\x00"  # stands for it until the line is quoted
+KEY_PLACEHOLDER = "\x00the-key\x00"  # stands for the key until the line is quoted
 _SHOWN = ("claude", "codex")
 
 
 class SetupLine(Struct, frozen=True):
-    """How one client is pointed at a gateway: a line for a shell, or for a program."""
+    """The shell line that makes one client use a gateway."""
 
     name: str
     line: str
@@ -273,9 +283,9 @@ class SetupLine(Struct, frozen=True):
 
 
 def shell_key(config: Config, environ: Mapping[str, str]) -> str:
-    """What a shell replaces by the gateway's key: it stands in no history, no log and on no screen.
+    """Return shell code that reads the gateway's key, so that the key appears in no history and on no screen.
 
-    Empty for a key that only a program can find.
+    Return an empty string if a shell cannot read the key.
     """
     key = config.server.key
     if key is None:
@@ -287,14 +297,14 @@ def shell_key(config: Config, environ: Mapping[str, str]) -> str:
         case "file" if not rest.startswith("~"):
             return f'"$(cat {shlex.quote(rest)})"'
         case "file":
-            home, _, path = rest.partition("/")  # the shell knows who ~ is as long as it stands bare
+            home, _, path = rest.partition("/")  # the shell expands ~ only outside quotes
             return f'"$(cat {home}/{shlex.quote(path)})"'
         case _:
             return ""
 
 
 def setup_lines(url: str, config: Config, environ: Mapping[str, str]) -> list[SetupLine]:
-    """The lines, for a gateway at this address."""
+    """Return the lines for a gateway at this address."""
     key = shell_key(config, environ) or "YOUR_SERVER_KEY"
     served = registry.names()
     shown = [setup for setup in CLIENTS if setup.name in _SHOWN]
@@ -302,17 +312,19 @@ def setup_lines(url: str, config: Config, environ: Mapping[str, str]) -> list[Se
 
 
 def _client(setup: ClientSetup, url: str, key: str) -> SetupLine:
-    """A client is started by its line; an SDK finds what the line exports."""
-    made = fill_setup(setup, url=url, key=KEY_PLACEHOLDER, model="")
-    words = assignments(made, key)
+    """Return the line of one client: a client is started by it, an SDK reads the variables that it exports."""
+    child_setup = fill_setup(setup, url=url, key=KEY_PLACEHOLDER, model="")
+    words = assignments(child_setup, key)
     if setup in SDKS:
         words = ["export", *words]
     else:
-        unset = ["env", "-u", made.unset[0]] if made.unset else []
-        words = [*unset, *words, setup.name, *map(shlex.quote, made.args)]
+        unset = ["env", "-u", child_setup.unset[0]] if child_setup.unset else []
+        words = [*unset, *words, setup.name, *map(shlex.quote, child_setup.args)]
     return SetupLine(setup.title, " ".join(words), setup.note.replace("{url}", url))
 
 
-def assignments(made: ChildSetup, key: str) -> list[str]:
-    """NAME=VALUE for a shell, each value quoted; where KEY stands, the words that make the key."""
-    return [f"{name}={key if value == KEY_PLACEHOLDER else shlex.quote(value)}" for name, value in made.env.items()]
+def assignments(child_setup: ChildSetup, key: str) -> list[str]:
+    """Return NAME=VALUE for a shell, each value quoted; `key` is shell code that replaces the placeholder."""
+    return [
+        f"{name}={key if value == KEY_PLACEHOLDER else shlex.quote(value)}" for name, value in child_setup.env.items()
+    ]

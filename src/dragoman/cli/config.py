@@ -1,4 +1,4 @@
-"""`dragoman config`: is it right (`check`), what is in force and who said so (`show`), where is it (`path`)."""
+"""`dragoman config`: validate the configuration (`check`), print the settings in force (`show`), find it (`path`)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,21 @@ from dragoman.wire import jsonio
 
 
 def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `dragoman config`."""
     parser.add_argument(
-        "what", choices=("check", "show", "path"), help="check it, show what is in force, name the file"
+        "what",
+        choices=("check", "show", "path"),
+        help="validate it, print the settings in force, or print the file's path",
     )
-    parser.add_argument("--config", metavar="FILE", type=Path, help="instead of DRAGOMAN_CONFIG and the usual place")
-    parser.add_argument("--origin", action="store_true", help="show: name the layer that said each value")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="the configuration (default: DRAGOMAN_CONFIG, then the usual place)"
+    )
+    parser.add_argument("--origin", action="store_true", help="show: also name the layer that each value comes from")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman config`; return the exit status."""
     return _COMMANDS[arguments.what](arguments)
 
 
@@ -36,7 +42,7 @@ def _path(arguments: Namespace) -> int:
     else:
         print(path)
         if not path.is_file():
-            print_notice("it does not exist; without it the simulator answers")
+            print_notice("the file does not exist; the simulator is used until it does. `dragoman init` writes it.")
     return 0
 
 
@@ -49,7 +55,7 @@ def _check(arguments: Namespace) -> int:
         else:
             print(plain(error), file=sys.stderr)
         return 3
-    warnings = (*loaded.config.warnings, *_unset(loaded))
+    warnings = (*loaded.config.warnings, *_unset_variables(loaded))
     if arguments.json:
         _print_json(True, (), warnings)
         return 0
@@ -59,15 +65,18 @@ def _check(arguments: Namespace) -> int:
     return 0
 
 
-def _print_json(good: bool, problems: tuple[Problem, ...], warnings: tuple[str, ...]) -> None:
-    told = [{"at": p.at, "message": p.message, "hint": p.hint, **structs.asdict(p.origin)} for p in problems]
-    print(jsonio.encode_pretty({"ok": good, "problems": told, "warnings": list(warnings)}).decode())
+def _print_json(is_valid: bool, problems: tuple[Problem, ...], warnings: tuple[str, ...]) -> None:
+    rows = [{"at": p.at, "message": p.message, "hint": p.hint, **structs.asdict(p.origin)} for p in problems]
+    print(jsonio.encode_pretty({"ok": is_valid, "problems": rows, "warnings": list(warnings)}).decode())
 
 
-def _unset(loaded: LoadedConfig) -> list[str]:
-    """References to the environment that lead nowhere now. Commands and keyrings, which may ask back, are not tried."""
+def _unset_variables(loaded: LoadedConfig) -> list[str]:
+    """Return a warning for each key whose environment variable is not set.
+
+    Keys from commands and keyrings are not read, because that may prompt the user.
+    """
     return [
-        f"upstreams.{name}.key: the variable {variable} is not set"
+        f"upstreams.{name}.key: environment variable {variable} is not set"
         for name, upstream in loaded.config.upstreams.items()
         for variable in secret_variables(upstream.keys)
         if not os.environ.get(variable)
@@ -77,7 +86,7 @@ def _unset(loaded: LoadedConfig) -> list[str]:
 def _summary(loaded: LoadedConfig) -> str:
     config = loaded.config
     names = ", ".join(config.upstreams)
-    return f"{loaded.config.file or 'no file: built-in settings'}: good (upstreams: {names})"
+    return f"{loaded.config.file or 'no file, so the built-in configuration'} is valid (upstreams: {names})"
 
 
 def _show(arguments: Namespace) -> int:

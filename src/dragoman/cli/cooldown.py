@@ -1,4 +1,4 @@
-"""`dragoman render_cooldown list|clear [UPSTREAM]`: list the upstreams in cooldown, or end their cooldowns."""
+"""`dragoman cooldown list|clear [UPSTREAM]`: list the upstreams in cooldown, or end their cooldowns."""
 
 from __future__ import annotations
 
@@ -15,24 +15,30 @@ from dragoman.wire.jsonio import Json
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("action", choices=("list", "clear"), help="clear: let them be asked again, from now on")
-    parser.add_argument("upstream", nargs="?", default="", metavar="UPSTREAM", help="this one only")
-    parser.add_argument("--config", metavar="FILE", type=Path, help="the one the gateway was started with")
+    """Declare the options of `dragoman cooldown`."""
+    parser.add_argument("action", choices=("list", "clear"), help="clear: end the cooldowns now")
+    parser.add_argument("upstream", nargs="?", default="", metavar="UPSTREAM", help="only this upstream")
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="the configuration that the gateway was started with"
+    )
     add_port(parser)
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman cooldown`; return the exit status."""
     replace_unencodable(sys.stdout)
     socket = admin_socket(arguments.config, arguments.port)
     clear = arguments.action == "clear"
     query = f"?{urlencode({'upstream': arguments.upstream})}" if arguments.upstream and clear else ""
-    found = query_admin(socket, f"/cooldowns/clear{query}" if clear else "/cooldowns", "POST" if clear else "GET")
-    if found is None:
-        return print_error(f"no gateway answers at {socket}. `dragoman serve` starts one.", EXIT_NOT_RUNNING)
-    if isinstance(found, dict):
-        return _cleared(found, as_json=arguments.json)
-    listed = [row for row in objects_in(found) if arguments.upstream in ("", row.get("upstream"))]
+    response = query_admin(socket, f"/cooldowns/clear{query}" if clear else "/cooldowns", "POST" if clear else "GET")
+    if response is None:
+        return print_error(
+            f"no gateway is running: {socket} does not answer. Start one with `dragoman serve`.", EXIT_NOT_RUNNING
+        )
+    if isinstance(response, dict):
+        return _cleared(response, as_json=arguments.json)
+    listed = [row for row in objects_in(response) if arguments.upstream in ("", row.get("upstream"))]
     if arguments.json:
         print(jsonio.encode_pretty(listed).decode())
     else:
@@ -44,9 +50,15 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _cleared(found: dict[str, Json], *, as_json: bool) -> int:
-    if "problem" in found:
-        return print_error(f"{found['problem']}.", 1)
-    count = found.get("cleared")
-    print(jsonio.encode(found).decode() if as_json else f"{count} cleared" if count else "no upstream was in cooldown")
+def _cleared(response: dict[str, Json], *, as_json: bool) -> int:
+    if "problem" in response:
+        return print_error(f"{response['problem']}.", 1)
+    count = response.get("cleared")
+    print(
+        jsonio.encode(response).decode()
+        if as_json
+        else f"cooldowns ended: {count}"
+        if count
+        else "no upstream was in cooldown"
+    )
     return 0

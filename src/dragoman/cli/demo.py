@@ -1,4 +1,7 @@
-"""`dragoman demo`: two conversations with tools through a gateway, both sides shown. No account and no network."""
+"""`dragoman demo`: run two conversations with tools through a gateway, and show both sides of each request.
+
+The gateway and two simulated services run in this process, so the demo needs no account and only loopback.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,9 @@ from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
 _CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-_DESCRIPTION = "Tell the weather of a city."
-_SAID = "It is 4 °C and raining in Oslo."
-# What a Kimi model writes when its server does not know the format: the call as tokens, in the middle of the text.
+_DESCRIPTION = "Return the weather of a city."
+_WEATHER = "It is 4 °C and raining in Oslo."
+# A tool call of a Kimi model whose server does not know the format: tokens in the middle of the text.
 _RAW = (
     "I will look. <|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
     '<|tool_call_argument_begin|>{"city": "Oslo"}<|tool_call_end|><|tool_calls_section_end|>'
@@ -62,18 +65,20 @@ raw_tools = "auto"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--brief", action="store_true", help="the answers and the notes, without the requests")
+    """Declare the options of `dragoman demo`."""
+    parser.add_argument("--brief", action="store_true", help="show the replies and the notes, without the requests")
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman demo`; return the exit status."""
     replace_unencodable(sys.stdout)
     began = time.monotonic()
     with _running_demo(arguments.brief) as demo:
-        demo.title("Dragoman: a gateway, and two simulated services behind it", "no account, no network")
+        demo.title("Dragoman: a gateway with two simulated services", "no account, no network")
         good = [_anthropic_to_kiro(demo), _openai_to_kimi(demo)]
     took = f"({time.monotonic() - began:.1f} s)"
-    demo.say(f"\nBoth tool calls came through whole. {took}" if all(good) else "\nA tool call was lost.")
-    _point(demo)
+    demo.say(f"\nBoth tool calls arrived complete. {took}" if all(good) else "\nA tool call was lost.")
+    _print_next_steps(demo)
     return 0 if all(good) else 1
 
 
@@ -81,7 +86,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _anthropic_to_kiro(demo: Demo) -> bool:
-    demo.section("1", "An Anthropic client, a Kiro service", "as Claude Code speaks, to a service that refuses a lot")
+    demo.section(
+        "1", "An Anthropic client, a Kiro service", "the dialect of Claude Code, translated for a strict service"
+    )
     ask = 'What is the weather in Oslo? Call get_weather {"city": "Oslo"}'
     messages: list[Json] = [{"role": "user", "content": ask}]
     tools: list[Json] = [{"name": "get_weather", "description": _DESCRIPTION, "input_schema": _CITY}]
@@ -100,7 +107,7 @@ def _anthropic_to_kiro(demo: Demo) -> bool:
         return False
     messages += [
         {"role": "assistant", "content": [{"type": "tool_use", **call}]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call["id"], "content": _SAID}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call["id"], "content": _WEATHER}]},
     ]
     demo.say("\nThe client runs the tool and sends its result.")
     events = demo.turn("/v1/messages", body, demo.kiro, "Kiro", "an AWS event stream")
@@ -117,7 +124,7 @@ def _openai_to_kimi(demo: Demo) -> bool:
     function: Json = {"name": "get_weather", "description": _DESCRIPTION, "parameters": _CITY}
     tools: list[Json] = [{"type": "function", "function": function}]
     body: dict[str, Json] = {"model": "kimi-k2", "stream": True, "tools": tools, "messages": messages}
-    events = demo.turn("/v1/chat/completions", body, demo.kimi, "Kimi's server", "text", said=_RAW)
+    events = demo.turn("/v1/chat/completions", body, demo.kimi, "Kimi's server", "text", raw_text=_RAW)
     text, call = _openai_message(events)
     demo.show_received("text", text)
     demo.show_received("tool_calls", call)
@@ -125,7 +132,7 @@ def _openai_to_kimi(demo: Demo) -> bool:
         return False
     messages += [
         {"role": "assistant", "content": text, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": call["id"], "content": _SAID},
+        {"role": "tool", "tool_call_id": call["id"], "content": _WEATHER},
     ]
     demo.say("\nThe client runs the tool and sends its result.")
     events = demo.turn("/v1/chat/completions", body, demo.kimi, "Kimi's server", "text")
@@ -155,7 +162,7 @@ def _openai_message(events: Sequence[Json]) -> tuple[str, dict[str, Json] | None
 
 
 def _at(value: Json, *path: str | int) -> Json:
-    """What lies there, or None."""
+    """Return the value at a path of names and indexes, or None."""
     for step in path:
         if isinstance(value, dict) and isinstance(step, str):
             value = value.get(step)
@@ -166,11 +173,11 @@ def _at(value: Json, *path: str | int) -> Json:
     return value
 
 
-# --- the stage
+# --- running the demo and printing it
 
 
 class _RecordingLog(AccessLog):
-    """Keeps the record of each request, which has the notes, in place of writing a line."""
+    """An access log that stores the record of each request, with its notes, and writes nothing."""
 
     def __init__(self) -> None:
         super().__init__(Redactor(), level="error")
@@ -181,7 +188,7 @@ class _RecordingLog(AccessLog):
 
 
 class Demo:
-    """The gateway, the services behind it, and the paper both sides are shown on."""
+    """The running gateway and its two simulated services; prints both sides of each request."""
 
     def __init__(
         self, running: GatewayServer, log: _RecordingLog, kiro: Simulator, kimi: Simulator, *, brief: bool
@@ -192,36 +199,40 @@ class Demo:
         self._brief = brief
         self._paint = Paint(sys.stdout)
         self._width = width()
-        self._met: set[str] = set()  # services whose tools were shown
+        self._shown: set[str] = set()  # services whose tools were shown
 
     def say(self, text: str) -> None:
+        """Print a line."""
         print(text, flush=True)
 
     def title(self, text: str, more: str) -> None:
+        """Print the title, with a remark in parentheses."""
         self.say(f"{self._paint(text, 'bold')} {self._paint(f'({more})', 'dim')}")
 
     def section(self, number: str, text: str, more: str) -> None:
+        """Print the heading of a conversation, and a line about it."""
         rule = "─" * max(self._width - len(text) - 6, 3)
         self.say(f"\n{self._paint(f'── {number} {text} {rule}', 'bold', 'cyan')}")
         self.say(self._paint(more, "dim"))
 
     def turn(
-        self, path: str, body: dict[str, Json], service: Simulator, name: str, form: str, said: str = ""
+        self, path: str, body: dict[str, Json], service: Simulator, name: str, form: str, raw_text: str = ""
     ) -> list[Json]:
-        """Send one request, show how each side sees it, and give the events that came back."""
+        """Send one request, print both sides of it, and return the events of the response."""
         before = len(self._log.records)
         status, raw = self._post(path, body)
         received = service.requests[-1]
         record = self._record(before)
         if not self._brief:
             self._requests(path, body, received, name)
-        self.say(f"{self._label(f'{name} answers')} {form}, {received.sent} bytes, for {status}")
-        if said:
-            self.say(f"  {self._paint(said, 'yellow')}")
+        self.say(f"{self._label(f'{name} responds')} {form}, {received.sent} bytes; the client gets status {status}")
+        if raw_text:
+            self.say(f"  {self._paint(raw_text, 'yellow')}")
         self._notes(record.notes if record else ())
         return [jsonio.decode(line[6:]) for line in raw.splitlines() if line.startswith(b"data: {")]
 
     def show_received(self, what: str, value: Json) -> None:
+        """Print a part of the response that the client gets."""
         text = one_line(value if isinstance(value, str) else jsonio.encode(value).decode(), 400)
         paint = self._paint
         self.say(f"{self._label('the client gets')} {paint(what, 'green', 'bold')} {paint(text, 'green')}")
@@ -231,8 +242,8 @@ class Demo:
 
     def _requests(self, path: str, body: Json, received: ReceivedRequest, name: str) -> None:
         half = (self._width - 3) // 2
-        hidden = ("tools",) if name in self._met else ()  # they are the same in every turn
-        self._met.add(name)
+        hidden = ("tools",) if name in self._shown else ()  # shown once, because every turn repeats them
+        self._shown.add(name)
         left = [f"the client sends  POST {path}", *sketch(hide_fields(body, hidden), half)]
         right = [f"{name} gets  {received.method} {received.path}", *sketch(hide_fields(received.json, hidden), half)]
         self.say("")
@@ -242,7 +253,7 @@ class Demo:
 
     def _notes(self, notes: Sequence[Note]) -> None:
         if not notes:
-            self.say(f"{self._label('changed on the way')} nothing but the form")
+            self.say(f"{self._label('notes')} none; only the format changed")
         for index, note in enumerate(notes):
             self.say(f"{self._label('' if index else f'notes ({len(notes)})')} {one_line(note, 400)}")
 
@@ -252,11 +263,11 @@ class Demo:
         response, pieces = send(self._running.url, request, timeouts=HttpTimeouts(head=30.0, idle=30.0))
         raw = b"".join(pieces)
         if response.status != 200:
-            raise CommandError(f"the gateway answered {response.status}: {raw.decode(errors='replace')}")
+            raise CommandError(f"the gateway responded with status {response.status}: {raw.decode(errors='replace')}")
         return response.status, raw
 
     def _record(self, before: int) -> Record | None:
-        """The record of the last request, which is written just after its answer."""
+        """Return the record of the last request; it is written just after the response."""
         until = time.monotonic() + 2
         while len(self._log.records) <= before and time.monotonic() < until:
             time.sleep(0.002)
@@ -272,44 +283,46 @@ def _running_demo(brief: bool) -> Iterator[Demo]:
         running_simulator("openai", script=parse_script(_TURNS)) as kimi,
     ):
         text = _CONFIG.format(kiro=kiro.url, kimi=kimi.url)
-        # An environment of its own: the demo is the same whatever is configured here.
+        # With this environment, the user's configuration does not change the demo.
         config = build_config(text, None, {"HOME": folder}, {"server.port": 0, "server.drain": 1}).config
         with running_gateway(config, state=Path(folder), journal=log, key="dgm_the-key-of-the-demo") as running:
             yield Demo(running, log, kiro, kimi, brief=brief)
 
 
-def _point(demo: Demo) -> None:
+def _print_next_steps(demo: Demo) -> None:
     try:
         config = load_config(None, os.environ)
     except ConfigError:
         config = build_config("", None, os.environ, {}).config
     host = f"[{config.server.host}]" if ":" in config.server.host else config.server.host
-    demo.section("→", "Now yours", "start it, then point a client at it; without a configuration the simulator answers")
+    demo.section("→", "Use it", "start the gateway, then a client; without a configuration the simulator is used")
     rows = [("the gateway", f"{_command()} serve", "")]
     rows += [(c.name, c.line, c.hint) for c in setup_lines(f"http://{host}:{config.server.port}", config, os.environ)]
     paint = Paint(sys.stdout)
     for name, line, hint in rows:
         demo.say(f"{paint(name, 'bold')}{paint(f'  {hint}', 'dim') if hint else ''}\n  {line}")
-    demo.say(f"\nA real service is three lines: docs/configuration.md. {_command()} doctor checks them.")
+    demo.say(
+        f"\nA real service needs three lines of configuration (docs/configuration.md). {_command()} doctor checks them."
+    )
 
 
 def _command() -> str:
-    """How this program was called, if a shell does not find it by its name."""
+    """Return the command that starts this program: its name if it is on PATH, otherwise its path."""
     called = sys.argv[0]
     if shutil.which("dragoman") or not called or called.endswith(".py"):
         return "dragoman"
     return shlex.quote(called)
 
 
-# --- JSON for people: short things on one line, long texts cut; and two of them side by side
+# --- readable JSON: short values on one line, long texts cut, two values side by side
 
 
-_NARROW = 90  # columns below which two do not fit beside each other
+_NARROW = 90  # columns; below that, the two sides are printed one after the other
 _LONGEST = 40
 
 
 def sketch(value: Json, width: int, indent: int = 0, before: str = "", after: str = "") -> Iterator[str]:
-    """The lines of a value, as far as possible no wider than that."""
+    """Yield the lines of a value, each at most `width` characters long."""
     flat = f"{' ' * indent}{before}{_flat(value)}{after}"
     if len(flat) <= width or not isinstance(value, dict | list) or not value:
         yield flat if len(flat) <= width else f"{flat[: width - 1]}…"
@@ -325,7 +338,7 @@ def sketch(value: Json, width: int, indent: int = 0, before: str = "", after: st
 
 
 def hide_fields(value: Json, names: Sequence[str]) -> Json:
-    """The value with what stands under these names put out of sight."""
+    """Return the value with the values of these fields replaced by `…`."""
     match value:
         case dict():
             return {name: "…" if name in names else hide_fields(item, names) for name, item in value.items()}
@@ -349,7 +362,7 @@ def _flat(value: Json) -> str:
 
 
 def side_by_side(left: Sequence[str], right: Sequence[str], width: int, paint: Paint) -> Iterator[str]:
-    """Two columns, the first line of each a heading; below each other where there is no room."""
+    """Yield two columns with a heading line each; one below the other if the terminal is narrow."""
     if width < _NARROW:
         for column in (left, right):
             yield paint(column[0], "bold")

@@ -1,4 +1,7 @@
-"""What this machine already has: keys in the environment, Kiro logins, AWS; and the configuration that makes of it."""
+"""Find keys and logins on this machine (variables, Kiro logins, AWS), and build a configuration from them.
+
+`init`, `models`, `run` and `config` use it. It reads the environment and the places of login files, not secrets.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from dragoman.gateway.upstream_config import Upstream
 
 NOTHING_FOUND = "no key and no login was found on this machine"
 
-# A model to begin with: what names that nobody configured become. Presets without one keep the client's name.
+# The model of the [default] route: it replaces names that no route matches. Other presets keep the client's name.
 DEFAULT_MODELS = {
     "kiro": "claude-sonnet-4.5",
     "bedrock": "global.anthropic.claude-sonnet-4-5-20250929-v1:0",
@@ -32,11 +35,11 @@ DEFAULT_MODELS = {
 _BEARER = "AWS_BEARER_TOKEN_BEDROCK"
 _AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE")
 _AWS_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
-_USUAL_REGION = "us-east-1"
+_DEFAULT_REGION = "us-east-1"
 
 
 class DetectedUpstream(Struct, frozen=True):
-    """One way to a service: the preset for it, a sentence about it, and what its table says beside the preset."""
+    """A service that this machine can use: its preset, a description, and the settings that differ from the preset."""
 
     preset: str
     what: str
@@ -44,18 +47,18 @@ class DetectedUpstream(Struct, frozen=True):
 
 
 def key_variable(preset: str) -> str:
-    """The variable that a preset's key stands in; empty if it has none."""
+    """Return the environment variable that holds a preset's key; empty if it has none."""
     scheme, _, name = str(PRESETS[preset].get("key", "")).partition(":")
     return name if scheme == "env" else ""
 
 
 def secret_variables(secrets: Iterable[ConfiguredSecret]) -> list[str]:
-    """The variables that these secrets stand in."""
+    """Return the environment variables that hold these secrets."""
     return [secret.shown.removeprefix("env:") for secret in secrets if secret.shown.startswith("env:")]
 
 
 def detect_upstreams(environ: Mapping[str, str]) -> list[DetectedUpstream]:
-    """Everything that is found, in the order in which it is asked. What stands in files is not read, only seen."""
+    """Return the services with a key or a login, in order of preference. Files are found, but not read."""
     return [*_kiro(environ), *_keys(environ), *_aws(environ)]
 
 
@@ -72,7 +75,7 @@ def _keys(environ: Mapping[str, str]) -> Iterator[DetectedUpstream]:
     for preset in PRESETS:
         variable = key_variable(preset)
         value = environ.get(variable, "").strip()
-        if value and not value.startswith(KEY_PREFIX):  # a key of ours leads back to a gateway
+        if value and not value.startswith(KEY_PREFIX):  # a key of a dragoman gateway: using it would loop
             yield DetectedUpstream(preset, f"{variable} is set", {"key": f"env:{variable}"})
 
 
@@ -80,28 +83,26 @@ def _aws(environ: Mapping[str, str]) -> Iterator[DetectedUpstream]:
     file = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or app_folders(environ).home / ".aws" / "credentials")
     named = next((name for name in (_BEARER, *_AWS_KEYS) if environ.get(name)), "")
     if named or file.is_file():
-        region = next((environ[name] for name in _AWS_REGIONS if environ.get(name)), _USUAL_REGION)
+        region = next((environ[name] for name in _AWS_REGIONS if environ.get(name)), _DEFAULT_REGION)
         login = {"key": f"env:{_BEARER}"} if named == _BEARER else {"credentials": "aws"}
-        yield DetectedUpstream(
-            "bedrock", f"{named} is set" if named else f"{file} is there", {"region": region, **login}
-        )
+        yield DetectedUpstream("bedrock", f"{named} is set" if named else f"{file} exists", {"region": region, **login})
 
 
 # --- the configuration
 
 
 def render_toml(detected: Sequence[DetectedUpstream]) -> str:
-    """The tables for what was found. The first answers every name that no other takes."""
+    """Return the TOML tables for the detected upstreams. The first one becomes the [default] route."""
     lines: list[str] = []
     for each in detected:
         lines += [f"# {each.what[:1].upper()}{each.what[1:]}.", f"[upstreams.{each.preset}]"]
         lines += [f"{name} = {toml_value(value)}" for name, value in {"preset": each.preset, **each.table}.items()]
-        if takes := PRESETS[each.preset].get("models"):
-            lines.append(f"# models = {toml_value(takes)}")
+        if models := PRESETS[each.preset].get("models"):
+            lines.append(f"# models = {toml_value(models)}")
         lines.append("")
     if detected:
         first = detected[0].preset
-        lines += ["# Every other name: what clients ask for on their own, such as a small model in the background."]
+        lines += ["# For every other model name, such as the small models that clients request in the background."]
         lines += ["[default]", f"upstream = {toml_value(first)}"]
         lines += [f"model = {toml_value(DEFAULT_MODELS[first])}"] if first in DEFAULT_MODELS else []
     return "\n".join(lines) + "\n"
@@ -114,10 +115,11 @@ def load_or_detect(
     flags: Mapping[str, Any] | None = None,
     upstream: str | None = None,
 ) -> tuple[Config, list[DetectedUpstream] | None]:
-    """The configuration, and None; where it names no upstream, one made of what is found, and the finds.
+    """Load the configuration; if it names no upstream, add the upstreams that are detected on this machine.
 
-    Nothing found is an empty list: then the simulator answers. `upstream` answers everything.
-    Raises ConfigError, and LocalMisuse for an upstream that there is not.
+    Return the configuration, and the detected upstreams: None if the configuration names its own, an empty list if
+    nothing was detected, in which case the simulator is used. `upstream` makes one upstream serve all models.
+    Raises ConfigError, and LocalMisuse if `upstream` does not exist.
     """
     given = dict(flags or {})
     loaded = load_with_origins(file, environ, flags=given)
@@ -125,10 +127,12 @@ def load_or_detect(
         if upstream is None:
             return loaded.config, None
         if upstream not in loaded.config.upstreams:
-            raise LocalMisuse(f"there is no upstream {upstream!r}; known: {', '.join(loaded.config.upstreams)}")
+            raise LocalMisuse(
+                f"there is no upstream {upstream!r}. The configuration has: {', '.join(loaded.config.upstreams)}"
+            )
         given["routes"] = [{"match": "*", "upstream": upstream}]
         return load_with_origins(file, environ, flags=given).config, None
-    detected = detect_upstreams(environ) if upstream is None else [_named(upstream, environ)]
+    detected = detect_upstreams(environ) if upstream is None else [_detect_preset(upstream, environ)]
     if not detected:
         return loaded.config, []
     text = loaded.config.file.read_text(encoding="utf-8-sig") if loaded.config.file else ""
@@ -139,36 +143,39 @@ def _is_built_in(loaded: LoadedConfig) -> bool:
     return any(key[0] == "upstreams" and leaf.origin.layer == "built-in" for key, leaf in loaded.leaves.items())
 
 
-def _named(preset: str, environ: Mapping[str, str]) -> DetectedUpstream:
+def _detect_preset(preset: str, environ: Mapping[str, str]) -> DetectedUpstream:
     if preset not in PRESETS:
-        raise LocalMisuse(f"there is no upstream {preset!r}, nor a preset; presets: {', '.join(PRESETS)}")
+        raise LocalMisuse(f"there is no upstream and no preset {preset!r}. The presets are: {', '.join(PRESETS)}")
     found = (each for each in detect_upstreams(environ) if each.preset == preset)
-    return next(found, DetectedUpstream(preset, f"the preset {preset} was asked for"))
+    return next(found, DetectedUpstream(preset, f"the preset {preset} was requested"))
 
 
 def missing_credential(upstream: Upstream, environ: Mapping[str, str]) -> str:
-    """What this upstream lacks to be asked; empty if nothing is known to be missing."""
+    """Return which key or login this upstream lacks; empty if none is known to be missing."""
     wanted = secret_variables(upstream.keys)
     if wanted and len(wanted) == len(upstream.keys) and not any(environ.get(name) for name in wanted):
-        return f"{upstream.name} needs {' or '.join(wanted)}"
+        return f"{upstream.name} needs the environment variable {' or '.join(wanted)}"
     if any(login.source != "aws" for login in upstream.logins) and not list(_kiro(environ)):
-        return f"{upstream.name} needs a login: dragoman auth login kiro"
+        return f"{upstream.name} needs a login (run `dragoman auth login kiro`)"
     return ""
 
 
 def setup_hints() -> list[str]:
-    """For a person who has nothing yet."""
+    """Return what a user without a key or a login can do, as lines."""
     named = [name for name in map(key_variable, PRESETS) if name]
     return [
-        f"set one of {', '.join(named)}, {_BEARER},",
+        f"Set one of {', '.join(named)}, {_BEARER},",
         "or log in: dragoman auth login kiro",
         "or write a configuration: dragoman init",
-        "or see it work without any: dragoman demo; dragoman run --upstream simulator …",
+        "or try it without a key: dragoman demo; dragoman run --upstream simulator …",
     ]
 
 
 def upstream_variables(config: Config) -> set[str]:
-    """The variables that hold keys of upstreams, or settings of ours: no child needs them. HTTPS_PROXY it may need."""
+    """Return the variables with keys of upstreams or settings of ours, which a client does not need.
+
+    Variables such as HTTPS_PROXY are not among them: a client may need its proxy.
+    """
     named = {name for name in secret_variables(config.secrets()) if not name.lower().endswith("_proxy")}
     known = {name for name in map(key_variable, PRESETS) if name}
     return named | known | {_BEARER} | {name for name in os.environ if name.startswith("DRAGOMAN_")}

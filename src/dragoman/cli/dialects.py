@@ -1,4 +1,4 @@
-"""`dragoman dialects`: what is known, from the registry."""
+"""`dragoman dialects`: list the dialects of the registry, each with its settings."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from dragoman.wire import jsonio
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    """Declare the options of `dragoman dialects`."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman dialects`; return the exit status."""
     rows = [_row(name) for name in registry.names()]
     if arguments.json:
         print(jsonio.encode_pretty(rows).decode())

@@ -1,4 +1,7 @@
-"""`dragoman doctor`: what may be wrong, each with a remedy. It sends nothing but connection attempts."""
+"""`dragoman doctor`: run the checks of `doctor_checks` and print the results, each failure with a remedy.
+
+It opens connections to upstreams (unless --offline) and sends no request.
+"""
 
 from __future__ import annotations
 
@@ -19,96 +22,105 @@ from dragoman.upstream.credentials import MASK
 from dragoman.wire import jsonio
 
 _FAILED = 3
-_ACCOUNT = re.compile(r"(?<!\d)\d{12}(?!\d)")  # of AWS, in ARNs
+_ACCOUNT = re.compile(r"(?<!\d)\d{12}(?!\d)")  # an AWS account, as in ARNs
 _SECRET_VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _USER_IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _MARKS = {"pass": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "red")}
-_LEAST = 6  # characters of a value that is masked: a shorter one would mask common words
+_SHORTEST_MASKED = 6  # characters: masking a shorter value would mask common words
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", type=Path, help="instead of DRAGOMAN_CONFIG and the usual place")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--share", action="store_true", help="fit to be pasted: every secret is masked, and your home")
-    parser.add_argument("--offline", action="store_true", help="open no connections")
+    """Declare the options of `dragoman doctor`."""
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="the configuration (default: DRAGOMAN_CONFIG, then the usual place)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--share", action="store_true", help="mask secrets, accounts and your home folder, to paste the output"
+    )
+    parser.add_argument("--offline", action="store_true", help="make no network connection")
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman doctor`; return the exit status."""
     replace_unencodable(sys.stdout)
     context = CheckContext(os.environ, arguments.config, offline=arguments.offline)
-    found = run_checks(context)
-    shared = _shared(context) if arguments.share else None
-    if shared is not None:
-        found = [shared.check(each) for each in found]
-    about = _about(context, shared) if shared is not None else {}
+    checks = run_checks(context)
+    masking = _masking(context) if arguments.share else None
+    if masking is not None:
+        checks = [masking.check(each) for each in checks]
+    about = _about(context, masking) if masking is not None else {}
     if arguments.json:
-        _print_json(found, about)
-        return _status(found)
-    _print(found)
+        _print_json(checks, about)
+        return _status(checks)
+    _print(checks)
     for name, value in about.items():
         print(f"\n{name}: {value}" if isinstance(value, str) else "\n" + "\n".join(map(str, value)))
-    return _status(found)
+    return _status(checks)
 
 
-def _status(found: Sequence[Check]) -> int:
-    return _FAILED if any(each.state == "fail" for each in found) else 0
+def _status(checks: Sequence[Check]) -> int:
+    return _FAILED if any(each.state == "fail" for each in checks) else 0
 
 
-def _about(context: CheckContext, shared: _Shared) -> dict[str, str | list[str]]:
-    """What whoever helps asks first."""
+def _about(context: CheckContext, masking: _Masking) -> dict[str, str | list[str]]:
+    """Return the facts that a bug report needs: versions and the configuration."""
     system = f"dragoman {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}"
-    return {"system": system, "configuration": shared.configuration(context)}
+    return {"system": system, "configuration": masking.configuration(context)}
 
 
-def _print(found: Sequence[Check]) -> None:
+def _print(checks: Sequence[Check]) -> None:
     paint = Paint(sys.stdout)
-    longest = max(len(each.id) for each in found)
-    for each in found:
+    longest = max(len(each.id) for each in checks)
+    for each in checks:
         mark, style = _MARKS[each.state]
         print(f"{paint(mark, style)}  {each.id:<{longest}}  {one_line(each.what, 400)}")
         if each.remedy and each.state != "pass":
             print(f"{'':<{longest + 6}}  {paint('→', 'dim')} {one_line(each.remedy, 400)}")
-    counts = {state: sum(each.state == state for each in found) for state in _MARKS}
-    print(f"{counts['pass']} good, {counts['warn']} to look at, {counts['fail']} wrong", file=sys.stderr)
+    counts = {state: sum(each.state == state for each in checks) for state in _MARKS}
+    print(f"{counts['pass']} passed, {counts['warn']} warnings, {counts['fail']} failed", file=sys.stderr)
 
 
-def _print_json(found: Sequence[Check], about: Mapping[str, object]) -> None:
-    told = {"ok": not _status(found), "version": __version__, "checks": list(found), **about}
-    print(jsonio.encode_pretty(told).decode())
+def _print_json(checks: Sequence[Check], about: Mapping[str, object]) -> None:
+    document = {"ok": not _status(checks), "version": __version__, "checks": list(checks), **about}
+    print(jsonio.encode_pretty(document).decode())
 
 
-# --- for others to read
+# --- output that can be shared
 
 
-class _Shared:
-    """Masks what nobody else needs: secrets by value and by shape, accounts, who you are."""
+class _Masking:
+    """Masks secrets (by value and by pattern), AWS accounts, user names in URLs and the home folder."""
 
     def __init__(self, secrets: Sequence[str], home: str) -> None:
         self._redactor = Redactor(lambda: secrets)
         self._home = home
 
     def text(self, text: str) -> str:
+        """Return a text with everything private masked."""
         text = _USER_IN_URL.sub(MASK, self._redactor.text(text))
         text = _ACCOUNT.sub(MASK, text)
         return text.replace(self._home, "~") if len(self._home) > 1 else text
 
     def check(self, check: Check) -> Check:
+        """Return a check with its texts masked."""
         return Check(check.id, check.state, self.text(check.what), self.text(check.remedy))
 
     def configuration(self, context: CheckContext) -> list[str]:
+        """Return the settings that differ from the defaults, masked, one a line."""
         from dragoman.gateway import show
 
         if context.loaded is None:
             return []
-        said = [
+        configured = [
             line for line in show.setting_lines(context.loaded.leaves) if line.origin.layer not in ("default", "preset")
         ]
-        return [self.text(f"{line.key} = {show.toml_value(line.value)}  # {line.origin}") for line in said]
+        return [self.text(f"{line.key} = {show.toml_value(line.value)}  # {line.origin}") for line in configured]
 
 
-def _shared(context: CheckContext) -> _Shared:
+def _masking(context: CheckContext) -> _Masking:
     named = [value for name, value in context.environ.items() if _SECRET_VARIABLE.search(name)]
-    found = [*context.secrets, *named]
-    # The longest first: one may be the beginning of another.
-    ordered = sorted({value for value in found if len(value) >= _LEAST}, key=len, reverse=True)
-    return _Shared(ordered, str(app_folders(context.environ).home))
+    secrets = [*context.secrets, *named]
+    # The longest value first, because one value may be the beginning of another.
+    ordered = sorted({value for value in secrets if len(value) >= _SHORTEST_MASKED}, key=len, reverse=True)
+    return _Masking(ordered, str(app_folders(context.environ).home))

@@ -1,4 +1,8 @@
-"""What `dragoman doctor` looks at: one function a subject, each giving checks with a remedy."""
+"""The checks of `dragoman doctor`: one function a subject, each yielding results with a remedy.
+
+Checks read files, the environment and the admin socket, and open connections to upstreams unless they are offline.
+They change nothing. `dragoman run` uses the check of a client's saved settings.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +31,14 @@ from dragoman.upstream.credentials import CredentialFault
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-# --- what is looked at, and what one look gives
+# --- the result of a check, and its input
 
 
 State: TypeAlias = Literal["pass", "warn", "fail"]
 
 
 class Check(Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check: its subject, its state, what was found, and a remedy."""
 
     id: str
     state: State
@@ -43,7 +47,7 @@ class Check(Struct, frozen=True):
 
 
 class CheckContext:
-    """What the checks look at, and the secrets they came across, so that those can be masked."""
+    """The input of the checks, and the secrets that they read, so that `doctor --share` can mask them."""
 
     def __init__(self, environ: Mapping[str, str], file: Path | None, *, offline: bool = False) -> None:
         self.environ = environ
@@ -60,48 +64,49 @@ class CheckContext:
 
     @property
     def admin_socket(self) -> Path:
+        """The configured admin socket; the default one if the configuration is not valid."""
         return self.loaded.config.server.admin_socket if self.loaded else self.places.admin_socket
 
     @property
     def upstreams(self) -> Sequence[Upstream]:
+        """The configured upstreams; none if the configuration is not valid."""
         return tuple(self.loaded.config.upstreams.values()) if self.loaded else ()
 
     def reveal(self, secret: ConfiguredSecret) -> str:
-        """Raises ConfigError."""
-        found = secret.reveal()
-        self.secrets.append(found)
-        return found
+        """Return the value of a secret and remember it for masking. Raises ConfigError."""
+        value = secret.reveal()
+        self.secrets.append(value)
+        return value
 
 
-# --- what may keep clients on this machine from the gateway: their environment, and what they have saved
+# --- clients on this machine: environment variables and saved settings that keep them from the gateway
 
 
 def check_clients(context: CheckContext) -> Iterator[Check]:
-    found = [check for look in _CLIENT_LOOKS for check in look(context)]
-    yield from found or [Check("clients", "pass", "nothing in this environment stands in a client's way")]
+    """Yield a warning for each variable or saved setting that keeps a client from using the gateway."""
+    found = [check for client_check in _CLIENT_CHECKS for check in client_check(context)]
+    yield from found or [Check("clients", "pass", "no environment variable interferes with clients")]
 
 
 def _anthropic(context: CheckContext) -> Iterator[Check]:
     environ = context.environ
-    if environ.get("ANTHROPIC_API_KEY") and not _is_key(context, environ["ANTHROPIC_API_KEY"]):
+    if environ.get("ANTHROPIC_API_KEY") and not _is_gateway_key(context, environ["ANTHROPIC_API_KEY"]):
         what = "ANTHROPIC_API_KEY is set: Claude Code may send it in place of ANTHROPIC_AUTH_TOKEN"
         needed = any(key.shown == "env:ANTHROPIC_API_KEY" for each in context.upstreams for key in each.keys)
         remedy = "env -u ANTHROPIC_API_KEY … claude" if needed else "unset ANTHROPIC_API_KEY"
         yield Check("clients", "warn", what, remedy)
     base = environ.get("ANTHROPIC_BASE_URL", "")
-    if base and _is_here(base):
+    if base and _is_loopback_url(base):
         if urlsplit(base).path.rstrip("/").endswith("/v1"):
             what = "ANTHROPIC_BASE_URL ends in /v1, which clients append themselves"
-            yield Check("clients", "warn", what, "leave the path out: http://HOST:PORT")
+            yield Check("clients", "warn", what, "remove the path: http://HOST:PORT")
         token = environ.get("ANTHROPIC_AUTH_TOKEN", "")
-        if token and not _is_key(context, token):
-            what = "ANTHROPIC_AUTH_TOKEN is not this gateway's key"
+        if token and not _is_gateway_key(context, token):
+            what = "ANTHROPIC_AUTH_TOKEN is not the key of this gateway"
             yield Check("clients", "warn", what, f'ANTHROPIC_AUTH_TOKEN="$(cat {context.places.key_file})"')
     for name in ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"):
         if environ.get(name, "0").lower() not in ("", "0", "false"):
-            yield Check(
-                "clients", "warn", f"{name} is set: Claude Code does not read ANTHROPIC_BASE_URL then", f"unset {name}"
-            )
+            yield Check("clients", "warn", f"{name} is set: Claude Code ignores ANTHROPIC_BASE_URL", f"unset {name}")
 
 
 def _saved(context: CheckContext) -> Iterator[Check]:
@@ -111,35 +116,35 @@ def _saved(context: CheckContext) -> Iterator[Check]:
 
 
 def check_saved_settings(client: str, home: Path, config: Config | None) -> Iterator[Check]:
-    """What a client has saved that goes before its environment. Its files are only read."""
-    place, look = _SAVED.get(client, ("", None))
+    """Yield a warning for each saved setting of a client that overrides its environment."""
+    place, check_settings = _SAVED.get(client, ("", None))
     file = home / place
-    if look is None:
+    if check_settings is None:
         return
     try:
         saved = jsonio.decode(file.read_bytes())
     except (OSError, jsonio.JsonError):
         return
     if isinstance(saved, dict):
-        yield from look(saved, file, config)
+        yield from check_settings(saved, file, config)
 
 
 def _claude(saved: dict[str, Json], file: Path, config: Config | None) -> Iterator[Check]:
     inner = saved.get("env")
     names = inner if isinstance(inner, dict) else {}
     if saved.get("apiKeyHelper") or names.get("ANTHROPIC_API_KEY"):
-        what = f"{file} gives Claude Code a key of its own, which may go before ANTHROPIC_AUTH_TOKEN"
-        yield Check("clients", "warn", what, "take apiKeyHelper or env.ANTHROPIC_API_KEY out of it")
+        what = f"{file} sets a key for Claude Code, which may override ANTHROPIC_AUTH_TOKEN"
+        yield Check("clients", "warn", what, "remove apiKeyHelper or env.ANTHROPIC_API_KEY from that file")
     for name in ("ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN"):
         if names.get(name):
-            what = f"{file} sets {name}, which goes before the environment's"
-            yield Check("clients", "warn", what, f"take env.{name} out of it")
+            what = f"{file} sets {name}, which overrides the environment variable"
+            yield Check("clients", "warn", what, f"remove env.{name} from that file")
     model = saved.get("model")
     if isinstance(model, str) and config is not None:
         try:
             config.routes.resolve(model)
         except UnknownModel as error:
-            remedy = f"choose another with /model, or add a route (or [default]) for it; it is saved in {file}"
+            remedy = f"choose another with /model (it is saved in {file}), or add a route or [default] for it"
             yield Check("clients", "warn", f"Claude Code's saved model: {error}", remedy)
 
 
@@ -148,56 +153,57 @@ def _gemini(saved: dict[str, Json], file: Path, _: Config | None) -> Iterator[Ch
     for name in ("security", "auth", "selectedType"):
         chosen = chosen.get(name) if isinstance(chosen, dict) else None
     if isinstance(chosen, str) and chosen not in ("gateway", "gemini-api-key"):
-        what = f"{file} says that gemini-cli logs in by {chosen}, so that it does not ask the gateway"
-        yield Check("clients", "warn", what, "choose the API key with /auth")
+        what = f"{file} sets the login of gemini-cli to {chosen}, so it does not use the gateway"
+        yield Check("clients", "warn", what, "choose the API key with /auth in gemini-cli")
 
 
 def _openai(context: CheckContext) -> Iterator[Check]:
     base = context.environ.get("OPENAI_BASE_URL", "")
-    if base and _is_here(base) and not urlsplit(base).path.rstrip("/").endswith("/v1"):
+    if base and _is_loopback_url(base) and not urlsplit(base).path.rstrip("/").endswith("/v1"):
         yield Check("clients", "warn", "OPENAI_BASE_URL does not end in /v1, which OpenAI's SDKs expect", "append /v1")
 
 
 def _proxies(context: CheckContext) -> Iterator[Check]:
-    """Clients on this machine would ask the proxy for loopback."""
+    """Warn of a proxy that clients on this machine would use for loopback, too."""
     environ = {name.lower(): value for name, value in context.environ.items() if value}
     named = next((name for name in ("http_proxy", "all_proxy") if name in environ), None)
-    spared = environ.get("no_proxy", "")
-    if named and not any(each in spared for each in ("127.0.0.1", "localhost", "*")):
-        what = f"{named.upper()} is set and NO_PROXY does not spare loopback: clients may not reach the gateway"
+    excluded = environ.get("no_proxy", "")
+    if named and not any(each in excluded for each in ("127.0.0.1", "localhost", "*")):
+        what = f"{named.upper()} is set and NO_PROXY does not contain 127.0.0.1: clients may not reach the gateway"
         yield Check("clients", "warn", what, "export NO_PROXY=127.0.0.1,localhost")
 
 
-def _is_here(url: str) -> bool:
+def _is_loopback_url(url: str) -> bool:
     try:
         return is_loopback(urlsplit(url).hostname or "")
     except ValueError:
         return False
 
 
-def _is_key(context: CheckContext, value: str) -> bool:
+def _is_gateway_key(context: CheckContext, value: str) -> bool:
     try:
         return value == read_private(context.places.key_file).decode().strip()
     except (OSError, ConfigError, UnicodeDecodeError):
         return False
 
 
-_Saved: TypeAlias = Callable[[dict[str, Json], Path, Config | None], Iterator[Check]]
-_SAVED: dict[str, tuple[str, _Saved]] = {
+_SettingsCheck: TypeAlias = Callable[[dict[str, Json], Path, Config | None], Iterator[Check]]
+_SAVED: dict[str, tuple[str, _SettingsCheck]] = {
     "claude": (".claude/settings.json", _claude),
     "gemini": (".gemini/settings.json", _gemini),
 }
-_CLIENT_LOOKS: tuple[Callable[[CheckContext], Iterator[Check]], ...] = (_anthropic, _saved, _openai, _proxies)
+_CLIENT_CHECKS: tuple[Callable[[CheckContext], Iterator[Check]], ...] = (_anthropic, _saved, _openai, _proxies)
 
 
-_SOON = 600.0
-_ANSWER = 5.0  # seconds that an upstream has to take a connection
+_SOON = 600.0  # seconds: a login that ends sooner is renewed, or reported
+_CONNECT_TIMEOUT = 5.0  # seconds
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_OTHERS_ACCESS = stat.S_IRWXG | stat.S_IRWXO
 _LOGIN = "dragoman auth login kiro"
 
 
 def run_checks(context: CheckContext) -> list[Check]:
+    """Return the results of all checks, in the order in which they are printed."""
     return [check for subject in _SUBJECTS for check in subject(context)]
 
 
@@ -209,27 +215,31 @@ def _configuration(context: CheckContext) -> Iterator[Check]:
         for problem in context.error.problems:
             origin = f"{problem.origin}: " if problem.origin.layer != "default" else ""
             at = f"{problem.at}: " if problem.at else ""
-            remedy = problem.hint or "docs/configuration.md shows every key; `dragoman config check` tells of all"
+            remedy = problem.hint or "docs/configuration.md lists every key; `dragoman config check` lists all problems"
             yield Check("config", "fail", f"{origin}{at}{problem.message}", remedy)
         return
     assert context.loaded is not None
     config = context.loaded.config
-    where = str(context.loaded.config.file) if context.loaded.config.file else "none, the simulator answers"
+    where = (
+        str(context.loaded.config.file) if context.loaded.config.file else "none; the simulator is the only upstream"
+    )
     yield Check("config", "pass", f"{where}; upstreams: {', '.join(config.upstreams)}")
     for warning in config.warnings:
-        yield Check("config", "warn", warning, "unset it, or spell it as `dragoman config show` does")
+        yield Check(
+            "config", "warn", warning, "unset it, or correct its name: `dragoman config show` lists the settings"
+        )
 
 
 def _key(context: CheckContext) -> Iterator[Check]:
     configured = context.loaded.config.server.key if context.loaded else None
     file = context.places.key_file
     if configured is None and not os.path.lexists(file):
-        yield Check("key", "pass", "none yet: the first `dragoman serve` makes one")
+        yield Check("key", "pass", "none yet; the first `dragoman serve` creates one")
         return
     try:
         context.reveal(gateway_key(configured, file))
     except ConfigError as error:
-        yield Check("key", "fail", str(error), error.hint or "leave server.key out, and one is made")
+        yield Check("key", "fail", str(error), error.hint or "delete server.key, so that one is created")
     else:
         yield Check("key", "pass", configured.shown if configured else str(file))
 
@@ -243,7 +253,7 @@ def _credentials(context: CheckContext) -> Iterator[Check]:
         if upstream.kind == "simulator":
             continue
         if not upstream.keys and not upstream.logins:
-            yield Check(name, "pass", "none are configured: requests go unsigned")
+            yield Check(name, "pass", "none is configured; requests are sent without a key")
         for secret in upstream.secrets():
             yield _secret(name, secret, context)
         for login in upstream.logins:
@@ -254,13 +264,15 @@ def _credentials(context: CheckContext) -> Iterator[Check]:
 
 
 def _secret(name: str, secret: ConfiguredSecret, context: CheckContext) -> Check:
-    if secret.shown.startswith(("cmd:", "keyring:")):  # it may ask the user something
-        return Check(name, "pass", f"{secret.shown} (not tried: it is asked when it is needed)")
+    if secret.shown.startswith(("cmd:", "keyring:")):  # reading it may prompt the user
+        return Check(name, "pass", f"{secret.shown} (not read now; it is read when it is needed)")
     try:
         context.reveal(secret)
     except ConfigError as error:
-        return Check(name, "fail", str(error), "set it in the environment of `dragoman serve`, or name another place")
-    return Check(name, "pass", f"{secret.shown} is there")
+        upstream = name.partition(".")[2]
+        remedy = f"set it in the environment of `dragoman serve`, or change key in [upstreams.{upstream}]"
+        return Check(name, "fail", str(error), remedy)
+    return Check(name, "pass", f"{secret.shown} is set")
 
 
 def _aws(name: str) -> Check:
@@ -270,7 +282,7 @@ def _aws(name: str) -> Check:
         return Check(
             name, "fail", "AWS credentials need botocore, which is not installed", "pip install dragoman[bedrock]"
         )
-    return Check(name, "pass", "those of the AWS tools (not tried: they may ask AWS)")
+    return Check(name, "pass", "those of the AWS tools (not read now: that may need a request to AWS)")
 
 
 def _kiro(name: str, spec: str, context: CheckContext) -> Check:
@@ -283,14 +295,14 @@ def _kiro(name: str, spec: str, context: CheckContext) -> Check:
         return Check(name, "fail", str(fault), f"{_LOGIN}, or log in with the Kiro IDE")
     context.secrets += [each.reveal() for each in (token.access, token.refresh, token.client_secret) if each]
     if token.expires_at is None:
-        return Check(name, "pass", f"{store.label} ({token.kind}) has no end")
+        return Check(name, "pass", f"{store.label} ({token.kind}) does not expire")
     left = token.expires_at - time.time()
     if left > _SOON:
-        return Check(name, "pass", f"{store.label} ({token.kind}) is good for {render_duration(left)}")
+        return Check(name, "pass", f"{store.label} ({token.kind}) is valid for another {render_duration(left)}")
     if token.refresh:
-        when = f"ends in {render_duration(left)}" if left > 0 else f"ended {render_duration(-left)} ago"
-        return Check(name, "pass", f"{store.label} ({token.kind}) {when}; it is renewed when it is needed")
-    return Check(name, "fail", f"{store.label} ({token.kind}) has ended and cannot be renewed", _LOGIN)
+        when = f"expires in {render_duration(left)}" if left > 0 else f"expired {render_duration(-left)} ago"
+        return Check(name, "pass", f"{store.label} ({token.kind}) {when}; it is renewed at the next request")
+    return Check(name, "fail", f"{store.label} ({token.kind}) has expired and cannot be renewed", _LOGIN)
 
 
 # --- the network
@@ -300,15 +312,15 @@ def _reach(context: CheckContext) -> Iterator[Check]:
     wanted = [each for each in context.upstreams if each.kind == "http"]
     if context.offline or not wanted:
         return
-    answers = asyncio.run(_connect_all(wanted))
-    for upstream, answer in zip(wanted, answers, strict=True):
+    problems = asyncio.run(_connect_all(wanted))
+    for upstream, problem in zip(wanted, problems, strict=True):
         place = urlsplit(upstream.base_url).netloc
-        if answer is None:
+        if problem is None:
             secure = "TCP and TLS" if upstream.base_url.startswith("https:") else "TCP"
-            way = ", by way of a proxy" if upstream.proxy else ""
-            yield Check(f"reach.{upstream.name}", "pass", f"{place} takes connections ({secure}{way})")
+            via = ", through a proxy" if upstream.proxy else ""
+            yield Check(f"reach.{upstream.name}", "pass", f"{place} accepts connections ({secure}{via})")
         else:
-            yield Check(f"reach.{upstream.name}", "fail", answer, _remedy(answer))
+            yield Check(f"reach.{upstream.name}", "fail", problem, _connection_remedy(problem))
 
 
 async def _connect_all(upstreams: Sequence[Upstream]) -> list[str | None]:
@@ -316,7 +328,7 @@ async def _connect_all(upstreams: Sequence[Upstream]) -> list[str | None]:
 
 
 async def _connect(upstream: Upstream) -> str | None:
-    """Connect and hang up; what went wrong, if anything. No request is sent."""
+    """Open a connection and close it, without a request. Return the problem, or None."""
     from dragoman.http.addresses import parse_base_url, parse_proxy
     from dragoman.http.client.client import ClientConnection, ConnectionPool, HttpTimeouts, PoolLimits, TlsSettings
     from dragoman.http.client.connecting import open_connection
@@ -328,7 +340,7 @@ async def _connect(upstream: Upstream) -> str | None:
         connection = await open_connection(
             lambda: ClientConnection(pool),
             address,
-            timeouts=HttpTimeouts(connect=_ANSWER, tls=_ANSWER),
+            timeouts=HttpTimeouts(connect=_CONNECT_TIMEOUT, tls=_CONNECT_TIMEOUT),
             tls=TlsSettings(ca_file=str(upstream.ca_file)) if upstream.ca_file else None,
             proxy=proxy,
         )
@@ -338,19 +350,19 @@ async def _connect(upstream: Upstream) -> str | None:
     return None
 
 
-def _remedy(answer: str) -> str:
-    words = answer.lower()
+def _connection_remedy(problem: str) -> str:
+    words = problem.lower()
     if "not yet valid" in words or "expired" in words:
-        return "is this machine's clock right? Otherwise its owner must renew the certificate"
+        return "Check this machine's clock. If it is right, the certificate must be renewed by its owner."
     if "certificate" in words:
-        return "behind a proxy that reads TLS, name its authority: ca_file of the upstream, or SSL_CERT_FILE"
+        return "If a proxy inspects TLS, set its certificate authority: ca_file of the upstream, or SSL_CERT_FILE."
     if "name" in words or "resolution" in words or "known" in words:
-        return "is base_url spelt right, and is there a network?"
-    return "is the service up, and base_url right? HTTPS_PROXY or `proxy` names a proxy, if there must be one"
+        return "Check the host name in base_url, and the network."
+    return "Check that the service runs and base_url is right. If a proxy is needed, set HTTPS_PROXY or `proxy`."
 
 
 def _clock(context: CheckContext) -> Iterator[Check]:
-    """Nobody is asked for the time: but it cannot be before what this machine has written already."""
+    """Fail if files of this machine are newer than its clock. No time service is queried."""
     now = time.time()
     known = [
         Path(dragoman.__file__),
@@ -358,14 +370,14 @@ def _clock(context: CheckContext) -> Iterator[Check]:
         *([context.loaded.config.file] if context.loaded and context.loaded.config.file else []),
     ]
     newest = max((path.stat().st_mtime for path in known if path.is_file()), default=0.0)
-    told = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if newest > now + 60:
-        what = f"it is {told}, and files of this machine are {render_duration(newest - now)} newer"
+        what = f"the clock shows {shown}, but files of this machine are {render_duration(newest - now)} newer"
         yield Check(
             "clock", "fail", what, "set the clock (timedatectl set-ntp true): tokens and signatures depend on it"
         )
     else:
-        yield Check("clock", "pass", f"{told} (compare it: signatures for AWS fail beyond five minutes)")
+        yield Check("clock", "pass", f"{shown} (AWS refuses signatures if it is wrong by more than five minutes)")
 
 
 # --- this machine
@@ -373,9 +385,9 @@ def _clock(context: CheckContext) -> Iterator[Check]:
 
 def _port(context: CheckContext) -> Iterator[Check]:
     if context.running is not None:
-        yield Check("gateway", "pass", f"runs as pid {context.running.get('pid')}, {context.running.get('state')}")
+        yield Check("gateway", "pass", f"running as pid {context.running.get('pid')}, {context.running.get('state')}")
         return
-    yield Check("gateway", "pass", "does not run")
+    yield Check("gateway", "pass", "not running")
     if context.loaded is None:
         return
     from dragoman.gateway.serve import listen
@@ -385,9 +397,11 @@ def _port(context: CheckContext) -> Iterator[Check]:
     try:
         listen(server.host, server.port).close()
     except OSError as error:
-        who = find_listener(server.port)
-        what = f"{place} cannot be used: {(error.strerror or str(error)).lower()}" + (f", by {who}" if who else "")
-        yield Check("port", "fail", what, "end that process, or set server.port (--port 0 picks a free one)")
+        process = find_listener(server.port)
+        what = f"{place} cannot be used: {(error.strerror or str(error)).lower()}" + (
+            f", by {process}" if process else ""
+        )
+        yield Check("port", "fail", what, "stop that process, or set server.port (--port 0 picks a free one)")
     else:
         yield Check("port", "pass", f"{place} is free")
 
@@ -403,8 +417,10 @@ def _modes(context: CheckContext) -> Iterator[Check]:
     file = context.loaded.config.file if context.loaded else None
     if file is not None and file.stat().st_mode & _OTHERS_WRITE:
         remedy = f"chmod go-w {file}"
-        wrong.append(Check("modes", "fail", f"{file}: others may change where your prompts go", remedy))
-    yield from wrong or [Check("modes", "pass", "keys, logins and the socket are yours alone")]
+        wrong.append(
+            Check("modes", "fail", f"{file} can be written by other users, who could redirect your prompts", remedy)
+        )
+    yield from wrong or [Check("modes", "pass", "only you can access the keys, logins and the socket")]
 
 
 def _private(path: Path) -> Check | None:
@@ -413,17 +429,22 @@ def _private(path: Path) -> Check | None:
     except OSError:
         return None
     if found.st_uid != os.geteuid():
-        return Check("modes", "fail", f"{path} is another user's", "run as that user, or remove it")
-    if found.st_mode & _OTHERS and not stat.S_ISLNK(found.st_mode):
+        return Check("modes", "fail", f"{path} belongs to another user", "run as that user, or remove it")
+    if found.st_mode & _OTHERS_ACCESS and not stat.S_ISLNK(found.st_mode):
         mode = "700" if stat.S_ISDIR(found.st_mode) else "600"
-        remedy = f"chmod {mode} {path}; if others have read it, make a new one"
-        return Check("modes", "fail", f"{path}: others may open it ({stat.filemode(found.st_mode)})", remedy)
+        remedy = f"chmod {mode} {path}; if other users may have read it, create a new one"
+        return Check("modes", "fail", f"{path} can be accessed by other users ({stat.filemode(found.st_mode)})", remedy)
     return None
 
 
 def _user(context: CheckContext) -> Iterator[Check]:
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        yield Check("user", "warn", "this is root: nothing here needs it", "run it as a user of its own")
+        yield Check(
+            "user",
+            "warn",
+            "dragoman runs as root, which it does not need",
+            "create a user for it and run it as that user",
+        )
     python = ".".join(map(str, sys.version_info[:3]))
     yield Check("python", "pass", f"{python} at {sys.executable}")
 

@@ -1,4 +1,7 @@
-"""`dragoman explain`: what an upstream refused, both requests side by side, and the rule most likely broken."""
+"""`dragoman explain`: show a request that an upstream refused, on both sides, and the rule that it likely breaks.
+
+The gateway stores the last refusals in the state folder; this command reads and removes them.
+"""
 
 from __future__ import annotations
 
@@ -21,35 +24,42 @@ _WIDEST = 160
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("id", nargs="?", metavar="ID", help="a request's id, or its beginning; last; none lists all")
-    parser.add_argument("--purge", action="store_true", help="remove every refusal that is kept")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    """Declare the options of `dragoman explain`."""
+    parser.add_argument(
+        "id", nargs="?", metavar="ID", help="the id of a request, its first characters, or `last`; without it, list all"
+    )
+    parser.add_argument("--purge", action="store_true", help="remove all stored refusals")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman explain`; return the exit status."""
     replace_unencodable(sys.stdout)
-    ring = RefusalLog(app_folders(os.environ).state / "refusals")
+    refusals = RefusalLog(app_folders(os.environ).state / "refusals")
     if arguments.purge:
         if arguments.id:
-            return print_error("--purge removes all of them: it takes no ID.", 2)
-        print(f"{ring.purge()} removed", file=sys.stderr)
+            return print_error("--purge removes all refusals, so it cannot be combined with an ID.", 2)
+        print(f"refusals removed: {refusals.purge()}", file=sys.stderr)
         return 0
     if arguments.id is None:
-        return _list(ring, as_json=arguments.json)
-    return _show(ring, arguments.id, as_json=arguments.json)
+        return _list(refusals, as_json=arguments.json)
+    return _show(refusals, arguments.id, as_json=arguments.json)
 
 
-def _list(ring: RefusalLog, *, as_json: bool) -> int:
-    kept = [found for identity in ring.ids() if (found := ring.load(identity))]
+def _list(refusals: RefusalLog, *, as_json: bool) -> int:
+    stored = [found for identity in refusals.ids() if (found := refusals.load(identity))]
     if as_json:
-        rows = [{**msgspec.to_builtins(each), "status": each.answered.line} for each in kept]
+        rows = [{**msgspec.to_builtins(each), "status": each.answered.line} for each in stored]
         print(jsonio.encode_pretty([{name: row[name] for name in _LISTED} for row in rows]).decode())
-    elif not kept:
-        print("No refusal is kept: none came in the last day, or `explain = false` says so.", file=sys.stderr)
+    elif not stored:
+        print(
+            "No refusal is stored: there was none in the last day, or the configuration sets `explain = false`.",
+            file=sys.stderr,
+        )
     else:
-        for each in kept:
+        for each in stored:
             print(_line(each))
-        print("dragoman explain ID shows one.", file=sys.stderr)
+        print("Run `dragoman explain ID` to see one.", file=sys.stderr)
     return 0
 
 
@@ -60,14 +70,18 @@ def _line(refusal: RefusalReport) -> str:
     )
 
 
-def _show(ring: RefusalLog, wanted: str, *, as_json: bool) -> int:
-    ids = ring.ids()
-    found = ids[:1] if wanted == _LAST else [each for each in ids if each == wanted or each.startswith(wanted)]
-    if wanted in found:
-        found = [wanted]
-    refusal = ring.load(found[0]) if len(found) == 1 else None
+def _show(refusals: RefusalLog, requested_id: str, *, as_json: bool) -> int:
+    ids = refusals.ids()
+    found = (
+        ids[:1]
+        if requested_id == _LAST
+        else [each for each in ids if each == requested_id or each.startswith(requested_id)]
+    )
+    if requested_id in found:
+        found = [requested_id]
+    refusal = refusals.load(found[0]) if len(found) == 1 else None
     if refusal is None:
-        return print_error(_missing(wanted, ids, found), 1)
+        return print_error(_missing(requested_id, ids, found), 1)
     if as_json:
         print(jsonio.encode_pretty(msgspec.to_builtins(refusal)).decode())
     else:
@@ -75,11 +89,9 @@ def _show(ring: RefusalLog, wanted: str, *, as_json: bool) -> int:
     return 0
 
 
-def _missing(wanted: str, ids: list[str], found: list[str]) -> str:
+def _missing(requested_id: str, ids: list[str], found: list[str]) -> str:
     if len(found) > 1:
-        return f"{wanted!r} begins several ids: {', '.join(found)}."
+        return f"several ids begin with {requested_id!r}: {', '.join(found)}. Give more characters."
     if not ids:
-        return f"nothing is kept of {wanted!r}, and of no other: only what an upstream refuses is, for a day."
-    return (
-        f"nothing is kept of {wanted!r}; what was refused just now is written down shortly. Kept are {', '.join(ids)}."
-    )
+        return f"no refusal is stored, also not {requested_id!r}. The gateway stores refusals for a day."
+    return f"no refusal of {requested_id!r} is stored; a recent one may take a moment. Stored: {', '.join(ids)}."

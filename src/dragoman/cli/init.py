@@ -1,4 +1,7 @@
-"""`dragoman init`: finds keys and logins on this machine and writes a configuration. Secrets stay where they are."""
+"""`dragoman init`: find keys and logins on this machine and write a configuration.
+
+The configuration refers to secrets (`env:NAME`); it does not contain them.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.presets import PRESETS
 from dragoman.gateway.secrets import write_private
 
-_HEAD = """# Dragoman's configuration, written by `dragoman init`. `dragoman config check` tells what is wrong with it,
-# `dragoman config show --origin` what is in force; a running gateway reads it anew on SIGHUP.
-# Secrets are named, not written: env:NAME, file:PATH, keyring:SERVICE/NAME, cmd:COMMAND.
+_HEAD = """# Dragoman's configuration, written by `dragoman init`. `dragoman config check` validates it,
+# `dragoman config show --origin` prints the settings in force; a running gateway reloads it on SIGHUP.
+# Refer to secrets, do not write them here: env:NAME, file:PATH, keyring:SERVICE/NAME, cmd:COMMAND.
 
 """
 _TAIL = """
@@ -35,33 +38,39 @@ _TAIL = """
 # [server]
 # port = 8787
 #
-# [[routes]]                      # one name for a client, another for an upstream
+# [[routes]]                      # send a client's model name to an upstream under another name
 # match = "gpt-*"
 # upstream = "{upstream}"
 # model = "{model}"
-# fallbacks = []                  # UPSTREAM/MODEL, asked when the first cannot answer
+# fallbacks = []                  # UPSTREAM/MODEL, used when the first upstream fails
 #
-# [models."{model}"]    # figures that clients are told, where nobody knows them
+# [models."{model}"]    # limits that are reported to clients, for a model whose limits are not known
 # window = 200000
 # longest_answer = 32000
 """
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", type=Path, help="what to write, instead of the usual place")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--print", dest="only_print", action="store_true", help="print it, and write nothing")
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    """Declare the options of `dragoman init`."""
+    parser.add_argument("--config", metavar="FILE", type=Path, help="the file to write (default: the usual place)")
+    parser.add_argument("--yes", action="store_true", help="write without a question")
+    parser.add_argument(
+        "--print", dest="only_print", action="store_true", help="print the configuration and write no file"
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman init`; return the exit status."""
     detected = detect_upstreams(os.environ)
     text = render_config(detected)
     path, _ = find_file(arguments.config, os.environ)
     try:
-        build_config(text, path, os.environ, {})  # what we write must be right
+        build_config(text, path, os.environ, {})  # never write a configuration that cannot be read
     except ConfigError as error:
-        return print_error("what was found makes no configuration; nothing was written.", 1, error)
+        return print_error(
+            "the keys and logins that were found make no valid configuration; nothing was written.", 1, error
+        )
     for find in detected:
         print_notice(f"found: {find.what}  → {find.preset}")
     if not detected:
@@ -69,9 +78,11 @@ def run(arguments: Namespace) -> int:
     if arguments.only_print:
         print(text, end="")
         return 0
-    if (path.exists() or path.is_symlink()) and not arguments.force:  # a link to nowhere is somebody's too
-        return print_error(f"{path} is there already and stays as it is. --force replaces it, --print only shows.", 1)
-    if not arguments.yes and not _agreed(path):
+    if (path.exists() or path.is_symlink()) and not arguments.force:  # a broken link is not replaced either
+        return print_error(
+            f"{path} exists and was not changed. Add --force to replace it, or --print to see the new one.", 1
+        )
+    if not arguments.yes and not _confirm(path):
         return print_error("nothing was written.", 1)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -79,21 +90,21 @@ def run(arguments: Namespace) -> int:
     except OSError as error:
         return print_error(f"{path} cannot be written: {error.strerror or error}", 1)
     print_notice(f"wrote {path}")
-    _next(detected, arguments.config)
+    _print_next_command(detected, arguments.config)
     return 0
 
 
 def render_config(detected: Sequence[DetectedUpstream]) -> str:
-    """The whole file."""
+    """Return the text of the configuration file for these upstreams."""
     if not detected:
-        return _HEAD + _example()
+        return _HEAD + _commented_presets()
     first = detected[0].preset
     return _HEAD + render_toml(detected) + _TAIL.format(upstream=first, model=DEFAULT_MODELS.get(first, "MODEL"))
 
 
-def _example() -> str:
-    """Every preset, commented out: the simulator answers until one is chosen."""
-    lines = ["# Nothing was found on this machine, so the simulator answers. Take the # away from what you have.", ""]
+def _commented_presets() -> str:
+    """Return every preset, commented out: the simulator is used until the user chooses one."""
+    lines = ["# No key or login was found, so the simulator is used. Remove the # from the services you use.", ""]
     for name in PRESETS:
         variable = key_variable(name)
         lines += [f"# [upstreams.{name}]", f'# preset = "{name}"']
@@ -102,16 +113,16 @@ def _example() -> str:
     return "\n".join(lines[:-1]) + "\n"
 
 
-def _agreed(path: Path) -> bool:
+def _confirm(path: Path) -> bool:
     if not sys.stdin.isatty():
-        return True  # nobody is there to ask, and nothing is replaced unless they said so
+        return True  # no user can answer, and only --force replaces a file
     print(f"Write {path}? [Y/n] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("", "y", "yes")
 
 
-def _next(detected: Sequence[DetectedUpstream], named: Path | None) -> None:
-    """The next line to type, on standard output."""
+def _print_next_command(detected: Sequence[DetectedUpstream], named: Path | None) -> None:
+    """Print the next command to run, on standard output."""
     print_notice("next:")
-    options = [] if detected else ["--upstream", "simulator"]  # until there is something else
+    options = [] if detected else ["--upstream", "simulator"]  # until an upstream is configured
     options += ["--config", str(named)] if named else []
     print(shlex.join(["dragoman", "run", *options, "claude"]))

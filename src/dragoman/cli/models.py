@@ -1,4 +1,4 @@
-"""`dragoman models`: what can be asked for, who answers it, and its figures where they are known."""
+"""`dragoman models`: list the models that can be requested, the upstream of each, and its limits where known."""
 
 from __future__ import annotations
 
@@ -17,25 +17,33 @@ from dragoman.wire.jsonio import Json
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", type=Path, help="instead of DRAGOMAN_CONFIG and the usual place")
-    parser.add_argument("--upstream", metavar="NAME", help="only those that this upstream answers")
-    parser.add_argument("--json", action="store_true", help="as JSON; unknown figures are left out")
+    """Declare the options of `dragoman models`."""
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="the configuration (default: DRAGOMAN_CONFIG, then the usual place)"
+    )
+    parser.add_argument("--upstream", metavar="NAME", help="only the models of this upstream")
+    parser.add_argument("--json", action="store_true", help="print JSON; unknown figures are left out")
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman models`; return the exit status."""
     replace_unencodable(sys.stdout)
     config, detected = load_or_detect(arguments.config, os.environ)
-    wanted = arguments.upstream
-    if wanted is not None and wanted not in config.upstreams:
-        return print_error(f"there is no upstream {wanted!r}; known: {', '.join(config.upstreams)}.", 2)
-    listed = [model for model in known_models(config) if wanted in (None, model.upstream)]
-    patterns = [(pattern, upstream) for pattern, upstream in config.routes.patterns() if wanted in (None, upstream)]
+    upstream_name = arguments.upstream
+    if upstream_name is not None and upstream_name not in config.upstreams:
+        return print_error(
+            f"there is no upstream {upstream_name!r}. The configuration has: {', '.join(config.upstreams)}.", 2
+        )
+    listed = [model for model in known_models(config) if upstream_name in (None, model.upstream)]
+    patterns = [
+        (pattern, upstream) for pattern, upstream in config.routes.patterns() if upstream_name in (None, upstream)
+    ]
     if arguments.json:
         print(jsonio.encode_pretty(_document(config, listed, patterns)).decode())
         return 0
     if detected is not None:
-        said = ", ".join(find.what for find in detected) or f"{NOTHING_FOUND}: the simulator answers"
-        print_notice(f"no upstream is configured; {said}")
+        sources = ", ".join(find.what for find in detected) or f"{NOTHING_FOUND}, so the simulator is used"
+        print_notice(f"no upstream is configured; {sources}")
     print("\n".join(_page(config, listed, patterns, Paint(sys.stdout))))
     return 0
 
@@ -60,21 +68,21 @@ def _page(
 ) -> Iterator[str]:
     rows = [("MODEL", "WINDOW", "ANSWER", "UPSTREAM")]
     for model in listed:
-        there = model.upstream if model.model == model.name else f"{model.upstream} as {model.model}"
-        rows.append((model.name, _tokens(model.window), _tokens(model.longest_answer), there))
+        target = model.upstream if model.model == model.name else f"{model.upstream} as {model.model}"
+        rows.append((model.name, _tokens(model.window), _tokens(model.longest_answer), target))
     rows += [(pattern, "", "", upstream) for pattern, upstream in patterns]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for number, (name, window, answer, there) in enumerate(rows):
-        line = f"{name:<{widths[0]}}  {window:>{widths[1]}}  {answer:>{widths[2]}}  {there}"
+    for number, (name, window, answer, target) in enumerate(rows):
+        line = f"{name:<{widths[0]}}  {window:>{widths[1]}}  {answer:>{widths[2]}}  {target}"
         yield line if number else paint(line, "dim")
     default = config.routes.default
     if default is not None:
         yield f"any other name  → {default.upstream}" + (f" as {default.model}" if default.model else "")
-    yield f"UPSTREAM/MODEL asks one upstream by its name: {', '.join(config.upstreams)}"
+    yield f"UPSTREAM/MODEL selects an upstream by name: {', '.join(config.upstreams)}"
 
 
 def _tokens(count: int | None) -> str:
-    """`200k`, `1M`; what is not round stays as it is."""
+    """Return a number of tokens as `200k` or `1M`; a number that is not round is written out."""
     if count is None:
         return ""
     for size, letter in ((1_000_000, "M"), (1000, "k")):

@@ -1,4 +1,4 @@
-"""Who holds a port: the process that listens there, as far as this user may see."""
+"""Find the process that listens on a port, by /proc, as far as this user may see it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-_LISTENS = "0A"  # the state of a socket, in /proc/net/tcp
+_LISTENING = "0A"  # state of a socket in /proc/net/tcp
 
 
 def find_listener(port: int) -> str:
-    """`NAME (pid N)` of whoever listens on a port; empty if nobody can be named (another user's, or no /proc)."""
+    """Return `NAME (pid N)` of the process that listens on a port; empty if it is another user's, or without /proc."""
     wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
     if not wanted:
         return ""
@@ -19,7 +19,7 @@ def find_listener(port: int) -> str:
             with os.scandir(process / "fd") as entries:
                 if any(_target(entry) in wanted for entry in entries):
                     return f"{_name(process)} (pid {process.name})"
-        except OSError:  # another user's, or gone
+        except OSError:  # another user's process, or it has ended
             continue
     return ""
 
@@ -31,7 +31,7 @@ def _inodes(port: int) -> Iterator[str]:
         except OSError:
             continue
         for fields in map(str.split, rows):
-            if len(fields) > 9 and fields[3] == _LISTENS and fields[1].endswith(f":{port:04X}"):
+            if len(fields) > 9 and fields[3] == _LISTENING and fields[1].endswith(f":{port:04X}"):
                 yield fields[9]
 
 

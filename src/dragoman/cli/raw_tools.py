@@ -18,25 +18,29 @@ from dragoman.wire.jsonio import Json
 
 
 def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `dragoman raw-tools`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="list | try | learn")
-    listed = actions.add_parser("list", help="show the formats that are known")
-    listed.add_argument("--json", action="store_true", help="as JSON")
-    tried = actions.add_parser("try", help="show what would be found in a text")
+    listed = actions.add_parser("list", help="list the known formats")
+    listed.add_argument("--json", action="store_true", help="print JSON")
+    tried = actions.add_parser("try", help="show the tool calls that a format finds in a text")
     tried.add_argument("table", metavar="TABLE", help="a name from `raw-tools list`, auto, or a table file")
     tried.add_argument("file", nargs="?", default="-", metavar="FILE|-", help="the text; default: standard input")
-    tried.add_argument("--tools", metavar="FILE", help="the declared tools as JSON, in OpenAI's or Anthropic's form")
-    tried.add_argument("--cut", type=int, default=0, metavar="N", help="give the text in pieces of N characters")
-    tried.add_argument("--json", action="store_true", help="as JSON")
-    learnt = actions.add_parser("learn", help="make a table file from a chat template")
+    tried.add_argument("--tools", metavar="FILE", help="the declared tools as JSON, in the form of OpenAI or Anthropic")
+    tried.add_argument(
+        "--cut", type=int, default=0, metavar="N", help="feed the text in pieces of N characters, as a stream would"
+    )
+    tried.add_argument("--json", action="store_true", help="print JSON")
+    learnt = actions.add_parser("learn", help="write a table file for a chat template")
     learnt.add_argument("template", metavar="TEMPLATE", help="a .jinja file or a tokenizer_config.json")
     learnt.add_argument("--name", metavar="N", help="the name of the table; default: the name of the file")
-    learnt.add_argument("--output", metavar="FILE", type=Path, help="write the table there, not to standard output")
+    learnt.add_argument("--output", metavar="FILE", type=Path, help="the file to write (default: standard output)")
     learnt.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a variable of the template (JSON or text)"
     )
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman raw-tools`; return the exit status."""
     replace_unencodable(sys.stdout)
     if arguments.action == "list":
         return _list(arguments)
@@ -61,7 +65,7 @@ def _list(arguments: Namespace) -> int:
         print(f"{'':<{width}}  {paint(row.looks, 'dim')}")
         if row.also:
             print(f"{'':<{width}}  also: {', '.join(row.also)}")
-    print('raw_tools = "NAME" in a configuration reads one format, "auto" all but those marked "only by name".')
+    print('Set raw_tools = "NAME" to read one format, or "auto" to read all that are not marked "only by name".')
     return 0
 
 
@@ -79,7 +83,9 @@ def _try(arguments: Namespace) -> int:
         calls = sum(each.kind == "call" for each in found)
         print(f"{calls} call{'' if calls == 1 else 's'}", file=sys.stderr)
         if not calls and arguments.table == "auto" and arguments.tools is None:
-            print("auto reads tags only for declared tools: declare them with --tools FILE", file=sys.stderr)
+            print(
+                "The format auto reads tags only for declared tools. Declare them with --tools FILE.", file=sys.stderr
+            )
     return 0
 
 
@@ -95,14 +101,14 @@ def _tools(name: str | None) -> list[Json]:
         value = jsonio.decode(read_input(name))
     except jsonio.JsonError as error:
         raise CommandError(f"{name}: not JSON: {error}") from None
-    tools = value.get("tools") if isinstance(value, dict) else value  # a whole request will do
+    tools = value.get("tools") if isinstance(value, dict) else value  # a whole request is accepted, too
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise CommandError(f"{name}: expected a list of tool declarations, or an object with a field tools")
     return tools
 
 
 def find_calls(text: str, choice: str, tools: Iterable[Json] = (), cut: int = 0) -> Iterator[ParsedItem]:
-    """Return what the engine finds in a text, joined over the pieces. Raises LocalMisuse for an unknown table."""
+    """Return the text and calls that a format finds in a text. Raises LocalMisuse for an unknown format."""
     from dragoman.filters.raw_tools import CallIds, DeclaredTools, Engine
     from dragoman.filters.raw_tools.chunks import parse_tool
 
@@ -133,17 +139,17 @@ def _shown(arguments: str) -> str:
         return plain(arguments)
 
 
-# --- the formats: who writes one, and how it looks
+# --- the formats: the models that write one, and an example of a call
 
 
 class FormatRow(Struct, frozen=True):
-    """One format."""
+    """One row of `raw-tools list`."""
 
     name: str
     family: str
     models: str
     looks: str
-    also: list[str]  # other names of it
+    also: list[str]  # its aliases
 
 
 def list_formats() -> list[FormatRow]:
@@ -161,7 +167,7 @@ def list_formats() -> list[FormatRow]:
 
 
 def looks(table: Table) -> str:
-    """Sketch a call in a table's format, made of its own markers."""
+    """Return an example of a call in a table's format, built from its markers."""
     if table.body in ("wrapped", "array", "pythonic", "gemma"):
         header = _first(table.header_end)
     else:
@@ -172,7 +178,7 @@ def looks(table: Table) -> str:
 
 
 def _name(table: Table) -> str:
-    """Sketch the name as it stands after the marker that begins the call."""
+    """Return the example of a name, as it is written after the marker that begins the call."""
     if _first(table.call_begin).endswith("name="):
         return '"NAME"'
     header = table.header.pattern if table.header else ""
@@ -201,7 +207,7 @@ def _body(table: Table) -> str:
 
 
 def _key(opening: str, markup: Markup) -> str:
-    """Sketch the tag that names a parameter. `opening` is how it begins."""
+    """Return the example of a tag that names a parameter; `opening` is its beginning."""
     if opening.endswith(">"):
         return f"{opening}KEY</{opening[1:]}{markup.open_end}"
     if opening.endswith(("name=", "key=")):

@@ -1,7 +1,9 @@
-"""`dragoman raw-tools learn`: the table file on standard output (or where --output says), the report on standard error.
+"""`dragoman raw-tools learn`: write a table file for the raw tool calls of a chat template.
 
-Exit status: 0 every probe was read back, 1 no table could be learnt, 3 a table was written, but some probes were not
-read back.
+The table goes to standard output or to --output, the report to standard error. The command renders probes (generated
+tool calls) with the template, learns a table from the texts, and verifies it with further probes.
+
+Exit status: 0 the table reads all probes, 1 no table was learnt, 3 a table was written, but it misreads some probes.
 """
 
 from __future__ import annotations
@@ -30,22 +32,22 @@ from dragoman.filters.raw_tools.table import Table, TableFileError, parse_tables
 
 _CHECKS = 60
 _NOT_ALL_READ = 3
-_NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 class LearntTable(Struct, frozen=True):
-    """A table and how well it reads what the template writes."""
+    """A learnt table, and the result of reading the template's texts with it."""
 
     table: Table
     verdict: VerificationReport
-    shipped: str  # the shipped table that reads all of it, too
+    shipped: str  # the shipped table that reads the same texts, if any
     sample: str
 
 
 def learn(arguments: Namespace) -> int:
-    """Run the command."""
+    """Run `dragoman raw-tools learn`; return the exit status."""
     variables = named_values("--set", arguments.set)
-    file_name = _NO_NAME.sub("_", Path(arguments.template).name.partition(".")[0]).strip("_.-")
+    file_name = _NOT_IN_NAMES.sub("_", Path(arguments.template).name.partition(".")[0]).strip("_.-")
     try:
         template = read_template(arguments.template, read_input(arguments.template), variables)
         found = learn_from(template, arguments.name or file_name or "learnt")
@@ -75,22 +77,22 @@ def learn_from(template: Template, name: str) -> LearntTable:
         try:
             table = learn_table(extract_probe_texts(rendered.texts), name)
         except CannotLearn as error:
-            reasons.append(_why(error, rendered.errors))
+            reasons.append(_reason(error, rendered.errors))
             continue
-        parse_tables(render_tables([table]))  # a name that no table may have is said here
-        return _verified(template, table, variant)
+        parse_tables(render_tables([table]))  # raises TableFileError for a name that tables may not have
+        return _verify(template, table, variant)
     raise CannotLearn("; ".join(dict.fromkeys(reasons)))
 
 
-def _why(error: CannotLearn, errors: Mapping[str, str]) -> str:
+def _reason(error: CannotLearn, errors: Mapping[str, str]) -> str:
     refusal = errors.get("one")
     if refusal is None:
         return str(error)
-    hint = "; a variable it needs can be given with --set NAME=VALUE" if "undefined" in refusal else ""
-    return f"the template refuses an answer with a tool call: {refusal}{hint}"
+    hint = "; set a variable of the template with --set NAME=VALUE" if "undefined" in refusal else ""
+    return f"the template refuses a reply with a tool call: {refusal}{hint}"
 
 
-def _verified(template: Template, table: Table, variant: Variant) -> LearntTable:
+def _verify(template: Template, table: Table, variant: Variant) -> LearntTable:
     sets = generate_calls(_CHECKS)
     texts = render(template, verification_jobs(sets, variant)).texts
     probes: list[tuple[Sequence[ProbeCall], str]] = []
@@ -111,17 +113,21 @@ def _report(found: LearntTable, output: Path | None) -> None:
         f"section  {_shown(table.section_begin)} … {_shown(table.section_end)}",
         f"call     {_shown(table.call_begin)} … {_shown(table.call_end)}",
         f"sample   {one_line(found.sample.strip(), 400)}",
-        f"checked  {verdict.read} of {verdict.total} renderings read back",
+        f"checked  {verdict.read} of {verdict.total} renderings read correctly",
     ]
     for line in lines:
         print(paint(line[:9], "dim") + line[9:], file=sys.stderr)
     for miss in verdict.mismatches[:3]:
         print(f"{paint('missed', 'yellow')}   {one_line(miss.text.strip(), 400)}", file=sys.stderr)
         print(
-            f"         meant {one_line(miss.expected, 300)}\n         read  {one_line(miss.read, 300)}", file=sys.stderr
+            f"         expected {one_line(miss.expected, 300)}\n         read     {one_line(miss.read, 300)}",
+            file=sys.stderr,
         )
     if found.shipped:
-        print(f'This is {found.shipped}, which ships: raw_tools = "{found.shipped}" reads it.', file=sys.stderr)
+        print(
+            f'The shipped format {found.shipped} reads the same calls: set raw_tools = "{found.shipped}".',
+            file=sys.stderr,
+        )
     elif output is not None:
         print(f'Use it with raw_tools = "file:{output}".', file=sys.stderr)
 

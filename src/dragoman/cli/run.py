@@ -1,4 +1,8 @@
-"""`dragoman run CLIENT`: a client on a gateway. Variables and arguments go to the child only; no file is touched."""
+"""`dragoman run CLIENT`: start a client that uses a gateway.
+
+The running gateway is used if there is one; otherwise a private one runs in a thread until the client ends. The
+settings of `client_setup` reach the client as environment variables and arguments; no file of the client is changed.
+"""
 
 from __future__ import annotations
 
@@ -43,33 +47,49 @@ from dragoman.gateway.listing import known_models
 from dragoman.gateway.secrets import KEY_PREFIX, app_folders, gateway_key
 
 _NO_PROGRAM, _CANNOT_RUN = 127, 126
-_DRAIN = 1.0  # seconds that answers have when the client is gone: nobody reads them
-_NEAR = ("127.0.0.1", "localhost", "::1")
+_DRAIN = 1.0  # seconds for open responses once the client has ended: no process reads them
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `dragoman run`."""
     parser.usage = "dragoman run [options] CLIENT [--] [arguments of the client]"
     parser.add_argument(
         "client", metavar="CLIENT", help="claude, codex, opencode, gemini, aider, goose, qwen, or any command"
     )
-    parser.add_argument("arguments", nargs=REMAINDER, metavar="ARGUMENTS", help="for the client, as they are")
+    parser.add_argument("arguments", nargs=REMAINDER, metavar="ARGUMENTS", help="passed to the client unchanged")
+    parser.add_argument("--model", help="the model to use (default: the client's own choice, if an upstream serves it)")
     parser.add_argument(
-        "--model", help="the model to request (default: the client's own choice, if an upstream serves it)"
+        "--upstream", metavar="NAME", help="use only this upstream: one of the configuration, or a preset"
     )
     parser.add_argument(
-        "--upstream", metavar="NAME", help="who answers everything: one of the configuration, or a preset"
+        "--config", metavar="FILE", type=Path, help="the configuration (default: DRAGOMAN_CONFIG, then the usual place)"
     )
-    parser.add_argument("--config", metavar="FILE", type=Path, help="instead of DRAGOMAN_CONFIG and the usual place")
-    parser.add_argument("--port", type=port_number, help="of the private gateway (a free one)")
-    parser.add_argument("--private", action="store_true", help="a gateway of its own, even if one is running")
-    parser.add_argument("--log", metavar="FILE", type=Path, help="where the private gateway writes its log (nowhere)")
-    parser.add_argument("--keep", metavar="NAME", action="append", default=[], help="a variable the child shall keep")
-    parser.add_argument("--print-env", action="store_true", help="print what a shell needs for the running gateway")
-    parser.add_argument("--quiet", action="store_true", help="say nothing that is no error")
+    parser.add_argument("--port", type=port_number, help="the port of the private gateway (default: a free one)")
+    parser.add_argument("--private", action="store_true", help="start a private gateway even if one is running")
+    parser.add_argument(
+        "--log", metavar="FILE", type=Path, help="the log file of the private gateway (default: no log)"
+    )
+    parser.add_argument(
+        "--keep",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a variable to pass to the client, even if it holds a key",
+    )
+    parser.add_argument(
+        "--print-env",
+        action="store_true",
+        help="print the shell commands that set the client up for the running gateway",
+    )
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
 
 
 class GatewayAccess(Struct, frozen=True):
-    """A gateway that a client can use. `words` is what a shell makes its key of; empty if it cannot."""
+    """A gateway that a client can use.
+
+    `shell_key_text` is shell code that gives its key, such as `"$(cat FILE)"`; empty if there is none.
+    """
 
     url: str
     key: str
@@ -79,30 +99,31 @@ class GatewayAccess(Struct, frozen=True):
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman run`; return the exit status."""
     setup = find_setup(arguments.client, os.environ)
     if setup.dialect and setup.dialect not in registry.names():
-        raise CommandError(f"{setup.title} speaks {setup.dialect}, which this version does not serve.", 1)
+        raise CommandError(f"{setup.title} uses the dialect {setup.dialect}, which is not installed.", 1)
     if arguments.print_env:
         return _print_env(arguments, setup)
     program = shutil.which(arguments.client)
     if program is None and os.sep in arguments.client and Path(arguments.client).exists():
-        raise CommandError(f"{arguments.client} is no program that may be run.", _CANNOT_RUN)
+        raise CommandError(f"{arguments.client} is not executable.", _CANNOT_RUN)
     if program is None:
         hint = f" To install it: {setup.install}" if setup.install else ""
-        raise CommandError(f"there is no program {arguments.client!r} here.{hint}", _NO_PROGRAM)
-    with _reached(arguments) as access:
-        made = _prepared(setup, access, arguments.model, access.key)
+        raise CommandError(f"the program {arguments.client!r} was not found on PATH.{hint}", _NO_PROGRAM)
+    with _open_gateway(arguments) as access:
+        child_setup = _prepare(setup, access, arguments.model, access.key)
         if not arguments.quiet:
-            _tell(setup, access)
-        shell_key_text = arguments.arguments[1:] if arguments.arguments[:1] == ["--"] else arguments.arguments
-        environ = child_environment(os.environ, made, upstream_variables(access.config) - set(arguments.keep))
+            _print_notices(setup, access)
+        client_arguments = arguments.arguments[1:] if arguments.arguments[:1] == ["--"] else arguments.arguments
+        environ = child_environment(os.environ, child_setup, upstream_variables(access.config) - set(arguments.keep))
         try:
-            return run_child([program, *made.args, *shell_key_text], environ)
+            return run_child([program, *child_setup.args, *client_arguments], environ)
         except OSError as error:
             raise CommandError(f"{program}: {error.strerror or error}", _CANNOT_RUN) from None
 
 
-def _tell(setup: ClientSetup, access: GatewayAccess) -> None:
+def _print_notices(setup: ClientSetup, access: GatewayAccess) -> None:
     print_notice(access.description)
     for check in check_saved_settings(setup.name, app_folders(os.environ).home, access.config):
         print_notice(f"{check.what}; {check.remedy}")
@@ -112,10 +133,10 @@ def _tell(setup: ClientSetup, access: GatewayAccess) -> None:
 
 
 @contextmanager
-def _reached(arguments: Namespace) -> Iterator[GatewayAccess]:
-    """The running gateway if there is one and nothing asks for another; else a private one, while this lasts."""
+def _open_gateway(arguments: Namespace) -> Iterator[GatewayAccess]:
+    """Yield the running gateway, or a private one if none runs or an option requires it; stop a private one at exit."""
     wants_own = arguments.private or arguments.config or arguments.upstream or arguments.port or arguments.log
-    running = None if wants_own else _running()
+    running = None if wants_own else _running_gateway()
     if running is not None:
         yield running
         return
@@ -125,23 +146,23 @@ def _reached(arguments: Namespace) -> Iterator[GatewayAccess]:
         flags={"server.host": "127.0.0.1", "server.port": arguments.port or 0, "server.drain": _DRAIN},
         upstream=arguments.upstream,
     )
-    _needs_somebody(config, detected)
-    with _private(config, arguments.log) as (url, key):
-        yield GatewayAccess(url, key, config, _story(config, detected))
+    _require_upstream(config, detected)
+    with _private_gateway(config, arguments.log) as (url, key):
+        yield GatewayAccess(url, key, config, _description(config, detected))
 
 
-def _needs_somebody(config: Config, detected: Sequence[DetectedUpstream] | None) -> None:
-    """Raise Stop if nobody could answer: better told here than by a client that tries again and again."""
+def _require_upstream(config: Config, detected: Sequence[DetectedUpstream] | None) -> None:
+    """Raise CommandError if no upstream is usable; otherwise the client would retry without end."""
     if detected is not None and not detected:
         raise CommandError(
             "\n  ".join([f"{NOTHING_FOUND}, and none is configured.", *setup_hints()]), EXIT_LOGIN_NEEDED
         )
-    lacking = [missing_credential(upstream, os.environ) for upstream in config.upstreams.values()]
-    if all(lacking):
-        raise CommandError("no upstream can be used: " + "; ".join(lacking), EXIT_LOGIN_NEEDED)
+    missing = [missing_credential(upstream, os.environ) for upstream in config.upstreams.values()]
+    if all(missing):
+        raise CommandError("no upstream is available: " + "; ".join(missing), EXIT_LOGIN_NEEDED)
 
 
-def _story(config: Config, detected: Sequence[DetectedUpstream] | None) -> str:
+def _description(config: Config, detected: Sequence[DetectedUpstream] | None) -> str:
     names = ", ".join(config.upstreams)
     if detected is None:
         return f"a private gateway, configured by {config.file}: {names}"
@@ -149,8 +170,8 @@ def _story(config: Config, detected: Sequence[DetectedUpstream] | None) -> str:
 
 
 @contextmanager
-def _private(config: Config, log: Path | None) -> Iterator[tuple[str, str]]:
-    """A gateway in a thread of ours; its key was never written anywhere, and its log is not on the client's screen."""
+def _private_gateway(config: Config, log: Path | None) -> Iterator[tuple[str, str]]:
+    """Run a gateway in a thread of this process; yield its URL and key. The key is not stored in any file."""
     from dragoman.gateway.access_log import AccessLog
     from dragoman.gateway.redaction import Redactor
     from dragoman.gateway.serve import route_logs, running_gateway
@@ -167,8 +188,8 @@ def _private(config: Config, log: Path | None) -> Iterator[tuple[str, str]]:
                 running.stop(hurried=True)
 
 
-def _running() -> GatewayAccess | None:
-    """The gateway that this user runs."""
+def _running_gateway() -> GatewayAccess | None:
+    """Return the gateway that this user runs, or None."""
     status = fetch_status(load_config(None, os.environ).server.admin_socket)
     if status is None or status.get("state") != "ready" or not isinstance(status.get("url"), str):
         return None
@@ -176,7 +197,7 @@ def _running() -> GatewayAccess | None:
     config = load_config(Path(file), os.environ) if isinstance(file, str) else load_config(None, os.environ)
     key = gateway_key(config.server.key, app_folders(os.environ).key_file).reveal()
     description = (
-        f"the gateway at {status['url']} (pid {status.get('pid')}; {file or 'no configuration: the simulator answers'})"
+        f"the gateway at {status['url']} (pid {status.get('pid')}; {file or 'no configuration: the simulator is used'})"
     )
     return GatewayAccess(str(status["url"]), key, config, description, shell_key(config, os.environ))
 
@@ -184,28 +205,30 @@ def _running() -> GatewayAccess | None:
 # --- the client
 
 
-def _prepared(setup: ClientSetup, access: GatewayAccess, asked: str | None, key: str) -> ChildSetup:
+def _prepare(setup: ClientSetup, access: GatewayAccess, requested: str | None, key: str) -> ChildSetup:
     config = access.config
     listed = known_models(config)
     default = config.routes.default
     model = (default.model if default else "") or (listed[0].name if listed else "")
-    if setup.needs_model and not (asked or model):
-        raise CommandError(f"{setup.title} must be told a model, and none is known by name: --model NAME", 2)
-    if asked and not is_served(config, asked):
-        print_notice(f"no upstream is known to serve the model {asked!r}; `dragoman models` lists the models")
+    if setup.needs_model and not (requested or model):
+        raise CommandError(f"{setup.title} needs a model and none is known by name. Add --model NAME.", 2)
+    if requested and not is_served(config, requested):
+        print_notice(
+            f"no upstream is known to serve the model {requested!r}. `dragoman models` lists the known models."
+        )
     return fill_setup(
         setup,
         url=access.url,
         key=key,
         model=model,
-        asked=asked or "",
+        requested=requested or "",
         is_served=lambda name: is_served(config, name),
         listed=listed,
     )
 
 
 def is_served(config: Config, name: str) -> bool:
-    """Whether somebody takes this model, as far as is known: it is on the list of a service that has one."""
+    """Return whether an upstream is known to serve this model; True for a service that has no list of models."""
     try:
         target = config.routes.resolve(name)[0]
     except UnknownModel:
@@ -214,79 +237,80 @@ def is_served(config: Config, name: str) -> bool:
     return not dialect.models or target.model in dialect.models or bool(dialect.codec.capabilities(target.model).window)
 
 
-def child_environment(environ: Mapping[str, str], made: ChildSetup, hidden: set[str]) -> dict[str, str]:
-    """What the child sees: no keys of upstreams, which are none of its business, and loopback without a proxy."""
-    child = {name: value for name, value in environ.items() if name not in hidden and name not in made.unset}
+def child_environment(environ: Mapping[str, str], child_setup: ChildSetup, hidden: set[str]) -> dict[str, str]:
+    """Return the environment of the client: without the `hidden` upstream keys, and with loopback in NO_PROXY."""
+    child = {name: value for name, value in environ.items() if name not in hidden and name not in child_setup.unset}
     if any(environ.get(name) for each in ("http_proxy", "https_proxy", "all_proxy") for name in (each, each.upper())):
         for name in ("NO_PROXY", "no_proxy"):
-            said = [
+            excluded = [
                 word.strip()
                 for word in (environ.get(name) or environ.get("no_proxy") or environ.get("NO_PROXY") or "").split(",")
             ]
-            child[name] = ",".join(dict.fromkeys([*filter(None, said), *_NEAR])) if "*" not in said else "*"
-    return {**child, **made.env}
+            child[name] = ",".join(dict.fromkeys([*filter(None, excluded), *_LOOPBACK])) if "*" not in excluded else "*"
+    return {**child, **child_setup.env}
 
 
 def _print_env(arguments: Namespace, setup: ClientSetup) -> int:
-    access = _running()
+    access = _running_gateway()
     if access is None:
         raise CommandError(
-            "no gateway is running whose address could be printed. `dragoman serve` starts one.", EXIT_NOT_RUNNING
+            "no gateway is running, so there is no address to print. Start one with `dragoman serve`.", EXIT_NOT_RUNNING
         )
-    made = _prepared(setup, access, arguments.model, KEY_PLACEHOLDER)
-    for name in made.unset:
+    child_setup = _prepare(setup, access, arguments.model, KEY_PLACEHOLDER)
+    for name in child_setup.unset:
         print(f"unset {name}")
-    for assignment in assignments(made, access.shell_key_text or shlex.quote(access.key)):
+    for assignment in assignments(child_setup, access.shell_key_text or shlex.quote(access.key)):
         print(f"export {assignment}")
-    if made.args:
-        print(start_comment(arguments.client, made.args))
+    if child_setup.args:
+        print(start_comment(arguments.client, child_setup.args))
     if not access.shell_key_text:
-        print_notice("these lines hold the gateway's key, which is a secret.")
+        print_notice("these lines contain the gateway's key, which is a secret.")
     return 0
 
 
 def start_comment(client: str, args: Sequence[str]) -> str:
-    """How to start the client, for people: a shell that evaluates it sees comments only."""
+    """Return the command that starts the client, as shell comments."""
     return "# then: " + "\n# ".join(shlex.join([client, *args]).splitlines())
 
 
-# --- the child: it owns the terminal, gets our signals, and its end is ours
+# --- the child process: it owns the terminal and receives our signals; we exit with its status
 #
-# The terminal sends ctrl-C to every process in the foreground, so to the child, too: only signals that were meant for
-# us alone are handed on. A child that suspends itself takes us with it, else the shell would wait for what is stopped.
+# The terminal sends ctrl-C to every process in the foreground, including the child, so only signals that were sent to
+# this process alone are forwarded. If the child suspends itself, this process suspends itself, too; otherwise the
+# shell would keep waiting for a stopped job.
 
 
-_HANDED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+_FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 _FROM_TERMINAL = ("SIGINT", "SIGQUIT")
 
 
 def run_child(command: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run it to its end; its exit status, or 128 and the number of the signal that ended it. Raises OSError."""
-    waiting: list[int] = []  # signals that came before the child was there
+    """Run a command to its end. Return its exit status, or 128 plus the signal that ended it. Raises OSError."""
+    waiting: list[int] = []  # signals that arrived before the child was started
     child: list[subprocess.Popen[bytes]] = []
 
-    def hand_on(number: int, _: FrameType | None) -> None:
+    def forward(number: int, _: FrameType | None) -> None:
         if not child:
             waiting.append(number)
-        elif child[0].returncode is None:  # its own send_signal might reap it while we wait for it
+        elif child[0].returncode is None:  # Popen.send_signal might reap the child while we wait for it
             os.kill(child[0].pid, number)
 
-    with _handled(hand_on):
+    with _handling_signals(forward):
         child.append(subprocess.Popen(command, env=env))
         for number in waiting:
             os.kill(child[0].pid, number)
-        return _ended(child[0])
+        return _wait_for(child[0])
 
 
 @contextmanager
-def _handled(hand_on: signal._HANDLER) -> Iterator[None]:
-    """Our signals go to the child. What we were told to ignore (nohup, a shell's background job) stays ignored."""
+def _handling_signals(forward: signal._HANDLER) -> Iterator[None]:
+    """Forward our signals to the child. Signals that are ignored (nohup, a background job) stay ignored."""
     before: dict[int, signal._HANDLER] = {}
-    for name in (*_HANDED_ON, *_FROM_TERMINAL):
+    for name in (*_FORWARDED, *_FROM_TERMINAL):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-            alone = name in _HANDED_ON or not _in_foreground()
-            before[number] = signal.signal(number, hand_on if alone else _nothing)
+            is_ours_alone = name in _FORWARDED or not _in_foreground()
+            before[number] = signal.signal(number, forward if is_ours_alone else _ignore)
     try:
         yield
     finally:
@@ -294,12 +318,12 @@ def _handled(hand_on: signal._HANDLER) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _nothing(number: int, frame: FrameType | None) -> None:
-    """The child has it too."""
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Ignore a signal that the terminal has sent to the child, too."""
 
 
 def _in_foreground() -> bool:
-    """Whether a terminal sends its signals to our group, and so to the child."""
+    """Return whether the terminal sends its signals to our process group, and so to the child."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except (OSError, AttributeError):
@@ -312,7 +336,7 @@ def _in_foreground() -> bool:
         os.close(terminal)
 
 
-def _ended(child: subprocess.Popen[bytes]) -> int:
+def _wait_for(child: subprocess.Popen[bytes]) -> int:
     if not hasattr(os, "WUNTRACED"):
         return child.wait()
     while True:
@@ -320,8 +344,8 @@ def _ended(child: subprocess.Popen[bytes]) -> int:
         if not os.WIFSTOPPED(status):
             break
         if _in_foreground():
-            os.kill(os.getpid(), signal.SIGSTOP)  # until the shell lets us go on
+            os.kill(os.getpid(), signal.SIGSTOP)  # until the shell continues us
             os.kill(child.pid, signal.SIGCONT)
     code = os.waitstatus_to_exitcode(status)
-    child.returncode = code  # so that it is not waited for again
+    child.returncode = code  # Popen must not wait for it again
     return code if code >= 0 else 128 - code

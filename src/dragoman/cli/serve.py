@@ -1,4 +1,7 @@
-"""`dragoman serve`: the gateway. Where it is and how to use it goes to stdout, one log line a request to stderr."""
+"""`dragoman serve`: run the gateway.
+
+The address and the set-up of clients go to standard output, one log line per request to standard error.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +27,35 @@ from dragoman.gateway.listing import known_models
 if TYPE_CHECKING:
     from dragoman.gateway.serve import GatewayServer
 
-_ROOT = "the gateway runs as root, which it never needs: start it as a user of its own"
+_ROOT = "the gateway runs as root, which it does not need: create a user for it and start it as that user"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", type=Path, help="instead of DRAGOMAN_CONFIG and the usual place")
-    parser.add_argument("--host", help="the address to listen on (server.host; 127.0.0.1)")
-    parser.add_argument("--port", type=port_number, help="0 picks a free one (server.port; 8787)")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes that share the port (server.workers; 1)")
-    parser.add_argument("--worker", type=int, help=SUPPRESS)  # which of them this one is
+    """Declare the options of `dragoman serve`."""
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="the configuration (default: DRAGOMAN_CONFIG, then the usual place)"
+    )
+    parser.add_argument("--host", help="the address to listen on (default: server.host, then 127.0.0.1)")
+    parser.add_argument(
+        "--port", type=port_number, help="the port; 0 picks a free one (default: server.port, then 8787)"
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes that share the port (default: server.workers, then 1)"
+    )
+    parser.add_argument("--worker", type=int, help=SUPPRESS)  # the number of this worker process
     parser.add_argument("--quiet", action="store_true", help="print the address only")
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman serve`; return the exit status."""
     replace_unencodable(sys.stdout)
     given = {"server.host": arguments.host, "server.port": arguments.port, "server.workers": arguments.workers}
     flags = {name: value for name, value in given.items() if value is not None}
     read = partial(load_config, arguments.config, os.environ, flags=flags)
     if arguments.worker:
-        read = partial(_of_worker, read, arguments.worker)
+        read = partial(_read_for_worker, read, arguments.worker)
     config = read()
-    gc.disable()  # until it serves: loading leaves nothing to collect
+    gc.disable()  # until the gateway serves: loading leaves no garbage
     try:
         return _serve(config, read, arguments)
     except ConfigError:
@@ -52,13 +63,13 @@ def run(arguments: Namespace) -> int:
     except LocalMisuse as error:
         return print_error(error, 1)
     except OSError as error:
-        return print_error(_unreachable(config, error), 1)
+        return print_error(_listen_error(config, error), 1)
     finally:
         gc.enable()
 
 
 def _serve(config: Config, read: Callable[[], Config], arguments: Namespace) -> int:
-    from dragoman.gateway import serve  # what is slow to load is not needed to say what is wrong
+    from dragoman.gateway import serve  # slow to load, and not needed to report a bad configuration
 
     if config.server.workers == 1 or arguments.worker:
         worker = arguments.worker is not None
@@ -72,8 +83,8 @@ def _serve(config: Config, read: Callable[[], Config], arguments: Namespace) -> 
     return serve_workers(config, command, ready=partial(_print_banner, config, quiet=arguments.quiet))
 
 
-def _of_worker(read: Callable[[], Config], number: int) -> Config:
-    """What all workers have, and the one thing that each has for itself."""
+def _read_for_worker(read: Callable[[], Config], number: int) -> Config:
+    """Return the configuration of a worker: the shared one, with the worker's own admin socket."""
     from dragoman.gateway.server_workers import socket_of
 
     config = read()
@@ -81,22 +92,24 @@ def _of_worker(read: Callable[[], Config], number: int) -> Config:
     return structs.replace(config, server=server)
 
 
-def _unreachable(config: Config, error: OSError) -> str:
+def _listen_error(config: Config, error: OSError) -> str:
     host, port = config.server.host, config.server.port
-    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     match error.errno:
         case errno.EADDRINUSE:
             from dragoman.cli.ports import find_listener
 
-            who = find_listener(port) or "another process"
-            return f"{place} is taken by {who}. Stop it, or choose another: --port 0 picks a free one."
+            process = find_listener(port) or "another process"
+            return f"{address} is in use by {process}. Stop it, or choose another port: --port 0 picks a free one."
         case errno.EACCES | errno.EPERM if port < 1024:
-            return f"{place}: ports below 1024 are the system's. Choose another with --port."
+            return f"cannot listen on {address}: ports below 1024 need privileges. Choose another with --port."
         case errno.EADDRNOTAVAIL:
-            return f"{place}: this machine has no such address. --host 127.0.0.1 is this machine itself."
+            return (
+                f"cannot listen on {address}: this machine has no such address. Use --host 127.0.0.1 for local clients."
+            )
         case _:
             why = error.strerror or str(error)
-            return f"cannot listen on {place}, or on the socket {config.server.admin_socket}: {why}."
+            return f"cannot listen on {address}, or on the socket {config.server.admin_socket}: {why}."
 
 
 def _announce(config: Config, running: GatewayServer, *, quiet: bool, first: bool) -> None:
@@ -118,9 +131,9 @@ def _print_banner(config: Config, url: str, *, quiet: bool) -> None:
         ("OpenAI API", f"{url}/v1"),
         ("Gemini API", url),
         ("Bedrock API", url),
-        ("models", ", ".join(model.name for model in known_models(config)[:8]) or "as your upstreams name them"),
-        ("upstreams", names if config.file else f"{names} (no configuration: the simulator answers)"),
-        ("status", "dragoman status, dragoman doctor; SIGHUP reads the configuration anew"),
+        ("models", ", ".join(model.name for model in known_models(config)[:8]) or "any name that your upstreams know"),
+        ("upstreams", names if config.file else f"{names} (no configuration: the simulator is used)"),
+        ("status", "dragoman status, dragoman doctor; SIGHUP reloads the configuration"),
     ]
     lines = [paint(url, "bold"), "", *(f"  {name:<14} {value}" for name, value in rows), ""]
     for client in setup_lines(url, config, os.environ):

@@ -1,4 +1,4 @@
-"""`dragoman sim`: an upstream on loopback, in any dialect."""
+"""`dragoman sim`: run a simulated upstream of any dialect on loopback, with faults if wanted."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ _PORT = 8788
 
 
 def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `dragoman sim`."""
     parser.add_argument("dialect", metavar="DIALECT", help="kiro, or any dialect that `dragoman dialects` lists")
-    parser.add_argument("--profile", default="observed", help="what it refuses: official, observed (default), paranoid")
-    parser.add_argument("--script", metavar="FILE", help="a TOML file of turns; without one a small model answers")
+    parser.add_argument(
+        "--profile", default="observed", help="which rules it enforces: official, observed (default), paranoid"
+    )
+    parser.add_argument("--script", metavar="FILE", help="a TOML file of turns (default: a small built-in model)")
     parser.add_argument("--host", default="127.0.0.1", help="a loopback address (default: 127.0.0.1)")
     parser.add_argument("--port", type=port_number, default=_PORT, help=f"0 picks a free one (default: {_PORT})")
     parser.add_argument(
@@ -38,12 +41,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME[:KEY=VALUE,...]",
-        help=f"spoil the answers, as in cut:event=3,how=reset ({', '.join(FAULTS)})",
+        help=f"damage the responses, for example cut:event=3,how=reset ({', '.join(FAULTS)})",
     )
-    parser.add_argument("--quiet", action="store_true", help="no line for each request")
+    parser.add_argument("--quiet", action="store_true", help="print no line per request")
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman sim`; return the exit status."""
     faults = [parse_fault(text) for text in arguments.fault]
     simulator = Simulator(
         arguments.dialect,
@@ -52,7 +56,7 @@ def run(arguments: Namespace) -> int:
         limits=_limits(named_values("--limit", arguments.limit)),
         host=arguments.host,
         port=0 if arguments.fault else arguments.port,
-        on_exchange=None if arguments.quiet else _told,
+        on_exchange=None if arguments.quiet else _print_exchange,
     )
     try:
         asyncio.run(_serve(simulator, faults, arguments))
@@ -70,15 +74,18 @@ async def _serve(simulator: Simulator, faults: list[ProxyFault], arguments: Name
         if faults:
             proxy = FaultProxy(url, faults, dialect=registry.get(arguments.dialect), port=arguments.port)
             url = (await stack.enter_async_context(proxy)).url
-        print(url, flush=True)  # data on stdout, talk on stderr: a caller reads the address
+        print(url, flush=True)  # only the address goes to stdout, so that a caller can read it
         stopped = asyncio.Event()
-        for each in (signal.SIGINT, signal.SIGTERM):  # ours: a shell starts its background jobs deaf to the first
+        for each in (
+            signal.SIGINT,
+            signal.SIGTERM,
+        ):  # a shell starts background jobs with SIGINT ignored, so set both handlers
             with contextlib.suppress(NotImplementedError):  # Windows
                 asyncio.get_running_loop().add_signal_handler(each, stopped.set)
         await stopped.wait()
 
 
-def _told(received: ReceivedRequest) -> None:
+def _print_exchange(received: ReceivedRequest) -> None:
     note = f"  {received.note}" if received.note else ""
     ended = f" ({received.ended})" if received.ended != "whole" else ""
     print(one_line(f"{received.method} {received.path} {received.status}{ended}{note}"), file=sys.stderr, flush=True)

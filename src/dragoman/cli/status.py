@@ -1,4 +1,8 @@
-"""`dragoman status`: how the running gateway is, asked over its private socket."""
+"""`dragoman status`: show the state of the running gateway, read from its admin socket.
+
+`cooldown`, `doctor` and `run` use the functions that query the socket, and the ones that render durations and
+cooldowns.
+"""
 
 from __future__ import annotations
 
@@ -24,58 +28,65 @@ _STATES = {"ok": "green", "expired": "red", "missing": "red", "login needed": "r
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", type=Path, help="the one the gateway was started with")
+    """Declare the options of `dragoman status`."""
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="the configuration that the gateway was started with"
+    )
     add_port(parser)
-    parser.add_argument("--usage", action="store_true", help="ask Kiro how much of each login's quota is left")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--usage", action="store_true", help="request from Kiro how much quota each login has left")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_port(parser: ArgumentParser) -> None:
-    """The option that names one of several gateways of one user."""
+    """Add the option that selects one of several gateways of one user."""
     parser.add_argument("--port", type=int, help="the gateway on this port, if several run")
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman status`; return the exit status."""
     replace_unencodable(sys.stdout)
     socket = admin_socket(arguments.config, arguments.port)
-    found = fetch_status(socket)
-    elsewhere = _others(socket) if arguments.port is None else []
-    if found is None:
+    status = fetch_status(socket)
+    elsewhere = _other_gateways(socket) if arguments.port is None else []
+    if status is None:
         if arguments.json:
             print(jsonio.encode_pretty({"state": "not running", "admin_socket": str(socket)}).decode())
         print("\n".join(elsewhere), end="\n" if elsewhere else "", file=sys.stderr)
-        return print_error(f"no gateway answers at {socket}. `dragoman serve` starts one.", EXIT_NOT_RUNNING)
+        return print_error(
+            f"no gateway is running: {socket} does not answer. Start one with `dragoman serve`.", EXIT_NOT_RUNNING
+        )
     if arguments.usage:
-        asyncio.run(_add_usage(found, arguments.config))
+        asyncio.run(_add_usage(status, arguments.config))
     if arguments.json:
-        print(jsonio.encode_pretty(found).decode())
+        print(jsonio.encode_pretty(status).decode())
     else:
-        print("\n".join([*render_status(found, time.time(), Paint(sys.stdout)), *elsewhere]))
+        print("\n".join([*render_status(status, time.time(), Paint(sys.stdout)), *elsewhere]))
     return 0
 
 
 def admin_socket(file: Path | None, port: int | None = None) -> Path:
-    """Where the gateway of this configuration listens; of one that has a mistake by now, the usual place.
+    """Return the path of the admin socket of the gateway that uses this configuration.
 
-    With a port: where the gateway on it does, which has a socket of its own if it was not the first.
+    If the configuration cannot be read, return the default path and print a warning. `port` selects the gateway on
+    that port: only the first gateway of a user has the configured path, each further one has its own.
     """
     try:
         place = load_config(file, os.environ).server.admin_socket
     except ConfigError as error:
         place = app_folders(os.environ).admin_socket
-        print(f"{error}\ndragoman: the configuration has a mistake; asking at {place}.", file=sys.stderr)
-    return place if port is None else _of_port(place, port)
+        print(f"{error}\ndragoman: the configuration is not valid; using the default socket {place}.", file=sys.stderr)
+    return place if port is None else _socket_of_port(place, port)
 
 
-def _of_port(place: Path, port: int) -> Path:
+def _socket_of_port(place: Path, port: int) -> Path:
     from dragoman.gateway import admin
 
     first = fetch_status(place) or {}
     return place if str(first.get("url")).endswith(f":{port}") else admin.fallback_socket(place, port)
 
 
-def _others(place: Path) -> list[str]:
-    """A line for each further gateway of this user."""
+def _other_gateways(place: Path) -> list[str]:
+    """Return a line for each further gateway of this user."""
     from dragoman.gateway import admin
 
     urls = [str((fetch_status(path) or {}).get("url")) for path in admin.other_sockets(place)]
@@ -83,17 +94,17 @@ def _others(place: Path) -> list[str]:
 
 
 def fetch_status(socket: Path) -> dict[str, Json] | None:
-    """The status of the gateway that listens there; None if none does."""
-    found = query_admin(socket)
-    return found if isinstance(found, dict) else None
+    """Return the status of the gateway that listens on this socket, or None if there is none."""
+    status = query_admin(socket)
+    return status if isinstance(status, dict) else None
 
 
-def query_admin(socket: Path, what: str = "/status", method: str = "GET") -> Json:
-    """What the gateway that listens there answers; None if none does."""
+def query_admin(socket: Path, path: str = "/status", method: str = "GET") -> Json:
+    """Return the response of the gateway that listens on this socket, or None if there is none."""
     from dragoman.gateway import admin
 
     try:
-        return jsonio.decode(admin.send_admin_request(socket, what, method))
+        return jsonio.decode(admin.send_admin_request(socket, path, method))
     except (OSError, JsonError):
         return None
 
@@ -102,18 +113,18 @@ def query_admin(socket: Path, what: str = "/status", method: str = "GET") -> Jso
 
 
 def store_name(login: Login) -> str:
-    """What a Kiro login of the configuration is called among the stores."""
+    """Return the name that `open_store` uses for a Kiro login of the configuration."""
     source = {"auto": "", "store": "own"}.get(login.source, login.source)
     return f"{source}:{login.detail}" if source and login.detail else source
 
 
-async def _add_usage(found: dict[str, Json], file: Path | None) -> None:
-    """Put what is left of each Kiro login beside its credential."""
+async def _add_usage(status: dict[str, Json], file: Path | None) -> None:
+    """Add the remaining quota of each Kiro login to its credential in the status."""
     try:
         upstreams = load_config(file, os.environ).upstreams
     except ConfigError:
         return
-    for row in objects_in(found.get("upstreams")):
+    for row in objects_in(status.get("upstreams")):
         upstream = upstreams.get(str(row.get("name")))
         for login in upstream.logins if upstream is not None and upstream.dialect.codec.family == "kiro" else ():
             name = f"{login.source}:{login.detail}".rstrip(":")
@@ -131,29 +142,29 @@ async def _usage(login: Login) -> dict[str, Json]:
         async with open_fetch(os.environ) as fetch:
             usage = await KiroCredential(open_store(store_name(login)), fetch, name="kiro").usage()
     except DragomanError as error:
-        return {"problem": f"its quota cannot be read: {error}"}
+        return {"problem": f"the quota is not available: {error}"}
     return {"usage": usage.describe()}
 
 
-# --- for people
+# --- text output
 
 
-def render_status(found: dict[str, Json], now: float, paint: Paint) -> Iterator[str]:
-    """The status as lines."""
-    state = str(found.get("state"))
-    since = _number(found.get("started_at"))
-    up = f"up {render_duration(now - since)}, since {render_time_of_day(since, now)}" if since else ""
-    words = [paint(state, "bold"), up, f"{found.get('in_flight')} in flight", f"pid {found.get('pid')}"]
-    yield f"dragoman {found.get('version')}: " + ", ".join(word for word in words if word)
-    yield f"configuration: {found.get('config') or 'none, the simulator answers'}"
-    for name in ("reload_refused", "refused"):  # why the last reload changed nothing
-        if found.get(name):
-            yield paint(f"the last reload was refused: {one_line(found[name])}", "red")
-    if any(row.get("cooldowns") for row in objects_in(found.get("upstreams"))):
-        yield paint("some upstreams are left alone; `dragoman render_cooldown clear` asks them again", "yellow")
-    if found.get("dropped_log_lines"):
-        yield paint(f"{found['dropped_log_lines']} log lines could not be written", "yellow")
-    for upstream in objects_in(found.get("upstreams")):
+def render_status(status: dict[str, Json], now: float, paint: Paint) -> Iterator[str]:
+    """Yield the status as lines of text."""
+    state = str(status.get("state"))
+    started_at = _number(status.get("started_at"))
+    up = f"up {render_duration(now - started_at)}, since {render_time_of_day(started_at, now)}" if started_at else ""
+    parts = [paint(state, "bold"), up, f"{status.get('in_flight')} in flight", f"pid {status.get('pid')}"]
+    yield f"dragoman {status.get('version')}: " + ", ".join(part for part in parts if part)
+    yield f"configuration: {status.get('config') or 'none; the simulator is the only upstream'}"
+    for name in ("reload_refused", "refused"):  # the reason why the last reload was refused
+        if status.get(name):
+            yield paint(f"the last reload was refused: {one_line(status[name])}", "red")
+    if any(row.get("cooldowns") for row in objects_in(status.get("upstreams"))):
+        yield paint("Some upstreams are in cooldown. `dragoman cooldown clear` ends it.", "yellow")
+    if status.get("dropped_log_lines"):
+        yield paint(f"{status['dropped_log_lines']} log lines could not be written", "yellow")
+    for upstream in objects_in(status.get("upstreams")):
         yield ""
         yield from _upstream(upstream, now, paint)
 
@@ -161,8 +172,8 @@ def render_status(found: dict[str, Json], now: float, paint: Paint) -> Iterator[
 def _upstream(row: dict[str, Json], now: float, paint: Paint) -> Iterator[str]:
     health = str(row.get("health"))
     busy = f"{row.get('active')} running" + (f", {row.get('waiting')} waiting" if row.get("waiting") else "")
-    answered = _number(row.get("last_ok_at"))
-    last = f", last answer {render_duration(now - answered)} ago" if answered else ""
+    last_success = _number(row.get("last_ok_at"))
+    last = f", last response {render_duration(now - last_success)} ago" if last_success else ""
     place = "in the gateway" if row.get("kind") == "simulator" else row.get("base_url")
     yield f"{paint(str(row.get('name')), 'bold')}  {paint(health, _HEALTH.get(health, 'dim'))}  {busy}{last}"
     yield f"  {row.get('dialect')}, {one_line(place)}"
@@ -176,16 +187,16 @@ def _upstream(row: dict[str, Json], now: float, paint: Paint) -> Iterator[str]:
 
 
 def render_cooldown(row: dict[str, Json], now: float) -> str:
-    """One pause as a line: what rests, until when, and why."""
+    """Return a cooldown as a line: its scope, its state, its end and its cause."""
     scope = one_line(", ".join(str(part) for part in (row.get("credential"), row.get("models") or "all models")))
     until, next_try = _number(row.get("until")), _number(row.get("next_try"))
-    over = f"for {render_duration(until - now)}" if until else "until a try goes well"
-    tried = (
-        "a try is under way"
+    end = f"for {render_duration(until - now)}" if until else "until a request succeeds"
+    test = (
+        "a test request is running"
         if row.get("state") == "probing"
-        else f"next try in {render_duration((next_try or now) - now)}"
+        else f"next test request in {render_duration((next_try or now) - now)}"
     )
-    return f"{scope}: {row.get('state')} {over}, {tried}; {row.get('kind')}: {one_line(row.get('why'))}"
+    return f"{scope}: {row.get('state')} {end}, {test}; {row.get('kind')}: {one_line(row.get('why'))}"
 
 
 def _credential(row: dict[str, Json], now: float, paint: Paint) -> str:
@@ -198,9 +209,9 @@ def _credential(row: dict[str, Json], now: float, paint: Paint) -> str:
     if ends := _number(row.get("expires_at")):
         left = ends - now
         words.append(
-            f"ends in {render_duration(left)}"
+            f"expires in {render_duration(left)}"
             if left > 0
-            else f"ended {render_duration(-left)} ago, renewed when needed"
+            else f"expired {render_duration(-left)} ago; it is renewed at the next request"
         )
     usage = row.get("usage")
     if isinstance(usage, dict):
@@ -211,7 +222,7 @@ def _credential(row: dict[str, Json], now: float, paint: Paint) -> str:
 
 
 def objects_in(value: Json) -> Iterator[dict[str, Json]]:
-    """The objects of a list; none of anything else."""
+    """Return the objects of a list; for a value that is not a list, nothing."""
     return (each for each in (value if isinstance(value, list) else ()) if isinstance(each, dict))
 
 
@@ -220,7 +231,7 @@ def _number(value: Json) -> float | None:
 
 
 def render_duration(seconds: float) -> str:
-    """`3 s`, `12 min`, `5 h 20 min`, `3 d 4 h`."""
+    """Return a duration as text: `3 s`, `12 min`, `5 h 20 min`, `3 d 4 h`."""
     whole = max(round(seconds), 0)
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
     if whole < 120:
@@ -233,6 +244,6 @@ def render_duration(seconds: float) -> str:
 
 
 def render_time_of_day(at: float, now: float) -> str:
-    """A time of day, with its date if that is not today's."""
+    """Return a time of day, with the date if it is more than twelve hours ago."""
     form = "%H:%M:%S" if now - at < 12 * 3600 else "%Y-%m-%d %H:%M"
     return time.strftime(form, time.localtime(at))

@@ -1,4 +1,4 @@
-"""What several commands do with a terminal, their FILE argument and their complaints."""
+"""Shared by the commands: styled and safe terminal output, reading of FILE arguments, errors with an exit status."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import TextIO
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-# What a terminal obeys, and what turns the direction of text; not the joiners that scripts and emoji need.
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+# Control characters and marks that change the direction of text; not the joiners that scripts and emoji need.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 
 
 class Paint:
-    """Styles text for a stream, or leaves it: colours are for terminals, and NO_COLOR ends them."""
+    """Styles text for a terminal; text for other streams, or with NO_COLOR, stays plain."""
 
-    def __init__(self, stream: TextIO | None) -> None:  # a service may have been given none
-        shows = stream is not None and stream.isatty()
-        self._on = shows and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    def __init__(self, stream: TextIO | None) -> None:  # a service may have no standard output
+        is_terminal = stream is not None and stream.isatty()
+        self._on = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     def __call__(self, text: str, *styles: str) -> str:
         if not self._on or not styles or not text:
@@ -35,28 +35,28 @@ class Paint:
 
 
 def replace_unencodable(stream: TextIO | None) -> None:
-    """Let a terminal that cannot write a character write another: no command shall fail over an arrow."""
+    """Make a stream write `?` for a character that its encoding lacks, instead of raising an error."""
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(errors="replace")
 
 
 def width(most: int = 120) -> int:
-    """How many columns to use."""
+    """Return the number of columns to use, at most `most`."""
     return min(shutil.get_terminal_size((100, 24)).columns, most)
 
 
 def plain(text: object) -> str:
-    """Text of others, line by line as it is, without what a terminal would obey."""
-    return _OBEYED.sub(" ", str(text))
+    """Return untrusted text with its lines, and with control characters replaced by spaces."""
+    return _CONTROL.sub(" ", str(text))
 
 
 def one_line(text: object, longest: int = 300) -> str:
-    """Text of others on one line, without what a terminal would obey."""
+    """Return untrusted text on one line, cut at `longest`, with unprintable characters replaced by spaces."""
     plain = "".join(char if char.isprintable() else " " for char in str(text))
     return plain if len(plain) <= longest else f"{plain[: longest - 1]}…"
 
 
-# --- files and complaints
+# --- files and errors
 
 
 CHUNK = 64 * 1024
@@ -64,7 +64,7 @@ EXIT_BAD_CONFIG, EXIT_NOT_RUNNING, EXIT_LOGIN_NEEDED = 3, 4, 5  # exit statuses
 
 
 class CommandError(Exception):
-    """Why a command ends, as the sentence to print, and its exit status."""
+    """Ends a command: the text is the sentence to print, `status` the exit status."""
 
     def __init__(self, why: object, status: int = 1) -> None:
         super().__init__(str(why))
@@ -72,15 +72,17 @@ class CommandError(Exception):
 
 
 def read_input(name: str) -> bytes:
-    """All of a file, or of standard input for `-`."""
+    """Return the bytes of a file, or of standard input for `-`. Raises CommandError."""
     return b"".join(read_chunks(name))
 
 
 def read_chunks(name: str) -> Iterator[bytes]:
-    """A file piece by piece, as it comes."""
+    """Yield the bytes of a file, or of standard input for `-`, as they arrive. Raises CommandError."""
     try:
         if name == "-":
-            while chunk := os.read(sys.stdin.fileno(), CHUNK):  # what is there, without waiting for more
+            while chunk := os.read(
+                sys.stdin.fileno(), CHUNK
+            ):  # returns what has arrived, without waiting for a full chunk
                 yield chunk
         else:
             with Path(name).open("rb") as file:
@@ -91,7 +93,7 @@ def read_chunks(name: str) -> Iterator[bytes]:
 
 
 def print_error(sentence: object, status: int, cause: object = "") -> int:
-    """Say on standard error what is wrong, after what caused it, and give the exit status."""
+    """Print the cause, if any, and the sentence to standard error; return `status`."""
     if cause:
         print(plain(cause), file=sys.stderr)
     print_notice(sentence)
@@ -99,17 +101,17 @@ def print_error(sentence: object, status: int, cause: object = "") -> int:
 
 
 def print_notice(sentence: object) -> None:
-    """Say something to the person, on standard error."""
+    """Print a message to standard error, prefixed with `dragoman:`."""
     print(f"dragoman: {plain(sentence)}", file=sys.stderr)
 
 
 def named_values(option: str, texts: Sequence[str]) -> dict[str, Json]:
-    """Read the NAME=VALUE of an option that may be repeated; a value is JSON, or else a string."""
+    """Parse the NAME=VALUE texts of a repeated option; a value that is not JSON is a string. Raises CommandError."""
     found: dict[str, Json] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise CommandError(f"{option} {text}: expected NAME=VALUE", 2)
+            raise CommandError(f"{option} {text}: expected NAME=VALUE.", 2)
         try:
             found[name] = jsonio.decode(value)
         except jsonio.JsonError:
@@ -118,7 +120,7 @@ def named_values(option: str, texts: Sequence[str]) -> dict[str, Json]:
 
 
 def port_number(text: str) -> int:
-    """A port, for argparse."""
+    """Parse a port number, as a `type` for argparse."""
     if not text.isdecimal() or int(text) > 65535:
         raise ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
     return int(text)

@@ -1,4 +1,7 @@
-"""`dragoman translate`: the translated body or stream on standard output, the notes on standard error."""
+"""`dragoman translate`: translate a request, a reply or a stream from one dialect into another.
+
+The translated body or stream goes to standard output, the notes to standard error.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +20,34 @@ from dragoman.wire import jsonio
 
 
 def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `dragoman translate`."""
     parser.add_argument("--what", choices=("request", "reply", "stream"), default="request", help="default: request")
-    parser.add_argument("--from", dest="source", required=True, metavar="D", help="the dialect it is written in")
-    parser.add_argument("--to", dest="target", required=True, metavar="D", help="the dialect it shall be in")
-    parser.add_argument("--model", metavar="M", help="the model to ask for, if another")
+    parser.add_argument("--from", dest="source", required=True, metavar="D", help="the dialect of the input")
+    parser.add_argument("--to", dest="target", required=True, metavar="D", help="the dialect of the output")
+    parser.add_argument("--model", metavar="M", help="the model to request (default: the one of the input)")
     parser.add_argument(
         "--request",
         metavar="FILE",
         help="for a reply or a stream: the client's request, in the dialect of --to",
     )
     parser.add_argument(
-        "--raw-tools", metavar="NAME", help="tool calls written as raw tokens: auto, off, a table, or file:NAME.toml"
+        "--raw-tools", metavar="NAME", help="how to read raw tool calls: auto, off, a format, or file:NAME.toml"
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting (VALUE: JSON or text)"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of a dialect or filter (VALUE: JSON or text)",
     )
-    parser.add_argument("--explain", action="store_true", help="the notes, on standard error")
-    parser.add_argument("--json", action="store_true", help='{"body": …, "notes": […]} on standard output')
-    parser.add_argument("--strict", action="store_true", help="exit with 3 if anything was lost")
+    parser.add_argument("--explain", action="store_true", help="print the notes to standard error")
+    parser.add_argument("--json", action="store_true", help='print {"body": …, "notes": […]}')
+    parser.add_argument("--strict", action="store_true", help="exit with 3 if content was lost")
     parser.add_argument("file", nargs="?", default="-", metavar="FILE|-", help="default: standard input")
 
 
 def run(arguments: Namespace) -> int:
+    """Run `dragoman translate`; return the exit status."""
     options: dict[str, Any] = named_values("--set", arguments.set)
     if arguments.raw_tools is not None:
         options["raw_tools"] = arguments.raw_tools
@@ -50,8 +59,8 @@ def run(arguments: Namespace) -> int:
     return 3 if arguments.strict and any(note.action == "dropped" for note in notes) else 0
 
 
-def _asked(arguments: Namespace, options: dict[str, Any]) -> Translated | None:
-    """The translated question of a reply or a stream, whose client speaks the dialect of --to."""
+def _translated_request(arguments: Namespace, options: dict[str, Any]) -> Translated | None:
+    """Return the translated request of a reply or a stream, or None. It is in the client's dialect, that of --to."""
     if arguments.request is None:
         return None
     return dragoman.translate_request(
@@ -65,43 +74,43 @@ def _asked(arguments: Namespace, options: dict[str, Any]) -> Translated | None:
 
 def _whole(arguments: Namespace, options: dict[str, Any]) -> tuple[Sequence[Note], None]:
     body = read_input(arguments.file)
-    ends = {"source": arguments.source, "target": arguments.target}
+    dialects = {"source": arguments.source, "target": arguments.target}
     if arguments.what == "request":
-        done = dragoman.translate_request(body, **ends, model=arguments.model, **options)
+        translated = dragoman.translate_request(body, **dialects, model=arguments.model, **options)
     else:
-        asked = _asked(arguments, options)
-        done = dragoman.translate_reply(body, **ends, request=asked, **({} if asked else options))
+        request = _translated_request(arguments, options)
+        translated = dragoman.translate_reply(body, **dialects, request=request, **({} if request else options))
     if arguments.json:
-        _print_json(done.body, done.notes)
+        _print_json(translated.body, translated.notes)
     else:
-        print(jsonio.encode_pretty(done.body).decode())
-    return done.notes, None
+        print(jsonio.encode_pretty(translated.body).decode())
+    return translated.notes, None
 
 
 def _stream(arguments: Namespace, options: dict[str, Any]) -> tuple[Sequence[Note], DragomanError | None]:
-    asked = _asked(arguments, options)
-    ends = {"source": arguments.source, "target": arguments.target}
-    stream = dragoman.stream_translator(**ends, request=asked, **({} if asked else options))
-    kept: list[bytes] = []
+    request = _translated_request(arguments, options)
+    dialects = {"source": arguments.source, "target": arguments.target}
+    stream = dragoman.stream_translator(**dialects, request=request, **({} if request else options))
+    chunks: list[bytes] = []
     out = sys.stdout.buffer
 
-    def put(data: bytes) -> None:
+    def write(data: bytes) -> None:
         if arguments.json:
-            kept.append(data)
+            chunks.append(data)
         elif data:
             out.write(data)
             out.flush()
 
     for chunk in read_chunks(arguments.file):
-        put(stream.feed(chunk))
-    put(stream.close())
+        write(stream.feed(chunk))
+    write(stream.close())
     if arguments.json:
-        _print_json(_as_text(b"".join(kept)), stream.notes)
+        _print_json(_as_text(b"".join(chunks)), stream.notes)
     return stream.notes, stream.error
 
 
 def _as_text(data: bytes) -> jsonio.Json:
-    """A stream as JSON can hold it: text, or base64 for binary frames."""
+    """Return a stream as a JSON value: text, or base64 for binary frames."""
     try:
         return data.decode()
     except UnicodeDecodeError:

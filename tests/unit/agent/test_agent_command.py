@@ -36,7 +36,7 @@ def test_it_answers_offline_and_shows_its_steps(capsys: pytest.CaptureFixture[st
     out, err = capsys.readouterr()
     assert out == "The tool answered: Oslo is sunny\n"
     assert 'call get_weather {"city":"Oslo"}' in err
-    assert "answer get_weather" in err
+    assert "result get_weather" in err
     assert err.startswith("step 1\n")
 
 

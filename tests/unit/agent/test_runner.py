@@ -261,7 +261,7 @@ def test_the_time_limit_ends_a_run_with_every_call_answered() -> None:
     assert result.status == "time"
     late, quick = results(result.conversation)
     assert (late.is_error, quick.is_error) == (True, False)
-    assert "out of time" in late.content[0].text  # type: ignore[union-attr]
+    assert "time limit" in late.content[0].text  # type: ignore[union-attr]
 
 
 def test_a_run_can_be_cancelled_while_tools_run() -> None:

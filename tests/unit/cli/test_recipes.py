@@ -40,7 +40,7 @@ def test_a_recipe_is_filled_in_whole_gives_the_key_by_variable_only_and_takes_aw
 ) -> None:
     for asked in ("", "another"):
         for answered in (True, False):
-            done = made(recipe, asked=asked, is_served=lambda name, yes=answered: yes)
+            done = made(recipe, requested=asked, is_served=lambda name, yes=answered: yes)
             text = " ".join([*done.env.values(), *done.args])
             assert not re.search(r"\{(url|key|model|models)\}", text)
             assert KEY in done.env.values()
@@ -60,7 +60,7 @@ def test_addresses_end_where_the_family_of_sdks_wants_them_to(recipe: ClientSetu
 
 @pytest.mark.parametrize("recipe", CLIENTS, ids=lambda recipe: recipe.name)
 def test_a_wanted_model_reaches_the_client(recipe: ClientSetup) -> None:
-    done = made(recipe, asked="wanted-model")
+    done = made(recipe, requested="wanted-model")
     assert "wanted-model" in " ".join([*done.env.values(), *done.args])
 
 

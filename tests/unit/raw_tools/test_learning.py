@@ -286,7 +286,7 @@ def test_a_tokenizer_configuration_holds_the_template() -> None:
     config = '{"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}], "eos_token": {"content": "<E>"}}'
     template = read_template("tokenizer_config.json", config.encode(), {})
     assert (template.source, template.variables["eos_token"]) == ("t", "<E>")
-    with pytest.raises(TemplateError, match="has no chat_template"):
+    with pytest.raises(TemplateError, match="there is no chat_template"):
         read_template("tokenizer_config.json", b"{}", {})
 
 

@@ -236,7 +236,7 @@ def test_import_copies_only_when_asked_and_overwrites_only_when_asked(
     KiroPaths().ide_file.parent.mkdir(parents=True)
     KiroPaths().ide_file.write_text(json.dumps({"accessToken": "a", "refreshToken": "r", "authMethod": "social"}))
     assert run("import", "kiro", "--from", "ide", "--copy") == 0
-    assert "may end the other's login" in capsys.readouterr().err
+    assert "may make the other's login invalid" in capsys.readouterr().err
     assert json.loads(KiroPaths().own_file("default").read_text())["refresh_token"] == "r"
     assert run("import", "kiro") == 2
     assert run("import", "kiro", "--replace") == 0
