@@ -1,4 +1,4 @@
-"""What a careful client makes of server-sent events, read without our codecs."""
+"""Read server-sent events as a strict client does, without the codecs of this project."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-# The kinds of block, and which delta adds to which of its fields.
+# For each kind of block: the deltas it takes, and the field that each delta appends to.
 _DELTAS = {
     ("text", "text_delta"): ("text", "text"),
     ("thinking", "thinking_delta"): ("thinking", "thinking"),
@@ -17,18 +17,21 @@ _DELTAS = {
 
 
 def parse_sse(stream: bytes) -> list[dict[str, Any]]:
-    """The data of a stream of server-sent events; OpenAI's [DONE] is left out."""
+    """Return the JSON data of each server-sent event; OpenAI's `[DONE]` is skipped."""
     lines = [line.removeprefix("data: ") for line in stream.decode().split("\n") if line.startswith("data: ")]
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
 def parse_message_stream(stream: bytes) -> dict[str, Any]:
-    """An Anthropic stream as one message: content, stop_reason, usage, error."""
+    """Return an Anthropic stream as one message: content, stop_reason, usage, error."""
     return accumulate_message(parse_sse(stream))
 
 
 def accumulate_message(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The message of these events. Blocks are dense, and never open side by side; `json` is the input of a call."""
+    """Return the message that these events describe; `json` of a tool call is its input as text.
+
+    Fails if block indices have gaps or if two blocks are open at the same time.
+    """
     content: list[dict[str, Any]] = []
     whole: dict[str, Any] = {"stop_reason": None, "usage": {}, "error": None, "content": content}
     opened: int | None = None
@@ -37,10 +40,10 @@ def accumulate_message(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
             case "content_block_start":
                 assert opened is None and event["index"] == len(content)
                 opened = event["index"]
-                content.append({**event["content_block"], **({"json": ""} if _calls(event) else {})})
+                content.append({**event["content_block"], **({"json": ""} if _starts_tool_call(event) else {})})
             case "content_block_delta":
                 assert event["index"] == opened
-                _grow(content[-1], event["delta"])
+                _append_delta(content[-1], event["delta"])
             case "content_block_stop":
                 assert event["index"] == opened
                 opened = None
@@ -54,11 +57,11 @@ def accumulate_message(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return whole
 
 
-def _calls(event: dict[str, Any]) -> bool:
+def _starts_tool_call(event: dict[str, Any]) -> bool:
     return bool(event["content_block"]["type"] == "tool_use")
 
 
-def _grow(block: dict[str, Any], delta: dict[str, Any]) -> None:
+def _append_delta(block: dict[str, Any], delta: dict[str, Any]) -> None:
     if (block["type"], delta["type"]) == ("thinking", "signature_delta"):
         block["signature"] = delta["signature"]
     elif (block["type"], delta["type"]) in _DELTAS:

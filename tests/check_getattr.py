@@ -1,8 +1,8 @@
-"""Check that no behaviour is found with `getattr` or `hasattr`: `python -m tests.check_getattr`, part of `make check`.
+"""Check that no optional behaviour is looked up with `getattr` or `hasattr`: `python -m tests.check_getattr`, part of `make check`.
 
-An optional ability is a member of its protocol with a default, or a field of `Dialect`: then the type checker sees it.
-Allowed are features of the platform (`hasattr(os, "geteuid")`), fields of data by their name, and `flush` of a file-like
-object that a user gives.
+An optional ability is a protocol member with a default, or a field of `Dialect`, so that the type checker sees it.
+Allowed are platform features (`hasattr(os, "geteuid")`), data fields read by name, and `flush` of a file-like object
+that a user passes in.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FIELDS = frozenset(
 
 
 def places() -> Iterator[str]:
-    """Every place in the sources where an ability is looked for by its name."""
+    """Yield every place in the sources where an ability is looked up by name."""
     for path in sorted((ROOT / "src").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if (
@@ -48,7 +48,7 @@ def places() -> Iterator[str]:
 
 
 def main() -> int:
-    """Print the places; 1 if there is one."""
+    """Print the places; return 1 if there is one."""
     found = list(places())
     for place in found:
         print(f"{place}  (make it a member of its protocol with a default)")

@@ -1,4 +1,6 @@
-"""Hypothesis budgets: `default` for `make test`, `long` for `make laws-long`. Failures replay by themselves.
+"""Settings of the whole suite: Hypothesis profiles, garbage collection, and tests that are coroutines.
+
+The Hypothesis profile is `default` for `make test` and `long` for `make laws-long`; failures are replayed automatically.
 
 `DRAGOMAN_EXAMPLES` is the number of examples that each property test gets in the profile `long`.
 """
@@ -16,7 +18,8 @@ from hypothesis import HealthCheck, settings
 
 _CALM = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
-# The suite tries the same examples every time; `make laws-long` explores. What a law must find is an explicit example.
+# `make test` runs the same examples every time; `make laws-long` draws random ones. A case that a law must always cover
+# is an explicit example.
 settings.register_profile(
     "default", max_examples=60, deadline=None, suppress_health_check=_CALM, print_blob=True, derandomize=True
 )
@@ -31,14 +34,14 @@ settings.load_profile("default")
 
 
 def pytest_collection_finish() -> None:
-    """Twenty thousand tests are a million objects: without this, every full collection walks through them."""
+    """Freeze the collected tests: otherwise each full garbage collection walks through a million objects."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine: on the loop that its fixture `run` says, else on asyncio's."""
+    """Run a test that is a coroutine with its fixture `run`, or else with `asyncio.run`."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     given: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}

@@ -1,8 +1,8 @@
-"""Work grows no faster than its input: judged by counting, not by the clock.
+"""Check that work grows linearly with its input, by counting instructions instead of measuring wall time.
 
-What Python does is counted in instructions, which are the same in every run. What C does (copying bytes, regular
-expressions) cannot be counted: there the CPU time of this thread decides, with the least of many runs and a bound that
-is far from linear and farther from quadratic growth.
+Python work is counted in bytecode instructions, which are the same in every run. Work in C (copying bytes, regular
+expressions) cannot be counted: there the least CPU time of many runs is compared with a bound that lies well above
+linear growth and well below quadratic growth.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Work = Callable[[], object]
 
 
 def cpu(work: Work, runs: int = 3) -> float:
-    """The least CPU time of this thread of several runs."""
+    """Return the least CPU time of this thread over several runs."""
     least = float("inf")
-    gc.disable()  # it would walk all that other tests left
+    gc.disable()  # a collection would walk through the objects of all other tests
     try:
         for _ in range(runs):
             began = time.thread_time()
@@ -31,12 +31,12 @@ def cpu(work: Work, runs: int = 3) -> float:
 
 
 def check_linear_growth(work: Callable[[int], Work], small: int, factor: int = 8, *, in_c: bool = True) -> None:
-    """Fail if `factor` times the input is more than about `factor` times the work; quadratic would be its square.
+    """Fail if `factor` times the input takes much more than `factor` times the work.
 
-    `in_c`: look at the CPU time, too, since the work may be done in C.
+    `in_c`: compare CPU time as well, because the work may be done in C.
     """
-    work(small)()  # what is only done once is done
-    little = max(small // factor, 1)  # to count takes fifty times as long as to do
+    work(small)()  # warm up: caches and imports
+    little = max(small // factor, 1)  # counting is fifty times slower than running
     short, long = count_instructions(work(little)), count_instructions(work(small))
     assert long <= 1.25 * small / little * short, f"{factor} times the input: {long / short:.1f} times the instructions"
     if in_c:
@@ -44,7 +44,7 @@ def check_linear_growth(work: Callable[[int], Work], small: int, factor: int = 8
 
 
 def check_cost_ratio(ratio: Callable[[], float], most: float, attempts: int = 5) -> None:
-    """Fail if a ratio of two CPU times is never as small as that."""
+    """Fail if a ratio of two CPU times stays above `most` in every attempt."""
     found: list[float] = []
     while len(found) < attempts:
         found.append(ratio())
@@ -54,16 +54,16 @@ def check_cost_ratio(ratio: Callable[[], float], most: float, attempts: int = 5)
 
 
 def check_constant_read_cost(feed: Callable[[bytes], object], size: int) -> None:
-    """Fail if reads get slower while one frame of 8 MiB gathers: what is held must not be copied at every read."""
+    """Fail if reads get slower while one frame of 8 MiB is buffered: a read must not copy the buffer."""
     read = b"a" * size
 
-    def some() -> None:
+    def feed_some() -> None:
         for _ in range(500):
             feed(read)
 
-    some()
-    early_count, early = count_instructions(some), cpu(some)
+    feed_some()
+    early_count, early = count_instructions(feed_some), cpu(feed_some)
     for _ in range(8):
         feed(b"a" * (1 << 20))
-    assert count_instructions(some) <= 1.1 * early_count
-    check_cost_ratio(lambda: cpu(some) / early, 20)  # to copy 8 MiB takes a thousand times as long
+    assert count_instructions(feed_some) <= 1.1 * early_count
+    check_cost_ratio(lambda: cpu(feed_some) / early, 20)  # copying 8 MiB takes a thousand times as long

@@ -1,4 +1,4 @@
-"""How much a test explores: a fixed, representative part in `make test`, all of it in `make laws-long`."""
+"""Whether tests explore everything (`make laws-long`) or a fixed, representative part (`make test`)."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class _Collector:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """The children of a node without its docstring and without annotations."""
+    """Yield the children of a node without its docstring and annotations."""
     body = getattr(node, "body", None)
     skipped: list[object] = []
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and isinstance(body, list):
@@ -139,7 +139,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_bare_text(node: ast.AST) -> bool:
-    """Whether a statement is a string alone: documentation of an attribute."""
+    """Return whether a statement is only a string: documentation of an attribute."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
@@ -150,14 +150,14 @@ def _last_name(node: ast.AST) -> str:
 
 
 def _is_pattern(call: ast.Call) -> bool:
-    """Whether a call takes a regular expression."""
+    """Return whether a call takes a regular expression."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in _PATTERN_FUNCTIONS:
         return False
     return _last_name(call.func.value) == "re"
 
 
 def _words(node: ast.AST) -> str:
-    """The text of a literal, with the placeholders of an f-string in braces."""
+    """Return the text of a literal, with the placeholders of an f-string in braces."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     assert isinstance(node, ast.JoinedStr)
@@ -168,13 +168,13 @@ def _words(node: ast.AST) -> str:
 
 
 def _placeholder(value: ast.AST) -> str:
-    """A short name for what fills a placeholder."""
+    """Return a short name for the value of a placeholder."""
     name = _last_name(value.func) if isinstance(value, ast.Call) else _last_name(value)
     return "{" + (name.strip("_") or "…") + "}"
 
 
 def _is_message(words: str, kind: str) -> bool:
-    """Whether a text is for people: two words with a blank between them; one word is enough for help."""
+    """Return whether a text is for people: at least two words, or one word of help."""
     if kind == "help":
         return bool(_WORD.search(words))
     if _NO_PROSE.search(words) or _RULE.fullmatch(words.strip()):
@@ -184,7 +184,7 @@ def _is_message(words: str, kind: str) -> bool:
 
 
 def render(found: list[Message]) -> str:
-    """Return the page: one table a module."""
+    """Return the page: one table for each module."""
     lines = [HEAD]
     module = ""
     for message in found:
@@ -196,7 +196,7 @@ def render(found: list[Message]) -> str:
 
 
 def _cell(words: str) -> str:
-    """A message as the cell of a table. Markup characters keep their own meaning; line ends become blanks."""
+    """Return a message as a table cell: markup characters escaped, line ends replaced by spaces."""
     shown = " ".join(words.split()).replace("\\", "\\\\").replace("|", "\\|")
     return re.sub(r"([<*_])", r"\\\1", shown)
 
@@ -211,7 +211,7 @@ def sources(package: Path = ROOT / "src") -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or compare it with the sources; 1 if it is not current."""
+    """Write the page, or compare it with the sources; return 1 if it is out of date."""
     page = render(collect(sources()))
     if "--check" not in arguments:
         PAGE.write_text(page, encoding="utf-8")

@@ -1,8 +1,9 @@
-"""Hypothesis strategies for the model: conversations as wild as clients send them, streams of events, cuts of bytes.
+"""Hypothesis strategies for the canonical model: conversations, event streams, and splits of them into batches.
 
-`conversations()` is canonical (what readers promise), but otherwise unfit for any target: illegal, duplicate and reused
-ids, orphans, missing, late and doubled results, blank texts, system messages anywhere, everything of two families.
-`continued_conversations()` gives a conversation and the same one some turns later. `events()` obeys model/assemble.py.
+`conversations()` is canonical, as every codec returns it, but breaks the rules of every target: illegal, duplicate and
+reused ids, results without calls, missing, late and duplicate results, blank texts, system messages anywhere, and
+content of two model families. `continued_conversations()` gives a conversation and the same one some turns later.
+`events()` follows the rules of model/assemble.py.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ from dragoman.model.events import (
 
 FAMILIES = ("anthropic", "openai")
 
-# Few, so that they meet; each is here for a rule: legal, legal on some targets only, too long, alike in their first 80
-# characters, one that a renaming of another could give.
+# Few, so that names collide. Each covers one rule: legal, legal on some targets only, too long, equal in the first 80
+# characters, equal to the new name that a renaming of another one could produce.
 IDS = (
     "call_1",
     "call_2",
@@ -114,15 +115,15 @@ arguments: SearchStrategy[str] = st.sampled_from(
 
 
 def maybe(strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:
-    """Mostly None, so that what is rare in life is rare here, and shrinks away."""
+    """Return a strategy that mostly gives None, so that rare fields stay rare and shrink away."""
     return st.one_of(st.none(), st.none(), strategy)
 
 
-# No dialect knows these field names, so each must keep them as they are, or say that it did not.
+# No dialect knows these field names: each must keep them unchanged, or note that it dropped them.
 extras: SearchStrategy[Extra] = st.builds(
     Extra,
     st.sampled_from(FAMILIES),
-    st.dictionaries(  # null is absent to some readers, so it proves nothing
+    st.dictionaries(  # some readers treat null as absent, so null would prove nothing
         st.sampled_from(("x_mark", "x_trace")),
         json_values.filter(lambda value: value is not None),
         min_size=1,
@@ -144,7 +145,9 @@ signatures: SearchStrategy[Signature] = st.builds(
 )
 
 
-_signatures = signatures.filter(lambda signature: signature.kind == "signature")  # the others come with no text, whole
+_signatures = signatures.filter(
+    lambda signature: signature.kind == "signature"
+)  # the other kinds come without text, in one piece
 
 # ---- blocks
 
@@ -205,14 +208,14 @@ def _message(
     return st.builds(Message, st.just(role), blocks.map(tuple), extra=maybe(extras))
 
 
-def _or_blank(blocks: SearchStrategy[list[Block]]) -> SearchStrategy[list[Block]]:
+def _possibly_blank(blocks: SearchStrategy[list[Block]]) -> SearchStrategy[list[Block]]:
     blank: SearchStrategy[list[Block]] = st.lists(st.builds(Text, st.sampled_from(BLANKS), maybe(caches)), max_size=2)
     return st.one_of(blocks, blocks, blocks, blank)
 
 
-user_turns = _message("user", _or_blank(_user_blocks))
-assistant_turns = _message("assistant", _or_blank(_assistant_blocks))
-system_turns = _message("system", _or_blank(_system_blocks))
+user_turns = _message("user", _possibly_blank(_user_blocks))
+assistant_turns = _message("assistant", _possibly_blank(_assistant_blocks))
+system_turns = _message("system", _possibly_blank(_system_blocks))
 turn_lists: SearchStrategy[list[Message]] = st.lists(
     st.one_of(user_turns, user_turns, assistant_turns, assistant_turns, system_turns), min_size=1, max_size=3
 )
@@ -220,7 +223,7 @@ turn_lists: SearchStrategy[list[Message]] = st.lists(
 
 @st.composite
 def tool_exchanges(draw: DrawFn) -> list[Message]:
-    """Calls and their results, told as badly as clients do: shuffled, lost, doubled, late, with talk between them."""
+    """Calls and their results in every bad order that clients send: shuffled, lost, duplicated, late, interrupted."""
     calls = draw(st.lists(tool_calls(), min_size=1, max_size=3))
     results = [draw(tool_results(st.just(call.id))) for call in calls if draw(st.integers(0, 5))]
     if results and not draw(st.integers(0, 3)):
@@ -241,11 +244,11 @@ def tool_exchanges(draw: DrawFn) -> list[Message]:
     ]
 
 
-def _joined(parts: Iterable[list[Message]]) -> tuple[Message, ...]:
+def _concatenated(parts: Iterable[list[Message]]) -> tuple[Message, ...]:
     return tuple([message for part in parts for message in part])
 
 
-histories: SearchStrategy[tuple[Message, ...]] = st.lists(turn_lists | tool_exchanges(), max_size=4).map(_joined)
+histories: SearchStrategy[tuple[Message, ...]] = st.lists(turn_lists | tool_exchanges(), max_size=4).map(_concatenated)
 
 
 # ---- conversations
@@ -312,12 +315,12 @@ def conversations(draw: DrawFn, messages: SearchStrategy[tuple[Message, ...]] | 
 
 @st.composite
 def continued_conversations(draw: DrawFn) -> tuple[Conversation, Conversation]:
-    """A conversation whose last turn is the user's and leaves no call open, and the same one some turns later.
+    """A conversation that ends with a user turn and has no open call, and the same one some turns later.
 
-    What a prompt cache sees: the later one begins with the model's answer to the earlier one.
+    This is what a prompt cache sees: the later one continues with the model's reply to the earlier one.
     """
     earlier = draw(conversations(st.tuples(histories, user_turns).map(lambda pair: (*pair[0], pair[1]))))
-    messages = (*earlier.messages, *_answers_to_open_calls(earlier.messages))
+    messages = (*earlier.messages, *_results_of_open_calls(earlier.messages))
     answered = draw(st.tuples(assistant_turns, user_turns).map(list) | tool_exchanges())
     later = (*messages, *answered, *draw(histories))
     return (
@@ -326,22 +329,22 @@ def continued_conversations(draw: DrawFn) -> tuple[Conversation, Conversation]:
     )
 
 
-def _answers_to_open_calls(messages: Iterable[Message]) -> list[Message]:
-    """Calls may have one id several times; a result for each is enough, and one too many is harmless."""
+def _results_of_open_calls(messages: Iterable[Message]) -> list[Message]:
+    """Return a result for each call without one. Calls may share an id; an extra result is harmless."""
     called = [block.id for message in messages for block in message.blocks if isinstance(block, ToolCall)]
     return [Message("user", tuple([ToolResult(id_, (Text("late"),)) for id_ in called]))] if called else []
 
 
 def with_paths(conversation: Conversation) -> Conversation:
-    """The conversation with a path on every node, as a reader sets them."""
+    """Return the conversation with a path on every node, as a codec sets them."""
     return structs.replace(
         conversation,
-        system=_placed(conversation.system, "system"),
-        tools=_placed(conversation.tools, "tools"),
+        system=_with_paths(conversation.system, "system"),
+        tools=_with_paths(conversation.tools, "tools"),
         messages=tuple(
             [
                 structs.replace(
-                    message, at=Location(f"messages[{i}]"), blocks=_placed(message.blocks, f"messages[{i}].content")
+                    message, at=Location(f"messages[{i}]"), blocks=_with_paths(message.blocks, f"messages[{i}].content")
                 )
                 for i, message in enumerate(conversation.messages)
             ]
@@ -349,11 +352,11 @@ def with_paths(conversation: Conversation) -> Conversation:
     )
 
 
-def _placed(nodes: Iterable[Any], path: str) -> tuple[Any, ...]:
+def _with_paths(nodes: Iterable[Any], path: str) -> tuple[Any, ...]:
     with_paths: list[Any] = []
     for index, node in enumerate(nodes):
         here = f"{path}[{index}]"
-        content = {"content": _placed(node.content, f"{here}.content")} if isinstance(node, ToolResult) else {}
+        content = {"content": _with_paths(node.content, f"{here}.content")} if isinstance(node, ToolResult) else {}
         with_paths.append(structs.replace(node, at=Location(here), **content))
     return tuple(with_paths)
 
@@ -376,7 +379,7 @@ capabilities: SearchStrategy[Capabilities] = st.builds(
 """Capabilities that differ in what they ask of a conversation's shape."""
 
 
-# ---- answers
+# ---- replies
 
 usages: SearchStrategy[Usage] = st.builds(Usage, counts, counts, counts, counts, st.just(0), st.booleans())
 stops: SearchStrategy[Stop] = st.sampled_from(list(StopReason)).map(
@@ -387,7 +390,7 @@ faults: SearchStrategy[Fault] = st.sampled_from(
 )
 _texts_begun = st.builds(Text, st.just(""))
 _calls_begun = st.builds(ToolCall, st.just("") | ids, names)
-_begun: dict[str, SearchStrategy[Any]] = {  # an answer thinks in one family
+_block_starts: dict[str, SearchStrategy[Any]] = {  # the reasoning of a reply belongs to one family
     family: st.one_of(
         _texts_begun,
         _texts_begun,
@@ -407,13 +410,13 @@ _ACTS = ("start", "grow", "grow", "grow", "grow", "end", "stop", "usage", "opaqu
 
 @st.composite
 def events(draw: DrawFn, choices: int = 2, may_fail: bool = True) -> Events:
-    """One whole stream: blocks interleave, keys come in any order, choices stop one by one; it may fail anywhere."""
+    """One whole stream: blocks interleave, keys have any order, choices stop one by one; it may fail anywhere."""
     if may_fail and not draw(st.integers(0, 15)):
         return (Failed(draw(faults)),)
     stream: list[Event] = [
         Started(draw(st.sampled_from(("", "msg_1"))), "model-1", draw(maybe(usages)), draw(maybe(extras)))
     ]
-    begun = _begun[draw(st.sampled_from(FAMILIES))]
+    begun = _block_starts[draw(st.sampled_from(FAMILIES))]
     keys = iter(draw(st.permutations(range(8))))
     running = list(range(draw(st.integers(1, choices))))
     open_blocks: dict[int, BlockStarted] = {}
@@ -425,9 +428,11 @@ def events(draw: DrawFn, choices: int = 2, may_fail: bool = True) -> Events:
             stream.append(open_blocks[key])
         elif act in ("grow", "end") and open_blocks:
             key = draw(st.sampled_from(sorted(open_blocks)))
-            stream.append(_grown(draw, open_blocks, key, sealed) if act == "grow" else _ended(draw, open_blocks, key))
+            stream.append(
+                _next_delta(draw, open_blocks, key, sealed) if act == "grow" else _end_of_block(draw, open_blocks, key)
+            )
         elif act == "stop" and len(running) > 1:
-            stream.extend(_stopped(draw, open_blocks, running.pop()))
+            stream.extend(_stop_of_choice(draw, open_blocks, running.pop()))
         elif act == "usage":
             stream.append(UsageReported(draw(usages)))
         elif act == "opaque":
@@ -435,13 +440,15 @@ def events(draw: DrawFn, choices: int = 2, may_fail: bool = True) -> Events:
     if may_fail and not draw(st.integers(0, 7)):
         return (*stream, Failed(draw(faults)))
     while running:
-        stream.extend(_stopped(draw, open_blocks, running.pop(0)))
-    stream = [_stop_that_cut(event, stream) for event in stream]
+        stream.extend(_stop_of_choice(draw, open_blocks, running.pop(0)))
+    stream = [_length_stop_if_incomplete(event, stream) for event in stream]
     return (*stream, *draw(st.lists(usages.map(UsageReported), max_size=1)), FINISHED)
 
 
-def _stop_that_cut(event: Event, stream: Sequence[Event]) -> Event:
-    """What never came to its end was cut by the length: no other reason leaves a block uncompleted.
+def _length_stop_if_incomplete(event: Event, stream: Sequence[Event]) -> Event:
+    """Return the stop event, with reason `length` if a block of its choice is incomplete.
+
+    No other stop reason leaves a block incomplete.
 
     See docs/decisions/answers.md#d7.
     """
@@ -452,11 +459,11 @@ def _stop_that_cut(event: Event, stream: Sequence[Event]) -> Event:
     return Stopped(Stop(StopReason.LENGTH), event.choice) if cut & keys else event
 
 
-def _grown(draw: DrawFn, open_blocks: dict[int, BlockStarted], key: int, sealed: set[int]) -> Event:
+def _next_delta(draw: DrawFn, open_blocks: dict[int, BlockStarted], key: int, sealed: set[int]) -> Event:
     block = open_blocks[key].block
     delta = _deltas.get(type(block))
-    if delta is None:  # it came whole
-        return _ended(draw, open_blocks, key)
+    if delta is None:  # the block came in one piece
+        return _end_of_block(draw, open_blocks, key)
     if key not in sealed and not draw(st.integers(0, 4)):
         sealed.add(key)
         return SignatureAdded(key, draw(_signatures))
@@ -466,14 +473,14 @@ def _grown(draw: DrawFn, open_blocks: dict[int, BlockStarted], key: int, sealed:
     return grown
 
 
-def _ended(draw: DrawFn, open_blocks: dict[int, BlockStarted], key: int) -> Event:
+def _end_of_block(draw: DrawFn, open_blocks: dict[int, BlockStarted], key: int) -> Event:
     del open_blocks[key]
     return BlockEnded(key, bool(draw(st.integers(0, 5))))
 
 
-def _stopped(draw: DrawFn, open_blocks: dict[int, BlockStarted], choice: int) -> list[Event]:
+def _stop_of_choice(draw: DrawFn, open_blocks: dict[int, BlockStarted], choice: int) -> list[Event]:
     ending = [key for key, started in open_blocks.items() if started.choice == choice]
-    return [*(_ended(draw, open_blocks, key) for key in ending), Stopped(draw(stops), choice)]
+    return [*(_end_of_block(draw, open_blocks, key) for key in ending), Stopped(draw(stops), choice)]
 
 
 # ---- cuts
@@ -481,6 +488,6 @@ def _stopped(draw: DrawFn, open_blocks: dict[int, BlockStarted], choice: int) ->
 
 @st.composite
 def batches_of(draw: DrawFn, stream: Events) -> list[Events]:
-    """The events as they might come, some at a time, sometimes none."""
+    """The events split into batches of any size, also empty ones."""
     cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=len(stream))))
     return [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]

@@ -1,4 +1,4 @@
-"""An event loop whose clock stands still while there is work: waiting takes no time, and a busy machine is not late."""
+"""An event loop with virtual time: sleeping takes no real time, so a slow machine cannot change a test."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """When nothing is left to do, its time is that of the next timer. For code that waits for nothing but timers."""
+    """An event loop whose clock jumps to the next timer when no callback is ready.
+
+    It is for code that waits only for timers, never for sockets or threads.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._now = 1000.0  # some code takes 0 for never
+        self._now = 1000.0  # not 0, because some code uses 0 for "never"
 
     def time(self) -> float:
         return self._now

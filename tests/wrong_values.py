@@ -1,4 +1,4 @@
-"""Values of a wrong type, and every place of a JSON body where one may stand."""
+"""Values of wrong types, and functions that put them at every place of a JSON body."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-Path: TypeAlias = tuple[Any, ...]  # names and indices, from the outside
+Path: TypeAlias = tuple[Any, ...]  # keys and indices, outermost first
 
 WRONG_VALUES: tuple[Any, ...] = (
     None, True, 7, -1, -1.5, 2.5, "", "x", [], [1], ["x"], [None], [{}], [[]], [[1]], [[[]]],
@@ -15,7 +15,7 @@ WRONG_VALUES: tuple[Any, ...] = (
 
 
 def body_paths(value: Any, at: Path = ()) -> Iterator[Path]:
-    """Every place in a body, the outer ones first."""
+    """Yield the path of every value in a body, outer values first."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
     for name, inner in items:
         yield (*at, name)
@@ -23,24 +23,26 @@ def body_paths(value: Any, at: Path = ()) -> Iterator[Path]:
 
 
 def dotted_path(path: Path) -> str:
+    """Return a path as text for a test id."""
     return ".".join(map(str, path))
 
 
 def value_at(body: Any, path: Path) -> Any:
+    """Return the value at a path of a body."""
     for step in path:
         body = body[step]
     return body
 
 
 def without_value(body: Any, path: Path) -> Any:
-    """A copy of the body with nothing at that place."""
+    """Return a copy of the body without the value at a path."""
     changed = copy.deepcopy(body)
     del value_at(changed, path[:-1])[path[-1]]
     return changed
 
 
 def with_value(body: Any, path: Path, value: Any) -> Any:
-    """A copy of the body with this value at that place."""
+    """Return a copy of the body with another value at a path."""
     if not path:
         return value
     changed = copy.deepcopy(body)

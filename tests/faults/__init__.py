@@ -1,1 +1,1 @@
-"""The fault suite: one table of faults (`rows`), one way to run them (`stage`), and ears of our own (`hearing`)."""
+"""The fault suite: a catalogue of faults, a runner, and HTTP clients and parsers without the code of the package."""

@@ -1,6 +1,6 @@
-"""`python -m tests.faults`: every probe of every fault, and the table of how it went. Status 1 if anything was not right.
+"""`python -m tests.faults`: run every probe of every fault and print a table of the results. Exit status 1 on a failure.
 
-Arguments go to pytest, as in `-k 28-`.
+Arguments are passed to pytest, as in `-k 28-`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ KINDS = ("lost", "wrong", "hung")
 
 
 class Tally:
-    """Counts what the cases report of themselves, from whichever process they ran in."""
+    """Counts the results that the cases report, from all pytest processes."""
 
     def __init__(self) -> None:
         self.cases: Counter[int] = Counter()
         self.troubles: dict[int, Counter[str]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        told = dict(report.user_properties)
-        if report.when != "call" or "fault" not in told:
+        properties = dict(report.user_properties)
+        if report.when != "call" or "fault" not in properties:
             return
-        number = int(str(told["fault"]))
-        self.cases[number] += int(str(told["probes"]))
+        number = int(str(properties["fault"]))
+        self.cases[number] += int(str(properties["probes"]))
         kinds = self.troubles.setdefault(number, Counter())
-        found = told["troubles"]
+        found = properties["troubles"]
         kinds.update(found if isinstance(found, list) else ())
-        if report.failed and not found:  # it broke in a way that nobody foresaw
+        if report.failed and not found:  # it failed outside of a probe
             kinds["wrong"] += 1
 
     def table(self, names: dict[int, str]) -> str:
@@ -50,7 +50,7 @@ class Tally:
 
 
 def main() -> int:
-    from tests.faults.catalogue import ROWS  # after the environment says how many
+    from tests.faults.catalogue import ROWS  # imported after the environment variable is set
 
     tally, began = Tally(), time.monotonic()
     jobs = [] if any(each.startswith("-n") for each in sys.argv) else ["-n", "2"]

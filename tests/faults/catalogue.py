@@ -1,4 +1,4 @@
-"""All faults, by number."""
+"""The catalogue: all fault rows, by number."""
 
 from __future__ import annotations
 

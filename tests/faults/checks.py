@@ -1,4 +1,4 @@
-"""What a client got, against what was said: the truth, an error in its own words, or something is lost or wrong."""
+"""Compare the response that a client got with what the model sent: complete, an honest error, or a failure."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from tests.faults.response_parsers import LENGTH_REASONS, RESPONSE_PARSERS, Pars
 if TYPE_CHECKING:
     from tests.faults.runner import ProbeResult
 
-# What the model says: two characters of several bytes, what JSON must escape, and a call.
+# The model's reply: multi-byte characters, characters that JSON escapes, and a tool call.
 EXPECTED_TEXT = 'Größe “ok” 🦜\nsecond line {"a": [1, 2]} and the end.'
 EXPECTED_ARGUMENTS = {"city": "Nowhereville", "note": 'ü " \\ 🦜'}
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One way to cause a fault, and what may come of it.
+    """One way to cause a fault, and the allowed results.
 
-    `may`: answer (all that the model said, and its end), error (in the client's words), either, or short (an end that
-    tells of a limit, docs/decisions/answers.md#d7). `within`: the deadline of the configuration; without one only a
-    hang is one.
+    `may`: answer (the complete reply and its end), error (in the client's dialect), either, or short (an end with the
+    reason length, docs/decisions/answers.md#d7). `within`: the configured timeout; without one only a hang fails.
     """
 
     label: str
@@ -41,95 +40,100 @@ class Probe:
     within: float | None = None
     status: tuple[int, ...] = ()
     says: str = ""
-    asked: int | None = None  # how often the upstream was asked, at most
+    asked: int | None = None  # the most requests that the upstream may get
     check: Callable[[ProbeResult], None] | None = None
     tls: ssl.SSLContext | None = None
-    framed: bool = True  # the proxy sees wire frames; else bytes, however long
+    framed: bool = True  # the proxy splits at wire frames; otherwise it forwards raw bytes
     url: str = ""  # instead of the proxy's
 
 
-def parse_success(client: str, told: RawResponse, *, stream: bool) -> ParsedResponse:
-    """What a 200 says. Raises Wrong for what a client could not read."""
+def parse_success(client: str, response: RawResponse, *, stream: bool) -> ParsedResponse:
+    """Parse a response with status 200. Raises WrongResponse if a client could not read it."""
     try:
-        heard = RESPONSE_PARSERS[client](told.body) if stream else parse_whole(client, told.body)
+        parsed = RESPONSE_PARSERS[client](response.body) if stream else parse_whole(client, response.body)
     except (ValueError, KeyError, TypeError, ParserError, struct.error) as error:
-        raise WrongResponse(f"a client cannot read this: {error!r}: {told.body[-400:]!r}") from error
-    if heard.odd:
-        raise WrongResponse(f"a client stumbles over this: {heard.odd}: {told.body[-400:]!r}")
+        raise WrongResponse(f"a client cannot read this: {error!r}: {response.body[-400:]!r}") from error
+    if parsed.odd:
+        raise WrongResponse(f"a client stumbles over this: {parsed.odd}: {response.body[-400:]!r}")
     if stream:
         dialect = registry.get(client)
         try:
             decoder = dialect.binding.frame_decoder()
-            breaches = dialect.codec.stream_breaches([*decoder.feed(told.body), *decoder.close()])
+            breaches = dialect.codec.stream_breaches([*decoder.feed(response.body), *decoder.close()])
         except DragomanError as error:
-            if not isinstance(error, FrameTooLong):  # a reader's limit, which is for upstreams
+            if not isinstance(error, FrameTooLong):  # this limit is only for upstream frames
                 raise WrongResponse(f"no stream of {client}: {error}") from error
             breaches = ()
-        if heard.finish in LENGTH_REASONS:  # the call that the limit cut off is no JSON, and cannot be
+        if parsed.finish in LENGTH_REASONS:  # a call cut by the length limit is not valid JSON
             breaches = [breach for breach in breaches if not breach.rule.endswith(("input_json", "input_cut"))]
         if breaches:
             raise WrongResponse(
-                f"the stream breaks the rules of {client}: {breaches[0]} ({heard.finish}, {heard.error})"
+                f"the stream breaks the rules of {client}: {breaches[0]} ({parsed.finish}, {parsed.error})"
             )
-    return heard
+    return parsed
 
 
 def check_response(
     client: str,
     probe: Probe,
-    told: RawResponse,
+    response: RawResponse,
     says: str | None = EXPECTED_TEXT,
     calls: Sequence[Any] | None = (EXPECTED_ARGUMENTS,),
 ) -> ParsedResponse | None:
-    """Raises Lost or Wrong unless the client got the truth; with None for what was said, an honest stream will do."""
-    if told.status != 200:
-        message = parse_refusal(client, told)
-        if not told.whole:
-            raise NoResponse(f"half a refusal: {told}")
-        if told.status == 429 and "retry-after" not in told.headers:
+    """Raise NoResponse or WrongResponse unless the response is complete or an honest error.
+
+    With None for `says` or `calls` that content is not compared.
+    """
+    if response.status != 200:
+        message = parse_refusal(client, response)
+        if not response.whole:
+            raise NoResponse(f"half a refusal: {response}")
+        if response.status == 429 and "retry-after" not in response.headers:
             raise WrongResponse("429 without retry-after")
         if probe.may not in ("error", "either", "short"):
-            raise WrongResponse(f"refused ({told.status}: {message}), though an answer was there")
-        _as_said(probe, told, message)
+            raise WrongResponse(f"refused ({response.status}: {message}), though an answer was there")
+        _check_error(probe, response, message)
         return None
-    heard = parse_success(client, told, stream=probe.stream)
-    if (says is not None and not says.startswith(heard.text)) or (calls is not None and len(heard.calls) > len(calls)):
-        raise WrongResponse(f"nobody said {_brief(heard)}")
-    if heard.error is not None:
+    parsed = parse_success(client, response, stream=probe.stream)
+    if (says is not None and not says.startswith(parsed.text)) or (
+        calls is not None and len(parsed.calls) > len(calls)
+    ):
+        raise WrongResponse(f"the model did not send {_brief(parsed)}")
+    if parsed.error is not None:
         if probe.may not in ("error", "either", "short"):
-            raise WrongResponse(f"an error ({heard.error}), though an answer was there")
-        if heard.finish and heard.ended:
+            raise WrongResponse(f"an error ({parsed.error}), though an answer was there")
+        if parsed.finish and parsed.ended:
             raise WrongResponse("an error and an end")
-        _as_said(probe, told, heard.error)
-        return heard
-    if not heard.ended or not told.whole:
-        raise NoResponse(f"it just ends: {told.body[-300:]!r}")
-    complete = says in (None, heard.text) and _same(heard, calls)
-    if complete and heard.finish not in LENGTH_REASONS:
+        _check_error(probe, response, parsed.error)
+        return parsed
+    if not parsed.ended or not response.whole:
+        raise NoResponse(f"it just ends: {response.body[-300:]!r}")
+    complete = says in (None, parsed.text) and _same(parsed, calls)
+    if complete and parsed.finish not in LENGTH_REASONS:
         if probe.may == "error":
             raise WrongResponse("an answer, though the upstream gave none")
-        return heard
+        return parsed
     if probe.may != "short":
-        raise WrongResponse(f"a made-up end ({heard.finish}): {_brief(heard)}")
-    if len(heard.calls) and not complete and heard.finish not in LENGTH_REASONS:
-        raise WrongResponse(f"a call that never ended came with {heard.finish!r}: {_brief(heard)}")
-    return heard
+        raise WrongResponse(f"a made-up end ({parsed.finish}): {_brief(parsed)}")
+    if len(parsed.calls) and not complete and parsed.finish not in LENGTH_REASONS:
+        raise WrongResponse(f"a call that never ended came with {parsed.finish!r}: {_brief(parsed)}")
+    return parsed
 
 
-def _as_said(probe: Probe, told: RawResponse, message: str) -> None:
-    if probe.status and told.status not in probe.status:
-        raise WrongResponse(f"{told.status} instead of {str(probe.status)[:20]}…: {message}")
+def _check_error(probe: Probe, response: RawResponse, message: str) -> None:
+    if probe.status and response.status not in probe.status:
+        raise WrongResponse(f"{response.status} instead of {str(probe.status)[:20]}…: {message}")
     if probe.says not in message:
         raise WrongResponse(f"{probe.says!r} is not in {message!r}")
 
 
-def _same(heard: ParsedResponse, calls: Sequence[Any] | None) -> bool:
+def _same(parsed: ParsedResponse, calls: Sequence[Any] | None) -> bool:
     try:
-        said = heard.arguments()
+        arguments = parsed.arguments()
     except ValueError:
         return calls is None
-    return all(call["whole"] for call in heard.calls) and (calls is None or said == list(calls))
+    return all(call["whole"] for call in parsed.calls) and (calls is None or arguments == list(calls))
 
 
-def _brief(heard: ParsedResponse) -> str:
-    return f"{heard.text[:120]!r} {str(heard.calls)[:200]}"
+def _brief(parsed: ParsedResponse) -> str:
+    return f"{parsed.text[:120]!r} {str(parsed.calls)[:200]}"

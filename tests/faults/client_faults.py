@@ -1,4 +1,4 @@
-"""Faults 52-60: clients that leave, stop reading, send slowly or send nonsense."""
+"""Faults 52-60: clients that disconnect, stop reading, send slowly or send invalid requests."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ from tests.faults.runner import (
 from tests.faults.size_faults import big_script
 from tests.gateway.harness import GatewayHarness, start_gateway
 
-WITHIN = 0.25  # seconds from the client's leaving to the upstream's release
-_GLANCE = 0.03  # seconds between two looks of our proxy
+WITHIN = 0.25  # seconds from the client's disconnect to the end of the upstream request
+_POLL_SECONDS = 0.03  # seconds between two checks of the proxy
 
 
 @contextmanager
 def gateway_behind_proxy(
     case: Case, faults: tuple[ProxyFault, ...] = (), script: Any = SMALL_CHUNKS, more: str = "", **flags: Any
 ) -> Iterator[Any]:
-    """A gateway with one upstream behind a proxy: (home, proxy, simulator)."""
+    """Run a gateway with one upstream behind a proxy; give (harness, proxy, simulator)."""
     dialect = registry.get(case.pair.upstream)
     simulator = Simulator(case.pair.upstream, script=parse_script(script) if isinstance(script, str) else script)
     proxy = None
@@ -73,7 +73,7 @@ def gateway_behind_proxy(
 
 @contextmanager
 def override_constants(**seconds: float) -> Iterator[None]:
-    """Other values for constants of the gateway, wherever they were imported."""
+    """Replace constants of the gateway in every module that imported them."""
     with ExitStack() as stack:
         for name, value in seconds.items():
             places = [
@@ -121,10 +121,10 @@ def wait_until(true: Callable[[], Any], seconds: float, what: str) -> None:
 # --- 52, 53
 
 
-def left(*, reset: bool) -> Callable[[Case], None]:
+def disconnecting(*, reset: bool) -> Callable[[Case], None]:
     def moments(pair: Pair) -> list[tuple[str, tuple[ProxyFault, ...], bytes]]:
         silence = (Delay(text="Nowherev", seconds=30.0),)
-        calls_are_whole = "gemini" in pair  # there nobody can be in the middle of one
+        calls_are_whole = "gemini" in pair  # a Gemini stream sends each call in one piece
         return [
             ("before the head", (Latency(first=30.0),), b""),
             ("after the first words", silence, "Grö".encode()),
@@ -146,7 +146,7 @@ def left(*, reset: bool) -> Callable[[Case], None]:
                 time.sleep(0.05)
                 at = disconnect(sock, reset=reset)
                 wait_until(lambda: proxy.disconnects, 5, "the upstream's connection is still open")
-                if proxy.disconnects[0] - at > WITHIN + _GLANCE + lag.worst + EXTRA_SECONDS:
+                if proxy.disconnects[0] - at > WITHIN + _POLL_SECONDS + lag.worst + EXTRA_SECONDS:
                     raise WrongResponse(f"the upstream was let go after {proxy.disconnects[0] - at:.3f} s")
                 check_settled(harness, tasks, 1)
                 if (outcome := harness.log_lines()[0]["outcome"]) != "gone":
@@ -159,7 +159,7 @@ def left(*, reset: bool) -> Callable[[Case], None]:
 
 
 def stopped_reading(case: Case) -> None:
-    """It reads nothing: the upstream waits, and after 60 s (scaled: 1 s) the client is given up."""
+    """The client reads nothing: the upstream waits, and after 60 s (scaled: 1 s) the client is disconnected."""
     text = "x" * 24_000_000
     with (
         case.probe("it is cut off"),
@@ -174,7 +174,7 @@ def stopped_reading(case: Case) -> None:
         took = proxy.disconnects[0] - began
         if not 0.9 < took < 1.0 + 1.0 + lag.worst + EXTRA_SECONDS:
             raise WrongResponse(f"it was given up after {took:.2f} s instead of 1 s")
-        # What two kernels hold on loopback is theirs: 6 MiB to receive, 4 MiB to send at the most; the rest is ours.
+        # Socket buffers hold at most 6 MiB to receive and 4 MiB to send; the rest is in the gateway.
         if proxy.sent > (6 + 4 + 4) << 20:
             raise WrongResponse(f"{proxy.sent >> 20} MiB were taken for a client that read nothing")
         sock.close()
@@ -188,7 +188,7 @@ def stopped_reading(case: Case) -> None:
 
 
 def slow_senders(case: Case) -> None:
-    """10 s for a head and 120 s for a body, scaled to 0.6 s; a byte now and then does not buy more time."""
+    """Timeouts of 10 s for a head and 120 s for a body, scaled to 0.6 s; single bytes do not extend them."""
     whole = b""
 
     def trickle(sock: socket.socket, data: bytes, pause: float) -> float:
@@ -272,23 +272,23 @@ def pipelined(case: Case) -> None:
 
 
 def _one(reader: Any, number: int) -> RawResponse:
-    """One response of several on a connection."""
+    """Read one of several responses on a connection."""
     line = reader.readline()
     if not line:
         raise NoResponse(f"no answer to request {number}")
-    told = RawResponse(int(line.split()[1]))
+    response = RawResponse(int(line.split()[1]))
     while field := reader.readline().rstrip(b"\r\n"):
         name, _, value = field.decode("latin-1").partition(":")
-        told.headers[name.lower()] = value.strip()
-    if told.headers.get("transfer-encoding") == "chunked":
+        response.headers[name.lower()] = value.strip()
+    if response.headers.get("transfer-encoding") == "chunked":
         while size := int(reader.readline(), 16):
-            told.body += reader.read(size)
+            response.body += reader.read(size)
             reader.readline()
         reader.readline()
     else:
-        told.body = reader.read(int(told.headers["content-length"]))
-    told.whole = True
-    return told
+        response.body = reader.read(int(response.headers["content-length"]))
+    response.whole = True
+    return response
 
 
 def expecting(case: Case) -> None:
@@ -307,14 +307,14 @@ def expecting(case: Case) -> None:
         with case.probe("100-continue for a body that is too long"), connect(harness.url, PROBE_TIMEOUT) as sock:
             long = head.replace(f"content-length: {len(body)}".encode(), b"content-length: 99999999999")
             sock.sendall(long + b"\r\n\r\n")
-            told = read_response(sock, time.monotonic(), PROBE_TIMEOUT)
-            if told.status != 413:
-                raise WrongResponse(f"{told.status} instead of 413")
+            response = read_response(sock, time.monotonic(), PROBE_TIMEOUT)
+            if response.status != 413:
+                raise WrongResponse(f"{response.status} instead of 413")
         with case.probe("another expectation"), connect(harness.url, PROBE_TIMEOUT) as sock:
             sock.sendall(head.replace(b"100-continue", b"magic") + b"\r\n\r\n" + body)
-            told = read_response(sock, time.monotonic(), PROBE_TIMEOUT)
-            if told.status not in (200, 417, 400):
-                raise WrongResponse(f"{told.status} for an expectation that nobody knows")
+            response = read_response(sock, time.monotonic(), PROBE_TIMEOUT)
+            if response.status not in (200, 417, 400):
+                raise WrongResponse(f"{response.status} for an expectation that nobody knows")
         check_settled(harness, tasks, 3)
 
 
@@ -328,7 +328,10 @@ def nonsense(case: Case) -> None:
     text = json.dumps(plain)
     member = text.rstrip("}") + ',"x":'
     bodies: dict[str, tuple[bytes, tuple[int, ...]]] = {
-        "nothing": (b"", (200, 400) if case.pair.client == "bedrock" else (400,)),  # there every field may be left out
+        "nothing": (
+            b"",
+            (200, 400) if case.pair.client == "bedrock" else (400,),
+        ),  # every field of a Bedrock body is optional
         "no JSON": (b"{", (400,)),
         "cut": (text[:-5].encode(), (400,)),
         "more behind it": (text.encode() + b"}", (400,)),
@@ -353,23 +356,23 @@ def nonsense(case: Case) -> None:
         for name in names:
             body, statuses = bodies[name]
             with case.probe(name), WakeupDelay() as lag:
-                asked = type(request)(request.method, request.path, request.query, request.headers, body)
-                told = send_request(harness.url, asked, harness.key, PROBE_TIMEOUT)
-                if told.status not in statuses:
-                    raise WrongResponse(f"{told.status} instead of {statuses}: {told.body[:200]!r}")
-                if told.status != 200:
-                    parse_refusal(case.pair.client, told)
+                bad_request = type(request)(request.method, request.path, request.query, request.headers, body)
+                response = send_request(harness.url, bad_request, harness.key, PROBE_TIMEOUT)
+                if response.status not in statuses:
+                    raise WrongResponse(f"{response.status} instead of {statuses}: {response.body[:200]!r}")
+                if response.status != 200:
+                    parse_refusal(case.pair.client, response)
                 else:
-                    check_response(case.pair.client, Probe("it"), told, "fine", ())
-                if told.seconds > 5 + lag.worst:
-                    raise ResponseTimeout(f"it took {told.seconds:.1f} s")
+                    check_response(case.pair.client, Probe("it"), response, "fine", ())
+                if response.seconds > 5 + lag.worst:
+                    raise ResponseTimeout(f"it took {response.seconds:.1f} s")
         with case.probe("it settles"):
             check_settled(harness, tasks, len(names))
 
 
 ROWS = [
-    FaultRow(52, "the client closes", "the upstream is let go within 250 ms", left(reset=False)),
-    FaultRow(53, "the client resets", "the upstream is let go within 250 ms", left(reset=True)),
+    FaultRow(52, "the client closes", "the upstream is let go within 250 ms", disconnecting(reset=False)),
+    FaultRow(53, "the client resets", "the upstream is let go within 250 ms", disconnecting(reset=True)),
     FaultRow(
         56,
         "the client stops reading",

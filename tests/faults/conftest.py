@@ -1,4 +1,4 @@
-"""A short run is part of `make test`; `make faults` (or DRAGOMAN_FAULTS=all) runs every probe of every pair."""
+"""Fixtures of the fault suite. `make test` runs a part; `make faults` (or DRAGOMAN_FAULTS=all) runs every probe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL_PROBES = os.environ.get("DRAGOMAN_FAULTS") == "all"
 
 @pytest.fixture(scope="session", autouse=True)
 def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What is opened once and kept (random numbers, the loops' own, the thread that writes logins) is no leak."""
+    """Open what stays open (random device, files of event loops, the login writer), so that it does not count as a leak."""
     simulator = Simulator("openai")
     with (
         run_servers([simulator]),

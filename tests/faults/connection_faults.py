@@ -1,4 +1,4 @@
-"""Faults 1-12: the way to the upstream. Names, TLS chains and DNS are stood in for on loopback."""
+"""Faults 1-12: connecting to the upstream. DNS, names and TLS chains are simulated on loopback."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.faults.http_client import WrongResponse
 from tests.faults.row import FaultRow
 from tests.faults.runner import Case, Pair, ProbeResult, run_probes, same_probes
 
-QUICKLY = "timeouts.dns = 0.4\ntimeouts.connect = 0.4\ntimeouts.tls = 0.4"  # the defaults are in test_faults
+QUICKLY = "timeouts.dns = 0.4\ntimeouts.connect = 0.4\ntimeouts.tls = 0.4"  # test_faults.py checks the defaults
 NOBODY = "https://api.nowhere.test"
 
 
 def stream_and_whole(label: str, **more: Any) -> list[Probe]:
-    """The same for a stream and for a whole answer."""
+    """Return the same probe for a stream and for a whole response."""
     return [Probe(f"{label}, {how}", stream=how == "stream", **more) for how in ("stream", "whole")]
 
 
@@ -41,14 +41,14 @@ def stream_and_whole(label: str, **more: Any) -> list[Probe]:
 
 @contextmanager
 def refusing() -> Iterator[str]:
-    with socket.socket() as nobody:  # bound, so that nobody else gets the port; not listening
-        nobody.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as unused:  # bound, so that no other process gets the port; not listening
+        unused.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{unused.getsockname()[1]}"
 
 
 @contextmanager
 def black_hole() -> Iterator[str]:
-    """A listener whose queue is full: a further SYN is not answered."""
+    """Run a listener whose backlog is full: a further SYN is not answered."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
@@ -88,7 +88,7 @@ def named(resolve: Any, probes: Callable[[], list[Probe]], more: str = "") -> Ca
 
 
 def _found(*addresses: str) -> Any:
-    """A resolver that says this."""
+    """Return a resolver that returns these addresses."""
 
     async def resolve(host: str, port: int) -> Sequence[Any]:
         if host == "localhost" or host[0].isdigit():
@@ -105,8 +105,8 @@ _ELSEWHERE = ("127.0.0.1", "::1", "169.254.169.254", "fe80::1", "0.0.0.0", "::ff
 
 
 def rebinding(case: Case) -> None:
-    """A name that suddenly leads here: nobody may get the key, not even who listens there already."""
-    heard: list[bytes] = []
+    """A name that resolves to this machine: no local listener may get the key."""
+    received: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as thief:
         thief.settimeout(0.05)
         url = f"https://api.nowhere.test:{thief.getsockname()[1]}"
@@ -116,15 +116,15 @@ def rebinding(case: Case) -> None:
                 run_probes(same_probes(*probes))(case)
         with case.probe("nothing went there"):
             with suppress(TimeoutError):
-                heard.append(thief.accept()[0].recv(10))
-            if heard:
+                received.append(thief.accept()[0].recv(10))
+            if received:
                 raise WrongResponse("somebody connected to the address that was refused")
     with case.probe("it connects to what was checked"):
         _used_as_checked()
 
 
 def _used_as_checked() -> None:
-    """One look-up, and the connection goes to its result: what a second one would say does not matter."""
+    """The connection uses the checked result of one lookup, so a second lookup cannot change the address."""
     answers = iter([["203.0.113.7"], ["127.0.0.1"]])
     asked: list[str] = []
     tried: list[Any] = []
@@ -153,7 +153,7 @@ def _used_as_checked() -> None:
 
 
 class Authority:
-    """An authority, and the certificates it signs."""
+    """A certificate authority and the certificates it signs."""
 
     def __init__(self) -> None:
         self.ca = trustme.CA()
@@ -187,7 +187,7 @@ def secured(make: Callable[[Authority], ssl.SSLContext], **expected: Any) -> Cal
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """A server that is not trusted says so on its own log, which is none of ours."""
+    """Silence the log of a TLS server that clients do not trust."""
     logger = logging.getLogger("asyncio")
     before, logger.disabled = logger.disabled, True
     try:
@@ -197,7 +197,7 @@ def quiet() -> Iterator[None]:
 
 
 def _stalled_tls(case: Case) -> None:
-    """The listener speaks no TLS, and nothing else either."""
+    """The listener accepts connections and never sends a TLS message."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"https://localhost:{silent.getsockname()[1]}"
         probes = stream_and_whole("it", url=url, may="error", within=0.4, status=(502, 504, 500, 503, 408), asked=0)
@@ -220,7 +220,7 @@ def _dropped(*, reset: bool) -> Callable[[Case], None]:
 
 
 def _stale(case: Case) -> None:
-    """The server has closed the kept connection: the next request is sent again, once, and runs once."""
+    """The server has closed the keep-alive connection: the next request is retried once and runs once."""
 
     def check(shown: ProbeResult) -> None:
         before = shown.proxy.forwarded

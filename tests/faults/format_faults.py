@@ -1,4 +1,4 @@
-"""Faults 49-51: AWS event streams, Kiro's own habits, and tool calls that a model writes as raw tokens."""
+"""Faults 49-51: broken AWS event streams, deviations of Kiro, and tool calls that a model writes as raw tokens."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def kiros_habits(case: Case) -> None:
     again = json.dumps(json.dumps({"city": "Twice"}))
     same_id = _parts(f'{{ tool = "get_weather", arguments = {again}, id = "call_1" }}')
 
-    script = f'then = "last"\n[[turn]]\n{same_id}'  # a finished id that comes again is the same call, told twice
+    script = f'then = "last"\n[[turn]]\n{same_id}'  # a finished id that comes again is a duplicate of the same call
     run_probes(lambda _: [Probe("duplicate ids")], script=script)(case)
     run_probes(lambda _: [Probe("no stop", (Rewrite(how=_without_stop),), "short")])(case)
 

@@ -1,4 +1,4 @@
-"""A plain HTTP client over a socket, which sees every byte, and the three ways in which a client can be let down."""
+"""A plain HTTP client on a socket, and the three failures that a client can see."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from dragoman.wire.http import HttpRequest
 
 
 class ResponseTimeout(AssertionError):
-    """No end within the time that there was."""
+    """The response did not end in time."""
 
 
 class NoResponse(AssertionError):
-    """The client was left without an answer and without an error."""
+    """The client got neither a response nor an error."""
 
 
 class WrongResponse(AssertionError):
-    """The client got something, but not what is true."""
+    """The client got a wrong response."""
 
 
 @dataclass
 class RawResponse:
-    """One response as it came."""
+    """One response as received."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
-    whole: bool = False  # HTTP came to its own end
+    whole: bool = False  # the HTTP framing was complete
     seconds: float = 0.0
 
 
@@ -47,7 +47,7 @@ def connect(url: str, timeout: float, receive_buffer: int | None = None) -> sock
 
 
 def request_bytes(url: str, request: HttpRequest, key: str, **headers: str) -> bytes:
-    """The request's bytes."""
+    """Return the bytes of a request."""
     target = request.path + (f"?{request.query}" if request.query else "")
     given = {name: value for name, value in request.headers if name not in ("host", "content-length")}
     given |= {"host": url.removeprefix("http://"), "content-length": str(len(request.body))} | headers
@@ -58,7 +58,7 @@ def request_bytes(url: str, request: HttpRequest, key: str, **headers: str) -> b
 
 
 def send_request(url: str, request: HttpRequest, key: str, within: float) -> RawResponse:
-    """Ask, and read to the end. Raises Hung, Lost."""
+    """Send a request and read the whole response. Raises ResponseTimeout, NoResponse."""
     with connect(url, within) as sock:
         began = time.monotonic()
         sock.sendall(request_bytes(url, request, key, connection="close"))
@@ -66,9 +66,9 @@ def send_request(url: str, request: HttpRequest, key: str, within: float) -> Raw
 
 
 def read_response(sock: socket.socket, began: float, within: float) -> RawResponse:
-    """Read one response to its end, or to the connection's. Raises Hung; Lost if not even a head came."""
+    """Read one response until its end or the connection's. Raises ResponseTimeout; NoResponse without a head."""
     raw = bytearray()
-    told: RawResponse | None = None
+    response: RawResponse | None = None
     reader = _Body()
     while True:
         left = began + within - time.monotonic()
@@ -82,23 +82,23 @@ def read_response(sock: socket.socket, began: float, within: float) -> RawRespon
         except ConnectionResetError:
             piece = b""
         if not piece:
-            if told is None:
+            if response is None:
                 raise NoResponse(f"the connection ended without an answer: {bytes(raw)!r}")
-            told.whole = reader.over(at_end=True)
+            response.whole = reader.over(at_end=True)
             break
-        if told is None:
+        if response is None:
             raw += piece
-            told = _head(raw)
-            if told is None:
+            response = _head(raw)
+            if response is None:
                 continue
-            reader = _Body(told)
+            reader = _Body(response)
             piece = bytes(raw)
         reader.feed(piece)
         if reader.over():
-            told.whole = True
+            response.whole = True
             break
-    told.body, told.seconds = reader.body(), time.monotonic() - began
-    return told
+    response.body, response.seconds = reader.body(), time.monotonic() - began
+    return response
 
 
 def _head(raw: bytearray) -> RawResponse | None:
@@ -113,14 +113,14 @@ def _head(raw: bytearray) -> RawResponse | None:
 
 
 class _Body:
-    """Takes the framing off a body."""
+    """Removes the framing of a body."""
 
-    def __init__(self, told: RawResponse | None = None) -> None:
-        headers = told.headers if told else {}
+    def __init__(self, response: RawResponse | None = None) -> None:
+        headers = response.headers if response else {}
         self._chunked = headers.get("transfer-encoding") == "chunked"
         length = headers.get("content-length")
         self._left = int(length) if length is not None else None
-        if told is not None and told.status in (204, 304):
+        if response is not None and response.status in (204, 304):
             self._left = 0
         self._raw = bytearray()
         self._pieces: list[bytes] = []

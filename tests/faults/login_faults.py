@@ -1,4 +1,4 @@
-"""Faults 67 and 70: a clock that jumps, and logins that must be renewed while everybody waits for them."""
+"""Faults 67 and 70: a clock that jumps, and logins that are refreshed while requests wait."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _kiro(url: str, login: Path) -> str:
 
 
 class Clock:
-    """The wall clock, which may be put forward and back; the monotonic one goes on."""
+    """A wall clock that can be set; the monotonic clock is unchanged."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -60,17 +60,17 @@ class Clock:
 
 @contextmanager
 def clock() -> Iterator[Clock]:
-    """In place of `time.time`, also where it was taken as a default before."""
-    made, real = Clock(), time.time
+    """Replace `time.time`, also where it is a default argument."""
+    clock_double, real = Clock(), time.time
     modules = [module for path, module in list(sys.modules.items()) if path.startswith("dragoman.")]
     kinds: set[Any] = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
     defaults = [found for kind in kinds if (found := getattr(kind.__init__, "__kwdefaults__", None))]
     with ExitStack() as stack:
-        stack.enter_context(patch("time.time", made))
+        stack.enter_context(patch("time.time", clock_double))
         for found in defaults:
-            taken = {name: made for name, value in found.items() if value is real}
+            taken = {name: clock_double for name, value in found.items() if value is real}
             stack.enter_context(patch.dict(found, taken))
-        yield made
+        yield clock_double
 
 
 def clock_jumps(case: Case) -> None:
@@ -113,7 +113,7 @@ def _cooldown_ends(case: Case, now: Clock, ahead: float) -> None:
 
 
 def _signature_is_refused(case: Case, now: Clock, ahead: float) -> None:
-    """A client that signs, and a clock that is wrong: it is told so, and served when the clock is right again."""
+    """With a wrong clock a signed request is refused with the reason; with the right clock it is served."""
     simulator = Simulator(case.pair.upstream, script=parse_script('then = "last"\n[[turn]]\ntext = "fine"\n'))
     with (
         run_servers([simulator]),
@@ -127,11 +127,11 @@ def _signature_is_refused(case: Case, now: Clock, ahead: float) -> None:
             SigV4Auth(Credentials("anybody", KEY), "bedrock", "eu-west-3").add_auth(draft)
             headers = tuple((name.lower(), value) for name, value in draft.headers.items())
             now.ahead = moment
-            told = send_request(harness.url, structs.replace(request, headers=headers), "", 5)
+            response = send_request(harness.url, structs.replace(request, headers=headers), "", 5)
             if not moment:
-                check_response("bedrock", Probe("it"), told, "fine", ())
-            elif told.status not in (401, 403) or "clock" not in parse_refusal("bedrock", told):
-                raise WrongResponse(f"{told.status} {told.body[:200]!r} for a signature of another hour")
+                check_response("bedrock", Probe("it"), response, "fine", ())
+            elif response.status not in (401, 403) or "clock" not in parse_refusal("bedrock", response):
+                raise WrongResponse(f"{response.status} {response.body[:200]!r} for a signature of another hour")
 
 
 # --- 70
@@ -142,22 +142,24 @@ PAST = "2020-01-01T00:00:00.000Z"
 
 def refreshed(case: Case) -> None:
     count = 200 if case.whole else 40
-    said = f'then = "last"\n{GRANTS}[[turn]]\ntext = "fine"\n'
-    fine: Callable[[RawResponse], object] = lambda told: check_response(case.pair.client, Probe("it"), told, "fine", ())  # noqa: E731
+    script = f'then = "last"\n{GRANTS}[[turn]]\ntext = "fine"\n'
+    fine: Callable[[RawResponse], object] = lambda response: check_response(  # noqa: E731
+        case.pair.client, Probe("it"), response, "fine", ()
+    )
     for label, expires in (("expired", PAST), ("refused by the service", "2099-01-01T00:00:00.000Z")):
-        simulator = Simulator("kiro", script=parse_script(said))
+        simulator = Simulator("kiro", script=parse_script(script))
         with case.probe(f"{count} requests at once, {label}"), check_no_leaks(), run_servers([simulator]):
             text = _kiro(simulator.url, _login(case.folder, simulator.url, expires=expires))
             text = text.replace("credentials", "limits.concurrency = 256\ncredentials")
             with start_gateway(text, case.folder_for(label)) as harness, ThreadPoolExecutor(count) as pool:
-                for told in pool.map(lambda _: exchange(harness.url, case.pair.client, 30), range(count)):
-                    fine(told)
+                for response in pool.map(lambda _: exchange(harness.url, case.pair.client, 30), range(count)):
+                    fine(response)
             asked = [each.path for each in simulator.requests].count("/refreshToken")
             if asked != 1:
                 raise WrongResponse(f"{asked} refreshes for {count} requests")
             case.probes += count
-    _sign_in_is_down(case, said)
-    simulator = Simulator("kiro", script=parse_script(said))
+    _sign_in_is_down(case, script)
+    simulator = Simulator("kiro", script=parse_script(script))
     with case.probe("two gateways and one rotating token"), check_no_leaks(), run_servers([simulator]):
         text = _kiro(simulator.url, _login(case.folder, simulator.url, expires=PAST))
         with (
@@ -165,29 +167,29 @@ def refreshed(case: Case) -> None:
             start_gateway(text, case.folder_for("b")) as two,
             ThreadPoolExecutor(20) as pool,
         ):
-            for told in pool.map(lambda at: exchange((one, two)[at % 2].url, case.pair.client, 30), range(20)):
-                fine(told)
+            for response in pool.map(lambda at: exchange((one, two)[at % 2].url, case.pair.client, 30), range(20)):
+                fine(response)
         grants = [each for each in simulator.requests if each.path == "/refreshToken"]
         if [each.status for each in grants] != [200] * len(grants):
             raise WrongResponse(f"a refresh token was burned: {grants}")
 
 
-def _sign_in_is_down(case: Case, said: str) -> None:
+def _sign_in_is_down(case: Case, script: str) -> None:
     for label, fault, within in (
         ("500", Status(code=500), 15.0),
         ("invalid_grant", Status(code=400, body="json"), 15.0),
         ("HTML", Status(code=200, body="html"), 15.0),
         ("hangs", Hang(), 15.0),
     ):
-        simulator = Simulator("kiro", script=parse_script(said))
-        scale = override_constants(_REFRESH_SECONDS=0.5, _TIMEOUT=0.5)  # of 15 s
+        simulator = Simulator("kiro", script=parse_script(script))
+        scale = override_constants(_REFRESH_SECONDS=0.5, _TIMEOUT=0.5)  # instead of 15 s
         with case.probe(f"the sign-in service: {label}"), scale, check_no_leaks(), run_servers([simulator]):
             sign_in = FaultProxy(simulator.url, [fault])
             with run_servers([sign_in]):
                 login = _login(case.folder, sign_in.url, expires=PAST, name=f"{label}.json")
                 with start_gateway(_kiro(simulator.url, login), case.folder_for(f"down-{label}")) as harness:
-                    told = exchange(harness.url, case.pair.client, within)
-                    check_response(case.pair.client, Probe("it", may="error"), told)
+                    response = exchange(harness.url, case.pair.client, within)
+                    check_response(case.pair.client, Probe("it", may="error"), response)
                     if json.loads(login.read_text())["refreshToken"] != "r1":
                         raise WrongResponse("the refresh token was thrown away")
 

@@ -1,4 +1,4 @@
-"""Faults 55, 62, 68, 69 and 71: the gateway as a process of its own, with its memory, files, signals and log."""
+"""Faults 55, 62, 68, 69 and 71: the gateway as a process: its memory, files, signals and log."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from tests.gateway.harness import KEY, parse_config, start_gateway
 from tests.load.gateway import Gateway, start_gateway_process
 
 SLOW = 'then = "last"\n[pace]\nchunk = 4\ndelay = 0.05\n[[turn]]\ntext = "{}"\n'
-LONG = "word " * 24  # 1.5 s of it
+LONG = "word " * 24  # streams for 1.5 s
 
 
 @contextmanager
 def served(
     folder: Path, text: str, *, port: int = 0, most_files: int | None = None, log: bool = True
 ) -> Iterator[Gateway]:
-    """A gateway in a process; its log is the file `log` in the folder."""
+    """Run a gateway process; its log is the file `log` in the folder."""
     lower = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({most_files}, {most_files}))"
     whole = f'allow_literal_secrets = true\n[server]\nkey = "{KEY}"\nport = {port}\n{text}'
     with start_gateway_process(folder, whole, lower if most_files is not None else "", log=log) as gateway:
@@ -65,7 +65,7 @@ def free_port() -> int:
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    """The request lines of a log. Raises Wrong for half a line."""
+    """Return the request lines of a log. Raises WrongResponse for half a line."""
     found = []
     for line in (folder / "log").read_text().splitlines():
         try:
@@ -85,7 +85,7 @@ def exchange(url: str, client: str, within: float = 60.0, model: str = "m0", tex
 
 
 def slow_readers(case: Case) -> None:
-    """1 KiB/s for 60 s, scaled: 1 KiB every 20 ms for 2 s, by sixteen clients, of 4 MB each."""
+    """Sixteen clients read 4 MB each at 1 KiB every 20 ms for 2 s (1 KiB/s for 60 s, scaled)."""
     count = 16
     simulator = Simulator(case.pair.upstream, script=big_script("x" * 4_000_000, chunk=8000))
     with case.probe(f"{count} at once"), check_no_leaks(), run_servers([simulator]):
@@ -99,7 +99,7 @@ def slow_readers(case: Case) -> None:
                 return sock
 
             disconnect(begin(), reset=False)
-            exchange(process.url, case.pair.client)  # warm
+            exchange(process.url, case.pair.client)  # warm up
             files, before = process.files(), process.memory()
             socks = [begin() for _ in range(count)]
             most, until = 0, time.monotonic() + 2.0
@@ -162,7 +162,7 @@ def terminated(case: Case) -> None:
 
 
 def out_of_files(case: Case) -> None:
-    """64 files for the gateway and 150 clients: it waits without spinning, and goes on when there are files again."""
+    """The gateway has 64 files for 150 clients: it waits without using CPU, and continues when files are free."""
     simulator = Simulator(case.pair.upstream, script=parse_script('then = "last"\n[[turn]]\ntext = "fine"\n'))
     with case.probe("EMFILE"), check_no_leaks(), run_servers([simulator]):
         text = configuration([(case.pair.upstream, simulator.url)])
@@ -185,8 +185,8 @@ def out_of_files(case: Case) -> None:
 # --- 69
 
 
-def _told(folder: Path, event: str, before: int = 0) -> int:
-    """How many lines of this event there are, beyond those before."""
+def _count_events(folder: Path, event: str, before: int = 0) -> int:
+    """Return how many log lines of this event there are after the first `before`."""
     return (folder / "log").read_text().count(f'"event":"{event}"') - before
 
 
@@ -215,10 +215,10 @@ def reloaded(case: Case) -> None:
                 (good, "reloaded"),
                 ("[server]\nprot = 1", "reload_refused"),
             ):
-                before = _told(case.folder, event)
+                before = _count_events(case.folder, event)
                 (process.folder / "config.toml").write_text(content)
                 process.process.send_signal(signal.SIGHUP)
-                wait_until(partial(_told, case.folder, event, before), 5, f"no line {event}")
+                wait_until(partial(_count_events, case.folder, event, before), 5, f"no line {event}")
                 check_response(
                     case.pair.client, Probe("it"), exchange(process.url, case.pair.client), "one two three", ()
                 )
@@ -226,16 +226,16 @@ def reloaded(case: Case) -> None:
 
 # --- 71
 
-_PIPE = 64 * 1024  # what the kernel keeps of one
+_PIPE = 64 * 1024  # the kernel's buffer of a pipe
 
 
 def blocked_log(case: Case) -> None:
-    """Standard error is a pipe that nobody reads: requests go on."""
+    """Standard error is a pipe that is not read: requests continue."""
     simulator = Simulator(case.pair.upstream, script=parse_script('then = "last"\n[[turn]]\ntext = "fine"\n'))
     with case.probe("a pipe that nobody reads"), check_no_leaks(), run_servers([simulator]):
         text = configuration([(case.pair.upstream, simulator.url)])
         with served(case.folder, text, log=False) as process, WakeupDelay() as lag:
-            count = 300  # lines of some 500 bytes
+            count = 300  # lines of about 500 bytes
             for _ in range(count):
                 told = exchange(process.url, case.pair.client, 5)
                 check_response(case.pair.client, Probe("it"), told, "fine", ())

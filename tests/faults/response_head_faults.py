@@ -1,4 +1,4 @@
-"""Faults 13-27: the head of the upstream's answer, and the framing of its body."""
+"""Faults 13-27: the head of the upstream response, and the framing of its body."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.faults.row import FaultRow
 from tests.faults.runner import Case, Pair, ProbeResult, all_pairs, run_probes
 
 CODES = (400, 401, 402, 403, 404, 413, 422, 429, 500, 502, 503, 504, 529)
-# What the client hears. Its dialect may know fewer statuses, but whose fault it was must not change.
+# The statuses that a client may get. Its dialect may have fewer, but client errors must stay client errors.
 _SAME = {code: tuple(range(400, 500)) if code < 500 else tuple(range(500, 600)) for code in CODES}
-_SAME[504] += (408,)  # Bedrock's own word for it
-_OF_KIRO = {404: (*_SAME[404], *_SAME[500])}  # there it means an operation that this host does not have
-_MOST = 3  # times that anything is asked at all
+_SAME[504] += (408,)  # Bedrock's own status for a timeout
+_OF_KIRO = {404: (*_SAME[404], *_SAME[500])}  # for Kiro 404 means that the host lacks the operation
+_MOST = 3  # attempts per request
 
 
 def refused(body: str) -> Callable[[Case], None]:
@@ -46,7 +46,7 @@ def refused(body: str) -> Callable[[Case], None]:
 
 
 def _few(shown: ProbeResult) -> None:
-    """Never more than the two retries; what the client did wrong is not asked again at all."""
+    """Check that there are at most two retries, and none for client errors."""
     most = 1 if shown.told.status in (400, 404, 413, 422) else _MOST
     if shown.proxy.exchanges > most:
         raise WrongResponse(f"asked {shown.proxy.exchanges} times after {shown.told.status}")
@@ -85,7 +85,7 @@ def _rate_limited(_: Pair) -> Iterable[Probe]:
 
 
 def redirected(case: Case) -> None:
-    """The place it points to listens, and must hear nothing."""
+    """The target of the redirect listens, and must get no request."""
     came: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as thief:
         thief.settimeout(0.2)
@@ -161,7 +161,7 @@ def _bomb(_: Pair) -> Iterable[Probe]:
 
 
 class _Packed(Status, frozen=True, kw_only=True):
-    """A refusal, compressed."""
+    """A refusal with a compressed body."""
 
     def change_response(self, response):  # type: ignore[no-untyped-def]
         return Compress().change_response(response)
@@ -179,7 +179,7 @@ def _too_long_a_length(pair: Pair) -> Iterable[Probe]:
 
 
 def _unless_it_has_an_end(pair: Pair) -> str:
-    """Where the last event was there, the answer is; Kiro has none (docs/decisions/answers.md#d7)."""
+    """Return the allowed result: Kiro has no last event (docs/decisions/answers.md#d7)."""
     return "error" if pair.upstream == "kiro" else "either"
 
 
@@ -191,7 +191,7 @@ def _too_short_a_length(pair: Pair) -> Iterable[Probe]:
 
 
 def _next_is_clean(shown: ProbeResult) -> None:
-    """What stood behind the body never becomes the next answer."""
+    """Check that bytes after the body do not become the next response."""
     for _ in range(2):
         check_response(shown.case.pair.client, Probe("the next", may="either"), shown.ask())
 
@@ -202,7 +202,7 @@ def _no_last_chunk(pair: Pair) -> Iterable[Probe]:
 
 
 def _no_length(pair: Pair) -> Iterable[Probe]:
-    """A body that ends with the connection: right if its dialect has an end of its own, or if it ends in order."""
+    """A body that ends with the connection is complete if its dialect has a last event, or if it ends in order."""
     yield from stream_and_whole("in order", faults=(UntilClose(),))
     yield Probe("cut", (UntilClose(), CutFault(byte=300)), "short" if pair.upstream == "kiro" else "error")
 

@@ -1,4 +1,4 @@
-"""What a client hears, read without our codecs: one small reader a dialect."""
+"""Parsers of client responses without the codecs of the package: one small parser for each dialect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.faults.http_client import RawResponse, WrongResponse
 
 @dataclass
 class ParsedResponse:
-    """What a response says. `finish` is the dialect's own word, `ended` that its last event came."""
+    """The content of a response. `finish` is the dialect's stop reason; `ended`: its last event was received."""
 
     text: str = ""
     calls: list[dict[str, Any]] = field(default_factory=list)  # name, arguments (text)
@@ -23,24 +23,24 @@ class ParsedResponse:
     ended: bool = False
     error: str | None = None
     pings: int = 0
-    odd: list[str] = field(default_factory=list)  # what a client would stumble over
+    odd: list[str] = field(default_factory=list)  # errors that a client would raise
 
     def arguments(self) -> list[Any]:
         return [json.loads(call["arguments"]) for call in self.calls]
 
 
-# --- server-sent events, as simple as can be: what we write is always LF
+# --- server-sent events; our encoders always write LF
 
 
 def events(body: bytes) -> Iterator[tuple[str, str]]:
-    """Name and data; a comment has the name `:`."""
-    text = body.decode("utf-8")  # raises: a client must never get anything else
+    """Yield name and data of each event; a comment has the name `:`."""
+    text = body.decode("utf-8")  # raises for invalid UTF-8, which a client must never get
     for block in text.split("\n\n"):
         if not block:
             continue
         name, data = "", []
         for line in block.split("\n"):
-            if line.startswith("{"):  # Google's way to tell an error in mid-stream: bare JSON
+            if line.startswith("{"):  # Google sends an error in mid-stream as bare JSON
                 yield "", line
                 continue
             field_, _, value = line.partition(":")
@@ -54,206 +54,208 @@ def events(body: bytes) -> Iterator[tuple[str, str]]:
             yield name, "\n".join(data)
 
 
-def anthropic(body: bytes) -> ParsedResponse:  # noqa: C901  one case an event
-    heard, open_, begun = ParsedResponse(), {}, False
+def anthropic(body: bytes) -> ParsedResponse:  # noqa: C901  one case for each event
+    parsed, open_, begun = ParsedResponse(), {}, False
     for name, data in events(body):
         if name == ":":
             continue
-        told = json.loads(data)
-        if told["type"] != name:
-            heard.odd.append(f"{name} says {told['type']}")
-        if heard.ended or heard.error:
-            heard.odd.append(f"{name} after the end")
+        response = json.loads(data)
+        if response["type"] != name:
+            parsed.odd.append(f"{name} says {response['type']}")
+        if parsed.ended or parsed.error:
+            parsed.odd.append(f"{name} after the end")
         match name:
             case "ping":
-                heard.pings += 1
+                parsed.pings += 1
             case "message_start":
-                heard.odd += ["a second message_start"] if begun else []
+                parsed.odd += ["a second message_start"] if begun else []
                 begun = True
             case "content_block_start":
-                if told["index"] in open_:
-                    heard.odd.append(f"block {told['index']} begins twice")
-                block = open_[told["index"]] = told["content_block"]
+                if response["index"] in open_:
+                    parsed.odd.append(f"block {response['index']} begins twice")
+                block = open_[response["index"]] = response["content_block"]
                 if block["type"] == "tool_use":
-                    heard.calls.append({"name": block["name"], "id": block["id"], "arguments": "", "whole": False})
-                    block["call"] = heard.calls[-1]
+                    parsed.calls.append({"name": block["name"], "id": block["id"], "arguments": "", "whole": False})
+                    block["call"] = parsed.calls[-1]
             case "content_block_delta":
-                block, delta = open_.get(told["index"], {}), told["delta"]
+                block, delta = open_.get(response["index"], {}), response["delta"]
                 if delta["type"] == "text_delta":
-                    heard.text += delta["text"]
+                    parsed.text += delta["text"]
                 elif delta["type"] == "input_json_delta":
                     if "call" not in block:
-                        heard.odd.append("arguments of no call")
+                        parsed.odd.append("arguments of no call")
                     else:
                         block["call"]["arguments"] += delta["partial_json"]
             case "content_block_stop":
-                open_.get(told["index"], {}).get("call", {})["whole"] = True
+                open_.get(response["index"], {}).get("call", {})["whole"] = True
             case "message_delta":
-                heard.finish = told["delta"]["stop_reason"]
+                parsed.finish = response["delta"]["stop_reason"]
             case "message_stop":
-                heard.ended = True
-                heard.odd += [] if begun and heard.finish else ["message_stop without its before"]
+                parsed.ended = True
+                parsed.odd += [] if begun and parsed.finish else ["message_stop without its before"]
             case "error":
-                heard.error = told["error"]["message"]
-                heard.odd += [] if told["error"]["type"].endswith("_error") else [f"error {told['error']}"]
+                parsed.error = response["error"]["message"]
+                parsed.odd += [] if response["error"]["type"].endswith("_error") else [f"error {response['error']}"]
             case other:
-                heard.odd.append(f"event {other}")
-    return heard
+                parsed.odd.append(f"event {other}")
+    return parsed
 
 
 def openai(body: bytes) -> ParsedResponse:
-    heard = ParsedResponse()
+    parsed = ParsedResponse()
     calls: dict[int, dict[str, Any]] = {}
     for name, data in events(body):
         if name == ":":
-            heard.pings += 1
+            parsed.pings += 1
             continue
-        if heard.ended or heard.error:
-            heard.odd.append(f"{data[:60]} after the end")
+        if parsed.ended or parsed.error:
+            parsed.odd.append(f"{data[:60]} after the end")
         if data == "[DONE]":
-            heard.ended = True
-            heard.odd += [] if heard.finish else ["[DONE] without a finish_reason"]
+            parsed.ended = True
+            parsed.odd += [] if parsed.finish else ["[DONE] without a finish_reason"]
             continue
-        told = json.loads(data)
-        if "error" in told:
-            heard.error = told["error"]["message"]
+        response = json.loads(data)
+        if "error" in response:
+            parsed.error = response["error"]["message"]
             continue
-        for choice in told["choices"]:
+        for choice in response["choices"]:
             delta = choice["delta"]
-            if heard.finish and (delta.get("content") or delta.get("tool_calls")):
-                heard.odd.append("content after finish_reason")
-            heard.text += delta.get("content") or ""
+            if parsed.finish and (delta.get("content") or delta.get("tool_calls")):
+                parsed.odd.append("content after finish_reason")
+            parsed.text += delta.get("content") or ""
             for part in delta.get("tool_calls") or []:
                 function = part.get("function", {})
                 if part.get("id"):
                     if part["index"] in calls:
-                        heard.odd.append(f"call {part['index']} begins twice")
+                        parsed.odd.append(f"call {part['index']} begins twice")
                     calls[part["index"]] = {"name": function["name"], "id": part["id"], "arguments": "", "whole": True}
                 if part["index"] not in calls:
-                    heard.odd.append("arguments of no call")
+                    parsed.odd.append("arguments of no call")
                 else:
                     calls[part["index"]]["arguments"] += function.get("arguments") or ""
             if choice.get("finish_reason"):
-                heard.odd += ["two finish_reasons"] if heard.finish else []
-                heard.finish = choice["finish_reason"]
-    heard.calls = [calls[index] for index in sorted(calls)]
-    return heard
+                parsed.odd += ["two finish_reasons"] if parsed.finish else []
+                parsed.finish = choice["finish_reason"]
+    parsed.calls = [calls[index] for index in sorted(calls)]
+    return parsed
 
 
 def bedrock(body: bytes) -> ParsedResponse:
-    heard = ParsedResponse()
+    parsed = ParsedResponse()
     buffer = EventStreamBuffer()
     buffer.add_data(body)  # botocore checks both checksums
     calls: dict[int, dict[str, Any]] = {}
     for message in buffer:
-        headers, told = message.headers, json.loads(message.payload or b"{}")
-        if headers[":message-type"] != "event":  # botocore raises it, also where only the metadata is missing
-            heard.error, heard.ended = told.get("message") or "?", False
+        headers, response = message.headers, json.loads(message.payload or b"{}")
+        if headers[":message-type"] != "event":  # botocore raises it, also if only the metadata is missing
+            parsed.error, parsed.ended = response.get("message") or "?", False
             continue
-        if heard.error or (heard.ended and headers.get(":event-type") != "metadata"):
-            heard.odd.append(f"{headers} after the end")
+        if parsed.error or (parsed.ended and headers.get(":event-type") != "metadata"):
+            parsed.odd.append(f"{headers} after the end")
         match headers[":event-type"]:
             case "contentBlockStart":
-                if "toolUse" in told["start"]:
-                    use = told["start"]["toolUse"]
-                    calls[told["contentBlockIndex"]] = call = {"name": use["name"], "arguments": "", "whole": False}
-                    heard.calls.append(call)
+                if "toolUse" in response["start"]:
+                    use = response["start"]["toolUse"]
+                    calls[response["contentBlockIndex"]] = call = {"name": use["name"], "arguments": "", "whole": False}
+                    parsed.calls.append(call)
             case "contentBlockDelta":
-                delta = told["delta"]
-                heard.text += delta.get("text", "")
+                delta = response["delta"]
+                parsed.text += delta.get("text", "")
                 if "toolUse" in delta:
-                    if told["contentBlockIndex"] not in calls:
-                        heard.odd.append("arguments of no call")
+                    if response["contentBlockIndex"] not in calls:
+                        parsed.odd.append("arguments of no call")
                     else:
-                        calls[told["contentBlockIndex"]]["arguments"] += delta["toolUse"]["input"]
+                        calls[response["contentBlockIndex"]]["arguments"] += delta["toolUse"]["input"]
             case "contentBlockStop":
-                calls.get(told["contentBlockIndex"], {})["whole"] = True
+                calls.get(response["contentBlockIndex"], {})["whole"] = True
             case "messageStop":
-                heard.finish, heard.ended = told["stopReason"], True
+                parsed.finish, parsed.ended = response["stopReason"], True
             case "messageStart" | "metadata":
                 pass
             case other:
-                heard.odd.append(f"event {other}")
+                parsed.odd.append(f"event {other}")
     if buffer._data:
-        heard.odd.append(f"{len(buffer._data)} bytes of half a message")
-    return heard
+        parsed.odd.append(f"{len(buffer._data)} bytes of half a message")
+    return parsed
 
 
 def responses(body: bytes) -> ParsedResponse:
-    heard = ParsedResponse()
+    parsed = ParsedResponse()
     calls: dict[str, dict[str, Any]] = {}
     expected = 0
     for name, data in events(body):
         if name == ":":
-            heard.pings += 1
+            parsed.pings += 1
             continue
-        told = json.loads(data)
-        if told["type"] != name:
-            heard.odd.append(f"{name} says {told['type']}")
-        if heard.ended or heard.error:
-            heard.odd.append(f"{name} after the end")
-        if "sequence_number" in told:
-            heard.odd += [] if told["sequence_number"] == expected else [f"{told['sequence_number']} is not {expected}"]
-            expected = told["sequence_number"] + 1
+        response = json.loads(data)
+        if response["type"] != name:
+            parsed.odd.append(f"{name} says {response['type']}")
+        if parsed.ended or parsed.error:
+            parsed.odd.append(f"{name} after the end")
+        if "sequence_number" in response:
+            parsed.odd += (
+                [] if response["sequence_number"] == expected else [f"{response['sequence_number']} is not {expected}"]
+            )
+            expected = response["sequence_number"] + 1
         match name:
             case "response.output_text.delta":
-                heard.text += told["delta"]
-            case "response.output_item.added" if told["item"]["type"] == "function_call":
-                item = told["item"]
+                parsed.text += response["delta"]
+            case "response.output_item.added" if response["item"]["type"] == "function_call":
+                item = response["item"]
                 calls[item["id"]] = call = {
                     "name": item["name"],
                     "arguments": item.get("arguments") or "",
                     "whole": False,
                 }
-                heard.calls.append(call)
+                parsed.calls.append(call)
             case "response.function_call_arguments.delta":
-                if told["item_id"] not in calls:
-                    heard.odd.append("arguments of no call")
+                if response["item_id"] not in calls:
+                    parsed.odd.append("arguments of no call")
                 else:
-                    calls[told["item_id"]]["arguments"] += told["delta"]
-            case "response.output_item.done" if told["item"]["type"] == "function_call":
-                calls.get(told["item"]["id"], {})["whole"] = told["item"].get("status") in (None, "completed")
+                    calls[response["item_id"]]["arguments"] += response["delta"]
+            case "response.output_item.done" if response["item"]["type"] == "function_call":
+                calls.get(response["item"]["id"], {})["whole"] = response["item"].get("status") in (None, "completed")
             case "response.completed":
-                heard.ended, heard.finish = True, "completed"
+                parsed.ended, parsed.finish = True, "completed"
             case "response.incomplete":
-                heard.ended, heard.finish = True, told["response"]["incomplete_details"]["reason"]
+                parsed.ended, parsed.finish = True, response["response"]["incomplete_details"]["reason"]
             case "response.failed":
-                heard.error = (told["response"].get("error") or {}).get("message") or "?"
+                parsed.error = (response["response"].get("error") or {}).get("message") or "?"
             case "error":
-                heard.error = told.get("message") or told.get("error", {}).get("message") or "?"
+                parsed.error = response.get("message") or response.get("error", {}).get("message") or "?"
             case _:
                 pass
-    return heard
+    return parsed
 
 
 def gemini(body: bytes) -> ParsedResponse:
-    heard, last = ParsedResponse(), ""
+    parsed, last = ParsedResponse(), ""
     for name, data in events(body):
         if name == ":":
-            heard.pings += 1
+            parsed.pings += 1
             continue
-        told = json.loads(data)
-        if heard.error and data != last:  # the error stands there twice: as an event, and bare
-            heard.odd.append(f"{data[:60]} after the end")
-        if "error" in told:
-            heard.error, heard.ended, last = told["error"]["message"], False, data
+        response = json.loads(data)
+        if parsed.error and data != last:  # the error is sent twice: as an event, and as bare JSON
+            parsed.odd.append(f"{data[:60]} after the end")
+        if "error" in response:
+            parsed.error, parsed.ended, last = response["error"]["message"], False, data
             continue
-        for candidate in told.get("candidates") or []:
+        for candidate in response.get("candidates") or []:
             parts = (candidate.get("content") or {}).get("parts") or []
             if parts == [{"text": ""}] and not candidate.get("finishReason"):
-                heard.pings += 1
+                parsed.pings += 1
                 continue
             for part in parts:
-                if heard.finish:
-                    heard.odd.append("content after finishReason")
+                if parsed.finish:
+                    parsed.odd.append("content after finishReason")
                 if "functionCall" in part:
                     arguments = json.dumps(part["functionCall"].get("args", {}))
-                    heard.calls.append({"name": part["functionCall"]["name"], "arguments": arguments, "whole": True})
+                    parsed.calls.append({"name": part["functionCall"]["name"], "arguments": arguments, "whole": True})
                 elif not part.get("thought"):
-                    heard.text += part.get("text", "")
+                    parsed.text += part.get("text", "")
             if candidate.get("finishReason"):
-                heard.finish, heard.ended = candidate["finishReason"], True
-    return heard
+                parsed.finish, parsed.ended = candidate["finishReason"], True
+    return parsed
 
 
 RESPONSE_PARSERS: dict[str, Callable[[bytes], ParsedResponse]] = {
@@ -264,7 +266,7 @@ RESPONSE_PARSERS: dict[str, Callable[[bytes], ParsedResponse]] = {
     "gemini": gemini,
 }
 
-# The words for "the model was cut off by a limit".
+# The stop reasons for a length limit.
 LENGTH_REASONS = {"max_tokens", "length", "max_output_tokens", "MAX_TOKENS"}
 
 
@@ -272,69 +274,69 @@ LENGTH_REASONS = {"max_tokens", "length", "max_output_tokens", "MAX_TOKENS"}
 
 
 def parse_whole(dialect: str, body: bytes) -> ParsedResponse:
-    told = json.loads(body)
-    heard = ParsedResponse(ended=True)
+    response = json.loads(body)
+    parsed = ParsedResponse(ended=True)
     match dialect:
         case "anthropic":
-            parts = told["content"]
-            heard.text = "".join(part["text"] for part in parts if part["type"] == "text")
-            heard.calls = [_whole_call(part["name"], part["input"]) for part in parts if part["type"] == "tool_use"]
-            heard.finish = told["stop_reason"]
+            parts = response["content"]
+            parsed.text = "".join(part["text"] for part in parts if part["type"] == "text")
+            parsed.calls = [_whole_call(part["name"], part["input"]) for part in parts if part["type"] == "tool_use"]
+            parsed.finish = response["stop_reason"]
         case "openai":
-            message = told["choices"][0]["message"]
-            heard.text = message.get("content") or ""
-            heard.calls = [
+            message = response["choices"][0]["message"]
+            parsed.text = message.get("content") or ""
+            parsed.calls = [
                 {"name": call["function"]["name"], "arguments": call["function"]["arguments"], "whole": True}
                 for call in message.get("tool_calls") or []
             ]
-            heard.finish = told["choices"][0]["finish_reason"]
+            parsed.finish = response["choices"][0]["finish_reason"]
         case "bedrock":
-            parts = told["output"]["message"]["content"]
-            heard.text = "".join(part["text"] for part in parts if "text" in part)
-            heard.calls = [
+            parts = response["output"]["message"]["content"]
+            parsed.text = "".join(part["text"] for part in parts if "text" in part)
+            parsed.calls = [
                 _whole_call(part["toolUse"]["name"], part["toolUse"]["input"]) for part in parts if "toolUse" in part
             ]
-            heard.finish = told["stopReason"]
+            parsed.finish = response["stopReason"]
         case "responses":
-            for item in told["output"]:
+            for item in response["output"]:
                 if item["type"] == "message":
-                    heard.text += "".join(part.get("text", "") for part in item["content"])
+                    parsed.text += "".join(part.get("text", "") for part in item["content"])
                 elif item["type"] == "function_call":
-                    heard.calls.append({"name": item["name"], "arguments": item["arguments"], "whole": True})
-            heard.finish = told["status"]
+                    parsed.calls.append({"name": item["name"], "arguments": item["arguments"], "whole": True})
+            parsed.finish = response["status"]
         case "gemini":
-            for part in told["candidates"][0]["content"]["parts"]:
+            for part in response["candidates"][0]["content"]["parts"]:
                 if "functionCall" in part:
-                    heard.calls.append(_whole_call(part["functionCall"]["name"], part["functionCall"].get("args", {})))
+                    parsed.calls.append(_whole_call(part["functionCall"]["name"], part["functionCall"].get("args", {})))
                 elif not part.get("thought"):
-                    heard.text += part.get("text", "")
-            heard.finish = told["candidates"][0]["finishReason"]
+                    parsed.text += part.get("text", "")
+            parsed.finish = response["candidates"][0]["finishReason"]
         case _:
             raise ValueError(f"no ear for {dialect}")
-    return heard
+    return parsed
 
 
 def _whole_call(name: str, arguments: Any) -> dict[str, Any]:
     return {"name": name, "arguments": json.dumps(arguments), "whole": True}
 
 
-def parse_refusal(dialect: str, told: RawResponse) -> str:
-    """The message of a refusal in the dialect's own shape. Raises Wrong."""
+def parse_refusal(dialect: str, response: RawResponse) -> str:
+    """Return the message of a refusal in the shape of the dialect. Raises WrongResponse."""
     try:
-        body = json.loads(told.body)
+        body = json.loads(response.body)
         match dialect:
             case "anthropic":
                 assert body["type"] == "error" and re.fullmatch(r"\w+_error|request_too_large", body["error"]["type"])
                 return str(body["error"]["message"])
             case "bedrock":
-                assert re.fullmatch(r"\w+Exception", told.headers["x-amzn-errortype"].partition(":")[0])
+                assert re.fullmatch(r"\w+Exception", response.headers["x-amzn-errortype"].partition(":")[0])
                 return str(body.get("message") or body["Message"])
             case "gemini":
                 error = (body[0] if isinstance(body, list) else body)["error"]
-                assert error["code"] == told.status and error["status"].isupper()
+                assert error["code"] == response.status and error["status"].isupper()
                 return str(error["message"])
             case _:
                 assert {"message", "type", "code", "param"} <= set(body["error"])
                 return str(body["error"]["message"])
     except (ValueError, KeyError, TypeError, AssertionError) as error:
-        raise WrongResponse(f"no refusal in the words of {dialect}: {told} ({error!r})") from None
+        raise WrongResponse(f"no refusal in the words of {dialect}: {response} ({error!r})") from None

@@ -1,4 +1,4 @@
-"""The table's shape: a fault, how it is caused and what must come of it, with the pairs of dialects that it is run for."""
+"""A row of the catalogue: a fault, the function that causes and checks it, and its pairs of dialects."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from tests.faults.runner import Case, Pair, covering_pairs
 
 @dataclass(frozen=True)
 class FaultRow:
-    number: int  # of the catalogue: tests/faults/catalogue.py
+    """One fault of the catalogue."""
+
+    number: int  # its number in tests/faults/catalogue.py
     name: str
     outcome: str
     run: Callable[[Case], None]
     pairs: Sequence[Pair] = ()
-    quick: int = 1  # pairs of a short run; 0: none
+    quick: int = 1  # number of pairs in a short run
 
     def cases(self, *, whole: bool) -> list[Pair]:
         pairs = list(self.pairs or covering_pairs())

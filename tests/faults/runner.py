@@ -1,4 +1,4 @@
-"""The way every fault is run: a simulator, a fault proxy before it for each probe, a gateway, and a client with ears."""
+"""Run faults: a simulator, a fault proxy for each probe, a gateway, and a client that checks the response."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tests.faults.response_parsers import RESPONSE_PARSERS, ParsedResponse
 from tests.gateway.harness import GatewayHarness, start_gateway
 
 KEY_OF_UPSTREAM = "the-upstream-secret"
-# In the suite it counts what happens, and in which order: a busy machine may be late. `make faults` judges the seconds.
+# `make test` checks results and order, because a busy machine may be late. `make faults` also checks the times.
 EXTRA_SECONDS = 0.0 if os.environ.get("DRAGOMAN_FAULTS") == "all" else 30.0
 SLACK = 0.5 + EXTRA_SECONDS  # seconds after a deadline
-PROBE_TIMEOUT = 15.0 + EXTRA_SECONDS  # seconds for what has no deadline of its own
+PROBE_TIMEOUT = 15.0 + EXTRA_SECONDS  # seconds for a probe without a timeout of its own
 
 _PARTS = f"""parts = [
   {{ text = {json.dumps(EXPECTED_TEXT, ensure_ascii=False)} }},
@@ -65,7 +65,7 @@ def all_pairs(upstreams: Sequence[str] = UPSTREAMS, clients: Sequence[str] = CLI
 
 
 def covering_pairs(upstreams: Sequence[str] = UPSTREAMS, clients: Sequence[str] = CLIENTS) -> list[Pair]:
-    """Each client and each upstream at least once, never the same name on both sides if that can be."""
+    """Return pairs with each client and each upstream at least once, with different dialects if possible."""
     count = max(len(clients), len(upstreams))
     found = [Pair(clients[at % len(clients)], upstreams[(at + 1) % len(upstreams)]) for at in range(count)]
     return list(dict.fromkeys(found))
@@ -73,7 +73,7 @@ def covering_pairs(upstreams: Sequence[str] = UPSTREAMS, clients: Sequence[str] 
 
 @dataclass
 class ProbeResult:
-    """What a probe showed, for checks of its own."""
+    """The result of a probe, for its own checks."""
 
     case: Case
     model: str
@@ -84,7 +84,7 @@ class ProbeResult:
     simulator: Simulator
 
     def ask(self, *, stream: bool = True) -> RawResponse:
-        """The same question once more."""
+        """Send the same request once more."""
         self.case.requests += 1
         return send_request(
             self.harness.url,
@@ -96,13 +96,13 @@ class ProbeResult:
 
 @dataclass
 class Case:
-    """One fault with one pair. What goes wrong is collected: one bad probe does not hide the others."""
+    """One fault with one pair. Failures are collected, so that one probe does not hide the others."""
 
     pair: Pair
     folder: Path
     whole: bool  # all probes, or a few
     probes: int = 0
-    requests: int = 0  # to the gateway that runs
+    requests: int = 0  # sent to the running gateway
     troubles: list[tuple[str, str]] = field(default_factory=list)
 
     @contextmanager
@@ -117,7 +117,7 @@ class Case:
             self.troubles.append((kind, f"{label}: {type(error).__name__}: {error}"))
 
     def some(self, probes: Iterable[Probe], few: int = 3) -> list[Probe]:
-        """All of them, or in a short run a few: the first, the last and what lies between."""
+        """Return all probes, or in a short run a few, spread from the first to the last."""
         found = list(probes)
         if self.whole or len(found) <= few:
             return found
@@ -134,7 +134,7 @@ class Case:
 
 @contextmanager
 def run_servers(servers: Iterable[AbstractAsyncContextManager[Any]]) -> Iterator[None]:
-    """Simulators and proxies in one loop in one thread."""
+    """Run simulators and proxies in one event loop in one thread."""
     ready, stop, failed = threading.Event(), threading.Event(), []
 
     async def serve() -> None:
@@ -148,7 +148,7 @@ def run_servers(servers: Iterable[AbstractAsyncContextManager[Any]]) -> Iterator
     def run() -> None:
         try:
             asyncio.run(serve())
-        except BaseException as error:  # noqa: BLE001  told below
+        except BaseException as error:  # noqa: BLE001  raised below
             failed.append(error)
         finally:
             ready.set()
@@ -166,7 +166,7 @@ def run_servers(servers: Iterable[AbstractAsyncContextManager[Any]]) -> Iterator
 
 
 class WakeupDelay:
-    """How late this machine lets anybody wake up: deadlines are ours, starvation is not."""
+    """Measures how late this machine wakes up threads, so that its delay does not count as ours."""
 
     def __enter__(self) -> WakeupDelay:
         self.worst = 0.0
@@ -188,14 +188,14 @@ class WakeupDelay:
 
 
 def client_request(client: str, model: str = "m0", text: str = "hello", *, stream: bool = True) -> HttpRequest:
-    """A question in the client's dialect."""
+    """Return a request in the client's dialect."""
     asked = Conversation(model, (Message("user", (Text(text),)),), max_tokens=1000, tools=(_TOOL,), stream=stream)
     dialect = registry.get(client)
     return dialect.binding.wrap(plan(dialect, dialect, asked).call())
 
 
 def configuration(urls: Sequence[tuple[str, str]], more: str = "", head: str = "") -> str:
-    """An upstream and a route for each (dialect, url): the models are m0, m1, …"""
+    """Return an upstream and a route for each (dialect, url); the models are m0, m1, …"""
     text = head
     for at, (dialect, url) in enumerate(urls):
         text += f"""
@@ -218,7 +218,7 @@ def count_fds() -> int:
 
 @contextmanager
 def check_no_leaks() -> Iterator[None]:
-    """Raises Wrong if a file descriptor or a thread is left behind."""
+    """Raise WrongResponse if a file descriptor or a thread remains."""
     before, threads = count_fds(), threading.active_count()
     yield
     until = time.monotonic() + 3 + EXTRA_SECONDS
@@ -230,7 +230,7 @@ def check_no_leaks() -> Iterator[None]:
 
 
 def gateway_tasks(harness: GatewayHarness) -> int:
-    """The tasks in the gateway's loop."""
+    """Return the number of tasks in the gateway's event loop."""
     loop = harness.running.loop
     assert loop is not None
     done, found = threading.Event(), [0]
@@ -245,7 +245,7 @@ def gateway_tasks(harness: GatewayHarness) -> int:
 
 
 def check_settled(harness: GatewayHarness, tasks: int, lines: int) -> None:
-    """Raises Wrong unless the gateway comes to rest, with one line a request and no secret in any."""
+    """Raise WrongResponse unless the gateway becomes idle, with one log line per request and no secret in it."""
     until = time.monotonic() + 3 + EXTRA_SECONDS
     while time.monotonic() < until and (gateway_tasks(harness) > tasks or harness.running.gateway.in_flight):
         time.sleep(0.01)
@@ -268,7 +268,7 @@ def check_settled(harness: GatewayHarness, tasks: int, lines: int) -> None:
 
 
 def same_probes(*probes: Probe) -> Callable[[Pair], Iterable[Probe]]:
-    """The same probes for every pair."""
+    """Return a function that gives the same probes for every pair."""
     return lambda _: probes
 
 
@@ -283,7 +283,7 @@ def run_probes(
     few: int = 3,
     **flags: Any,
 ) -> Callable[[Case], None]:
-    """Run probes, each with a proxy and an upstream of its own; `alone`: with a gateway of its own, too."""
+    """Return a function that runs probes, each with its own proxy; `alone`: each with its own gateway, too."""
 
     def run(case: Case) -> None:
         probes = case.some(make(case.pair), few)

@@ -1,4 +1,4 @@
-"""Faults 43-48: streams that are slow, silent, huge, or hold bytes that are no text."""
+"""Faults 43-48: streams that are slow, silent, huge, or contain bytes that are not text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.faults.stream_faults import STREAM_REQUEST, run_altered_streams
 
 
 def _silences(_: Pair) -> Iterable[Probe]:
-    """14, 16, 119 and 121 seconds against a ping after 15 and a deadline of 120, scaled by 1/50, with room for a sweep."""
+    """Silences of 14, 16, 119 and 121 s with a ping after 15 s and a timeout of 120 s, all scaled by 1/50."""
 
     def pings(least: int, most: int) -> Callable[[ProbeResult], None]:
         def check(shown: ProbeResult) -> None:
@@ -45,7 +45,7 @@ def _silences(_: Pair) -> Iterable[Probe]:
 
 
 def big_script(text: str = "", arguments: str = "", chunk: int = 1 << 25) -> Script:
-    """A script of more than one would write down."""
+    """Return a script with very long text or arguments."""
     part = script.TextPart(text) if text else script.ToolCallPart("get_weather", arguments, "c")
     return Script(turns=(script.ScriptTurn(parts=(part,), chunk=chunk),), then="last")
 
@@ -57,7 +57,7 @@ def flood(case: Case) -> None:
 
 
 def long_line(case: Case) -> None:
-    """Within the reader's limit it passes, over it there is an error that says so."""
+    """A line below the limit passes; above it the client gets an error that names the limit."""
     limit = sse.MAX_FRAME if case.pair.upstream in SSE else eventstream.MAX_PAYLOAD
     for size in (15 << 20, 20 << 20):
         text = "y" * size

@@ -1,4 +1,4 @@
-"""Faults 28-42: the body of a stream, cut, respelt, out of order, or not in its dialect."""
+"""Faults 28-42: stream bodies that are truncated, spelled differently, out of order, or invalid in their dialect."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ STREAM_REQUEST = Conversation("m", (), stream=True)
 
 
 class Rewrite(ProxyFault, frozen=True, kw_only=True):
-    """All frames in a test's hands."""
+    """A fault that rewrites the list of frames."""
 
     how: Callable[[list[bytes]], Iterable[Piece]]
 
@@ -60,7 +60,7 @@ class Rewrite(ProxyFault, frozen=True, kw_only=True):
 
 
 class Say(ProxyFault, frozen=True, kw_only=True):
-    """A stream of a test's own, instead of what the simulator would say."""
+    """A fault that replaces the simulator's stream."""
 
     body: bytes
     kind: str = "text/event-stream"
@@ -70,7 +70,7 @@ class Say(ProxyFault, frozen=True, kw_only=True):
 
 
 def spoken(upstream: str, events: Events) -> Say:
-    """These events as the upstream would say them."""
+    """Return a fault that sends these events in the upstream's dialect."""
     dialect = registry.get(upstream)
     encoder = dialect.codec.encoder(STREAM_REQUEST, SYSTEM_ENVIRONMENT)
     body = b"".join(dialect.binding.encode_frame(payload) for event in events for payload in encoder.feed((event,)))
@@ -78,7 +78,7 @@ def spoken(upstream: str, events: Events) -> Say:
 
 
 def ends_by_itself(pair: Pair, how: str = "end") -> bool:
-    """Kiro has no last event: where its body ends in order, so does the answer (docs/decisions/answers.md#d7)."""
+    """Return whether a body that ends in order is complete: Kiro has no last event (docs/decisions/answers.md#d7)."""
     return pair.upstream == "kiro" and how == "end"
 
 
@@ -93,7 +93,7 @@ def _cut_at_events(pair: Pair) -> Iterable[Probe]:
 
 
 def _cut_once(pair: Pair) -> Iterable[Probe]:
-    """Before anything was said, another try is as good as the first."""
+    """Before the first content a retry gives the complete reply."""
     if not ends_by_itself(pair):
         for how in ("close", "reset"):
             fault = CutFault(event=0, how=how, times=1)
@@ -119,7 +119,7 @@ def _cut_in_string(pair: Pair) -> Iterable[Probe]:
 
 
 def every_split(case: Case) -> None:
-    """Every byte alone over the wire; and every split in two of a transcript, without the wire."""
+    """Send every byte alone over the network; and try every split in two of a transcript in memory."""
     run_probes(lambda _: [Probe("every byte alone", (Slicer(size=1),)), Probe("by threes", (Slicer(size=3),))])(case)
     client, upstream = registry.get(case.pair.client), registry.get(case.pair.upstream)
     events = STREAMS["reasoning, text, a call"]
@@ -187,7 +187,7 @@ def _unknown(pair: Pair) -> Iterable[Probe]:
     news = 'event: weather_report\ndata: {"type":"weather_report","choices":[],"candidates":[]}\n\n'
     for event in (1, 3, 6):
         yield Probe(f"before frame {event}", (Insert(event=event, put=news),), "answer")
-    yield Probe("before any", (Insert(event=0, put=news),), "either")  # nothing has begun that it could be part of
+    yield Probe("before any", (Insert(event=0, put=news),), "either")  # before any block has started
 
 
 def _twice(pair: Pair) -> Iterable[Probe]:
@@ -195,12 +195,12 @@ def _twice(pair: Pair) -> Iterable[Probe]:
         yield Probe(f"frame {event} twice", (Duplicate(event=event),), "either", check=None)
 
 
-# else bytes pass untouched within one language, faults and all (docs/decisions/answers.md#d51)
+# otherwise bytes pass through unchanged in the same dialect, including faults (docs/decisions/answers.md#d51)
 READ = "translation.repair = true"
 
 
 def run_altered_streams(probes: Callable[[Pair], Iterable[Probe]], **more: Any) -> Callable[[Case], None]:
-    """For streams whose content was changed: no stumbling, an honest end, but what is said may differ."""
+    """Run probes whose streams have changed content: the response is valid, but its content is not compared."""
     return run_probes(probes, says=None, calls=None, more=READ, **more)
 
 
@@ -208,7 +208,7 @@ def run_altered_streams(probes: Callable[[Pair], Iterable[Probe]], **more: Any) 
 
 
 def _calls(count: int) -> tuple[Events, list[dict[str, Any]]]:
-    """Many calls, their arguments by turns."""
+    """Return interleaved tool calls: events and expected arguments."""
     arguments = [{"city": f"C{number}", "n": number} for number in range(count)]
     started = [BlockStarted(number, ToolCall(f"call_{number}", "get_weather")) for number in range(count)]
     halves = [json.dumps(each) for each in arguments]
@@ -228,7 +228,7 @@ def _calls(count: int) -> tuple[Events, list[dict[str, Any]]]:
 
 
 def sixteen(case: Case) -> None:
-    """Sixteen calls, interleaved as far as the upstream's language can; then with gaps and backwards."""
+    """Sixteen calls, interleaved as far as the upstream's dialect allows; then with index gaps and in reverse order."""
     events, arguments = _calls(16)
     if case.pair.upstream in ("openai",):
         fault = Say(body=_interleaved(16, lambda index: index))
@@ -275,7 +275,7 @@ def _interleaved(count: int, index: Callable[[int], int]) -> bytes:
 
 
 def _orphans(pair: Pair) -> Iterable[Probe]:
-    """A delta whose block never began: its beginning is left out, one frame after the other."""
+    """Deltas without the start of their block: each starting frame is removed in turn."""
     for event in range(9):
         yield Probe(f"without frame {event}", (Omit(event=event),), "either")
 
@@ -301,7 +301,7 @@ def _usage(pair: Pair) -> Iterable[Probe]:
 
 
 def _after_the_end(pair: Pair) -> Iterable[Probe]:
-    """The finish, and then more content: nobody may hear it as part of the answer."""
+    """Content after the finish must not become part of the reply."""
 
     def again(frames: list[bytes]) -> Iterable[bytes]:
         return [*frames, *frames[1:4]]

@@ -1,4 +1,4 @@
-"""Every fault of the catalogue, with the pairs of dialects that it is about: the client gets the truth, in time."""
+"""Every fault of the catalogue with its pairs of dialects: the client gets the reply or an honest error, in time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_fault(row: FaultRow, pair: Pair, tmp_path: Path, record_property: Calla
     assert not case.troubles, "\n".join(f"{kind} {told}" for kind, told in case.troubles)
 
 
-# --- The numbers of rule 6, as data: what the suite scales down is this in earnest
+# --- the defaults of rule 6, which the faults above scale down
 
 
 def _default(of: type[Struct], name: str) -> object:
@@ -75,17 +75,17 @@ DEFAULTS = {
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_the_default_is_the_rules(name: str) -> None:
+def test_the_default_is_the_value_of_the_rule(name: str) -> None:
     *found, wanted = DEFAULTS[name]
     assert found == [wanted] * len(found)
 
 
 def test_every_fault_of_the_catalogue_has_a_row() -> None:
-    """54 is ruled out (a client that closes its sending side counts as gone); 63-66 are about a ledger we do not have."""
+    """54 does not apply (a half-close counts as a disconnect); 63-66 are about a ledger that does not exist."""
     assert {*range(1, 54), *range(55, 63), *range(67, 72)} <= set(ROWS)
 
 
-# --- The official clients before a stream that breaks: they raise, and never give an answer that nobody finished
+# --- official clients raise for a stream that breaks, and never return an incomplete reply
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 

@@ -1,4 +1,4 @@
-"""A service that runs responses in the background, as OpenAI's does, and counts what it is asked."""
+"""A fake Responses service with background jobs, as OpenAI's has; it records every request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def response(job: str, status: str, text: str = "") -> dict[str, Any]:
 
 
 def events(job: str) -> list[dict[str, Any]]:
-    """The whole stream of a job, numbered."""
+    """Return all stream events of a job, with sequence numbers."""
     item = {"type": "message", "id": "msg_1", "status": "in_progress", "role": "assistant", "content": []}
     part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
     where = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
@@ -59,7 +59,10 @@ def events(job: str) -> list[dict[str, Any]]:
 
 
 class BackgroundService:
-    """`trouble`: what happens to the next POSTs instead of an answer (a status, `reset`, `garbage`, `unknown`)."""
+    """The state of the service.
+
+    `trouble` lists what the next POSTs get instead of a response: a status, `reset`, `garbage` or `unknown`.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -68,8 +71,8 @@ class BackgroundService:
         self.bodies: list[Any] = []
         self.jobs: dict[str, str] = {}  # id -> status
         self.trouble: list[str | int] = []
-        self.reads: bytes | None = None  # the answer to every GET
-        self.cut_after: int | None = None  # the number of the last event of a stream that is cut
+        self.reads: bytes | None = None  # the response to every GET
+        self.cut_after: int | None = None  # sequence number of the last event before a stream is cut
 
     def count(self, method: str) -> int:
         return sum(request[0] == method for request in self.requests)
@@ -82,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
-    def _note(self) -> tuple[str, str]:
+    def _record(self) -> tuple[str, str]:
         parts = urlsplit(self.path)
         key = self.headers.get("authorization", "").removeprefix("Bearer ")
         self.service.requests.append((self.command, parts.path, parts.query, key))
@@ -109,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def do_POST(self) -> None:
-        path, _ = self._note()
+        path, _ = self._record()
         body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
         if path.endswith("/cancel"):
             job = path.split("/")[-2]
@@ -143,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
 
     def do_GET(self) -> None:
-        path, query = self._note()
+        path, query = self._record()
         job = path.split("/")[3]
         asked = parse_qs(query)
         if self.service.reads is not None:
@@ -164,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(response(job, status, "".join(TEXT) if status == "completed" else ""))
 
     def do_DELETE(self) -> None:
-        path, _ = self._note()
+        path, _ = self._record()
         job = path.split("/")[3]
         del self.service.jobs[job]
         self._send({"id": job, "object": "response", "deleted": True})

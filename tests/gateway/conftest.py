@@ -1,4 +1,4 @@
-"""A gateway before a simulator of Anthropic's service, which the tests of a module share; and the event loops."""
+"""Fixtures: one gateway in front of an Anthropic simulator for the tests of a module, and the event loops."""
 
 from __future__ import annotations
 

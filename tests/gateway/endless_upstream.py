@@ -1,4 +1,4 @@
-"""An upstream whose answers have no end."""
+"""A fake upstream that answers each request with an endless stream."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ EventSource = Callable[[], Iterator[dict[str, Any] | None]]
 
 
 class EndlessUpstream:
-    """An upstream that answers every request with a stream that has no end. It stops when the other side leaves."""
+    """An upstream that answers every request with an endless stream, until the gateway closes the connection."""
 
     def __init__(self, shape: EventSource) -> None:
         self.shape = shape
-        self.go = threading.Event()  # until then no request is answered
+        self.go = threading.Event()  # no request is answered before it is set
         self.go.set()
         self.asked = self.gone = 0
-        self.left = threading.Event()  # the gateway left an answer
+        self.left = threading.Event()  # set when the gateway closes a connection
         self.sent = 0
         self.most = 64 * 1024 * 1024
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -49,7 +49,7 @@ class EndlessUpstream:
                 connection.sendall(b"%x\r\n%b\r\n" % (len(data), data))
                 self.sent += len(data)
                 if self.sent > self.most:
-                    return  # nobody has stopped it
+                    return  # no one stopped the stream in time
         except OSError:
             self.gone += 1
             self.left.set()
@@ -66,10 +66,10 @@ class EndlessUpstream:
             body += connection.recv(65536)
 
 
-def _batches(told: Iterator[dict[str, Any] | None]) -> Iterator[list[dict[str, Any]]]:
-    """Some frames at a time. None: send those before it at once."""
+def _batches(events: Iterator[dict[str, Any] | None]) -> Iterator[list[dict[str, Any]]]:
+    """Group events into batches; None ends a batch early."""
     batch: list[dict[str, Any]] = []
-    for each in told:
+    for each in events:
         if each is not None:
             batch.append(each)
         if batch and (each is None or len(batch) == 50):

@@ -1,4 +1,4 @@
-"""A gateway with simulators behind it, and the plain HTTP client that sees every byte."""
+"""Start a gateway in front of simulators or fixed servers, and talk to it with a plain HTTP client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dragoman.wire.http import HttpRequest
 
 KEY = "dgm_the-key-of-the-tests-0123456789"
 FAST_RETRIES = RetrySettings(min_wait=0.001, max_wait=0.01, max_retry_after=0.5)
-TIMEOUT = 60.0  # seconds for what must come: only a test that fails waits so long
+TIMEOUT = 60.0  # seconds to wait for an event that must happen: only a failing test waits this long
 TOOL_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 
@@ -41,14 +41,14 @@ key = "the-upstream-secret"
 
 
 def parse_config(text: str, **flags: Any) -> Config:
-    """A configuration from TOML, with secrets in clear, on a free port."""
+    """Return a configuration from TOML, with plain-text keys, on a free port."""
     ours = {"server.port": 0, "server.drain": 2}
     given = {**ours, **{name.replace("__", "."): value for name, value in flags.items()}}
     return build_config(f"allow_literal_secrets = true\n{text}", None, {"HOME": "/nowhere"}, given).config
 
 
 class GatewayHarness:
-    """A running gateway and what it wrote."""
+    """A running gateway, its log and its state directory."""
 
     def __init__(self, running: GatewayServer, log: io.StringIO, state: Path) -> None:
         self.running = running
@@ -61,7 +61,7 @@ class GatewayHarness:
         return self._log.getvalue()
 
     def log_lines(self, least: int = 1) -> list[dict[str, Any]]:
-        """The log lines of requests; a line is written after its answer, so it is waited for."""
+        """Return the access log lines; wait for `least` of them, because a line is written after its response."""
         until = time.monotonic() + TIMEOUT
         while True:
             found = [json.loads(line) for line in self.text.splitlines() if '"event":"request"' in line]
@@ -72,7 +72,7 @@ class GatewayHarness:
     def request(
         self, path: str, body: Any = None, *, method: str = "POST", key: str | None = KEY, **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
-        """One request over a connection of its own. Raises IncompleteRead for a stream without its end."""
+        """Send one request on its own connection. Raises IncompleteRead for a truncated stream."""
         raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         if key is not None:
@@ -90,6 +90,7 @@ class GatewayHarness:
 def start_gateway(
     text: str, tmp_path: Path, *, patience: RetrySettings = FAST_RETRIES, **flags: Any
 ) -> Iterator[GatewayHarness]:
+    """Run a gateway with this TOML configuration."""
     log = io.StringIO()
     journal = AccessLog(Redactor(), stream=log, form="json", level="debug")
     config = parse_config(text, **flags)
@@ -98,12 +99,12 @@ def start_gateway(
 
 
 def anthropic_body(model: str = "m", text: str = "hello", **more: Any) -> dict[str, Any]:
-    """An Anthropic request."""
+    """Return the body of an Anthropic request."""
     return {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}], **more}
 
 
 def openai_body(model: str = "m", text: str = "hello", **more: Any) -> dict[str, Any]:
-    """An OpenAI request."""
+    """Return the body of an OpenAI Chat request."""
     return {"model": model, "messages": [{"role": "user", "content": text}], **more}
 
 
@@ -111,7 +112,7 @@ def openai_body(model: str = "m", text: str = "hello", **more: Any) -> dict[str,
 def gateway_with_simulator(
     script: str, tmp_path: Path, dialect: str = "anthropic", more: str = "", **flags: Any
 ) -> Iterator[tuple[GatewayHarness, Simulator]]:
-    """A gateway with one upstream, `one`: a simulator of this dialect. Without a script it answers by itself."""
+    """Run a gateway with one upstream `one`: a simulator of this dialect, with its default replies if no script is given."""
     with (
         running_simulator(dialect, script=parse_script(script) if script else None) as simulator,
         start_gateway(upstream_config("one", dialect, simulator.url, more), tmp_path, **flags) as harness,
@@ -124,7 +125,7 @@ MODEL = "claude-sonnet-4.5"
 
 
 def client_request(client: str, *, stream: bool = False, model: str = MODEL, text: str = "hello") -> tuple[str, Any]:
-    """The path and the body of a question, as a client of this dialect sends them."""
+    """Return the path and body of a request as a client of this dialect sends it."""
     match client:
         case "anthropic":
             return "/v1/messages", anthropic_body(model, text, stream=stream)
@@ -146,7 +147,7 @@ STREAM_REQUESTS: dict[str, Any] = dict(client_request(client, stream=True) for c
 
 @contextmanager
 def fixed_response_server(raw: bytes) -> Iterator[str]:
-    """A server that says the same whatever it is asked: its address."""
+    """Run a server that sends these bytes to every request; give its address."""
     with gated_server(raw) as (url, gate):
         gate.set()
         yield url
@@ -154,7 +155,7 @@ def fixed_response_server(raw: bytes) -> Iterator[str]:
 
 @contextmanager
 def gated_server(after: bytes, before: bytes = b"") -> Iterator[tuple[str, threading.Event]]:
-    """An upstream that sends `before`, and `after` when its gate is opened: its address, and the gate."""
+    """Run an upstream that sends `before`, and `after` once its gate is set; give its address and the gate."""
     gate = threading.Event()
     listening = socket.create_server(("127.0.0.1", 0))
 
@@ -182,13 +183,13 @@ def gated_server(after: bytes, before: bytes = b"") -> Iterator[tuple[str, threa
 
 
 def sse_response(*frames: bytes) -> tuple[bytes, bytes]:
-    """The head of an answer that is a stream, and the rest of it, which ends with its connection."""
+    """Return the head of an SSE response, and its body, which ends with the connection."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
     return head, b"".join(b"data: " + frame + b"\n\n" for frame in frames)
 
 
 class StreamClient:
-    """A client that can leave, or stop reading, in the middle of a stream."""
+    """A client that can disconnect, or stop reading, in the middle of a stream."""
 
     def __init__(
         self, harness: GatewayHarness, path: str, body: dict[str, Any], receive_buffer: int | None = None
@@ -232,6 +233,7 @@ class StreamClient:
 
 
 def wait_until(true: Any, seconds: float = TIMEOUT) -> None:
+    """Wait until the function `true` returns a true value; fail after `seconds`."""
     until = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < until, "it did not come about in time"
@@ -239,7 +241,7 @@ def wait_until(true: Any, seconds: float = TIMEOUT) -> None:
 
 
 def wait_for_refusal(state: Path, request_id: str, seconds: float = 5.0) -> RefusalReport | None:
-    """What `explain` knows of a request; it is written down after the answer, so it is waited for."""
+    """Return the recorded refusal of a request; wait for it, because it is written after the response."""
     ring, until = RefusalLog(state / "refusals"), time.monotonic() + seconds
     while (found := ring.load(request_id)) is None and time.monotonic() < until:
         time.sleep(0.005)
@@ -247,7 +249,7 @@ def wait_for_refusal(state: Path, request_id: str, seconds: float = 5.0) -> Refu
 
 
 def check_key(keys: KeyCheck, request: HttpRequest) -> None:
-    """Check a request as admission does: its head, then its body. Raises NotAuthorised."""
+    """Check the key of a request as admission does: its head, then its body. Raises NotAuthorised."""
     claim = None if keys.holds_key(request) else keys.claim(request)
     if claim is not None:
         keys.check_body(claim, request)

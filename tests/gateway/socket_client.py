@@ -1,4 +1,4 @@
-"""A client on a plain socket, from any loopback address, and the heads that it sends."""
+"""A client on a plain socket, from any loopback address, and the raw requests that it sends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVENT_LOOPS = ("asyncio", "uvloop")
 
 @contextmanager
 def use_event_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Gateways that start meanwhile run on this event loop."""
+    """Run gateways that start inside this context on the named event loop."""
     factory = serve.loop_factory()
     if name == "uvloop" and factory is None:
         pytest.skip("uvloop is not installed")
@@ -39,7 +39,7 @@ def use_event_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 class MemoryTransport(asyncio.Transport):
-    """Keeps what is written."""
+    """A transport that keeps the written bytes in memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 def serve_bytes(answer: Callable[[HttpExchange], Coroutine[Any, Any, None]], raw: bytes) -> bytes:
-    """What a server whose requests go to `answer` writes to a client that sends these bytes."""
+    """Return the bytes that a server with the handler `answer` writes to a client that sends `raw`."""
 
     async def serve() -> bytes:
         connection, transport = ServerConnection(HttpServer(answer)), MemoryTransport()
@@ -77,13 +77,13 @@ def serve_bytes(answer: Callable[[HttpExchange], Coroutine[Any, Any, None]], raw
 
 
 def gateway_servers() -> list[HttpServer]:
-    """The servers of gateways; simulators in this process have some, too."""
+    """Return the HTTP servers of gateways, without those of simulators in this process."""
     servers = [each for each in gc.get_objects() if type(each) is HttpServer]
     return [each for each in servers if isinstance(getattr(each.answer, "__self__", None), Gateway)]
 
 
 class SocketClient:
-    """One connection. Loopback has many addresses: `source` is the peer that the gateway sees."""
+    """One connection. `source` is the loopback address that the gateway sees as the peer."""
 
     def __init__(self, harness: GatewayHarness, source: str = "127.0.0.1", first: bytes = b"") -> None:
         host, _, port = harness.url.removeprefix("http://").partition(":")
@@ -135,13 +135,13 @@ class SocketClient:
 
 
 def request_bytes(text: str = "hello", *lines: str, path: str = "/v1/messages", key: str = KEY, **more: Any) -> bytes:
-    """A whole request."""
+    """Return a whole request."""
     body = json.dumps(anthropic_body(text=text, **more)).encode()
     return head(len(body), *lines, path=path, key=key) + body
 
 
 def head(length: int | None, *lines: str, path: str = "/v1/messages", key: str = KEY) -> bytes:
-    """The head of a request; of a chunked one without a length."""
+    """Return the head of a request; `length` None makes it chunked."""
     framing = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
     proof = [f"x-api-key: {key}"] if key else []
     return "\r\n".join([f"POST {path} HTTP/1.1", "host: localhost", framing, *proof, *lines, "", ""]).encode()
@@ -158,7 +158,7 @@ def signed_request(
     change: Callable[[str], str] = str,
     **more: str,
 ) -> HttpRequest:
-    """A request with an AWS signature over these headers. `more` are further headers of it."""
+    """Return a request with an AWS signature over these headers; `more` are additional headers."""
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() - age))
     fields = {"host": "localhost", "x-amz-date": moment, "content-length": str(len(body))}
     fields |= {name.replace("_", "-"): value for name, value in more.items()}
@@ -170,7 +170,7 @@ def signed_request(
 
 
 def raw(request: HttpRequest) -> tuple[bytes, bytes]:
-    """Its head and its body, as they are sent."""
+    """Return the head and the body of a request as bytes."""
     lines = [f"{request.method} {request.path} HTTP/1.1", *(f"{name}: {value}" for name, value in request.headers)]
     return ("\r\n".join([*lines, "", ""])).encode(), request.body
 
@@ -180,5 +180,5 @@ def sha256_hex(body: bytes) -> str:
 
 
 def converse_body(text: str = "hello") -> bytes:
-    """The body of a Bedrock request."""
+    """Return the body of a Bedrock request."""
     return json.dumps({"messages": [{"role": "user", "content": [{"text": text}]}]}).encode()

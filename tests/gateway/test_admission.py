@@ -1,4 +1,4 @@
-"""Who is served at all: the key in each of its forms, hosts and origins, sizes, paths; and the answer when not."""
+"""Admission of requests: keys and signatures, hosts and origins, sizes and paths, and the error responses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def harness(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.mark.parametrize(
     "headers", [{"x-api-key": KEY}, {"authorization": f"Bearer {KEY}"}, {"authorization": f"bearer  {KEY} "}]
 )
-def test_the_key_is_taken_in_each_of_its_headers(harness: GatewayHarness, headers: dict[str, str]) -> None:
+def test_the_key_is_accepted_in_each_supported_header(harness: GatewayHarness, headers: dict[str, str]) -> None:
     assert harness.request("/v1/messages", anthropic_body(), key=None, **headers)[0] == 200
 
 
@@ -60,7 +60,7 @@ def test_the_key_is_taken_in_each_of_its_headers(harness: GatewayHarness, header
         {"cookie": KEY},
     ],
 )
-def test_all_who_do_not_know_the_key_hear_the_same(
+def test_every_request_without_the_key_gets_the_same_error(
     harness: GatewayHarness, simulator: Simulator, headers: dict[str, str]
 ) -> None:
     before = simulator.total
@@ -86,7 +86,7 @@ def signed(body: bytes = b"{}", secret: str = KEY, path: str = "/model/a%3A0/con
 @pytest.mark.parametrize(
     "path", ["/model/a%3A0/converse?b=2&a=1", "/model/a:0/invoke", "/", "/model/x%2Fy/converse?a="]
 )
-def test_a_signature_with_our_key_is_good(path: str) -> None:
+def test_a_signature_made_with_the_key_is_accepted(path: str) -> None:
     check_key(KeyCheck(KEY), signed(path=path))
 
 
@@ -104,43 +104,43 @@ def test_a_signature_covers_the_whole_request(change: dict[str, Any]) -> None:
         check_key(KeyCheck(KEY), structs.replace(signed(), **change))
 
 
-def test_a_signature_with_another_key_or_of_another_hour_is_not_good() -> None:
+def test_a_signature_with_another_key_or_an_old_date_is_refused() -> None:
     with pytest.raises(NotAuthorised):
         check_key(KeyCheck(KEY), signed(secret="another"))
     with pytest.raises(NotAuthorised, match="clock"):
         check_key(KeyCheck(KEY, now=lambda: time.time() + 3600), signed())
 
 
-def test_a_signature_of_an_hour_to_come_is_not_good_either() -> None:
+def test_a_signature_with_a_future_date_is_refused() -> None:
     with pytest.raises(NotAuthorised, match="clock"):
         check_key(KeyCheck(KEY, now=lambda: time.time() - 3600), signed())
 
 
 @pytest.mark.parametrize("key", ["", "x-api-key: wrong\r\n", "authorization: Bearer wrong\r\n"])
-def test_who_does_not_know_the_key_is_told_before_it_has_sent_its_body(harness: GatewayHarness, key: str) -> None:
+def test_a_wrong_key_is_refused_before_the_body_is_read(harness: GatewayHarness, key: str) -> None:
     host, port = harness.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as client:
         head = f"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\n{key}content-length: 90000\r\n\r\n"
-        client.sendall(head.encode())  # and nothing of it
+        client.sendall(head.encode())  # the head only, no byte of the body
         assert client.recv(65536).startswith(b"HTTP/1.1 401 ")
 
 
-def test_a_gateway_without_a_key_cannot_be() -> None:
+def test_a_gateway_requires_a_key() -> None:
     with pytest.raises(ValueError, match="key"):
         KeyCheck("")
 
 
-# --- names
+# --- hosts and origins
 
 
-def asked(host: str | None = "127.0.0.1:8787", **headers: str) -> HttpRequest:
+def request_to(host: str | None = "127.0.0.1:8787", **headers: str) -> HttpRequest:
     given = tuple((name.replace("_", "-"), value) for name, value in headers.items())
     return HttpRequest("POST", "/v1/messages", headers=(*((("host", host),) if host is not None else ()), *given))
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8787", "127.8.8.8", "[::1]:80", "my.box:80"])
-def test_names_of_loopback_and_configured_ones_are_ours(host: str) -> None:
-    assert HeadCheck("127.0.0.1", ["my.box"]).refusal(asked(host)) is None
+def test_loopback_and_configured_hosts_are_accepted(host: str) -> None:
+    assert HeadCheck("127.0.0.1", ["my.box"]).refusal(request_to(host)) is None
 
 
 @pytest.mark.parametrize(
@@ -156,15 +156,15 @@ def test_names_of_loopback_and_configured_ones_are_ours(host: str) -> None:
         ("localhost:99999999", 400),
     ],
 )
-def test_other_names_are_not(host: str | None, status: int) -> None:
-    fault = HeadCheck("127.0.0.1").refusal(asked(host))
+def test_other_hosts_are_refused(host: str | None, status: int) -> None:
+    fault = HeadCheck("127.0.0.1").refusal(request_to(host))
     assert fault is not None and fault.status == status
 
 
-def test_beyond_loopback_any_address_is_ours_but_no_name() -> None:
+def test_beyond_loopback_every_ip_address_is_accepted_but_no_host_name() -> None:
     guard = HeadCheck("0.0.0.0")
-    assert guard.refusal(asked("10.0.0.1:8787")) is None
-    assert guard.refusal(asked("evil.test")) is not None
+    assert guard.refusal(request_to("10.0.0.1:8787")) is None
+    assert guard.refusal(request_to("evil.test")) is not None
 
 
 @pytest.mark.parametrize(
@@ -176,22 +176,22 @@ def test_beyond_loopback_any_address_is_ours_but_no_name() -> None:
         {"sec_fetch_site": "cross-site"},
     ],
 )
-def test_web_pages_of_others_are_not_served(headers: dict[str, str]) -> None:
-    fault = HeadCheck("127.0.0.1").refusal(asked(**headers))
+def test_foreign_origins_are_refused(headers: dict[str, str]) -> None:
+    fault = HeadCheck("127.0.0.1").refusal(request_to(**headers))
     assert fault is not None and fault.status == 403
 
 
-def test_a_page_of_our_own_is() -> None:
-    assert HeadCheck("127.0.0.1").refusal(asked(origin="http://localhost:3000")) is None
+def test_a_loopback_origin_is_accepted() -> None:
+    assert HeadCheck("127.0.0.1").refusal(request_to(origin="http://localhost:3000")) is None
 
 
-def test_two_hosts_an_odd_encoding_and_long_heads_are_refused() -> None:
+def test_two_hosts_unknown_encodings_and_long_heads_are_refused() -> None:
     guard = HeadCheck("127.0.0.1")
     doubled = HttpRequest("POST", "/", headers=(("host", "localhost"), ("host", "localhost")))
     many = HttpRequest("POST", "/", headers=(("host", "localhost"), *((f"x-{number}", "") for number in range(200))))
     statuses = [
         fault.status
-        for each in (doubled, asked(transfer_encoding="gzip, chunked"), asked(content_encoding="gzip"), many)
+        for each in (doubled, request_to(transfer_encoding="gzip, chunked"), request_to(content_encoding="gzip"), many)
         if (fault := guard.refusal(each))
     ]
     assert statuses == [400, 400, 415, 431]
@@ -221,20 +221,20 @@ def test_two_hosts_an_odd_encoding_and_long_heads_are_refused() -> None:
         ("/v1/messages", "1.0", {"content_length": "5", "content_encoding": "identity"}, None),
     ],
 )
-def test_what_a_server_might_let_through_is_refused_whoever_carries_it(
+def test_malformed_heads_are_refused_under_every_http_server(
     target: str, version: str, headers: dict[str, str], status: int | None
 ) -> None:
-    """The parsers of both servers stop some of it themselves; another server under ASGI need not."""
-    fault = HeadCheck("127.0.0.1").refusal(asked(**headers), target=target, version=version)
+    """Both HTTP parsers reject some of these themselves; another ASGI server may not."""
+    fault = HeadCheck("127.0.0.1").refusal(request_to(**headers), target=target, version=version)
     assert (fault and fault.status) == status
 
 
 @pytest.mark.parametrize("host", ["localhost.", "LocalHost.:8787", "127.0.0.1.", "my.box."])
-def test_a_name_that_ends_with_its_dot_is_the_same_name(host: str) -> None:
-    assert HeadCheck("127.0.0.1", ["my.box"]).refusal(asked(host)) is None
+def test_a_host_with_a_trailing_dot_is_the_same_host(host: str) -> None:
+    assert HeadCheck("127.0.0.1", ["my.box"]).refusal(request_to(host)) is None
 
 
-def test_the_gateway_asks_its_guard_first(harness: GatewayHarness) -> None:
+def test_the_gateway_checks_the_head_first(harness: GatewayHarness) -> None:
     status, headers, body = harness.request("/v1/messages", anthropic_body(), host="evil.test")
     assert (status, json.loads(body)["type"]) == (421, "error")
     assert "access-control-allow-origin" not in headers
@@ -256,13 +256,13 @@ def test_the_gateway_asks_its_guard_first(harness: GatewayHarness) -> None:
         ("GET", "/model/x/converse", 405, "POST"),
     ],
 )
-def test_what_nobody_answers_is_said_in_a_sensible_dialect(
+def test_an_unknown_route_gets_an_error_in_a_matching_dialect(
     harness: GatewayHarness, method: str, path: str, status: int, allow: str | None
 ) -> None:
     found, headers, body = harness.request(path, method=method)
     assert (found, headers.get("allow")) == (status, allow)
-    told = json.loads(body)
-    assert ("message" in told) if path.startswith("/model") else told["error"]["message"]
+    error = json.loads(body)
+    assert ("message" in error) if path.startswith("/model") else error["error"]["message"]
     if path == "/v1/nothing":
         _, _, body = harness.request(path, method=method, anthropic_version="2023-06-01")
         assert json.loads(body)["type"] == "error"
@@ -276,7 +276,7 @@ def test_a_body_that_is_too_long_is_refused_in_the_dialect(harness: GatewayHarne
     assert harness.request("/v1/messages", anthropic_body())[0] == 200
 
 
-def test_a_body_far_too_long_is_not_even_read(harness: GatewayHarness) -> None:
+def test_a_body_far_over_the_limit_is_not_read(harness: GatewayHarness) -> None:
     host, _, port = harness.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=60) as client:
         head = f"POST /v1/messages HTTP/1.1\r\nhost: {host}\r\nx-api-key: {KEY}\r\ncontent-length: 99999999999\r\n\r\n"
@@ -286,13 +286,13 @@ def test_a_body_far_too_long_is_not_even_read(harness: GatewayHarness) -> None:
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"null", b"[" * 90_000, b'{"model": 1, "messages": 3}'])
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/model/m/converse"])
-def test_what_is_no_request_is_a_400_of_the_dialect(harness: GatewayHarness, path: str, body: bytes) -> None:
+def test_an_invalid_body_is_a_400_of_the_dialect(harness: GatewayHarness, path: str, body: bytes) -> None:
     status, _, answer = harness.request(path, body)
     assert status == 400
     json.loads(answer)
 
 
-def test_a_body_nested_as_deep_as_it_can_be_read_is_refused(harness: GatewayHarness) -> None:
+def test_a_deeply_nested_body_is_refused(harness: GatewayHarness) -> None:
     deep: Any = anthropic_body()
     deep["tools"] = [{"name": "t", "input_schema": json.loads("[" * 900 + "]" * 900)}]
     status, _, _ = harness.request("/v1/messages", json.dumps(deep).encode())
@@ -300,13 +300,13 @@ def test_a_body_nested_as_deep_as_it_can_be_read_is_refused(harness: GatewayHarn
     assert '"outcome":"bug"' not in harness.text
 
 
-def test_a_model_that_nobody_has_is_a_404_that_lists_near_ones(harness: GatewayHarness) -> None:
+def test_an_unknown_model_is_a_404_that_lists_similar_ones(harness: GatewayHarness) -> None:
     status, _, body = harness.request("/v1/messages", anthropic_body("claude-sonnet-4-6"))
     assert status == 404
     assert "claude-sonnet-4-5" in json.loads(body)["error"]["message"]
 
 
-def test_probes_need_no_key_and_say_nothing_but_a_word(harness: GatewayHarness) -> None:
+def test_probes_need_no_key_and_return_one_word(harness: GatewayHarness) -> None:
     for path, word in (("/healthz", b"ok\n"), ("/readyz", b"ready\n")):
         status, _, body = harness.request(path, method="GET", key=None)
         assert (status, body) == (200, word)
@@ -315,7 +315,7 @@ def test_probes_need_no_key_and_say_nothing_but_a_word(harness: GatewayHarness) 
     assert harness.request("/status", method="GET")[0] == 404
 
 
-def test_no_secret_is_in_any_line(harness: GatewayHarness) -> None:
+def test_no_log_line_contains_a_secret(harness: GatewayHarness) -> None:
     harness.request(f"/v1/messages/{KEY}", anthropic_body(), authorization="Bearer the-upstream-secret")
     harness.log_lines()
     assert KEY not in harness.text and "the-upstream-secret" not in harness.text

@@ -1,4 +1,4 @@
-"""S2, S3: names and words that others choose are bounded: no table grows with them, and no turn is spent on them."""
+"""S2, S3, S9: bounds for names and messages from clients and upstreams, and the owners of stored responses."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from tests.growth import Work, check_linear_growth
 LONGEST = 2048
 
 
-def named(path: str, model: str, stream: bool) -> object:
+def request_for_model(path: str, model: str, stream: bool) -> object:
     return anthropic_body(model, stream=stream) if path == "/v1/messages" else openai_body(model, stream=stream)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
-def test_s3_a_model_name_longer_than_any_is_refused_and_not_remembered(path: str, stream: bool, tmp_path: Path) -> None:
+def test_s3_a_too_long_model_name_is_refused_and_not_stored(path: str, stream: bool, tmp_path: Path) -> None:
     with running_simulator("openai") as simulator:
         with start_gateway(upstream_config("one", "openai", simulator.url), tmp_path) as harness:
-            status, _, body = harness.request(path, named(path, "m" * (LONGEST + 1), stream))
+            status, _, body = harness.request(path, request_for_model(path, "m" * (LONGEST + 1), stream))
             assert (status, b"2048" in body, len(body) < 1000) == (400, True, True), body
             [line] = harness.log_lines()
             assert (line["dialect"], line.get("model", "")) == ("anthropic" if "messages" in path else "openai", "")
-            assert harness.request(path, named(path, "m" * LONGEST, stream))[0] == 200
+            assert harness.request(path, request_for_model(path, "m" * LONGEST, stream))[0] == 200
         assert simulator.total == 1
 
 
 @pytest.mark.parametrize("suffix", ["-thinking", "-latest", "-20250101", "[1m]"])
-def test_s3_a_name_with_very_many_suffixes_is_not_taken_apart(suffix: str) -> None:
+def test_s3_a_name_with_very_many_suffixes_is_read_in_linear_time(suffix: str) -> None:
     def work(count: int) -> Work:
         name = "claude" + suffix * count
         return lambda: normalize_model_name.__wrapped__(name)
@@ -71,13 +71,13 @@ def test_s3_a_user_id_is_searched_once_for_a_session() -> None:
         ("sessionid0123456789abcdef", "0123456789abcdef"),
     ],
 )
-def test_a_session_is_found_however_it_is_written(user: str, session: str) -> None:
+def test_a_session_is_found_in_every_form_of_user_id(user: str, session: str) -> None:
     found = _SESSION.search(user)
     assert found is not None and found[1] == session
 
 
-def test_s3_a_user_id_of_a_hundred_thousand_characters_is_sent_on_at_once(tmp_path: Path) -> None:
-    """Before, this took minutes of one turn of the event loop."""
+def test_s3_a_user_id_of_a_hundred_thousand_characters_is_forwarded_quickly(tmp_path: Path) -> None:
+    """S3: the search blocked the event loop for minutes."""
     with (
         running_simulator("kiro") as simulator,
         start_gateway(upstream_config("one", "kiro", simulator.url), tmp_path) as harness,
@@ -87,14 +87,14 @@ def test_s3_a_user_id_of_a_hundred_thousand_characters_is_sent_on_at_once(tmp_pa
         assert harness.request("/v1/messages", asked)[0] == 200
 
 
-# --- words of an upstream
+# --- error messages of an upstream
 
 
 SECRET = "the-upstream-secret"
 LONG = "bearer " * (2 * 1024 * 1024 // 7)
 
 
-def an_error(message: str) -> bytes:
+def error_body(message: str) -> bytes:
     return json.dumps({"error": {"message": message, "type": "server_error", "code": "c" * 100_000}}).encode()
 
 
@@ -103,7 +103,7 @@ def an_error(message: str) -> bytes:
 def test_s3_a_very_long_error_is_cut_before_it_is_searched_for_secrets(
     path: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a whole answer and within a stream, which are not limited as refusals are."""
+    """Errors in whole responses and in streams have no size limit of their own, unlike refusals."""
     looked: list[int] = []
 
     def searched(text: str) -> str:
@@ -111,17 +111,17 @@ def test_s3_a_very_long_error_is_cut_before_it_is_searched_for_secrets(
         return mask_keys(text)
 
     monkeypatch.setattr(redaction, "mask_keys", searched)
-    data = an_error(LONG + SECRET)
+    data = error_body(LONG + SECRET)
     head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n"
     kind = b"text/event-stream" if stream else b"application/json"
     body = b"data: " + data + b"\n\n" if stream else data
     with gated_server(body, head % kind) as (url, gate):
         gate.set()
         with start_gateway(upstream_config("one", "openai", url), tmp_path, explain=False) as harness:
-            _, _, told = harness.request(path, named(path, "m", stream))
-            assert b"bearer bearer" in told
-            assert len(told) < 4 * redaction.MAX_MESSAGE_LENGTH
-            assert SECRET.encode() not in told
+            _, _, answered = harness.request(path, request_for_model(path, "m", stream))
+            assert b"bearer bearer" in answered
+            assert len(answered) < 4 * redaction.MAX_MESSAGE_LENGTH
+            assert SECRET.encode() not in answered
             [line] = harness.log_lines()
             assert len(line["error"]) < 2 * redaction.MAX_MESSAGE_LENGTH
             harness.running.gateway.status()
@@ -131,26 +131,26 @@ def test_s3_a_very_long_error_is_cut_before_it_is_searched_for_secrets(
 @pytest.mark.parametrize(
     "before", range(redaction.MAX_MESSAGE_LENGTH - len(SECRET) - 2, redaction.MAX_MESSAGE_LENGTH + 2)
 )
-def test_half_a_secret_at_the_cut_is_not_shown(before: int) -> None:
+def test_truncation_shows_no_part_of_a_secret(before: int) -> None:
     redactor = Redactor(lambda: (SECRET,))
     for text in ("x" * before + SECRET + "y" * 100, "x " * (before // 2) + SECRET + " y" * 100):
-        told = redactor.message(text)
-        assert len(told) <= redaction.MAX_MESSAGE_LENGTH + 1
-        assert not any(SECRET[:size] in told for size in range(4, len(SECRET)))
+        answered = redactor.message(text)
+        assert len(answered) <= redaction.MAX_MESSAGE_LENGTH + 1
+        assert not any(SECRET[:size] in answered for size in range(4, len(SECRET)))
 
 
-def test_details_that_are_cut_would_be_no_json() -> None:
+def test_details_are_not_truncated_to_invalid_json() -> None:
     fault = Redactor().fault(Fault("server", "m", 500, details=json.dumps(["x" * redaction.MAX_MESSAGE_LENGTH])))
     assert fault.details == ""
 
 
-# --- S9: kept answers belong to the key that was proven, however a request sends it
+# --- S9: a stored response belongs to the key, whichever way a request sends it
 
 PATH = "/v1/responses"
 
 
 def aws(harness: GatewayHarness, body: bytes, shift: int = 0, path: str = PATH, method: str = "POST") -> dict[str, str]:
-    """The headers of a signed request; each second has another signature."""
+    """Return the headers of a signed request; the signature changes every second."""
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() + shift))
     host = harness.url.removeprefix("http://")
     headers = {"host": host, "x-amz-date": moment, "x-amz-content-sha256": hashlib.sha256(body).hexdigest()}
@@ -162,7 +162,7 @@ def aws(harness: GatewayHarness, body: bytes, shift: int = 0, path: str = PATH, 
     return headers | {"authorization": claim}
 
 
-def ways(harness: GatewayHarness, body: bytes) -> list[dict[str, str]]:
+def key_headers(harness: GatewayHarness, body: bytes) -> list[dict[str, str]]:
     return [
         {"x-api-key": KEY},
         {"x-goog-api-key": KEY},
@@ -183,21 +183,21 @@ def asked(
     return status, answer
 
 
-def test_s9_an_answer_is_found_again_however_the_key_is_sent(tmp_path: Path) -> None:
-    """S9: the owner was the text of the header, so that a signed request never found an answer."""
+def test_s9_a_stored_response_is_found_with_every_form_of_the_key(tmp_path: Path) -> None:
+    """S9: the owner was the header text, so a signed request never found its stored response."""
     with (
         running_simulator("openai") as simulator,
         start_gateway(upstream_config("one", "openai", simulator.url), tmp_path) as harness,
     ):
         first = json.dumps({"model": "m", "input": "hello"}).encode()
-        made = [asked(harness, first, headers) for headers in ways(harness, first)]
+        made = [asked(harness, first, headers) for headers in key_headers(harness, first)]
         assert [status for status, _ in made] == [200] * len(made)
         for _, answer in made:
             answer_id = json.loads(answer)["id"]
             body = json.dumps({"model": "m", "input": "go on", "previous_response_id": answer_id}).encode()
-            for headers in ways(harness, body):
-                status, told = asked(harness, body, headers)
-                assert status == 200, told
+            for headers in key_headers(harness, body):
+                status, answered = asked(harness, body, headers)
+                assert status == 200, answered
             path = f"{PATH}/{answer_id}"
             signed = aws(harness, b"", path=path, method="GET")
             assert asked(harness, b"", signed, path, "GET")[0] == 200
@@ -209,7 +209,7 @@ def test_s9_owners_of_two_keys_differ_and_do_not_show_the_key() -> None:
 
 
 @pytest.mark.parametrize("key", ["wrong", ""])
-def test_who_proves_no_key_owns_nothing(key: str, tmp_path: Path) -> None:
+def test_a_request_without_the_key_owns_no_response(key: str, tmp_path: Path) -> None:
     with (
         running_simulator("openai") as simulator,
         start_gateway(upstream_config("one", "openai", simulator.url), tmp_path) as harness,

@@ -1,7 +1,7 @@
-"""However clients behave, everything that was counted for them is given back when they are gone.
+"""S1: all counters return to zero after clients are gone, however the clients behave.
 
-A law over sequences of clients: each sends one of many heads, some or all of its body, perhaps more than it announced,
-and then reads, leaves, resets its connection or closes its sending side.
+A property over sequences of clients: each sends one of many heads, some or all of its body, perhaps more than it
+announced, and then reads, disconnects, resets its connection or closes its sending side.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def chunks(body: bytes, *, ended: bool = True) -> bytes:
 
 
 def _shapes() -> dict[str, tuple[bytes, bytes]]:
-    """Heads and bodies by name."""
+    """Return pairs of head and body by name."""
     text = request_bytes("hello").partition(b"\r\n\r\n")[2]
     stream = request_bytes("hello", stream=True).partition(b"\r\n\r\n")[2]
     large = request_bytes("x" * 90_000).partition(b"\r\n\r\n")[2]
@@ -100,10 +100,10 @@ SHAPES = _shapes()
 
 @dataclass(frozen=True)
 class Visit:
-    """What one client does."""
+    """The behaviour of one client."""
 
-    shapes: tuple[str, ...]  # one after another; the last may be cut
-    cut: float | None  # after this part of the last; None: all of it is sent
+    shapes: tuple[str, ...]  # sent one after another; the last may be truncated
+    cut: float | None  # the share of the last one that is sent; None: all of it
     end: str
     peer: int
 
@@ -142,16 +142,16 @@ def visit(client: SocketClient, one: Visit) -> None:
     sent = b"".join(b"".join(SHAPES[name]) for name in one.shapes[:-1])
     top, body = SHAPES[one.shapes[-1]]
     sent += top + (body if one.cut is None else body[: int(one.cut * len(body))])
-    client.socket.settimeout(0.5)  # a gateway that refused reads no more
+    client.socket.settimeout(0.5)  # after a refusal the gateway does not read any more
     with suppress(OSError):
         client.send(sent)
         if one.end.startswith("half-closes"):
             client.end()
-        client.socket.settimeout(0.05)  # it has no more patience than that
+        client.socket.settimeout(0.05)  # this client reads only briefly
         if one.end.endswith("reads"):
             while client.socket.recv(65536):
                 pass
-        elif one.end == "waits":  # for the answer, or until it is refused for being slow
+        elif one.end == "waits":  # for the response, or for the timeout error
             client.socket.settimeout(TIMEOUT)
             client.socket.recv(65536)
         elif one.end == "reads a little":
@@ -164,8 +164,8 @@ def open_registries() -> list[ConnectionRegistry]:
     return [server.connections for server in gateway_servers()]
 
 
-def left(harness: GatewayHarness, connections: ConnectionRegistry) -> dict[str, Any]:
-    """What is still counted, of all that is nothing at rest."""
+def counters(harness: GatewayHarness, connections: ConnectionRegistry) -> dict[str, Any]:
+    """Return all counters that must be zero or empty when the gateway is idle."""
     gateway = harness.running.gateway
     load, unadmitted = gateway.memory_budget, gateway._admission._unproven
     pools = [unadmitted._new, unadmitted._returning]
@@ -185,7 +185,7 @@ def left(harness: GatewayHarness, connections: ConnectionRegistry) -> dict[str, 
     return {name: count for name, count in counts.items() if count and count != [0, 0]}
 
 
-def test_s1_everything_is_given_back_however_clients_behave(harness: GatewayHarness) -> None:
+def test_s1_all_counters_are_released_however_clients_behave(harness: GatewayHarness) -> None:
     with SocketClient(harness, first=b"GET "):
         wait_until(lambda: any(open_registries()))
         [connections] = [each for each in open_registries() if each]
@@ -199,14 +199,14 @@ def test_s1_everything_is_given_back_however_clients_behave(harness: GatewayHarn
         with ExitStack() as stack:
             for one in visits:
                 visit(stack.enter_context(SocketClient(harness, f"127.0.0.{one.peer}")), one)
-        wait_until(lambda: not left(harness, connections), 30)
+        wait_until(lambda: not counters(harness, connections), 30)
 
     law()
     assert harness.request("/v1/messages", {"model": "m", "max_tokens": 9, "messages": []})[0] in (200, 400)
 
 
 @pytest.mark.parametrize("loop", EVENT_LOOPS)
-def test_s1_everything_is_given_back_when_the_gateway_ends(
+def test_s1_all_counters_are_released_when_the_gateway_stops(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loop: str
 ) -> None:
     with running_simulator("openai", script=parse_script(SCRIPT)) as simulator, ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""S15: whose address is in the log and in limits, and whose word about it counts."""
+"""S8, S11, S15: the client address in logs and limits, trusted proxies, and limits of connections per address."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ V2_LOCAL = b"\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x03abc"
 
 
 def client_of(harness: GatewayHarness, source: str, *lines: str, first: bytes = b"") -> str:
-    """The client's address in the log line of a request that was answered."""
+    """Return the client address in the log line of an answered request."""
     before = len(harness.log_lines(0))
     with SocketClient(harness, source, first=first + request_bytes("hello", *lines)) as client:
         assert client.answer()[0] == 200
     return str(harness.log_lines(before + 1)[-1]["client"])
 
 
-def test_s15_the_log_has_the_clients_address(simulator: Simulator, tmp_path: Path) -> None:
-    """S15: it had none. Nobody is believed about it unless a setting says so."""
+def test_s15_the_log_contains_the_client_address(simulator: Simulator, tmp_path: Path) -> None:
+    """S15: the log had no address. Forwarding headers count only from proxies that a setting trusts."""
     with start_gateway(upstream_config("one", "anthropic", simulator.url), tmp_path) as harness:
         for source in ("127.0.0.1", STRANGER):
             assert client_of(harness, source) == source
@@ -69,9 +69,9 @@ def test_s15_the_log_has_the_clients_address(simulator: Simulator, tmp_path: Pat
 def test_s15_x_forwarded_for_counts_from_trusted_peers_only(simulator: Simulator, tmp_path: Path) -> None:
     flags = {"server__trusted_proxies": ["127.0.0.9", "10.0.0.0/8"]}
     with start_gateway(upstream_config("one", "anthropic", simulator.url), tmp_path, **flags) as harness:  # type: ignore[arg-type]
-        said = "x-forwarded-for: 198.51.100.1, 192.0.2.1, 10.1.2.3"
-        assert client_of(harness, PROXY, said) == "192.0.2.1"
-        assert client_of(harness, STRANGER, said) == STRANGER
+        forwarded = "x-forwarded-for: 198.51.100.1, 192.0.2.1, 10.1.2.3"
+        assert client_of(harness, PROXY, forwarded) == "192.0.2.1"
+        assert client_of(harness, STRANGER, forwarded) == STRANGER
         assert client_of(harness, PROXY) == PROXY
         assert client_of(harness, PROXY, "x-forwarded-for: 1.1.1.1", "x-forwarded-for: 192.0.2.2") == "192.0.2.2"
     for record in simulator.requests:
@@ -79,7 +79,7 @@ def test_s15_x_forwarded_for_counts_from_trusted_peers_only(simulator: Simulator
 
 
 @pytest.mark.parametrize(
-    ("said", "client"),
+    ("forwarded", "client"),
     [
         ("192.0.2.1", "192.0.2.1"),
         ("192.0.2.1:5000", "192.0.2.1"),
@@ -94,10 +94,10 @@ def test_s15_x_forwarded_for_counts_from_trusted_peers_only(simulator: Simulator
         (",".join(["10.0.0.2"] * 5000), "10.0.0.2"),
     ],
 )
-def test_the_rightmost_hop_that_is_not_trusted_is_the_client(said: str, client: str) -> None:
+def test_the_rightmost_untrusted_hop_is_the_client(forwarded: str, client: str) -> None:
     proxies = TrustedProxies(["10.0.0.0/8"])
-    assert proxies.client_of("10.0.0.1", (("x-forwarded-for", said),)) == client
-    assert proxies.client_of("192.0.2.99", (("x-forwarded-for", said),)) == "192.0.2.99"
+    assert proxies.client_of("10.0.0.1", (("x-forwarded-for", forwarded),)) == client
+    assert proxies.client_of("192.0.2.99", (("x-forwarded-for", forwarded),)) == "192.0.2.99"
 
 
 def test_s15_the_proxy_protocol_is_read_from_trusted_peers_only(
@@ -115,7 +115,7 @@ def test_s15_the_proxy_protocol_is_read_from_trusted_peers_only(
             with SocketClient(harness, source, first=first + request_bytes()) as client:
                 assert client.answer()[0] == 400
         before = len(harness.log_lines())
-        with SocketClient(harness, PROXY) as slow:  # in pieces, and a second request on the same connection
+        with SocketClient(harness, PROXY) as slow:  # sent in pieces, with a second request on the same connection
             for byte in V1:
                 slow.send(bytes((byte,)))
             for _ in range(2):
@@ -124,7 +124,7 @@ def test_s15_the_proxy_protocol_is_read_from_trusted_peers_only(
         assert [line["client"] for line in harness.log_lines(before + 2)[-2:]] == ["192.0.2.7"] * 2
 
 
-def test_a_header_of_the_proxy_protocol_is_read_in_any_cut_and_nothing_else_is() -> None:
+def test_a_proxy_protocol_header_is_parsed_at_every_split_and_other_bytes_are_refused() -> None:
     for header, client in ((V1, "192.0.2.7"), (V2, "192.0.2.8"), (V2_IPV6, "2001:db8::8"), (V2_LOCAL, "")):
         for cut in range(len(header)):
             assert parse_proxy_header(header[:cut]) is None
@@ -142,26 +142,26 @@ def test_a_header_of_the_proxy_protocol_is_read_in_any_cut_and_nothing_else_is()
             parse_proxy_header(bad)
 
 
-def test_settings_that_cannot_hold_are_refused_at_their_place() -> None:
+def test_invalid_settings_are_refused_with_their_place() -> None:
     with pytest.raises(ConfigError, match=r"trusted_proxies.*no address"):
         parse_config('[server]\ntrusted_proxies = ["proxy.example"]')
     with pytest.raises(ConfigError, match="needs trusted proxies"):
         parse_config("[server]\nproxy_protocol = true")
 
 
-def test_the_text_line_names_a_client_beyond_loopback() -> None:
+def test_the_text_log_line_names_a_client_beyond_loopback() -> None:
     assert "from 192.0.2.1" in Record("id", "POST", "/", client="192.0.2.1").line()
     assert "from" not in Record("id", "POST", "/", client="127.0.0.1").line()
     assert normalize_address("fe80::1%eth0") == "fe80::1" and normalize_address("name") == ""
 
 
-# --- Connections of proxies that speak the PROXY protocol are counted, timed and limited like others
+# --- connections with the PROXY protocol are counted, timed and limited like others
 
 FRONT = "127.0.0.9"
 FLAGS: dict[str, Any] = {"server__trusted_proxies": [FRONT], "server__proxy_protocol": True}
 
 
-def named(client: str) -> bytes:
+def request_via_proxy(client: str) -> bytes:
     return f"PROXY TCP4 {client} 127.0.0.1 5000 80\r\n".encode()
 
 
@@ -169,31 +169,34 @@ def open_registries() -> list[ConnectionRegistry]:
     return [server.connections for server in gateway_servers() if server.connections]
 
 
-def test_s11_connections_that_send_no_header_take_no_more_room_than_there_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """S11: they were not counted, so they took file descriptors until other connections were closed for them."""
+def test_s11_connections_without_a_proxy_header_are_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """S11: they were not counted, so they used up the file descriptors of other connections."""
     monkeypatch.setattr(serve, "_room", lambda: 4)
     with (
         gateway_with_simulator("", tmp_path, **FLAGS) as (harness, _),
         ExitStack() as stack,
     ):
-        kept = stack.enter_context(SocketClient(harness, first=request_bytes()))
-        assert kept.answer()[0] == 200
-        shapes = (b"PROXY", b"\r\n\r\n\x00", named("192.0.2.1"), named("192.0.2.1") + b"GET / HT")
+        admitted = stack.enter_context(SocketClient(harness, first=request_bytes()))
+        assert admitted.answer()[0] == 200
+        shapes = (
+            b"PROXY",
+            b"\r\n\r\n\x00",
+            request_via_proxy("192.0.2.1"),
+            request_via_proxy("192.0.2.1") + b"GET / HT",
+        )
         idle = [stack.enter_context(SocketClient(harness, FRONT, first=shape)) for shape in shapes * 5]
         for _ in range(3):
-            with SocketClient(harness, FRONT, first=named("192.0.2.2") + request_bytes()) as client:
+            with SocketClient(harness, FRONT, first=request_via_proxy("192.0.2.2") + request_bytes()) as client:
                 assert client.answer()[0] == 200
         [connections] = open_registries()
         assert len(connections) <= 4
         assert idle[0].is_closed()
-        kept.send(request_bytes())
-        assert kept.answer()[0] == 200
+        admitted.send(request_bytes())
+        assert admitted.answer()[0] == 200
 
 
-def test_s11_a_client_behind_a_proxy_has_the_limit_of_a_client(tmp_path: Path) -> None:
-    """S11: one client could have all connections, since they were not counted by peer."""
+def test_s11_a_client_behind_a_proxy_has_the_limit_of_one_client(tmp_path: Path) -> None:
+    """S11: one client could take all connections, because they were not counted by client address."""
     with (
         gateway_with_simulator("", tmp_path, server__limits__peer_connections=2, **FLAGS) as (harness, _),
         ExitStack() as stack,
@@ -201,17 +204,19 @@ def test_s11_a_client_behind_a_proxy_has_the_limit_of_a_client(tmp_path: Path) -
         clients = []
         for _ in range(4):
             clients.append(
-                stack.enter_context(SocketClient(harness, FRONT, first=named("192.0.2.1") + request_bytes()))
+                stack.enter_context(
+                    SocketClient(harness, FRONT, first=request_via_proxy("192.0.2.1") + request_bytes())
+                )
             )
             assert clients[-1].answer()[0] == 200
         assert clients[0].is_closed() and clients[1].is_closed()
-        with SocketClient(harness, FRONT, first=named("192.0.2.2") + request_bytes()) as other:
+        with SocketClient(harness, FRONT, first=request_via_proxy("192.0.2.2") + request_bytes()) as other:
             assert other.answer()[0] == 200
         clients[3].send(request_bytes())
         assert clients[3].answer()[0] == 200
 
 
-def test_a_header_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_proxy_header_times_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module in (framing, connection):
         monkeypatch.setattr(module, "HEAD_SECONDS", 0.1)
     with start_gateway("", tmp_path, **FLAGS) as harness, SocketClient(harness, FRONT, first=b"PROXY TCP4 ") as client:
@@ -219,8 +224,8 @@ def test_a_header_that_does_not_come_is_not_waited_for(monkeypatch: pytest.Monke
         wait_until(lambda: not open_registries())
 
 
-def test_s11_a_trusted_ipv6_proxy_has_the_connections_of_many_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S11: its /64 was looked for among the proxies, so it had the limit of one client."""
+def test_s11_a_trusted_ipv6_proxy_is_exempt_from_the_limit_of_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S11: its /64 network was not found among the proxies, so the limit of one client applied."""
     monkeypatch.setattr(serve, "_room", lambda: 1000)
     found: list[Any] = []
     monkeypatch.setattr(serve, "Acceptor", lambda *_, max_of_peer, **__: found.append(max_of_peer))
@@ -231,8 +236,8 @@ def test_s11_a_trusted_ipv6_proxy_has_the_connections_of_many_clients(monkeypatc
     assert (found[0]("2001:db8::1"), found[0]("2001:db9::1")) == (1000, 500)
 
 
-def test_s8_admin_connections_that_say_nothing_are_limited() -> None:
-    """S8: each takes a file descriptor from the clients for 5 s, key or not."""
+def test_s8_silent_admin_connections_are_limited() -> None:
+    """S8: each connection holds a file descriptor for 5 s, with or without a key."""
 
     async def run() -> None:
         server = admin_listener(None, is_private=False)  # type: ignore[arg-type]
@@ -241,7 +246,7 @@ def test_s8_admin_connections_that_say_nothing_are_limited() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
-        assert not any(first.at_eof() for first, _ in open_now)  # it was refused at once, and none timed out
+        assert not any(first.at_eof() for first, _ in open_now)  # the last one was refused at once, and none timed out
         for _, each in (*open_now, (reader, writer)):
             each.close()
         await server.close()
@@ -249,7 +254,7 @@ def test_s8_admin_connections_that_say_nothing_are_limited() -> None:
     asyncio.run(run())
 
 
-# --- S11: limits by peer address, and which connections are closed first when room runs short
+# --- S11: limits by peer address, and the order in which connections are closed at the limit
 
 PROBE = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 LONG = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]'
@@ -258,28 +263,28 @@ LONG = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]'
 # --- connections
 
 
-def test_s11_room_is_made_for_new_connections_by_those_that_proved_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """S11: as many idle sockets as fit kept everybody else out for as long as they liked."""
+def test_s11_connections_without_a_valid_key_are_closed_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """S11: idle sockets could fill the limit and block all other clients."""
     monkeypatch.setattr(serve, "_room", lambda: 4)
     with (
         gateway_with_simulator('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path, "openai") as (harness, _),
         ExitStack() as stack,
     ):
-        kept = stack.enter_context(SocketClient(harness, first=request_bytes()))
-        assert kept.answer()[0] == 200
+        admitted = stack.enter_context(SocketClient(harness, first=request_bytes()))
+        assert admitted.answer()[0] == 200
         shapes = (b"", PROBE[:20], head(1000, key="wrong"), head(10, "authorization: AWS4-HMAC-SHA256 x", key=""))
         idle = [stack.enter_context(SocketClient(harness, first=shape)) for shape in shapes * 5]
         for _ in range(3):
             with SocketClient(harness, first=request_bytes()) as client:
                 assert client.answer()[0] == 200
         assert idle[1].is_closed()
-        kept.send(request_bytes())  # who was let in before is not closed for those who were not
-        assert kept.answer()[0] == 200
+        admitted.send(request_bytes())  # a connection with a valid request is not closed in favour of one without
+        assert admitted.answer()[0] == 200
 
 
-def test_s11_running_requests_are_never_shed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_s11_connections_with_running_requests_are_never_closed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(serve, "_room", lambda: 3)
     with gateway_with_simulator(LONG, tmp_path, "openai") as (harness, simulator), ExitStack() as stack:
         streams = [stack.enter_context(SocketClient(harness, first=request_bytes(stream=True))) for _ in range(3)]
@@ -293,7 +298,7 @@ def test_s11_running_requests_are_never_shed(monkeypatch: pytest.MonkeyPatch, tm
         assert harness.running.gateway.in_flight == 3
 
 
-def test_s11_the_oldest_idle_connection_is_shed_when_all_have_proven_themselves(
+def test_s11_the_oldest_idle_connection_is_closed_when_all_had_a_valid_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(serve, "_room", lambda: 3)
@@ -306,18 +311,18 @@ def test_s11_the_oldest_idle_connection_is_shed_when_all_have_proven_themselves(
             assert client.answer()[0] == 200
 
 
-def test_s11_one_peer_has_its_share_of_connections(tmp_path: Path) -> None:
-    """S11: there was no limit by peer."""
+def test_s11_one_peer_has_a_limit_of_connections(tmp_path: Path) -> None:
+    """S11: there was no limit by peer address."""
     flags: dict[str, Any] = {"server__limits__peer_connections": 2}
     with gateway_with_simulator(LONG, tmp_path, "openai", **flags) as (harness, _), ExitStack() as stack:
         streams = [stack.enter_context(SocketClient(harness, first=request_bytes(stream=True))) for _ in range(2)]
         assert [stream.head()[0] for stream in streams] == [200, 200]
-        with SocketClient(harness, first=PROBE) as third:  # nothing of this peer can be closed for it
+        with SocketClient(harness, first=PROBE) as third:  # no connection of this peer may be closed for it
             assert third.is_closed()
         other = stack.enter_context(SocketClient(harness, "127.0.0.2", first=request_bytes(stream=True)))
         assert other.head()[0] == 200
         idle = stack.enter_context(SocketClient(harness, "127.0.0.2", first=PROBE[:20]))
-        for _ in range(100):  # the first of them may come before anything of the idle one was read
+        for _ in range(100):  # the first may arrive before the idle connection was read
             with SocketClient(harness, "127.0.0.2", first=PROBE) as client:
                 assert client.answer()[0] == 200
             if select.select([idle.socket], [], [], 0.05)[0]:
@@ -326,7 +331,7 @@ def test_s11_one_peer_has_its_share_of_connections(tmp_path: Path) -> None:
 
 
 class Stub:
-    """A connection, as the roster sees it."""
+    """A connection as the registry sees it."""
 
     def __init__(self, peer: str, idle_since: float = 0.0, is_busy: bool = False, since: float = 0.0) -> None:
         self.peer, self.idle_since, self.is_busy, self.since = peer, idle_since, is_busy, since
@@ -336,7 +341,7 @@ class Stub:
         self.aborted = True
 
 
-def test_the_order_in_which_connections_give_way() -> None:
+def test_the_order_in_which_connections_are_closed() -> None:
     connections: Any = ConnectionRegistry()
     new, other, busy = Stub("a"), Stub("b"), Stub("a", is_busy=True)
     old_idle, idle = Stub("a", 1.0), Stub("b", 2.0)
@@ -357,8 +362,8 @@ def test_the_order_in_which_connections_give_way() -> None:
     assert (connections.count_of_peer("a"), len(connections)) == (0, 0)
 
 
-def test_a_connection_has_grace_for_its_first_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has just been accepted is not closed for another, one that sent something is, and so is a silent one."""
+def test_a_connection_has_a_grace_period_for_its_first_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new connection is not closed for another one; one that sent bytes, or stayed silent too long, is."""
     monkeypatch.setattr(roster_module, "_SHORT_GRACE", 0.0)
     connections: Any = ConnectionRegistry()
     new, idle = Stub("a", since=monotonic() + 60.0), Stub("a")
@@ -379,7 +384,7 @@ def test_a_connection_has_grace_for_its_first_bytes(monkeypatch: pytest.MonkeyPa
 # --- requests
 
 
-def test_s11_one_peer_has_its_share_of_running_requests(tmp_path: Path) -> None:
+def test_s11_one_peer_has_a_limit_of_running_requests(tmp_path: Path) -> None:
     with (
         gateway_with_simulator(LONG, tmp_path, "openai", server__limits__peer_requests=2) as (harness, _),
         ExitStack() as stack,
@@ -395,7 +400,7 @@ def test_s11_one_peer_has_its_share_of_running_requests(tmp_path: Path) -> None:
         wait_until(lambda: harness.running.gateway.memory_budget.by_peer == {"127.0.0.1": 1, "127.0.0.2": 1})
 
 
-def test_the_share_of_a_peer_is_half_and_enough_for_one_client_alone() -> None:
+def test_the_limit_of_a_peer_is_half_and_enough_for_one_client() -> None:
     assert peer_share(0, 2048) == 1024
     assert [peer_share(0, total) for total in (1, 256, 300)] == [1, 256, 256]
     assert peer_share(7, 2048) == 7
@@ -409,7 +414,7 @@ def test_the_share_of_a_peer_is_half_and_enough_for_one_client_alone() -> None:
     assert (load.requests, load.by_peer) == (0, {})
 
 
-def test_an_ipv6_peer_is_its_network() -> None:
+def test_an_ipv6_peer_is_counted_by_its_network() -> None:
     assert limit_key("2001:db8::1") == limit_key("2001:db8::ffff:2") != limit_key("2001:db8:0:1::1")
     assert limit_key("192.0.2.1") == "192.0.2.1"
 
@@ -417,12 +422,12 @@ def test_an_ipv6_peer_is_its_network() -> None:
 # --- the clock
 
 
-def test_s3_bytes_that_came_during_a_slow_turn_are_read_before_deadlines_are_judged() -> None:
-    """S3: deadlines were judged at once after a turn of the loop that took longer than they lasted."""
+def test_s3_bytes_received_during_a_slow_turn_are_read_before_deadlines_are_checked() -> None:
+    """S3: a slow loop iteration made deadlines expire before received bytes were read."""
 
     async def answer(_: Exchange[MemoryAccount]) -> None: ...
 
-    async def judged(comes: bool) -> bytes:
+    async def response_after_slow_turn(comes: bool) -> bytes:
         carrier, wire = HttpServer(answer), MemoryTransport()
         now = 1000.0
         carrier.clock = lambda: now
@@ -430,7 +435,7 @@ def test_s3_bytes_that_came_during_a_slow_turn_are_read_before_deadlines_are_jud
         carrier.connections.add(client)
         client.connection_made(wire)
         client.data_received(PROBE[:20])
-        now += HEAD_SECONDS + 5  # the loop stood still
+        now += HEAD_SECONDS + 5  # the event loop was blocked
         carrier.sweep(now)
         assert wire.written == b""
         if comes:
@@ -438,5 +443,5 @@ def test_s3_bytes_that_came_during_a_slow_turn_are_read_before_deadlines_are_jud
         carrier.sweep(now + 0.25)
         return wire.written
 
-    assert asyncio.run(judged(comes=True)) == b""
-    assert b" 408 " in asyncio.run(judged(comes=False))
+    assert asyncio.run(response_after_slow_turn(comes=True)) == b""
+    assert b" 408 " in asyncio.run(response_after_slow_turn(comes=False))

@@ -1,4 +1,4 @@
-"""The commands people use, as they use them: as processes, on loopback."""
+"""The commands `serve`, `status`, `doctor`, `explain` and `demo`, run as processes on loopback."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ message = "Improperly formed request."
 
 
 class UserHome:
-    """A user's home, and commands run in it. Its path is short: the name of a Unix socket must be."""
+    """A home directory to run commands in. Its path is short, because Unix socket paths are limited."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,8 +46,8 @@ class UserHome:
         self.socket = path / ".local/state/dragoman/run/admin.sock"
 
     def environ(self, more: dict[str, str]) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-        return {**kept, "HOME": str(self.path), **more}
+        inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+        return {**inherited, "HOME": str(self.path), **more}
 
     def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "dragoman", *words]
@@ -76,6 +76,8 @@ class UserHome:
 
 
 class ServeProcess:
+    """A running `dragoman serve`."""
+
     def __init__(self, home: UserHome, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
         self.process, self.url = process, url
         self._home, self._log = home, log
@@ -100,7 +102,7 @@ class ServeProcess:
         )
 
     def end(self, how: signal.Signals = signal.SIGINT) -> tuple[int, str]:
-        """Its exit status, and what else it printed. After SIGTERM it listens for three seconds more."""
+        """Stop it; return its exit status and further output. After SIGTERM it listens for three more seconds."""
         assert self.process.stdout is not None
         self.process.send_signal(how)
         rest = self.process.stdout.read().decode()
@@ -120,7 +122,7 @@ def wait_for(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_serve_needs_no_configuration_says_how_to_be_used_and_ends_on_sigterm(home: UserHome) -> None:
+def test_serve_needs_no_configuration_prints_client_settings_and_ends_on_sigterm(home: UserHome) -> None:
     with home.serving() as served:
         status, _, answer = served.say("Hello there.")
         assert (status, answer["role"]) == (200, "assistant")
@@ -135,19 +137,19 @@ def test_serve_needs_no_configuration_says_how_to_be_used_and_ends_on_sigterm(ho
     assert not home.socket.exists()
 
 
-def test_the_key_is_minted_once_kept_private_and_printed_nowhere(home: UserHome) -> None:
+def test_the_key_is_created_once_with_private_permissions_and_never_printed(home: UserHome) -> None:
     with home.serving() as served:
         key = home.key_file.read_text().strip()
         _, printed = served.end()
     assert home.key_file.stat().st_mode & 0o777 == 0o600
     assert key not in printed + served.log
-    assert f'"$(cat {home.key_file})"' in printed  # which is what a shell makes the key of
+    assert f'"$(cat {home.key_file})"' in printed  # the shell replaces this with the key
     with home.serving("--quiet") as served:
         assert served.end() == (0, "")
     assert home.key_file.read_text().strip() == key
 
 
-def test_serve_names_whoever_has_the_port(home: UserHome) -> None:
+def test_serve_names_the_process_that_has_the_port(home: UserHome) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -160,7 +162,7 @@ def test_serve_names_whoever_has_the_port(home: UserHome) -> None:
 
 
 def test_s16_a_second_gateway_of_one_user_starts_with_a_socket_of_its_own(home: UserHome) -> None:
-    """S16: it did not start. `status` finds the first by default, and the other by its port."""
+    """S16: the second did not start. `status` finds the first by default, and the other by its port."""
     with home.serving() as first:
         first_port = first.url.rpartition(":")[2]
         with home.serving() as second:
@@ -190,7 +192,7 @@ def test_s16_when_the_first_ends_status_says_where_the_other_is(home: UserHome) 
 
 
 def test_s11_serve_raises_its_limit_of_open_files(home: UserHome) -> None:
-    """S11: each stream needs two, and the usual soft limit is 1024."""
+    """S11: each stream needs two files, and the usual soft limit is 1024."""
     code = (
         "import resource as r; _, hard = r.getrlimit(r.RLIMIT_NOFILE); r.setrlimit(r.RLIMIT_NOFILE, (256, hard));"
         "from dragoman.gateway.serve import raise_file_limit; raise_file_limit(); now = r.getrlimit(r.RLIMIT_NOFILE);"
@@ -203,16 +205,16 @@ def test_s11_serve_raises_its_limit_of_open_files(home: UserHome) -> None:
 
 
 def test_s15_serve_warns_as_root(home: UserHome) -> None:
-    """S15: it said nothing. The log is on stderr, as text for people and as JSON elsewhere."""
+    """S15: there was no warning. The log goes to stderr, as text on a terminal and as JSON elsewhere."""
     with home.serving() as served:
         served.say("hello")
-        told = [json.loads(line) for line in served.log.splitlines() if "as root" in line]
+        report = [json.loads(line) for line in served.log.splitlines() if "as root" in line]
     expected = 1 if os.geteuid() == 0 else 0
-    assert len(told) == expected
-    assert all(line["level"] == "warning" and "create a user for it" in line["message"] for line in told)
+    assert len(report) == expected
+    assert all(line["level"] == "warning" and "create a user for it" in line["message"] for line in report)
 
 
-def test_a_mistake_in_the_configuration_is_told_with_its_line_and_what_was_meant(home: UserHome) -> None:
+def test_a_configuration_error_names_its_line_and_a_similar_key(home: UserHome) -> None:
     config = home.write("config.toml", '[upstreams.kimi]\npreset = "moonshoot"\nkey = "env:K"\n')
     done = home.run("serve", "--config", str(config))
     assert (done.returncode, done.stdout) == (3, "")
@@ -220,13 +222,13 @@ def test_a_mistake_in_the_configuration_is_told_with_its_line_and_what_was_meant
     assert "did you mean moonshot?" in done.stderr
 
 
-def test_an_address_beyond_loopback_is_refused_from_the_command_line_too(home: UserHome) -> None:
+def test_a_host_beyond_loopback_is_refused_on_the_command_line_too(home: UserHome) -> None:
     done = home.run("serve", "--host", "0.0.0.0", "--port", "0")
     assert done.returncode == 3
     assert "insecure_http" in done.stderr
 
 
-def test_sighup_puts_a_good_file_in_force_and_leaves_a_bad_one(home: UserHome) -> None:
+def test_sighup_applies_a_valid_file_and_ignores_an_invalid_one(home: UserHome) -> None:
     config = home.write("config.toml", SIMULATED)
     with home.serving("--config", str(config)) as served:
         config.write_text(f"{SIMULATED}\nport = 1")
@@ -240,28 +242,28 @@ def test_sighup_puts_a_good_file_in_force_and_leaves_a_bad_one(home: UserHome) -
         assert [model["id"] for model in models] == ["claude-opus-4.5"]
 
 
-def test_status_tells_how_the_gateway_and_its_upstreams_are(home: UserHome) -> None:
+def test_status_shows_the_state_of_the_gateway_and_its_upstreams(home: UserHome) -> None:
     config = str(home.write("config.toml", SIMULATED))
     with home.serving("--config", config) as served:
         served.say("Hello.")
         plain = home.run("status", "--config", config)
-        told = json.loads(home.run("status", "--json", "--config", config).stdout)
+        report = json.loads(home.run("status", "--json", "--config", config).stdout)
     assert plain.returncode == 0
     assert "ready, up " in plain.stdout
     assert "0 in flight" in plain.stdout
     assert "sim  ok" in plain.stdout
     assert "\x1b" not in plain.stdout
-    assert (told["state"], told["pid"]) == ("ready", served.process.pid)
+    assert (report["state"], report["pid"]) == ("ready", served.process.pid)
 
 
-def test_status_of_no_gateway_is_exit_status_four(home: UserHome) -> None:
+def test_status_without_a_gateway_exits_with_four(home: UserHome) -> None:
     done = home.run("status")
     assert (done.returncode, done.stdout) == (4, "")
     assert "dragoman serve" in done.stderr
     assert json.loads(home.run("status", "--json").stdout)["state"] == "not running"
 
 
-def test_status_finds_the_gateway_though_its_file_has_a_mistake_by_now(home: UserHome) -> None:
+def test_status_finds_the_gateway_with_a_configuration_that_is_now_invalid(home: UserHome) -> None:
     config = home.write("config.toml", SIMULATED)
     with home.serving("--config", str(config)):
         config.write_text("[upstreams")
@@ -271,7 +273,7 @@ def test_status_finds_the_gateway_though_its_file_has_a_mistake_by_now(home: Use
     assert "config.toml:1" in done.stderr
 
 
-def test_status_tells_what_is_left_of_a_kiro_quota_when_asked(home: UserHome) -> None:
+def test_status_shows_the_kiro_quota_on_request(home: UserHome) -> None:
     with running_simulator("kiro") as simulator:
         store_login(home, endpoint=simulator.url)
         kiro = f'[upstreams.kiro]\ndialect = "kiro"\nbase_url = "{simulator.url}"\ncredentials = "store"\n'
@@ -310,8 +312,8 @@ def store_login(home: UserHome, **more: str) -> None:
     (store / "default.json").chmod(0o600)
 
 
-def _troubled(home: UserHome, port: int) -> str:
-    """A configuration with secrets of every kind, whose upstreams listen on this port."""
+def _config_with_problems(home: UserHome, port: int) -> str:
+    """Return a configuration with secrets of every kind, whose upstreams listen on this port."""
     store_login(home)
     return str(
         home.write(
@@ -337,32 +339,32 @@ profile_arn = "arn:aws:codewhisperer:us-east-1:{ACCOUNT}:profile/ABCDEFGHIJKL"
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_what_doctor_shares_has_no_secret_in_it(home: UserHome, form: tuple[str, ...]) -> None:
-    with home.serving("--quiet") as served:  # so that there is a key
+def test_the_doctor_report_contains_no_secret(home: UserHome, form: tuple[str, ...]) -> None:
+    with home.serving("--quiet") as served:  # creates the key file
         served.end()
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
-        config = _troubled(home, listening.getsockname()[1])
+        config = _config_with_problems(home, listening.getsockname()[1])
         done = home.run("doctor", "--share", *form, "--config", config, **SECRETS)
-    said = done.stdout + done.stderr
-    assert "Traceback" not in said
+    output = done.stdout + done.stderr
+    assert "Traceback" not in output
     secrets = [
         *(value for name, value in SECRETS.items() if name != "ANTHROPIC_BASE_URL"),
         home.key_file.read_text().strip(),
         *("aoa-access-of-the-login", "aor-refresh-of-the-login", "written-in-clear-here", "the-token-of-the-team"),
         *("hunter2secret", ACCOUNT, str(home.path)),
     ]
-    assert [secret for secret in secrets if secret in said] == []
-    assert "NOWHERE_KEY" in said  # a variable that is missed must be named
+    assert [secret for secret in secrets if secret in output] == []
+    assert "NOWHERE_KEY" in output  # the message must name the missing variable
 
 
-def test_doctor_tells_what_is_wrong_and_what_to_do(home: UserHome) -> None:
+def test_doctor_reports_each_problem_with_a_remedy(home: UserHome) -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         listening.settimeout(60)
-        config = _troubled(home, listening.getsockname()[1])
+        config = _config_with_problems(home, listening.getsockname()[1])
         done = home.run("doctor", "--json", "--config", config, **SECRETS)
         connection, _ = listening.accept()
         with connection:
@@ -372,9 +374,9 @@ def test_doctor_tells_what_is_wrong_and_what_to_do(home: UserHome) -> None:
             except ConnectionResetError:
                 sent = b""
     assert sent == b"", "it connects and says nothing"
-    told = json.loads(done.stdout)
-    found = {(check["id"], check["state"]) for check in told["checks"]}
-    assert (done.returncode, told["ok"]) == (3, False)
+    report = json.loads(done.stdout)
+    found = {(check["id"], check["state"]) for check in report["checks"]}
+    assert (done.returncode, report["ok"]) == (3, False)
     assert {
         ("config", "pass"),
         ("reach.box", "pass"),
@@ -382,13 +384,13 @@ def test_doctor_tells_what_is_wrong_and_what_to_do(home: UserHome) -> None:
         ("credentials.kiro", "pass"),
     } <= found
     assert ("clients", "warn") in found
-    assert all(check["remedy"] for check in told["checks"] if check["state"] != "pass")
-    words = " ".join(check["what"] for check in told["checks"])
+    assert all(check["remedy"] for check in report["checks"] if check["state"] != "pass")
+    words = " ".join(check["what"] for check in report["checks"])
     for trouble in ("ANTHROPIC_API_KEY is set", "ends in /v1", "NO_PROXY", "NOWHERE_KEY"):
         assert trouble in words
 
 
-def test_doctor_finds_a_key_that_others_can_read_and_a_file_with_a_mistake(home: UserHome) -> None:
+def test_doctor_finds_a_readable_key_file_and_an_invalid_configuration(home: UserHome) -> None:
     with home.serving("--quiet") as served:
         served.end()
     home.key_file.chmod(0o644)
@@ -398,7 +400,7 @@ def test_doctor_finds_a_key_that_others_can_read_and_a_file_with_a_mistake(home:
     assert f"chmod 600 {home.key_file}" in done.stdout
 
 
-def test_doctor_knows_what_claude_code_has_saved(home: UserHome) -> None:
+def test_doctor_reads_the_settings_saved_by_claude_code(home: UserHome) -> None:
     (home.path / ".claude").mkdir()
     home.write(".claude/settings.json", '{"model": "claude-opus-9", "env": {"ANTHROPIC_API_KEY": "sk-of-its-own"}}')
     config = home.write("config.toml", SIMULATED + SIMULATED.replace("upstreams.sim", "upstreams.other"))
@@ -408,7 +410,7 @@ def test_doctor_knows_what_claude_code_has_saved(home: UserHome) -> None:
     assert "sk-of-its-own" not in done.stdout
 
 
-def test_doctor_of_a_fresh_machine_finds_nothing_wrong(home: UserHome) -> None:
+def test_doctor_finds_no_problem_on_a_fresh_machine(home: UserHome) -> None:
     done = home.run("doctor", DRAGOMAN_SERVER__PORT="0")
     assert (done.returncode, "FAIL" in done.stdout) == (0, False), done.stdout
 
@@ -419,7 +421,7 @@ def test_explain_shows_both_sides_of_a_refusal_until_it_is_purged(home: UserHome
     with home.serving("--config", str(config)) as served:
         status, headers, body = served.say("A word that only this request has: xylophone.")
         identity = headers["x-request-id"]
-        wait_until(lambda: home.run("explain", identity).returncode == 0)  # it is written down after the answer
+        wait_until(lambda: home.run("explain", identity).returncode == 0)  # the report is written after the response
     assert status == 400
     assert "Improperly formed request." in body["error"]["message"]
     shown = home.run("explain", identity)
@@ -428,15 +430,15 @@ def test_explain_shows_both_sides_of_a_refusal_until_it_is_purged(home: UserHome
         assert words in shown.stdout
     assert identity in home.run("explain").stdout
     assert home.run("explain", "last").stdout == shown.stdout == home.run("explain", identity[:12]).stdout
-    told = json.loads(home.run("explain", identity, "--json").stdout)
-    assert "xylophone" in told["asked"]["body"]
-    assert "xylophone" in told["sent"]["body"]
-    assert home.key_file.read_text().strip() not in json.dumps(told)
+    report = json.loads(home.run("explain", identity, "--json").stdout)
+    assert "xylophone" in report["asked"]["body"]
+    assert "xylophone" in report["sent"]["body"]
+    assert home.key_file.read_text().strip() not in json.dumps(report)
     assert "refusals removed: 1" in home.run("explain", "--purge").stderr
     assert home.run("explain", identity).returncode == 1
 
 
-def test_the_demo_shows_tool_calls_on_both_ways_and_needs_nothing(home: UserHome) -> None:
+def test_the_demo_shows_tool_calls_in_both_directions_and_needs_no_setup(home: UserHome) -> None:
     done = home.run("demo")
     assert done.returncode == 0, done.stderr
     for words in (
@@ -451,8 +453,8 @@ def test_the_demo_shows_tool_calls_on_both_ways_and_needs_nothing(home: UserHome
     ):
         assert words in done.stdout
     assert "\x1b" not in done.stdout
-    assert list(home.path.iterdir()) == []  # it leaves nothing behind
+    assert list(home.path.iterdir()) == []  # the demo leaves no files
 
 
-def test_the_demo_runs_where_its_characters_cannot_be_written(home: UserHome) -> None:
+def test_the_demo_runs_with_an_ascii_terminal(home: UserHome) -> None:
     assert home.run("demo", "--brief", PYTHONIOENCODING="ascii").returncode == 0

@@ -1,4 +1,4 @@
-"""S2, S4: whatever happens to requests and answers, all that was counted for them is given back at their end."""
+"""S2, S4: all counters and memory accounts are released when requests end, whatever fault occurs."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
 @contextmanager
-def faulty() -> Iterator[dict[str, str]]:
-    """An address for each pair of a dialect and a fault, and of each dialect without one."""
+def faulty_upstreams() -> Iterator[dict[str, str]]:
+    """Run one upstream for each pair of dialect and fault, and for each dialect without a fault; give the addresses."""
     ready, ended, urls = threading.Event(), asyncio.Event(), dict[str, str]()
     loops: list[asyncio.AbstractEventLoop] = []
 
@@ -71,8 +71,8 @@ def faulty() -> Iterator[dict[str, str]]:
         thread.join()
 
 
-def held(harness: GatewayHarness) -> dict[str, Any]:
-    """All that is counted or waits somewhere."""
+def counters(harness: GatewayHarness) -> dict[str, Any]:
+    """Return every counter, memory account and queue length."""
     gateway = harness.running.gateway
     load, services, fleet = gateway.memory_budget, gateway._services, gateway.upstreams
     assert fleet is not None
@@ -106,10 +106,10 @@ NOTHING = {
 }
 
 
-def at_rest(harness: GatewayHarness) -> None:
+def wait_until_idle(harness: GatewayHarness) -> None:
     with suppress(AssertionError):
-        wait_until(lambda: held(harness) == NOTHING)
-    assert held(harness) == NOTHING
+        wait_until(lambda: counters(harness) == NOTHING)
+    assert counters(harness) == NOTHING
 
 
 def a_request(chance: random.Random, model: str) -> tuple[str, dict[str, Any]]:
@@ -126,7 +126,7 @@ def a_request(chance: random.Random, model: str) -> tuple[str, dict[str, Any]]:
 
 
 def ask(harness: GatewayHarness, seed: int, models: list[str]) -> None:
-    """One request, and a client that may leave at any moment."""
+    """Send one request from a client that may disconnect at any moment."""
     chance = random.Random(seed)
     path, body = a_request(chance, chance.choice(models))
     leaves = chance.random()
@@ -141,9 +141,9 @@ def ask(harness: GatewayHarness, seed: int, models: list[str]) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_s2_s4_nothing_is_counted_any_more_after_any_fault(seed: int, tmp_path: Path) -> None:
-    """Retries, fallbacks, refusals, resets, silence, clients that leave, the worker process, explanations."""
-    with faulty() as urls:
+def test_s2_s4_all_counters_are_released_after_any_fault(seed: int, tmp_path: Path) -> None:
+    """The faults: retries, fallbacks, refusals, resets, silence, disconnecting clients, the worker process, explanations."""
+    with faulty_upstreams() as urls:
         names = [f"u{number}" for number in range(len(urls))]
         text, fallbacks = "", random.Random(seed)
         for name, (place, url) in zip(names, urls.items(), strict=True):
@@ -155,7 +155,7 @@ def test_s2_s4_nothing_is_counted_any_more_after_any_fault(seed: int, tmp_path: 
         with start_gateway(text, tmp_path, server__offload=20_000) as harness, ThreadPoolExecutor(8) as pool:
             models = [f"m-{name}" for name in names]
             list(pool.map(lambda number: ask(harness, 1000 * seed + number, models), range(80)))
-            at_rest(harness)
+            wait_until_idle(harness)
             assert "bug" not in {line["outcome"] for line in harness.log_lines()}
 
 
@@ -172,8 +172,8 @@ FRAME = 2 * 1024 * 1024
 
 @pytest.mark.parametrize("dialect", BEGUN)
 @pytest.mark.parametrize("client", ["openai", "anthropic"])
-def test_s2_a_frame_that_has_begun_is_counted(dialect: str, client: str, tmp_path: Path) -> None:
-    """Passed and translated alike: of 4 answers with unfinished frames of 2 MiB, 3 are within 6 MiB and one is not."""
+def test_s2_an_unfinished_frame_is_counted(dialect: str, client: str, tmp_path: Path) -> None:
+    """Passed through or translated: of 4 responses with unfinished frames of 2 MiB, 3 fit into 6 MiB and one does not."""
     path, body = client_request(client, stream=True)
     with ExitStack() as stack:
         gates = [stack.enter_context(gated_server(b"", HEAD + BEGUN[dialect] + b"x" * FRAME)) for _ in range(4)]
@@ -189,26 +189,26 @@ def test_s2_a_frame_that_has_begun_is_counted(dialect: str, client: str, tmp_pat
         for number in range(3):
             clients.append(stack.enter_context(StreamClient(harness, path, {**body, "model": f"m{number}"})))
             wait_until(lambda least=number + 1: load.response_bytes >= least * FRAME)
-        status, _, told = harness.request(path, {**body, "model": "m3"})
-        assert (status, b"responses use" in told) == (529 if client == "anthropic" else 503, True), told
+        status, _, answered = harness.request(path, {**body, "model": "m3"})
+        assert (status, b"responses use" in answered) == (529 if client == "anthropic" else 503, True), answered
         assert load.response_bytes < 3 * FRAME + FRAME // 2
         for each in clients:
             each.leave()
-        at_rest(harness)
+        wait_until_idle(harness)
 
 
-def test_s2_one_frame_is_limited_by_what_one_answer_may_keep(tmp_path: Path) -> None:
+def test_s2_one_frame_is_limited_by_the_memory_of_one_response(tmp_path: Path) -> None:
     with (
         gated_server(b"", HEAD + BEGUN["openai"] + b"x" * FRAME) as (url, _),
         start_gateway(upstream_config("one", "openai", url), tmp_path, server__limits__answer=FRAME // 2) as harness,
     ):
-        status, _, told = harness.request("/v1/messages", anthropic_body(stream=True))
-        assert (status, b"have to be buffered" in told) == (502, True), told
-        at_rest(harness)
+        status, _, answered = harness.request("/v1/messages", anthropic_body(stream=True))
+        assert (status, b"have to be buffered" in answered) == (502, True), answered
+        wait_until_idle(harness)
 
 
-def test_s2_a_stored_answer_that_is_read_is_counted(tmp_path: Path) -> None:
-    """It may have 64 MiB, and so may all others that are read at the same time."""
+def test_s2_reading_a_stored_response_is_counted(tmp_path: Path) -> None:
+    """A stored response may have 64 MiB, and several may be read at the same time."""
     data = json.dumps({"id": "resp_1", "object": "response", "output": [], "filler": "x" * FRAME}).encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(data)
     with gated_server(data[-1:], head + data[:-1]) as (url, gate):
@@ -217,19 +217,19 @@ def test_s2_a_stored_answer_that_is_read_is_counted(tmp_path: Path) -> None:
         ) as harness:
             load = harness.running.gateway.memory_budget
             with ThreadPoolExecutor(1) as pool:
-                asked = pool.submit(harness.request, "/v1/responses/resp_1", method="GET")
+                pending = pool.submit(harness.request, "/v1/responses/resp_1", method="GET")
                 wait_until(lambda: load.response_bytes >= FRAME)
                 gate.set()
-                assert asked.result()[0] == 200
-            at_rest(harness)
+                assert pending.result()[0] == 200
+            wait_until_idle(harness)
         with start_gateway(
             upstream_config("one", "responses", url), tmp_path, server__limits__in_flight=FRAME
         ) as harness:
             assert harness.request("/v1/responses/resp_1", method="GET")[0] == 503
-            at_rest(harness)
+            wait_until_idle(harness)
 
 
-# --- whole answers of very many values
+# --- whole responses with very many values
 
 
 def calls(count: int) -> bytes:
@@ -240,10 +240,10 @@ def calls(count: int) -> bytes:
     return json.dumps({"id": "x", "object": "chat.completion", "model": "m", "choices": [choice]}).encode()
 
 
-def test_s2_a_whole_answer_in_place_of_a_stream_is_counted_with_its_values_before_it_is_read(
+def test_s2_a_whole_response_instead_of_a_stream_is_counted_before_it_is_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, megabytes of calls were read on the event loop before their number was looked at."""
+    """S2: megabytes of calls were parsed on the event loop before they were counted."""
     read: list[int] = []
     codec = type(registry.get("openai").codec)
     parse = codec.parse_reply
@@ -259,22 +259,22 @@ def test_s2_a_whole_answer_in_place_of_a_stream_is_counted_with_its_values_befor
         start_gateway(upstream_config("one", "openai", url), tmp_path) as harness,
     ):
         gate.set()
-        status, _, told = harness.request("/v1/messages", anthropic_body(stream=True))
-        assert (status, b"have to be buffered" in told, read) == (502, True, []), told
-        at_rest(harness)
+        status, _, answered = harness.request("/v1/messages", anthropic_body(stream=True))
+        assert (status, b"have to be buffered" in answered, read) == (502, True, []), answered
+        wait_until_idle(harness)
 
 
-def test_s3_a_large_answer_that_the_gateway_keeps_is_read_by_the_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before, those for clients of the Responses API were read on the event loop."""
+def test_s3_a_large_stored_response_is_parsed_by_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3: responses for clients of the Responses API were parsed on the event loop."""
     monkeypatch.setattr(delivery, "translate_whole", None)
     with gateway_with_simulator("", tmp_path, "openai", server__offload=10) as (harness, simulator):
         status, _, first = harness.request("/v1/responses", {"model": "m", "input": "one"})
         assert status == 200
-        told = json.loads(first)["id"]
-        assert harness.request(f"/v1/responses/{told}", method="GET")[2] == first
-        status, _, _ = harness.request("/v1/responses", {"model": "m", "input": "two", "previous_response_id": told})
+        answered = json.loads(first)["id"]
+        assert harness.request(f"/v1/responses/{answered}", method="GET")[2] == first
+        status, _, _ = harness.request(
+            "/v1/responses", {"model": "m", "input": "two", "previous_response_id": answered}
+        )
         sent = json.loads(simulator.requests[-1].body)["messages"]
         assert (status, [each["role"] for each in sent]) == (200, ["user", "assistant", "user"])
-        at_rest(harness)
+        wait_until_idle(harness)

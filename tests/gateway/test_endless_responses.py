@@ -1,5 +1,5 @@
-"""S2: an upstream whose answer has no end. The client gets its dialect's error, and the gateway keeps no more than
-its limits allow.
+"""S2: an upstream whose response never ends. The client gets its dialect's error, and the gateway stays within its
+memory limits.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from tests.gateway.endless_upstream import EndlessUpstream, EventSource
 from tests.gateway.harness import GatewayHarness, client_request, start_gateway, upstream_config
 
 WORDS = "words without an end " * 50
-ANSWER = 256 * 1024  # bytes that are kept of one answer
+RESPONSE_BYTES = 256 * 1024  # bytes that one response may keep in memory
 
 
 def chunk(delta: dict[str, Any], index: int = 0) -> dict[str, Any]:
     return {"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [{"index": index, "delta": delta}]}
 
 
-def called(index: int, arguments: str, **more: str) -> dict[str, Any]:
+def call_delta(index: int, arguments: str, **more: str) -> dict[str, Any]:
     function = {"arguments": arguments, **({"name": more["name"]} if "name" in more else {})}
     entry = {"index": index, "function": function, **({"id": f"call_{index}"} if "name" in more else {})}
     return chunk({"tool_calls": [entry]})
 
 
 def arguments() -> Iterator[dict[str, Any] | None]:
-    yield called(0, '{"path": "', name="read")
+    yield call_delta(0, '{"path": "', name="read")
     while True:
-        yield called(0, WORDS)
+        yield call_delta(0, WORDS)
 
 
 def short_arguments() -> Iterator[dict[str, Any] | None]:
-    yield called(0, '{"path": "', name="read")
+    yield call_delta(0, '{"path": "', name="read")
     while True:
-        yield called(0, "abc")
+        yield call_delta(0, "abc")
 
 
 def calls() -> Iterator[dict[str, Any] | None]:
     for index in itertools.count():
-        yield called(index, "{}", name="read")
+        yield call_delta(index, "{}", name="read")
 
 
 def choices() -> Iterator[dict[str, Any] | None]:
@@ -68,9 +68,14 @@ SHAPES: dict[str, EventSource] = {
 
 
 @contextmanager
-def running(tmp_path: Path, **flags: Any) -> Iterator[tuple[GatewayHarness, EndlessUpstream]]:
+def gateway_with_endless_upstream(tmp_path: Path, **flags: Any) -> Iterator[tuple[GatewayHarness, EndlessUpstream]]:
     source = EndlessUpstream(text)
-    limits = {"server__limits__answer": ANSWER, "server__limits__blocks": 64, "server__limits__choices": 8, **flags}
+    limits = {
+        "server__limits__answer": RESPONSE_BYTES,
+        "server__limits__blocks": 64,
+        "server__limits__choices": 8,
+        **flags,
+    }
     try:
         with start_gateway(upstream_config("up", "openai", source.url), tmp_path, **limits) as harness:
             yield harness, source
@@ -82,7 +87,7 @@ ERRORS = {"responses": b"response.failed", "anthropic": b"event: error", "openai
 
 
 def error_of(harness: GatewayHarness, client: str) -> bytes:
-    """The error that ends the client's stream. If the limit is passed before the stream began, it is an HTTP error."""
+    """Return the error that ends the stream; it is an HTTP error if the limit is exceeded before the first event."""
     status, _, got = harness.request(*client_request(client, stream=True))
     if status != 200:
         assert json.loads(got)["error"]
@@ -94,48 +99,48 @@ def error_of(harness: GatewayHarness, client: str) -> bytes:
 
 @pytest.mark.parametrize("client", ERRORS)
 @pytest.mark.parametrize("shape", ["arguments", "short_arguments", "calls", "choices", "reasoning"])
-def test_s2_a_runaway_answer_ends_with_the_error_of_the_dialect(client: str, shape: str, tmp_path: Path) -> None:
-    with running(tmp_path) as (harness, source):
+def test_s2_an_endless_response_ends_with_the_error_of_the_dialect(client: str, shape: str, tmp_path: Path) -> None:
+    with gateway_with_endless_upstream(tmp_path) as (harness, source):
         source.shape = SHAPES[shape]
         last = error_of(harness, client)
         assert source.left.wait(10)
-        if shape != "choices" or client == "openai":  # others have one choice, and say so
+        if shape != "choices" or client == "openai":  # other dialects have one choice, and note that
             assert b"the limit (" in last
         (line,) = harness.log_lines()
-        assert line["attempts"] == 1  # to ask again would give as much again
-        assert harness.running.gateway.memory_budget.peak_bytes < 4 * ANSWER
+        assert line["attempts"] == 1  # a retry would exceed the limit again
+        assert harness.running.gateway.memory_budget.peak_bytes < 4 * RESPONSE_BYTES
 
 
-def test_s2_a_text_that_a_responses_client_gets_again_at_the_end_is_limited(tmp_path: Path) -> None:
-    with running(tmp_path) as (harness, source):
+def test_s2_text_that_a_responses_client_gets_again_at_the_end_is_limited(tmp_path: Path) -> None:
+    with gateway_with_endless_upstream(tmp_path) as (harness, source):
         source.shape = text
         assert b"(limit: answer)" in error_of(harness, "responses")
         assert source.left.wait(10)
 
 
-def test_s2_a_text_that_nobody_keeps_has_no_limit(tmp_path: Path) -> None:
-    with running(tmp_path) as (harness, source):
-        source.shape, source.most = text, 20 * ANSWER
+def test_s2_text_that_is_not_buffered_has_no_limit(tmp_path: Path) -> None:
+    with gateway_with_endless_upstream(tmp_path) as (harness, source):
+        source.shape, source.most = text, 20 * RESPONSE_BYTES
         _, _, got = harness.request(*client_request("openai", stream=True))
-        assert len(got) > 15 * ANSWER
+        assert len(got) > 15 * RESPONSE_BYTES
         assert b"the limit (" not in got
-        assert harness.running.gateway.memory_budget.peak_bytes < ANSWER
+        assert harness.running.gateway.memory_budget.peak_bytes < RESPONSE_BYTES
 
 
 @pytest.mark.parametrize("client", ERRORS)
-def test_s2_a_whole_answer_is_refused_in_the_dialect(client: str, tmp_path: Path) -> None:
-    """A stream comes where a whole answer was asked for, and never ends."""
-    with running(tmp_path, server__limits__in_flight=2 * 1024 * 1024) as (harness, source):
+def test_s2_an_endless_response_to_a_whole_request_is_an_error_of_the_dialect(client: str, tmp_path: Path) -> None:
+    """The upstream sends an endless stream although a whole response was requested."""
+    with gateway_with_endless_upstream(tmp_path, server__limits__in_flight=2 * 1024 * 1024) as (harness, source):
         source.shape = calls
         status, _, got = harness.request(*client_request(client))
         assert status in (502, 503, 529)
         assert json.loads(got)["error"]
 
 
-def test_s2_all_answers_together_have_a_limit(tmp_path: Path) -> None:
-    """Each answer is within its own limit. Together they are not, and the last one gets an error."""
+def test_s2_all_responses_together_have_a_limit(tmp_path: Path) -> None:
+    """Each response is within its own limit; together they exceed the total, and the last one gets an error."""
     flags = {"server__limits__in_flight": 1024 * 1024, "server__limits__answer": 32 * 1024 * 1024}
-    with running(tmp_path, **flags) as (harness, source):
+    with gateway_with_endless_upstream(tmp_path, **flags) as (harness, source):
         source.shape = arguments
         assert b"server.limits.in_flight" in error_of(harness, "responses")
         assert source.left.wait(10)

@@ -1,4 +1,4 @@
-"""What an upstream refused is kept, privately and for a while, and told with the likeliest rule first."""
+"""The refusal log and `dragoman explain`: private, bounded, and with the likeliest rule first."""
 
 from __future__ import annotations
 
@@ -43,50 +43,52 @@ def refusal(identity: str = "req_1", body: str = "{}", breaches: tuple[Breach, .
     )
 
 
-def keep(ring: RefusalLog, kept: RefusalReport) -> bool:
-    return ring.write(kept.id, encode_report(kept))
+def write_report(refusal_log: RefusalLog, report: RefusalReport) -> bool:
+    return refusal_log.write(report.id, encode_report(report))
 
 
-def test_the_newest_twenty_are_kept(tmp_path: Path) -> None:
-    ring = RefusalLog(tmp_path / "ring")
+def test_the_newest_twenty_reports_are_kept(tmp_path: Path) -> None:
+    refusal_log = RefusalLog(tmp_path / "ring")
     for number in range(MAX_REPORTS + 5):
-        assert keep(ring, refusal(f"req_{number}"))
-    assert len(ring.ids()) == MAX_REPORTS
-    assert ring.load(f"req_{MAX_REPORTS + 4}") is not None
-    assert ring.load("req_0") is None
+        assert write_report(refusal_log, refusal(f"req_{number}"))
+    assert len(refusal_log.ids()) == MAX_REPORTS
+    assert refusal_log.load(f"req_{MAX_REPORTS + 4}") is not None
+    assert refusal_log.load("req_0") is None
 
 
-def test_no_more_than_sixteen_megabytes_and_a_day(tmp_path: Path) -> None:
+def test_reports_are_limited_to_sixteen_megabytes_and_one_day(tmp_path: Path) -> None:
     now = 0.0
 
-    ring = RefusalLog(tmp_path, now=lambda: time.time() + now)
+    refusal_log = RefusalLog(tmp_path, now=lambda: time.time() + now)
     for number in range(6):
-        keep(ring, refusal(f"req_{number}", "x" * (MAX_REPORT_BYTES // 9)))  # three bodies each
+        write_report(
+            refusal_log, refusal(f"req_{number}", "x" * (MAX_REPORT_BYTES // 9))
+        )  # each report contains three bodies
     assert 0 < sum(path.stat().st_size for path in tmp_path.glob("*.json")) <= MAX_REPORT_BYTES
-    assert ring.ids()
+    assert refusal_log.ids()
     now = 24 * 3600 + 5
-    assert ring.ids() == []
+    assert refusal_log.ids() == []
 
 
-def test_files_are_private_and_ids_are_no_paths(tmp_path: Path) -> None:
-    ring = RefusalLog(tmp_path / "ring")
-    keep(ring, refusal())
+def test_report_files_are_private_and_ids_cannot_be_paths(tmp_path: Path) -> None:
+    refusal_log = RefusalLog(tmp_path / "ring")
+    write_report(refusal_log, refusal())
     assert stat.S_IMODE((tmp_path / "ring").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "ring" / "req_1.json").stat().st_mode) == 0o600
-    assert not keep(ring, refusal("../req_2"))
-    assert ring.load("../ring/req_1") is None
+    assert not write_report(refusal_log, refusal("../req_2"))
+    assert refusal_log.load("../ring/req_1") is None
 
 
-def test_it_can_be_purged_and_switched_off(tmp_path: Path) -> None:
-    ring = RefusalLog(tmp_path)
-    keep(ring, refusal())
-    assert (ring.purge(), ring.ids()) == (1, [])
-    ring.enabled = False
-    assert not keep(ring, refusal())
-    assert ring.ids() == []
+def test_the_refusal_log_can_be_purged_and_disabled(tmp_path: Path) -> None:
+    refusal_log = RefusalLog(tmp_path)
+    write_report(refusal_log, refusal())
+    assert (refusal_log.purge(), refusal_log.ids()) == (1, [])
+    refusal_log.enabled = False
+    assert not write_report(refusal_log, refusal())
+    assert refusal_log.ids() == []
 
 
-def test_the_likeliest_rule_stands_first() -> None:
+def test_the_likeliest_rule_comes_first() -> None:
     text = render_report(
         refusal(breaches=(Breach("kiro.r12", "history[3]", "a result without its call"), Breach("kiro.r2", "", "b")))
     )
@@ -98,30 +100,30 @@ def test_the_likeliest_rule_stands_first() -> None:
     assert "AS THE CLIENT SENT IT" in text and "│ AS THE GATEWAY SENT IT" in text
 
 
-def test_words_of_others_cannot_drive_the_terminal() -> None:
+def test_control_characters_in_reports_are_not_printed() -> None:
     assert "\x1b" not in render_report(refusal(body="\x1b[2J\x1b]0;owned\x07"))
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_gateway_keeps_what_an_upstream_refused(enabled: bool, tmp_path: Path) -> None:
+def test_the_gateway_records_a_refusal_of_an_upstream(enabled: bool, tmp_path: Path) -> None:
     with gateway_with_simulator(REFUSED, tmp_path, "kiro", explain=enabled) as (harness, _):
-        asked = anthropic_body("claude-sonnet-4.5", f"my key is {KEY}", metadata={"user_id": "u"})
-        status, headers, _ = harness.request("/v1/messages", asked, authorization="Bearer something-else")
+        body = anthropic_body("claude-sonnet-4.5", f"my key is {KEY}", metadata={"user_id": "u"})
+        status, headers, _ = harness.request("/v1/messages", body, authorization="Bearer something-else")
         assert status == 400
-        kept = wait_for_refusal(tmp_path, headers["x-request-id"], 5.0 if enabled else 0.0)
+        report = wait_for_refusal(tmp_path, headers["x-request-id"], 5.0 if enabled else 0.0)
         if not enabled:
-            assert kept is None
+            assert report is None
             return
-    assert kept is not None
-    assert (kept.client, kept.dialect, kept.model) == ("anthropic", "kiro", "claude-sonnet-4.5")
-    assert len(kept.notes) == int(headers["dragoman-notes"])
-    assert "conversationState" in kept.sent.body and '"messages"' in kept.asked.body
-    assert kept.answered.line == "400" and "Improperly formed" in kept.answered.body
-    everything = (tmp_path / "refusals" / f"{kept.id}.json").read_text()
+    assert report is not None
+    assert (report.client, report.dialect, report.model) == ("anthropic", "kiro", "claude-sonnet-4.5")
+    assert len(report.notes) == int(headers["dragoman-notes"])
+    assert "conversationState" in report.sent.body and '"messages"' in report.asked.body
+    assert report.answered.line == "400" and "Improperly formed" in report.answered.body
+    everything = (tmp_path / "refusals" / f"{report.id}.json").read_text()
     assert KEY not in everything and "something-else" not in everything and "the-upstream-secret" not in everything
 
 
-def test_a_key_is_not_kept_wherever_a_client_has_put_it(tmp_path: Path) -> None:
+def test_a_key_is_masked_in_every_place_of_a_report(tmp_path: Path) -> None:
     shaped = "sk-ant-0123456789abcdefgh"
     with gateway_with_simulator(
         'then = "last"\n[[turn]]\nstatus = 400\nmessage = "no"', tmp_path, "openai", explain=True
@@ -130,19 +132,19 @@ def test_a_key_is_not_kept_wherever_a_client_has_put_it(tmp_path: Path) -> None:
         body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}], shaped: KEY, KEY: shaped}
         status, headers, _ = harness.request(path, body)
         assert status == 400
-        kept = wait_for_refusal(tmp_path, headers["x-request-id"])
-    assert kept is not None
-    assert kept.asked.line == "POST /v1beta/models/***:generateContent?%6bey=***&x=***"
-    assert (kept.model, "***" in str(kept.notes)) == ("***", True)
-    everything = (tmp_path / "refusals" / f"{kept.id}.json").read_text()
+        report = wait_for_refusal(tmp_path, headers["x-request-id"])
+    assert report is not None
+    assert report.asked.line == "POST /v1beta/models/***:generateContent?%6bey=***&x=***"
+    assert (report.model, "***" in str(report.notes)) == ("***", True)
+    everything = (tmp_path / "refusals" / f"{report.id}.json").read_text()
     assert not [secret for secret in (shaped, "something-else", KEY) if secret in everything]
 
 
-def test_a_refusal_inside_a_stream_is_kept_too(tmp_path: Path) -> None:
+def test_a_refusal_inside_a_stream_is_recorded_too(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Well" }, { wait = 0.1 }, { exception = "server", message = "broke" }]'
     with gateway_with_simulator(script, tmp_path, "kiro") as (harness, _):
         _, headers, body = harness.request("/v1/messages", anthropic_body("claude-sonnet-4.5", stream=True))
         assert b"event: error" in body
         harness.log_lines()
-        kept = wait_for_refusal(tmp_path, headers["x-request-id"])
-        assert kept is not None and "broke" in kept.fault
+        report = wait_for_refusal(tmp_path, headers["x-request-id"])
+        assert report is not None and "broke" in report.fault

@@ -1,4 +1,4 @@
-"""S7: a refusal is described after its client has the answer, beside other requests, and within bounds."""
+"""S7: refusal reports are made after the response, in a bounded queue, without delaying other requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def case(request_id: str, body: bytes = BODY) -> PendingReport:
     return PendingReport(job, registry.get("anthropic"), body, ResponseStore(), Owner("a"), None)
 
 
-def test_s7_the_client_has_its_answer_before_the_refusal_is_described(
+def test_s7_the_client_gets_its_response_before_the_report_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_go_on, began = threading.Event(), threading.Event()
@@ -47,10 +47,10 @@ def test_s7_the_client_has_its_answer_before_the_refusal_is_described(
 
     monkeypatch.setattr(explain, "build_report", slow)
     with gateway_with_simulator(REFUSED, tmp_path, "kiro") as (harness, _):
-        asked = anthropic_body("claude-sonnet-4.5")
-        first, headers, _ = harness.request("/v1/messages", asked)
+        body = anthropic_body("claude-sonnet-4.5")
+        first, headers, _ = harness.request("/v1/messages", body)
         assert began.wait(10)
-        second, more, _ = harness.request("/v1/messages", asked)  # others are served meanwhile
+        second, more, _ = harness.request("/v1/messages", body)  # other requests are served meanwhile
         assert harness.request("/healthz", method="GET")[0] == 200
         assert (first, second) == (400, 400)
         assert wait_for_refusal(tmp_path, headers["x-request-id"], 0.0) is None
@@ -59,7 +59,7 @@ def test_s7_the_client_has_its_answer_before_the_refusal_is_described(
         assert wait_for_refusal(tmp_path, more["x-request-id"]) is not None
 
 
-def test_what_waits_is_described_before_the_gateway_ends(tmp_path: Path) -> None:
+def test_pending_reports_are_made_before_the_gateway_stops(tmp_path: Path) -> None:
     with gateway_with_simulator(REFUSED, tmp_path, "kiro") as (harness, _):
         ids = [
             harness.request("/v1/messages", anthropic_body("claude-sonnet-4.5"))[1]["x-request-id"] for _ in range(3)
@@ -68,20 +68,20 @@ def test_what_waits_is_described_before_the_gateway_ends(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("most", "most_bytes"), [(2, 1 << 20), (9, 2 * len(BODY) + 4)])
-async def test_only_so_many_refusals_and_bytes_wait(tmp_path: Path, most: int, most_bytes: int) -> None:
+async def test_the_queue_of_reports_is_limited_in_number_and_bytes(tmp_path: Path, most: int, most_bytes: int) -> None:
     later = ReportQueue(most=most, most_bytes=most_bytes)
     for number in range(5):
         later.add(case(f"req_{number}"), RefusalLog(tmp_path))
     dropped = later.dropped
     await later.close()
     assert later.waiting == 0
-    later.add(case("req_9"), RefusalLog(tmp_path))  # there is room again
+    later.add(case("req_9"), RefusalLog(tmp_path))  # the queue has room again
     await later.close()
     assert (dropped, later.dropped) == (3, 3)
     assert set(RefusalLog(tmp_path).ids()) == {"req_0", "req_1", "req_9"}
 
 
-async def test_one_that_cannot_be_described_does_not_stop_the_others(tmp_path: Path) -> None:
+async def test_a_failing_report_does_not_stop_the_others(tmp_path: Path) -> None:
     later = ReportQueue()
     later.add(case("req_1", b'{"model": "m", "messages": 3}'), RefusalLog(tmp_path))
     later.add(case("req_2"), RefusalLog(tmp_path))
@@ -90,7 +90,7 @@ async def test_one_that_cannot_be_described_does_not_stop_the_others(tmp_path: P
 
 
 @pytest.mark.parametrize("before", range(0, 60, 7))
-def test_a_secret_at_the_cut_is_not_half_shown(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncation_of_a_report_shows_no_part_of_a_secret(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain, "_LONGEST_BODY", 2000)
     monkeypatch.setattr(explain, "_LONGEST_SECRET", 100)
     secret = "a-secret-of-the-upstream-0123456789-abcdefghij"
@@ -100,11 +100,9 @@ def test_a_secret_at_the_cut_is_not_half_shown(before: int, monkeypatch: pytest.
     assert f"the body has {len(body)} bytes" in shown
 
 
-def test_a_refusal_that_cannot_be_described_does_not_keep_others_from_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before, a bug at one refusal left it first in the queue for ever."""
-    told: list[str] = []
+def test_a_report_that_raises_does_not_block_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S7: a refusal that failed stayed first in the queue forever."""
+    messages: list[str] = []
 
     def fails(job: ExplainJob, known: Any) -> Any:
         if job.request_names[0] == "bad":
@@ -112,7 +110,7 @@ def test_a_refusal_that_cannot_be_described_does_not_keep_others_from_it(
         return build_report(job, known)
 
     async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: messages.append(context["message"]))
         explaining = ReportQueue()
         for request_id in ("bad", "good"):
             explaining.add(case(request_id), ring)
@@ -122,4 +120,4 @@ def test_a_refusal_that_cannot_be_described_does_not_keep_others_from_it(
     ring = RefusalLog(tmp_path)
     monkeypatch.setattr(explain, "build_report", fails)
     asyncio.run(main())
-    assert (ring.ids(), told) == (["good"], ["no report about the refused request bad can be written"])
+    assert (ring.ids(), messages) == (["good"], ["no report about the refused request bad can be written"])

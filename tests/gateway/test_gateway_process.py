@@ -1,4 +1,4 @@
-"""The gateway as a process: no configuration at all, a Kiro login, the admin socket, reload, drain, other people's apps."""
+"""The life of a gateway: start without configuration, Kiro login, admin socket, reload, drain, plugins, access log."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_with_no_configuration_every_dialect_is_simulated(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
 def test_ten_requests_with_an_expired_login_make_one_refresh(path: str, tmp_path: Path) -> None:
-    """A stored token, tools and results, against the paranoid simulator: nothing is refused."""
+    """With tools and results, against the strict simulator: no request is refused."""
     script = parse_script('[tokens]\nrefresh = ["r1"]\nrotate = true')
     with running_simulator("kiro", profile="paranoid", script=script) as simulator:
         login = tmp_path / "kiro-auth-token.json"
@@ -81,7 +81,7 @@ def test_ten_requests_with_an_expired_login_make_one_refresh(path: str, tmp_path
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_login_that_the_service_refuses_before_its_time_is_renewed_and_the_client_hears_nothing(
+def test_a_login_refused_before_its_expiry_is_refreshed_without_an_error_for_the_client(
     stream: bool, tmp_path: Path
 ) -> None:
     script = parse_script('[tokens]\naccess = []\nrefresh = ["r1"]\nrotate = true')
@@ -100,7 +100,7 @@ def test_a_login_that_the_service_refuses_before_its_time_is_renewed_and_the_cli
         assert asked == [(chat_path, 403), ("/refreshToken", 200), (chat_path, 200), (chat_path, 200)]
 
 
-def test_status_and_metrics_are_for_this_user_alone(tmp_path: Path) -> None:
+def test_status_and_metrics_are_only_for_this_user(tmp_path: Path) -> None:
     path = tmp_path / "run" / "admin.sock"
     with running_simulator("openai") as simulator:
         config = parse_config(upstream_config("one", "openai", simulator.url), server__admin_socket=str(path))
@@ -112,9 +112,9 @@ def test_status_and_metrics_are_for_this_user_alone(tmp_path: Path) -> None:
             connection.request("POST", "/v1/messages", json.dumps(anthropic_body("gpt")), {"x-api-key": KEY})
             assert connection.getresponse().read()
             connection.close()
-            told: Any = json.loads(admin.send_admin_request(path))
-            assert (told["state"], told["in_flight"]) == ("ready", 0)
-            [one] = told["upstreams"]
+            logged: Any = json.loads(admin.send_admin_request(path))
+            assert (logged["state"], logged["in_flight"]) == ("ready", 0)
+            [one] = logged["upstreams"]
             assert (one["name"], one["health"], one["dialect"]) == ("one", "ok", "openai")
             assert one["credentials"] == [{"name": "key", "type": "key", "source": "***", "expires_at": None}]
             metrics = admin.send_admin_request(path, "/metrics").decode()
@@ -130,7 +130,7 @@ def test_status_and_metrics_are_for_this_user_alone(tmp_path: Path) -> None:
         admin.send_admin_request(path)
 
 
-def test_a_reload_swaps_all_and_what_runs_keeps_the_old(tmp_path: Path) -> None:
+def test_a_reload_replaces_everything_except_for_running_requests(tmp_path: Path) -> None:
     slow = parse_script('[[turn]]\nparts = [{ text = "Begin " }, { wait = 0.6 }, { text = "end." }]')
     with (
         running_simulator("openai", script=slow) as first,
@@ -149,7 +149,7 @@ def test_a_reload_swaps_all_and_what_runs_keeps_the_old(tmp_path: Path) -> None:
         assert (first.total, second.total) == (1, 1)
 
 
-def test_a_reload_with_another_key_lets_the_old_one_in_no_more(tmp_path: Path) -> None:
+def test_a_reload_with_another_key_revokes_the_old_one(tmp_path: Path) -> None:
     old, new = "dgm_the-old-key-0123456789abcdef", "dgm_the-new-key-0123456789abcdef"
     with running_simulator("openai") as simulator:
         configs = [parse_config(upstream_config("one", "openai", simulator.url), server__key=key) for key in (old, new)]
@@ -170,7 +170,7 @@ def test_a_reload_with_another_key_lets_the_old_one_in_no_more(tmp_path: Path) -
         assert simulator.total == 3
 
 
-def test_a_stop_lets_streams_end(tmp_path: Path) -> None:
+def test_a_stop_waits_for_running_streams(tmp_path: Path) -> None:
     script = parse_script('[[turn]]\nparts = [{ text = "Begin " }, { wait = 0.4 }, { text = "end." }]')
     with (
         running_simulator("openai", script=script) as simulator,
@@ -184,7 +184,7 @@ def test_a_stop_lets_streams_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hurried", [True, False])
-def test_a_stream_that_has_no_end_is_cut_with_an_error(hurried: bool, tmp_path: Path) -> None:
+def test_an_endless_stream_is_cut_with_an_error_at_a_stop(hurried: bool, tmp_path: Path) -> None:
     script = parse_script('[[turn]]\nparts = [{ text = "Begin " }, { wait = 30.0 }, { text = "end." }]')
     with (
         running_simulator("openai", script=script) as simulator,
@@ -199,8 +199,8 @@ def test_a_stream_that_has_no_end_is_cut_with_an_error(hurried: bool, tmp_path: 
         assert simulator.requests[0].wait() == "gone"
 
 
-def test_the_example_dialect_is_served_without_an_edit(tmp_path: Path) -> None:
-    """A dialect that an entry point adds, as the client's language and as the upstream's."""
+def test_the_example_dialect_works_without_a_change_of_the_package(tmp_path: Path) -> None:
+    """A dialect from an entry point works for clients and for upstreams."""
     example = Path(__file__).parent.parent / "example"
     script = f"""
 import json
@@ -237,14 +237,14 @@ print("flown")
     assert done.stdout == "flown\n", done.stderr
 
 
-# --- lines
+# --- access log
 
 
 def record() -> Record:
-    made = Record("req_1", "POST", "/v1/messages")
-    made.dialect, made.upstream, made.model, made.used_model = "anthropic", "kiro", "claude", "claude-sonnet-4.5"
-    made.status, made.usage, made.stop, made.first_byte = 200, Usage(10, 5, 3, 0), Stop(StopReason.TOOL), 0.0421
-    return made
+    entry = Record("req_1", "POST", "/v1/messages")
+    entry.dialect, entry.upstream, entry.model, entry.used_model = "anthropic", "kiro", "claude", "claude-sonnet-4.5"
+    entry.status, entry.usage, entry.stop, entry.first_byte = 200, Usage(10, 5, 3, 0), Stop(StopReason.TOOL), 0.0421
+    return entry
 
 
 class Terminal(io.StringIO):
@@ -252,7 +252,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_line_is_for_people_on_a_terminal_and_json_elsewhere() -> None:
+def test_a_log_line_is_text_on_a_terminal_and_json_elsewhere() -> None:
     screen, pipe = Terminal(), io.StringIO()
     for stream in (screen, pipe):
         AccessLog(Redactor(), stream=stream).request(record())
@@ -260,8 +260,8 @@ def test_a_line_is_for_people_on_a_terminal_and_json_elsewhere() -> None:
         "200 POST /v1/messages  anthropic → kiro  claude as claude-sonnet-4.5  first byte 42 ms, 0 ms  13 in, 5 out  tool  req_1"
         in screen.getvalue()
     )
-    told = json.loads(pipe.getvalue())
-    assert (told["request_id"], told["input_tokens"], told["stop"], told["first_byte_ms"]) == (
+    logged = json.loads(pipe.getvalue())
+    assert (logged["request_id"], logged["input_tokens"], logged["stop"], logged["first_byte_ms"]) == (
         "req_1",
         10,
         "tool",
@@ -269,15 +269,15 @@ def test_a_line_is_for_people_on_a_terminal_and_json_elsewhere() -> None:
     )
 
 
-def test_what_others_said_cannot_drive_the_terminal_or_forge_a_line() -> None:
+def test_log_text_cannot_control_the_terminal_or_forge_a_line() -> None:
     screen = Terminal()
-    made = record()
-    made.outcome, made.error = "failed", "bad\n12:00:00 200 POST /forged\x1b[2J"
-    AccessLog(Redactor(), stream=screen).request(made)
+    entry = record()
+    entry.outcome, entry.error = "failed", "bad\n12:00:00 200 POST /forged\x1b[2J"
+    AccessLog(Redactor(), stream=screen).request(entry)
     assert screen.getvalue().count("\n") == 1 and "\x1b" not in screen.getvalue()
 
 
-def test_secrets_are_masked_by_value_by_shape_and_by_name() -> None:
+def test_secrets_are_masked_by_value_by_pattern_and_by_name() -> None:
     redactor = Redactor(lambda: ["my-own-secret-value", "ab"])
     assert redactor.text("x my-own-secret-value y ab") == "x *** y ab"
     assert redactor.text("sk-ant-api03-abcdefghijklmnopqrst AKIAABCDEFGHIJKLMNOP") == "*** ***"
@@ -288,8 +288,8 @@ def test_secrets_are_masked_by_value_by_shape_and_by_name() -> None:
     )
 
 
-def test_a_stop_leaves_no_line_unwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines that come at once are gathered for a moment; a real file has all of them when the gateway has ended."""
+def test_a_stop_writes_all_log_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines are batched for a moment; the file contains all of them when the gateway has stopped."""
     monkeypatch.setattr(access_log, "_GATHER", 60.0)
     count, script = 10, parse_script('then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]')
     with running_simulator("openai", script=script) as simulator, (tmp_path / "log").open("w") as stream:
@@ -306,7 +306,7 @@ def test_a_stop_leaves_no_line_unwritten(tmp_path: Path, monkeypatch: pytest.Mon
     assert [line["outcome"] for line in lines if line["event"] == "request"] == ["cut"] * count
 
 
-def test_a_log_that_cannot_be_written_is_not_worth_a_request() -> None:
+def test_a_log_write_error_does_not_fail_a_request() -> None:
     closed = io.StringIO()
     closed.close()
     journal = AccessLog(Redactor(), stream=closed)
@@ -314,7 +314,7 @@ def test_a_log_that_cannot_be_written_is_not_worth_a_request() -> None:
     assert journal.dropped == 1
 
 
-def test_nothing_is_left_running(tmp_path: Path) -> None:
+def test_no_thread_or_task_survives_a_stop(tmp_path: Path) -> None:
     before = {thread.name for thread in threading.enumerate()}
     with start_gateway("", tmp_path) as harness:
         assert harness.request("/v1/messages", anthropic_body())[0] == 200

@@ -1,4 +1,4 @@
-"""A client of generateContent at the gateway, byte by byte: routes, keys, arrays, lists."""
+"""Gemini clients at the gateway: routes, keys, array streams, model lists, and errors inside streams."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             yield running
 
 
-def said(response: Any) -> str:
+def text_of(response: Any) -> str:
     return "".join(part.get("text", "") for part in response["candidates"][0]["content"]["parts"])
 
 
 @pytest.mark.parametrize(
     "path", ["/v1beta/models/m", "/v1/models/m", "/v1beta/models/maker%2Fm", "/v1beta/models/maker/m"]
 )
-def test_a_question_is_answered_under_every_spelling_of_its_path(harness: GatewayHarness, path: str) -> None:
+def test_every_form_of_the_path_is_served(harness: GatewayHarness, path: str) -> None:
     status, _, body = harness.request(f"{path}:generateContent", BODY, key=None, x_goog_api_key=KEY)
-    assert status == 200 and said(json.loads(body))
+    assert status == 200 and text_of(json.loads(body))
 
 
-def test_a_stream_is_events_or_one_array_as_the_client_says(harness: GatewayHarness) -> None:
+def test_a_stream_is_sse_or_one_array_as_requested(harness: GatewayHarness) -> None:
     path = "/v1beta/models/m:streamGenerateContent"
     status, headers, events = harness.request(f"{path}?alt=sse", BODY)
     assert (status, headers["content-type"]) == (200, "text/event-stream")
     frames = [json.loads(frame.removeprefix("data: ")) for frame in events.decode().split("\n\n") if frame]
     status, headers, array = harness.request(path, BODY)
     assert (status, headers["content-type"]) == (200, "application/json")
-    assert "".join(map(said, json.loads(array))) == "".join(map(said, frames)) != ""
+    assert "".join(map(text_of, json.loads(array))) == "".join(map(text_of, frames)) != ""
     assert json.loads(array)[-1]["candidates"][0]["finishReason"] == "STOP"
 
 
-def test_a_key_in_the_query_is_not_taken(harness: GatewayHarness) -> None:
+def test_a_key_in_the_query_is_refused(harness: GatewayHarness) -> None:
     status, _, body = harness.request(f"/v1beta/models/m:generateContent?key={KEY}", BODY, key=None)
     assert status == 401
     assert json.loads(body)["error"]["status"] == "UNAUTHENTICATED"
 
 
-def test_models_are_listed_in_the_familys_shape(harness: GatewayHarness) -> None:
+def test_models_are_listed_in_geminis_format(harness: GatewayHarness) -> None:
     for path in ("/v1beta/models", "/v1/models"):
         _, _, body = harness.request(path, method="GET", key=None, x_goog_api_key=KEY)
         assert "models/m" in [model["name"] for model in json.loads(body)["models"]]
@@ -83,7 +83,7 @@ def test_tokens_are_counted(harness: GatewayHarness) -> None:
 SCHEMA: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 
-def by_messages(harness: GatewayHarness) -> None:
+def call_tool_by_messages(harness: GatewayHarness) -> None:
     body: Any = {
         "model": "m",
         "max_tokens": 1000,
@@ -97,7 +97,7 @@ def by_messages(harness: GatewayHarness) -> None:
     assert harness.request("/v1/messages", body)[0] == 200
 
 
-def by_chat(harness: GatewayHarness) -> None:
+def call_tool_by_chat(harness: GatewayHarness) -> None:
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}
     body: Any = {"model": "m", "messages": [{"role": "user", "content": "call get_weather"}], "tools": [tool]}
     message = json.loads(harness.request("/v1/chat/completions", body)[2])["choices"][0]["message"]
@@ -106,7 +106,7 @@ def by_chat(harness: GatewayHarness) -> None:
     assert harness.request("/v1/chat/completions", body)[0] == 200
 
 
-def by_responses(harness: GatewayHarness) -> None:
+def call_tool_by_responses(harness: GatewayHarness) -> None:
     tool = {"type": "function", "name": "get_weather", "parameters": SCHEMA}
     asked: list[Any] = [{"role": "user", "content": "call get_weather"}]
     body: Any = {
@@ -122,8 +122,8 @@ def by_responses(harness: GatewayHarness) -> None:
     assert harness.request("/v1/responses", body)[0] == 200
 
 
-@pytest.mark.parametrize("loop", [by_messages, by_chat, by_responses])
-def test_a_client_of_another_family_gives_gemini_its_signature_back(loop: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("loop", [call_tool_by_messages, call_tool_by_chat, call_tool_by_responses])
+def test_a_client_of_another_dialect_returns_the_signature_to_gemini(loop: Any, tmp_path: Path) -> None:
     with (
         running_simulator("gemini") as simulator,
         start_gateway(upstream_config("u", "gemini", simulator.url, 'models = ["m"]'), tmp_path) as harness,
@@ -137,7 +137,7 @@ def test_a_client_of_another_family_gives_gemini_its_signature_back(loop: Any, t
         assert first.status == second.status == 200
 
 
-# --- S15: an error inside a stream of a Gemini client is seen by plain readers of events and by Google's SDKs
+# --- S15: plain SSE readers and Google's SDKs both see an error inside a stream
 
 PATH = "/v1beta/models/claude-sonnet-4.5:streamGenerateContent"
 ASK: dict[str, Any] = {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
@@ -157,13 +157,13 @@ def gemini_stream(error: bytes) -> bytes:
 
 
 @contextmanager
-def cut_off(dialect: str, tmp_path: Path) -> Iterator[GatewayHarness]:
+def gateway_with_failing_stream(dialect: str, tmp_path: Path) -> Iterator[GatewayHarness]:
     with gateway_with_simulator(BROKEN, tmp_path, dialect, server__hold=0) as (harness, _):
         yield harness
 
 
 def plain_events(answer: bytes) -> list[Any]:
-    """What a reader of server-sent events makes of it: `data:` lines, by blank lines; other lines are ignored."""
+    """Return the events that a plain SSE reader sees; it ignores lines other than `data:`."""
     events, data = [], []
     for line in answer.decode().replace("\r\n", "\n").split("\n"):
         if line.startswith("data:"):
@@ -176,8 +176,8 @@ def plain_events(answer: bytes) -> list[Any]:
 
 @pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses", "gemini", "bedrock", "kiro"])
 def test_s15_a_plain_reader_of_events_sees_the_error(dialect: str, tmp_path: Path) -> None:
-    """S15: the error was a bare line of JSON, which such a reader ignores: the stream seemed to end well."""
-    with cut_off(dialect, tmp_path) as harness:
+    """S15: the error was a bare line of JSON, which such a reader ignores, so the stream seemed complete."""
+    with gateway_with_failing_stream(dialect, tmp_path) as harness:
         _, _, answer = harness.request(f"{PATH}?alt=sse", ASK)
         events = plain_events(answer)
         assert "error" in events[-1] and events[-1]["error"]["code"] >= 500
@@ -186,7 +186,7 @@ def test_s15_a_plain_reader_of_events_sees_the_error(dialect: str, tmp_path: Pat
 
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n\r\n"])
-def test_s15_a_bare_error_of_a_gemini_upstream_is_seen_too(indent: int | None, end: bytes, tmp_path: Path) -> None:
+def test_s15_a_bare_error_of_a_gemini_upstream_is_reported_too(indent: int | None, end: bytes, tmp_path: Path) -> None:
     raw = gemini_stream(json.dumps(ERROR, indent=indent).encode() + end)
     with (
         fixed_response_server(raw) as url,
@@ -195,11 +195,11 @@ def test_s15_a_bare_error_of_a_gemini_upstream_is_seen_too(indent: int | None, e
         _, _, answer = harness.request(f"{PATH}?alt=sse", ASK)
         first, last = plain_events(answer)
         assert first["candidates"][0]["content"]["parts"] == [{"text": "Begin."}]
-        assert last == ERROR  # all of it
+        assert last == ERROR  # the complete error
 
 
 def test_a_stream_as_an_array_has_the_error_as_its_last_element(tmp_path: Path) -> None:
-    with cut_off("anthropic", tmp_path) as harness:
+    with gateway_with_failing_stream("anthropic", tmp_path) as harness:
         _, _, answer = harness.request(PATH, ASK)
         assert "error" in json.loads(answer)[-1]
 
@@ -207,7 +207,7 @@ def test_a_stream_as_an_array_has_the_error_as_its_last_element(tmp_path: Path) 
 def test_s15_googles_python_sdk_raises(tmp_path: Path) -> None:
     genai = pytest.importorskip("google.genai", reason="google-genai is not installed")
     for dialect in ("anthropic", "gemini"):
-        with cut_off(dialect, tmp_path) as harness:
+        with gateway_with_failing_stream(dialect, tmp_path) as harness:
             client = genai.Client(api_key=KEY, http_options=genai.types.HttpOptions(base_url=harness.url))
             texts: list[str] = []
             with pytest.raises(genai.errors.ServerError) as failed:
@@ -217,9 +217,12 @@ def test_s15_googles_python_sdk_raises(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["anthropic", "gemini"])
-def test_s15_the_bare_error_is_a_piece_of_its_own(dialect: str, tmp_path: Path) -> None:
-    """Google's JavaScript SDK parses each piece that it reads, and knows an error by that."""
-    with cut_off(dialect, tmp_path) as harness, StreamClient(harness, f"{PATH}?alt=sse", ASK) as client:
+def test_s15_the_bare_error_is_a_chunk_of_its_own(dialect: str, tmp_path: Path) -> None:
+    """Google's JavaScript SDK parses each chunk that it reads, and detects an error this way."""
+    with (
+        gateway_with_failing_stream(dialect, tmp_path) as harness,
+        StreamClient(harness, f"{PATH}?alt=sse", ASK) as client,
+    ):
         body = client.read_all().partition(b"\r\n\r\n")[2]
         pieces = []
         while body and not body.startswith(b"0\r\n"):
@@ -227,19 +230,19 @@ def test_s15_the_bare_error_is_a_piece_of_its_own(dialect: str, tmp_path: Path) 
             pieces.append(body[: int(size, 16)])
             body = body[int(size, 16) + 2 :]
         assert "error" in json.loads(pieces[-1])
-        assert not pieces[-1].endswith(b"\n\n")  # left over at the end, if the pieces were joined on the way
+        assert not pieces[-1].endswith(b"\n\n")  # so it remains in the buffer if the chunks are joined in transit
 
 
-# As the JavaScript SDK reads a stream: a piece that is an error raises, events are split at blank lines, and what is
-# left over at the end raises.
-_LIKE_THE_SDK = """
+# The JavaScript SDK raises for a chunk that is an error, splits events at blank lines, and raises if bytes remain in
+# its buffer at the end.
+_SDK_READER = """
 const response = await fetch(process.argv[1], {method: 'POST', body: process.argv[2],
   headers: {'x-goog-api-key': process.argv[3], 'content-type': 'application/json'}});
 const decoder = new TextDecoder();
 let buffer = '', events = 0;
 for await (const piece of response.body) {
   const text = decoder.decode(piece, {stream: true});
-  try { const told = JSON.parse(text); if (told.error) { console.log('raised', told.error.code); process.exit(0); } } catch {}
+  try { const parsed = JSON.parse(text); if (parsed.error) { console.log('raised', parsed.error.code); process.exit(0); } } catch {}
   buffer += text;
   for (let at; (at = buffer.indexOf('\\n\\n')) >= 0; buffer = buffer.slice(at + 2)) events += 1;
 }
@@ -249,8 +252,8 @@ console.log(buffer.trim() ? 'left over' : 'ended well', events);
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_s15_a_reader_like_googles_javascript_sdk_raises(tmp_path: Path) -> None:
-    with cut_off("anthropic", tmp_path) as harness:
+    with gateway_with_failing_stream("anthropic", tmp_path) as harness:
         asked = [f"{harness.url}{PATH}?alt=sse", json.dumps(ASK), KEY]
-        command = ["node", "--input-type=module", "-e", _LIKE_THE_SDK, *asked]
+        command = ["node", "--input-type=module", "-e", _SDK_READER, *asked]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         assert ran.stdout.startswith("raised 5"), ran.stdout

@@ -1,4 +1,6 @@
-"""S16: signs of life of an upstream do not hide its silence. A silent stream ends with the client's timeout error."""
+"""S5, S12, S16: keep-alives do not extend the idle timeout; upstream errors are reported at once, bounded, without
+addresses.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ _BLOCK = '{"type":"content_block_start","index":0,"content_block":{"type":"text"
 _PART = '{"candidates":[{"content":{"role":"model","parts":[{"text":"%s"}]}}],"modelVersion":"m","responseId":"r"}'
 _USAGE = '{"usageMetadata":{"promptTokenCount":3,"totalTokenCount":3},"modelVersion":"m","responseId":"r"}'
 
-# Of each dialect: how a stream begins, one piece with content, and its signs of life.
+# For each dialect: the beginning of a stream, one event with content, and its keep-alives.
 BEGIN: dict[str, bytes] = {
     "anthropic": sse(f'{{"type":"message_start","message":{_MESSAGE}}}', "message_start")
     + sse(_BLOCK, "content_block_start"),
@@ -103,10 +105,10 @@ EACH = [(dialect, number) for dialect, signs in SIGNS.items() for number in rang
 
 @pytest.mark.parametrize(("dialect", "number"), EACH)
 @pytest.mark.parametrize("passing", [True, False])
-def test_s16_no_sign_of_life_is_content(dialect: str, number: int, passing: bool) -> None:
+def test_s16_a_keep_alive_does_not_count_as_content(dialect: str, number: int, passing: bool) -> None:
     it, sign = registry.get(dialect), SIGNS[dialect][number]
-    made = plan(it, it, Conversation("m", ()))
-    answer = PassThrough(made) if passing else ResponseTranslator(made)
+    translation_plan = plan(it, it, Conversation("m", ()))
+    answer = PassThrough(translation_plan) if passing else ResponseTranslator(translation_plan)
     answer.feed(BEGIN[dialect])
     answer.feed(sign)
     before = answer.quiet_chunks
@@ -118,8 +120,8 @@ def test_s16_no_sign_of_life_is_content(dialect: str, number: int, passing: bool
         assert answer.quiet_chunks == before + 5
 
 
-def test_s16_growing_counts_are_content() -> None:
-    """A model that thinks without showing it tells so by its counts."""
+def test_s16_growing_token_counts_are_content() -> None:
+    """A model whose reasoning is hidden shows its progress by token counts."""
     it = registry.get("gemini")
     answer = ResponseTranslator(plan(it, it, Conversation("m", ())))
     answer.feed(BEGIN["gemini"])
@@ -129,8 +131,8 @@ def test_s16_growing_counts_are_content() -> None:
 
 
 @contextmanager
-def living(begin: bytes, sign: bytes, kind: str) -> Iterator[str]:
-    """A service that begins to answer, and then only gives signs of life until it is left."""
+def keep_alive_service(begin: bytes, sign: bytes, kind: str) -> Iterator[str]:
+    """Run a service that begins a response and then only sends keep-alives until the connection closes."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -162,13 +164,13 @@ _MORE = "timeouts.silent = 0.1\ntimeouts.idle = 30"
 
 
 @pytest.mark.parametrize("dialect", SIGNS)
-def test_s16_a_stream_of_signs_of_life_ends_with_the_timeout_of_its_client(dialect: str, tmp_path: Path) -> None:
+def test_s16_a_stream_of_keep_alives_ends_with_the_timeout_error_of_the_client(dialect: str, tmp_path: Path) -> None:
     """S16: pings alone kept a silent stream open for an hour."""
     binary = dialect in ("bedrock", "kiro")
     kind = "application/vnd.amazon.eventstream" if binary else "text/event-stream"
     begin, signs = BEGIN[dialect] + CONTENT.get(dialect, b""), b"".join(SIGNS[dialect])
     with (
-        living(begin, signs, kind) as url,
+        keep_alive_service(begin, signs, kind) as url,
         start_gateway(upstream_config("one", dialect, url, _MORE), tmp_path) as harness,
         ThreadPoolExecutor(len(STREAM_REQUESTS)) as clients,
     ):
@@ -179,13 +181,13 @@ def test_s16_a_stream_of_signs_of_life_ends_with_the_timeout_of_its_client(diale
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
-def test_s16_blanks_before_a_whole_answer_are_no_content(dialect: str, tmp_path: Path) -> None:
+def test_s16_whitespace_before_a_whole_response_is_not_content(dialect: str, tmp_path: Path) -> None:
     asked: tuple[tuple[str, dict[str, Any]], ...] = (
         ("/v1/messages", anthropic_body()),
         ("/v1/chat/completions", openai_body()),
     )
     with (
-        living(b"", b" \n", "application/json") as url,
+        keep_alive_service(b"", b" \n", "application/json") as url,
         start_gateway(upstream_config("one", dialect, url, _MORE), tmp_path) as harness,
     ):
         for path, body in asked:
@@ -193,12 +195,12 @@ def test_s16_blanks_before_a_whole_answer_are_no_content(dialect: str, tmp_path:
             assert (status, b"no content" in answer) == (504, True), answer
 
 
-# --- Upstream failures are reported at once, counted by upstream, bounded, and without addresses (S5, S12)
+# --- S5, S12: upstream errors are reported at once, counted by upstream, bounded, and without addresses
 
 
 @contextmanager
-def refusing(tmp_path: Path, status: int, more: str = "") -> Iterator[tuple[GatewayHarness, Simulator]]:
-    """A gateway with the real patience, before an upstream that refuses once and answers after that."""
+def gateway_with_one_refusal(tmp_path: Path, status: int, more: str = "") -> Iterator[tuple[GatewayHarness, Simulator]]:
+    """Run a gateway with the default retry settings and an upstream that refuses once and then answers."""
     script = f'then = "last"\n[[turn]]\nstatus = [{status}]\nmessage = "this is why"\n{more}\n[[turn]]\ntext = "Back."'
     with gateway_with_simulator(script, tmp_path, patience=RetrySettings()) as (harness, simulator):
         yield harness, simulator
@@ -208,23 +210,23 @@ def refusing(tmp_path: Path, status: int, more: str = "") -> Iterator[tuple[Gate
 
 
 @pytest.mark.parametrize(("path", "body"), [*REQUESTS.items(), *STREAM_REQUESTS.items()])
-def test_s5_after_a_401_every_client_is_refused_at_once_with_name_and_reason(
+def test_s5_after_a_401_every_client_gets_an_error_at_once_with_name_and_reason(
     path: str, body: dict[str, Any], tmp_path: Path
 ) -> None:
-    """S5: the second request was not answered within 15 s, and asked the upstream again after that."""
-    with refusing(tmp_path, 401) as (harness, simulator):
+    """S5: the second request waited 15 s, and was then sent to the upstream again."""
+    with gateway_with_one_refusal(tmp_path, 401) as (harness, simulator):
         assert harness.request("/v1/messages", REQUESTS["/v1/messages"])[0] == 401
         status, headers, answer = harness.request(path, body)
-        assert status in (401, 403)  # Bedrock has no 401: its SDK would not retry either
+        assert status in (401, 403)  # Bedrock has no 401; its SDK does not retry 403 either
         assert b"the upstream one" in answer and b"this is why" in answer and b"until" in answer
         assert simulator.total == 1, "the upstream was asked again"
         assert "retry-after" not in headers
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, "auth"), (402, "quota"), (403, "permission")])
-def test_s5_what_waiting_does_not_mend_keeps_its_kind(status: int, kind: str, tmp_path: Path) -> None:
-    """S5: as `overloaded` with a Retry-After, the SDK of the client would wait instead of the gateway."""
-    with refusing(tmp_path, status) as (harness, simulator):
+def test_s5_permanent_errors_keep_their_kind(status: int, kind: str, tmp_path: Path) -> None:
+    """S5: `overloaded` with a Retry-After would make the client's SDK wait instead of the gateway."""
+    with gateway_with_one_refusal(tmp_path, status) as (harness, simulator):
         first = harness.request("/v1/messages", REQUESTS["/v1/messages"])
         again = harness.request("/v1/messages", REQUESTS["/v1/messages"])
         assert first[0] == again[0]
@@ -234,13 +236,13 @@ def test_s5_what_waiting_does_not_mend_keeps_its_kind(status: int, kind: str, tm
         assert isinstance(rest, dict) and rest["kind"] == kind
 
 
-def test_s5_a_short_pause_that_the_upstream_asked_for_is_still_waited_for(tmp_path: Path) -> None:
-    with refusing(tmp_path, 429, "retry_after = 0.2") as (harness, simulator):
+def test_s5_a_short_retry_after_of_the_upstream_is_still_waited_for(tmp_path: Path) -> None:
+    with gateway_with_one_refusal(tmp_path, 429, "retry_after = 0.2") as (harness, simulator):
         assert harness.request("/v1/messages", REQUESTS["/v1/messages"])[0] == 200
         assert simulator.total == 2
 
 
-def test_s5_another_credential_and_the_next_target_are_asked_in_its_place(tmp_path: Path) -> None:
+def test_s5_another_credential_and_the_next_target_are_tried_instead(tmp_path: Path) -> None:
     script = 'then = "last"\n[[turn]]\nstatus = 401\nmessage = "no"'
     with running_simulator("openai", script=parse_script(script)) as one, running_simulator("openai") as two:
         text = upstream_config("one", "openai", one.url) + upstream_config("two", "openai", two.url)
@@ -254,8 +256,8 @@ def test_s5_another_credential_and_the_next_target_are_asked_in_its_place(tmp_pa
 # --- S12: the retry budget
 
 
-def test_s12_a_failing_upstream_does_not_use_up_the_retries_of_others(tmp_path: Path) -> None:
-    """S12: after nine retries for `one`, a request to `two` was not tried again."""
+def test_s12_each_upstream_has_its_own_retry_budget(tmp_path: Path) -> None:
+    """S12: after nine retries for `one`, a request to `two` was not retried."""
     broken = 'then = "last"\n[[turn]]\nstatus = 500\nmessage = "broken"'
     once = "".join('[[turn]]\nstatus = [500]\nmessage = "once"\n[[turn]]\ntext = "Hello."\n' for _ in range(3))
     with (
@@ -268,17 +270,17 @@ def test_s12_a_failing_upstream_does_not_use_up_the_retries_of_others(tmp_path: 
             for _ in range(9):
                 assert harness.request("/v1/chat/completions", openai_body("a"))[0] == 500
             retries = one.total - 9
-            assert retries == 3  # the budget of `one`
+            assert retries == 3  # the retry budget of `one`
             for _ in range(3):
                 assert harness.request("/v1/chat/completions", openai_body("b"))[0] == 200
             assert two.total == 6
 
 
-# --- S12: how long a client is told to wait
+# --- S12: the retry-after that a client gets
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("given", "expected"),
     [
         (99999999999999999999.0, MAX_RETRY_AFTER),
         (10**400, MAX_RETRY_AFTER),
@@ -290,27 +292,29 @@ def test_s12_a_failing_upstream_does_not_use_up_the_retries_of_others(tmp_path: 
         (None, None),
     ],
 )
-def test_s12_no_fault_names_more_than_a_day(said: float | None, told: float | None) -> None:
-    assert Fault("rate_limit", "slow", 429, retry_after=said).retry_after == told
+def test_s12_a_fault_has_a_retry_after_of_one_day_at_most(given: float | None, expected: float | None) -> None:
+    assert Fault("rate_limit", "slow", 429, retry_after=given).retry_after == expected
 
 
-@pytest.mark.parametrize("said", ["99999999999999999999", "1e30", "9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT"])
+@pytest.mark.parametrize("given", ["99999999999999999999", "1e30", "9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT"])
 @pytest.mark.parametrize(("path", "body"), REQUESTS.items())
-def test_s12_a_client_is_told_a_day_at_most(path: str, body: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_s12_a_client_gets_a_retry_after_of_one_day_at_most(
+    path: str, body: dict[str, Any], given: str, tmp_path: Path
+) -> None:
     """S12: `retry-after: 99999999999999999999` was passed on."""
-    raw = f"HTTP/1.1 429 No\r\nretry-after: {said}\r\ncontent-length: 4\r\nconnection: close\r\n\r\nslow"
+    raw = f"HTTP/1.1 429 No\r\nretry-after: {given}\r\ncontent-length: 4\r\nconnection: close\r\n\r\nslow"
     with (
         fixed_response_server(raw.encode()) as url,
         start_gateway(upstream_config("one", "anthropic", url), tmp_path) as harness,
     ):
         _, headers, answer = harness.request(path, body)
         assert 0 <= int(headers["retry-after"]) <= MAX_RETRY_AFTER
-        assert said.encode() not in answer
+        assert given.encode() not in answer
 
 
-@pytest.mark.parametrize("said", ["-5", "nan", "inf", "soon", "", "-inf", "0x10", "٣"])
-def test_s12_a_wait_that_is_none_is_not_passed_on(said: str, tmp_path: Path) -> None:
-    raw = f"HTTP/1.1 429 No\r\nretry-after: {said}\r\ncontent-length: 4\r\nconnection: close\r\n\r\nslow"
+@pytest.mark.parametrize("given", ["-5", "nan", "inf", "soon", "", "-inf", "0x10", "٣"])
+def test_s12_an_invalid_retry_after_is_not_forwarded(given: str, tmp_path: Path) -> None:
+    raw = f"HTTP/1.1 429 No\r\nretry-after: {given}\r\ncontent-length: 4\r\nconnection: close\r\n\r\nslow"
     with (
         fixed_response_server(raw.encode()) as url,
         start_gateway(upstream_config("one", "anthropic", url), tmp_path) as harness,
@@ -342,8 +346,8 @@ def address_in(answer: bytes, url: str) -> bool:
 
 @pytest.mark.parametrize("what", BROKEN)
 @pytest.mark.parametrize(("path", "body"), [*REQUESTS.items(), *STREAM_REQUESTS.items()])
-def test_s12_no_client_is_told_an_address(path: str, body: dict[str, Any], what: str, tmp_path: Path) -> None:
-    """S12: errors of the way to an upstream named its host and port."""
+def test_s12_no_client_error_contains_an_address(path: str, body: dict[str, Any], what: str, tmp_path: Path) -> None:
+    """S12: connection errors named the host and port of the upstream."""
     with (
         fixed_response_server(BROKEN[what]) as url,
         start_gateway(upstream_config("one", "anthropic", url), tmp_path) as harness,
@@ -356,9 +360,9 @@ def test_s12_no_client_is_told_an_address(path: str, body: dict[str, Any], what:
         assert line["error"]
 
 
-def test_s12_a_refused_connection_names_the_upstream_and_the_log_the_address(tmp_path: Path) -> None:
+def test_s12_a_refused_connection_names_the_upstream_to_the_client_and_the_address_in_the_log(tmp_path: Path) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody listens
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with start_gateway(upstream_config("one", "openai", url), tmp_path) as harness:
             for path, body in [*REQUESTS.items(), *STREAM_REQUESTS.items()]:
@@ -368,16 +372,16 @@ def test_s12_a_refused_connection_names_the_upstream_and_the_log_the_address(tmp
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_s12_an_upstream_that_quotes_its_own_address_is_not_repeated(streamed: bool, tmp_path: Path) -> None:
+def test_s12_an_upstream_message_with_its_own_address_is_redacted(streamed: bool, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     words = f"no route http://127.0.0.1:{port}/v1/messages (127.0.0.1 port {port}, backend 10.9.8.7:80)"
     error = json.dumps({"type": "error", "error": {"type": "api_error", "message": words}}).encode()
     known = [(f"http://127.0.0.1:{port}", "the upstream one")]
-    told = Redactor(addresses=lambda: known).upstream_fault(Fault("server", words, details=error.decode()))
-    for text in (told.message, told.details):
+    expected = Redactor(addresses=lambda: known).upstream_fault(Fault("server", words, details=error.decode()))
+    for text in (expected.message, expected.details):
         assert not address_in(text.encode(), f"http://127.0.0.1:{port}")
-    assert "the upstream one" in told.message
+    assert "the upstream one" in expected.message
     raw = b"HTTP/1.1 500 No\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(error), error)
     if streamed:
         frame = b"event: error\ndata: %b\n\n" % error
@@ -391,7 +395,7 @@ def test_s12_an_upstream_that_quotes_its_own_address_is_not_repeated(streamed: b
 
 
 @pytest.mark.parametrize(
-    ("text", "url", "told"),
+    ("text", "url", "expected"),
     [
         ("at https://api.example.com/v1/x?y=1 failed", "https://api.example.com", "at U failed"),
         ("API.Example.Com refused", "https://api.example.com/base", "U refused"),
@@ -406,8 +410,8 @@ def test_s12_an_upstream_that_quotes_its_own_address_is_not_repeated(streamed: b
         ("version 1.2.3 at 10:20", "http://x.example", "version 1.2.3 at 10:20"),
     ],
 )
-def test_s12_addresses_are_found_in_every_spelling(text: str, url: str, told: str) -> None:
-    assert mask_addresses(text, [(url, "U")], "server") == told
+def test_s12_addresses_are_redacted_in_every_spelling(text: str, url: str, expected: str) -> None:
+    assert mask_addresses(text, [(url, "U")], "server") == expected
 
 
 def test_s12_an_address_of_the_request_is_kept() -> None:
@@ -418,7 +422,7 @@ def test_s12_an_address_of_the_request_is_kept() -> None:
 # --- redirects
 
 
-def test_a_redirect_is_told_at_once_and_counted_against_its_upstream(tmp_path: Path) -> None:
+def test_a_redirect_is_an_error_at_once_and_counts_against_its_upstream(tmp_path: Path) -> None:
     with (
         fixed_response_server(BROKEN["a redirect"]) as url,
         start_gateway(upstream_config("one", "anthropic", url), tmp_path) as harness,
@@ -426,6 +430,6 @@ def test_a_redirect_is_told_at_once_and_counted_against_its_upstream(tmp_path: P
         for _ in range(5):
             status, _, answer = harness.request("/v1/messages", REQUESTS["/v1/messages"])
             assert (status, b"redirect" in answer) == (502, True)
-        assert [line["attempts"] for line in harness.log_lines(5)] == [1] * 5  # none is tried again
+        assert [line["attempts"] for line in harness.log_lines(5)] == [1] * 5  # no request is retried
         status, _, answer = harness.request("/v1/messages", REQUESTS["/v1/messages"])
         assert (status, b"is in cooldown until" in answer) == (529, True)

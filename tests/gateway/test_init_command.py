@@ -1,4 +1,4 @@
-"""`dragoman init` and `dragoman models`: from nothing to an answer, and what the models are said to be."""
+"""`dragoman init` and `dragoman models`: a first configuration, and the figures shown for models."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def init(home: UserHome, *words: str, **environ: str) -> subprocess.CompletedPro
 # --- init
 
 
-def test_from_init_to_an_answer(home: UserHome) -> None:
-    """init, config check, serve, ask: with a key of the environment, and the service where the simulator is."""
+def test_init_then_serve_answers_a_request(home: UserHome) -> None:
+    """Run init, config check and serve, then send a request; the key is in the environment, the upstream is a simulator."""
     with running_simulator("openai") as service:
         done = init(home, "--yes", MOONSHOT_API_KEY="sk-secret")
         assert (done.returncode, done.stdout) == (0, "dragoman run claude\n"), done.stderr
@@ -48,7 +48,7 @@ def test_from_init_to_an_answer(home: UserHome) -> None:
 
 
 @pytest.mark.parametrize("variable", [*KEYS, "AWS_BEARER_TOKEN_BEDROCK", "AWS_PROFILE"])
-def test_what_is_written_is_right_private_and_holds_no_secret(home: UserHome, variable: str) -> None:
+def test_the_written_file_is_valid_private_and_contains_no_secret(home: UserHome, variable: str) -> None:
     environ = {variable: "the-secret-itself"}
     done = init(home, "--yes", **environ)
     assert done.returncode == 0, done.stderr
@@ -60,7 +60,7 @@ def test_what_is_written_is_right_private_and_holds_no_secret(home: UserHome, va
     assert checked == {"ok": True, "problems": [], "warnings": []}
 
 
-def test_everything_there_is_makes_one_right_file(home: UserHome) -> None:
+def test_all_detected_services_make_one_valid_file(home: UserHome) -> None:
     folder = home.path / ".aws/sso/cache"
     folder.mkdir(parents=True)
     token = {
@@ -80,7 +80,7 @@ def test_everything_there_is_makes_one_right_file(home: UserHome) -> None:
     assert listed["default"] == {"upstream": "kiro", "model": DEFAULT_MODELS["kiro"]}
 
 
-def test_a_file_that_is_there_stays_unless_forced(home: UserHome) -> None:
+def test_an_existing_file_is_kept_without_force(home: UserHome) -> None:
     file = config_file(home)
     file.parent.mkdir(parents=True)
     file.write_text("# mine\n")
@@ -93,19 +93,19 @@ def test_a_file_that_is_there_stays_unless_forced(home: UserHome) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["config.toml"]
 
 
-def test_print_writes_nothing(home: UserHome) -> None:
+def test_print_writes_no_file(home: UserHome) -> None:
     done = init(home, "--print", OPENAI_API_KEY="k")
     assert "[upstreams.openai]" in done.stdout
     assert list(home.path.iterdir()) == []
 
 
-def test_with_nothing_found_there_is_an_example_of_every_preset_and_what_to_set(home: UserHome) -> None:
+def test_without_detected_services_every_preset_is_an_example_with_instructions(home: UserHome) -> None:
     done = init(home, "--yes")
     assert (done.returncode, done.stdout) == (0, "dragoman run --upstream simulator claude\n")
     assert "MOONSHOT_API_KEY" in done.stderr
     text = config_file(home).read_text()
     assert home.run("config", "check").returncode == 0
-    for name in PRESETS:  # each is right once its marks are taken away
+    for name in PRESETS:  # each is valid once its comment marks are removed
         at = text.index(f"# [upstreams.{name}]")
         example = text[at:].split("\n#\n")[0].replace("# ", "")
         file = home.write(f"{name}.toml", example)
@@ -113,7 +113,7 @@ def test_with_nothing_found_there_is_an_example_of_every_preset_and_what_to_set(
         assert checked.returncode == 0, (example, checked.stderr)
 
 
-def test_a_config_with_wishes_but_no_upstream_is_joined_with_what_is_found(home: UserHome) -> None:
+def test_a_config_without_upstreams_gets_the_detected_ones(home: UserHome) -> None:
     file = config_file(home)
     file.parent.mkdir(parents=True)
     file.write_text("[server]\nport = 9999\n")
@@ -158,7 +158,7 @@ def known(rows: list[dict[str, Any]], *names: str) -> dict[str, tuple[Any, ...]]
     return {row["id"]: tuple(row.get(name) for name in names) for row in rows}
 
 
-def test_models_tells_windows_of_the_configuration_and_of_the_dialect_and_makes_none_up(home: UserHome) -> None:
+def test_models_shows_known_context_windows_and_invents_none(home: UserHome) -> None:
     file = home.write("c.toml", FIGURES)
     listed = json.loads(home.run("models", "--json", "--config", str(file)).stdout)
     rows = known(listed["models"], "window", "longest_answer")
@@ -175,7 +175,7 @@ def test_models_tells_windows_of_the_configuration_and_of_the_dialect_and_makes_
     assert home.run("models", "--upstream", "nobody", "--config", str(file)).returncode == 2
 
 
-def test_the_sdks_read_the_same_from_the_gateway(home: UserHome, figures: ServeProcess) -> None:
+def test_the_sdks_read_the_same_figures_from_the_gateway(home: UserHome, figures: ServeProcess) -> None:
     key = home.key_file.read_text().strip()
     file = home.path / "c.toml"
     listed = json.loads(home.run("models", "--json", "--config", str(file)).stdout)["models"]
@@ -193,7 +193,7 @@ def test_the_sdks_read_the_same_from_the_gateway(home: UserHome, figures: ServeP
     assert "context_length" not in rows["auto"]
 
 
-def test_a_figure_that_is_none_is_refused_with_its_line(home: UserHome) -> None:
+def test_an_invalid_figure_is_refused_with_its_line(home: UserHome) -> None:
     file = home.write("c.toml", '[models."kimi"]\nwindow = 0\nwindoww = 3\n')
     done = home.run("config", "check", "--config", str(file))
     assert done.returncode == 3

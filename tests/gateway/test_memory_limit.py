@@ -1,6 +1,6 @@
-"""The published figure: with `in_flight` at its limit, the gateway's memory stays under a multiple of it.
+"""The documented memory bound: with `in_flight` at its limit, memory stays below a multiple of it.
 
-docs/reliability.md tells the multiple, under "Memory".
+docs/reliability.md states the multiple, under "Memory".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.load.gateway import Gateway, start_gateway_process
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 IN_FLIGHT = 16 * 1024 * 1024
 MULTIPLE = 8  # of in_flight; docs/reliability.md
-SPARE = 8 * 1024 * 1024  # for what does not depend on it: caches that fill, buffers of sockets
+SPARE = 8 * 1024 * 1024  # for memory that does not depend on `in_flight`: caches, socket buffers
 CLIENTS = 24
 LAST = "the last words before it stalls"
 CHUNK = {"id": "c", "object": "chat.completion.chunk", "model": "m"}
@@ -47,11 +47,11 @@ limits.concurrency = 1000
 
 
 class Crowd:
-    """Clients that all ask at once, and wait."""
+    """Clients that all send a request at once, and wait."""
 
     def __init__(self, gateway: Gateway, path: str, body: bytes) -> None:
         self._gateway, self._path, self._body = gateway, path, body
-        self.settled: set[int] = set()  # those that have read all there is for now, or were refused
+        self.settled: set[int] = set()  # clients that have read everything sent so far, or were refused
         self.refused = 0
         self._threads = [threading.Thread(target=self._ask, args=(number,), daemon=True) for number in range(CLIENTS)]
         for thread in self._threads:
@@ -69,7 +69,7 @@ class Crowd:
                     self.settled.add(number)
             self.refused += b"server.limits.in_flight" in tail
         except (OSError, http.client.HTTPException):
-            pass  # refused while it was still sending
+            pass  # refused while it was sending
         finally:
             connection.close()
             self.settled.add(number)
@@ -81,7 +81,7 @@ class Crowd:
 
 
 def settle(settled: Callable[[], int]) -> None:
-    """Wait until every client was refused, or waits for the upstream."""
+    """Wait until each client is refused or waits for the upstream."""
     until = time.monotonic() + 30
     while settled() < CLIENTS:
         assert time.monotonic() < until, settled()
@@ -98,7 +98,7 @@ def messages(size: int, text: str) -> bytes:
 
 
 def tools(size: int) -> bytes:
-    """A request that is nearly all schemas: 40 tools with so many properties each."""
+    """Return a request with 40 tools of `size` properties each."""
     properties = {f"p{each}": {"type": "string", "enum": ["a", "b"]} for each in range(size)}
     schema = {"type": "object", "properties": properties}
     said = [{"role": "user", "content": "go"}]
@@ -109,14 +109,14 @@ def tools(size: int) -> bytes:
 BODIES = {
     "long texts": messages(21, "words of a question " * 2500),
     "many messages": messages(2001, "a question of some words " * 16),
-    "schemas": tools(400),  # read by the worker process
-    "short schemas": tools(200),  # read by the gateway itself
+    "schemas": tools(400),  # parsed by the worker process
+    "short schemas": tools(200),  # parsed by the gateway itself
 }
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_requests_that_wait_stay_under_the_published_multiple(name: str, tmp_path: Path) -> None:
-    """Bodies of Anthropic clients, translated to Chat, wait for an upstream that does not answer."""
+def test_waiting_requests_stay_below_the_documented_multiple(name: str, tmp_path: Path) -> None:
+    """Anthropic requests, translated to Chat, wait for an upstream that does not answer."""
     source, body = EndlessUpstream(lambda: iter(())), BODIES[name]
     with closing(source), start_gateway_process(tmp_path, configuration(source.url)) as gateway:
         source.go.clear()
@@ -132,8 +132,8 @@ def test_requests_that_wait_stay_under_the_published_multiple(name: str, tmp_pat
     assert found < MULTIPLE
 
 
-class Stalling:
-    """Answers that go on until much was said, and then wait."""
+class StallingResponse:
+    """A response that sends many frames and then stalls."""
 
     def __init__(self, frame: Callable[[int], dict[str, Any]], frames: int) -> None:
         self._frame, self._frames = frame, frames
@@ -176,9 +176,9 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_answers_that_run_away_stay_under_the_published_multiple(name: str, tmp_path: Path) -> None:
-    """Answers to Responses clients, which repeat all of it at their end, and are stored by the gateway."""
-    shape = Stalling(*ANSWERS[name])
+def test_endless_responses_stay_below_the_documented_multiple(name: str, tmp_path: Path) -> None:
+    """Responses clients get the whole text again at the end, and the gateway stores the response."""
+    shape = StallingResponse(*ANSWERS[name])
     source = EndlessUpstream(shape)
     body = json.dumps({"model": "m", "input": "go", "stream": True}).encode()
     with closing(source), start_gateway_process(tmp_path, configuration(source.url)) as gateway:
@@ -195,7 +195,7 @@ def test_answers_that_run_away_stay_under_the_published_multiple(name: str, tmp_
 
 
 def warm(gateway: Gateway, source: EndlessUpstream) -> None:
-    """Have what is imported when it is needed imported: ask for a model that is not there."""
+    """Trigger lazy imports with a request for an unknown model."""
     for path, body in (("/v1/messages", messages(1, "a")), ("/v1/responses", b'{"model": 1}')):
         connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
         connection.request("POST", path, body[:-20], {"x-api-key": KEY})

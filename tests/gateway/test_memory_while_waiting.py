@@ -1,6 +1,4 @@
-"""An answer may be long in coming, and a stream may last for minutes: while it is waited for, nothing is held of the
-question but the client's own bytes; once it says something, only those that `explain` may need.
-"""
+"""Memory of a request while its response is pending or streams: only the client's bytes, or what `explain` may need."""
 
 from __future__ import annotations
 
@@ -31,17 +29,17 @@ LONG = "a long question " * 10_000
 CLAUDE = "claude-sonnet-4.5"
 
 
-def questions() -> list[Conversation]:
-    """Those with words in them that anybody in this process still holds."""
+def conversations_in_memory() -> list[Conversation]:
+    """Return the conversations with messages that are still referenced in this process."""
     return [each for each in gc.get_objects() if type(each) is Conversation and LONG in str(each.messages)]
 
 
-def held(harness: GatewayHarness) -> int:
+def reserved_bytes(harness: GatewayHarness) -> int:
     return int(harness.running.gateway.memory_budget.bytes)
 
 
-def slowly(dialect: str, go_on: threading.Event) -> Iterator[bytes]:
-    """An answer whose last frame waits. Canned: a simulator in this process would hold the question itself."""
+def slow_response(dialect: str, go_on: threading.Event) -> Iterator[bytes]:
+    """Yield a canned response whose last frame waits; a simulator would itself reference the request."""
     *first, last = [b"%x\r\n%b\r\n" % (len(event), event) for event in text_response(dialect, "Well")]
     yield f"HTTP/1.1 200 OK\r\ncontent-type: {content_type_of(dialect)}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
     yield from first
@@ -50,7 +48,7 @@ def slowly(dialect: str, go_on: threading.Event) -> Iterator[bytes]:
 
 
 CALL: Json = {"type": "tool_use", "id": "t", "name": "f", "input": {"path": LONG}}
-CALLED: list[Json] = [  # which is read in one go
+CALLED: list[Json] = [  # this history is parsed in one step
     {"role": "user", "content": "hello"},
     {"role": "assistant", "content": [CALL]},
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "done"}]},
@@ -60,14 +58,14 @@ CALLED: list[Json] = [  # which is read in one go
 @pytest.mark.parametrize("dialect", ["kiro", "bedrock"])
 @pytest.mark.parametrize("explain", [True, False])
 @pytest.mark.parametrize("called", [True, False])
-def test_a_stream_that_has_begun_holds_only_what_explain_needs(
+def test_a_started_stream_keeps_only_what_explain_needs(
     dialect: str, explain: bool, called: bool, tmp_path: Path
 ) -> None:
     asked = anthropic_body(CLAUDE, LONG, stream=True)
     if called:
         asked["messages"] = CALLED
     canned, go_on = FixedResponseServer(), threading.Event()
-    canned.answer = lambda: slowly(dialect, go_on)
+    canned.answer = lambda: slow_response(dialect, go_on)
     with (
         start_gateway(
             upstream_config("one", dialect, f"http://127.0.0.1:{canned.port}"), tmp_path, explain=explain
@@ -75,20 +73,18 @@ def test_a_stream_that_has_begun_holds_only_what_explain_needs(
         StreamClient(harness, "/v1/messages", asked) as client,
     ):
         client.read_until(b"Well")
-        wait_until(lambda: not questions())
-        assert (held(harness) > len(LONG)) is explain
+        wait_until(lambda: not conversations_in_memory())
+        assert (reserved_bytes(harness) > len(LONG)) is explain
         go_on.set()
         assert b"message_stop" in client.read_all()
         assert harness.log_lines()[-1]["outcome"] == "ok"
-        assert held(harness) == 0
+        assert reserved_bytes(harness) == 0
     canned.close()
 
 
 @pytest.mark.parametrize("dialect", ["kiro", "bedrock"])
 @pytest.mark.parametrize("called", [True, False])
-def test_while_an_answer_is_waited_for_only_the_clients_bytes_are_held(
-    dialect: str, called: bool, tmp_path: Path
-) -> None:
+def test_a_pending_request_keeps_only_the_bytes_of_the_client(dialect: str, called: bool, tmp_path: Path) -> None:
     asked = anthropic_body(CLAUDE, LONG, stream=True)
     if called:
         asked["messages"] = CALLED
@@ -99,7 +95,7 @@ def test_while_an_answer_is_waited_for_only_the_clients_bytes_are_held(
         asked_once.set()
         go_on.wait(60)
         refusal = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-        return iter([refusal]) if first else slowly(dialect, go_on)
+        return iter([refusal]) if first else slow_response(dialect, go_on)
 
     canned.answer = refused_at_first
     with (
@@ -107,42 +103,42 @@ def test_while_an_answer_is_waited_for_only_the_clients_bytes_are_held(
         StreamClient(harness, "/v1/messages", asked) as client,
     ):
         assert asked_once.wait(60)
-        wait_until(lambda: not questions())
+        wait_until(lambda: not conversations_in_memory())
         go_on.set()
         answer = client.read_all()
         assert b"message_stop" in answer
         assert harness.log_lines()[-1]["outcome"] == "ok"
-    if dialect == "kiro":  # which does not tell it at first; so it is estimated, and that was done before
+    if dialect == "kiro":  # Kiro sends no count at first; the estimate was made earlier
         counted = re.search(rb'"message_start".*?"input_tokens":(\d+)', answer)
         assert counted is not None and int(counted[1]) >= len(LONG) // 4
     first, second = canned.digests
-    assert first == second  # it was asked again, and for the same
+    assert first == second  # the retry sent the same request
     canned.close()
 
 
 @pytest.mark.parametrize("dialect", ["anthropic", "openai"])
-def test_a_body_that_does_not_end_after_its_answer_is_not_waited_for(dialect: str, tmp_path: Path) -> None:
+def test_the_end_of_an_upstream_body_after_the_reply_is_not_waited_for(dialect: str, tmp_path: Path) -> None:
     canned, go_on, over = FixedResponseServer(), threading.Event(), threading.Event()
     go_on.set()
 
-    def without_an_end() -> Iterator[bytes]:
-        *begin, end = slowly(dialect, go_on)
+    def response_without_end() -> Iterator[bytes]:
+        *begin, end = slow_response(dialect, go_on)
         yield from begin
         yield end.removesuffix(b"0\r\n\r\n")
         over.wait(60)
 
-    canned.answer = without_an_end
+    canned.answer = response_without_end
     with (
         start_gateway(upstream_config("one", dialect, f"http://127.0.0.1:{canned.port}"), tmp_path) as harness,
         StreamClient(harness, "/v1/messages", anthropic_body(CLAUDE, "hello", stream=True)) as client,
     ):
         client.read_until(b"message_stop")
         assert harness.log_lines()[-1]["outcome"] == "ok"
-        over.set()  # only now
+        over.set()  # the body ends only now
     canned.close()
 
 
-def test_what_broke_late_is_explained_with_all_that_was_asked(tmp_path: Path) -> None:
+def test_a_late_failure_is_explained_with_the_whole_request(tmp_path: Path) -> None:
     with gateway_with_simulator(BROKEN, tmp_path, "kiro") as (harness, _):
         asked = anthropic_body(CLAUDE, "the question", stream=True, metadata={"user_id": "u"}, top_k=3)
         _, headers, _ = harness.request("/v1/messages", asked)

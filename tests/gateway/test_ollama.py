@@ -1,4 +1,4 @@
-"""Ollama at the gateway, as a client and as an upstream: tools, streams and whole replies, errors, lists."""
+"""Ollama clients and Ollama upstreams: tools, streams and whole replies, errors, model lists."""
 
 from __future__ import annotations
 
@@ -59,30 +59,30 @@ def lines(body: bytes) -> list[Any]:
     return [json.loads(each) for each in body.decode().splitlines()]
 
 
-def called(calls: list[Any]) -> list[tuple[str, Any]]:
+def names_and_arguments(calls: list[Any]) -> list[tuple[str, Any]]:
     assert all(call["id"] for call in calls) and len({call["id"] for call in calls}) == len(calls)
     return [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
 
 
-def test_a_client_gets_its_calls_in_lines(harness: tuple[GatewayHarness, Simulator]) -> None:
+def test_a_streaming_client_gets_tool_calls_as_json_lines(harness: tuple[GatewayHarness, Simulator]) -> None:
     status, headers, body = harness[0].request("/api/chat", ASKED)
     assert (status, headers["content-type"]) == (200, "application/x-ndjson")
     told = lines(body)
     assert "".join(each["message"]["content"] for each in told) == "I look it up."
-    assert called([call for each in told for call in each["message"].get("tool_calls", ())]) == CALLS
+    assert names_and_arguments([call for each in told for call in each["message"].get("tool_calls", ())]) == CALLS
     assert [each["done"] for each in told] == [False] * (len(told) - 1) + [True]
     assert told[-1]["done_reason"] == "stop" and told[-1]["eval_count"] > 0
 
 
-def test_a_client_gets_its_calls_in_one_object(harness: tuple[GatewayHarness, Simulator]) -> None:
+def test_a_client_without_streaming_gets_tool_calls_in_one_object(harness: tuple[GatewayHarness, Simulator]) -> None:
     status, headers, body = harness[0].request("/api/chat", {**ASKED, "stream": False})
     assert (status, headers["content-type"]) == (200, "application/json")
     told = json.loads(body)
-    assert told["message"]["content"] == "I look it up." and called(told["message"]["tool_calls"]) == CALLS
+    assert told["message"]["content"] == "I look it up." and names_and_arguments(told["message"]["tool_calls"]) == CALLS
     assert told["done"] and told["prompt_eval_count"] > 0
 
 
-def test_a_loop_goes_on_with_results_that_name_their_tool_only(harness: tuple[GatewayHarness, Simulator]) -> None:
+def test_results_without_a_call_id_are_matched_by_tool_name(harness: tuple[GatewayHarness, Simulator]) -> None:
     calls = [{"function": {"name": name, "arguments": arguments}} for name, arguments in CALLS]
     history = [
         *ASKED["messages"],
@@ -94,7 +94,7 @@ def test_a_loop_goes_on_with_results_that_name_their_tool_only(harness: tuple[Ga
     assert status == 200 and lines(body)[-1]["done"]
 
 
-def test_what_is_wrong_is_told_in_its_words(harness: tuple[GatewayHarness, Simulator]) -> None:
+def test_errors_have_ollamas_format(harness: tuple[GatewayHarness, Simulator]) -> None:
     status, _, body = harness[0].request("/api/chat", {**ASKED, "think": "much"})
     assert status == 400 and "think" in json.loads(body)["error"]
     status, _, body = harness[0].request("/api/chat", ASKED, key="wrong")
@@ -103,13 +103,13 @@ def test_what_is_wrong_is_told_in_its_words(harness: tuple[GatewayHarness, Simul
     assert status == 404 and isinstance(json.loads(body)["error"], str)
 
 
-def test_models_are_tags(harness: tuple[GatewayHarness, Simulator]) -> None:
+def test_models_are_listed_as_tags(harness: tuple[GatewayHarness, Simulator]) -> None:
     _, _, body = harness[0].request("/api/tags", method="GET")
     assert "m" in [model["model"] for model in json.loads(body)["models"]]
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_anthropic_client_of_an_ollama_upstream(stream: bool, tmp_path: Path) -> None:
+def test_an_anthropic_client_works_with_an_ollama_upstream(stream: bool, tmp_path: Path) -> None:
     with (
         running_simulator("ollama", script=parse_script(SCRIPT)) as simulator,
         start_gateway(
@@ -148,7 +148,7 @@ def raw(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("path", "body"), [("/api/chat", ASKED), ("/v1/messages", anthropic_body(stream=True))])
-def test_lines_are_passed_on_as_they_come(path: str, body: Any, tmp_path: Path) -> None:
+def test_lines_are_forwarded_as_they_arrive(path: str, body: Any, tmp_path: Path) -> None:
     with (
         gated_server(END, raw(BEGIN)) as (url, gate),
         start_gateway(upstream_config("u", "ollama", url), tmp_path, server__hold=0) as harness,
@@ -183,7 +183,7 @@ def test_a_stream_that_breaks_ends_with_an_error(body: bytes, path: str, tmp_pat
         assert b'"error"' in last and (b"runner" in last) == (b"runner" in body)
 
 
-def test_a_prompt_that_is_too_long_is_known(tmp_path: Path) -> None:
+def test_an_error_for_a_too_long_prompt_is_recognised(tmp_path: Path) -> None:
     said = b'{"error":"request (5000 tokens) exceeds the available context size (4096 tokens)"}'
     with (
         recording_server(400, "application/json", said) as (url, _),

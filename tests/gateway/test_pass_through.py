@@ -1,4 +1,4 @@
-"""One language on both sides and nothing to change: every byte passes, read along for usage, and mended by nobody."""
+"""Pass-through: the same dialect on both sides and no change, so every byte is forwarded and only read for usage."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ HELLO: Any = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 def verbatim(dialect: str = "anthropic") -> Plan:
     spoken = registry.get(dialect)
     body = HELLO if dialect == "anthropic" else {"messages": HELLO["messages"]}
-    made = plan(spoken, spoken, spoken.codec.parse_request(ApiRequest("generate", "m", True, body)))
-    assert made.verbatim or dialect != "anthropic"
-    return made
+    made_plan = plan(spoken, spoken, spoken.codec.parse_request(ApiRequest("generate", "m", True, body)))
+    assert made_plan.verbatim or dialect != "anthropic"
+    return made_plan
 
 
 STREAM = b"".join(
-    b"event: %b\r\ndata: %b\r\n\r\n" % (kind, data)  # CRLF and odd spaces: not as we would write it
+    b"event: %b\r\ndata: %b\r\n\r\n" % (kind, data)  # CRLF and odd spaces, unlike our encoder
     for kind, data in (
         (b"message_start", b'{"type": "message_start",  "message": {"id": "a", "type": "message", "role": "assistant",'
          b' "model": "m", "content": [], "stop_reason": null, "usage": {"input_tokens": 3, "output_tokens": 0}}}'),
@@ -52,7 +52,7 @@ STREAM = b"".join(
 NULL = b": a comment\n\nevent: message_delta\ndata: null\n\n"
 
 
-def passed(stream: bytes, cuts: list[int]) -> tuple[bytes, PassThrough]:
+def pass_through(stream: bytes, cuts: list[int]) -> tuple[bytes, PassThrough]:
     answer = PassThrough(verbatim())
     edges = [0, *sorted(cuts), len(stream)]
     out = b"".join(answer.feed(stream[begin:end]) for begin, end in pairwise(edges))
@@ -60,8 +60,8 @@ def passed(stream: bytes, cuts: list[int]) -> tuple[bytes, PassThrough]:
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
-def test_what_passes_is_what_came_however_it_was_cut(cuts: list[int]) -> None:
-    out, answer = passed(STREAM, cuts)
+def test_bytes_are_forwarded_unchanged_at_every_split(cuts: list[int]) -> None:
+    out, answer = pass_through(STREAM, cuts)
     assert out == STREAM
     assert (answer.over, answer.fault, answer.progress.has_content) == (True, None, True)
     assert answer.progress.usage is not None and answer.progress.usage.output == 2
@@ -69,28 +69,28 @@ def test_what_passes_is_what_came_however_it_was_cut(cuts: list[int]) -> None:
 
 
 @given(st.lists(st.integers(0, len(STREAM) + len(NULL)), max_size=8), st.integers(1, 6))
-def test_what_the_tap_cannot_read_passes_all_the_same(cuts: list[int], at: int) -> None:
+def test_unreadable_frames_are_forwarded_unchanged(cuts: list[int], at: int) -> None:
     frames = STREAM.split(b"\r\n\r\n")
     odd = b"\r\n\r\n".join(frames[:at]) + b"\r\n\r\n" + NULL + b"data: {broken\n\n" + b"\r\n\r\n".join(frames[at:])
-    out, answer = passed(odd, cuts)
+    out, answer = pass_through(odd, cuts)
     assert out == odd
     assert answer.fault is None
 
 
 @given(st.integers(0, len(STREAM) - 1))
-def test_a_cut_stream_ends_with_whole_frames_and_an_error(at: int) -> None:
+def test_a_truncated_stream_ends_with_whole_frames_and_an_error(at: int) -> None:
     answer = PassThrough(verbatim())
     out = answer.feed(STREAM[:at])
     assert STREAM.startswith(out) and (not out or out.endswith(b"\r\n\r\n"))
     end = answer.close()
     assert answer.over
-    if answer.fault is None:  # all but the last line end, which clients need
+    if answer.fault is None:  # only the last line end is missing; clients need it
         assert (out + end).replace(b"\r\n", b"\n") == STREAM.replace(b"\r\n", b"\n")
     else:
         assert end.startswith(b"event: error\n")
 
 
-def test_a_ping_stands_between_frames() -> None:
+def test_a_ping_is_sent_between_frames() -> None:
     answer = PassThrough(verbatim())
     out = answer.feed(STREAM[:700]) + answer.ping() + answer.feed(STREAM[700:])
     assert out.replace(answer_ping(), b"") == STREAM
@@ -105,29 +105,29 @@ def answer_ping() -> bytes:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("dialect", ["anthropic", "bedrock"])
-def test_bytes_of_both_directions_are_untouched(dialect: str, stream: bool, tmp_path: Path) -> None:
-    asked: Any = anthropic_body(stream=True) if stream else anthropic_body()
+def test_bytes_are_unchanged_in_both_directions(dialect: str, stream: bool, tmp_path: Path) -> None:
+    requests: Any = anthropic_body(stream=True) if stream else anthropic_body()
     path = "/v1/messages"
     if dialect == "bedrock":
-        asked = {"messages": [{"role": "user", "content": [{"text": "hello"}]}]}
+        requests = {"messages": [{"role": "user", "content": [{"text": "hello"}]}]}
         path = f"/model/m/converse{'-stream' if stream else ''}"
-    body = json.dumps(asked, indent=3).encode()  # not as we would write it
+    body = json.dumps(requests, indent=3).encode()  # indented, unlike our encoder
     with running_simulator(dialect) as simulator:
         with start_gateway(upstream_config("one", dialect, simulator.url), tmp_path) as harness:
             status, headers, answer = harness.request(path, body)
             line = harness.log_lines()[0]
         assert simulator.requests[0].body == body
-        deadline = time.monotonic() + 5  # it counts when the last byte has left
+        deadline = time.monotonic() + 5  # usage is counted after the last byte is sent
         while simulator.requests[0].sent != len(answer) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert simulator.requests[0].sent == len(answer)
-        direct, _, same = _direct(simulator.url, path, body)
+        direct, _, same = _request_directly(simulator.url, path, body)
         assert (status, answer) == (direct, same)
     assert (headers["dragoman-notes"], line["verbatim"], line["stop"]) == ("0", True, "end")
     assert line["input_tokens"] > 0 and line["output_tokens"] > 0
 
 
-def test_another_model_is_the_only_change(tmp_path: Path) -> None:
+def test_a_mapped_model_name_is_the_only_change(tmp_path: Path) -> None:
     with running_simulator("anthropic") as simulator:
         text = upstream_config("one", "anthropic", simulator.url)
         text += '[[routes]]\nmatch = "m"\nupstream = "one"\nmodel = "other"\n'
@@ -139,7 +139,7 @@ def test_another_model_is_the_only_change(tmp_path: Path) -> None:
         }
 
 
-def test_a_client_never_names_the_host_or_our_credential(tmp_path: Path) -> None:
+def test_a_client_cannot_set_the_host_or_the_credential(tmp_path: Path) -> None:
     with running_simulator("anthropic") as simulator:
         with start_gateway(upstream_config("one", "anthropic", simulator.url), tmp_path) as harness:
             status, _, _ = harness.request(
@@ -153,7 +153,7 @@ def test_a_client_never_names_the_host_or_our_credential(tmp_path: Path) -> None
         assert "x-forwarded-host" not in sent and sent["host"] == simulator.url.removeprefix("http://")
 
 
-def test_a_verbatim_stream_that_is_cut_ends_with_an_error(tmp_path: Path) -> None:
+def test_a_truncated_pass_through_stream_ends_with_an_error(tmp_path: Path) -> None:
     script = '[[turn]]\ntext = "one two three four"\nchunk = 4\ncut = { byte = 700, how = "close" }'
     with gateway_with_simulator(script, tmp_path) as (harness, _):
         _, _, body = harness.request("/v1/messages", anthropic_body(stream=True))
@@ -164,7 +164,7 @@ def test_a_verbatim_stream_that_is_cut_ends_with_an_error(tmp_path: Path) -> Non
         json.loads(frame.partition(b"data: ")[2])
 
 
-def _direct(url: str, path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+def _request_directly(url: str, path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
     try:
         connection.request("POST", path, body, {"x-api-key": "x", "content-type": "application/json"})
@@ -174,7 +174,7 @@ def _direct(url: str, path: str, body: bytes) -> tuple[int, dict[str, str], byte
         connection.close()
 
 
-# --- what only we asked for
+# --- usage that only the gateway requested
 
 CHAT = [
     b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":'
@@ -193,27 +193,27 @@ CHAT = [
 USAGE = CHAT[-2]
 
 
-def asking(**options: Any) -> Plan:
+def plan_with_options(**options: Any) -> Plan:
     openai_body = registry.get("openai")
     body = {"messages": HELLO["messages"], **options}
     return plan(openai_body, openai_body, openai_body.codec.parse_request(ApiRequest("generate", "m", True, body)))
 
 
 @given(st.lists(st.integers(0, sum(map(len, CHAT))), max_size=8))
-def test_usage_that_only_we_asked_for_is_noted_and_not_told(cuts: list[int]) -> None:
-    made = asking()
-    assert made.passes and not made.verbatim
-    answer, stream = PassThrough(made), b"".join(CHAT)
+def test_usage_requested_by_the_gateway_is_recorded_and_not_forwarded(cuts: list[int]) -> None:
+    made_plan = plan_with_options()
+    assert made_plan.passes and not made_plan.verbatim
+    answer, stream = PassThrough(made_plan), b"".join(CHAT)
     out = b"".join(answer.feed(stream[a:b]) for a, b in pairwise([0, *sorted(cuts), len(stream)])) + answer.close()
     assert out == stream.replace(USAGE, b"")
     assert answer.progress.usage is not None and answer.progress.usage.output == 2
     assert answer.over and answer.fault is None
 
 
-def test_usage_that_the_client_asked_for_passes() -> None:
-    made = asking(stream_options={"include_usage": True})
-    assert made.verbatim
-    answer = PassThrough(made)
+def test_usage_requested_by_the_client_is_forwarded() -> None:
+    made_plan = plan_with_options(stream_options={"include_usage": True})
+    assert made_plan.verbatim
+    answer = PassThrough(made_plan)
     assert answer.feed(b"".join(CHAT)) + answer.close() == b"".join(CHAT)
 
 
@@ -236,8 +236,8 @@ PLAIN = CHAT[2]
         (b": ping\n\n", ""),
     ],
 )
-def test_what_says_more_than_text_is_noticed_behind_a_run_of_text(odd: bytes, noticed: str, together: bool) -> None:
-    answer = PassThrough(asking(stream_options={"include_usage": True}))
+def test_fields_other_than_text_are_noticed_after_text_frames(odd: bytes, noticed: str, together: bool) -> None:
+    answer = PassThrough(plan_with_options(stream_options={"include_usage": True}))
     more = [PLAIN] if noticed != "stop" else []  # text after the stop is a violation
     frames = [CHAT[0], CHAT[1], PLAIN, PLAIN, PLAIN, odd, *more]
     stream = b"".join(frames)
@@ -248,30 +248,30 @@ def test_what_says_more_than_text_is_noticed_behind_a_run_of_text(odd: bytes, no
     assert answer.fault is None and not answer.over
 
 
-def test_an_error_behind_a_run_of_text_is_the_end() -> None:
-    answer = PassThrough(asking())
+def test_an_error_after_text_frames_ends_the_stream() -> None:
+    answer = PassThrough(plan_with_options())
     stream = CHAT[0] + CHAT[1] + PLAIN * 3 + b'data: {"error":{"message":"no"}}\n\n'
     assert answer.feed(stream + PLAIN).startswith(stream)
     assert answer.over and answer.fault is not None
 
 
-def test_a_chat_that_ends_without_its_end_mark_gets_one() -> None:
-    answer = PassThrough(asking(stream_options={"include_usage": True}))
+def test_a_chat_stream_without_done_gets_one() -> None:
+    answer = PassThrough(plan_with_options(stream_options={"include_usage": True}))
     assert answer.feed(b"".join(CHAT[:-1])) + answer.close() == b"".join(CHAT)
 
 
-def test_bytes_that_are_no_frames_end_the_stream_with_the_dialects_error() -> None:
+def test_bytes_that_are_not_frames_end_the_stream_with_the_error_of_the_dialect() -> None:
     bedrock = registry.get("bedrock")
     body: Any = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
-    made = plan(bedrock, bedrock, bedrock.codec.parse_request(ApiRequest("generate", "m", True, body)))
+    made_plan = plan(bedrock, bedrock, bedrock.codec.parse_request(ApiRequest("generate", "m", True, body)))
     frame = bedrock.binding.encode_frame(Payload(b"messageStart", b'{"role":"assistant"}'))
-    answer = PassThrough(made)
+    answer = PassThrough(made_plan)
     out = answer.feed(frame + b"<html>" * 20)
     assert out.startswith(frame) and b"<html>" not in out and b"exception" in out
     assert answer.fault is not None and answer.over
 
 
-def test_a_stream_that_ends_early_behind_an_odd_frame_is_still_told_as_broken() -> None:
+def test_a_stream_that_ends_early_after_an_odd_frame_is_an_error() -> None:
     answer = PassThrough(verbatim())
     frames = [frame + b"\n\n" for frame in STREAM.replace(b"\r\n", b"\n").split(b"\n\n")[:4]]
     odd = b"data: {broken\n\n"
@@ -281,30 +281,30 @@ def test_a_stream_that_ends_early_behind_an_odd_frame_is_still_told_as_broken() 
     assert answer.fault is not None
 
 
-# --- plain questions, of which only the first is planned
+# --- simple requests, of which only the first is planned
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_who_follows_a_plain_question_is_asked_in_its_own_words(stream: bool, tmp_path: Path) -> None:
-    asked = [openai_body(text=f"say: {number}", stream=stream, temperature=number / 10) for number in range(3)]
+def test_requests_after_a_simple_one_are_sent_with_their_own_values(stream: bool, tmp_path: Path) -> None:
+    requests = [openai_body(text=f"say: {number}", stream=stream, temperature=number / 10) for number in range(3)]
     with running_simulator("openai") as simulator:
         with start_gateway(upstream_config("one", "openai", simulator.url), tmp_path) as harness:
-            told = [harness.request("/v1/chat/completions", body) for body in asked]
+            answers = [harness.request("/v1/chat/completions", body) for body in requests]
             lines = harness.log_lines(3)
         added = {"stream_options": {"include_usage": True}} if stream else {}
-        assert [request.json for request in simulator.requests] == [{**body, **added} for body in asked]
+        assert [request.json for request in simulator.requests] == [{**body, **added} for body in requests]
         heads = [
             {name: value for name, value in each.headers.items() if name != "content-length"}
             for each in simulator.requests
         ]
         assert heads[0] == heads[1] == heads[2]
-    assert [status for status, _, _ in told] == [200, 200, 200]
-    assert not any(stream and b'"usage":{' in answer for _, _, answer in told)  # nobody asked for it
+    assert [status for status, _, _ in answers] == [200, 200, 200]
+    assert not any(stream and b'"usage":{' in answer for _, _, answer in answers)  # the client did not request it
     assert {line["input_tokens"] > 0 and line["output_tokens"] > 0 for line in lines} == {True}
     assert {(line["verbatim"], line["notes"], line["stop"]) for line in lines} == {(not stream, int(stream), "end")}
 
 
-def test_who_follows_a_plain_question_goes_to_the_next_target_in_its_language(tmp_path: Path) -> None:
+def test_a_fallback_after_a_simple_request_uses_the_dialect_of_the_next_target(tmp_path: Path) -> None:
     broken = parse_script('[[turn]]\ntext = "Yes"\n\n[[turn]]\nstatus = 404\n\n[[turn]]\nstatus = 404')
     with running_simulator("openai", script=broken) as first, running_simulator("anthropic") as second:
         text = upstream_config("one", "openai", first.url) + upstream_config("two", "anthropic", second.url)
@@ -315,14 +315,14 @@ def test_who_follows_a_plain_question_goes_to_the_next_target_in_its_language(tm
             ]
         assert [status for status, _, _ in answers] == [200, 200]
         [fallen] = second.requests
-        asked: Any = fallen.json
-        assert [(turn["role"], json.dumps(turn["content"])) for turn in asked["messages"]] == [("user", '"say 1"')]
+        requests: Any = fallen.json
+        assert [(turn["role"], json.dumps(turn["content"])) for turn in requests["messages"]] == [("user", '"say 1"')]
 
 
-# --- a question like one that was asked before
+# --- a request with a cached plan
 
 
-def test_a_name_that_stands_for_another_model_is_never_sent_itself(tmp_path: Path) -> None:
+def test_an_alias_of_a_model_is_never_sent_upstream(tmp_path: Path) -> None:
     with running_simulator("openai") as simulator:
         text = upstream_config("one", "openai", simulator.url)
         text += '[[routes]]\nmatch = "alias"\nupstream = "one"\nmodel = "real"\n'
@@ -334,27 +334,25 @@ def test_a_name_that_stands_for_another_model_is_never_sent_itself(tmp_path: Pat
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_a_setting_asks_for_is_done_to_every_answer_and_not_to_the_first_alone(
-    stream: bool, tmp_path: Path
-) -> None:
+def test_a_response_setting_applies_to_every_response_and_not_only_to_the_first(stream: bool, tmp_path: Path) -> None:
     script = parse_script('then = "last"\n[[turn]]\ntext = "<think>hm</think>yes"')
     with running_simulator("openai", script=script) as simulator:
         text = upstream_config("one", "openai", simulator.url, "translation.think_tags = true")
         with start_gateway(text, tmp_path) as harness:
-            told = [harness.request("/v1/chat/completions", openai_body(stream=stream))[2] for _ in range(3)]
-    assert not [body for body in told if b"think>" in body or b'"hm"' not in body]
+            answers = [harness.request("/v1/chat/completions", openai_body(stream=stream))[2] for _ in range(3)]
+    assert not [body for body in answers if b"think>" in body or b'"hm"' not in body]
 
 
 @pytest.mark.parametrize("end", [b"data: [DONE]\n\n", b'data: {"error":{"message":"no more","code":500}}\n\n'])
-def test_what_an_upstream_says_after_the_end_in_the_same_read_passes_to_nobody(end: bytes) -> None:
+def test_frames_after_the_end_in_the_same_read_are_dropped(end: bytes) -> None:
     dialect = registry.get("openai")
-    asked = Conversation("m", (Message("user", (Text("hi"),)),), stream=True)
-    passing = PassThrough(plan(dialect, dialect, asked))
+    requests = Conversation("m", (Message("user", (Text("hi"),)),), stream=True)
+    passing = PassThrough(plan(dialect, dialect, requests))
     chunk = b'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[%b]}\n\n'
-    said = chunk % b'{"index":0,"delta":{"role":"assistant","content":"one"},"finish_reason":null}'
+    sent = chunk % b'{"index":0,"delta":{"role":"assistant","content":"one"},"finish_reason":null}'
     stop = chunk % b'{"index":0,"delta":{},"finish_reason":"stop"}'
     late = chunk % b'{"index":0,"delta":{"content":"late"},"finish_reason":null}'
-    assert passing.feed(said + stop + end + late) == said + stop + end
+    assert passing.feed(sent + stop + end + late) == sent + stop + end
     assert passing.over
     assert passing.feed(late) == b""
 
@@ -370,70 +368,72 @@ _TEXTS = st.sampled_from(
 @example(["one", _HIDDEN, "two", "three"], True, False)
 @example(["one", _HIDDEN, '\\"', "three"], True, False)
 @example(["one", '\\"', "two", "three"], True, False)
-def test_frames_of_a_lane_pass_as_those_that_are_read_one_by_one(texts: list[str], asks: bool, counts: bool) -> None:
-    """Whatever stands where a string should: the same bytes, the same end, the same count."""
+def test_frames_of_a_lane_are_forwarded_like_frames_that_are_read_one_by_one(
+    texts: list[str], asks: bool, counts: bool
+) -> None:
+    """Bytes, end and count are the same for any text in a frame."""
     dialect = registry.get("openai")
     extra = Extra("openai", {"stream_options": {"include_usage": True}}) if asks else None
-    asked = Conversation("m", (Message("user", (Text("hi"),)),), stream=True, extra=extra)
-    made = plan(dialect, dialect, asked)
+    requests = Conversation("m", (Message("user", (Text("hi"),)),), stream=True, extra=extra)
+    made_plan = plan(dialect, dialect, requests)
     frame = 'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{%s}%s}]}\n\n'
-    said = [frame % (f'"content":"{text}"', "") for text in ("begin", "on", "on", *texts)]
+    sent = [frame % (f'"content":"{text}"', "") for text in ("begin", "on", "on", *texts)]
     usage = 'data: {"id":"c","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":1}}\n\n'
     end = [frame % ("", ',"finish_reason":"stop"'), *([usage] if counts else []), "data: [DONE]\n\n"]
-    data = "".join([*said, *end]).encode()
+    data = "".join([*sent, *end]).encode()
 
-    def passed(pieces: list[bytes]) -> tuple[bytes, bool, int, object]:
-        passing = PassThrough(made)
+    def pass_through(pieces: list[bytes]) -> tuple[bytes, bool, int, object]:
+        passing = PassThrough(made_plan)
         out = b"".join([passing.feed(piece) for piece in pieces])
         return out + passing.close(), passing.over, passing._count, passing.progress.usage
 
-    assert passed([data]) == passed([piece + b"\n\n" for piece in data.split(b"\n\n")[:-1]])
+    assert pass_through([data]) == pass_through([piece + b"\n\n" for piece in data.split(b"\n\n")[:-1]])
 
 
-def _passing() -> tuple[PassThrough, Callable[[str], bytes]]:
+def _pass_through_and_frame() -> tuple[PassThrough, Callable[[str], bytes]]:
     dialect = registry.get("openai")
     frame = 'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":%s}]}\n\n'
-    made = plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True))
-    return PassThrough(made), lambda delta: (frame % delta).encode()
+    made_plan = plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True))
+    return PassThrough(made_plan), lambda delta: (frame % delta).encode()
 
 
-def test_frames_of_a_lane_go_out_with_the_read_that_brought_them() -> None:
-    passing, frame = _passing()
-    said = [frame(f'{{"content":"word {at}"}}') for at in range(12)]
-    assert [passing.feed(b"".join(said[:6])), passing.feed(b"".join(said[6:]) + said[0][:20])] == [
-        b"".join(said[:6]),
-        b"".join(said[6:]),
+def test_frames_of_a_lane_are_sent_in_the_same_read() -> None:
+    passing, frame = _pass_through_and_frame()
+    sent = [frame(f'{{"content":"word {at}"}}') for at in range(12)]
+    assert [passing.feed(b"".join(sent[:6])), passing.feed(b"".join(sent[6:]) + sent[0][:20])] == [
+        b"".join(sent[:6]),
+        b"".join(sent[6:]),
     ]
 
 
-def test_what_an_encoder_is_not_told_yet_is_bounded() -> None:
-    passing, frame = _passing()
+def test_the_buffer_before_an_encoder_is_bounded() -> None:
+    passing, frame = _pass_through_and_frame()
     for at in range(200):
         passing.feed(frame(f'{{"content":"w","x{at}":1}}'))
     assert len(passing._uncounted) < 64
 
 
-def test_an_end_of_ours_knows_what_passed_before_it() -> None:
+def test_an_end_made_by_the_gateway_continues_ids_and_numbers() -> None:
     dialect = registry.get("responses")
     passing = PassThrough(plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True)))
     response = {"id": "resp_1", "object": "response", "created_at": 1, "status": "in_progress", "model": "m"}
     created = {"type": "response.created", "sequence_number": 0, "response": {**response, "output": []}}
     passing.feed(b"event: response.created\ndata: %b\n\n" % json.dumps(created).encode())
     end = passing.close(Fault("server", "cut"))
-    told = json.loads(end.partition(b"data: ")[2])
-    assert (told["type"], told["sequence_number"], told["response"]["id"]) == ("response.failed", 1, "resp_1")
+    answers = json.loads(end.partition(b"data: ")[2])
+    assert (answers["type"], answers["sequence_number"], answers["response"]["id"]) == ("response.failed", 1, "resp_1")
 
 
-def test_where_a_name_was_changed_no_frame_passes_unread() -> None:
+def test_a_renamed_tool_prevents_pass_through() -> None:
     dialect, long = registry.get("openai"), "n" * 70
-    asked = Conversation("m", (Message("user", (Text("hi"),)),), tools=(ToolSpec(long, schema={}),), stream=True)
-    made = plan(dialect, dialect, asked)
-    assert [note.rule for note in made.notes] == ["tools.renamed", "openai.ask_usage"]
-    assert not made.passes
+    requests = Conversation("m", (Message("user", (Text("hi"),)),), tools=(ToolSpec(long, schema={}),), stream=True)
+    made_plan = plan(dialect, dialect, requests)
+    assert [note.rule for note in made_plan.notes] == ["tools.renamed", "openai.ask_usage"]
+    assert not made_plan.passes
 
 
-def test_a_long_frame_that_comes_in_pieces_passes_when_it_is_complete() -> None:
-    answer = PassThrough(asking())
+def test_a_long_frame_in_pieces_is_forwarded_when_complete() -> None:
+    answer = PassThrough(plan_with_options())
     frame = CHAT[1].replace(b"w0", b"w" * 100_000)
     assert answer.feed(CHAT[0]) == CHAT[0]
     assert [answer.feed(frame[at : at + 1000]) for at in range(0, len(frame) - 1000, 1000)] == [b""] * 100

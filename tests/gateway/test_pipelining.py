@@ -1,4 +1,4 @@
-"""S16: requests that come before the answer to the one before them wait for their turn; none is lost."""
+"""S1, S13, S16: pipelined requests wait for their turn within limits, and half-closed connections get responses."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def harness(
         yield one
 
 
-def sent(client: SocketClient, raw: bytes) -> threading.Thread:
-    """Send it beside: the gateway does not read all of it at once."""
+def send_in_thread(client: SocketClient, raw: bytes) -> threading.Thread:
+    """Send in a thread, because the gateway does not read everything at once."""
 
     def send() -> None:
         with suppress(OSError):
@@ -64,10 +64,10 @@ def sent(client: SocketClient, raw: bytes) -> threading.Thread:
     return thread
 
 
-def test_s16_every_pipelined_request_is_answered_in_its_order(harness: GatewayHarness) -> None:
-    """S16: those beyond 17 vanished without an answer."""
+def test_s16_every_pipelined_request_is_answered_in_order(harness: GatewayHarness) -> None:
+    """S16: requests after the 17th got no response."""
     with SocketClient(harness) as client:
-        sending = sent(client, b"".join(request_bytes(f"number {number}!") for number in range(MANY)))
+        sending = send_in_thread(client, b"".join(request_bytes(f"number {number}!") for number in range(MANY)))
         for number in range(MANY):
             status, headers, body = client.answer()
             assert (status, "connection" in headers) == (200, False)
@@ -78,9 +78,9 @@ def test_s16_every_pipelined_request_is_answered_in_its_order(harness: GatewayHa
     assert len(harness.log_lines(MANY + 1)) == MANY + 1
 
 
-def test_s16_the_last_of_many_that_half_closes_is_answered_too(harness: GatewayHarness) -> None:
+def test_s16_the_last_pipelined_request_before_a_half_close_is_answered_too(harness: GatewayHarness) -> None:
     with SocketClient(harness) as client:
-        sending = sent(client, b"".join(request_bytes(f"number {number}!") for number in range(60)))
+        sending = send_in_thread(client, b"".join(request_bytes(f"number {number}!") for number in range(60)))
         sending.join(10)
         client.end()
         for number in range(60):
@@ -88,45 +88,44 @@ def test_s16_the_last_of_many_that_half_closes_is_answered_too(harness: GatewayH
         assert client.file.read() == b""
 
 
-def test_s16_bodies_that_are_large_wait_as_well(harness: GatewayHarness) -> None:
+def test_s16_pipelined_requests_with_large_bodies_wait_as_well(harness: GatewayHarness) -> None:
     texts = [f"{number}" * 150_000 for number in range(8)]
     with SocketClient(harness) as client:
-        sending = sent(client, b"".join(request_bytes(text) for text in texts))
+        sending = send_in_thread(client, b"".join(request_bytes(text) for text in texts))
         for text in texts:
             assert text[:50].encode() in client.answer()[2]
         sending.join(10)
 
 
-def test_s16_while_the_first_is_answered_no_more_is_read_than_fits(tmp_path: Path) -> None:
+def test_s16_reading_stops_while_the_queue_is_full(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 1.0 }, { text = "end." }]\n[[turn]]\ntext = "Second."'
     with (
         gateway_with_simulator(f'then = "last"\n{script}', tmp_path, "openai") as (harness, _),
         SocketClient(harness, first=request_bytes(stream=True)) as client,
     ):
         client.head()
-        sending = sent(client, request_bytes(filler="x" * 100) * 2000)
+        sending = send_in_thread(client, request_bytes(filler="x" * 100) * 2000)
         [connection] = harness.running.gateway._live
-        held = connection.connection  # type: ignore[attr-defined]
-        wait_until(lambda: held._held or held._queue)
-        wait_until(lambda: not held.is_reading)
-        assert MAX_PIPELINED <= len(held._queue) < MAX_PIPELINED + 100
-        assert len(held._held) <= 1024 * 1024
+        server_side = connection.connection  # type: ignore[attr-defined]
+        wait_until(lambda: server_side._held or server_side._queue)
+        wait_until(lambda: not server_side.is_reading)
+        assert MAX_PIPELINED <= len(server_side._queue) < MAX_PIPELINED + 100
+        assert len(server_side._held) <= 1024 * 1024
         client.socket.close()
         sending.join(10)
 
 
-# --- S13: a client that closes its sending side after a whole request gets its answer; one that closes the socket has
-# left
+# --- S13: a client that half-closes after a whole request gets its response; one that closes the socket has left
 
-# It answers after the end of the request has been noticed, in two steps.
+# The upstream answers in two steps, after the gateway has seen the half-close.
 SLOW = 'then = "last"\n[[turn]]\nfirst_delay = 0.3\nparts = [{ text = "Begin " }, { wait = 0.2 }, { text = "end." }]'
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_s13_a_client_that_half_closes_gets_its_answer_and_nothing_else(
+def test_s13_a_client_that_half_closes_gets_its_response_and_nothing_else(
     tmp_path: Path, loop: str, stream: bool
 ) -> None:
-    """S13: it got none."""
+    """S13: it got no response."""
     with (
         gateway_with_simulator(SLOW, tmp_path, "openai") as (harness, _),
         SocketClient(harness, first=request_bytes(stream=stream)) as client,
@@ -139,7 +138,7 @@ def test_s13_a_client_that_half_closes_gets_its_answer_and_nothing_else(
         assert harness.log_lines()[0]["outcome"] == "ok"
 
 
-def test_s13_all_requests_before_the_end_are_answered(tmp_path: Path, loop: str) -> None:
+def test_s13_all_requests_before_a_half_close_are_answered(tmp_path: Path, loop: str) -> None:
     with gateway_with_simulator('then = "last"\n[[turn]]\ntext = "Yes."\nfirst_delay = 0.1', tmp_path, "openai") as (
         harness,
         simulator,
@@ -151,7 +150,7 @@ def test_s13_all_requests_before_the_end_are_answered(tmp_path: Path, loop: str)
         assert simulator.total == 3
 
 
-def test_s13_a_refusal_is_heard_too(tmp_path: Path, loop: str) -> None:
+def test_s13_a_refusal_is_sent_after_a_half_close_too(tmp_path: Path, loop: str) -> None:
     with (
         gateway_with_simulator(SLOW, tmp_path, "openai") as (harness, _),
         SocketClient(harness, first=request_bytes(key="wrong")) as client,
@@ -162,7 +161,7 @@ def test_s13_a_refusal_is_heard_too(tmp_path: Path, loop: str) -> None:
 
 @pytest.mark.parametrize("when", ["before its answer", "in its answer"])
 def test_s13_a_client_that_closes_its_socket_has_left(tmp_path: Path, loop: str, when: str) -> None:
-    """To the gateway both look alike at first: the end of what is sent."""
+    """The gateway first sees the same in both cases: the end of the client's bytes."""
     parts = 'parts = [{ text = "Begin." }, { wait = 30.0 }]'
     script = f"[[turn]]\n{'first_delay = 30.0' if when == 'before its answer' else ''}\n{parts}"
     with gateway_with_simulator(script, tmp_path, "openai") as (harness, simulator):
@@ -185,7 +184,7 @@ def test_s13_a_client_that_half_closes_and_then_closes_has_left(tmp_path: Path, 
         assert simulator.requests[0].wait(5.0) == "gone"
 
 
-def test_s13_an_end_within_a_body_is_a_client_that_left(tmp_path: Path, loop: str) -> None:
+def test_s13_a_half_close_within_a_body_means_the_client_left(tmp_path: Path, loop: str) -> None:
     with (
         gateway_with_simulator(SLOW, tmp_path, "openai") as (harness, simulator),
         SocketClient(harness, first=head(500) + b"{") as client,
@@ -195,9 +194,7 @@ def test_s13_an_end_within_a_body_is_a_client_that_left(tmp_path: Path, loop: st
         assert (harness.log_lines()[0]["outcome"], simulator.total) == ("gone", 0)
 
 
-def test_s13_the_end_of_a_second_request_that_is_not_whole_leaves_the_first_its_answer(
-    tmp_path: Path, loop: str
-) -> None:
+def test_s13_a_half_close_within_the_second_request_does_not_cancel_the_first(tmp_path: Path, loop: str) -> None:
     with (
         gateway_with_simulator(SLOW, tmp_path, "openai") as (harness, simulator),
         SocketClient(harness, first=request_bytes() + head(500) + b"{") as client,
@@ -208,11 +205,11 @@ def test_s13_the_end_of_a_second_request_that_is_not_whole_leaves_the_first_its_
         assert simulator.total == 1
 
 
-# --- Answers that a client does not read, and requests that it sends all the same, take bounded room
+# --- unread responses and the requests behind them use bounded memory
 
 KEYLESS = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
 QUESTIONS = 150_000
-MOST = 1024 * 1024  # bytes of unread answers, or of requests that wait
+MOST = 1024 * 1024  # bytes of unread responses, or of waiting requests
 
 
 @pytest.fixture(params=EVENT_LOOPS)
@@ -221,16 +218,16 @@ def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
         yield one
 
 
-def find() -> ServerConnection:
-    """The gateway's side of the one connection."""
+def find_connection() -> ServerConnection:
+    """Return the server side of the only connection."""
     return next(each for server in gateway_servers() for each in server.connections.members)
 
 
-def test_s1_answers_do_not_pile_up_for_a_client_that_reads_none(served: GatewayHarness) -> None:
-    """S1: a keyless client that pipelined requests and read nothing made the gateway keep all answers, or requests."""
+def test_s1_responses_do_not_pile_up_for_a_client_that_reads_none(served: GatewayHarness) -> None:
+    """S1: a client without a key that pipelined requests and read nothing filled the gateway's memory."""
     with SocketClient(served, first=KEYLESS) as client:
         assert client.answer()[0] == 401
-        theirs = find()
+        theirs = find_connection()
         transport = theirs._transport
         assert transport is not None
 
@@ -247,13 +244,13 @@ def test_s1_answers_do_not_pile_up_for_a_client_that_reads_none(served: GatewayH
         wait_until(lambda: is_stopped() or not sending.is_alive())
         assert is_stopped() and sending.is_alive()
         assert transport.get_write_buffer_size() + len(theirs._held) < MOST
-        for _ in range(3000):  # who reads is answered
+        for _ in range(3000):  # a client that reads gets its responses
             assert client.answer()[0] == 401
         client.socket.shutdown(socket.SHUT_RDWR)
         sending.join(60)
 
 
-def test_a_client_that_reads_late_gets_every_answer_in_its_order(served: GatewayHarness) -> None:
+def test_a_client_that_reads_late_gets_every_response_in_order(served: GatewayHarness) -> None:
     with SocketClient(served) as client:
         sending = threading.Thread(target=client.send, args=(KEYLESS * 3000 + request_bytes(),), daemon=True)
         sending.start()
@@ -264,8 +261,8 @@ def test_a_client_that_reads_late_gets_every_answer_in_its_order(served: Gateway
         assert client.file.read() == b""
 
 
-def test_a_connection_that_was_reset_meanwhile_is_no_bug() -> None:
-    """The system refuses to close the sending side of a connection that is reset, but not yet read."""
+def test_a_reset_before_a_half_close_is_not_an_error() -> None:
+    """The system raises for a half-close of a connection whose reset has not been read yet."""
 
     class Reset(MemoryTransport):
         def write_eof(self) -> None:
@@ -274,8 +271,8 @@ def test_a_connection_that_was_reset_meanwhile_is_no_bug() -> None:
     async def run() -> None:
         ended: list[BaseException | None] = []
 
-        async def answer(asked: Exchange[MemoryAccount]) -> None:
-            asked.whole(200, (), b"yes")
+        async def answer(exchange: Exchange[MemoryAccount]) -> None:
+            exchange.whole(200, (), b"yes")
 
         carrier, wire = HttpServer(answer), Reset()
         client = ServerConnection(carrier)
@@ -290,12 +287,11 @@ def test_a_connection_that_was_reset_meanwhile_is_no_bug() -> None:
     asyncio.run(run())
 
 
-# --- A connection goes on after a big request, whether somebody read its body or not (Claude Code sends 85 kB and
-# more)
+# --- a connection stays usable after a large request, read or refused (Claude Code sends 85 kB and more)
 
 
 @pytest.mark.parametrize("key", [KEY, "wrong"])
-def test_another_request_is_answered_on_the_connection_of_a_big_one(tmp_path: Path, key: str) -> None:
+def test_a_request_after_a_large_one_is_answered_on_the_same_connection(tmp_path: Path, key: str) -> None:
     with (
         running_simulator("openai") as simulator,
         start_gateway(upstream_config("o", "openai", simulator.url), tmp_path) as harness,
@@ -306,7 +302,7 @@ def test_another_request_is_answered_on_the_connection_of_a_big_one(tmp_path: Pa
             for given in (key, KEY, KEY):
                 body = json.dumps(anthropic_body(text="long " * 20_000))
                 head = f"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-api-key: {given}\r\ncontent-length: {len(body)}\r\n\r\n"
-                connection.sendall((head + body).encode())  # in one piece: it is there before anybody asks for it
+                connection.sendall((head + body).encode())  # in one piece, so it arrives before it is read
                 response = http.client.HTTPResponse(connection)
                 response.begin()
                 response.read()

@@ -1,4 +1,4 @@
-"""Raw tool calls through a whole gateway: an openai service that leaks them, clients of every dialect, table files."""
+"""Raw tool calls through a gateway: an OpenAI upstream that writes them as text, clients of every dialect, table files."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ header = '\\s*(?P<name>)'
 
 
 @contextmanager
-def loaded(config: Path, state: Path) -> Iterator[GatewayHarness]:
-    """A gateway with a configuration file, as it is started from the command line."""
+def gateway_from_file(config: Path, state: Path) -> Iterator[GatewayHarness]:
+    """Run a gateway with a configuration file, as the command line does."""
     log = io.StringIO()
     journal = AccessLog(Redactor(), stream=log, form="json", level="debug")
-    made = load_config(config, {"HOME": "/nowhere"}, flags=FLAGS)
-    with running_gateway(made, state=state, journal=journal, patience=FAST_RETRIES, key=KEY) as running:
+    loaded_config = load_config(config, {"HOME": "/nowhere"}, flags=FLAGS)
+    with running_gateway(loaded_config, state=state, journal=journal, patience=FAST_RETRIES, key=KEY) as running:
         yield GatewayHarness(running, log, state)
 
 
@@ -67,11 +67,11 @@ def turns(*texts: str) -> str:
 
 
 def body_of(client: str, stream: bool) -> dict[str, Any]:
-    body = client_request("openai").body if client == "openai" else _own(client)
+    body = client_request("openai").body if client == "openai" else _dialect_fields(client)
     return {**body, "stream": stream} if client in ("anthropic", "openai", "responses") else body
 
 
-def _own(client: str) -> dict[str, Any]:
+def _dialect_fields(client: str) -> dict[str, Any]:
     question = openai_body(tools=[tool("bash", "command")])
     return dragoman.translate_request(question, source="openai", target=client).body
 
@@ -84,16 +84,16 @@ def test_every_client_gets_the_call(client: str, tmp_path: Path) -> None:
         start_gateway(upstream_config("one", "openai", simulator.url), tmp_path) as harness,
     ):
         status, _, out = harness.request(PATHS[client][0], body_of(client, True))
-        told = read_stream(client, out, set())
-        assert (status, told.calls, told.finish) == (200, [("bash", {"command": "ls"})], "tool_use")
-        assert told.said() == "I look.\n\nDone."
+        stream = read_stream(client, out, set())
+        assert (status, stream.calls, stream.finish) == (200, [("bash", {"command": "ls"})], "tool_use")
+        assert stream.said() == "I look.\n\nDone."
         status, _, out = harness.request(PATHS[client][1], body_of(client, False))
         assert (status, b"<|tool_call" in out, b'"ls' in out or b'\\"ls' in out) == (200, False, True)
         assert any(line["notes"] for line in harness.log_lines(2)[1:]), "the log says what was changed"
 
 
-def test_a_whole_answer_without_a_call_passes_as_it_came(tmp_path: Path) -> None:
-    """The same dialect on both sides: only an answer that holds a call is written anew."""
+def test_a_whole_response_without_a_call_is_forwarded_unchanged(tmp_path: Path) -> None:
+    """With the same dialect on both sides, only a response with a call is re-encoded."""
     with gateway_with_simulator(turns("Plain <|tool_call_begin|> text."), tmp_path, "openai") as (harness, _):
         _, _, out = harness.request("/v1/chat/completions", body_of("openai", False))
         assert json.loads(out)["choices"][0]["message"]["content"] == "Plain <|tool_call_begin|> text."
@@ -108,7 +108,7 @@ def test_a_request_without_tools_is_not_parsed(tmp_path: Path) -> None:
 
 
 def test_a_reload_reads_the_table_file_again(tmp_path: Path) -> None:
-    """The file changes; the gateway uses the new table after a reload, and the old one until then."""
+    """The gateway uses a changed table after a reload, and the old one until then."""
     file = tmp_path / "mine.toml"
     file.write_text(TABLE.format(tag="act"))
     call = '{"name": "bash", "arguments": {"command": "ls"}}'
@@ -124,7 +124,7 @@ def test_a_reload_reads_the_table_file_again(tmp_path: Path) -> None:
             "one", "openai", simulator.url, '[upstreams.one.translation]\nraw_tools = "file:mine.toml"'
         )
         config.write_text(f"allow_literal_secrets = true\n{text}")
-        with loaded(config, tmp_path) as harness:
+        with gateway_from_file(config, tmp_path) as harness:
             assert kinds(harness.request("/v1/messages", anthropic_body(tools=tools))[2]) == ["tool_use"]
             file.write_text(TABLE.format(tag="do"))
             assert kinds(harness.request("/v1/messages", anthropic_body(tools=tools))[2]) == ["text"]

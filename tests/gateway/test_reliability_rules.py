@@ -1,4 +1,4 @@
-"""The rules of reliability, each shown by tests that bear its number. docs/reliability.md lists them."""
+"""The reliability rules of docs/reliability.md; the name of each test contains the number of its rule."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ from tests.gateway.harness import (
 from tests.gateway.test_commands import UserHome
 
 CONVERSE, GENERATE = client_request("bedrock")[0], client_request("gemini")[0]
-# What only a stream that came to its end has.
+# Bytes that only a complete stream contains.
 ENDS = (b'"type":"message_stop"', b"[DONE]", b"\x0bmessageStop", b'"response.completed"', b'"finishReason"')
 every_client = pytest.mark.parametrize("client", REQUESTS)
 every_stream = pytest.mark.parametrize("client", STREAM_REQUESTS)
 
 
 def error_in(body: bytes) -> str:
-    """The message of a refusal, in whichever dialect it came."""
-    told = json.loads(body)
-    return str(told.get("message") or told["error"]["message"])
+    """Return the message of an error in any dialect."""
+    parsed = json.loads(body)
+    return str(parsed.get("message") or parsed["error"]["message"])
 
 
 # --- 1: the commit point
@@ -83,17 +83,17 @@ def error_in(body: bytes) -> str:
 
 @pytest.mark.parametrize("how", ["end", "close", "reset"])
 @every_stream
-def test_rule_1_before_the_first_byte_another_try_answers(client: str, how: str, tmp_path: Path) -> None:
+def test_rule_1_before_the_first_byte_a_failed_attempt_is_retried(client: str, how: str, tmp_path: Path) -> None:
     script = f'[[turn]]\ntext = "Lost."\ncut = {{ event = 1, how = "{how}" }}\n[[turn]]\ntext = "Found."'
     with gateway_with_simulator(script, tmp_path) as (harness, simulator):
         status, _, body = harness.request(client, STREAM_REQUESTS[client])
         assert (status, b"Found." in body, b"Lost" in body, simulator.total) == (200, True, False, 2)
-        assert body.count(b"message_start") in (0, 2)  # the event's name and its type, once
+        assert body.count(b"message_start") in (0, 2)  # once: in the event name and in the type field
 
 
 @pytest.mark.parametrize("dialect", ["anthropic", "openai", "kiro", "bedrock"])
 @every_stream
-def test_rule_1_after_the_first_byte_nothing_is_asked_again(client: str, dialect: str, tmp_path: Path) -> None:
+def test_rule_1_after_the_first_byte_nothing_is_retried(client: str, dialect: str, tmp_path: Path) -> None:
     words = "one two three four five six seven eight nine ten"
     script = f'[[turn]]\ntext = "{words}"\nchunk = 4\ncut = {{ event = 6, how = "close" }}\n[[turn]]\ntext = "no"'
     with gateway_with_simulator(script, tmp_path, dialect) as (harness, simulator):
@@ -106,11 +106,11 @@ def test_rule_1_after_the_first_byte_nothing_is_asked_again(client: str, dialect
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["a refusal", "an error in its stream"])
-def test_rule_1_after_a_sign_of_life_nobody_else_is_asked_either(streamed: bool, tmp_path: Path) -> None:
-    """The sign was the first byte: who fails after it is neither asked again nor stood in for."""
-    said = b'{"type":"error","error":{"type":"overloaded_error","message":"busy"}}'
-    page = b"HTTP/1.1 529 Busy\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(said), said)
-    begun, rest = sse_response(said) if streamed else (b"", page)
+def test_rule_1_after_a_keep_alive_there_is_no_retry_and_no_fallback(streamed: bool, tmp_path: Path) -> None:
+    """The keep-alive was the first byte: after it there is no retry and no fallback."""
+    given = b'{"type":"error","error":{"type":"overloaded_error","message":"busy"}}'
+    page = b"HTTP/1.1 529 Busy\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(given), given)
+    begun, rest = sse_response(given) if streamed else (b"", page)
     with gated_server(rest, begun) as (one, gate), running_simulator("openai") as two:
         text = upstream_config("one", "anthropic", one) + upstream_config("two", "openai", two.url)
         text += f'[[routes]]\nmatch = "{MODEL}"\nupstream = "one"\nfallbacks = ["two/other"]\n'
@@ -127,7 +127,7 @@ def test_rule_1_after_a_sign_of_life_nobody_else_is_asked_either(streamed: bool,
         assert streamed or b"event: error" in body
 
 
-# --- 2: errors inside a stream that has said nothing yet
+# --- 2: errors inside a stream without content so far
 
 
 def test_rule_2_the_numbers() -> None:
@@ -147,9 +147,7 @@ def test_rule_2_an_error_within_the_hold_is_an_http_error(client: str, tmp_path:
 
 
 @every_stream
-def test_rule_2_after_the_hold_the_client_has_its_head_and_the_error_comes_in_the_stream(
-    client: str, tmp_path: Path
-) -> None:
+def test_rule_2_after_the_hold_the_error_is_sent_in_the_stream(client: str, tmp_path: Path) -> None:
     head, error = sse_response(TOO_FAST)
     with (
         gated_server(error, head) as (url, gate),
@@ -162,7 +160,7 @@ def test_rule_2_after_the_hold_the_client_has_its_head_and_the_error_comes_in_th
         assert harness.log_lines()[0]["attempts"] == 1
 
 
-def test_rule_2_an_error_within_the_hold_goes_to_the_next_target(tmp_path: Path) -> None:
+def test_rule_2_an_error_within_the_hold_causes_a_fallback(tmp_path: Path) -> None:
     with running_simulator("anthropic", script=parse_script(LATE_ERROR)) as busy, running_simulator("kiro") as free:
         text = upstream_config("busy", "anthropic", busy.url) + upstream_config("free", "kiro", free.url)
         text += f'[[routes]]\nmatch = "{MODEL}"\nupstream = "busy"\nfallbacks = ["free"]\n'
@@ -171,7 +169,7 @@ def test_rule_2_an_error_within_the_hold_goes_to_the_next_target(tmp_path: Path)
             assert (status, headers["dragoman-upstream"], busy.total) == (200, "free", 1)
 
 
-# --- 3: ends are earned
+# --- 3: only a complete stream gets an end
 
 
 @pytest.mark.parametrize("dialect", ["anthropic", "openai", "bedrock", "responses", "gemini"])
@@ -185,14 +183,14 @@ def test_rule_3_a_stream_without_its_end_ends_with_an_error(client: str, dialect
         assert harness.log_lines()[0]["outcome"] == "broken"
 
 
-def test_rule_3_a_whole_answer_without_its_end_is_a_502(tmp_path: Path) -> None:
+def test_rule_3_a_truncated_whole_response_is_a_502(tmp_path: Path) -> None:
     script = 'then = "last"\n[[turn]]\ntext = "Lost."\ncut = { byte = 50, how = "close" }'
     with gateway_with_simulator(script, tmp_path, "openai") as (harness, _):
         assert harness.request("/v1/messages", REQUESTS["/v1/messages"])[0] in (500, 502)
         assert harness.request("/v1/chat/completions", REQUESTS["/v1/chat/completions"])[0] == 502
 
 
-# --- 4: what an error in a stream is as a status
+# --- 4: the HTTP status of an error in a stream
 
 STATUSES = {
     "api_error": 500,
@@ -208,7 +206,7 @@ STATUSES = {
 
 
 @pytest.mark.parametrize(("kind", "status"), STATUSES.items())
-def test_rule_4_an_error_event_is_its_status(kind: str, status: int, tmp_path: Path) -> None:
+def test_rule_4_an_error_event_becomes_its_http_status(kind: str, status: int, tmp_path: Path) -> None:
     event = json.dumps({"type": "error", "error": {"type": kind, "message": "said so"}})
     page = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\nevent: error\ndata: {event}\n\n"
     with (
@@ -241,30 +239,38 @@ IN_BAND: list[tuple[str, bytes, str, tuple[int, int, int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("dialect", "said", "kind", "statuses"), IN_BAND, ids=lambda value: str(value)[:40])
-def test_rule_4_every_dialects_errors_have_a_status(
-    dialect: str, said: bytes, kind: str, statuses: tuple[int, int, int]
+@pytest.mark.parametrize(("dialect", "given", "kind", "statuses"), IN_BAND, ids=lambda value: str(value)[:40])
+def test_rule_4_stream_errors_of_every_dialect_have_a_status(
+    dialect: str, given: bytes, kind: str, statuses: tuple[int, int, int]
 ) -> None:
-    frame = sse.encode_sse(b"", said) if dialect == "openai" else encode_event(said, b'{"message":"m"}', error=True)
+    frame = sse.encode_sse(b"", given) if dialect == "openai" else encode_event(given, b'{"message":"m"}', error=True)
     found = []
     for name in ("anthropic", "openai", "bedrock"):
-        asked = Conversation(MODEL, (Message("user", (Text("hi"),)),), stream=True, max_tokens=9)
-        answer = ResponseTranslator(plan(registry.get(name), registry.get(dialect), asked, model=MODEL))
+        requests = Conversation(MODEL, (Message("user", (Text("hi"),)),), stream=True, max_tokens=9)
+        answer = ResponseTranslator(plan(registry.get(name), registry.get(dialect), requests, model=MODEL))
         answer.feed(frame)
         assert answer.fault is not None and answer.fault.kind == kind
-        assert not answer.progress.has_content  # so it can still be told as a status
+        assert not answer.progress.has_content  # so it can still become an HTTP status
         found.append(error_response(registry.get(name), answer.fault).status)
     assert tuple(found) == statuses
 
 
-# --- 5: signs of life
+# --- 5: keep-alives
 
 
-SIGNS = (b"event: ping", b": ping", None, b": ping", b'"text":""')  # Bedrock has none, Google's SDKs read no comments
+KEEP_ALIVES = (
+    b"event: ping",
+    b": ping",
+    None,
+    b": ping",
+    b'"text":""',
+)  # Bedrock has no keep-alive; Google's SDKs do not read comments
 
 
-@pytest.mark.parametrize(("client", "sign"), [pair for pair in zip(STREAM_REQUESTS, SIGNS, strict=True) if pair[1]])
-def test_rule_5_silence_is_filled_from_the_start(client: str, sign: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("client", "sign"), [pair for pair in zip(STREAM_REQUESTS, KEEP_ALIVES, strict=True) if pair[1]]
+)
+def test_rule_5_keep_alives_are_sent_from_the_start(client: str, sign: bytes, tmp_path: Path) -> None:
     head, late = sse_response(
         b'{"id":"c","choices":[{"index":0,"delta":{"content":"Late."},"finish_reason":"stop"}]}', b"[DONE]"
     )
@@ -273,12 +279,12 @@ def test_rule_5_silence_is_filled_from_the_start(client: str, sign: bytes, tmp_p
         start_gateway(upstream_config("one", "openai", url), tmp_path, server__ping=0.1) as harness,
         StreamClient(harness, client, STREAM_REQUESTS[client]) as raw,
     ):
-        assert b"Late." not in raw.read_until(sign)  # the upstream says its first word when the sign has come
+        assert b"Late." not in raw.read_until(sign)  # the upstream sends content after the keep-alive
         gate.set()
         assert b"Late." in raw.read_all()
 
 
-def test_rule_5_signs_of_life_do_not_keep_a_silent_upstream_alive(tmp_path: Path) -> None:
+def test_rule_5_keep_alives_do_not_extend_the_timeout_of_a_silent_upstream(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Wait" }, { wait = 30.0 }]'
     with gateway_with_simulator(script, tmp_path, more="timeouts.idle = 0.3", server__ping=0.02) as (
         harness,
@@ -286,7 +292,7 @@ def test_rule_5_signs_of_life_do_not_keep_a_silent_upstream_alive(tmp_path: Path
     ):
         _, _, body = harness.request("/v1/messages", STREAM_REQUESTS["/v1/messages"])
         assert b"event: ping" in body and b"timeout_error" in body
-        assert simulator.requests[0].wait() == "gone"  # and not its 30 seconds later
+        assert simulator.requests[0].wait() == "gone"  # and not 30 seconds later
 
 
 # --- 6: timeouts
@@ -310,7 +316,7 @@ def test_rule_6_the_numbers() -> None:
 
 
 @pytest.mark.parametrize(("model", "patient"), [("r1-large", True), ("quick", False)])
-def test_rule_6_models_that_think_long_may_be_silent_for_longer(model: str, patient: bool, tmp_path: Path) -> None:
+def test_rule_6_reasoning_models_have_a_longer_idle_timeout(model: str, patient: bool, tmp_path: Path) -> None:
     script = f'[[turn]]\nparts = [{{ text = "Hm" }}, {{ wait = {0.4 if patient else 60.0} }}, {{ text = "yes." }}]'
     more = 'timeouts.idle = 0.1\ntimeouts.long_idle = 60\nlong_thinking = "r1-*"'
     with gateway_with_simulator(script, tmp_path, more=more) as (harness, _):
@@ -326,8 +332,8 @@ def test_rule_6_models_that_think_long_may_be_silent_for_longer(model: str, pati
         ("http", "total", "did not complete"),
     ],
 )
-def test_rule_6_a_peer_that_stands_still_is_given_up(scheme: str, setting: str, words: str, tmp_path: Path) -> None:
-    with deaf() as port:
+def test_rule_6_an_unresponsive_upstream_times_out(scheme: str, setting: str, words: str, tmp_path: Path) -> None:
+    with unresponsive_server() as port:
         text = upstream_config("one", "anthropic", f"{scheme}://127.0.0.1:{port}", f"timeouts.{setting} = 0.2")
         with start_gateway(text, tmp_path) as harness:
             status, _, body = harness.request("/v1/messages", anthropic_body(text="x" * 9_000_000))
@@ -335,8 +341,8 @@ def test_rule_6_a_peer_that_stands_still_is_given_up(scheme: str, setting: str, 
 
 
 @contextmanager
-def deaf() -> Iterator[int]:
-    """A peer that takes connections and nothing else."""
+def unresponsive_server() -> Iterator[int]:
+    """Run a server that accepts connections and reads nothing; give its port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(0.02)
         taken: list[socket.socket] = []
@@ -364,8 +370,8 @@ def deaf() -> Iterator[int]:
 
 
 @every_stream
-def test_rule_7_the_upstream_is_let_go_at_once(client: str, tmp_path: Path) -> None:
-    """Nobody else gives the signal: the upstream says nothing for ten minutes, and no timeout is as short."""
+def test_rule_7_the_upstream_request_ends_at_once_when_the_client_leaves(client: str, tmp_path: Path) -> None:
+    """Only the disconnect can end it: the upstream is silent for ten minutes, and all timeouts are longer."""
     script = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 600.0 }]'
     with gateway_with_simulator(script, tmp_path) as (harness, simulator):
         for number in range(3):
@@ -375,13 +381,13 @@ def test_rule_7_the_upstream_is_let_go_at_once(client: str, tmp_path: Path) -> N
             assert simulator.requests[number].wait(60) == "gone"
         lines = harness.log_lines(3)
         assert [line["outcome"] for line in lines] == ["gone"] * 3
-        assert all(line["input_tokens"] > 0 for line in lines)  # as far as the upstream had told
+        assert all(line["input_tokens"] > 0 for line in lines)  # the usage that the upstream had sent by then
 
 
-# --- 8: what is held
+# --- 8: memory limits
 
 
-def test_rule_8_past_the_bytes_in_flight_a_request_is_told_to_come_back(tmp_path: Path) -> None:
+def test_rule_8_above_the_bytes_in_flight_a_request_is_refused_with_retry_after(tmp_path: Path) -> None:
     with gateway_with_simulator(
         'then = "last"\n[[turn]]\ntext = "x"', tmp_path, server__limits__in_flight=1024 * 1024
     ) as (harness, sim):
@@ -395,7 +401,7 @@ def test_rule_8_past_the_bytes_in_flight_a_request_is_told_to_come_back(tmp_path
         wait_until(lambda: harness.running.gateway.status()["in_flight_bytes"] == 0)
 
 
-def test_rule_8_a_whole_answer_counts_too(tmp_path: Path) -> None:
+def test_rule_8_a_whole_response_counts_too(tmp_path: Path) -> None:
     script = f'then = "last"\n[[turn]]\ntext = "{"x" * 2_000_000}"'
     with gateway_with_simulator(script, tmp_path, server__limits__in_flight=1024 * 1024) as (harness, simulator):
         status, _, body = harness.request("/v1/chat/completions", REQUESTS["/v1/chat/completions"])
@@ -404,19 +410,19 @@ def test_rule_8_a_whole_answer_counts_too(tmp_path: Path) -> None:
         wait_until(lambda: harness.running.gateway.status()["in_flight_bytes"] == 0)
 
 
-def test_rule_8_what_was_held_of_an_answer_that_broke_does_not_count_when_it_is_asked_again(tmp_path: Path) -> None:
+def test_rule_8_memory_of_a_failed_response_is_released_before_a_retry(tmp_path: Path) -> None:
     long = "x" * 600_000
     script = f'[[turn]]\ntext = "{long}"\ncut = {{ byte = 590000, how = "close" }}\n[[turn]]\ntext = "{long}"'
-    # An answer counts twice while it is read: its bytes, and its values. With the first one there would be no room.
+    # A response counts twice while it is parsed: its bytes and its values. Together with the first one it would not fit.
     with gateway_with_simulator(script, tmp_path, server__limits__in_flight=1536 * 1024) as (harness, simulator):
         status, _, body = harness.request("/v1/chat/completions", REQUESTS["/v1/chat/completions"])
         assert (status, simulator.total) == (200, 2), body[:300]
         wait_until(lambda: harness.running.gateway.status()["in_flight_bytes"] == 0)
 
 
-def test_rule_8_text_of_tool_arguments_is_held_within_four_megabytes() -> None:
-    held = [each.HELD_LIMIT for each in (raw_calls, raw_readers, filter_calls, filter_answers)]
-    assert max(*held, choice._MAX_UNNAMED_ARGUMENTS) <= 4 * 1024 * 1024
+def test_rule_8_buffered_tool_arguments_are_limited_to_four_megabytes() -> None:
+    limits = [each.HELD_LIMIT for each in (raw_calls, raw_readers, filter_calls, filter_answers)]
+    assert max(*limits, choice._MAX_UNNAMED_ARGUMENTS) <= 4 * 1024 * 1024
     assert exchange.HIGH_WATER <= 256 * 1024
 
 
@@ -436,22 +442,22 @@ def test_rule_9_a_request_is_retried_twice_whatever_its_targets(tmp_path: Path) 
             assert (one.total, two.total) == (3, 1)
 
 
-@pytest.mark.parametrize(("said", "asked"), [(0.2, 2), (0.6, 1)])
-def test_rule_9_a_short_retry_after_is_kept_to_and_a_long_one_fails_at_once(
-    said: float, asked: int, tmp_path: Path
+@pytest.mark.parametrize(("given", "requests"), [(0.2, 2), (0.6, 1)])
+def test_rule_9_a_short_retry_after_is_waited_for_and_a_long_one_fails_at_once(
+    given: float, requests: int, tmp_path: Path
 ) -> None:
-    script = f'[[turn]]\nstatus = [429]\nretry_after = {said}\nmessage = "slow"\n[[turn]]\ntext = "At last."'
+    script = f'[[turn]]\nstatus = [429]\nretry_after = {given}\nmessage = "slow"\n[[turn]]\ntext = "At last."'
     with gateway_with_simulator(script, tmp_path, "openai") as (
         harness,
         simulator,
-    ):  # the house waits half a second at most
+    ):  # the retry settings wait half a second at most
         began = time.monotonic()
         status, _, _ = harness.request("/v1/chat/completions", REQUESTS["/v1/chat/completions"])
-        assert (status, simulator.total) == (200 if asked == 2 else 429, asked)
-        assert asked == 1 or time.monotonic() - began >= said  # a busy machine takes longer, never less
+        assert (status, simulator.total) == (200 if requests == 2 else 429, requests)
+        assert requests == 1 or time.monotonic() - began >= given  # a busy machine takes longer, never shorter
 
 
-def test_rule_9_a_timeout_after_sending_is_not_paid_twice(tmp_path: Path) -> None:
+def test_rule_9_a_timeout_after_sending_is_not_retried(tmp_path: Path) -> None:
     script = 'then = "last"\n[[turn]]\ntext = "late"\nfirst_delay = 30.0'
     with gateway_with_simulator(script, tmp_path, more="timeouts.first_byte = 0.3\ntimeouts.idle = 0.3") as (
         harness,
@@ -463,21 +469,21 @@ def test_rule_9_a_timeout_after_sending_is_not_paid_twice(tmp_path: Path) -> Non
         assert simulator.total == 2
 
 
-def test_rule_9_what_cannot_be_waited_for_before_the_next_sign_of_life_is_told_now(tmp_path: Path) -> None:
-    """After a ping nothing may be asked again: to wait for longer would be for nothing."""
+def test_rule_9_a_wait_beyond_the_next_keep_alive_fails_at_once(tmp_path: Path) -> None:
+    """After a ping no retry is possible, so a longer wait would be useless."""
     script = 'then = "last"\n[[turn]]\nstatus = 429\nretry_after = 0.4\nmessage = "slow"'
     with gateway_with_simulator(script, tmp_path, "openai", server__ping=0.3) as (harness, simulator):
         status, _, _ = harness.request("/v1/chat/completions", STREAM_REQUESTS["/v1/chat/completions"])
         assert (status, simulator.total) == (429, 1)
 
 
-# --- 10: who is left alone
+# --- 10: circuit breaker and cooldowns
 
 BROKEN = 'then = "last"\n[[turn]]\nstatus = 500\nmessage = "broken"'
 
 
 @every_client
-def test_rule_10_after_five_failures_clients_are_told_at_once_until_when_and_why(client: str, tmp_path: Path) -> None:
+def test_rule_10_after_five_failures_clients_get_the_reason_and_the_time_at_once(client: str, tmp_path: Path) -> None:
     with gateway_with_simulator(BROKEN, tmp_path) as (harness, simulator):
         for _ in range(2):
             harness.request(client, REQUESTS[client])
@@ -490,7 +496,7 @@ def test_rule_10_after_five_failures_clients_are_told_at_once_until_when_and_why
         assert (line["outcome"], line["attempts"]) == ("failed", 0)
 
 
-def test_rule_10_a_broken_upstream_is_passed_over_for_the_next_target(tmp_path: Path) -> None:
+def test_rule_10_an_upstream_with_an_open_breaker_is_skipped_for_the_next_target(tmp_path: Path) -> None:
     with running_simulator("openai", script=parse_script(BROKEN)) as one, running_simulator("openai") as two:
         text = upstream_config("one", "openai", one.url) + upstream_config("two", "openai", two.url)
         text += f'[[routes]]\nmatch = "{MODEL}"\nupstream = "one"\nfallbacks = ["two"]\n'
@@ -500,7 +506,7 @@ def test_rule_10_a_broken_upstream_is_passed_over_for_the_next_target(tmp_path: 
             assert (one.total, two.total) == (5, 6)
 
 
-def test_rule_10_a_probe_that_goes_well_opens_the_way(tmp_path: Path) -> None:
+def test_rule_10_a_successful_probe_closes_the_breaker(tmp_path: Path) -> None:
     script = '[[turn]]\nstatus = [500, 500, 500, 500, 500]\nmessage = "broken"\n[[turn]]\ntext = "Back."'
     with gateway_with_simulator(script, tmp_path) as (harness, simulator):
         for _ in range(3):
@@ -512,7 +518,7 @@ def test_rule_10_a_probe_that_goes_well_opens_the_way(tmp_path: Path) -> None:
 
 
 @every_stream
-def test_rule_10_a_probe_that_has_begun_to_answer_opens_the_way_before_it_ends(client: str, tmp_path: Path) -> None:
+def test_rule_10_a_probe_closes_the_breaker_when_its_response_begins(client: str, tmp_path: Path) -> None:
     script = '[[turn]]\nstatus = [500, 500, 500, 500, 500]\nmessage = "broken"\n'
     script += '[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]\n[[turn]]\ntext = "Back."'
     with gateway_with_simulator(script, tmp_path) as (harness, simulator):
@@ -530,7 +536,7 @@ def test_rule_10_a_probe_that_has_begun_to_answer_opens_the_way_before_it_ends(c
 SPENT = 'then = "last"\n[[turn]]\nstatus = [429]\nretry_after = 600\nmessage = "slow down"\n[[turn]]\ntext = "Back."'
 
 
-def test_rule_10_a_pause_covers_the_model_and_outlives_a_restart(tmp_path: Path) -> None:
+def test_rule_10_a_cooldown_covers_the_model_and_survives_a_restart(tmp_path: Path) -> None:
     with running_simulator("anthropic", script=parse_script(SPENT)) as simulator:
         text = upstream_config("one", "anthropic", simulator.url)
         with start_gateway(text, tmp_path) as harness:
@@ -540,11 +546,13 @@ def test_rule_10_a_pause_covers_the_model_and_outlives_a_restart(tmp_path: Path)
         with start_gateway(text, tmp_path) as harness:
             status, headers, body = harness.request("/v1/messages", anthropic_body("a"))
             assert (status, "slow down" in error_in(body)) == (529, True)
-            assert 100 < int(headers["retry-after"]) <= 300  # a try in five minutes, whatever was said
+            assert (
+                100 < int(headers["retry-after"]) <= 300
+            )  # the next try is after five minutes at most, whatever retry-after was
         assert simulator.total == 2
 
 
-def test_rule_10_another_credential_takes_over(tmp_path: Path) -> None:
+def test_rule_10_another_credential_is_used_during_a_cooldown(tmp_path: Path) -> None:
     with running_simulator("anthropic", script=parse_script(SPENT)) as simulator:
         text = upstream_config("one", "anthropic", simulator.url).replace(
             '"the-upstream-secret"', '["key-of-one", "key-of-two"]'
@@ -556,10 +564,10 @@ def test_rule_10_another_credential_takes_over(tmp_path: Path) -> None:
         assert len(used) == 5 and used[0] not in used[1:]
 
 
-def test_rule_10_pauses_are_seen_and_cleared_by_commands() -> None:
+def test_rule_10_cooldowns_are_shown_and_cleared_by_commands() -> None:
     with (
         running_simulator("anthropic", script=parse_script(SPENT)) as simulator,
-        tempfile.TemporaryDirectory(prefix="dgm") as folder,  # a Unix socket's path is short
+        tempfile.TemporaryDirectory(prefix="dgm") as folder,  # Unix socket paths are limited
     ):
         harness = UserHome(Path(folder))
         file = harness.write(
@@ -569,8 +577,8 @@ def test_rule_10_pauses_are_seen_and_cleared_by_commands() -> None:
             assert served.ask("/v1/messages", REQUESTS["/v1/messages"])[0] == 429
             shown = harness.run("status", "--config", str(file))
             assert "cooling" in shown.stdout and "rate_limit: slow down" in shown.stdout, shown
-            told = json.loads(harness.run("status", "--json", "--config", str(file)).stdout)
-            [row] = told["upstreams"][0]["cooldowns"]
+            parsed = json.loads(harness.run("status", "--json", "--config", str(file)).stdout)
+            [row] = parsed["upstreams"][0]["cooldowns"]
             assert (row["kind"], row["models"], row["credential"]) == ("rate_limit", MODEL, "key")
             listed = harness.run("cooldown", "list", "--config", str(file))
             assert listed.stdout.startswith(f"one: key, {MODEL}: cooling for "), listed
@@ -583,8 +591,8 @@ def test_rule_10_pauses_are_seen_and_cleared_by_commands() -> None:
 
 
 @pytest.mark.parametrize("head", ["", "origin: http://evil.example\r\n"])
-def test_rule_10_only_the_private_socket_clears(head: str, tmp_path: Path) -> None:
-    """A loopback port is everybody's on this machine, and a web page's."""
+def test_rule_10_cooldowns_are_cleared_only_by_the_private_socket(head: str, tmp_path: Path) -> None:
+    """Every process on this machine, and every web page, can reach a loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -602,7 +610,7 @@ def test_rule_10_only_the_private_socket_clears(head: str, tmp_path: Path) -> No
             assert admin.send_admin_request(private, "/cooldowns") == b"[]\n"
 
 
-def test_rule_10_pauses_are_metrics(tmp_path: Path) -> None:
+def test_rule_10_cooldowns_are_metrics(tmp_path: Path) -> None:
     with gateway_with_simulator(SPENT, tmp_path) as (harness, _):
         harness.request("/v1/messages", REQUESTS["/v1/messages"])
         labels = f'credential="key",models="{MODEL}",state="cooling",upstream="one"'
@@ -611,10 +619,10 @@ def test_rule_10_pauses_are_metrics(tmp_path: Path) -> None:
         assert labels not in harness.running.gateway.metrics().decode()
 
 
-# --- 11: nothing is asked twice at once
+# --- 11: no request is sent twice in parallel
 
 
-def test_rule_11_a_slow_upstream_is_asked_once(tmp_path: Path) -> None:
+def test_rule_11_a_slow_upstream_gets_one_request(tmp_path: Path) -> None:
     with gateway_with_simulator('then = "last"\n[[turn]]\ntext = "Slow."\nfirst_delay = 1.0', tmp_path) as (
         harness,
         simulator,
@@ -623,7 +631,7 @@ def test_rule_11_a_slow_upstream_is_asked_once(tmp_path: Path) -> None:
         assert simulator.total == 1
 
 
-# --- 12: drain; what it does is shown by test_server.py, test_server_process.py and fault 62
+# --- 12: drain; tested in test_server.py, test_server_process.py and fault 62
 
 
 def test_rule_12_the_numbers() -> None:
@@ -631,14 +639,14 @@ def test_rule_12_the_numbers() -> None:
     assert (defaults["drain"], serve._LINGER) == (120.0, 3.0)
 
 
-# --- 13: limits, refused in the client's own words
+# --- 13: limits, with errors in the client's dialect
 
 
 def head(**more: str) -> HttpRequest:
     return HttpRequest("POST", "/", headers=(("host", "localhost"), *more.items()))
 
 
-def test_rule_13_a_head_has_a_hundred_headers_and_32_kib_and_a_target_of_8_kib_and_no_more() -> None:
+def test_rule_13_a_head_has_at_most_100_headers_32_kib_and_a_target_of_8_kib() -> None:
     guard = HeadCheck("127.0.0.1")
     names = {f"x-{number}": "" for number in range(100)}
     assert guard.refusal(head(**dict(list(names.items())[:99]))) is None
@@ -668,7 +676,7 @@ def tools(client: str, count: int = 1, name: str = "t", schema: Any = None) -> d
     return {"toolConfig": {"tools": [{"toolSpec": {"name": each, "inputSchema": {"json": schema}}} for each in names]}}
 
 
-def deep(levels: int) -> Any:
+def nested(levels: int) -> Any:
     value: Any = {"type": "string"}
     for _ in range(levels):
         value = {"items": value}
@@ -679,8 +687,8 @@ def turns(client: str, count: int) -> dict[str, Any]:
     if client == GENERATE:
         return {"contents": [{"role": ("user", "model")[at % 2], "parts": [{"text": "x"}]} for at in range(count)]}
     content = [{"text": "x"}] if client == CONVERSE else "x"
-    said = [{"role": ("user", "assistant")[at % 2], "content": content} for at in range(count)]
-    return {"input" if client == "/v1/responses" else "messages": said}
+    given = [{"role": ("user", "assistant")[at % 2], "content": content} for at in range(count)]
+    return {"input" if client == "/v1/responses" else "messages": given}
 
 
 @every_client
@@ -699,23 +707,23 @@ def turns(client: str, count: int) -> dict[str, Any]:
         ("body", 413, "server.max_body"),
     ],
 )
-def test_rule_13_past_a_limit_the_client_is_told_which(
+def test_rule_13_the_error_names_the_exceeded_limit(
     what: str, status: int, words: str, client: str, tmp_path: Path
 ) -> None:
-    made: dict[str, Callable[[], dict[str, Any]]] = {
-        "depth": lambda: tools(client, schema=deep(140)),
+    cases: dict[str, Callable[[], dict[str, Any]]] = {
+        "depth": lambda: tools(client, schema=nested(140)),
         "messages": lambda: turns(client, 2049),
         "tools": lambda: tools(client, 513),
         "name": lambda: tools(client, name="n" * 257),
         "schema": lambda: tools(client, schema={"type": "object", "description": "x" * 300_000}),
-        "schema depth": lambda: tools(client, schema=deep(66)),
+        "schema depth": lambda: tools(client, schema=nested(66)),
         "reference": lambda: tools(client, schema={"$ref": "https://example.org/schema.json"}),
         "nodes": lambda: {"metadata": [[]] * 1_100_000},
         "body": lambda: {"metadata": "x" * 34_000_000},
     }
-    more = made[what]() if what in made else {}
+    more = cases[what]() if what in cases else {}
     raw = json.dumps({**REQUESTS[client], **more}, separators=(",", ":")).encode()
-    if what == "levels":  # more than any reader has
+    if what == "levels":  # more levels than any parser accepts
         raw = raw[:-1] + b',"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     with gateway_with_simulator('then = "last"\n[[turn]]\ntext = "x"', tmp_path) as (harness, simulator):
         found, _, body = harness.request(client, raw)
@@ -725,11 +733,11 @@ def test_rule_13_past_a_limit_the_client_is_told_which(
 
 
 @every_client
-def test_rule_13_too_many_values_are_refused_before_anybody_reads_them(client: str, tmp_path: Path) -> None:
+def test_rule_13_too_many_values_are_refused_before_parsing(client: str, tmp_path: Path) -> None:
     with gateway_with_simulator('[[turn]]\ntext = "x"', tmp_path, server__limits__nodes=1000) as (harness, simulator):
         status, _, body = harness.request(
             client, b'{"model": "m", "x": [' + b"[]," * 2000
-        )  # whoever reads it finds no JSON
+        )  # it is not JSON, so parsing it would give another error
         assert (status, "server.limits.nodes" in error_in(body), simulator.total) == (413, True, 0), body
 
 
@@ -745,7 +753,7 @@ def test_rule_13_too_many_values_are_refused_before_anybody_reads_them(client: s
     ],
     ids=["messages", "nodes", "body", "depth", "tools"],
 )
-def test_rule_13_the_limits_hold_for_a_question_like_others_that_were_asked_before(
+def test_rule_13_the_limits_apply_to_requests_with_a_cached_plan(
     more: dict[str, Any], status: int, words: str, stream: bool, tmp_path: Path
 ) -> None:
     limits = {f"server__limits__{name}": most for name, most in (("messages", 4), ("nodes", 1000), ("depth", 8))}
@@ -766,15 +774,15 @@ def test_rule_13_the_limits_hold_for_a_question_like_others_that_were_asked_befo
         assert harness.request("/v1/chat/completions", plain)[0] == 200
 
 
-def test_rule_13_the_limit_of_bodies_holds_for_what_is_sent_upstream_too(tmp_path: Path) -> None:
-    """A request can be longer in the upstream's dialect than in the client's."""
-    said = [{"role": ("user", "assistant")[at % 2], "content": "x"} for at in range(101)]
+def test_rule_13_the_body_limit_applies_to_the_upstream_request_too(tmp_path: Path) -> None:
+    """A request can be longer in the dialect of the upstream."""
+    given = [{"role": ("user", "assistant")[at % 2], "content": "x"} for at in range(101)]
     with gateway_with_simulator('then = "last"\n[[turn]]\ntext = "x"', tmp_path, "bedrock", server__max_body=3800) as (
         harness,
         simulator,
     ):
         for stream in (False, True):
-            raw = json.dumps({**openai_body(MODEL, stream=stream), "messages": said}, separators=(",", ":")).encode()
+            raw = json.dumps({**openai_body(MODEL, stream=stream), "messages": given}, separators=(",", ":")).encode()
             assert len(raw) < 3800
             status, _, body = harness.request("/v1/chat/completions", raw)
             assert (status, "in the upstream's dialect" in error_in(body)) == (413, True), body
@@ -789,7 +797,7 @@ def test_rule_13_a_compressed_body_is_refused_unread(client: str, tmp_path: Path
         assert (status, "compressed" in error_in(body), simulator.total) == (415, True, 0)
 
 
-def test_rule_13_more_requests_than_may_run_are_told_to_come_back(tmp_path: Path) -> None:
+def test_rule_13_requests_above_the_limit_are_refused_with_retry_after(tmp_path: Path) -> None:
     script = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]'
     with gateway_with_simulator(script, tmp_path, server__limits__streams=1) as (harness, simulator):
         raw = StreamClient(harness, "/v1/messages", STREAM_REQUESTS["/v1/messages"])
@@ -801,7 +809,7 @@ def test_rule_13_more_requests_than_may_run_are_told_to_come_back(tmp_path: Path
         wait_until(lambda: harness.running.gateway.in_flight == 0)
 
 
-def test_rule_13_upstream_frames_are_bounded_and_lengths_believed_after_their_checksum() -> None:
+def test_rule_13_upstream_frames_are_bounded_and_lengths_are_used_after_their_checksum() -> None:
     assert (sse.MAX_FRAME, eventstream.MAX_PAYLOAD) == (16 * 1024 * 1024, 24 * 1024 * 1024)
     decoder, line = sse.SseDecoder(), b"data: " + b"x" * (1024 * 1024 - 6)
     with pytest.raises(sse.FrameTooLong):
@@ -815,7 +823,7 @@ def test_rule_13_upstream_frames_are_bounded_and_lengths_believed_after_their_ch
 # --- the log
 
 
-def test_a_log_that_nobody_reads_stops_no_stream(tmp_path: Path) -> None:
+def test_a_log_pipe_that_is_not_read_stops_no_stream(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     try:
@@ -834,7 +842,7 @@ def test_a_log_that_nobody_reads_stops_no_stream(tmp_path: Path) -> None:
         os.close(reading)
 
 
-def test_a_storm_of_bad_requests_is_a_hundred_lines(tmp_path: Path) -> None:
+def test_many_bad_requests_write_at_most_a_hundred_log_lines(tmp_path: Path) -> None:
     with gateway_with_simulator('[[turn]]\ntext = "x"', tmp_path) as (harness, _):
         for _ in range(300):
             assert harness.request("/v1/messages", {}, key="wrong")[0] == 401

@@ -1,4 +1,4 @@
-"""What is meant to exhaust a gateway: answered or refused clearly, at a cost that is measured from outside."""
+"""Requests and responses that try to exhaust a gateway: served or refused, within limits of CPU and memory."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ MIB = 1 << 20
 MILLION = 1_000_000
 DEEP = 100_000
 EVENT_STREAMS = {"kiro": "assistantResponseEvent", "bedrock": "contentBlockDelta"}
-# So that a slow client need not be waited for.
-HURRY = """
+# Short timeouts, so that tests with slow clients are fast.
+SHORT_TIMEOUTS = """
 from dragoman.http import exchange
 from dragoman.http.server import connection
 for module in (connection, exchange):
@@ -38,7 +38,7 @@ for module in (connection, exchange):
 
 
 class FixedResponseServer:
-    """An upstream that answers everything with the same bytes, and remembers what it was sent."""
+    """An upstream that answers every request with the same bytes and records digests of the bodies."""
 
     def __init__(self) -> None:
         self.answer: Callable[[], Iterator[bytes]] = lambda: iter(())
@@ -60,11 +60,11 @@ class FixedResponseServer:
             head, _, body = _until(client, b"\r\n\r\n").partition(b"\r\n\r\n")
             length = int(head.lower().partition(b"content-length:")[2].split()[0])
             digest = hashlib.sha256(body)
-            left = length - len(body)
-            while left > 0:
-                piece = client.recv(min(left, MIB))
+            missing = length - len(body)
+            while missing > 0:
+                piece = client.recv(min(missing, MIB))
                 digest.update(piece)
-                left -= len(piece)
+                missing -= len(piece)
             self.digests.append(digest.hexdigest())
             for piece in self.answer():
                 client.sendall(piece)
@@ -84,7 +84,7 @@ def _until(client: socket.socket, mark: bytes) -> bytes:
 
 
 def chunked_response(events: list[bytes], kind: str = "text/event-stream", size: int = 0) -> Iterator[bytes]:
-    """An answer in chunks: one for each event, or all of one size."""
+    """Yield a chunked response: one chunk for each event, or chunks of one size."""
     yield f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
     if size == 1:
         raw = b"".join(events)
@@ -106,12 +106,14 @@ def text_response(dialect: str, text: str = "fine") -> list[bytes]:
 
 @dataclass
 class Cost:
+    """The cost of a piece of work."""
+
     cpu: float = 0.0
-    memory: int = 0  # at the worst moment, above what it was
+    memory: int = 0  # the largest increase, in bytes
 
 
 class Stand:
-    """A gateway as a process, with canned upstreams behind it."""
+    """A gateway process in front of upstreams with fixed responses."""
 
     def __init__(self, gateway: Gateway, upstreams: dict[str, FixedResponseServer]) -> None:
         self.gateway, self.upstreams = gateway, upstreams
@@ -125,7 +127,7 @@ class Stand:
         return f"POST {path} HTTP/1.1\r\n{lines}{more}\r\n\r\n".encode()
 
     def ask(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """One request that is sent whole. What is refused early may not be taken whole."""
+        """Send one whole request; the gateway may refuse it before it has read all of it."""
         with self.connect() as client:
             with contextlib.suppress(ConnectionError):
                 client.sendall(self.head(path, f"content-length: {len(body)}") + body)
@@ -133,7 +135,7 @@ class Stand:
 
     @contextlib.contextmanager
     def costs(self, cpu: float, memory: float) -> Iterator[Cost]:
-        """At most so many seconds of CPU, and so many MiB more at any moment."""
+        """Check that the work takes at most `cpu` seconds and `memory` more MiB at any moment."""
         gateway, cost = self.gateway, Cost()
         gateway.forget_peak()
         before, spent = gateway.memory(), gateway.cpu()
@@ -151,7 +153,7 @@ class Stand:
 
 
 def read(client: socket.socket) -> tuple[int, bytes]:
-    """A response to the connection's end: its status, and its body without chunks."""
+    """Read a response until the connection closes; return its status and its decoded body."""
     raw = bytearray()
     with contextlib.suppress(ConnectionResetError):
         while piece := client.recv(MIB):
@@ -173,32 +175,32 @@ def read(client: socket.socket) -> tuple[int, bytes]:
 
 
 @contextlib.contextmanager
-def standing(folder: Path, first: str = "") -> Iterator[Stand]:
+def running_stand(folder: Path, first: str = "") -> Iterator[Stand]:
     upstreams = {dialect: FixedResponseServer() for dialect in DIALECTS}
     ports = {dialect: upstream.port for dialect, upstream in upstreams.items()}
     text = configuration(ports, "ping = 60", "limits.breaker = false")
     with start_gateway_process(folder, text, first) as gateway:
-        made = Stand(gateway, upstreams)
-        made.serves()
-        yield made
+        started = Stand(gateway, upstreams)
+        started.serves()
+        yield started
     for upstream in upstreams.values():
         upstream.close()
 
 
 @pytest.fixture(scope="module")
 def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    with standing(tmp_path_factory.mktemp("gateway")) as made:
-        yield made
+    with running_stand(tmp_path_factory.mktemp("gateway")) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
-def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    """A gateway with little patience for slow clients; only tests that have such clients use it."""
-    with standing(tmp_path_factory.mktemp("gateway"), HURRY) as made:
-        yield made
+def impatient_stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    """A gateway with short timeouts, for tests with slow clients."""
+    with running_stand(tmp_path_factory.mktemp("gateway"), SHORT_TIMEOUTS) as started:
+        yield started
 
 
-def asked(client: str, upstream: str) -> tuple[str, bytes]:
+def request_for(client: str, upstream: str) -> tuple[str, bytes]:
     path, body = client_request(client, stream=True, model=f"to-{upstream}")
     return path, json.dumps(body).encode()
 
@@ -221,7 +223,7 @@ def test_a_body_of_a_million_one_byte_chunks_is_read_cheaply(stand: Stand) -> No
         client.sendall(stand.head("/v1/messages", "transfer-encoding: chunked") + chunks)
         status, _ = read(client)
     assert status == 200
-    assert upstream.digests[-1] == upstream.digests[-2]  # the same as if it had come in one piece
+    assert upstream.digests[-1] == upstream.digests[-2]  # the same body as in one piece
 
 
 def test_a_body_that_comes_byte_by_byte_is_read_cheaply(stand: Stand) -> None:
@@ -239,12 +241,12 @@ def test_a_body_that_comes_byte_by_byte_is_read_cheaply(stand: Stand) -> None:
 @pytest.mark.parametrize(
     ("dialect", "client"), [("openai", "anthropic"), ("kiro", "openai"), ("anthropic", "anthropic")]
 )
-def test_an_answer_of_a_million_one_byte_chunks_is_read_cheaply(stand: Stand, dialect: str, client: str) -> None:
+def test_a_response_of_a_million_one_byte_chunks_is_read_cheaply(stand: Stand, dialect: str, client: str) -> None:
     pieces = tuple(f"{number:05d} {'y' * 994}" for number in range(MILLION // 1000))
     events = list(DIALECTS[dialect]("name", ExpectedResponse(pieces, ())))
     stand.upstreams[dialect].answer = lambda: chunked_response(events, content_type_of(dialect), size=1)
     with stand.costs(cpu=3, memory=24):
-        status, body = stand.ask(*asked(client, dialect))
+        status, body = stand.ask(*request_for(client, dialect))
     assert (status, RESPONSE_PARSERS[client](body).text) == (200, "".join(pieces))
 
 
@@ -256,19 +258,19 @@ DEEP_TEXTS = {"open": "[" * DEEP, "closed": "[" * DEEP + "]" * DEEP, "objects": 
 @pytest.mark.parametrize("deep", DEEP_TEXTS)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_request_of_a_hundred_thousand_levels_is_a_400(stand: Stand, client: str, deep: str) -> None:
-    path, text = asked(client, "openai")[0], DEEP_TEXTS[deep]
+    path, text = request_for(client, "openai")[0], DEEP_TEXTS[deep]
     body = json.dumps({"model": "to-openai", "messages": "@", "input": "@", "contents": "@"}).replace('"@"', text)
     with stand.costs(cpu=1, memory=48):
-        status, said = stand.ask(path, body.encode())
-    assert status == 400, said
-    json.loads(said)
+        status, response_body = stand.ask(path, body.encode())
+    assert status == 400, response_body
+    json.loads(response_body)
 
 
 @pytest.mark.parametrize("upstream", DIALECTS)
-def test_arguments_of_a_hundred_thousand_levels_in_a_request_are_carried_or_refused(
+def test_arguments_of_a_hundred_thousand_levels_in_a_request_are_translated_or_refused(
     stand: Stand, upstream: str
 ) -> None:
-    """Arguments are text: no depth of the request's own JSON."""
+    """Arguments are text in the request, so they do not count as its depth."""
     stand.upstreams[upstream].answer = lambda: chunked_response(text_response(upstream), content_type_of(upstream))
     function = {"name": "f", "arguments": '{"a":' + "[" * DEEP + "]" * DEEP + "}"}
     call = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
@@ -277,16 +279,16 @@ def test_arguments_of_a_hundred_thousand_levels_in_a_request_are_carried_or_refu
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
     talk_of = {"model": f"to-{upstream}", "messages": talk, "tools": tools, "stream": True}
     with stand.costs(cpu=2, memory=64):
-        status, said = stand.ask("/v1/chat/completions", json.dumps(talk_of).encode())
-    assert status in (200, 400, 413, 422), (status, said[:300])
+        status, response_body = stand.ask("/v1/chat/completions", json.dumps(talk_of).encode())
+    assert status in (200, 400, 413, 422), (status, response_body[:300])
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("upstream", DIALECTS)
-def test_a_frame_of_a_hundred_thousand_levels_is_left_out_or_ends_the_answer(
+def test_a_frame_of_a_hundred_thousand_levels_is_skipped_or_ends_the_stream(
     stand: Stand, upstream: str, client: str
 ) -> None:
-    """A frame that cannot be read is left out with a note, unless a block is open."""
+    """An unreadable frame is skipped with a note, unless a block is open."""
     deep = DEEP_TEXTS["closed"].encode()
     if upstream in EVENT_STREAMS:
         bad = eventstream_frame(
@@ -298,13 +300,16 @@ def test_a_frame_of_a_hundred_thousand_levels_is_left_out_or_ends_the_answer(
     events.insert(1, bad)
     stand.upstreams[upstream].answer = lambda: chunked_response(events, content_type_of(upstream))
     with stand.costs(cpu=2, memory=48):
-        status, said = stand.ask(*asked(client, upstream))
-    passed = b"".join(event for event in events if b'"usage":{' not in event)  # which a chat did not ask for
-    if client == upstream and said in (b"".join(events), passed):
-        return  # between equals it may be passed on as it came
-    heard = RESPONSE_PARSERS[client](said) if status == 200 else None
-    whole = heard is not None and heard.ended and heard.text == "fine"
-    assert status >= 500 or whole or (heard is not None and heard.error and not heard.ended), (status, said[:300])
+        status, response_body = stand.ask(*request_for(client, upstream))
+    passed = b"".join(event for event in events if b'"usage":{' not in event)  # a Chat client did not request it
+    if client == upstream and response_body in (b"".join(events), passed):
+        return  # the same dialect: the frame may be passed through
+    parsed = RESPONSE_PARSERS[client](response_body) if status == 200 else None
+    whole = parsed is not None and parsed.ended and parsed.text == "fine"
+    assert status >= 500 or whole or (parsed is not None and parsed.error and not parsed.ended), (
+        status,
+        response_body[:300],
+    )
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -313,54 +318,58 @@ def test_streamed_arguments_of_a_hundred_thousand_levels_arrive_or_are_an_error(
     events = list(DIALECTS["openai"]("name", ExpectedResponse(("so",), (pieces,))))
     stand.upstreams["openai"].answer = lambda: chunked_response(events)
     with stand.costs(cpu=2, memory=64):
-        status, said = stand.ask(*asked(client, "openai"))
+        status, response_body = stand.ask(*request_for(client, "openai"))
     if status != 200:
         assert status >= 500
         return
-    heard, whole = RESPONSE_PARSERS[client](said), "".join(pieces)
-    wrapped = json.dumps({"raw_arguments": whole})  # where arguments are objects and these cannot be one
-    carried = heard.ended and [call["arguments"] for call in heard.calls] in ([whole], [wrapped])
-    assert carried or heard.error, (heard.finish, heard.odd)
+    parsed, whole = RESPONSE_PARSERS[client](response_body), "".join(pieces)
+    wrapped = json.dumps({"raw_arguments": whole})  # for dialects whose arguments must be objects
+    carried = parsed.ended and [call["arguments"] for call in parsed.calls] in ([whole], [wrapped])
+    assert carried or parsed.error, (parsed.finish, parsed.odd)
 
 
 # --- size
 
 
-def test_twenty_megabytes_go_through_both_ways(stand: Stand) -> None:
+def test_twenty_megabytes_pass_in_both_directions(stand: Stand) -> None:
     upstream, size = stand.upstreams["anthropic"], 20 * MIB
     events = list(DIALECTS["anthropic"]("name", ExpectedResponse(tuple(["z" * 4096] * (size // 4096)), ())))
     upstream.answer = lambda: chunked_response(events)
     body = long_question(size)
     with stand.costs(cpu=3, memory=120):
-        status, said = stand.ask("/v1/messages", body)
-    assert status == 200 and said == b"".join(events)
+        status, response_body = stand.ask("/v1/messages", body)
+    assert status == 200 and response_body == b"".join(events)
 
 
-def test_twenty_megabytes_are_translated_both_ways(stand: Stand) -> None:
+def test_twenty_megabytes_are_translated_in_both_directions(stand: Stand) -> None:
     upstream, size = stand.upstreams["openai"], 20 * MIB
     events = list(DIALECTS["openai"]("name", ExpectedResponse(tuple(["z" * 4096] * (size // 4096)), ())))
     upstream.answer = lambda: chunked_response(events)
     body = long_question(size).replace(b"to-anthropic", b"to-openai")
     with stand.costs(cpu=4, memory=120):
-        status, said = stand.ask("/v1/messages", body)
-    assert status == 200 and said.count(b"z" * 4096) == size // 4096 and b"message_stop" in said[-100:]
+        status, response_body = stand.ask("/v1/messages", body)
+    assert (
+        status == 200 and response_body.count(b"z" * 4096) == size // 4096 and b"message_stop" in response_body[-100:]
+    )
 
 
-@pytest.mark.parametrize("upstream", [name for name in DIALECTS if name != "kiro"])  # which takes nothing so long
-def test_a_stream_that_has_ended_holds_nothing_of_its_question(stand: Stand, upstream: str) -> None:
-    """Not even until the next collection, which may be hundreds of streams away."""
+@pytest.mark.parametrize(
+    "upstream", [name for name in DIALECTS if name != "kiro"]
+)  # Kiro does not accept such long requests
+def test_a_finished_stream_keeps_no_memory_of_its_request(stand: Stand, upstream: str) -> None:
+    """Memory is freed without waiting for the garbage collector."""
     stand.upstreams[upstream].answer = lambda: chunked_response(text_response(upstream), content_type_of(upstream))
     body = long_question(5 * MIB).replace(b"to-anthropic", f"to-{upstream}".encode())
     for _ in range(2):
         assert stand.ask("/v1/messages", body)[0] == 200
     level = stand.gateway.memory()
-    for _ in range(12):  # 60 MiB of questions, and as much again of what was made of them
+    for _ in range(12):  # 60 MiB of requests, and as much of their translations
         assert stand.ask("/v1/messages", body)[0] == 200
     assert stand.gateway.memory() <= level + 36 * MIB
 
 
 @pytest.mark.parametrize("framing", ["length", "chunks"])
-def test_a_body_that_is_too_long_is_refused_and_not_kept(stand: Stand, framing: str) -> None:
+def test_a_too_long_body_is_refused_and_not_buffered(stand: Stand, framing: str) -> None:
     with stand.costs(cpu=2, memory=64), stand.connect() as client:
         more = "content-length: 100000000" if framing == "length" else "transfer-encoding: chunked"
         client.sendall(stand.head("/v1/messages", more))
@@ -373,7 +382,7 @@ def test_a_body_that_is_too_long_is_refused_and_not_kept(stand: Stand, framing: 
     stand.serves()
 
 
-# --- heads, and those who take their time
+# --- heads, and slow clients
 
 
 @pytest.mark.parametrize(
@@ -381,7 +390,7 @@ def test_a_body_that_is_too_long_is_refused_and_not_kept(stand: Stand, framing: 
     [
         ("".join(f"x-{number}: 1\r\n" for number in range(2000)), {431}),
         (f"x-long: {'a' * 100 * 1024}\r\n", {431}),
-        ("x: " + "a" * 30 * MIB, {431, 0}),  # 0: it was refused, and went on sending for longer than it was heard
+        ("x: " + "a" * 30 * MIB, {431, 0}),  # 0: reset, because it kept sending after the refusal
         ("".join(f"x-{number}: 1\r\n" for number in range(200_000)), {431, 0}),
     ],
     ids=["2000 headers", "100 KiB in one", "30 MiB in one", "200000 headers"],
@@ -396,8 +405,10 @@ def test_a_flood_of_headers_is_refused_cheaply(stand: Stand, flood: str, statuse
 
 
 @pytest.mark.parametrize("what", ["nothing", "half a head", "half a body"])
-def test_two_hundred_who_never_finish_are_ended_and_the_others_served(hurried: Stand, what: str) -> None:
-    stand = hurried
+def test_two_hundred_unfinished_requests_time_out_and_other_clients_are_served(
+    impatient_stand: Stand, what: str
+) -> None:
+    stand = impatient_stand
     stand.serves()
     files = stand.gateway.at_rest((), 0, 0, 0.3).files
     body = stand.head("/v1/messages", "content-length: 1000") + b'{"model": '
@@ -414,7 +425,7 @@ def test_two_hundred_who_never_finish_are_ended_and_the_others_served(hurried: S
                 try:
                     if begun and not client.recv(4096):
                         raise ConnectionError
-                    client.send(b"x")  # one byte now and then keeps nobody
+                    client.send(b"x")  # single bytes do not extend the timeout
                 except TimeoutError:
                     pass
                 except OSError:

@@ -1,4 +1,4 @@
-"""The small buffer before a client, without a network."""
+"""`ResponseBuffer`, the buffer between a response and a client, without a network."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.virtual_time import VirtualTimeLoop
 
 
 class Client:
-    """A client under ASGI: what it got, and whether it reads."""
+    """An ASGI client: the messages it got, and whether it reads."""
 
     def __init__(self, stall: float = 60.0) -> None:
         self.got: list[dict[str, Any]] = []
-        self.pings = 0  # asked for
+        self.pings = 0  # keep-alives requested from the buffer
         self.reads = asyncio.Event()
         self.reads.set()
         self.left = asyncio.Event()
@@ -43,7 +43,7 @@ class Client:
     def body(self) -> bytes:
         return b"".join(message.get("body", b"") for message in self.got)
 
-    def outlet(self, silence: float = 60.0, hold: float = 60.0) -> ResponseBuffer:
+    def buffer(self, silence: float = 60.0, hold: float = 60.0) -> ResponseBuffer:
         keep_alive = KeepAlive()
         buffer = ResponseBuffer(self.exchange, (("a", "b"),), self.ping, silence, hold, keep_alive)
         keep_alive.add(buffer)
@@ -56,13 +56,13 @@ class Client:
 
 class Tap:
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def pause(self) -> None:
-        self.told.append("pause")
+        self.calls.append("pause")
 
     def resume(self) -> None:
-        self.told.append("resume")
+        self.calls.append("resume")
 
 
 @pytest.fixture(autouse=True)
@@ -75,149 +75,149 @@ def run() -> Iterator[Callable[[Awaitable[None]], None]]:
         yield lambda test: runner.run(asyncio.wait_for(test, 60))
 
 
-async def test_what_is_held_can_be_dropped_and_nobody_has_seen_it() -> None:
+async def test_buffered_bytes_can_be_dropped_before_they_are_sent() -> None:
     client = Client()
-    outlet = client.outlet()
-    outlet.push(b"first attempt ")
+    buffer = client.buffer()
+    buffer.push(b"first attempt ")
     await asyncio.sleep(0.01)
     assert client.got == []
-    outlet.discard()
-    outlet.push(b"second ")
-    outlet.release()
-    outlet.push(b"attempt")
-    outlet.end(b"!")
+    buffer.discard()
+    buffer.push(b"second ")
+    buffer.release()
+    buffer.push(b"attempt")
+    buffer.end(b"!")
     await client.exchange.close()
     assert client.body == b"second attempt!"
     assert [message["type"] for message in client.got] == ["http.response.start", "http.response.body"]
     assert client.got[-1]["more_body"] is False
 
 
-async def test_all_that_came_while_a_client_did_not_read_goes_out_in_one_piece() -> None:
+async def test_bytes_buffered_while_a_client_did_not_read_are_sent_in_one_piece() -> None:
     client, tap = Client(), Tap()
-    outlet = client.outlet()
-    outlet.feed_from(tap)
-    outlet.push(b"w")
-    outlet.release()
+    buffer = client.buffer()
+    buffer.feed_from(tap)
+    buffer.push(b"w")
+    buffer.release()
     await asyncio.sleep(0.01)
     client.reads.clear()
-    outlet.push(b"x")
+    buffer.push(b"x")
     await asyncio.sleep(0.01)
     for _ in range(20):
-        outlet.push(b"y" * (HIGH_WATER // 10))
-    assert tap.told == ["pause"]
+        buffer.push(b"y" * (HIGH_WATER // 10))
+    assert tap.calls == ["pause"]
     assert client.exchange.paused
     client.reads.set()
     await asyncio.sleep(0.01)
-    assert tap.told == ["pause", "resume"]
+    assert tap.calls == ["pause", "resume"]
     assert len(client.got) == 4
-    outlet.end()
+    buffer.end()
     await client.exchange.close()
 
 
-async def test_a_source_that_comes_while_a_client_does_not_read_is_paused_at_once() -> None:
+async def test_a_source_added_while_a_client_does_not_read_is_paused_at_once() -> None:
     client, tap = Client(), Tap()
-    outlet = client.outlet()
+    buffer = client.buffer()
     client.reads.clear()
-    outlet.release()
-    outlet.push(b"y" * (HIGH_WATER + 1))
-    outlet.feed_from(tap)
-    assert tap.told == ["pause"]
-    outlet.close()
+    buffer.release()
+    buffer.push(b"y" * (HIGH_WATER + 1))
+    buffer.feed_from(tap)
+    assert tap.calls == ["pause"]
+    buffer.close()
 
 
-async def test_what_is_held_does_not_grow_and_goes_on_when_it_is_seen() -> None:
+async def test_the_buffer_is_bounded_and_the_source_resumes_after_the_commit() -> None:
     client, tap = Client(), Tap()
-    outlet = client.outlet()
-    outlet.feed_from(tap)
-    outlet.push(b"y" * (HIGH_WATER + 1))
-    assert tap.told[-1] == "pause"
-    outlet.release()
+    buffer = client.buffer()
+    buffer.feed_from(tap)
+    buffer.push(b"y" * (HIGH_WATER + 1))
+    assert tap.calls[-1] == "pause"
+    buffer.release()
     await asyncio.sleep(0.01)
-    assert tap.told[-1] == "resume"
-    outlet.end()
+    assert tap.calls[-1] == "resume"
+    buffer.end()
     await client.exchange.close()
     assert len(client.body) == HIGH_WATER + 1
 
 
-async def test_silence_is_broken_and_lets_out_what_was_held() -> None:
+async def test_a_keep_alive_sends_the_buffered_bytes_first() -> None:
     client = Client()
-    outlet = client.outlet(silence=0.02)
-    outlet.push(b"held ")
+    buffer = client.buffer(silence=0.02)
+    buffer.push(b"held ")
     await asyncio.sleep(0.05)
-    assert outlet.is_released
+    assert buffer.is_released
     assert client.body.startswith(b"held ping ")
-    outlet.end()
+    buffer.end()
     await client.exchange.close()
-    said = client.body
+    sent = client.body
     await asyncio.sleep(0.05)
-    assert client.body == said  # nothing after the end
+    assert client.body == sent  # no keep-alive after the end
 
 
-async def test_whoever_speaks_needs_no_sign_of_life() -> None:
+async def test_an_active_stream_gets_no_keep_alive() -> None:
     client = Client()
-    outlet = client.outlet(silence=0.08)
-    outlet.release()
+    buffer = client.buffer(silence=0.08)
+    buffer.release()
     for _ in range(20):
         client.exchange.chunk(b".")
         await asyncio.sleep(0.01)
     assert b"ping" not in client.body
     await asyncio.sleep(0.15)
     assert client.body.endswith(b"ping ")
-    outlet.close()
+    buffer.close()
     client.exchange.chunk(b"", last=True)
     await client.exchange.close()
 
 
-async def test_a_sign_of_life_that_is_due_as_the_answer_ends_is_not_sent() -> None:
+async def test_a_keep_alive_that_is_due_at_the_end_is_not_sent() -> None:
     client = Client()
-    outlet = client.outlet(silence=1.0)
-    outlet.push(b"x")
+    buffer = client.buffer(silence=1.0)
+    buffer.push(b"x")
     now = asyncio.get_running_loop().time()
-    outlet.release()
-    outlet.check(now)
-    outlet.check(now + 2)  # it is due, in the next turn of the loop
-    outlet.end(b"y")
+    buffer.release()
+    buffer.check(now)
+    buffer.check(now + 2)  # a keep-alive is due in the next loop iteration
+    buffer.end(b"y")
     await asyncio.sleep(0.01)
     await client.exchange.close()
     assert (client.body, client.pings) == (b"xy", 0)
 
 
-async def test_a_client_that_does_not_read_gets_no_signs_of_life_until_it_reads_again() -> None:
+async def test_a_client_that_does_not_read_gets_no_keep_alives_until_it_reads_again() -> None:
     client = Client()
-    outlet = client.outlet(silence=0.02)
-    outlet.release()
+    buffer = client.buffer(silence=0.02)
+    buffer.release()
     client.reads.clear()
-    outlet.push(b"x" * (HIGH_WATER + 1))
-    held = client.exchange.paused
+    buffer.push(b"x" * (HIGH_WATER + 1))
+    is_paused = client.exchange.paused
     await asyncio.sleep(0.1)
     client.reads.set()
     while client.exchange.paused:
         await asyncio.sleep(0.001)
-    assert held
-    assert client.body == b"x" * (HIGH_WATER + 1)  # five would have come meanwhile
+    assert is_paused
+    assert client.body == b"x" * (HIGH_WATER + 1)  # five keep-alives would have been due
     await asyncio.sleep(0.05)
     assert client.body.endswith(b"ping ")
-    outlet.close()
+    buffer.close()
     client.exchange.chunk(b"", last=True)
     await client.exchange.close()
 
 
-async def test_a_client_that_reads_nothing_for_long_is_given_up() -> None:
+async def test_a_client_that_reads_nothing_for_long_is_disconnected() -> None:
     client = Client(stall=0.05)
-    outlet = client.outlet(silence=0.01)
-    outlet.push(b"x")
-    outlet.release()
+    buffer = client.buffer(silence=0.01)
+    buffer.push(b"x")
+    buffer.release()
     await asyncio.sleep(0.005)
     client.reads.clear()
-    outlet.push(b"y")
+    buffer.push(b"y")
     with pytest.raises(asyncio.CancelledError):
         await asyncio.Event().wait()
     assert client.exchange.interrupted() and client.exchange.is_disconnected
-    outlet.close()
+    buffer.close()
     await client.exchange.close()
 
 
-async def test_a_client_that_leaves_ends_the_work_at_once() -> None:
+async def test_a_client_that_disconnects_cancels_the_work_at_once() -> None:
     client = Client()
     await client.exchange.body(1)
     client.left.set()
@@ -226,8 +226,8 @@ async def test_a_client_that_leaves_ends_the_work_at_once() -> None:
     assert client.exchange.interrupted() and client.exchange.is_disconnected
 
 
-async def test_a_cancellation_of_somebody_else_stays_one() -> None:
-    told = []
+async def test_a_cancellation_from_outside_is_raised_again() -> None:
+    interruptions = []
 
     async def work() -> None:
         client = Client()
@@ -235,40 +235,40 @@ async def test_a_cancellation_of_somebody_else_stays_one() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            told.append(client.exchange.interrupted())
+            interruptions.append(client.exchange.interrupted())
 
     task = asyncio.create_task(work())
     await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert told == [False]
+    assert interruptions == [False]
 
 
-async def test_what_was_held_long_enough_is_seen_and_what_is_dropped_begins_anew() -> None:
+async def test_the_hold_ends_after_its_time_and_restarts_after_a_drop() -> None:
     client = Client()
-    outlet = client.outlet(hold=0.2)
-    outlet.push(b"before an answer ")
+    buffer = client.buffer(hold=0.2)
+    buffer.push(b"before an answer ")
     await asyncio.sleep(0.3)
-    assert client.got == []  # nobody has answered, so there is nothing to be seen
-    outlet.feed_from(Tap())
+    assert client.got == []  # no upstream answered, so nothing is committed
+    buffer.feed_from(Tap())
     await asyncio.sleep(0.1)
-    outlet.discard()
-    outlet.feed_from(Tap())
-    outlet.push(b"answered")
+    buffer.discard()
+    buffer.feed_from(Tap())
+    buffer.push(b"answered")
     await asyncio.sleep(0.15)
     assert client.got == []
     await asyncio.sleep(0.15)
     assert client.body == b"answered"
-    outlet.end()
+    buffer.end()
     await client.exchange.close()
 
 
-async def test_without_a_hold_an_answer_is_seen_at_once() -> None:
+async def test_without_a_hold_a_response_is_sent_at_once() -> None:
     client = Client()
-    outlet = client.outlet(hold=0.0)
-    outlet.feed_from(Tap())
+    buffer = client.buffer(hold=0.0)
+    buffer.feed_from(Tap())
     await asyncio.sleep(0.01)
     assert [message["type"] for message in client.got] == ["http.response.start"]
-    outlet.end()
+    buffer.end()
     await client.exchange.close()

@@ -1,4 +1,4 @@
-"""`dragoman run`, as people use it: real processes, a client that is a small script, a home that must not change."""
+"""`dragoman run` with real processes: the client is a small script, and the home directory must not change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["home"]
 PAGE = Path(__file__).parents[2] / "docs/clients.md"
 SIMULATED = ("--upstream", "simulator")
 
-# What a client does: it writes down how it was started, then whatever follows.
+# The client script: it records its arguments and environment, then runs the code of the test.
 RECORD = """
 import json, os, sys
 print(json.dumps({"env": dict(os.environ), "argv": sys.argv[1:]}), file=open(os.environ["RECORD"], "w"), flush=True)
@@ -48,7 +48,7 @@ asked = urllib.request.Request(os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
 asked.add_header("authorization", "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"])
 print(json.load(urllib.request.urlopen(asked))["content"][0]["text"])
 """
-# Every command line of this machine's processes that holds the key.
+# Print every command line on this machine that contains the key.
 LOOK_FOR_THE_KEY = """
 import glob
 key = (os.environ.get("ANTHROPIC_AUTH_TOKEN") or os.environ["DRAGOMAN_KEY"]).encode()
@@ -63,7 +63,7 @@ print("looked")
 
 
 def client(home: UserHome, name: str, script: str) -> Path:
-    """A program of this name on the path of that home."""
+    """Create a program with this name on the PATH of the home directory."""
     folder = home.path / "bin"
     folder.mkdir(exist_ok=True)
     path = folder / name
@@ -73,7 +73,7 @@ def client(home: UserHome, name: str, script: str) -> Path:
 
 
 def environ(home: UserHome, **more: str) -> dict[str, str]:
-    """Nothing of the machine's own keys, and the programs of that home first."""
+    """Return an environment without the machine's keys, with the programs of the home directory first."""
     path = f"{home.path / 'bin'}:{os.environ['PATH']}"
     return home.environ({"PATH": path, "RECORD": "/dev/null", **more})
 
@@ -102,10 +102,10 @@ def closed(url: str) -> bool:
         return probe.connect_ex((host, int(port))) != 0
 
 
-# --- what the child gets
+# --- the environment of the child
 
 
-def test_claude_asks_a_private_gateway_that_ends_with_it_and_leaves_the_home_as_it_was(
+def test_claude_uses_a_private_gateway_that_ends_with_it_and_the_home_is_unchanged(
     home: UserHome, tmp_path: Path
 ) -> None:
     client(home, "claude", ASK_ANTHROPIC)
@@ -133,14 +133,18 @@ STRAY = {
 
 
 @pytest.mark.parametrize("name", STRAY)
-def test_what_would_go_before_our_variables_is_taken_from_the_child_though_it_be_kept(
-    name: str, home: UserHome, tmp_path: Path
-) -> None:
+def test_variables_that_override_ours_are_removed_even_with_keep(name: str, home: UserHome, tmp_path: Path) -> None:
     script = client(home, name, "")
     record = tmp_path / "record"
-    kept = [word for each in STRAY[name] for word in ("--keep", each)]
+    keep_options = [word for each in STRAY[name] for word in ("--keep", each)]
     done = run(
-        home, *SIMULATED, *kept, str(script), RECORD=str(record), HARMLESS="stays", **dict.fromkeys(STRAY[name], "1")
+        home,
+        *SIMULATED,
+        *keep_options,
+        str(script),
+        RECORD=str(record),
+        HARMLESS="stays",
+        **dict.fromkeys(STRAY[name], "1"),
     )
     assert done.returncode == 0, done.stderr
     env = recorded(record)["env"]
@@ -161,12 +165,12 @@ def test_any_other_command_gets_the_variables_of_every_sdk(home: UserHome, tmp_p
 
 
 @pytest.mark.parametrize("name", ["claude", "opencode"])
-def test_the_key_stands_in_no_command_line(home: UserHome, name: str) -> None:
+def test_no_command_line_contains_the_key(home: UserHome, name: str) -> None:
     client(home, name, LOOK_FOR_THE_KEY)
     assert run(home, *SIMULATED, name).stdout == "looked\n"
 
 
-def test_each_run_has_a_key_of_its_own_that_is_written_nowhere(home: UserHome, tmp_path: Path) -> None:
+def test_each_run_has_its_own_key_that_is_not_written_to_disk(home: UserHome, tmp_path: Path) -> None:
     client(home, "claude", "")
     keys, log = set(), home.path / "log"
     for number in range(2):
@@ -179,7 +183,7 @@ def test_each_run_has_a_key_of_its_own_that_is_written_nowhere(home: UserHome, t
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
 
-def test_the_child_sees_no_key_of_an_upstream_unless_it_shall_keep_it(home: UserHome, tmp_path: Path) -> None:
+def test_the_child_gets_no_upstream_key_without_keep(home: UserHome, tmp_path: Path) -> None:
     client(home, "claude", "")
     home.write("c.toml", '[upstreams.a]\ndialect = "openai"\nbase_url = "http://127.0.0.1:9"\nkey = "env:MY_OWN"\n')
     record = tmp_path / "record"
@@ -190,7 +194,7 @@ def test_the_child_sees_no_key_of_an_upstream_unless_it_shall_keep_it(home: User
     assert set(recorded(record)["env"]) & set(secrets) == {"ANY_COMMAND", "OPENAI_API_KEY"}
 
 
-def test_a_proxy_does_not_stand_between_the_child_and_loopback(home: UserHome, tmp_path: Path) -> None:
+def test_the_child_uses_no_proxy_for_loopback(home: UserHome, tmp_path: Path) -> None:
     client(home, "claude", ASK_PLAINLY)
     record = tmp_path / "record"
     more = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "intra.example"}
@@ -199,7 +203,7 @@ def test_a_proxy_does_not_stand_between_the_child_and_loopback(home: UserHome, t
     assert recorded(record)["env"]["NO_PROXY"] == "intra.example,127.0.0.1,localhost,::1"
 
 
-def test_names_that_nobody_answers_are_replaced_by_a_model_that_is_there(home: UserHome, tmp_path: Path) -> None:
+def test_unknown_model_names_are_replaced_by_a_known_model(home: UserHome, tmp_path: Path) -> None:
     client(home, "claude", "")
     home.write("c.toml", '[upstreams.sim]\npreset = "simulator"\ndialect = "openai"\nmodels = ["m-1"]\n')
     record = tmp_path / "record"
@@ -211,7 +215,7 @@ def test_names_that_nobody_answers_are_replaced_by_a_model_that_is_there(home: U
     assert not {name for name in names if name in recorded(record)["env"]}
 
 
-def test_a_saved_setting_that_goes_before_the_environment_is_told(home: UserHome) -> None:
+def test_a_saved_setting_that_overrides_the_environment_is_reported(home: UserHome) -> None:
     client(home, "claude", "")
     (home.path / ".claude").mkdir()
     home.write(".claude/settings.json", '{"model": "my-old", "env": {"ANTHROPIC_BASE_URL": "http://else.where"}}')
@@ -221,24 +225,24 @@ def test_a_saved_setting_that_goes_before_the_environment_is_told(home: UserHome
     assert "sets ANTHROPIC_BASE_URL" in told
 
 
-# --- its end is ours
+# --- exit status and signals
 
 
-def test_its_exit_status_is_ours(home: UserHome) -> None:
+def test_the_exit_status_of_the_child_is_returned(home: UserHome) -> None:
     client(home, "claude", "sys.exit(23)")
     assert run(home, *SIMULATED, "claude").returncode == 23
 
 
-def test_a_signal_that_ends_it_is_128_and_its_number(home: UserHome) -> None:
+def test_a_child_killed_by_a_signal_gives_128_plus_its_number(home: UserHome) -> None:
     client(home, "claude", "os.kill(os.getpid(), 9)")
     assert run(home, *SIMULATED, "claude").returncode == 137
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_is_handed_on_and_the_gateway_lives_until_the_child_ends(
+def test_a_signal_is_forwarded_and_the_gateway_runs_until_the_child_ends(
     home: UserHome, number: signal.Signals, tmp_path: Path
 ) -> None:
-    """Without a terminal: one would have sent ctrl-C to the child itself."""
+    """Without a terminal; a terminal would send ctrl-C to the child itself."""
     ready = tmp_path / "ready"
     script = f"""
 import signal, time
@@ -254,7 +258,7 @@ time.sleep(20)
         "import os, signal, sys; signal.signal(int(sys.argv[1]), signal.SIG_DFL); os.execv(sys.argv[2], sys.argv[2:])"
     )
     command = [sys.executable, "-m", "dragoman", "run", *SIMULATED, "claude"]
-    with subprocess.Popen(  # whatever those who run the tests were told to ignore
+    with subprocess.Popen(  # independent of the signals that the test runner ignores
         [sys.executable, "-c", heeded, str(int(number)), *command],
         env=environ(home),
         stdout=subprocess.PIPE,
@@ -267,7 +271,7 @@ time.sleep(20)
     assert (process.returncode, out) == (7, b"You said: Hello there.\n"), err
 
 
-def test_what_we_were_told_to_ignore_the_child_ignores(home: UserHome, tmp_path: Path) -> None:
+def test_signals_ignored_by_us_are_ignored_by_the_child(home: UserHome, tmp_path: Path) -> None:
     client(home, "claude", "import signal; print(signal.getsignal(1) is signal.SIG_IGN)")
     command = f"trap '' HUP; exec {shlex.join([sys.executable, '-m', 'dragoman', 'run', *SIMULATED, 'claude'])}"
     done = subprocess.run(["sh", "-c", command], env=environ(home), capture_output=True, timeout=60, check=False)
@@ -302,7 +306,7 @@ class Terminal:
     def _read(self) -> bool:
         try:
             piece = os.read(self._master, 65536)
-        except OSError:  # nobody has it open any more
+        except OSError:  # no process has it open any more
             return False
         self.text += piece.decode()
         return bool(piece)
@@ -321,15 +325,15 @@ sys.exit(11)
     terminal = Terminal([sys.executable, "-m", "dragoman", "run", *SIMULATED, "claude"], environ(home))
     terminal.read_until("a terminal True True True")
     terminal.type("\x03")
-    terminal.read_until("interrupted by 0")  # the terminal itself
+    terminal.read_until("interrupted by 0")  # sent by the terminal itself
     terminal.type("hello\n")
     terminal.read_until("said: hello")
     assert terminal.end() == 11
     assert "Traceback" not in terminal.text
 
 
-def test_ctrl_c_is_not_handed_on_since_the_terminal_has_done_so(home: UserHome) -> None:
-    """Two signals at once may look like one to the child, so it is asked what we sent."""
+def test_ctrl_c_of_a_terminal_is_not_forwarded_again(home: UserHome) -> None:
+    """Two signals at once may arrive as one, so the test checks which signals we sent."""
     script = """
 import os, sys
 from dragoman.cli.run import run_child
@@ -342,13 +346,13 @@ print("sent", sent)
     terminal = Terminal([sys.executable, "-c", script], environ(home))
     terminal.read_until("ready")
     terminal.type("\x03")
-    os.kill(terminal.pid, signal.SIGUSR1)  # while this is for us alone
+    os.kill(terminal.pid, signal.SIGUSR1)  # this signal goes only to our process
     terminal.read_until("sent")
     terminal.end()
     assert f"sent [{int(signal.SIGUSR1)}]" in terminal.text
 
 
-def test_a_child_that_suspends_itself_lets_the_shell_have_its_terminal(home: UserHome) -> None:
+def test_a_child_that_suspends_itself_returns_the_terminal_to_the_shell(home: UserHome) -> None:
     client(
         home, "claude", 'import signal; print("here", flush=True); os.kill(os.getpid(), signal.SIGSTOP); sys.exit(3)'
     )
@@ -360,10 +364,10 @@ def test_a_child_that_suspends_itself_lets_the_shell_have_its_terminal(home: Use
     assert terminal.end() == 3
 
 
-# --- the gateway that runs
+# --- with a gateway that already runs
 
 
-def test_the_gateway_that_runs_is_used_and_goes_on(home: UserHome, tmp_path: Path) -> None:
+def test_a_running_gateway_is_used_and_stays_up(home: UserHome, tmp_path: Path) -> None:
     client(home, "claude", ASK_PLAINLY)
     record = tmp_path / "record"
     with home.serving() as served:
@@ -377,7 +381,7 @@ def test_the_gateway_that_runs_is_used_and_goes_on(home: UserHome, tmp_path: Pat
         assert recorded(record)["env"]["ANTHROPIC_BASE_URL"] != served.url
 
 
-def test_a_shell_that_evaluates_what_is_printed_reaches_the_gateway(home: UserHome) -> None:
+def test_the_printed_variables_work_in_a_shell(home: UserHome) -> None:
     client(home, "claude", ASK_PLAINLY)
     printing = shlex.join([sys.executable, "-m", "dragoman", "run", "--print-env", "claude"])
     with home.serving():
@@ -392,7 +396,7 @@ def test_a_shell_that_evaluates_what_is_printed_reaches_the_gateway(home: UserHo
     assert done.stdout == "You said: Hello there.\n", done.stderr
 
 
-def test_a_key_that_no_shell_can_find_is_printed_and_said_to_be_a_secret(home: UserHome) -> None:
+def test_a_key_without_a_file_is_printed_with_a_warning(home: UserHome) -> None:
     key = "0123456789abcdef-of-a-command"
     (home.path / ".config/dragoman").mkdir(parents=True)
     home.write(".config/dragoman/config.toml", f'[server]\nkey = "cmd:echo {key}"\n')
@@ -402,7 +406,7 @@ def test_a_key_that_no_shell_can_find_is_printed_and_said_to_be_a_secret(home: U
     assert "secret" in done.stderr
 
 
-def test_printing_needs_a_gateway_that_runs(home: UserHome) -> None:
+def test_printing_needs_a_running_gateway(home: UserHome) -> None:
     done = run(home, "--print-env", "claude")
     assert (done.returncode, done.stdout) == (4, "")
     assert "dragoman serve" in done.stderr
@@ -413,7 +417,7 @@ def sections() -> dict[str, str]:
     return dict(found)
 
 
-def test_the_page_says_of_each_client_what_is_printed(home: UserHome) -> None:
+def test_the_page_shows_for_each_client_what_is_printed(home: UserHome) -> None:
     text = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
     (home.path / ".config/dragoman").mkdir(parents=True)
     home.write(".config/dragoman/config.toml", text)
@@ -432,10 +436,10 @@ def test_the_page_says_of_each_client_what_is_printed(home: UserHome) -> None:
             assert said == told[name], name
 
 
-# --- what is missing
+# --- missing programs, upstreams and models
 
 
-def test_a_program_that_is_not_there_is_127_and_how_to_get_it(home: UserHome) -> None:
+def test_a_missing_program_is_127_with_install_instructions(home: UserHome) -> None:
     path = f"{home.path}/bin"
     done = run(home, *SIMULATED, "claude", PATH=path)
     assert done.returncode == 127
@@ -443,13 +447,13 @@ def test_a_program_that_is_not_there_is_127_and_how_to_get_it(home: UserHome) ->
     assert run(home, *SIMULATED, "no-such-program").returncode == 127
 
 
-def test_a_file_that_cannot_be_run_is_126(home: UserHome) -> None:
+def test_a_file_that_is_not_executable_is_126(home: UserHome) -> None:
     path = client(home, "claude", "")
     path.write_bytes(b"\x7fELF no program")
     assert run(home, *SIMULATED, "claude").returncode == 126
 
 
-def test_with_nothing_to_ask_it_says_what_to_set_and_starts_nothing(home: UserHome, tmp_path: Path) -> None:
+def test_without_an_upstream_it_says_what_to_set_and_starts_nothing(home: UserHome, tmp_path: Path) -> None:
     client(home, "claude", "")
     record = tmp_path / "record"
     for more in ({}, {"ANTHROPIC_API_KEY": "dgm_the-key-of-a-gateway-is-no-upstream"}):
@@ -463,7 +467,7 @@ def test_with_nothing_to_ask_it_says_what_to_set_and_starts_nothing(home: UserHo
     assert "MOONSHOT_API_KEY" in done.stderr
 
 
-def test_keys_in_the_environment_are_enough_and_are_told(home: UserHome, tmp_path: Path) -> None:
+def test_keys_in_the_environment_are_used_and_named(home: UserHome, tmp_path: Path) -> None:
     client(home, "claude", "")
     record = tmp_path / "record"
     done = run(home, "claude", RECORD=str(record), MOONSHOT_API_KEY="sk-1", OPENAI_API_KEY="sk-2")
@@ -474,14 +478,14 @@ def test_keys_in_the_environment_are_enough_and_are_told(home: UserHome, tmp_pat
     assert "MOONSHOT_API_KEY" not in recorded(record)["env"]
 
 
-def test_an_upstream_that_there_is_not_is_wrong_usage(home: UserHome) -> None:
+def test_an_unknown_upstream_is_a_usage_error(home: UserHome) -> None:
     client(home, "claude", "")
     done = run(home, "--upstream", "moonshto", "claude")
     assert done.returncode == 2
     assert "moonshot" in done.stderr
 
 
-def test_a_client_that_must_be_told_a_model_is_not_started_without(home: UserHome) -> None:
+def test_a_client_that_needs_a_model_is_not_started_without_one(home: UserHome) -> None:
     client(home, "aider", "")
     home.write("c.toml", '[upstreams.box]\npreset = "vllm"\n')
     done = run(home, "--config", "c.toml", "aider")

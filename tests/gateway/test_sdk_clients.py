@@ -1,6 +1,6 @@
-"""The official SDKs run whole tool loops through the gateway against every simulated dialect, streamed and whole.
+"""The official SDKs run tool loops through the gateway against every simulated dialect, streamed and whole.
 
-Upstream calls are counted: clients hide bad streams by asking again (docs/dialects/clients.md#faults).
+Upstream requests are counted, because SDKs hide broken streams with retries (docs/dialects/clients.md#faults).
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ def harness(simulators: dict[str, Simulator], tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(params=UPSTREAMS)
 def target(request: pytest.FixtureRequest, simulators: dict[str, Simulator]) -> Iterator[str]:
-    """The name of an upstream whose simulator is asked exactly twice, and refuses nothing."""
+    """The name of an upstream; check that its simulator gets exactly two requests and refuses none."""
     simulator = simulators[request.param]
     before = simulator.total
     yield request.param
-    asked = simulator.requests[before - simulator.total :]
-    assert [each.status for each in asked] == [200, 200], asked
+    parameters = simulator.requests[before - simulator.total :]
+    assert [each.status for each in parameters] == [200, 200], parameters
 
 
 @pytest.mark.parametrize("how", ["stream", "whole"])
 def test_anthropic_sdk_runs_a_tool_loop(harness: GatewayHarness, target: str, how: str) -> None:
     tools: Any = [{"name": "get_weather", "description": "The weather", "input_schema": TOOL_SCHEMA}]
-    said: Any = [{"role": "user", "content": QUESTION}]
+    messages: Any = [{"role": "user", "content": QUESTION}]
     with anthropic.Anthropic(api_key=KEY, base_url=harness.url, max_retries=0) as client:
 
         def ask() -> Any:
-            asked: Any = {"model": f"to-{target}", "max_tokens": 200, "messages": said, "tools": tools}
+            parameters: Any = {"model": f"to-{target}", "max_tokens": 200, "messages": messages, "tools": tools}
             if how == "whole":
-                return client.messages.create(**asked)
-            with client.messages.stream(**asked) as stream:
+                return client.messages.create(**parameters)
+            with client.messages.stream(**parameters) as stream:
                 return stream.get_final_message()
 
         first = ask()
         assert first.stop_reason == "tool_use"
         [call] = [block for block in first.content if block.type == "tool_use"]
         assert (call.name, call.input) == ("get_weather", {"city": "Paris"})
-        said += [
+        messages += [
             {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in first.content]},
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": RESULT}]},
         ]
@@ -85,21 +85,21 @@ def test_anthropic_sdk_runs_a_tool_loop(harness: GatewayHarness, target: str, ho
 @pytest.mark.parametrize("how", ["stream", "whole"])
 def test_openai_sdk_runs_a_tool_loop(harness: GatewayHarness, target: str, how: str) -> None:
     tools: Any = [{"type": "function", "function": {"name": "get_weather", "parameters": TOOL_SCHEMA}}]
-    said: Any = [{"role": "user", "content": QUESTION}]
+    messages: Any = [{"role": "user", "content": QUESTION}]
     with openai.OpenAI(api_key=KEY, base_url=f"{harness.url}/v1", max_retries=0) as client:
 
         def ask() -> Any:
-            asked: Any = {"model": f"to-{target}", "messages": said, "tools": tools}
+            parameters: Any = {"model": f"to-{target}", "messages": messages, "tools": tools}
             if how == "whole":
-                return client.chat.completions.create(**asked)
-            with client.chat.completions.stream(**asked, stream_options={"include_usage": True}) as stream:
+                return client.chat.completions.create(**parameters)
+            with client.chat.completions.stream(**parameters, stream_options={"include_usage": True}) as stream:
                 return stream.get_final_completion()
 
         first = ask()
         assert first.choices[0].finish_reason == "tool_calls"
         [call] = first.choices[0].message.tool_calls
         assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
-        said += [
+        messages += [
             {
                 "role": "assistant",
                 "content": first.choices[0].message.content,
@@ -124,7 +124,7 @@ def test_boto3_runs_a_tool_loop_with_a_signature(harness: GatewayHarness, target
     tools: Any = {
         "tools": [{"toolSpec": {"name": "get_weather", "description": "d", "inputSchema": {"json": TOOL_SCHEMA}}}]
     }
-    said: Any = [{"role": "user", "content": [{"text": QUESTION}]}]
+    messages: Any = [{"role": "user", "content": [{"text": QUESTION}]}]
     client = boto3.client(
         "bedrock-runtime",
         region_name="us-east-1",
@@ -136,24 +136,24 @@ def test_boto3_runs_a_tool_loop_with_a_signature(harness: GatewayHarness, target
     with closing(client):
 
         def ask() -> tuple[list[Any], str]:
-            asked: Any = {"modelId": f"to-{target}", "messages": said, "toolConfig": tools}
+            parameters: Any = {"modelId": f"to-{target}", "messages": messages, "toolConfig": tools}
             if how == "whole":
-                answer = client.converse(**asked)
+                answer = client.converse(**parameters)
                 return answer["output"]["message"]["content"], answer["stopReason"]
-            return gathered(client.converse_stream(**asked)["stream"])
+            return collect_stream(client.converse_stream(**parameters)["stream"])
 
         blocks, stop = ask()
         assert stop == "tool_use"
         [call] = [block["toolUse"] for block in blocks if "toolUse" in block]
         assert (call["name"], call["input"]) == ("get_weather", {"city": "Paris"})
         answered = {"toolUseId": call["toolUseId"], "content": [{"text": RESULT}]}
-        said += [{"role": "assistant", "content": blocks}, {"role": "user", "content": [{"toolResult": answered}]}]
+        messages += [{"role": "assistant", "content": blocks}, {"role": "user", "content": [{"toolResult": answered}]}]
         blocks, stop = ask()
     assert stop == "end_turn"
     assert RESULT in "".join(block.get("text", "") for block in blocks)
 
 
-def gathered(stream: Any) -> tuple[list[Any], str]:
+def collect_stream(stream: Any) -> tuple[list[Any], str]:
     blocks: dict[int, Any] = {}
     stop = ""
     for event in stream:
@@ -185,21 +185,21 @@ def test_models_are_listed_in_both_shapes(harness: GatewayHarness) -> None:
             other.models.retrieve("nobody")
 
 
-def test_tokens_are_counted_by_the_upstream_where_it_can(harness: GatewayHarness) -> None:
-    asked = {"model": "to-anthropic", "messages": [{"role": "user", "content": "hello " * 100}]}
-    status, headers, body = harness.request("/v1/messages/count_tokens", asked)
+def test_tokens_are_counted_by_an_upstream_with_a_count_endpoint(harness: GatewayHarness) -> None:
+    parameters = {"model": "to-anthropic", "messages": [{"role": "user", "content": "hello " * 100}]}
+    status, headers, body = harness.request("/v1/messages/count_tokens", parameters)
     assert (status, "dragoman-estimate" in headers) == (200, False)
     assert body.startswith(b'{"input_tokens":')
 
 
-def test_tokens_are_estimated_and_marked_where_it_cannot(harness: GatewayHarness) -> None:
-    asked = {"model": "to-kiro", "messages": [{"role": "user", "content": "hello " * 100}]}
-    status, headers, body = harness.request("/v1/messages/count_tokens", asked)
+def test_tokens_are_estimated_and_marked_without_a_count_endpoint(harness: GatewayHarness) -> None:
+    parameters = {"model": "to-kiro", "messages": [{"role": "user", "content": "hello " * 100}]}
+    status, headers, body = harness.request("/v1/messages/count_tokens", parameters)
     assert (status, headers["dragoman-estimate"]) == (200, "true")
     assert body == b'{"input_tokens":154}'
 
 
-def test_the_line_of_a_request_says_what_became_of_it(harness: GatewayHarness) -> None:
+def test_the_log_line_of_a_request_shows_its_outcome(harness: GatewayHarness) -> None:
     before = len(harness.log_lines(0))
     status, headers, _ = harness.request(
         "/v1/messages?beta=true",
@@ -217,7 +217,7 @@ def test_the_line_of_a_request_says_what_became_of_it(harness: GatewayHarness) -
     assert 0 < int(headers["dragoman-notes"]) <= line["notes"]
 
 
-# --- the Responses API, and going on by an id
+# --- the Responses API and `previous_response_id`
 
 
 @pytest.fixture
@@ -226,23 +226,23 @@ def client(harness: GatewayHarness) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def asking(client: openai.OpenAI, how: str, asked: Any) -> Any:
+def create_response(client: openai.OpenAI, how: str, parameters: Any) -> Any:
     if how == "whole":
-        return client.responses.create(**asked)
-    with client.responses.stream(**asked) as stream:
+        return client.responses.create(**parameters)
+    with client.responses.stream(**parameters) as stream:
         return stream.get_final_response()
 
 
 @pytest.mark.parametrize("how", ["stream", "whole"])
 def test_openai_sdk_runs_a_tool_loop_with_responses(client: openai.OpenAI, target: str, how: str) -> None:
-    said: Any = [{"role": "user", "content": QUESTION}]
-    asked: Any = {"model": f"to-{target}", "input": said, "tools": TOOLS, "store": False}
-    first = asking(client, how, asked)
+    messages: Any = [{"role": "user", "content": QUESTION}]
+    parameters: Any = {"model": f"to-{target}", "input": messages, "tools": TOOLS, "store": False}
+    first = create_response(client, how, parameters)
     [call] = [item for item in first.output if item.type == "function_call"]
     assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Paris"})
-    said += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in first.output]
-    said += [{"type": "function_call_output", "call_id": call.call_id, "output": RESULT}]
-    last = asking(client, how, asked)
+    messages += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in first.output]
+    messages += [{"type": "function_call_output", "call_id": call.call_id, "output": RESULT}]
+    last = create_response(client, how, parameters)
     assert last.status == "completed"
     assert RESULT in last.output_text
     assert last.usage.input_tokens > 0 and last.usage.output_tokens > 0
@@ -253,17 +253,17 @@ ELSEWHERE = [name for name in UPSTREAMS if name != "responses"]
 
 @pytest.mark.parametrize("how", ["stream", "whole"])
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_a_client_goes_on_by_the_id_of_the_last_answer(client: openai.OpenAI, name: str, how: str) -> None:
-    asked: Any = {"model": f"to-{name}", "tools": TOOLS, "instructions": "Be brief."}
-    first = asking(client, how, {**asked, "input": QUESTION})
+def test_a_client_continues_with_the_id_of_the_last_response(client: openai.OpenAI, name: str, how: str) -> None:
+    parameters: Any = {"model": f"to-{name}", "tools": TOOLS, "instructions": "Be brief."}
+    first = create_response(client, how, {**parameters, "input": QUESTION})
     [call] = [item for item in first.output if item.type == "function_call"]
     result: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": RESULT}]
-    last = asking(client, how, {**asked, "input": result, "previous_response_id": first.id})
+    last = create_response(client, how, {**parameters, "input": result, "previous_response_id": first.id})
     assert RESULT in last.output_text
     assert last.id != first.id
 
 
-def test_an_unknown_previous_response_is_a_clear_refusal(client: openai.OpenAI) -> None:
+def test_an_unknown_previous_response_is_refused(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(model="to-anthropic", input="go on", previous_response_id="resp_nobody")
     assert refused.value.param == "previous_response_id"
@@ -271,13 +271,13 @@ def test_an_unknown_previous_response_is_a_clear_refusal(client: openai.OpenAI) 
     assert "whole conversation as `input`" in str(refused.value)
 
 
-def test_an_answer_that_may_not_be_stored_is_not_kept(client: openai.OpenAI) -> None:
+def test_a_response_with_store_false_is_not_stored(client: openai.OpenAI) -> None:
     first = client.responses.create(model="to-openai", input="hello", store=False)
     with pytest.raises(openai.BadRequestError, match="previous_response_id"):
         client.responses.create(model="to-openai", input="go on", previous_response_id=first.id)
 
 
-def test_at_home_the_previous_response_is_the_upstreams_affair(
+def test_in_the_same_dialect_the_previous_response_is_left_to_the_upstream(
     client: openai.OpenAI, simulators: dict[str, Simulator]
 ) -> None:
     client.responses.create(model="to-responses", input="go on", previous_response_id="resp_theirs")
@@ -285,7 +285,7 @@ def test_at_home_the_previous_response_is_the_upstreams_affair(
     assert sent["previous_response_id"] == "resp_theirs"
 
 
-def test_endpoints_that_are_not_offered_are_refused_in_the_dialects_words(client: openai.OpenAI) -> None:
+def test_unsupported_endpoints_are_refused_with_an_error_of_the_dialect(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="not offered here"):
         client.responses.compact(model="to-openai", input="x")
     with pytest.raises(openai.NotFoundError, match="not offered here"):

@@ -1,6 +1,6 @@
-"""The server between clients' sockets and the gateway, on a plain socket: order, framing, limits, patience, the end.
+"""The HTTP server on a plain socket: order of responses, framing, limits, timeouts, drain.
 
-Everything here holds for both servers.
+All tests run on both HTTP servers.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from tests.gateway.socket_client import SocketClient, gateway_servers
 
 
 class Wire(SocketClient):
-    """A connection that asks, and reads one answer at a time."""
+    """A connection that sends requests and reads one response at a time."""
 
     def ask(self, text: str = "hello", *lines: str, **more: Any) -> None:
-        self.send(asked(text, *lines, **more))
+        self.send(raw_request(text, *lines, **more))
 
     def closed(self, within: float = 60.0) -> bool:
         self.socket.settimeout(within)
@@ -50,14 +50,14 @@ class Wire(SocketClient):
             return True
 
 
-def asked(text: str = "hello", *lines: str, first: str = "POST /v1/messages HTTP/1.1", **more: Any) -> bytes:
+def raw_request(text: str = "hello", *lines: str, first: str = "POST /v1/messages HTTP/1.1", **more: Any) -> bytes:
     body = json.dumps(anthropic_body(text=text, **more))
     head = [first, "host: localhost", f"x-api-key: {KEY}", f"content-length: {len(body)}", *lines, "", ""]
     return ("\r\n".join(head) + body).encode()
 
 
-def spoken(body: bytes) -> str:
-    """The text of an answer, streamed or whole."""
+def text_of(body: bytes) -> str:
+    """Return the text of a response, streamed or whole."""
     if body.startswith(b"{"):
         return str(json.loads(body)["content"][0]["text"])
     events = parse_sse(body)
@@ -73,43 +73,43 @@ def test_many_requests_use_one_connection(harness: GatewayHarness) -> None:
         for number in range(50):
             wire.ask(f"number {number}", stream=number % 2 == 0)
             status, headers, body = wire.answer()
-            assert (status, spoken(body)) == (200, f"You said: number {number}")
+            assert (status, text_of(body)) == (200, f"You said: number {number}")
             assert "connection" not in headers
 
 
-def test_pipelined_requests_are_answered_in_their_order(harness: GatewayHarness) -> None:
+def test_pipelined_requests_are_answered_in_order(harness: GatewayHarness) -> None:
     with Wire(harness) as wire:
-        wire.send(b"".join(asked(f"number {number}", stream=number % 3 == 0) for number in range(10)))
+        wire.send(b"".join(raw_request(f"number {number}", stream=number % 3 == 0) for number in range(10)))
         for number in range(10):
-            assert spoken(wire.answer()[2]) == f"You said: number {number}"
+            assert text_of(wire.answer()[2]) == f"You said: number {number}"
 
 
 def test_a_request_behind_a_stream_waits_for_its_end(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 0.3 }, { text = "end." }]\n[[turn]]\ntext = "Second."'
     with gateway_with_simulator(script, tmp_path, "openai") as (harness, simulator), Wire(harness) as wire:
-        wire.send(asked(stream=True) + asked())
+        wire.send(raw_request(stream=True) + raw_request())
         first = wire.answer()[2]
         assert b"end." in first and b"message_stop" in first and b"Second" not in first
         assert b"Second." in wire.answer()[2]
         assert simulator.total == 2
 
 
-def test_garbage_behind_a_stream_does_not_get_into_it(tmp_path: Path) -> None:
+def test_garbage_after_a_request_does_not_disturb_its_stream(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 0.3 }, { text = "end." }]'
     with gateway_with_simulator(script, tmp_path, "openai") as (harness, _), Wire(harness) as wire:
-        wire.send(asked(stream=True) + b"\0\0 garbage\r\n\r\n")
+        wire.send(raw_request(stream=True) + b"\0\0 garbage\r\n\r\n")
         status, _, body = wire.answer()
-        assert (status, spoken(body)) == (200, "Begin end.")
+        assert (status, text_of(body)) == (200, "Begin end.")
         assert wire.closed()
 
 
-def test_who_leaves_with_a_second_request_sent_has_left(tmp_path: Path) -> None:
+def test_a_client_with_a_pipelined_request_can_disconnect(tmp_path: Path) -> None:
     with gateway_with_simulator('[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]', tmp_path, "openai") as (
         harness,
         simulator,
     ):
         with Wire(harness) as wire:
-            wire.send(asked(stream=True) + asked())
+            wire.send(raw_request(stream=True) + raw_request())
             wire.head()
         assert simulator.requests[0].wait(60) == "gone"
         wait_until(lambda: harness.running.gateway.in_flight == 0)
@@ -119,8 +119,8 @@ def test_who_leaves_with_a_second_request_sent_has_left(tmp_path: Path) -> None:
 # --- framing
 
 
-def test_a_client_that_waits_for_a_word_gets_it_or_its_refusal(harness: GatewayHarness) -> None:
-    head, _, body = asked("word", "expect: 100-continue").partition(b"\r\n\r\n")
+def test_expect_100_continue_gets_a_100_or_a_refusal(harness: GatewayHarness) -> None:
+    head, _, body = raw_request("word", "expect: 100-continue").partition(b"\r\n\r\n")
     with Wire(harness) as wire:
         wire.send(head + b"\r\n\r\n")
         assert wire.head() == (100, {})
@@ -133,7 +133,7 @@ def test_a_client_that_waits_for_a_word_gets_it_or_its_refusal(harness: GatewayH
 
 @contextmanager
 def calls_of(harness: GatewayHarness) -> Iterator[list[int]]:
-    """Count the calls of Python functions in the gateway's thread."""
+    """Count the Python function calls in the gateway's thread."""
     calls, loop = [0], harness.running.loop
     assert loop is not None
 
@@ -156,23 +156,23 @@ def test_a_body_in_a_million_chunks_costs_little(harness: GatewayHarness) -> Non
         wire.send(raw)
         status, _, answer = wire.answer()
     assert (status, text[:100].encode() in answer) == (200, True)
-    assert calls[0] < 3 * len(body)  # a chunk of one byte is a few calls at most
+    assert calls[0] < 3 * len(body)  # a few calls for each one-byte chunk
 
 
-def test_a_body_of_twenty_megabytes_is_taken(harness: GatewayHarness) -> None:
+def test_a_body_of_twenty_megabytes_is_accepted(harness: GatewayHarness) -> None:
     with Wire(harness) as wire:
         wire.ask("y" * 20_000_000, max_tokens=1)
         assert wire.answer()[0] == 200
 
 
-def test_a_body_that_is_too_long_is_refused_before_it_has_come(harness: GatewayHarness) -> None:
-    head = asked().partition(b"content-length")[0]
+def test_a_too_long_body_is_refused_before_it_arrives(harness: GatewayHarness) -> None:
+    head = raw_request().partition(b"content-length")[0]
     for framed in (
         b"content-length: 40000000\r\n\r\n" + b"x" * 70_000_000,
         b"transfer-encoding: chunked\r\n\r\n2160EC0\r\n",
     ):
         with Wire(harness) as wire:
-            sender = threading.Thread(target=quietly, args=(wire.send, head + framed + b"x" * 1_000_000))
+            sender = threading.Thread(target=ignore_errors, args=(wire.send, head + framed + b"x" * 1_000_000))
             sender.start()
             if framed.startswith(b"content"):
                 status, headers, _ = wire.answer()
@@ -180,7 +180,7 @@ def test_a_body_that_is_too_long_is_refused_before_it_has_come(harness: GatewayH
         sender.join(60)
 
 
-def quietly(do: Callable[[bytes], None], raw: bytes) -> None:
+def ignore_errors(do: Callable[[bytes], None], raw: bytes) -> None:
     with suppress(OSError):
         do(raw)
 
@@ -207,15 +207,15 @@ def test_a_stream_for_http_1_0_ends_with_its_connection(harness: GatewayHarness)
         assert wire.file.read().rstrip().endswith(b'data: {"type":"message_stop"}')
 
 
-def test_an_answer_of_many_megabytes_is_whole(tmp_path: Path) -> None:
+def test_a_response_of_many_megabytes_is_complete(tmp_path: Path) -> None:
     script = f'then = "repeat"\n[[turn]]\ntext = "{"z" * 5_000_000}"\nchunk = 50000'
     with gateway_with_simulator(script, tmp_path, "openai") as (harness, _), Wire(harness) as wire:
         for stream in (False, True):
             wire.ask(stream=stream)
-            assert spoken(wire.answer()[2]) == "z" * 5_000_000
+            assert text_of(wire.answer()[2]) == "z" * 5_000_000
 
 
-# --- patience
+# --- timeouts
 
 
 def shorten_grace(monkeypatch: pytest.MonkeyPatch, name: str, seconds: float) -> None:
@@ -225,7 +225,7 @@ def shorten_grace(monkeypatch: pytest.MonkeyPatch, name: str, seconds: float) ->
             monkeypatch.setattr(module, name, seconds)
 
 
-def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_head_times_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shorten_grace(monkeypatch, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(sockets, "_DEFER_SECONDS", 1)
     with start_gateway("", tmp_path) as harness:
@@ -234,33 +234,33 @@ def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyP
                 wire.send(begun)
                 assert wire.head()[0] == 408 if begun else True
                 assert wire.closed()
-        with Wire(harness) as wire, pytest.raises(OSError):  # a byte now and then is no head either
+        with Wire(harness) as wire, pytest.raises(OSError):  # single bytes do not extend the timeout
             for byte in b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-" + b"a" * 5000:
                 wire.send(bytes((byte,)))
                 time.sleep(0.02)
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_body_times_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shorten_grace(monkeypatch, "BODY_SECONDS", 0.3)
     with start_gateway("", tmp_path) as harness, Wire(harness) as wire:
-        wire.send(asked()[:-5])
+        wire.send(raw_request()[:-5])
         status, _, body = wire.answer()
         assert (status, json.loads(body)["type"]) == (408, "error")
         assert wire.closed()
         assert harness.log_lines()[0]["status"] == 408
 
 
-def test_a_connection_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shorten_grace(monkeypatch, "IDLE_SECONDS", 1.0)
     with start_gateway("", tmp_path) as harness, Wire(harness) as wire:
         began = time.monotonic()
         wire.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         wire.answer()
         assert wire.closed()
-        assert time.monotonic() - began > 0.5  # a busy machine takes longer, never less
+        assert time.monotonic() - began > 0.5  # a busy machine takes longer, never shorter
 
 
-def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_client_that_reads_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shorten_grace(monkeypatch, "STALL_SECONDS", 0.5)
     script = f'[[turn]]\ntext = "{"x" * 16_000_000}"\nchunk = 16000'
     with (
@@ -272,7 +272,7 @@ def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
         assert harness.log_lines()[0]["outcome"] == "gone"
 
 
-def test_a_client_that_reads_slowly_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_client_that_reads_slowly_is_not_disconnected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shorten_grace(monkeypatch, "STALL_SECONDS", 1.0)
     with gateway_with_simulator(f'[[turn]]\ntext = "{"x" * 6_000_000}"\nchunk = 16000', tmp_path, "openai") as (
         harness,
@@ -280,7 +280,7 @@ def test_a_client_that_reads_slowly_is_not(monkeypatch: pytest.MonkeyPatch, tmp_
     ):
         with StreamClient(harness, "/v1/messages", anthropic_body(stream=True), receive_buffer=262144) as client:
             got = client.read_until(b"text_delta")
-            for _ in range(15):  # longer than it may stand still
+            for _ in range(15):  # longer than the stall timeout
                 time.sleep(0.1)
                 got += client.socket.recv(131072)
             got += client.read_all()
@@ -300,41 +300,41 @@ def test_a_client_that_reads_slowly_is_not(monkeypatch: pytest.MonkeyPatch, tmp_
         (b"POST" * 1_000_000, 400),
     ],
 )
-def test_an_endless_head_is_refused_and_costs_nothing(harness: GatewayHarness, endless: bytes, status: int) -> None:
+def test_an_endless_head_is_refused_cheaply(harness: GatewayHarness, endless: bytes, status: int) -> None:
     with calls_of(harness) as calls, Wire(harness) as wire:
-        sender = threading.Thread(target=quietly, args=(wire.send, endless))
+        sender = threading.Thread(target=ignore_errors, args=(wire.send, endless))
         sender.start()
-        with suppress(ConnectionResetError):  # it may have sent too much to hear it
+        with suppress(ConnectionResetError):  # it may have sent too much to read the response
             assert wire.head()[0] == status
         assert wire.closed()
         sender.join(60)
-    assert calls[0] < 20_000  # of 100,000 lines, of nine million bytes
+    assert calls[0] < 20_000  # for 100,000 lines or nine million bytes
 
 
-# --- the end
+# --- drain
 
 
-def test_a_drain_says_so_at_once_and_lets_kept_connections_go(tmp_path: Path) -> None:
+def test_a_drain_is_announced_at_once_and_closes_keep_alive_connections(tmp_path: Path) -> None:
     slow = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 1.0 }, { text = "end." }]\n[[turn]]\ntext = "Second."'
     with (
         gateway_with_simulator(slow, tmp_path, "openai", server__drain=60) as (harness, simulator),
-        Wire(harness) as kept,
+        Wire(harness) as keep_alive,
         Wire(harness) as streaming,
     ):
-        kept.send(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        assert kept.answer()[0] == 200
+        keep_alive.send(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert keep_alive.answer()[0] == 200
         streaming.ask(stream=True)
         streaming.head()
         harness.running.stop(linger=60)
-        with Wire(harness) as new:  # still listening, for balancers that are slow to notice
+        with Wire(harness) as new:  # still listening, for load balancers that notice late
             new.send(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n")
             status, headers, _ = new.answer()
             assert (status, headers["connection"]) == (503, "close")
-        kept.ask()
-        status, headers, body = kept.answer()
+        keep_alive.ask()
+        status, headers, body = keep_alive.answer()
         assert (status, headers["connection"], b"Second." in body) == (200, "close", True)
-        assert kept.closed()
-        harness.running._linger_until = 0.0  # the time is up
+        assert keep_alive.closed()
+        harness.running._linger_until = 0.0  # the linger time is over
         wait_until(lambda: not listens(harness))
         rest = streaming.file.read()
         assert b"end." in rest and rest.endswith(b"0\r\n\r\n") and b"message_stop" in rest
@@ -350,14 +350,14 @@ def listens(harness: GatewayHarness) -> bool:
 
 
 def test_a_drain_does_not_wait_for_idle_connections(tmp_path: Path) -> None:
-    with start_gateway("", tmp_path, server__drain=600) as harness, Wire(harness) as kept, Wire(harness):
-        kept.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        kept.answer()
+    with start_gateway("", tmp_path, server__drain=600) as harness, Wire(harness) as keep_alive, Wire(harness):
+        keep_alive.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        keep_alive.answer()
         harness.running.stop()
-        assert kept.closed()
+        assert keep_alive.closed()
 
 
-def test_nothing_is_kept_of_a_stream_that_has_ended(tmp_path: Path) -> None:
+def test_no_object_of_a_finished_stream_remains(tmp_path: Path) -> None:
     with gateway_with_simulator('then = "repeat"\n[[turn]]\ntext = "one two three"', tmp_path, "openai") as (
         harness,
         _,
@@ -370,11 +370,11 @@ def test_nothing_is_kept_of_a_stream_that_has_ended(tmp_path: Path) -> None:
             leaver.read_until(b"200 OK")
         harness.log_lines(4)
 
-        def left() -> int:
+        def remaining_objects() -> int:
             gc.collect()
-            servers, made = gateway_servers(), gc.get_objects()
-            exchanges = [each.connection for each in made if isinstance(each, HttpExchange)]
-            connections = [each for each in made if isinstance(each, connection.ServerConnection)]
+            servers, objects = gateway_servers(), gc.get_objects()
+            exchanges = [each.connection for each in objects if isinstance(each, HttpExchange)]
+            connections = [each for each in objects if isinstance(each, connection.ServerConnection)]
             return sum(each.server in servers for each in (*exchanges, *connections))
 
-        wait_until(lambda: left() == 0)
+        wait_until(lambda: remaining_objects() == 0)

@@ -1,4 +1,4 @@
-"""The server as a process of its own: signals, and a system that has no more file descriptors."""
+"""The gateway as a process: signals, exhausted file descriptors, and several workers on one port."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def probe(server: Gateway) -> int:
         connection.close()
 
 
-def begun(server: Gateway) -> socket.socket:
-    """A stream that has said its first word."""
+def started_stream(server: Gateway) -> socket.socket:
+    """Start a stream and read its first event; return the socket."""
     body = json.dumps(anthropic_body(stream=True))
     head = f"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\ncontent-length: {len(body)}\r\n\r\n"
     client = socket.create_connection(("127.0.0.1", server.port), timeout=60)
@@ -66,35 +66,35 @@ def configuration(text: str = "", drain: float = 20) -> str:
     return f'allow_literal_secrets = true\n[server]\nkey = "{KEY}"\nport = 0\ndrain = {drain}\n{text}'
 
 
-def test_without_file_descriptors_it_waits_and_does_not_spin(tmp_path: Path) -> None:
+def test_without_file_descriptors_the_server_waits_and_uses_no_cpu(tmp_path: Path) -> None:
     with start_gateway_process(tmp_path, configuration(), STARVED) as server:
         clients = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(120)]
         for client in clients:
-            client.send(b"P")  # the system keeps a silent connection to itself
+            client.send(b"P")  # the system does not report a silent connection
         wait_until(lambda: "no_connection" in (tmp_path / "log").read_text())
         before = server.cpu()
         time.sleep(1.0)
-        assert server.cpu() - before < 0.3  # one that spins takes all it can get
+        assert server.cpu() - before < 0.3  # a busy loop would use a whole core
         assert 1 <= (tmp_path / "log").read_text().count("no_connection") <= 10
         for client in clients:
             client.close()
         assert probe(server) == 200
 
 
-def test_the_first_signal_drains_and_the_second_cuts(tmp_path: Path) -> None:
+def test_the_first_signal_drains_and_the_second_cuts_streams(tmp_path: Path) -> None:
     script = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin " }, { wait = 600.0 }]'
     with running_simulator("openai", script=parse_script(script)) as simulator:
         with start_gateway_process(
             tmp_path, configuration(upstream_config("one", "openai", simulator.url), drain=600)
         ) as server:
-            streams = [begun(server) for _ in range(5)]
+            streams = [started_stream(server) for _ in range(5)]
             server.process.send_signal(signal.SIGTERM)
-            wait_until(lambda: probe(server) == 503)  # still listening, and saying so
+            wait_until(lambda: probe(server) == 503)  # still listening, and reporting the drain
             server.process.send_signal(signal.SIGTERM)
             for client in streams:
-                told = rest(client)
-                assert b"event: error" in told and b"shutting down" in told and told.endswith(b"0\r\n\r\n")
-            assert server.process.wait(60) == 0  # and not after the minute that the upstream takes
+                received = rest(client)
+                assert b"event: error" in received and b"shutting down" in received and received.endswith(b"0\r\n\r\n")
+            assert server.process.wait(60) == 0  # without waiting a minute for the upstream
         assert all(request.wait(60) == "gone" for request in simulator.requests)
 
 
@@ -107,20 +107,22 @@ def test_a_drain_cuts_none_of_a_hundred_streams(tmp_path: Path) -> None:
             configuration(upstream_config("one", "openai", simulator.url, "limits.concurrency = 200"), drain=60),
         ) as server,
     ):
-        streams = [begun(server) for _ in range(100)]
+        streams = [started_stream(server) for _ in range(100)]
         server.process.send_signal(signal.SIGTERM)
         for client in streams:
-            told = rest(client)
-            assert b"message_stop" in told and b"error" not in told and told.endswith(b"0\r\n\r\n")
+            received = rest(client)
+            assert b"message_stop" in received and b"error" not in received and received.endswith(b"0\r\n\r\n")
         assert server.process.wait(60) == 0
         log = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if '"request"' in line]
         assert [line["outcome"] for line in log] == ["ok"] * 100
 
 
-# --- Several processes on one port: all of them serve, a dead one is replaced, and they end together
+# --- several workers on one port: all serve, a dead one is replaced, and they end together
 
 
 class Crew:
+    """A gateway with several workers."""
+
     def __init__(self, process: subprocess.Popen[str], url: str, socket: Path) -> None:
         self.process, self.url, self._socket = process, url, socket
 

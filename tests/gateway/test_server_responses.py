@@ -1,4 +1,4 @@
-"""What one answer is on the wire of our own server: as few writes as can be, and nothing that breaks out of its head."""
+"""Responses of the built-in server on the wire: few writes and safe headers; and `dragoman.asgi` under uvicorn."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from tests.gateway.socket_client import SocketClient, head, request_bytes
 
 
 class Socket:
-    """A transport that remembers what was written, and how."""
+    """A transport that records the written bytes and the calls."""
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def write(self, data: bytes) -> None:
         self.writes.append(data)
@@ -50,15 +50,15 @@ class Socket:
         self.writes.append(b"".join(pieces))
 
     def __getattr__(self, name: str) -> Any:
-        def tell() -> int:
-            self.told.append(name)
+        def record_call() -> int:
+            self.calls.append(name)
             return 0
 
-        return tell
+        return record_call
 
 
-def answered(raw: bytes, how: Any) -> Socket:
-    """What goes out when this request is answered so."""
+def respond(raw: bytes, how: Any) -> Socket:
+    """Answer a request with `how`; return the transport."""
     client = Socket()
 
     async def main() -> None:
@@ -79,16 +79,16 @@ ASKED = b"POST / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 TEXT: Headers = (("content-type", "text/plain"),)
 
 
-def test_a_whole_answer_is_one_write() -> None:
-    assert answered(ASKED, lambda exchange: exchange.whole(200, TEXT, b"hello")).writes == [
+def test_a_whole_response_is_one_write() -> None:
+    assert respond(ASKED, lambda exchange: exchange.whole(200, TEXT, b"hello")).writes == [
         b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 5\r\n\r\nhello"
     ]
     long = b"x" * 1_000_000
-    [written] = answered(ASKED, lambda exchange: exchange.whole(529, TEXT, long)).writes
+    [written] = respond(ASKED, lambda exchange: exchange.whole(529, TEXT, long)).writes
     assert written.startswith(b"HTTP/1.1 529 \r\n") and written.endswith(long)
 
 
-def test_a_stream_is_a_write_for_each_piece_and_none_for_its_head_or_end() -> None:
+def test_a_stream_is_one_write_per_piece_including_head_and_end() -> None:
     def stream(exchange: Any) -> None:
         exchange.head(200, TEXT)
         exchange.chunk(b"one")
@@ -96,21 +96,21 @@ def test_a_stream_is_a_write_for_each_piece_and_none_for_its_head_or_end() -> No
         exchange.chunk(b"three", last=True)
 
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
-    assert answered(ASKED, stream).writes == [
+    assert respond(ASKED, stream).writes == [
         head + b"3\r\none\r\n",
         b"3\r\ntwo\r\n",
         b"5\r\nthree\r\n0\r\n\r\n",
     ]
 
 
-def test_a_head_can_go_before_anything_is_in_the_stream() -> None:
+def test_a_head_can_be_sent_before_the_first_piece() -> None:
     def stream(exchange: Any) -> None:
         exchange.head(200, TEXT)
         exchange.flush()
         exchange.flush()
         exchange.chunk(b"", last=True)
 
-    first, second = answered(ASKED, stream).writes
+    first, second = respond(ASKED, stream).writes
     assert first.startswith(b"HTTP/1.1 200 OK") and first.endswith(b"\r\n\r\n")
     assert second == b"0\r\n\r\n"
 
@@ -119,30 +119,29 @@ def test_a_head_can_go_before_anything_is_in_the_stream() -> None:
     ("method", "status", "length"),
     [(b"HEAD", 200, b"content-length: 5\r\n"), (b"POST", 204, b""), (b"POST", 304, b"")],
 )
-def test_what_has_no_body_sends_none(method: bytes, status: int, length: bytes) -> None:
+def test_responses_without_a_body_send_none(method: bytes, status: int, length: bytes) -> None:
     raw = ASKED.replace(b"POST", method)
-    [written] = answered(raw, lambda exchange: exchange.whole(status, (), b"hello")).writes
+    [written] = respond(raw, lambda exchange: exchange.whole(status, (), b"hello")).writes
     assert written.partition(b"\r\n")[2] == length + b"\r\n"
 
 
-def test_a_value_cannot_break_out_of_the_head() -> None:
+def test_a_header_value_cannot_inject_lines() -> None:
     odd: Headers = (("x-a", "b\r\nset-cookie: c\0d\u2028e"), ("x-b", "ä€"))
-    [written] = answered(ASKED, lambda exchange: exchange.whole(200, odd, b"")).writes
+    [written] = respond(ASKED, lambda exchange: exchange.whole(200, odd, b"")).writes
     assert b"\r\nx-a: b  set-cookie: c d e\r\nx-b: \xe4?\r\n" in written
 
 
-def test_an_answer_to_an_old_client_ends_with_the_connection() -> None:
-    client = answered(ASKED.replace(b"1.1", b"1.0"), lambda exchange: exchange.whole(200, TEXT, b"x"))
+def test_a_response_for_http_1_0_ends_with_the_connection() -> None:
+    client = respond(ASKED.replace(b"1.1", b"1.0"), lambda exchange: exchange.whole(200, TEXT, b"x"))
     assert b"connection: close\r\n" in client.writes[0]
-    assert "close" in client.told
+    assert "close" in client.calls
 
 
-def test_a_request_that_nobody_answers_does_not_wait_for_ever() -> None:
-    assert "abort" in answered(ASKED, lambda exchange: None).told
+def test_a_request_without_a_response_is_aborted() -> None:
+    assert "abort" in respond(ASKED, lambda exchange: None).calls
 
 
-# --- `dragoman.asgi` in a server that is not ours: uvicorn, as people run it, and a server that sends no lifespan
-# events
+# --- `dragoman.asgi` under uvicorn, and under a server that sends no lifespan events
 
 SLOW = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 0.5 }, { text = "End." }]'
 ENDLESS = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 600.0 }, { text = "End." }]'
@@ -182,12 +181,12 @@ def mounted(simulator: Simulator, tmp_path: Path, **flags: Any) -> Iterator[Moun
         harness.stop()
 
 
-def test_the_public_name_gives_an_application() -> None:
+def test_the_public_name_is_an_application() -> None:
     assert isinstance(dragoman.asgi(parse_config("", server__key=KEY)), Gateway)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_answers_come_whole_and_as_streams(simulator: Simulator, tmp_path: Path, stream: bool) -> None:
+def test_uvicorn_serves_whole_responses_and_streams(simulator: Simulator, tmp_path: Path, stream: bool) -> None:
     with mounted(simulator, tmp_path) as harness:
         status, headers, body = harness.request("/v1/messages", anthropic_body(text="hello", stream=stream))
         assert status == 200 and headers["request-id"] == headers["x-request-id"]
@@ -201,17 +200,17 @@ def test_answers_come_whole_and_as_streams(simulator: Simulator, tmp_path: Path,
         assert [line["status"] for line in harness.log_lines(2)] == [200, 200]
 
 
-def test_refusals_come_before_and_after_the_body(simulator: Simulator, tmp_path: Path) -> None:
-    asked = simulator.total
+def test_uvicorn_serves_refusals_before_and_after_the_body(simulator: Simulator, tmp_path: Path) -> None:
+    total_before = simulator.total
     with mounted(simulator, tmp_path, server__max_body=2048) as harness:
         assert harness.request("/v1/messages", anthropic_body(), key="wrong")[0] == 401
         status, _, body = harness.request("/v1/messages", anthropic_body(text="x" * 3000))
         assert (status, json.loads(body)["error"]["type"]) == (413, "request_too_large")
-        with SocketClient(harness, first=head(10_000_000)) as client:  # refused by its head: nothing else is sent
+        with SocketClient(harness, first=head(10_000_000)) as client:  # refused from its head alone
             assert client.answer()[0] == 413
         assert harness.request("/v1/messages", b"{")[0] == 400
         assert harness.request("/v1/messages", anthropic_body())[0] == 200
-    assert simulator.total == asked + 1
+    assert simulator.total == total_before + 1
 
 
 def test_a_client_that_leaves_ends_the_upstream_request(tmp_path: Path) -> None:
@@ -230,7 +229,7 @@ def test_the_lifespan_starts_the_gateway_and_a_stream_outlives_the_end_of_the_se
         running_simulator("anthropic", script=parse_script(SLOW)) as simulator,
         mounted(simulator, tmp_path) as harness,
     ):
-        assert harness.gateway.status()["state"] == "ready"  # before the first request
+        assert harness.gateway.status()["state"] == "ready"  # ready before the first request
         with SocketClient(harness, first=request_bytes(stream=True)) as client:
             client.head()
             harness.server.should_exit = True
@@ -242,7 +241,7 @@ def test_the_lifespan_starts_the_gateway_and_a_stream_outlives_the_end_of_the_se
 
 
 async def test_it_can_be_mounted_without_a_lifespan(tmp_path: Path) -> None:
-    """As `dragoman.asgi` mounted in another application: it starts with its first request, behind any prefix."""
+    """Mounted in another application, it starts with its first request, behind any prefix."""
 
     gateway = Gateway(parse_config(""), key=KEY, state=tmp_path, journal=AccessLog(Redactor(), stream=io.StringIO()))
     sent: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""State that a service holds, through the gateway with the official SDK: background jobs, kept answers, references."""
+"""State stored by a service, used through the gateway with the official SDK: jobs, stored responses, item references."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def client(harness: GatewayHarness) -> Iterator[openai.OpenAI]:
         yield client
 
 
-# --- jobs
+# --- background jobs
 
 
 @pytest.mark.parametrize("name", ["one", "two"])
-def test_l15_a_job_is_started_once_and_all_about_it_goes_to_the_upstream_that_runs_it(
+def test_l15_a_job_is_started_once_and_later_requests_go_to_its_upstream(
     client: openai.OpenAI, one: BackgroundService, two: BackgroundService, name: str
 ) -> None:
     service, other = (one, two) if name == "one" else (two, one)
@@ -86,7 +86,7 @@ def test_l15_a_job_is_started_once_and_all_about_it_goes_to_the_upstream_that_ru
     assert not other.requests
 
 
-def test_l15_a_job_that_failed_is_read_as_it_is(client: openai.OpenAI, one: BackgroundService) -> None:
+def test_l15_a_failed_job_is_returned_unchanged(client: openai.OpenAI, one: BackgroundService) -> None:
     started = client.responses.create(model="to-one", input="work", background=True)
     one.jobs[started.id] = "failed"
     read = client.responses.retrieve(started.id)
@@ -94,7 +94,7 @@ def test_l15_a_job_that_failed_is_read_as_it_is(client: openai.OpenAI, one: Back
 
 
 @pytest.mark.parametrize("name", ["one", "two"])
-def test_l15_the_stream_of_a_job_goes_on_where_it_broke(
+def test_l15_the_stream_of_a_job_resumes_where_it_broke(
     client: openai.OpenAI, one: BackgroundService, two: BackgroundService, name: str
 ) -> None:
     service = one if name == "one" else two
@@ -114,9 +114,7 @@ def test_l15_the_stream_of_a_job_goes_on_where_it_broke(
     assert [method for method, *_ in service.requests] == ["POST", "GET"]
 
 
-def test_l15_a_stream_that_is_read_again_and_breaks_ends_with_an_error(
-    client: openai.OpenAI, one: BackgroundService
-) -> None:
+def test_l15_a_resumed_stream_that_breaks_ends_with_an_error(client: openai.OpenAI, one: BackgroundService) -> None:
     job = client.responses.create(model="to-one", input="work", background=True).id
     one.cut_after = 3
     seen = list(client.responses.retrieve(job, stream=True))
@@ -125,7 +123,7 @@ def test_l15_a_stream_that_is_read_again_and_breaks_ends_with_an_error(
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("trouble", ["reset", "garbage", 500, 502, 504])
-def test_l15_a_failure_that_may_have_started_the_job_is_not_tried_again(
+def test_l15_a_failure_that_may_have_started_the_job_is_not_retried(
     harness: GatewayHarness, one: BackgroundService, trouble: Any, stream: bool
 ) -> None:
     one.trouble = [trouble]
@@ -137,7 +135,7 @@ def test_l15_a_failure_that_may_have_started_the_job_is_not_tried_again(
 
 
 @pytest.mark.parametrize("trouble", [429, 503])
-def test_l15_a_refusal_that_started_nothing_is_tried_again(
+def test_l15_a_refusal_that_started_nothing_is_retried(
     harness: GatewayHarness, one: BackgroundService, trouble: int
 ) -> None:
     one.trouble = [trouble]
@@ -146,7 +144,9 @@ def test_l15_a_refusal_that_started_nothing_is_tried_again(
     assert one.count("POST") == 2 and len(one.jobs) == 1
 
 
-def test_l15_elsewhere_a_job_is_refused_before_anything_is_sent(client: openai.OpenAI, chat: Simulator) -> None:
+def test_l15_a_job_for_another_dialect_is_refused_before_anything_is_sent(
+    client: openai.OpenAI, chat: Simulator
+) -> None:
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError) as refused:
             client.responses.create(model="to-chat", input="x", background=True, stream=stream)
@@ -154,10 +154,10 @@ def test_l15_elsewhere_a_job_is_refused_before_anything_is_sent(client: openai.O
     assert chat.total == 0
 
 
-# --- whose answer it is
+# --- which upstream has a stored response
 
 
-def test_l15_an_unknown_id_is_a_404_where_several_upstreams_might_have_it(
+def test_l15_an_unknown_id_is_a_404_if_several_upstreams_might_have_it(
     harness: GatewayHarness, one: BackgroundService, two: BackgroundService
 ) -> None:
     for method, path in (
@@ -184,9 +184,7 @@ def test_l15_an_unknown_id_goes_to_the_only_upstream_that_might_have_it(one: Bac
         assert {key for *_, key in one.requests[-2:]} == {"first-secret-of-it", "second-secret-of-it"}
 
 
-def test_l15_a_continued_response_and_all_about_it_go_with_the_key_that_made_it(
-    one: BackgroundService, tmp_path: Path
-) -> None:
+def test_l15_requests_about_a_response_use_the_key_that_created_it(one: BackgroundService, tmp_path: Path) -> None:
     keys = 'key = ["first-secret-of-it", "second-secret-of-it", "third-secret-of-it"]'
     text = f'[upstreams.one]\ndialect = "responses"\nbase_url = "{one.url}"\n{keys}\n'
     with start_gateway(text, tmp_path) as harness:
@@ -207,16 +205,16 @@ def test_no_other_path_of_the_upstream_can_be_reached(
     assert not one.requests and not two.requests
 
 
-# --- kept here
+# --- stored by the gateway
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_l15_an_answer_that_the_gateway_keeps_is_read_and_deleted_here(
+def test_l15_a_response_stored_by_the_gateway_is_read_and_deleted_there(
     client: openai.OpenAI, chat: Simulator, stream: bool
 ) -> None:
     if stream:
-        with client.responses.stream(model="to-chat", input="hello") as told:
-            answer: Any = told.get_final_response()
+        with client.responses.stream(model="to-chat", input="hello") as opened:
+            answer: Any = opened.get_final_response()
     else:
         answer = client.responses.create(model="to-chat", input="hello")
     again = client.responses.retrieve(answer.id)
@@ -238,22 +236,22 @@ def test_l15_an_answer_that_the_gateway_keeps_is_read_and_deleted_here(
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_l2_items_of_an_answer_that_the_gateway_keeps_are_found_by_their_ids(
+def test_l2_items_of_a_response_stored_by_the_gateway_are_found_by_id(
     client: openai.OpenAI, chat: Simulator, stream: bool
 ) -> None:
-    asked: Any = {"model": "to-chat", "tools": TOOLS}
+    parameters: Any = {"model": "to-chat", "tools": TOOLS}
     if stream:
-        with client.responses.stream(**asked, input=QUESTION) as told:
-            first: Any = told.get_final_response()
+        with client.responses.stream(**parameters, input=QUESTION) as opened:
+            first: Any = opened.get_final_response()
     else:
-        first = client.responses.create(**asked, input=QUESTION)
+        first = client.responses.create(**parameters, input=QUESTION)
     [call] = [item for item in first.output if item.type == "function_call"]
     items: Any = [
         {"role": "user", "content": QUESTION},
         *({"type": "item_reference", "id": item.id} for item in first.output),
         {"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"},
     ]
-    last = client.responses.create(**asked, input=items)
+    last = client.responses.create(**parameters, input=items)
     assert "18 degrees" in last.output_text
     sent: Any = chat.requests[-1].json
     assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "tool"]
@@ -262,7 +260,7 @@ def test_l2_items_of_an_answer_that_the_gateway_keeps_are_found_by_their_ids(
     ) == {"city": "Paris"}
 
 
-def test_l2_an_item_that_nobody_knows_is_refused_and_named(client: openai.OpenAI, chat: Simulator) -> None:
+def test_l2_an_unknown_item_is_refused_and_named(client: openai.OpenAI, chat: Simulator) -> None:
     items: Any = [{"role": "user", "content": "x"}, {"type": "item_reference", "id": "msg_lost"}]
     with pytest.raises(openai.BadRequestError, match="msg_lost") as refused:
         client.responses.create(model="to-chat", input=items)
@@ -276,7 +274,7 @@ def test_l2_an_item_that_nobody_knows_is_refused_and_named(client: openai.OpenAI
     [{"previous_response_id": "resp_0"}, {"conversation": "conv_1"}, {"conversation": {"id": "conv_1"}}],
     ids=["previous", "conversation", "object"],
 )
-def test_l2_at_home_results_stay_results(
+def test_l2_in_the_same_dialect_results_stay_results(
     client: openai.OpenAI, one: BackgroundService, two: BackgroundService, name: str, more: Any
 ) -> None:
     output: Any = [{"type": "function_call_output", "call_id": "call_1", "output": "18 degrees"}]
@@ -286,10 +284,10 @@ def test_l2_at_home_results_stay_results(
     assert more.items() <= service.bodies[-1].items()
 
 
-def test_l2_an_answer_to_what_only_the_service_knows_is_not_kept_here(
+def test_l2_a_response_to_history_stored_upstream_is_not_stored_by_the_gateway(
     client: openai.OpenAI, two: BackgroundService
 ) -> None:
-    """With `repair` the gateway keeps answers of the same dialect too, but never half of a conversation."""
+    """With `repair` the gateway also stores responses of the same dialect, but never half of a conversation."""
     first = client.responses.create(model="to-two", input="x", previous_response_id="resp_theirs")
     client.responses.create(model="to-two", input="y", previous_response_id=first.id)
     assert two.bodies[-1]["previous_response_id"] == first.id
@@ -300,7 +298,7 @@ def test_l2_an_answer_to_what_only_the_service_knows_is_not_kept_here(
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/", "/responses"])
 @pytest.mark.parametrize("offer", ["websocket", "WebSocket"])
-def test_l33_a_websocket_offer_is_told_to_use_http(harness: GatewayHarness, path: str, offer: str) -> None:
+def test_l33_a_websocket_upgrade_is_answered_with_use_http(harness: GatewayHarness, path: str, offer: str) -> None:
     headers = {"upgrade": offer, "connection": "Upgrade", "sec_websocket_version": "13"}
     status, given, body = harness.request(path, method="GET", **headers)
     error = json.loads(body)["error"]
@@ -315,7 +313,7 @@ def test_l33_other_upgrades_are_refused_as_before(harness: GatewayHarness, metho
     assert harness.request(path, method=method, upgrade=offer, connection="Upgrade")[0] == 400
 
 
-# --- a request that names what a service stores goes only to the upstream that stores it
+# --- a request with a stored id goes only to the upstream that stores it
 
 HELD_ROUTE = '[[routes]]\nmatch = "both"\nupstream = "one"\nmodel = "{0}"\nfallbacks = ["two/{0}"]\n'
 STORED: list[Any] = [
@@ -347,7 +345,7 @@ def ask(both: GatewayHarness, **more: Any) -> tuple[int, dict[str, str], bytes]:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("more", STORED, ids=["previous", "conversation", "item", "prompt"])
-def test_l2_what_a_service_stores_is_not_sent_to_the_next_target(
+def test_l2_a_request_with_a_stored_id_has_no_fallback(
     both: GatewayHarness, services: tuple[BackgroundService, BackgroundService], more: Any, stream: bool
 ) -> None:
     one, two = services
@@ -358,24 +356,24 @@ def test_l2_what_a_service_stores_is_not_sent_to_the_next_target(
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_l2_a_response_is_continued_by_the_target_that_made_it(
+def test_l2_a_response_is_continued_by_the_target_that_created_it(
     both: GatewayHarness, services: tuple[BackgroundService, BackgroundService], stream: bool
 ) -> None:
     one, two = services
     one.trouble = [503] * 3
     _, _, body = ask(both, stream=stream)
-    made = next(iter(two.jobs))
-    assert made.encode() in body
+    response_id = next(iter(two.jobs))
+    assert response_id.encode() in body
     one.trouble, one.bodies[:] = [], []
-    status, headers, _ = ask(both, previous_response_id=made)
+    status, headers, _ = ask(both, previous_response_id=response_id)
     assert (status, headers["dragoman-upstream"]) == (200, "two")
-    assert not one.bodies and two.bodies[-1]["previous_response_id"] == made
+    assert not one.bodies and two.bodies[-1]["previous_response_id"] == response_id
 
 
-def test_l2_a_target_that_does_not_have_the_response_is_asked_before_the_next(
+def test_l2_the_next_target_is_tried_if_the_first_lacks_the_response(
     both: GatewayHarness, services: tuple[BackgroundService, BackgroundService]
 ) -> None:
-    """The gateway has forgotten who made it, for example after a restart."""
+    """The gateway does not know the upstream of the response, for example after a restart."""
     one, two = services
     one.trouble = ["unknown"]
     status, headers, _ = ask(both, previous_response_id="resp_old")
@@ -405,21 +403,21 @@ def test_l2_two_names_of_one_service_continue_each_other(services: Any, tmp_path
         assert both.request("/v1/responses", {"model": "again/m", "input": "x", **more})[0] == 200
 
 
-def test_s9_a_credential_beside_the_key_tells_no_clients_apart(
+def test_s9_other_credentials_of_a_client_do_not_change_the_owner(
     both: GatewayHarness, services: tuple[BackgroundService, BackgroundService]
 ) -> None:
-    """S9: a response belongs to the key that was proven; other headers of a client prove nothing."""
+    """S9: a response belongs to the verified key; other headers of a client are ignored."""
     one, two = services
-    asked = {"model": "both", "input": "x"}
-    _, _, body = both.request("/v1/responses", asked, authorization="Bearer of-ann")
-    more = {**asked, "previous_response_id": json.loads(body)["id"]}
+    parameters = {"model": "both", "input": "x"}
+    _, _, body = both.request("/v1/responses", parameters, authorization="Bearer of-ann")
+    more = {**parameters, "previous_response_id": json.loads(body)["id"]}
     assert both.request("/v1/responses", more, authorization="Bearer of-bob")[0] == 200
     assert len(one.bodies) == 2 and not two.bodies
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_l2_a_thread_is_continued_with_the_credential_that_began_it(stream: bool, tmp_path: Path) -> None:
-    """Keys of several accounts: a thread belongs to one of them."""
+def test_l2_a_conversation_continues_with_the_credential_that_started_it(stream: bool, tmp_path: Path) -> None:
+    """Each key is another account, and a conversation belongs to one account."""
     with running_simulator("anthropic", profile="strict") as one, running_simulator("anthropic") as two:
         keys = 'key = ["first-secret-of-it", "second-secret-of-it", "third-secret-of-it"]'
         text = f'[upstreams.one]\ndialect = "anthropic"\nbase_url = "{one.url}"\n{keys}\n'
@@ -437,15 +435,15 @@ def test_l2_a_thread_is_continued_with_the_credential_that_began_it(stream: bool
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b'{"id": '], ids=["page", "empty", "half"])
-def test_l15_what_is_not_json_about_a_stored_response_is_a_502(services: Any, tmp_path: Path, body: bytes) -> None:
+def test_l15_an_invalid_body_for_a_stored_response_is_a_502(services: Any, tmp_path: Path, body: bytes) -> None:
     one, _ = services
     with start_gateway(upstream_config("one", "responses", one.url), tmp_path) as both:
         one.reads = body
-        status, _, told = both.request("/v1/responses/resp_old", method="GET")
-        assert status == 502 and "resp_old" in json.loads(told)["error"]["message"]
+        status, _, opened = both.request("/v1/responses/resp_old", method="GET")
+        assert status == 502 and "resp_old" in json.loads(opened)["error"]["message"]
 
 
-def test_l15_with_repair_a_response_is_deleted_here_and_by_the_upstream(services: Any, tmp_path: Path) -> None:
+def test_l15_with_repair_a_response_is_deleted_in_the_gateway_and_upstream(services: Any, tmp_path: Path) -> None:
     one, _ = services
     with start_gateway(
         upstream_config("one", "responses", one.url, "translation = { repair = true }"), tmp_path

@@ -1,6 +1,6 @@
-"""Requests made to be understood in two ways: each is refused, or served as the one thing it says. On both servers.
+"""S1, S6, S11: request smuggling, limits before authentication, and memory reserved for bodies; on both servers.
 
-Behind every doubtful request stands another, whole and with the right key: it must never be served.
+Each ambiguous request is followed by a hidden one, complete and with the right key, which must never be served.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ HIDDEN = request(b"content-length: %d" % len(HIDDEN_BODY), body=HIDDEN_BODY)
 
 
 class Vector(NamedTuple):
+    """One raw request and the statuses it may get."""
+
     name: str
     raw: bytes
 
@@ -72,7 +74,7 @@ def chunks(raw: bytes) -> bytes:
 
 
 VECTORS = [
-    # Two lengths, or none that can be read.
+    # Two lengths, or an unreadable one.
     Vector("length and encoding", request(b"content-length: 4", CHUNKED, body=b"0\r\n\r\n")),
     Vector("encoding and length", request(CHUNKED, LENGTH, body=IN_CHUNKS)),
     Vector("the same length twice", request(LENGTH, LENGTH)),
@@ -84,7 +86,7 @@ VECTORS = [
     Vector("a length below nothing", request(b"content-length: -3")),
     Vector("a length of forty digits", request(b"content-length: " + b"9" * 40)),
     Vector("an empty length", request(b"content-length: ")),
-    # Encodings that nobody decodes.
+    # Encodings that the server does not decode.
     Vector("gzip, chunked", request(b"transfer-encoding: gzip, chunked", body=IN_CHUNKS)),
     Vector("chunked, chunked", request(b"transfer-encoding: chunked, chunked", body=IN_CHUNKS)),
     Vector("chunked twice", request(CHUNKED, CHUNKED, body=IN_CHUNKS)),
@@ -93,7 +95,7 @@ VECTORS = [
     Vector("a space before the colon", request(b"transfer-encoding : chunked", body=IN_CHUNKS)),
     Vector("xchunked", request(b"transfer-encoding: xchunked", body=IN_CHUNKS)),
     Vector("a tab that is none before chunked", request(b"transfer-encoding: \x0bchunked", body=IN_CHUNKS)),
-    # Chunks that begin or end where others would not see it.
+    # Chunk boundaries that other parsers may read differently.
     Vector("a chunk size in C", chunks(b"0x3\r\nabc\r\n0\r\n\r\n")),
     Vector("a chunk size with a sign", chunks(b"+3\r\nabc\r\n0\r\n\r\n")),
     Vector("a bare line feed after a chunk extension", chunks(b"3;a\nabc\r\n0\r\n\r\n")),
@@ -114,7 +116,7 @@ VECTORS = [
     Vector("a header just too long", request(b"x-a: " + b"b" * 33 * 1024, LENGTH)),
     Vector("many headers", request(*(b"x-%d: b" % number for number in range(2000)), LENGTH)),
     Vector("headers just too many", request(*(b"x-%d: b" % number for number in range(100)), LENGTH)),
-    # Whom it names.
+    # Ambiguous hosts.
     Vector("no host", request(LENGTH, host=None)),
     Vector("two hosts", request(b"host: localhost", LENGTH)),
     Vector("a host that is a path", request(LENGTH, host=b"host: x/v1?#")),
@@ -129,7 +131,7 @@ VECTORS = [
     Vector("a space in the target", request(LENGTH, first=b"POST /v1/messages ?a HTTP/1.1")),
     Vector("an origin", request(LENGTH, b"origin: https://evil.test")),
     Vector("another site", request(LENGTH, b"sec-fetch-site: cross-site")),
-    # What is no request of ours.
+    # Requests that a gateway does not serve.
     Vector("CONNECT", request(first=b"CONNECT localhost:80 HTTP/1.1", body=b"")),
     Vector("TRACE", request(first=b"TRACE /v1/messages HTTP/1.1", body=b"")),
     Vector("a star", request(first=b"OPTIONS * HTTP/1.1", body=b"")),
@@ -144,8 +146,8 @@ VECTORS = [
 ]
 
 
-def said(harness: GatewayHarness, raw: bytes) -> bytes:
-    """All that the server answers before it ends the connection; it must end it."""
+def all_bytes_of(harness: GatewayHarness, raw: bytes) -> bytes:
+    """Return all bytes that the server sends before it closes the connection; it must close it."""
     host, _, port = harness.url.removeprefix("http://").partition(":")
     got = b""
     with socket.create_connection((host, int(port)), timeout=60) as client:
@@ -163,11 +165,11 @@ def statuses(answer: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
-def test_what_could_be_understood_in_two_ways_is_refused_and_nothing_behind_it_is_served(
+def test_an_ambiguous_request_is_refused_and_nothing_after_it_is_served(
     harness: GatewayHarness, simulator: Simulator, vector: Vector
 ) -> None:
     before = simulator.total
-    found = statuses(said(harness, vector.raw + HIDDEN))
+    found = statuses(all_bytes_of(harness, vector.raw + HIDDEN))
     assert len(found) == 1, found
     assert 400 <= found[0] < 500 or found[0] in (501, 505), found
     assert simulator.total == before
@@ -187,27 +189,29 @@ SERVED = [
 
 
 @pytest.mark.parametrize("vector", SERVED, ids=lambda vector: vector.name)
-def test_what_is_merely_unusual_is_served_once(harness: GatewayHarness, simulator: Simulator, vector: Vector) -> None:
+def test_an_unusual_but_clear_request_is_served_once(
+    harness: GatewayHarness, simulator: Simulator, vector: Vector
+) -> None:
     before = simulator.total
     last = request(b"content-length: 0", b"connection: close", body=b"", first=b"GET /healthz HTTP/1.1")
-    found = statuses(said(harness, vector.raw + last))
+    found = statuses(all_bytes_of(harness, vector.raw + last))
     assert found == [200, 200]
     assert simulator.total == before + 1
 
 
-def test_a_body_that_another_request_begins_in_is_a_body(harness: GatewayHarness, simulator: Simulator) -> None:
+def test_a_request_inside_a_body_is_not_served(harness: GatewayHarness, simulator: Simulator) -> None:
     before = simulator.total
     raw = request(b"content-length: %d" % (len(HIDDEN) + 2), b"connection: close", body=b"{}" + HIDDEN)
-    assert statuses(said(harness, raw)) == [400]
+    assert statuses(all_bytes_of(harness, raw)) == [400]
     assert simulator.total == before
 
 
-# --- S1, S6, S11: what a request may take before it has proven that it may ask, and what is reserved for its body
+# --- S1, S6, S11: limits for requests before authentication, and memory reserved for bodies
 
 HASHED = ("host", "x-amz-content-sha256", "x-amz-date")
 
 
-# --- what a head shows
+# --- authentication from the head
 
 
 BAD_CLAIMS = {
@@ -220,7 +224,9 @@ BAD_CLAIMS = {
     "neither": {"covered": ("content-length",)},
     "an AWS header that is not signed": {"x_amz_target": "x"},
     "headers in another order": {"covered": ("x-amz-date", "host")},
-    "a signed header that is not there": {"covered": ("host", "x-amz-date", "zzz")},  # thousands took long to look for
+    "a signed header that is not there": {
+        "covered": ("host", "x-amz-date", "zzz")
+    },  # looking for thousands of them took long
     "a header twice": {"covered": ("host", "host", "x-amz-date")},
     "a hash that is none": {"covered": HASHED, "x_amz_content_sha256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"},
     "a hash, and another key": {"covered": HASHED, "x_amz_content_sha256": sha256_hex(b"{}"), "secret": "x" * 40},
@@ -234,7 +240,7 @@ BAD_CLAIMS = {
 
 @pytest.mark.parametrize("name", BAD_CLAIMS)
 def test_s1_a_bad_signature_is_refused_from_the_head(harness: GatewayHarness, simulator: Simulator, name: str) -> None:
-    """S1: no byte of the body is sent, and none is waited for."""
+    """S1: the refusal comes although no byte of the body was sent."""
     request = signed_request(b"{}", **BAD_CLAIMS[name])  # type: ignore[arg-type]
     before = simulator.total
     with SocketClient(harness, first=raw(request)[0]) as client:
@@ -246,7 +252,7 @@ def test_s1_a_bad_signature_is_refused_from_the_head(harness: GatewayHarness, si
 
 
 @pytest.mark.parametrize("header", ["authorization", "x-amz-date", "x-amz-content-sha256"])
-def test_s1_a_header_of_the_proof_that_stands_twice_is_refused(header: str) -> None:
+def test_s1_a_duplicate_authentication_header_is_refused(header: str) -> None:
     request = signed_request(b"{}", covered=HASHED, x_amz_content_sha256=sha256_hex(b"{}"))
     check_key(KeyCheck(KEY), request)
     twice = (*request.headers, (header, request.header(header)))
@@ -254,7 +260,7 @@ def test_s1_a_header_of_the_proof_that_stands_twice_is_refused(header: str) -> N
         KeyCheck(KEY).claim(structs.replace(request, headers=twice))
 
 
-def test_s1_a_hash_in_the_head_is_proof_and_is_compared_with_the_body(
+def test_s1_a_signed_body_hash_authenticates_the_head_and_is_compared_with_the_body(
     harness: GatewayHarness, simulator: Simulator
 ) -> None:
     before = simulator.total
@@ -276,11 +282,11 @@ def test_s1_a_signature_without_a_hash_still_covers_the_body(harness: GatewayHar
     assert simulator.total == before + 1
 
 
-# --- the pool of those that have not proven anything
+# --- the pool of unauthenticated requests
 
 
-def test_s1_unproven_requests_take_no_room_from_others(harness: GatewayHarness) -> None:
-    """S1: eight bodies of 31 MiB that never come filled `in_flight`, and everybody else heard 529."""
+def test_s1_unauthenticated_requests_use_no_memory_of_others(harness: GatewayHarness) -> None:
+    """S1: eight announced bodies of 31 MiB filled `in_flight`, and all other clients got 529."""
     claim, _ = raw(signed_request(b"x" * 31 * 1024 * 1024, secret="x" * 40))
     with ExitStack() as stack:
         for number in range(12):
@@ -296,8 +302,8 @@ def test_s1_unproven_requests_take_no_room_from_others(harness: GatewayHarness) 
             assert client.answer()[0] == 200
 
 
-def test_s1_a_keyless_flood_of_sockets_shuts_nobody_out(harness: GatewayHarness) -> None:
-    """S1: 2,060 sockets with `Authorization: AWS4-HMAC-SHA256 x` and a body to come did, for 120 s."""
+def test_s1_a_flood_of_sockets_without_a_key_blocks_no_client(harness: GatewayHarness) -> None:
+    """S1: 2,060 sockets with `Authorization: AWS4-HMAC-SHA256 x` blocked others for 120 s."""
     forged, _ = raw(signed_request(b"x" * 1000, secret="x" * 40))
     shapes = [head(1000, "authorization: AWS4-HMAC-SHA256 x", key=""), forged]
     with ExitStack() as stack:
@@ -312,7 +318,7 @@ def test_s1_a_keyless_flood_of_sockets_shuts_nobody_out(harness: GatewayHarness)
             assert client.answer()[0] == 200
 
 
-def test_s1_who_must_give_way_hears_it_in_its_dialect(
+def test_s1_an_evicted_request_gets_an_error_of_its_dialect(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, simulator: Simulator
 ) -> None:
     monkeypatch.setattr(admission, "MAX_UNPROVEN", 2)
@@ -324,18 +330,18 @@ def test_s1_who_must_give_way_hears_it_in_its_dialect(
         assert headers["retry-after"] == "1"
 
 
-def test_s1_an_unproven_body_has_a_short_time_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_s1_an_unauthenticated_body_has_a_short_timeout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(admission, "SECONDS", 0.2)
     with start_gateway("", tmp_path) as harness:
         top, body = raw(signed_request(converse_body()))
         with SocketClient(harness, first=top + body[:5]) as client:
             assert client.answer()[0] == 408
-        with SocketClient(harness, first=head(100)) as proven:  # the others have their own, which is not over
+        with SocketClient(harness, first=head(100)) as proven:  # authenticated requests have their own, longer timeout
             proven.send(b"x" * 100)
             assert proven.answer()[0] == 400
 
 
-def test_a_pool_lets_the_largest_peer_give_way_and_its_oldest_first() -> None:
+def test_a_pool_evicts_the_oldest_request_of_the_largest_peer() -> None:
     refused: list[str] = []
     pool = UnprovenPool(4, 1000)
 
@@ -349,27 +355,27 @@ def test_a_pool_lets_the_largest_peer_give_way_and_its_oldest_first() -> None:
     enter("b", "b1", 100)
     enter("c", "c1", 100)
     assert refused == ["a1"]
-    enter("b", "b2", 800)  # for which b itself gives way, which holds most with it
+    enter("b", "b2", 800)  # evicts b itself, which now has the most bytes
     assert refused == ["a1", "a2", "b1"]
     with pytest.raises(Overloaded):
         enter("d", "d1", 1001)
     assert pool.load.request_bytes <= 1000 and len(pool) <= 4
 
 
-def test_everything_in_a_pool_is_given_back_once() -> None:
+def test_bytes_of_a_pool_are_released_once() -> None:
     pool = UnprovenPool(4, 1000)
     faults: list[Fault] = []
     first = pool.enter("a", faults.append)
     first.reserve(900)
     second = pool.enter("a", faults.append)
-    second.reserve(900)  # the first gives way
+    second.reserve(900)  # evicts the first
     assert [fault.status for fault in faults] == [503]
     first.leave()
     second.leave()
     assert (pool.load.request_bytes, pool.load.requests, len(pool)) == (0, 0, 0)
 
 
-def test_signers_that_were_let_in_before_are_not_shut_out_by_strangers() -> None:
+def test_known_signers_are_not_evicted_for_unknown_ones() -> None:
     waiting = UnprovenRequests(RequestLimits())
     waiting.remember("10.0.0.1", "boto3")
     for number in range(admission.MAX_UNPROVEN):
@@ -388,7 +394,7 @@ def test_signers_that_were_let_in_before_are_not_shut_out_by_strangers() -> None
 
 
 def test_s6_a_content_length_is_reserved_at_admission(tmp_path: Path, simulator: Simulator) -> None:
-    """S6: of 16 uploads of which 8 fit, 8 succeed, and the others hear it before they have sent anything."""
+    """S6: of 16 uploads, the 8 that fit succeed, and the others are refused before they send anything."""
     body = request_bytes("x" * 400_000).partition(b"\r\n\r\n")[2]
     room = len(body) * 8 + len(body) // 2
     text = upstream_config("one", "anthropic", simulator.url)
@@ -397,8 +403,8 @@ def test_s6_a_content_length_is_reserved_at_admission(tmp_path: Path, simulator:
         wait_until(lambda: harness.running.gateway.memory_budget.request_bytes == 8 * len(body))
         for path, status in (("/v1/messages", 529), ("/v1/chat/completions", 503)):
             with SocketClient(harness, first=head(len(body), path=path)) as late:
-                told, headers, _ = late.answer()
-                assert (told, headers["retry-after"]) == (status, "1")
+                late_status, headers, _ = late.answer()
+                assert (late_status, headers["retry-after"]) == (status, "1")
                 assert headers.get("connection") == "close"
         for client in clients:
             client.send(body[1000:])
@@ -406,21 +412,21 @@ def test_s6_a_content_length_is_reserved_at_admission(tmp_path: Path, simulator:
         wait_until(lambda: harness.running.gateway.memory_budget.request_bytes == 0)
 
 
-def test_s6_bytes_that_come_with_the_head_are_counted(tmp_path: Path, simulator: Simulator) -> None:
-    """S6: they were not, so a small body always fitted."""
+def test_s6_body_bytes_in_the_first_read_are_counted(tmp_path: Path, simulator: Simulator) -> None:
+    """S6: they were not counted, so a small body was always accepted."""
     with start_gateway(
         upstream_config("one", "anthropic", simulator.url), tmp_path, server__limits__in_flight=1024 * 1024
     ) as harness:
-        held = harness.running.gateway.memory_budget.enter()
-        held.reserve(1024 * 1024 - 10)
+        account = harness.running.gateway.memory_budget.enter()
+        account.reserve(1024 * 1024 - 10)
         with SocketClient(harness, first=request_bytes("a request that comes in one piece")) as client:
             assert client.answer()[0] == 529
-        held.leave()
+        account.leave()
         with SocketClient(harness, first=request_bytes("now it fits")) as client:
             assert client.answer()[0] == 200
 
 
-def test_s6_a_chunked_body_is_counted_as_it_comes(tmp_path: Path, simulator: Simulator) -> None:
+def test_s6_a_chunked_body_is_counted_as_it_arrives(tmp_path: Path, simulator: Simulator) -> None:
     with start_gateway(
         upstream_config("one", "anthropic", simulator.url), tmp_path, server__limits__in_flight=1024 * 1024
     ) as harness:
@@ -433,10 +439,10 @@ def test_s6_a_chunked_body_is_counted_as_it_comes(tmp_path: Path, simulator: Sim
 
 
 @pytest.mark.parametrize("framed", [True, False])
-def test_s11_a_body_that_drips_is_ended_long_before_its_deadline(
+def test_s11_a_body_that_arrives_too_slowly_is_refused_long_before_its_deadline(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, framed: bool
 ) -> None:
-    """S11: a byte now and then kept a body open for 120 s."""
+    """S11: single bytes kept a body open for 120 s."""
     monkeypatch.setattr(exchange, "RATE_SECONDS", 0.2)
     with start_gateway("", tmp_path, server__min_body_rate=1000) as harness:
         with SocketClient(harness, first=head(5000 if framed else None)) as client:
@@ -447,11 +453,11 @@ def test_s11_a_body_that_drips_is_ended_long_before_its_deadline(
         assert harness.log_lines()[0]["status"] == 408
 
 
-def test_s11_a_body_that_comes_fast_enough_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s11_a_body_that_arrives_fast_enough_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "RATE_SECONDS", 10.0)
     watch = exchange.BodyTimer(exchange.BodyTimeout(rate=1000), 0.0)
     assert watch.due == 10.0
-    assert watch.fault(0, 9.9) is None  # the grace
+    assert watch.fault(0, 9.9) is None  # within the grace period
     assert watch.fault(10_000, 10.0) is None
     assert watch.due == 20.0
     assert watch.fault(20_000, 20.5) is None
@@ -463,8 +469,8 @@ def test_s11_a_body_that_comes_fast_enough_is_not(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("stops_at", [0.0, 3.0, 9.9])
-def test_a_body_that_stops_is_given_up_within_two_spans(stops_at: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that keeps its socket open and sends no more holds a request no longer than that."""
+def test_a_body_that_stops_times_out_within_two_spans(stops_at: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that stops sending but keeps its socket open occupies a request no longer than that."""
     monkeypatch.setattr(exchange, "RATE_SECONDS", 10.0)
     watch = exchange.BodyTimer(exchange.BodyTimeout(rate=1000), 0.0)
     size = int(stops_at * 1_000_000)

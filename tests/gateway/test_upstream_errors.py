@@ -1,4 +1,4 @@
-"""What goes wrong upstream: told in the client's own dialect, mended only as long as the client has seen nothing."""
+"""Upstream failures: errors in the client's dialect, and retries only before the client's first byte."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.gateway.test_resources import chunked_response, content_type_of, text
 
 
 @pytest.mark.parametrize("dialect", ["kiro", "anthropic", "openai"])
-def test_an_upstream_400_keeps_its_words_and_is_asked_once(dialect: str, tmp_path: Path) -> None:
+def test_an_upstream_400_keeps_its_message_and_is_not_retried(dialect: str, tmp_path: Path) -> None:
     script = '[[turn]]\nstatus = 400\nmessage = "tools.0.custom.defer_loading: Extra inputs are not permitted"'
     with gateway_with_simulator(script, tmp_path, dialect) as (harness, simulator):
         client = anthropic.Anthropic(api_key=KEY, base_url=harness.url, max_retries=0)
@@ -47,7 +47,7 @@ def test_an_upstream_400_keeps_its_words_and_is_asked_once(dialect: str, tmp_pat
         assert (line["outcome"], line["status"]) == ("failed", 400)
 
 
-def test_errors_are_one_level_deep_in_the_clients_own_shape(tmp_path: Path) -> None:
+def test_errors_have_the_shape_of_the_clients_dialect(tmp_path: Path) -> None:
     with gateway_with_simulator('[[turn]]\nstatus = 400\nmessage = "no: {\\"a\\": 1}"', tmp_path, "anthropic") as (
         harness,
         _,
@@ -59,17 +59,17 @@ def test_errors_are_one_level_deep_in_the_clients_own_shape(tmp_path: Path) -> N
         }
 
 
-@pytest.mark.parametrize("said", ["retry_after = 7", ""])
-def test_a_429_always_says_when_to_come_back(said: str, tmp_path: Path) -> None:
-    script = f'then = "last"\n[[turn]]\nstatus = 429\nmessage = "slow down"\n{said}'
+@pytest.mark.parametrize("message_body", ["retry_after = 7", ""])
+def test_a_429_always_has_a_retry_after(message_body: str, tmp_path: Path) -> None:
+    script = f'then = "last"\n[[turn]]\nstatus = 429\nmessage = "slow down"\n{message_body}'
     with gateway_with_simulator(script, tmp_path, "anthropic") as (harness, simulator):
         status, headers, answer = harness.request("/v1/chat/completions", openai_body(stream=True))
         assert (status, b"slow down" in answer) == (429, True)
-        assert headers["retry-after"] == ("7" if said else "2")
-        assert simulator.total == (1 if said else 3)  # seven seconds are more than we wait
+        assert headers["retry-after"] == ("7" if message_body else "2")
+        assert simulator.total == (1 if message_body else 3)  # seven seconds are longer than the gateway waits
 
 
-def test_a_short_wait_is_waited_and_the_client_hears_nothing_of_it(tmp_path: Path) -> None:
+def test_a_short_retry_after_is_waited_for_without_an_error_for_the_client(tmp_path: Path) -> None:
     script = '[[turn]]\nstatus = [429, 503]\nretry_after = 0.1\n[[turn]]\ntext = "At last."'
     with gateway_with_simulator(script, tmp_path, "openai") as (harness, simulator):
         with openai.OpenAI(api_key=KEY, base_url=f"{harness.url}/v1", max_retries=0) as client:
@@ -80,7 +80,7 @@ def test_a_short_wait_is_waited_and_the_client_hears_nothing_of_it(tmp_path: Pat
         assert (line["attempts"], len(line["tried"])) == (3, 2)
 
 
-def test_an_upstream_that_refuses_our_key_is_named(tmp_path: Path) -> None:
+def test_an_upstream_that_refuses_the_key_is_named(tmp_path: Path) -> None:
     with gateway_with_simulator('[tokens]\naccess = ["another"]', tmp_path, "anthropic") as (harness, simulator):
         status, _, body = harness.request("/v1/messages", anthropic_body())
         assert status == 401
@@ -88,7 +88,7 @@ def test_an_upstream_that_refuses_our_key_is_named(tmp_path: Path) -> None:
         assert simulator.total == 1
 
 
-def test_a_page_of_html_instead_of_an_answer_is_a_readable_error(tmp_path: Path) -> None:
+def test_an_html_page_instead_of_a_response_is_a_readable_error(tmp_path: Path) -> None:
     page = b"HTTP/1.1 503 No\r\ncontent-type: text/html\r\ncontent-length: 20\r\n\r\n<html>Sorry...</html"
     with (
         fixed_response_server(page) as url,
@@ -100,8 +100,11 @@ def test_a_page_of_html_instead_of_an_answer_is_a_readable_error(tmp_path: Path)
 
 
 def test_a_refusal_of_many_megabytes_keeps_its_status_and_is_not_read(tmp_path: Path) -> None:
-    said = b'{"type":"error","error":{"type":"invalid_request_error","message":"%b"}}' % (b"words " * 1_000_000)
-    page = b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(said), said)
+    message_body = b'{"type":"error","error":{"type":"invalid_request_error","message":"%b"}}' % (b"words " * 1_000_000)
+    page = b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
+        len(message_body),
+        message_body,
+    )
     with (
         fixed_response_server(page) as url,
         start_gateway(upstream_config("one", "anthropic", url), tmp_path) as harness,
@@ -110,8 +113,8 @@ def test_a_refusal_of_many_megabytes_keeps_its_status_and_is_not_read(tmp_path: 
         assert (status, b"words" in body, len(body) < 1000) == (400, False, True)
 
 
-def test_a_conversation_that_is_too_long_says_how_long(tmp_path: Path) -> None:
-    """Claude Code reads both numbers, and compacts; the service gives none."""
+def test_the_error_for_a_too_long_conversation_has_both_lengths(tmp_path: Path) -> None:
+    """Claude Code reads both numbers to compact the conversation; the service sends neither."""
     script = '[[turn]]\nstatus = 400\nmessage = "Input is too long."\nreason = "CONTENT_LENGTH_EXCEEDS_THRESHOLD"'
     with gateway_with_simulator(script, tmp_path, "kiro") as (harness, _):
         status, _, body = harness.request("/v1/messages", anthropic_body("claude-sonnet-4.5", "x" * 900_000))
@@ -124,7 +127,7 @@ def test_a_conversation_that_is_too_long_says_how_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_refused_connection_goes_to_the_fallback(stream: bool, tmp_path: Path) -> None:
+def test_a_refused_connection_causes_a_fallback(stream: bool, tmp_path: Path) -> None:
     with socket.socket() as nobody, running_simulator("openai") as simulator:
         nobody.bind(("127.0.0.1", 0))
         text = upstream_config("down", "anthropic", f"http://127.0.0.1:{nobody.getsockname()[1]}")
@@ -141,8 +144,8 @@ def test_a_refused_connection_goes_to_the_fallback(stream: bool, tmp_path: Path)
 
 
 @pytest.mark.parametrize("client", ["/v1/messages", "/v1/chat/completions"])
-def test_an_error_frame_before_any_content_fails_over(client: str, tmp_path: Path) -> None:
-    """Some services put overload into a 200 stream."""
+def test_an_error_frame_before_any_content_causes_a_fallback(client: str, tmp_path: Path) -> None:
+    """Some services report overload inside a stream with status 200."""
     script = 'then = "last"\n[[turn]]\nparts = [{ exception = "overloaded", message = "busy" }]'
     with running_simulator("anthropic", script=parse_script(script)) as busy, running_simulator("kiro") as free:
         text = upstream_config("busy", "anthropic", busy.url) + upstream_config("free", "kiro", free.url)
@@ -154,7 +157,7 @@ def test_an_error_frame_before_any_content_fails_over(client: str, tmp_path: Pat
         assert (busy.total, free.total) == (3, 1)
 
 
-def test_a_credential_that_was_refused_makes_room_for_the_next(tmp_path: Path) -> None:
+def test_a_refused_credential_is_replaced_by_the_next(tmp_path: Path) -> None:
     with running_simulator("anthropic", script=parse_script('[tokens]\naccess = ["good"]')) as simulator:
         text = upstream_config("one", "anthropic", simulator.url).replace(
             '"the-upstream-secret"', '["bad-key-1", "good"]'
@@ -163,7 +166,7 @@ def test_a_credential_that_was_refused_makes_room_for_the_next(tmp_path: Path) -
             for _ in range(4):
                 status, _, _ = harness.request("/v1/messages", anthropic_body(), x_session_id="the same")
                 assert status == 200
-            # The bad one is asked at most once: then it cools.
+            # The bad credential is used at most once, then it has a cooldown.
             assert [each.status for each in simulator.requests].count(401) <= 1
             assert [each.status for each in simulator.requests].count(200) == 4
 
@@ -179,10 +182,10 @@ def test_a_session_keeps_its_credential(tmp_path: Path) -> None:
                 harness.request("/v1/messages", anthropic_body())
         used = [each.headers["x-api-key"] for each in simulator.requests]
         assert used[0:3] == used[3:6] == used[6:9]
-        assert len(set(used[9:])) == 5  # without a session they take turns
+        assert len(set(used[9:])) == 5  # without a session the credentials rotate
 
 
-def test_retries_stay_a_small_part_of_the_traffic(tmp_path: Path) -> None:
+def test_retries_are_a_small_part_of_the_traffic(tmp_path: Path) -> None:
     script = 'then = "last"\n[[turn]]\nstatus = 500\nmessage = "no"'
     with gateway_with_simulator(script, tmp_path, "openai", "limits.breaker = false") as (harness, simulator):
         for _ in range(10):
@@ -193,7 +196,7 @@ def test_retries_stay_a_small_part_of_the_traffic(tmp_path: Path) -> None:
 # --- after the first byte
 
 
-def test_a_cut_is_an_error_for_openai_clients_too(tmp_path: Path) -> None:
+def test_a_truncated_stream_is_an_error_for_openai_clients_too(tmp_path: Path) -> None:
     script = '[[turn]]\ntext = "one two three four five six"\nchunk = 4\ncut = { event = 5, how = "reset" }'
     with gateway_with_simulator(script, tmp_path, "openai") as (harness, simulator):
         with openai.OpenAI(api_key=KEY, base_url=f"{harness.url}/v1", max_retries=2) as client:
@@ -205,7 +208,7 @@ def test_a_cut_is_an_error_for_openai_clients_too(tmp_path: Path) -> None:
         assert simulator.total == 1
 
 
-def test_a_whole_answer_that_was_cut_is_asked_again(tmp_path: Path) -> None:
+def test_a_truncated_whole_response_is_retried(tmp_path: Path) -> None:
     script = '[[turn]]\ntext = "Lost."\ncut = { byte = 50, how = "close" }\n[[turn]]\ntext = "Found."'
     with gateway_with_simulator(script, tmp_path, "openai") as (harness, simulator):
         status, _, body = harness.request("/v1/messages", anthropic_body())
@@ -213,7 +216,7 @@ def test_a_whole_answer_that_was_cut_is_asked_again(tmp_path: Path) -> None:
         assert simulator.total == 2
 
 
-def test_a_silent_upstream_is_given_up_and_the_client_told(tmp_path: Path) -> None:
+def test_a_silent_upstream_times_out_with_an_error_for_the_client(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Wait" }, { wait = 30.0 }, { text = "ed." }]'
     with gateway_with_simulator(script, tmp_path, "anthropic", "timeouts.idle = 0.3") as (harness, simulator):
         _, _, body = harness.request("/v1/chat/completions", openai_body(stream=True))
@@ -226,7 +229,7 @@ def test_a_silent_upstream_is_given_up_and_the_client_told(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("reset", [True, False])
 @pytest.mark.parametrize("silent", [True, False])
-def test_a_client_that_leaves_lets_the_upstream_go(silent: bool, reset: bool, tmp_path: Path) -> None:
+def test_a_client_that_disconnects_ends_the_upstream_request(silent: bool, reset: bool, tmp_path: Path) -> None:
     flowing = f'[[turn]]\ntext = "{"word " * 2000}"\ndelay = 0.02'
     script = '[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]' if silent else flowing
     with gateway_with_simulator(script, tmp_path, "openai") as (harness, simulator):
@@ -239,7 +242,7 @@ def test_a_client_that_leaves_lets_the_upstream_go(silent: bool, reset: bool, tm
         wait_until(lambda: harness.running.gateway.in_flight == 0)
 
 
-def test_a_client_that_leaves_before_the_answer_lets_the_upstream_go(tmp_path: Path) -> None:
+def test_a_client_that_disconnects_before_the_response_ends_the_upstream_request(tmp_path: Path) -> None:
     with gateway_with_simulator('[[turn]]\ntext = "x"\nfirst_delay = 30.0', tmp_path, "openai") as (harness, simulator):
         client = StreamClient(harness, "/v1/messages", anthropic_body())
         wait_until(lambda: simulator.total == 1)
@@ -255,7 +258,7 @@ def test_a_client_that_leaves_before_the_answer_lets_the_upstream_go(tmp_path: P
         ("/v1/chat/completions", openai_body, b": ping", b"data: [DONE]"),
     ],
 )
-def test_a_silent_upstream_does_not_silence_us(path: str, ask: Any, sign: bytes, end: bytes, tmp_path: Path) -> None:
+def test_a_silent_upstream_causes_keep_alives(path: str, ask: Any, sign: bytes, end: bytes, tmp_path: Path) -> None:
     late = b"".join(chunked_response(text_response("kiro", "Late."), content_type_of("kiro")))
     with (
         gated_server(late) as (url, gate),
@@ -273,7 +276,7 @@ def test_a_silent_upstream_does_not_silence_us(path: str, ask: Any, sign: bytes,
 
 
 def test_a_client_that_reads_nothing_stops_the_upstream(tmp_path: Path) -> None:
-    """Sixteen megabytes for a client that reads nothing: they stay where they are, until it does."""
+    """Sixteen megabytes for a client that reads nothing stay at the upstream until it reads."""
     script = f'[[turn]]\ntext = "{"x" * 16_000_000}"\nchunk = 16000'
     with (
         gateway_with_simulator(script, tmp_path, "openai") as (harness, simulator),
@@ -284,7 +287,7 @@ def test_a_client_that_reads_nothing_stops_the_upstream(tmp_path: Path) -> None:
         while sent != simulator.requests[0].sent:
             sent = simulator.requests[0].sent
             time.sleep(0.3)
-        assert sent < 12_000_000  # what two kernels hold on loopback, and our 256 KiB
+        assert sent < 12_000_000  # socket buffers of loopback, and our 256 KiB
         assert b"message_stop" in client.read_all()
         assert simulator.requests[0].wait() == "whole"
 
@@ -292,7 +295,7 @@ def test_a_client_that_reads_nothing_stops_the_upstream(tmp_path: Path) -> None:
 # --- limits
 
 
-def test_more_than_the_limit_wait_their_turn_and_the_rest_is_told(tmp_path: Path) -> None:
+def test_requests_above_the_limit_wait_and_the_rest_is_refused(tmp_path: Path) -> None:
     answer = b'{"id":"c","model":"m","choices":[{"index":0,"message":{"content":"x"},"finish_reason":"stop"}]}'
     page = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
     more = "limits.concurrency = 1\nlimits.queue = 1\nlimits.queue_wait = 60"
@@ -308,7 +311,7 @@ def test_more_than_the_limit_wait_their_turn_and_the_rest_is_told(tmp_path: Path
         for number, thread in enumerate(threads, 1):
             thread.start()
             wait_until(lambda number=number: harness.running.gateway.in_flight == number or bool(statuses))
-        wait_until(lambda: statuses == [529])  # the one too many is refused at once
+        wait_until(lambda: statuses == [529])  # the request above the limit is refused at once
         gate.set()
         for thread in threads:
             thread.join()

@@ -1,5 +1,4 @@
-"""A violation is retried once at most, a whole answer is sent as a stream, a stream is gathered, a redirect is asked
-once."""
+"""L18, L22: protocol violations of upstreams: broken streams, the wrong response form, redirects, blank ids and names."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ SAID = Reply(
 
 @contextmanager
 def recording_server(status: int, kind: str, body: bytes, **headers: str) -> Iterator[tuple[str, list[str]]]:
-    """An upstream that gives everybody the same answer; its address, and what it was asked."""
+    """Run an upstream with one fixed response; give its address and the list of requests."""
     fields = {"content-type": kind, "content-length": str(len(body)), "connection": "close", **headers}
     head = f"HTTP/1.1 {status} Any\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields.items()) + "\r\n"
     canned = FixedResponseServer()
@@ -47,18 +46,18 @@ def recording_server(status: int, kind: str, body: bytes, **headers: str) -> Ite
 
 
 @pytest.mark.parametrize("client", ["anthropic", "openai"])
-def test_l22_a_stream_that_is_always_broken_is_bought_twice_at_most(client: str, tmp_path: Path) -> None:
+def test_l22_a_stream_that_is_always_broken_is_requested_twice_at_most(client: str, tmp_path: Path) -> None:
     path, body = client_request(client, stream=True)
     with (
-        recording_server(200, "text/event-stream", BROKEN) as (url, asked),
+        recording_server(200, "text/event-stream", BROKEN) as (url, requests),
         start_gateway(upstream_config("one", "anthropic", url), tmp_path) as harness,
     ):
         status, _, _ = harness.request(path, body)
-    assert (status, len(asked)) == (502, 2)
+    assert (status, len(requests)) == (502, 2)
 
 
 def test_l22_another_target_counts_as_the_retry(tmp_path: Path) -> None:
-    with recording_server(200, "text/event-stream", BROKEN) as (url, asked):
+    with recording_server(200, "text/event-stream", BROKEN) as (url, requests):
         text = (
             upstream_config("one", "anthropic", url)
             + upstream_config("two", "anthropic", url)
@@ -67,76 +66,76 @@ def test_l22_another_target_counts_as_the_retry(tmp_path: Path) -> None:
         text += '[[routes]]\nmatch = "m"\nupstream = "one"\nfallbacks = ["two", "three"]\n'
         with start_gateway(text, tmp_path) as harness:
             status, _, _ = harness.request("/v1/messages", anthropic_body(stream=True))
-    assert (status, len(asked)) == (502, 2)
+    assert (status, len(requests)) == (502, 2)
 
 
-def test_l22_an_answer_that_came_to_its_end_is_not_bought_again(tmp_path: Path) -> None:
+def test_l22_a_complete_response_is_not_retried(tmp_path: Path) -> None:
     with (
-        recording_server(200, "text/event-stream", DONE) as (url, asked),
+        recording_server(200, "text/event-stream", DONE) as (url, requests),
         start_gateway(upstream_config("one", "openai", url), tmp_path) as harness,
     ):
         status, _, _ = harness.request("/v1/messages", anthropic_body(stream=True))
-    assert (status, len(asked)) == (502, 1)
+    assert (status, len(requests)) == (502, 1)
 
 
 @pytest.mark.parametrize("body", [b"{}", b"<html>", b'{"choices": 5}'])
-def test_l22_a_whole_answer_that_cannot_be_read_is_not_bought_again(body: bytes, tmp_path: Path) -> None:
+def test_l22_an_unreadable_whole_response_is_not_retried(body: bytes, tmp_path: Path) -> None:
     with (
-        recording_server(200, "application/json", body) as (url, asked),
+        recording_server(200, "application/json", body) as (url, requests),
         start_gateway(upstream_config("one", "openai", url), tmp_path) as harness,
     ):
         status, _, _ = harness.request("/v1/messages", anthropic_body())
-    assert (status, len(asked)) == (502, 1)
+    assert (status, len(requests)) == (502, 1)
 
 
 @pytest.mark.parametrize("name", [" ", ""])
-def test_l18_a_whole_answer_with_a_blank_name_does_not_pass_in_the_same_dialect(name: str, tmp_path: Path) -> None:
+def test_l18_a_whole_response_with_a_blank_name_does_not_pass_in_the_same_dialect(name: str, tmp_path: Path) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": "{}"}}
     choice = {"index": 0, "message": {"role": "assistant", "tool_calls": [call]}, "finish_reason": "tool_calls"}
     body = json.dumps({"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]}).encode()
     with (
-        recording_server(200, "application/json", body) as (url, asked),
+        recording_server(200, "application/json", body) as (url, requests),
         start_gateway(upstream_config("one", "openai", url), tmp_path) as harness,
     ):
         status, _, answer = harness.request("/v1/chat/completions", openai_body())
-    assert (status, len(asked)) == (502, 1)
+    assert (status, len(requests)) == (502, 1)
     assert b"function.name" in answer
 
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_l22_a_redirect_is_a_502_once(status: int, client: str, stream: bool, tmp_path: Path) -> None:
+def test_l22_a_redirect_is_a_502_without_a_retry(status: int, client: str, stream: bool, tmp_path: Path) -> None:
     path, body = client_request(client, stream=stream)
     where = "https://elsewhere.test/v1/secret"
     with (
-        recording_server(status, "text/html", b"moved to " + where.encode(), location=where) as (url, asked),
+        recording_server(status, "text/html", b"moved to " + where.encode(), location=where) as (url, requests),
         start_gateway(upstream_config("one", "openai", url), tmp_path) as harness,
     ):
-        told, _, answer = harness.request(path, body)
-    assert (told, len(asked)) == (502, 1)
+        answered, _, answer = harness.request(path, body)
+    assert (answered, len(requests)) == (502, 1)
     assert b"redirect" in answer and str(status).encode() in answer
     assert b"elsewhere" not in answer and url.encode() not in answer
 
 
 @pytest.mark.parametrize("client", ["anthropic", "openai"])
 @pytest.mark.parametrize("name", ["anthropic", "openai", "gemini", "bedrock", "responses"])
-def test_l22_a_whole_answer_is_told_as_the_stream_it_stands_for(name: str, client: str, tmp_path: Path) -> None:
+def test_l22_a_whole_response_instead_of_a_stream_is_sent_as_a_stream(name: str, client: str, tmp_path: Path) -> None:
     body = registry.get(name).codec.render_reply(SAID, EMPTY_REQUEST, fixed_environment())
     path, asks = client_request(client, stream=True)
     with (
-        recording_server(200, "application/json", body) as (url, asked),
+        recording_server(200, "application/json", body) as (url, requests),
         start_gateway(upstream_config("one", name, url), tmp_path) as harness,
     ):
         status, headers, answer = harness.request(path, asks)
-    assert (status, len(asked)) == (200, 1)
+    assert (status, len(requests)) == (200, 1)
     assert headers["content-type"].startswith("text/event-stream")
     reply = assemble_reply(laws.decode_events(registry.get(client), answer))
     assert [block.name for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == ["read"]
     assert "".join(block.text for block in reply.choices[0].blocks if isinstance(block, Text)) == "Hello"
 
 
-def test_l22_a_refusal_in_a_whole_answer_is_told(tmp_path: Path) -> None:
+def test_l22_an_error_in_a_whole_response_is_reported(tmp_path: Path) -> None:
     with (
         recording_server(200, "application/json", b'{"error":{"message":"no such thing","type":"server_error"}}') as (
             url,
@@ -150,7 +149,7 @@ def test_l22_a_refusal_in_a_whole_answer_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("client", ["anthropic", "openai"])
 @pytest.mark.parametrize("name", ["anthropic", "openai", "gemini", "bedrock", "responses"])
-def test_l22_a_stream_is_gathered_where_a_whole_answer_was_asked_for(name: str, client: str, tmp_path: Path) -> None:
+def test_l22_a_stream_instead_of_a_whole_response_is_collected(name: str, client: str, tmp_path: Path) -> None:
     dialect = registry.get(name)
     events = reply_events(SAID)
     body = laws.encode_events(
@@ -158,17 +157,17 @@ def test_l22_a_stream_is_gathered_where_a_whole_answer_was_asked_for(name: str, 
     )
     path, asks = client_request(client)
     with (
-        recording_server(200, "text/event-stream", body) as (url, asked),
+        recording_server(200, "text/event-stream", body) as (url, requests),
         start_gateway(upstream_config("one", name, url), tmp_path) as harness,
     ):
         status, _, answer = harness.request(path, asks)
-    assert (status, len(asked)) == (200, 1)
+    assert (status, len(requests)) == (200, 1)
     reply = registry.get(client).codec.parse_reply(answer, EMPTY_REQUEST)
     assert [block.name for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == ["read"]
     assert json.loads(answer)
 
 
-# --- tool calls without an id or a name, in the client's own dialect, too
+# --- tool calls without an id or a name, also with the same dialect on both sides
 
 _USAGE = {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}
 
@@ -198,11 +197,11 @@ def test_l18_a_blank_id_or_name_of_bedrock_never_reaches_a_client(
     client: str, use: dict[str, Any], tmp_path: Path
 ) -> None:
     with (
-        recording_server(200, "application/json", whole_bedrock(use)) as (url, asked),
+        recording_server(200, "application/json", whole_bedrock(use)) as (url, requests),
         start_gateway(upstream_config("one", "bedrock", url), tmp_path) as harness,
     ):
         status, _, answer = harness.request(*client_request(client))
-    assert (status, len(asked)) == (502, 1)
+    assert (status, len(requests)) == (502, 1)
     assert b"toolUse" in answer
 
 
@@ -253,11 +252,11 @@ NAMELESS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", NAMELESS)
-def test_l18_a_whole_answer_in_the_client_s_own_dialect_is_checked_like_a_stream(name: str, tmp_path: Path) -> None:
+def test_l18_a_whole_response_in_the_same_dialect_is_checked_like_a_stream(name: str, tmp_path: Path) -> None:
     with (
-        recording_server(200, "application/json", json.dumps(NAMELESS[name]).encode()) as (url, asked),
+        recording_server(200, "application/json", json.dumps(NAMELESS[name]).encode()) as (url, requests),
         start_gateway(upstream_config("one", name, url), tmp_path) as harness,
     ):
         status, _, answer = harness.request(*client_request(name))
-    assert (status, len(asked)) == (502, 1)
+    assert (status, len(requests)) == (502, 1)
     assert b"name: expected a string that is not blank" in answer

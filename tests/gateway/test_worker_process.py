@@ -1,4 +1,4 @@
-"""S7: the worker process for large requests gives the same results, starts late, and ends without a trace."""
+"""S7: the worker process for large requests: the same results, start on demand, and a clean end."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ from tests.load.upstream import DIALECTS
 
 BOUNDS = Bounds(RequestLimits(), 32 * 1024 * 1024, "web")
 CLIENTS = tuple(BODIES)
-# What differs by chance: ids, the time, the port.
-MADE = re.compile(  # ids, times and ports
+VARYING = re.compile(  # values that differ between runs: ids, times and ports
     rb"[0-9a-f]{24}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\b1[0-9]{9}(?:\.[0-9]+)?\b|127\.0\.0\.1:\d+"
     rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 )
@@ -63,7 +62,7 @@ def simulators() -> Iterator[dict[str, Simulator]]:
 def both(
     simulators: dict[str, Simulator], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[GatewayHarness, GatewayHarness]]:
-    """A gateway that does all itself, and one whose worker reads every request."""
+    """A gateway without a worker, and one whose worker parses every request."""
     text = "".join(
         upstream_config(name, name, simulator.url)
         + f'[[routes]]\nmatch = "to-{name}"\nupstream = "{name}"\nmodel = "claude-sonnet-4.5"\n'
@@ -78,23 +77,23 @@ def both(
         yield here, there
 
 
-def seen(harness: GatewayHarness, simulator: Simulator, request: HttpRequest) -> list[Any]:
-    """What the client and the upstream see of a request."""
+def observed(harness: GatewayHarness, simulator: Simulator, request: HttpRequest) -> list[Any]:
+    """Return what the client and the upstream get for a request."""
     before = len(harness.log_lines(0))
-    asked = len(simulator.requests)
+    requests_before = len(simulator.requests)
     path = f"{request.path}?{request.query}" if request.query else request.path
     headers = {name.replace("-", "_"): value for name, value in request.headers}
-    status, told, body = harness.request(path, request.body, method=request.method, **headers)
+    status, response_headers, body = harness.request(path, request.body, method=request.method, **headers)
     line = harness.log_lines(before + 1)[before]
     sent = [
         (each.method, each.path, {name: value for name, value in each.headers.items() if name != "host"}, each.body)
-        for each in simulator.requests[asked:]
+        for each in simulator.requests[requests_before:]
     ]
-    shown = {name: value for name, value in told.items() if name not in OURS}
+    shown = {name: value for name, value in response_headers.items() if name not in OURS}
     noted = {
         name: line.get(name) for name in ("outcome", "notes", "rules", "verbatim", "error", "status", "used_model")
     }
-    return [status, shown, MADE.sub(b"#", body), noted, MADE.sub(b"#", repr(sent).encode())]
+    return [status, shown, VARYING.sub(b"#", body), noted, VARYING.sub(b"#", repr(sent).encode())]
 
 
 def request_to(client: str, target: str, *, stream: bool) -> HttpRequest:
@@ -105,13 +104,13 @@ def request_to(client: str, target: str, *, stream: bool) -> HttpRequest:
 
 @pytest.mark.parametrize("target", DIALECTS)
 @pytest.mark.parametrize("client", [name for name in CLIENTS if name != "kiro"])
-def test_s7_all_is_the_same_with_and_without_the_worker(
+def test_s7_results_are_the_same_with_and_without_the_worker(
     client: str, target: str, both: tuple[GatewayHarness, GatewayHarness], simulators: dict[str, Simulator]
 ) -> None:
     for stream in (False, True):
         request = request_to(client, target, stream=stream)
-        here, there = (seen(harness, simulators[target], request) for harness in both)
-        if client == "bedrock" and stream:  # the checksums of frames cover ids
+        here, there = (observed(harness, simulators[target], request) for harness in both)
+        if client == "bedrock" and stream:  # the checksums of frames depend on ids
             here[2], there[2] = len(here[2]), len(there[2])
         assert there == here
 
@@ -144,28 +143,28 @@ def test_s7_errors_are_the_same_with_and_without_the_worker(
 ) -> None:
     path, body = WRONG[what]
     request = HttpRequest("POST", path, body=body)
-    here, there = (seen(harness, simulators["openai"], request) for harness in both)
+    here, there = (observed(harness, simulators["openai"], request) for harness in both)
     assert there == here
 
 
 def test_s7_a_conversation_is_continued_by_its_id(
     both: tuple[GatewayHarness, GatewayHarness], simulators: dict[str, Simulator]
 ) -> None:
-    """The worker gets the earlier conversation along, and keeps the new one."""
+    """The worker gets the earlier conversation and stores the new one."""
     sent = []
     for harness in both:
-        told = None
+        previous = None
         for words in ("first", "second", "third"):
-            body = {"model": "to-openai", "input": words} | ({"previous_response_id": told} if told else {})
+            body = {"model": "to-openai", "input": words} | ({"previous_response_id": previous} if previous else {})
             status, _, answer = harness.request("/v1/responses", body)
             assert status == 200
-            told = json.loads(answer)["id"]
+            previous = json.loads(answer)["id"]
         sent.append(json.loads(simulators["openai"].requests[-1].body)["messages"])
     assert sent[0] == sent[1]
     assert [each["content"] for each in sent[1] if each["role"] == "user"] == ["first", "second", "third"]
 
 
-def test_s7_the_gateway_itself_reads_nothing_of_a_large_request(
+def test_s7_the_gateway_itself_does_not_parse_a_large_request(
     both: tuple[GatewayHarness, GatewayHarness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def must_not(*_: object) -> None:
@@ -195,13 +194,13 @@ def test_s7_a_refusal_of_a_large_request_is_explained_by_the_worker(tmp_path: Pa
             with start_gateway(
                 upstream_config("one", "kiro", simulator.url), state, server__offload=offload
             ) as harness:
-                asked = anthropic_body("claude-sonnet-4.5", f"my key is {KEY}", top_k=3)
-                status, headers, _ = harness.request("/v1/messages", asked)
+                sent = anthropic_body("claude-sonnet-4.5", f"my key is {KEY}", top_k=3)
+                status, headers, _ = harness.request("/v1/messages", sent)
                 assert status == 400
-                kept = wait_for_refusal(state, headers["x-request-id"])
-                assert kept is not None
-                found.append(structs.replace(kept, id="", at=0.0))
-    assert MADE.sub(b"#", repr(found[0]).encode()) == MADE.sub(b"#", repr(found[1]).encode())
+                report = wait_for_refusal(state, headers["x-request-id"])
+                assert report is not None
+                found.append(structs.replace(report, id="", at=0.0))
+    assert VARYING.sub(b"#", repr(found[0]).encode()) == VARYING.sub(b"#", repr(found[1]).encode())
     assert KEY not in repr(found)
 
 
@@ -212,12 +211,12 @@ def body_of(text: str = "hello") -> bytes:
     return json.dumps(anthropic_body("m", text)).encode()
 
 
-def asking(worker: WorkerProcess, body: bytes) -> Coroutine[Any, Any, tuple[Any, bytes]]:
+def parse_request(worker: WorkerProcess, body: bytes) -> Coroutine[Any, Any, tuple[Any, bytes]]:
     return worker.run_job(ReadJob(HttpRequest("POST", "/v1/messages"), BOUNDS), "req", body)
 
 
 async def dialect_of(worker: WorkerProcess, body: bytes) -> str | None:
-    found: ReadResult = (await asking(worker, body))[0]
+    found: ReadResult = (await parse_request(worker, body))[0]
     return found.dialect
 
 
@@ -225,7 +224,7 @@ def new_worker(**more: Any) -> WorkerProcess:
     return WorkerProcess([registry.get("anthropic")], **more)
 
 
-async def test_the_worker_starts_when_it_is_needed_and_ends_when_it_is_idle() -> None:
+async def test_the_worker_starts_on_demand_and_ends_when_idle() -> None:
     worker = new_worker(idle_seconds=0.01)
     assert (worker.started, worker.pid) == (0, None)
     assert await dialect_of(worker, body_of()) == "anthropic"
@@ -246,30 +245,30 @@ async def test_a_worker_that_was_killed_is_replaced() -> None:
     worker.close()
 
 
-async def test_a_request_that_two_workers_fail_at_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_fails_in_two_workers_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = new_worker()
-    monkeypatch.setattr(worker_process, "MODULE", "this")  # ends at once
+    monkeypatch.setattr(worker_process, "MODULE", "this")  # this module ends at once
     with pytest.raises(WorkerFailed) as caught:
-        await asking(worker, body_of())
+        await parse_request(worker, body_of())
     assert (caught.value.fault.status, worker.started) == (500, 2)
     monkeypatch.undo()
-    assert await dialect_of(worker, body_of()) == "anthropic"  # and no other does
+    assert await dialect_of(worker, body_of()) == "anthropic"  # only that request fails
     worker.close()
 
 
-async def test_a_job_that_takes_too_long_ends_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_that_times_out_ends_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "SECONDS", 0.0)
 
     worker = new_worker()
     with pytest.raises(WorkerFailed):
-        await asking(worker, body_of())
+        await parse_request(worker, body_of())
     assert worker.pid is None
 
 
-async def test_a_request_that_is_given_up_ends_its_worker_and_not_those_that_wait() -> None:
+async def test_a_cancelled_request_ends_its_worker_but_not_waiting_requests() -> None:
     worker = new_worker()
     assert await dialect_of(worker, body_of()) == "anthropic"
-    first = asyncio.ensure_future(asking(worker, body_of("x" * 5_000_000)))
+    first = asyncio.ensure_future(parse_request(worker, body_of("x" * 5_000_000)))
     second = asyncio.ensure_future(dialect_of(worker, body_of()))
     third = asyncio.ensure_future(dialect_of(worker, body_of()))
     await asyncio.sleep(0)
@@ -280,14 +279,14 @@ async def test_a_request_that_is_given_up_ends_its_worker_and_not_those_that_wai
     worker.close()
 
 
-async def test_only_so_many_jobs_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_queue_of_jobs_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "WAITING", 2)
 
     worker = new_worker()
     jobs = [asyncio.ensure_future(dialect_of(worker, body_of())) for _ in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(Overloaded):
-        await asking(worker, body_of())
+        await parse_request(worker, body_of())
     assert await asyncio.gather(*jobs) == ["anthropic", "anthropic"]
     worker.close()
 
@@ -305,7 +304,7 @@ async def test_a_request_that_needs_too_much_memory_is_too_large(monkeypatch: py
 
 
 async def test_the_worker_ends_with_the_gateway() -> None:
-    """Its standard input is a socket, which ends with the process that has the other end."""
+    """Its standard input is a socket, which closes when the gateway process ends."""
 
     worker = new_worker()
     await dialect_of(worker, body_of())
@@ -315,7 +314,7 @@ async def test_the_worker_ends_with_the_gateway() -> None:
     assert (await asyncio.get_running_loop().run_in_executor(None, ended.wait, 10)) == 0
 
 
-# --- S7: whatever happens to the worker process, requests are answered, and no process or open file is left
+# --- S7: after any failure of the worker, requests are answered and no process or open file remains
 
 FILES = Path("/proc/self/fd")
 KILLS = int(os.environ.get("DRAGOMAN_KILLS", "4"))
@@ -328,11 +327,11 @@ def open_files() -> int:
 
 
 def children() -> list[str]:
-    """The processes that this one has started and that are there, dead or alive."""
+    """Return the child processes of this process, including zombies."""
     return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
-async def settled(worker: WorkerProcess, files: int, before: list[str]) -> None:
+async def wait_for_cleanup(worker: WorkerProcess, files: int, before: list[str]) -> None:
     worker.close()
     for _ in range(6000):
         if open_files() <= files and set(children()) <= set(before):
@@ -342,9 +341,9 @@ async def settled(worker: WorkerProcess, files: int, before: list[str]) -> None:
 
 
 @on_linux
-async def test_s7_no_process_and_no_file_is_left_after_many_kills() -> None:
+async def test_s7_no_process_and_no_open_file_remains_after_many_kills() -> None:
     worker = new_worker()
-    assert await dialect_of(worker, body_of()) == "anthropic"  # the loop has its own files by now
+    assert await dialect_of(worker, body_of()) == "anthropic"  # the event loop has opened its own files by now
     worker.close()
     files, before = open_files(), children()
     worker = new_worker()
@@ -353,24 +352,24 @@ async def test_s7_no_process_and_no_file_is_left_after_many_kills() -> None:
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGKILL)
     assert worker.started == KILLS
-    await settled(worker, files + 1, before)
+    await wait_for_cleanup(worker, files + 1, before)
 
 
 @on_linux
-async def test_s7_jobs_that_are_cancelled_or_killed_at_any_moment_leave_nothing() -> None:
-    """While they wait, while a worker starts, while the body is sent, and while the reply comes."""
+async def test_s7_jobs_cancelled_or_killed_at_any_moment_leave_nothing_behind() -> None:
+    """At any moment: in the queue, while a worker starts, while the body is sent, while the result is read."""
     chance, turns = random.Random(17), [0, 1, 2, 3, 5, 8, 20, 100, 400]
 
     async def job(worker: WorkerProcess, number: int) -> None:
-        asked = asyncio.ensure_future(asking(worker, body_of("x" * chance.choice([10, 2_000_000]))))
+        sent = asyncio.ensure_future(parse_request(worker, body_of("x" * chance.choice([10, 2_000_000]))))
         for _ in range(chance.choice(turns)):
             await asyncio.sleep(0)
         if number % 3 == 0:
-            asked.cancel()
+            sent.cancel()
         elif number % 3 == 1 and worker.pid is not None:
             os.kill(worker.pid, signal.SIGKILL)
         with suppress(asyncio.CancelledError, WorkerFailed):
-            await asked
+            await sent
 
     worker = new_worker()
     assert await dialect_of(worker, body_of()) == "anthropic"
@@ -380,7 +379,7 @@ async def test_s7_jobs_that_are_cancelled_or_killed_at_any_moment_leave_nothing(
     await asyncio.gather(*[job(worker, number) for number in range(24)])
     assert worker._waiting == 0
     assert await dialect_of(worker, body_of()) == "anthropic"
-    await settled(worker, files + 1, before)
+    await wait_for_cleanup(worker, files + 1, before)
 
 
 def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,22 +401,22 @@ def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("trouble", [no_interpreter, no_memory, no_files])
-async def test_s7_a_worker_that_cannot_be_started_is_no_fault_of_the_request(
+async def test_s7_a_worker_that_cannot_start_does_not_fail_the_request(
     trouble: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, every large request got a 500."""
+    """S7: every large request got a 500."""
 
     worker = new_worker()
     trouble(monkeypatch)
     with pytest.raises(WorkerUnavailable):
-        await asking(worker, body_of())
+        await parse_request(worker, body_of())
     monkeypatch.undo()
     assert await dialect_of(worker, body_of()) == "anthropic"
     worker.close()
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_s7_without_a_worker_the_gateway_reads_large_requests_itself(
+def test_s7_without_a_worker_the_gateway_parses_large_requests_itself(
     stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_interpreter(monkeypatch)
@@ -431,16 +430,16 @@ def test_s7_without_a_worker_the_gateway_reads_large_requests_itself(
         wait_until(lambda: harness.running.gateway.memory_budget.bytes == 0)
 
 
-def test_s3_a_request_with_very_many_objects_is_read_by_the_worker(tmp_path: Path) -> None:
-    """They take far longer to translate than a text of the same length."""
+def test_s3_a_request_with_very_many_objects_is_parsed_by_the_worker(tmp_path: Path) -> None:
+    """Objects take far longer to translate than text of the same length."""
     parts = [{"type": "text", "text": "a"}] * 300
     with gateway_with_simulator("", tmp_path, "openai", server__offload=20_000) as (harness, _):
-        asked = anthropic_body("m")
+        sent = anthropic_body("m")
         assert (
-            harness.request("/v1/messages", asked | {"messages": [{"role": "user", "content": "a" * 15_000}]})[0] == 200
+            harness.request("/v1/messages", sent | {"messages": [{"role": "user", "content": "a" * 15_000}]})[0] == 200
         )
         assert harness.running.gateway.worker.started == 0
-        assert harness.request("/v1/messages", asked | {"messages": [{"role": "user", "content": parts}]})[0] == 200
+        assert harness.request("/v1/messages", sent | {"messages": [{"role": "user", "content": parts}]})[0] == 200
         assert harness.running.gateway.worker.started == 1
 
 
@@ -449,12 +448,14 @@ def test_s3_a_conversation_that_grew_by_small_requests_is_planned_by_the_worker(
 ) -> None:
     monkeypatch.setattr(response_store, "LARGE_CONVERSATION", 5000)
     with gateway_with_simulator("", tmp_path, "openai") as (harness, simulator):
-        told, started = None, []
+        previous, started = None, []
         for number in range(4):
-            asked = {"model": "m", "input": f"{number}" * 2000} | ({"previous_response_id": told} if told else {})
-            status, _, answer = harness.request("/v1/responses", asked)
+            sent = {"model": "m", "input": f"{number}" * 2000} | (
+                {"previous_response_id": previous} if previous else {}
+            )
+            status, _, answer = harness.request("/v1/responses", sent)
             assert status == 200
-            told = json.loads(answer)["id"]
+            previous = json.loads(answer)["id"]
             started.append(harness.running.gateway.worker.started)
         sent = json.loads(simulator.requests[-1].body)["messages"]
         assert [each["content"][0] for each in sent if each["role"] == "user"] == ["0", "1", "2", "3"]

@@ -1,4 +1,4 @@
-"""Run by test_routes.py as a process of its own: a gateway whose every act is watched. Prints what it saw, as JSON."""
+"""A gateway process with an audit hook, started by test_routes.py. Prints the recorded events as JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 def main(url: str, state: str) -> None:
     global armed  # noqa: PLW0603
-    sys.modules["uvloop"] = None  # type: ignore[assignment]  # its connections are not told to anybody
+    sys.modules["uvloop"] = None  # type: ignore[assignment]  # audit hooks do not see the connections of uvloop
     sys.addaudithook(watch)
     from dragoman.gateway.access_log import AccessLog
     from dragoman.gateway.config import build_config
@@ -76,7 +76,7 @@ def main(url: str, state: str) -> None:
 
         ask("GET", "/readyz", None)
         at_start = [seen for seen in SEEN if place.partition(":")[2] not in seen[1]]
-        for method, path, body in DATA:  # whatever is loaded when it is first needed
+        for method, path, body in DATA:  # trigger lazy imports first
             ask(method, path, body)
             ask(method, path, b"{no json" if body else None)
         ask("GET", "/nothing", None)

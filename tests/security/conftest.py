@@ -1,4 +1,4 @@
-"""One gateway before a parrot, shared by all that only asks it."""
+"""Fixtures: one gateway in front of an echo upstream, shared by tests that only send requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An upstream that is up to no good: it repeats the credentials it was given, sends headers of its own, and redirects."""
+"""A hostile upstream: it echoes the credentials it got, sends extra headers, and redirects."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ GOOD: list[dict[str, Any]] = [
 
 
 def secret_forms(secret: str) -> set[str]:
-    """The secret as it may stand in a text: plainly, in JSON, in a URL, in base64."""
+    """Return the forms of a secret in a text: plain, in JSON, in a URL, in base64."""
     raw = secret.encode()
     whole = {secret, json.dumps(secret)[1:-1], quote(secret, safe=""), quote(secret)}
     encoded = {base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode()}
@@ -65,7 +65,7 @@ def secret_forms(secret: str) -> set[str]:
 
 
 class EchoUpstream:
-    """`mode`: good, refuse, redirect, or stream (an answer that ends in an error)."""
+    """The state of the upstream. `mode`: good, refuse, redirect, or stream (a stream that ends in an error)."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -128,7 +128,7 @@ def run_echo_upstream() -> Iterator[EchoUpstream]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        disable_nagle_algorithm = True  # or each answer takes the 40 ms that its head is waited for
+        disable_nagle_algorithm = True  # otherwise each response is delayed by 40 ms
 
         def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
@@ -141,7 +141,7 @@ def run_echo_upstream() -> Iterator[EchoUpstream]:
             self.send_header("content-length", str(len(answer)))
             self.end_headers()
             begun = answer.rpartition(b"\n\n")[0].rpartition(b"\n\n")[0] if echo_upstream.mode == "stream" else b""
-            if begun:  # so that the client has seen something when the error comes
+            if begun:  # so that the error comes after the first byte
                 self.wfile.write(begun + b"\n\n")
                 time.sleep(0.15)
                 answer = answer[len(begun) + 2 :]

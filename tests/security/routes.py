@@ -1,4 +1,4 @@
-"""Every path that is answered, written down: whoever adds one changes this file, and thinks about who may ask it."""
+"""The inventory of all routes. A new route must be added here, after deciding which clients may use it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ KIRO: dict[str, Any] = {
         "currentMessage": {"userInputMessage": {"content": "hello", "modelId": "m", "origin": "AI_EDITOR"}},
     }
 }
-# What the data plane answers to somebody with the key: method, path, a body that is right.
-OPEN = [("GET", "/healthz"), ("HEAD", "/healthz"), ("GET", "/readyz"), ("HEAD", "/readyz")]  # without one
+# Routes of the data plane that need the key: method, path, a valid body.
+OPEN = [("GET", "/healthz"), ("HEAD", "/healthz"), ("GET", "/readyz"), ("HEAD", "/readyz")]  # without a key
 DATA: list[tuple[str, str, dict[str, Any] | None]] = [
     ("POST", "/v1/messages", CLAUDE),
-    ("POST", "/messages", CLAUDE),  # of clients that take the base URL for the one with the version
+    ("POST", "/messages", CLAUDE),  # for clients whose base URL should include the version
     ("POST", "/messages/count_tokens", CLAUDE),
     ("POST", "/v1/messages/count_tokens", CLAUDE),
     ("POST", "/v1/chat/completions", CHAT),
@@ -45,14 +45,14 @@ DATA: list[tuple[str, str, dict[str, Any] | None]] = [
     ("GET", "/v1beta/models/m", None),
     ("GET", "/ListAvailableModels", None),
 ]
-# Requests about a response that an upstream holds: answered for the key that made it, a 404 for all others.
+# Requests about a response stored upstream: served for the key that created it, a 404 for all others.
 STORED = [
     ("GET", "/v1/responses/resp_1"),
     ("DELETE", "/v1/responses/resp_1"),
     ("POST", "/v1/responses/resp_1/cancel"),
     ("GET", "/v1/responses/resp_1/input_items"),
 ]
-# The admin plane: its own Unix socket, or a loopback port where nothing can be changed.
+# The admin plane: a Unix socket, or a read-only loopback port.
 ADMIN = {
     ("GET", "/status"),
     ("GET", "/metrics"),
@@ -60,7 +60,7 @@ ADMIN = {
     ("GET", "/healthz"),
     ("POST", "/cooldowns/clear"),
 }
-# What other gateways have, and were broken by: keys, tests of connections, templates, documentation, files, panels.
+# Routes that other gateways have and were attacked by: keys, connection tests, templates, documentation, files, panels.
 ABSENT = [
     "/",
     "/admin",

@@ -1,4 +1,4 @@
-"""Points 9 to 14: the gateway's key, who has it, and that the client's credentials stay with us."""
+"""Points 9 to 14: the gateway key, its checks, and client credentials that never reach an upstream."""
 
 from __future__ import annotations
 
@@ -83,15 +83,15 @@ def test_point_10_keys_are_compared_by_their_hash_in_constant_time(monkeypatch: 
     with pytest.raises(NotAuthorised):
         check_key(keeper, HttpRequest("POST", "/", headers=stray))
     expected = hashlib.sha256(KEY.encode()).digest()
-    assert len(compared) == 5  # whatever came is compared, even after a match
+    assert len(compared) == 5  # every given key is compared, even after a match
     assert {other for _, other in compared} == {expected}
     assert {len(one) for one, _ in compared} == {32}
 
 
-def test_point_11_the_time_of_a_refusal_tells_nothing() -> None:
-    """A key with a right beginning takes as many steps as one without, and as one that is too short.
+def test_point_11_the_time_of_a_refusal_reveals_nothing() -> None:
+    """A key with a right prefix takes as many instructions as one without, and as a short one.
 
-    The steps of Python are counted; what C does is the hash, and `compare_digest` of two digests (the test above).
+    Python instructions are counted; C only hashes and runs `compare_digest` on two digests (the test above).
     """
     keeper = KeyCheck(KEY)
 
@@ -110,7 +110,7 @@ def refusal(harness: GatewayHarness, path: str, body: Any, method: str, **header
 
 
 @pytest.mark.parametrize(("method", "path", "body"), DATA, ids=lambda value: value if isinstance(value, str) else "")
-def test_point_11_unknown_revoked_and_malformed_keys_hear_the_same(
+def test_point_11_unknown_revoked_and_malformed_keys_get_the_same_error(
     harness: GatewayHarness, echo_upstream: EchoUpstream, method: str, path: str, body: Any
 ) -> None:
     before = len(echo_upstream.requests)
@@ -139,7 +139,7 @@ def test_point_11_unknown_revoked_and_malformed_keys_hear_the_same(
 @pytest.mark.parametrize(
     "name", ["key", "api_key", "api-key", "x-api-key", "access_token", "authorization", "X-Amz-Signature"]
 )
-def test_point_12_a_key_in_the_query_opens_nothing(
+def test_point_12_a_key_in_the_query_is_not_accepted(
     harness: GatewayHarness, echo_upstream: EchoUpstream, name: str
 ) -> None:
     before = len(echo_upstream.requests)
@@ -148,7 +148,7 @@ def test_point_12_a_key_in_the_query_opens_nothing(
     assert len(echo_upstream.requests) == before
     assert (
         harness.request(f"/v1/messages?{name}={KEY}", anthropic_body())[0] == 200
-    )  # beside one in a header it harms nobody
+    )  # together with a key in a header it has no effect
     assert KEY not in "".join(path for _, path, _, _ in echo_upstream.requests[before:]) + harness.text
 
 
@@ -168,7 +168,7 @@ ODD = st.one_of(
 @example(key="'" * 1024 * 1024)
 @example(key="AWS4-HMAC-SHA256 " * 60_000)
 @example(key="\ud800")
-def test_point_11_no_text_but_the_key_is_the_key(key: str) -> None:
+def test_point_11_no_other_text_is_accepted_as_the_key(key: str) -> None:
     keeper = KeyCheck(KEY)
     for headers in (
         (("x-api-key", key),),
@@ -186,7 +186,7 @@ def test_point_11_a_key_of_a_megabyte_or_with_a_nul_is_refused_on_every_route(ha
     for key in ("x" * 1_048_576, "a\x00b"):
         try:
             status = harness.request("/v1/messages", anthropic_body(), key=key)[0]
-        except (OSError, ValueError):  # the head was too long to be read on
+        except (OSError, ValueError):  # the head was too long to be read
             continue
         assert status in (400, 431)
 
@@ -197,7 +197,7 @@ def test_point_11_a_key_of_a_megabyte_or_with_a_nul_is_refused_on_every_route(ha
     st.text(ASCII, min_size=1, max_size=8),
     st.text(ASCII, min_size=0, max_size=8),
 )
-def test_point_10_keys_with_a_common_beginning_share_nothing(beginning: str, one: str, other: str) -> None:
+def test_point_10_keys_with_a_common_prefix_are_different_owners(beginning: str, one: str, other: str) -> None:
     if one == other:
         return
     keeper = KeyCheck(beginning + one)
@@ -228,7 +228,7 @@ def test_point_13_placeholder_and_short_keys_are_refused_at_start(tmp_path: Path
         gateway_key(literal_secret(key), tmp_path / "key")
 
 
-def test_point_13_a_key_of_sixteen_characters_is_taken(tmp_path: Path) -> None:
+def test_point_13_a_key_of_sixteen_characters_is_accepted(tmp_path: Path) -> None:
     assert gateway_key(literal_secret("kQ7vR2xLp9TzB4wJ"), tmp_path / "key").reveal() == "kQ7vR2xLp9TzB4wJ"
 
 
@@ -287,7 +287,7 @@ def test_point_14_a_clients_credentials_never_reach_an_upstream(
     assert set(headers) <= allowed
 
 
-# --- S15: keys of all vendors are known by their shape, in everything that is written; ordinary words are not masked
+# --- S15: keys of all vendors are masked by their pattern in all output; ordinary words are not
 
 _A = "0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T"  # forty letters and digits
 KEYS = {
@@ -356,14 +356,14 @@ _PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA0Z3VS5JJcds3xfn/yGa\n--
     "around",
     ["{}", "key {}.", '"{}"', r"\n{}\n", "({})", "k={}&x=1", "%3D{}", r"\u003d{}", "a,{},b", "Bearer {}", "x-{}"],
 )
-def test_s15_a_key_is_masked_wherever_it_stands(vendor: str, around: str) -> None:
-    """S15: AIza, gsk_, xai-, hf_, ghp_ and others were written as they were."""
+def test_s15_a_key_is_masked_in_every_context(vendor: str, around: str) -> None:
+    """S15: AIza, gsk_, xai-, hf_, ghp_ and others were not masked."""
     masked = Redactor().text(around.format(KEYS[vendor]))
     assert "***" in masked and KEYS[vendor][4:16] not in masked and _A[4:20] not in masked
 
 
 @pytest.mark.parametrize("what", NAMED)
-def test_s15_a_key_without_a_shape_is_masked_behind_its_name(what: str) -> None:
+def test_s15_a_key_without_a_pattern_is_masked_after_its_name(what: str) -> None:
     masked = Redactor().text(NAMED[what].format(_VALUE))
     assert _VALUE not in masked and masked.startswith(NAMED[what].partition("{}")[0])
 
@@ -394,7 +394,7 @@ def test_ordinary_words_and_ids_are_not_masked(text: str) -> None:
     assert Redactor().text(text) == text
 
 
-def test_s15_no_key_is_in_anything_that_the_gateway_writes(tmp_path: Path) -> None:
+def test_s15_no_output_of_the_gateway_contains_a_key(tmp_path: Path) -> None:
     keys = [*KEYS.values(), *(form.format(_VALUE) for form in NAMED.values()), _PEM]
     error = json.dumps(
         {"error": {"message": "you sent " + " and ".join(keys), "type": "invalid_request_error"}}

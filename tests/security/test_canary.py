@@ -1,4 +1,4 @@
-"""The canary test (points 15 and 18): secrets in every slot, then every place that anything is written to is searched."""
+"""Points 15 and 18: a secret in every setting, then a search for them in every output."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.gateway.harness import (
 )
 from tests.security.echo_upstream import EchoUpstream, run_echo_upstream, secret_forms
 
-# No shape that is known: only their values give them away. Some have characters that JSON, URLs and base64 spell anew.
+# No known pattern: they can be masked only by value. Some have characters that JSON, URLs and base64 encode differently.
 SLOTS = {
     "client": "cAnArY-of-the-client/0001+=",
     "bearer": "cAnArY-in-the-environment/0002+=",
@@ -57,7 +57,7 @@ SLOTS = {
     "kiro-key": "cAnArY-kiro-api-key/0015+=",
     "literal": "cAnArY-written-in-clear-0016",
 }
-# What a client may send beside its key: nobody knows these, but names and shapes tell.
+# Secrets that a client may send besides its key: unknown values, recognised by name or pattern.
 STRAYS = {
     "header": "cAnArY-stray-in-a-header-0017",
     "cookie": "cAnArY-stray-in-a-cookie-0018",
@@ -69,7 +69,7 @@ UPSTREAMS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "ni
 
 
 def found(sink: str | bytes) -> list[str]:
-    """The slots whose secrets are in there, in any form."""
+    """Return the slots whose secrets are in an output, in any form."""
     text = sink.decode("utf-8", "replace") if isinstance(sink, bytes) else sink
     pair = base64.b64encode(f"us er:{SLOTS['proxy']}".encode()).decode()
     return [name for name, secret in ALL.items() if any(form in text for form in secret_forms(secret))] + (
@@ -102,7 +102,7 @@ def config_text(url: str, key_file: Path) -> str:
 
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[EchoUpstream, Path]]:
-    """An environment, a home and an upstream with a secret in every slot; gives the configuration file, too."""
+    """Prepare an environment, a home and an upstream with a secret in every slot; give the upstream and the config file."""
     for name in list(os.environ):
         if name.startswith(("XDG_", "AWS_", "DRAGOMAN_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
@@ -148,7 +148,7 @@ def loaded(file: Path, **flags: Any) -> Config:
 
 
 def provoke(harness: GatewayHarness, echo_upstream: EchoUpstream) -> list[bytes]:
-    """Everything that can go wrong with keys in it; what the client was told."""
+    """Cause every error whose message may contain a key; return the responses."""
     told: list[bytes] = []
     text = f"my keys are {SLOTS['client']}, {SLOTS['bearer']} and:\n{STRAYS['shape']}"
     strays = {
@@ -179,8 +179,8 @@ def provoke(harness: GatewayHarness, echo_upstream: EchoUpstream) -> list[bytes]
     return told
 
 
-def test_point_18_what_the_parrot_says_does_hold_every_secret(planted: tuple[EchoUpstream, Path]) -> None:
-    """The test of the test: the upstream was given every secret, and repeated it."""
+def test_point_18_the_echo_upstream_does_repeat_every_secret(planted: tuple[EchoUpstream, Path]) -> None:
+    """This checks the test itself: the upstream got every secret and echoed it."""
     echo_upstream, file = planted
     with running_gateway(loaded(file), journal=quiet(io.StringIO()), patience=FAST_RETRIES) as running:
         provoke(GatewayHarness(running, io.StringIO(), file.parent), echo_upstream)
@@ -189,7 +189,7 @@ def test_point_18_what_the_parrot_says_does_hold_every_secret(planted: tuple[Ech
     sent = "".join(f"{headers}{body!r}" for _, _, headers, body in echo_upstream.requests)
     never_sent = {"aws-secret", "client", "header", "cookie", "query"}
     assert set(ALL) - set(found(said + sent)) <= never_sent
-    assert {"client", "shape"} <= set(found(sent))  # in what people wrote, which is theirs to send
+    assert {"client", "shape"} <= set(found(sent))  # in prompts, which clients may send
     assert {"header", "cookie", "query", "aws-secret"}.isdisjoint(found(sent))
 
 
@@ -199,7 +199,7 @@ def quiet(stream: io.StringIO, form: Any = "json", level: Any = "debug") -> Acce
 
 @pytest.mark.parametrize("form", ["json", "text"])
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
-def test_point_18_no_log_metric_status_answer_or_file_holds_a_secret(
+def test_point_18_no_log_metric_status_response_or_file_contains_a_secret(
     planted: tuple[EchoUpstream, Path], tmp_path: Path, form: str, level: str
 ) -> None:
     echo_upstream, file = planted
@@ -217,12 +217,12 @@ def test_point_18_no_log_metric_status_answer_or_file_holds_a_secret(
     sinks["log"] = log.getvalue()
     sinks |= {f"file {path.name}": path.read_bytes() for path in state.rglob("*") if path.is_file()}
     assert {name: found(sink) for name, sink in sinks.items() if found(sink)} == {}
-    assert sum(name.startswith("file req_") for name in sinks) >= 10  # refusals were kept, and looked at
+    assert sum(name.startswith("file req_") for name in sinks) >= 10  # refusal reports were written and searched
     assert b"***" in sinks["answers"]
     assert log.getvalue() or level == "error"
 
 
-def test_point_18_a_key_in_the_place_of_a_models_name_is_in_no_metric_and_no_line(tmp_path: Path) -> None:
+def test_point_18_a_key_given_as_model_name_is_in_no_metric_and_no_log_line(tmp_path: Path) -> None:
     with (
         running_simulator("openai") as simulator,
         start_gateway(upstream_config("one", "openai", simulator.url), tmp_path) as harness,
@@ -240,7 +240,7 @@ def test_point_18_a_key_in_the_place_of_a_models_name_is_in_no_metric_and_no_lin
 
 
 @pytest.mark.parametrize(("path", "ask"), [("/v1/messages", anthropic_body), ("/v1/chat/completions", openai_body)])
-def test_point_18_a_refusal_that_comes_after_a_sign_of_life_is_told_without_the_key_it_quotes(
+def test_point_18_an_error_after_a_keep_alive_does_not_contain_the_key_it_quotes(
     path: str, ask: Any, tmp_path: Path
 ) -> None:
     said = b'{"type":"error","error":{"type":"invalid_request_error","message":"no: the-upstream-secret"}}'
@@ -258,7 +258,7 @@ def test_point_18_a_refusal_that_comes_after_a_sign_of_life_is_told_without_the_
         assert "the-upstream-secret" not in harness.text
 
 
-def test_point_15_a_bug_is_told_without_the_secrets_in_it(planted: tuple[EchoUpstream, Path]) -> None:
+def test_point_15_an_internal_error_is_logged_without_secrets(planted: tuple[EchoUpstream, Path]) -> None:
     _, file = planted
     log = io.StringIO()
     config = loaded(file)
@@ -273,7 +273,7 @@ def test_point_15_a_bug_is_told_without_the_secrets_in_it(planted: tuple[EchoUps
     assert found(log.getvalue()) == []
 
 
-def test_point_15_no_value_shows_its_secret(planted: tuple[EchoUpstream, Path]) -> None:
+def test_point_15_no_repr_contains_its_secret(planted: tuple[EchoUpstream, Path]) -> None:
     echo_upstream, file = planted
     config = loaded(file)
     [secret.reveal() for secret in config.secrets()]
@@ -301,8 +301,8 @@ def test_point_15_no_value_shows_its_secret(planted: tuple[EchoUpstream, Path]) 
     assert [text[:200] for text in shown if found(text)] == []
 
 
-def test_point_15_no_exception_on_the_way_shows_a_secret(planted: tuple[EchoUpstream, Path]) -> None:
-    """What a mistake in a setting says, in each slot."""
+def test_point_15_no_exception_contains_a_secret(planted: tuple[EchoUpstream, Path]) -> None:
+    """Check the message of a configuration error in each slot."""
     _, file = planted
     wrong = {
         "key": f"key = '{SLOTS['bearer']}'",
@@ -353,7 +353,7 @@ def test_point_18_no_command_prints_a_secret(
     planted: tuple[EchoUpstream, Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     echo_upstream, file = planted
-    short = tempfile.mkdtemp(prefix="dgm")  # the name of a Unix socket must be
+    short = tempfile.mkdtemp(prefix="dgm")  # Unix socket paths are limited
     monkeypatch.setenv("DRAGOMAN_SERVER__ADMIN_SOCKET", f"{short}/a")
     socket = loaded(file).server.admin_socket
     said: dict[str, list[str]] = {}

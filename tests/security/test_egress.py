@@ -1,4 +1,4 @@
-"""Points 21 to 24: where requests go, whom they find there, and what comes back of the answer's head."""
+"""Points 21 to 24: upstream addresses, DNS and TLS checks, and headers in both directions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_point_21_an_upstream_is_https_unless_it_is_this_machine(url: str) -> No
 
 
 def everywhere(url: str) -> Iterator[tuple[dict[str, Any], dict[str, str], str]]:
-    """Fields, headers and queries that name an address, as other gateways have taken them."""
+    """Yield fields, headers and queries with an address that other gateways have accepted."""
     names = (
         "api_base",
         "base_url",
@@ -99,10 +99,10 @@ def everywhere(url: str) -> Iterator[tuple[dict[str, Any], dict[str, str], str]]
         yield {}, {name: url}, ""
 
 
-def test_point_21_no_request_names_where_it_goes(
+def test_point_21_no_request_chooses_its_upstream_address(
     harness: GatewayHarness, echo_upstream: EchoUpstream, trap: EchoUpstream
 ) -> None:
-    """CVE-2024-6587: a field of the body sent the call, key and all, to another host."""
+    """CVE-2024-6587: a body field sent the request with its key to another host."""
     before = len(echo_upstream.requests)
     asked = 0
     for fields, headers, query in everywhere(trap.url):
@@ -117,7 +117,7 @@ def test_point_21_no_request_names_where_it_goes(
     assert {headers["host"] for _, _, headers, _ in sent} == {echo_upstream.url.removeprefix("http://")}
 
 
-def test_point_21_nothing_is_fetched_that_a_request_names(harness: GatewayHarness, trap: EchoUpstream) -> None:
+def test_point_21_the_gateway_fetches_no_address_of_a_request(harness: GatewayHarness, trap: EchoUpstream) -> None:
     image = {"type": "image", "source": {"type": "url", "url": f"{trap.url}/image.png"}}
     document = {"type": "document", "source": {"type": "url", "url": f"{trap.url}/a.pdf"}}
     content = [image, document, {"type": "text", "text": f"read {trap.url}/page and ![]({trap.url}/image)"}]
@@ -163,7 +163,7 @@ METADATA = [
 
 
 @pytest.mark.parametrize("address", METADATA)
-def test_point_22_a_name_that_leads_to_metadata_or_to_this_machine_is_not_connected_to(
+def test_point_22_a_name_that_resolves_to_metadata_or_loopback_is_refused(
     monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -200,10 +200,10 @@ def fetched(url: str) -> int:
     return asyncio.run(fetch())
 
 
-def test_point_22_what_was_checked_is_what_is_connected_to(
+def test_point_22_the_checked_address_is_the_connected_address(
     monkeypatch: pytest.MonkeyPatch, echo_upstream: EchoUpstream
 ) -> None:
-    """A name that leads elsewhere when it is asked a second time is not asked a second time."""
+    """A name that resolves to another address the second time is looked up only once."""
     asked: list[str] = []
     port = int(echo_upstream.url.rpartition(":")[2])
 
@@ -217,7 +217,7 @@ def test_point_22_what_was_checked_is_what_is_connected_to(
     assert asked == ["localhost"]
 
 
-def test_point_22_private_networks_only_over_tls_or_by_a_word() -> None:
+def test_point_22_private_networks_need_tls_or_a_setting() -> None:
     private = "[upstreams.a]\ndialect = 'openai'\nbase_url = 'http://10.0.0.1'\n"
     with pytest.raises(ConfigError, match="plain http"):
         parse_config(private)
@@ -225,7 +225,7 @@ def test_point_22_private_networks_only_over_tls_or_by_a_word() -> None:
     parse_config(private.replace("http:", "https:"))
 
 
-def test_point_23_tls_is_verified_always_and_1_2_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_point_23_tls_is_always_verified_and_at_least_1_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     for tls in (TlsSettings(), TlsSettings(server_name="other.test")):
         context = ssl_context(tls)
@@ -237,7 +237,9 @@ def test_point_23_tls_is_verified_always_and_1_2_at_least(monkeypatch: pytest.Mo
         ssl_context(TlsSettings())
 
 
-def test_point_23_1_2_at_least_though_the_machine_allows_less(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_point_23_tls_is_at_least_1_2_even_if_the_machine_allows_less(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     made = ssl.create_default_context
 
     def lax(**more: Any) -> ssl.SSLContext:
@@ -247,11 +249,11 @@ def test_point_23_1_2_at_least_though_the_machine_allows_less(monkeypatch: pytes
 
     monkeypatch.setattr(ssl, "create_default_context", lax)
     (tmp_path / "ca.pem").touch()
-    context = ssl_context(TlsSettings(ca_file=str(tmp_path / "ca.pem")))  # of its own: contexts are kept
+    context = ssl_context(TlsSettings(ca_file=str(tmp_path / "ca.pem")))  # a separate file, because contexts are cached
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
-def test_point_23_there_is_no_switch() -> None:
+def test_point_23_no_setting_disables_verification() -> None:
     off = re.compile(
         r"CERT_NONE|CERT_OPTIONAL|check_hostname\s*=|_create_unverified|verify\s*=\s*False|PYTHONHTTPSVERIFY"
     )
@@ -282,7 +284,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("mode", ["good", "refuse", "stream", "redirect"])
-def test_point_24_of_an_upstreams_headers_none_reaches_the_client(
+def test_point_24_no_upstream_header_reaches_the_client(
     harness: GatewayHarness, echo_upstream: EchoUpstream, mode: str
 ) -> None:
     echo_upstream.mode = mode
@@ -299,7 +301,7 @@ def test_point_24_of_an_upstreams_headers_none_reaches_the_client(
         echo_upstream.mode = "good"
 
 
-def test_point_24_hop_by_hop_headers_of_a_client_do_not_travel(
+def test_point_24_hop_by_hop_headers_of_a_client_are_not_forwarded(
     harness: GatewayHarness, echo_upstream: EchoUpstream
 ) -> None:
     before = len(echo_upstream.requests)
@@ -320,14 +322,14 @@ def test_point_24_hop_by_hop_headers_of_a_client_do_not_travel(
     st.sampled_from(["\r", "\n", "\0", "\r\n", "\r\nx: y", "\u2028", "\x85"]),
     st.text(max_size=50),
 )
-def test_point_24_no_value_breaks_out_of_its_header(before: str, odd: str, after: str) -> None:
+def test_point_24_no_response_header_value_injects_a_line(before: str, odd: str, after: str) -> None:
     told = header_value(before + odd + after).encode("latin-1", "replace")
     assert not set(told) & set(b"\r\n\0")
 
 
 @pytest.mark.parametrize("odd", ["\r", "\n", "\0", "\r\nx: y"])
 @pytest.mark.parametrize("where", ["value", "name", "path", "query", "method"])
-def test_point_24_nor_does_one_that_we_send(echo_upstream: EchoUpstream, odd: str, where: str) -> None:
+def test_point_24_no_request_header_value_injects_a_line(echo_upstream: EchoUpstream, odd: str, where: str) -> None:
     before = len(echo_upstream.requests)
     text = f"a{odd}b"
     request = HttpRequest(

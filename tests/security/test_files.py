@@ -1,4 +1,4 @@
-"""Points 16, 19 and 20: what lies on the disk, what a crash would leave, what a child is told."""
+"""Points 16, 19 and 20: permissions of files, core dumps, and the environment of child processes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_point_16_files_are_0600_in_folders_of_0700_whatever_the_umask(tmp_path:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_point_16_a_loose_folder_of_ours_is_made_private(tmp_path: Path, name: str) -> None:
+def test_point_16_an_existing_state_folder_is_made_private(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "a"
     folder.mkdir(mode=0o777)
     WRITERS[name](folder)
@@ -74,7 +74,7 @@ def test_point_16_a_loose_folder_of_ours_is_made_private(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_point_16_a_file_is_made_new_beside_its_place_and_no_link_is_followed(
+def test_point_16_a_file_is_created_under_a_temporary_name_and_no_link_is_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     opened: list[tuple[str, int, int]] = []
@@ -92,7 +92,7 @@ def test_point_16_a_file_is_made_new_beside_its_place_and_no_link_is_followed(
     for path, flags, given in encode_report:
         assert flags & os.O_EXCL and flags & os.O_CREAT and flags & os.O_NOFOLLOW, path
         assert given == 0o600
-        assert Path(path).name not in ("file", "file.json")  # it is renamed into its place, whole
+        assert Path(path).name not in ("file", "file.json")  # a complete file is renamed into place
 
 
 def test_point_16_a_link_in_the_place_of_a_key_is_neither_read_nor_written(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_point_16_a_link_in_the_place_of_a_key_is_neither_read_nor_written(tmp_p
             read_private(link)
     assert victim.read_text() == "another-file-of-the-user-0123456789"
     assert not (tmp_path / "nowhere").exists()
-    write_private(tmp_path / "key", b"new")  # replaces the link itself
+    write_private(tmp_path / "key", b"new")  # replaces the link, not its target
     assert victim.read_text() == "another-file-of-the-user-0123456789"
     assert not (tmp_path / "key").is_symlink()
 
@@ -134,7 +134,7 @@ def test_point_16_secrets_that_others_can_read_are_refused(tmp_path: Path, loose
     assert named.reveal().startswith("dgm_")
 
 
-def test_point_16_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_point_16_a_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(ConfigError, match="another user"):
         make_private_folder(tmp_path)
@@ -144,8 +144,10 @@ def test_point_16_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypa
         read_private(path)
 
 
-def test_point_16_a_file_that_its_group_was_given_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As services are given secrets: root's, readable by the service's group. Never by the world."""
+def test_point_16_a_file_that_is_readable_by_its_group_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Services get secrets this way: owned by root, readable by the service's group, never by all users."""
     path = tmp_path / "key"
     path.write_text("a-secret-of-a-service")
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
@@ -170,7 +172,7 @@ def test_point_19_a_crash_leaves_no_core() -> None:
     assert done.stderr.strip() == "0"
 
 
-def test_point_20_a_client_that_is_started_sees_no_key_of_an_upstream() -> None:
+def test_point_20_a_started_client_gets_no_upstream_key() -> None:
     text = """
 [upstreams.a]
 preset = "anthropic"

@@ -1,4 +1,4 @@
-"""S10: which addresses of images and files a request may hand to an upstream."""
+"""S10: addresses of images and files, model names and ids that a request may pass to an upstream."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ ORDINARY = (
         "https://169.253.1.1/",
         "https://metadata.example.com/",
     ),
-    "https://169.254.169.254.example.com/",  # a name: only the upstream looks it up
+    "https://169.254.169.254.example.com/",  # a host name: only the upstream resolves it
 )
 
 
 @pytest.mark.parametrize("url", METADATA + OTHER_SCHEMES)
-def test_s10_no_such_address_is_ordinary(url: str) -> None:
+def test_s10_private_and_local_addresses_are_refused(url: str) -> None:
     assert url_problem(url)
 
 
 @pytest.mark.parametrize("url", ORDINARY)
-def test_ordinary_addresses_are_not_objected_to(url: str) -> None:
+def test_public_addresses_are_accepted(url: str) -> None:
     assert url_problem(url) == ""
 
 
@@ -110,7 +110,7 @@ def gemini(uri: str) -> dict[str, Any]:
 
 
 def requests_with(url: str) -> list[tuple[str, dict[str, Any]]]:
-    """The same address in every place of every dialect that takes one."""
+    """Return requests with the address in every place of every dialect that accepts one."""
     source = {"type": "url", "url": url}
     nested = {"type": "content", "content": [{"type": "image", "source": source}]}
     call = {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}]}
@@ -142,8 +142,8 @@ def requests_with(url: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses", "gemini", "bedrock", "kiro"])
-def test_s10_no_dialect_hands_such_an_address_on(dialect: str, tmp_path: Path) -> None:
-    """S10: `file://` and metadata addresses reached upstreams, translated or passed on."""
+def test_s10_no_dialect_forwards_a_private_address(dialect: str, tmp_path: Path) -> None:
+    """S10: `file://` and metadata addresses reached upstreams, translated or passed through."""
     with running_simulator(dialect) as simulator:
         with start_gateway(
             upstream_config("one", dialect, simulator.url, "translation.repair = false"), tmp_path
@@ -152,7 +152,7 @@ def test_s10_no_dialect_hands_such_an_address_on(dialect: str, tmp_path: Path) -
                 for path, body in requests_with(url):
                     status, _, answer = harness.request(path, body)
                     assert status == 400, (path, body, answer)
-                    assert b"[" in answer and url.encode() not in answer  # names the place, not the address
+                    assert b"[" in answer and url.encode() not in answer  # the error names the place, not the address
         assert simulator.total == 0
 
 
@@ -170,8 +170,8 @@ def test_ordinary_images_pass(tmp_path: Path) -> None:
         assert simulator.total == 4
 
 
-def test_arguments_schemas_and_results_may_say_any_address(tmp_path: Path) -> None:
-    """What a tool is given or gives back is data: nobody fetches it."""
+def test_arguments_schemas_and_results_may_contain_any_address(tmp_path: Path) -> None:
+    """Tool arguments and results are data that no service fetches."""
     with gateway_with_simulator("", tmp_path) as (harness, _):
         body = anthropic({"type": "url", "url": "https://example.com/a.png"})
         resource = {"uri": "file:///src/main.py", "text": "print(1)"}
@@ -222,7 +222,9 @@ def test_arguments_schemas_and_results_may_say_any_address(tmp_path: Path) -> No
         ),
     ],
 )
-def test_objects_of_the_clients_own_cloud_pass(dialect: str, path: str, body: dict[str, Any], tmp_path: Path) -> None:
+def test_objects_in_the_cloud_of_the_dialect_pass(
+    dialect: str, path: str, body: dict[str, Any], tmp_path: Path
+) -> None:
     with running_simulator(dialect) as simulator:
         with start_gateway(upstream_config("one", dialect, simulator.url), tmp_path) as harness:
             status, _, answer = harness.request(path, body)
@@ -243,7 +245,7 @@ def test_the_setting_allows_all_or_none(tmp_path: Path) -> None:
             assert harness.request("/v1/messages", inline)[0] == 200
 
 
-# --- S10: a model's name never makes a path lead elsewhere
+# --- S10: a model name never changes the upstream path
 
 BAD = (
     *("..", ".", "a/..", "../a", "a/../b", "./a", "..;x", "%2e%2e", "%2E.", "a%2f..%2fb", "%252e%252e"),
@@ -258,19 +260,19 @@ NAMED_IN_PATHS = ("bedrock", "bedrock.invoke", "gemini")
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_s10_such_a_name_is_a_problem(name: str) -> None:
+def test_s10_a_name_that_changes_the_path_is_refused(name: str) -> None:
     assert name_problem(name)
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_ordinary_names_are_none(name: str) -> None:
+def test_ordinary_model_names_are_accepted(name: str) -> None:
     assert name_problem(name) == ""
 
 
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("dialect", NAMED_IN_PATHS)
 @pytest.mark.parametrize("stream", [False, True])
-def test_s10_no_binding_writes_such_a_path(dialect: str, stream: bool, name: str) -> None:
+def test_s10_no_binding_builds_a_path_from_such_a_name(dialect: str, stream: bool, name: str) -> None:
     binding = registry.get(dialect).binding
     for operation in ("generate", "count"):
         with pytest.raises(MalformedRequest) as refused:
@@ -310,7 +312,7 @@ def test_s10_a_name_in_a_body_is_refused_before_anything_is_sent(dialect: str, m
 
 
 @pytest.mark.parametrize("name", ["resp_..", "..", "%2e%2e", "a%2f..", "a?b=1", "a.b"])
-def test_s10_no_id_of_a_stored_answer_leads_elsewhere(name: str) -> None:
+def test_s10_no_id_of_a_stored_response_changes_the_path(name: str) -> None:
     binding = registry.get("responses").binding
     for method, end in (("GET", ""), ("DELETE", ""), ("POST", "/cancel")):
         path = f"/v1/responses/{name}{end}"
@@ -319,7 +321,7 @@ def test_s10_no_id_of_a_stored_answer_leads_elsewhere(name: str) -> None:
         assert refused.value.fault.status == 404
 
 
-def test_s10_a_key_in_the_query_of_a_stored_answer_is_not_passed_on() -> None:
+def test_s10_a_key_in_the_query_of_a_stored_response_is_not_forwarded() -> None:
     binding = registry.get("responses").binding
     call = binding.match(HttpRequest("GET", "/v1/responses/resp_1", "stream=true&key=secret&%6bey=secret"))
     assert call is not None and binding.wrap(call).query == "stream=true"

@@ -1,4 +1,4 @@
-"""Points 1 to 8: where the gateway listens, whom it takes a request to be for, and from whom."""
+"""Points 1 to 8: listening addresses, hosts, origins, upgrades, redirects and forwarding headers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.security.echo_upstream import EchoUpstream
 from tests.security.routes import ADMIN, DATA
 
 EVIL = ["evil.test", "127.0.0.1.evil.test", "localhost.evil.test", "10.0.0.1", "169.254.169.254", "0.0.0.0", "metadata"]
-# The shapes that made a server judge another path than it served.
+# Heads that made a server check another path than it served.
 BAD_HOSTS = [
     "x/v1?#",
     "localhost/v1/models?",
@@ -51,7 +51,7 @@ def raw(harness: GatewayHarness, head: bytes) -> tuple[int, bytes]:
     return int(answer.split(b" ", 2)[1]), answer.lower()
 
 
-def test_point_1_the_default_is_loopback_alone() -> None:
+def test_point_1_the_default_is_loopback_only() -> None:
     server = build_config("", None, {"HOME": "/nowhere"}, {}).config.server
     assert (server.host, server.insecure_http, server.admin_port) == ("127.0.0.1", False, None)
     with listen("127.0.0.1", 0) as sock:
@@ -63,7 +63,7 @@ def test_point_1_ipv6_loopback_only_if_asked() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
-def test_point_1_the_socket_is_0600_in_a_folder_of_0700_before_anybody_can_connect(tmp_path: Path) -> None:
+def test_point_1_the_socket_is_0600_in_a_folder_of_0700_before_a_client_can_connect(tmp_path: Path) -> None:
     folder = Path(os.path.relpath(tmp_path)) / "run"
     old = os.umask(0)
     try:
@@ -85,7 +85,7 @@ def test_point_3_a_rebound_name_is_421_on_every_route(
 
 
 @pytest.mark.parametrize("host", BAD_HOSTS)
-def test_point_3_a_host_that_is_none_is_400_on_every_route(
+def test_point_3_an_invalid_host_is_400_on_every_route(
     harness: GatewayHarness, echo_upstream: EchoUpstream, host: str
 ) -> None:
     before = len(echo_upstream.requests)
@@ -95,8 +95,8 @@ def test_point_3_a_host_that_is_none_is_400_on_every_route(
     assert len(echo_upstream.requests) == before
 
 
-def test_point_3_the_path_that_is_judged_is_the_path_that_is_served(harness: GatewayHarness) -> None:
-    """Without a key nothing in Host or target makes a protected path an open one."""
+def test_point_3_the_checked_path_is_the_served_path(harness: GatewayHarness) -> None:
+    """Without a key no Host and no target makes a protected path public."""
     for target in (
         "/v1/models",
         "http://localhost/healthz",
@@ -130,14 +130,14 @@ def test_point_4_pages_of_other_sites_are_refused_with_no_cors_header(
     assert len(echo_upstream.requests) == before
 
 
-def test_point_4_what_a_browser_says_of_the_site_counts(harness: GatewayHarness) -> None:
+def test_point_4_sec_fetch_site_is_checked(harness: GatewayHarness) -> None:
     for site in ("cross-site", "same-site"):
         assert harness.request("/v1/messages", anthropic_body(), sec_fetch_site=site)[0] == 403
     status, headers, _ = harness.request("/v1/messages", anthropic_body(), origin="http://localhost:3000")
     assert status == 200 and not [name for name in headers if name.startswith("access-control")]
 
 
-def test_point_4_no_answer_of_any_kind_has_a_cors_header(harness: GatewayHarness) -> None:
+def test_point_4_no_response_has_a_cors_header(harness: GatewayHarness) -> None:
     preflight = {"origin": "http://localhost:3000", "access_control_request_method": "POST"}
     for method, path, body in (
         ("OPTIONS", "/v1/messages", None),
@@ -151,11 +151,11 @@ def test_point_4_no_answer_of_any_kind_has_a_cors_header(harness: GatewayHarness
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org"])
-def test_point_5_beyond_loopback_only_with_a_word_and_a_key(host: str) -> None:
+def test_point_5_beyond_loopback_needs_a_setting_and_a_key(host: str) -> None:
     with pytest.raises(ConfigError, match="beyond loopback"):
         parse_config("", server__host=host)
     assert parse_config("", server__host=host, server__insecure_http=True).server.host == host
-    # A key there always is: one is made where none is named, and one that is none is refused (point 13).
+    # There is always a key: a missing one is created, and an invalid one is refused (point 13).
 
 
 @pytest.mark.parametrize("method", ["CONNECT", "TRACE"])
@@ -187,7 +187,7 @@ def test_point_7_redirects_are_not_followed(harness: GatewayHarness, echo_upstre
     assert set(paths) == {"/v1/messages"}
 
 
-def test_point_8_nobody_is_believed_who_says_whom_he_speaks_for(
+def test_point_8_forwarding_headers_are_ignored_by_default(
     harness: GatewayHarness, echo_upstream: EchoUpstream
 ) -> None:
     said = {
@@ -251,5 +251,5 @@ def test_point_4_the_admin_port_changes_nothing(harness: GatewayHarness) -> None
     answer = serve_bytes(admin.Admin(asked, is_private=False).answer, head.encode())
     assert answer.startswith(b"HTTP/1.1 405") and asked.cleared == 0
     assert json.loads(harness.request("/v1/models", method="GET")[2])
-    with pytest.raises((http.client.HTTPException, AssertionError)):  # nor does the data plane know of it
+    with pytest.raises((http.client.HTTPException, AssertionError)):  # the data plane does not serve it either
         assert harness.request("/cooldowns/clear", b"")[0] == 200

@@ -1,4 +1,4 @@
-"""Points 25 to 31: what is read costs what it weighs, and nobody's text becomes anything but text."""
+"""Points 25 to 31: parsing has linear cost and limits, and text never becomes structure."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_point_26_a_hundred_thousand_levels_are_a_400(harness: GatewayHarness, t
 
 
 def test_point_27_nothing_is_decompressed(harness: GatewayHarness, echo_upstream: EchoUpstream) -> None:
-    """A bomb is not defused but not taken: neither a client's nor an upstream's, who was asked for plain bytes."""
+    """Compressed bodies are refused from clients and from upstreams; the gateway requests plain bytes."""
     before = len(echo_upstream.requests)
     for encoding in ("gzip", "deflate", "br", "zstd", "identity, gzip"):
         assert harness.request("/v1/messages", b"\x1f\x8b", content_encoding=encoding)[0] == 415
@@ -133,10 +133,10 @@ DOUBLED = b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"fi
 
 
 @pytest.mark.parametrize("more", [b"", b',"stream" : true', b',"metadata":{"user_id":"\\u003a"}', b',"model":"m"'])
-def test_point_28_of_two_equal_names_the_last_counts_and_the_other_is_not_sent(
+def test_point_28_of_duplicate_keys_only_the_last_is_used_and_sent(
     harness: GatewayHarness, echo_upstream: EchoUpstream, more: bytes
 ) -> None:
-    """Bytes that pass as they are: whoever reads them next must not find what was never looked at."""
+    """Bytes that pass through unchanged must not contain a value that was never checked."""
     before = len(echo_upstream.requests)
     status, headers, _ = harness.request("/v1/messages", DOUBLED % more)
     assert (status, headers["dragoman-notes"]) == (200, "1")
@@ -145,7 +145,9 @@ def test_point_28_of_two_equal_names_the_last_counts_and_the_other_is_not_sent(
     assert harness.log_lines(len(echo_upstream.requests))[-1]["rules"] == ["json.duplicate_keys"]
 
 
-def test_point_28_what_has_none_passes_byte_by_byte(harness: GatewayHarness, echo_upstream: EchoUpstream) -> None:
+def test_point_28_a_body_without_duplicate_keys_passes_unchanged(
+    harness: GatewayHarness, echo_upstream: EchoUpstream
+) -> None:
     for body in (
         b'{ "model" : "m", "max_tokens":9,\n"messages":[{"role":"user","content":"a: \\":\\" b"}]}',
         b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"\\u003a"}],"stream":false}',
@@ -155,7 +157,7 @@ def test_point_28_what_has_none_passes_byte_by_byte(harness: GatewayHarness, ech
         assert echo_upstream.requests[before][3] == body
 
 
-def test_point_28_where_losses_are_refused_so_is_this(echo_upstream: EchoUpstream, tmp_path: Path) -> None:
+def test_point_28_duplicate_keys_are_refused_if_losses_are_refused(echo_upstream: EchoUpstream, tmp_path: Path) -> None:
     strict = upstream_config("one", "anthropic", echo_upstream.url, 'translation.losses = "refuse"')
     with start_gateway(strict, tmp_path) as harness:
         before = len(echo_upstream.requests)
@@ -173,7 +175,7 @@ def test_point_28_where_losses_are_refused_so_is_this(echo_upstream: EchoUpstrea
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
     )
 )
-def test_point_28_only_what_is_doubled_is_found(tree: Any) -> None:
+def test_point_28_only_duplicate_keys_are_found(tree: Any) -> None:
     text = json.dumps(tree).encode()
     assert jsonio.find_duplicate_name(text) is None
     assert jsonio.find_duplicate_name(b'{"a":%b,"b":[{"x":1,"y":%b,"x":2}]}' % (text, text)) == "x"
@@ -183,7 +185,7 @@ def test_point_28_only_what_is_doubled_is_found(tree: Any) -> None:
 
 
 class Expression:
-    """A compiled expression, and how the code uses it: one that is only matched need not be quick to search."""
+    """A compiled expression, and whether the code searches with it or only matches."""
 
     def __init__(self, pattern: re.Pattern[Any]) -> None:
         self.pattern = pattern
@@ -191,7 +193,7 @@ class Expression:
 
 
 def expressions() -> dict[str, Expression]:
-    """Every compiled expression that a module of ours holds by a name."""
+    """Return every compiled expression that is a module attribute of the package."""
     found: dict[str, Expression] = {}
     for module in pkgutil.walk_packages(dragoman.__path__, "dragoman."):
         if module.name.endswith("__main__"):
@@ -208,7 +210,7 @@ def expressions() -> dict[str, Expression]:
 
 
 def letters(pattern: str) -> list[str]:
-    """Characters that the expression is likely to be about: its own, and one of each common kind."""
+    """Return characters that the expression may match: its own, and one of each common kind."""
     own = dict.fromkeys(char for char in pattern if char.isprintable() and char not in "()?+*|\\")
     return [*list(own)[:10], "a", "0", " ", "\n", '"', "\\", "-", "/", "<"]
 
@@ -225,15 +227,15 @@ def attacks(pattern: re.Pattern[Any]) -> Iterator[Any]:
 EXPRESSIONS = expressions()
 
 
-def test_point_29_there_are_expressions_to_try() -> None:
+def test_point_29_there_are_expressions_to_test() -> None:
     assert len(EXPRESSIONS) > 60
     in_functions = re.compile(r"^\s+(?:return )?re\.compile|= re\.compile\(f", re.MULTILINE)
     made = [path.name for path in Path(dragoman.__path__[0]).rglob("*.py") if in_functions.search(path.read_text())]
     assert set(made) <= MADE_LATER, "an expression that is made when it is needed is not tried here"
 
 
-# Routes are tried below; what raw tools and markers make are fixed words side by side, tried for linear time in their own
-# tests; the simulator's model is no service; a table file, be it learnt or not, is trusted configuration.
+# Routes are tested below; raw tools and markers use alternatives of fixed words, whose linear time has its own tests;
+# the simulator is not a service; a table file is trusted configuration.
 MADE_LATER = {
     "routing.py",
     "jsonio.py",
@@ -248,7 +250,7 @@ MADE_LATER = {
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """The CPU time of this thread; the least of four runs, if it is long."""
+    """Return the CPU time of this thread; if it is long, the least of four runs."""
     least = inf
     for _ in range(4):
         began = time.thread_time()
@@ -283,7 +285,7 @@ def test_point_29_no_expression_takes_long_for_a_hundred_kilobytes() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["*a*a*a*a*a*a*a*b", "*-*-*-*-*", "?*?*?*?", "claude-*-*-*[1m]", "*" * 50 + "x"])
-def test_point_29_nor_does_a_pattern_of_the_configuration(pattern: str) -> None:
+def test_point_29_no_pattern_of_the_configuration_takes_long(pattern: str) -> None:
     for text in ("a", "-", "claude-", "x"):
 
         def work(size: int, text: str = text) -> Callable[[], object]:
@@ -297,7 +299,7 @@ def test_point_29_nor_does_a_pattern_of_the_configuration(pattern: str) -> None:
 
 
 def answer(text: str) -> Events:
-    """An answer with this text in every place that a model, or an upstream, can put text into."""
+    """Return a stream with this text in every place where a model or an upstream can put text."""
     return (
         Started(text, text, Usage()),
         BlockStarted(1, Reasoning("")),
@@ -316,7 +318,7 @@ def answer(text: str) -> Events:
 
 
 def frames(stream: bytes) -> list[list[str]]:
-    """The fields of each event, read as the specification of server-sent events says, and by nothing of ours."""
+    """Return the fields of each event, parsed as the SSE specification says, without our decoder."""
     blocks = re.split(r"(?:\r\n|\n|\r){2,}", stream.decode("utf-8").rstrip("\r\n"))
     return [[line.partition(":")[0] for line in re.split(r"\r\n|\n|\r", block)] for block in blocks]
 
@@ -360,19 +362,19 @@ def test_point_31_no_text_begins_an_event(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("name", SSE)
 @given(text=st.text(max_size=40) | st.sampled_from(HOSTILE))
-def test_point_31_nor_does_an_upstreams_complaint(name: str, text: str) -> None:
+def test_point_31_no_upstream_error_message_begins_an_event(name: str, text: str) -> None:
     dialect = registry.get(name)
 
-    def told(words: str) -> list[list[str]]:
+    def error_frames(words: str) -> list[list[str]]:
         fault = Fault("server", words, 500, code=words)
         return frames(encode_events(dialect, (*answer("plain")[:6], Failed(fault))))
 
-    shapes = [[field.partition("{")[0] for field in block] for block in told(f"a{text}b")]
-    assert shapes == [[field.partition("{")[0] for field in block] for block in told("a plain complaint")]
+    shapes = [[field.partition("{")[0] for field in block] for block in error_frames(f"a{text}b")]
+    assert shapes == [[field.partition("{")[0] for field in block] for block in error_frames("a plain complaint")]
 
 
-def test_point_31_through_the_gateway(echo_upstream: EchoUpstream, tmp_path: Path) -> None:
-    """The same, in one stream of the real thing: a text that would end it for a client of another dialect."""
+def test_point_31_no_text_begins_an_event_through_the_gateway(echo_upstream: EchoUpstream, tmp_path: Path) -> None:
+    """The same through a gateway, with a text that would end the stream in another dialect."""
     from dragoman.simulator import parse_script, running_simulator
 
     words = "one\n\ndata: [DONE]\n\nevent: message_stop\ndata: {}\n\ntwo"

@@ -1,4 +1,4 @@
-"""The route inventory is frozen: what is answered, by which plane, and that nothing else is."""
+"""The route inventory (routes.py), the guards of every route (S8), and points 36 to 41."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.security.routes import ABSENT, ADMIN, DATA, METHODS, OPEN, STORED
 from tests.security.test_network import _Asked
 
 SOURCE = Path(registry.__file__).parent
-# Every text in a binding that could be, or begin, a path. A new one is a new route: add it to routes.py first.
+# Every string in a binding that could be a path or its beginning. A new one is a new route: add it to routes.py first.
 PATHS = {
     "anthropic": {"/v1", "/v1/messages", "/v1/messages/count_tokens", "/v1/models"},
     "kit": {"/v1"},  # of both OpenAI APIs
@@ -74,7 +74,7 @@ def paths_in(name: str) -> set[str]:
     return found - {"/"}
 
 
-def test_route_inventory_every_dialect_has_a_route_that_is_written_down() -> None:
+def test_route_inventory_lists_a_route_of_every_dialect() -> None:
     matched = {dialect for method, path, body in DATA for dialect in names_of(method, path, body)}
     assert matched == set(registry.names())
 
@@ -93,9 +93,7 @@ def names_of(method: str, path: str, body: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), DATA, ids=lambda value: value if isinstance(value, str) else "")
-def test_route_inventory_what_is_written_down_is_answered_with_the_key_and_only_with_it(
-    harness: GatewayHarness, method: str, path: str, body: Any
-) -> None:
+def test_route_inventory_listed_routes_need_the_key(harness: GatewayHarness, method: str, path: str, body: Any) -> None:
     assert harness.request(path, body, method=method)[0] == 200
     assert harness.request(path, body, method=method, key=None)[0] in (401, 403)
 
@@ -110,7 +108,7 @@ def test_route_inventory_responses_of_others_are_not_found_and_need_the_key(
     assert len(echo_upstream.requests) == before
 
 
-def test_route_inventory_nothing_else_is(harness: GatewayHarness, echo_upstream: EchoUpstream) -> None:
+def test_route_inventory_no_other_path_is_served(harness: GatewayHarness, echo_upstream: EchoUpstream) -> None:
     before = len(echo_upstream.requests)
     for path in ABSENT:
         for method in METHODS:
@@ -119,9 +117,7 @@ def test_route_inventory_nothing_else_is(harness: GatewayHarness, echo_upstream:
     assert len(echo_upstream.requests) == before
 
 
-def test_route_inventory_other_methods_of_known_paths_are_not(
-    harness: GatewayHarness, echo_upstream: EchoUpstream
-) -> None:
+def test_route_inventory_no_other_method_is_served(harness: GatewayHarness, echo_upstream: EchoUpstream) -> None:
     before = len(echo_upstream.requests)
     answered = {(method, path) for method, path, _ in DATA}
     for _, path, body in DATA:
@@ -131,7 +127,7 @@ def test_route_inventory_other_methods_of_known_paths_are_not(
     assert len(echo_upstream.requests) == before
 
 
-def test_route_inventory_only_probes_are_open_and_they_tell_nothing(harness: GatewayHarness) -> None:
+def test_route_inventory_only_probes_need_no_key_and_they_reveal_nothing(harness: GatewayHarness) -> None:
     for method, path in OPEN:
         status, headers, body = harness.request(path, method=method, key=None)
         assert status == 200 and body in (b"", b"ok\n", b"ready\n")
@@ -154,11 +150,11 @@ def test_route_inventory_no_binding_names_a_new_path(name: str) -> None:
     assert paths_in(name) == PATHS[name]
 
 
-def test_route_inventory_every_binding_is_looked_at() -> None:
+def test_route_inventory_checks_every_binding() -> None:
     assert {path.parent.name for path in BINDINGS} == set(PATHS)
 
 
-# --- S8: every route is guarded, those for probes and the admin port too
+# --- S8: every route is guarded, also probes and the admin port
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +165,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayHarness]:
 
 @pytest.mark.parametrize(("method", "path"), OPEN)
 def test_s8_probes_pass_the_guard(bare: GatewayHarness, method: str, path: str) -> None:
-    """S8: they skipped it, so a web page could tell whether a gateway runs."""
+    """S8: probes skipped the guard, so a web page could detect a gateway."""
     assert bare.request(path, method=method, key=None)[0] == 200
     assert bare.request(path, method=method, key=None, host="evil.test")[0] == 421
     assert bare.request(path, method=method, key=None, origin="https://evil.test")[0] == 403
@@ -178,24 +174,24 @@ def test_s8_probes_pass_the_guard(bare: GatewayHarness, method: str, path: str) 
         assert bare.request(path, method=method, key=None, sec_fetch_site=site, origin="http://localhost")[0] == 403
 
 
-def test_s8_what_a_browser_says_of_the_site_counts_whatever_the_origin(bare: GatewayHarness) -> None:
+def test_s8_sec_fetch_site_is_checked_for_every_origin(bare: GatewayHarness) -> None:
     for origin in ("http://localhost:3000", "http://127.0.0.1:8787", ""):
         assert bare.request("/v1/messages", anthropic_body(), sec_fetch_site="cross-site", origin=origin)[0] == 403
     assert bare.request("/v1/models", method="GET", sec_fetch_site="same-origin")[0] == 200
 
 
-def asked(host: str, **headers: str) -> HttpRequest:
+def request_to(host: str, **headers: str) -> HttpRequest:
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     return HttpRequest("GET", "/healthz", headers=(("host", host), *given.items()))
 
 
 @pytest.mark.parametrize("bound", ["0.0.0.0", "::", "10.1.2.3"])
-def test_s8_beyond_loopback_an_origin_is_ours_only_if_it_is_the_host_itself(bound: str) -> None:
-    """S8: any IP-literal Origin passed."""
+def test_s8_beyond_loopback_an_origin_is_accepted_only_if_it_equals_the_host(bound: str) -> None:
+    """S8: every Origin with an IP address passed."""
     guard = HeadCheck(bound, ["gateway.internal"])
     for host in ("10.9.9.9:8787", "[2001:db8::1]:8787", "gateway.internal"):
-        assert guard.refusal(asked(host)) is None  # operators probe by address
-        assert guard.refusal(asked(host, origin=f"http://{host}")) is None
+        assert guard.refusal(request_to(host)) is None  # operators send probes to the address
+        assert guard.refusal(request_to(host, origin=f"http://{host}")) is None
     foreign = [
         "http://10.6.6.6",
         "http://[2001:db8::6]",
@@ -205,15 +201,15 @@ def test_s8_beyond_loopback_an_origin_is_ours_only_if_it_is_the_host_itself(boun
         "null",
     ]
     for origin in foreign:
-        fault = guard.refusal(asked("10.9.9.9:8787", origin=origin))
+        fault = guard.refusal(request_to("10.9.9.9:8787", origin=origin))
         assert fault is not None and fault.status == 403, origin
-    assert guard.refusal(asked("10.9.9.9:8787", origin="http://gateway.internal")) is None
-    cross = guard.refusal(asked("10.9.9.9:8787", origin="http://10.9.9.9:8787", sec_fetch_site="cross-site"))
+    assert guard.refusal(request_to("10.9.9.9:8787", origin="http://gateway.internal")) is None
+    cross = guard.refusal(request_to("10.9.9.9:8787", origin="http://10.9.9.9:8787", sec_fetch_site="cross-site"))
     assert cross is not None and cross.status == 403
 
 
-class Asked:
-    """What the admin plane asks."""
+class AdminStub:
+    """A stub of the gateway for the admin plane."""
 
     key = KEY
     cleared = 0
@@ -236,26 +232,26 @@ class Asked:
     "given", ["", "x-api-key: wrong", "authorization: Bearer wrong", f"authorization: Basic {KEY}"]
 )
 def test_s8_the_admin_port_needs_the_key_on_every_route(given: str) -> None:
-    """S8: it had none."""
-    asked = Asked()
-    port, private = admin.Admin(asked, is_private=False), admin.Admin(asked, is_private=True)
+    """S8: the admin port needed no key."""
+    request_to = AdminStub()
+    port, private = admin.Admin(request_to, is_private=False), admin.Admin(request_to, is_private=True)
     lines = f"host: localhost\r\n{given}\r\n" if given else "host: localhost\r\n"
     for method, path in [*ADMIN, ("GET", "/nothing")]:
         answer = serve_bytes(port.answer, f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode())
         assert answer.startswith(b"HTTP/1.1 401 ") and b"metric 1" not in answer and b"ready" not in answer
-    assert asked.cleared == 0
+    assert request_to.cleared == 0
     assert serve_bytes(private.answer, f"GET /status HTTP/1.1\r\n{lines}\r\n".encode()).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("given", [f"x-api-key: {KEY}", f"Authorization: Bearer {KEY}"])
-def test_s8_with_the_key_it_answers(given: str) -> None:
-    port = admin.Admin(Asked(), is_private=False)
+def test_s8_the_admin_port_answers_with_the_key(given: str) -> None:
+    port = admin.Admin(AdminStub(), is_private=False)
     for path in ("/status", "/metrics", "/cooldowns", "/healthz"):
         head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{given}\r\n\r\n"
         assert serve_bytes(port.answer, head.encode()).startswith(b"HTTP/1.1 200 ")
 
 
-def test_s8_the_admin_port_of_a_running_gateway_asks_for_its_key(tmp_path: Path) -> None:
+def test_s8_the_admin_port_of_a_running_gateway_needs_its_key(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number = free.getsockname()[1]
@@ -267,7 +263,7 @@ def test_s8_the_admin_port_of_a_running_gateway_asks_for_its_key(tmp_path: Path)
                 assert asking.recv(100).split()[1] == status
 
 
-# --- Points 36 to 41: what the process does and of what it is made
+# --- points 36 to 41: actions of the process, and its dependencies
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements" / "run.lock"
@@ -303,7 +299,7 @@ def test_point_37_no_request_starts_a_process_loads_code_or_writes_beyond_the_st
     assert [each for each in acts if watched["state"] not in each[1]] == []
 
 
-def test_point_37_no_request_connects_to_anybody_but_the_upstream(watched: dict[str, Any]) -> None:
+def test_point_37_requests_connect_only_to_the_upstream(watched: dict[str, Any]) -> None:
     ports = {watched["place"].partition(":")[2], watched["upstream"].partition(":")[2]}
     calls = [place for event, place in watched["seen"] if event.startswith("socket.")]
     assert len(calls) > 100
@@ -311,16 +307,16 @@ def test_point_37_no_request_connects_to_anybody_but_the_upstream(watched: dict[
     assert strangers == []
 
 
-def test_point_37_no_template_engine_is_in_the_process(watched: dict[str, Any]) -> None:
+def test_point_37_no_template_engine_is_loaded(watched: dict[str, Any]) -> None:
     assert set(watched["modules"]).isdisjoint(TEMPLATES)
 
 
-def test_point_41_nothing_is_called_at_start(watched: dict[str, Any]) -> None:
+def test_point_41_the_start_makes_no_connection(watched: dict[str, Any]) -> None:
     assert watched["at_start"] == []
 
 
 def distributions() -> dict[str, list[str]]:
-    """What is locked for run time, each with its hashes."""
+    """Return the locked runtime distributions with their hashes."""
     found: dict[str, list[str]] = {}
     name = ""
     for line in LOCK.read_text().splitlines():
@@ -337,10 +333,10 @@ def test_point_38_few_distributions_run_all_locked_by_hash() -> None:
     assert [name for name, hashes in found.items() if not hashes] == []
     assert set(found).isdisjoint(TEMPLATES)
     written = (ROOT / "SECURITY.md").read_text()
-    assert [name for name in found if f"`{name}`" not in written] == []  # each was looked at, and is named
+    assert [name for name in found if f"`{name}`" not in written] == []  # each is named in the document
 
 
-def test_point_38_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
+def test_point_38_the_wheel_contains_only_the_package(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -359,8 +355,8 @@ def test_point_38_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -
     assert not [name for name in names if name.endswith((".pth", ".so", ".pyd", ".pyc", ".exe", ".sh"))]
 
 
-def test_point_41_no_code_of_ours_speaks_of_telemetry_or_updates() -> None:
-    """Addresses in the source are those of services and of documents; each host is known here."""
+def test_point_41_the_sources_contain_no_telemetry_and_no_update_check() -> None:
+    """Every host in the sources is listed here: services and documents only."""
     hosts = {
         host
         for path in (ROOT / "src").rglob("*.py")
@@ -372,7 +368,7 @@ def test_point_41_no_code_of_ours_speaks_of_telemetry_or_updates() -> None:
     assert sorted(host for host in hosts if not known.fullmatch(host)) == []
 
 
-def test_point_36_root_is_a_warning_of_doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_point_36_doctor_warns_about_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     context = CheckContext({"HOME": str(tmp_path)}, None, offline=True)
     for who, expected in ((0, ["warn"]), (1000, [])):
         monkeypatch.setattr(os, "geteuid", lambda who=who: who)

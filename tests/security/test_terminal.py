@@ -1,4 +1,4 @@
-"""Point 34, as far as there is a terminal: nothing that a model, a client or an upstream said can drive it."""
+"""Point 34: no text of a model, a client or an upstream can send control sequences to the terminal."""
 
 from __future__ import annotations
 
@@ -45,41 +45,43 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def said(capfd: pytest.CaptureFixture[str], *words: str) -> str:
+def output_of(capfd: pytest.CaptureFixture[str], *words: str) -> str:
     main([*words])
     out, err = capfd.readouterr()
     return out + err
 
 
-def test_point_34_what_a_model_says_to_agent(
+def test_point_34_text_of_a_model_in_agent_is_harmless(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DRAGOMAN_KEY", "a-key")
     with running_simulator("openai", script=parse_script(f'then = "repeat"\n[[turn]]\ntext = {JSON}')) as simulator:
         for form in ((), ("--no-stream",), ("--json", "--quiet")):
             words = ("agent", "hello", "--upstream", "openai", "--url", simulator.url, "--model", "m", *form)
-            assert harmless(said(capfd, *words))
+            assert harmless(output_of(capfd, *words))
 
 
-def test_point_34_what_an_upstream_says_to_agent(
+def test_point_34_an_upstream_error_in_agent_is_harmless(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DRAGOMAN_KEY", "a-key")
     with running_simulator(
         "openai", script=parse_script(f'then = "repeat"\n[[turn]]\nstatus = 400\nmessage = {JSON}')
     ) as simulator:
-        assert harmless(said(capfd, "agent", "hello", "--upstream", "openai", "--url", simulator.url, "--model", "m"))
+        assert harmless(
+            output_of(capfd, "agent", "hello", "--upstream", "openai", "--url", simulator.url, "--model", "m")
+        )
 
 
-def test_point_34_what_explain_shows(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_point_34_explain_output_is_harmless(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     kept = refusal("req_1", json.dumps({"text": HOSTILE}))
     kept = structs.replace(kept, fault=HOSTILE, model="m", upstream="u")
     assert RefusalLog(app_folders(os.environ).state / "refusals").write(kept.id, encode_report(kept))
     for words in (("explain",), ("explain", "last"), ("explain", "--json"), ("explain", "last", "--json")):
-        assert harmless(said(capfd, *words))
+        assert harmless(output_of(capfd, *words))
 
 
-def test_point_34_what_status_and_cooldown_show() -> None:
+def test_point_34_status_and_cooldown_output_is_harmless() -> None:
     row: dict[str, Json] = {
         "credential": HOSTILE,
         "models": HOSTILE,
@@ -103,7 +105,7 @@ def test_point_34_what_status_and_cooldown_show() -> None:
     assert harmless("\n".join(status.render_status(found, 2.0, Paint(None))))
 
 
-def test_point_34_what_check_and_translate_complain_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_point_34_errors_of_check_and_translate_are_harmless(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "request.json"
     body = {
         "model": HOSTILE,
@@ -113,9 +115,9 @@ def test_point_34_what_check_and_translate_complain_of(tmp_path: Path, capfd: py
     }
     file.write_text(json.dumps(body))
     for form in ((), ("--json",)):
-        assert not DRIVES.search(said(capfd, "check", "--dialect", "anthropic", *form, str(file)))
+        assert not DRIVES.search(output_of(capfd, "check", "--dialect", "anthropic", *form, str(file)))
         assert not DRIVES.search(
-            said(capfd, "translate", "--from", "anthropic", "--to", "openai", "--explain", *form, str(file))
+            output_of(capfd, "translate", "--from", "anthropic", "--to", "openai", "--explain", *form, str(file))
         )
     body |= {
         "model": "claude-sonnet-4.5",
@@ -125,21 +127,25 @@ def test_point_34_what_check_and_translate_complain_of(tmp_path: Path, capfd: py
     }
     file.write_text(json.dumps(body))
     for form in ((), ("--json",)):
-        assert harmless(said(capfd, "translate", "--from", "anthropic", "--to", "kiro", "--explain", *form, str(file)))
+        assert harmless(
+            output_of(capfd, "translate", "--from", "anthropic", "--to", "kiro", "--explain", *form, str(file))
+        )
 
 
-def test_point_34_a_configuration_with_odd_text(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_point_34_a_configuration_with_control_characters_is_harmless(
+    home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     file = home / "config.toml"
     file.write_text(f"[upstreams.a]\ndialect = {JSON}\n")
     for command in ("check", "show"):
         for form in ((), ("--json",)):
-            assert harmless(said(capfd, "config", command, "--config", str(file), *form))
+            assert harmless(output_of(capfd, "config", command, "--config", str(file), *form))
     for words in (("serve",), ("models",), ("doctor", "--offline"), ("doctor", "--offline", "--json")):
-        assert harmless(said(capfd, *words, "--config", str(file)))
+        assert harmless(output_of(capfd, *words, "--config", str(file)))
     assert harmless(toml_value(HOSTILE))
 
 
-def test_point_34_the_log_and_the_rest(capfd: pytest.CaptureFixture[str]) -> None:
+def test_point_34_log_lines_and_other_output_are_harmless(capfd: pytest.CaptureFixture[str]) -> None:
     forms: tuple[Literal["text", "json"], ...] = ("text", "json")
     for form in forms:
         stream = io.StringIO()
@@ -159,7 +165,7 @@ def test_point_34_the_log_and_the_rest(capfd: pytest.CaptureFixture[str]) -> Non
     assert harmless(out) and harmless(err)
 
 
-def test_point_34_what_people_write_stays() -> None:
+def test_point_34_ordinary_text_is_unchanged() -> None:
     text = "می‌خواهم 👩‍👩‍👧 ümlaut\n\ttabs and lines"
     assert plain(text) == text
     assert "\n" not in one_line(text)

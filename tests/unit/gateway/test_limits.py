@@ -153,7 +153,10 @@ def tool(schema: Any = None, name: str = "t") -> ToolSpec:
         ((tool({"items": {"$ref": "https://example.org/a.json"}}),), r"tools\[0\].*its own parts"),
         ((tool({"items": {"$ref": "//example.org/a.json"}}),), r"its own parts"),
         ((tool({"items": [{"$ref": "file:///etc/passwd"}]}),), r"its own parts"),
-        ((tool(),) * 513, r"tools: the request has 513 tools, more than the limit of 512 \(setting server\.limits\.tools\)"),
+        (
+            (tool(),) * 513,
+            r"tools: the request has 513 tools, more than the limit of 512 \(setting server\.limits\.tools\)",
+        ),
     ],
 )
 def test_what_is_too_much_of_a_tool_is_refused_at_its_place(found: Any, words: str) -> None:
@@ -180,7 +183,9 @@ def test_what_is_within_the_limits_passes(found: ToolSpec) -> None:
 def test_more_messages_than_may_be_are_refused() -> None:
     one = Message("user", (Text("x"),))
     check(Conversation("m", (one,) * 2048))
-    with pytest.raises(MalformedRequest, match=r"2049 messages, more than the limit of 2048 \(setting server\.limits\.messages\)"):
+    with pytest.raises(
+        MalformedRequest, match=r"2049 messages, more than the limit of 2048 \(setting server\.limits\.messages\)"
+    ):
         check(Conversation("m", (one,) * 2049))
 
 
