@@ -1,4 +1,4 @@
-"""Filters that only this dialect needs. A filter's `before` says which shared one must find its work done."""
+"""Filters that only this dialect needs. A filter's `before` names the shared filter that must run after it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FILLER = "."
 
 
 class FitBedrockMedia(Filter):
-    """What the service cannot take is refused in the last user turn and replaced by a line of text before it.
+    """Refuses unsupported media in the last user turn, and replaces it by a line of text in earlier turns.
 
     See docs/decisions/content.md#d9.
     """
@@ -105,7 +105,7 @@ def _left_out(media: Media, what: str, last: bool, notes: Notes) -> Text:
 
 
 class NameDocuments(Filter):
-    """Every document has a name that the service allows and that no other has."""
+    """Gives every document a unique name that the service accepts."""
 
     name = "bedrock.name_documents"
     applies_to: Features = frozenset({"media"})
@@ -136,7 +136,7 @@ def _named(media: Media, taken: set[str], notes: Notes) -> Media:
 
 
 class AddTextToDocuments(MessageFilter):
-    """A message that holds a document holds text as well."""
+    """Adds a text to a message that has a document and no text."""
 
     name = "bedrock.accompany_documents"
     applies_to: Features = frozenset({"media"})
@@ -158,8 +158,10 @@ N = TypeVar("N", ToolSpec | Opaque, Text, Block)
 
 
 class FitCachePoints(Filter):
-    """Cache points where the service takes them: beside results, never in them; never after a document other than
-    PDF; no hour after five minutes. They are looked at in the order tools, system, messages."""
+    """Moves or drops cache points that the service refuses, in the order tools, system, messages.
+
+    Refused are: one inside a result, one after a document other than PDF, and one of 1h after one of 5m.
+    """
 
     name = "bedrock.settle_cache"
     applies_to: Features = frozenset({"marks"})
@@ -301,8 +303,7 @@ def _blocks(conversation: Conversation) -> Iterator[Block]:
 
 
 class DropUnusedTools(Filter):
-    """`none`, for which the service has no word: tools that may not be called are not offered, unless history needs
-    them to be."""
+    """Removes the tools of a request whose tool choice is `none`, which the service lacks, unless history uses them."""
 
     name = "bedrock.no_choice"
     applies_to: Features = frozenset({"chosen"})
@@ -344,9 +345,9 @@ def _stubs(conversation: Conversation, notes: Notes) -> Iterator[ToolSpec]:
 
 
 class FitBedrockResults(Filter):
-    """Every result says something; where the model cannot take both in one turn, results stand in a turn of their own.
+    """Fills empty results, and moves results into a turn of their own for models that accept nothing next to them.
 
-    JSON is spelt as text for models that misread it, and where the text is no JSON any more.
+    A part that was sent as JSON becomes text for models that misread JSON, or if its text is no longer JSON.
     """
 
     name = "bedrock.settle_results"

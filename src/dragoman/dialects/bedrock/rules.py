@@ -1,9 +1,7 @@
-"""The service's own rules (all in one table), and those for requests as a lint over raw JSON.
+"""The table of the service's rules, and the checks of requests over raw JSON, independent of the codec.
 
-It is independent of the reader and the writer; stream_rules.py has the lint over streams.
-
-Each breach says what the service says, as far as its words are known, so that the simulator can refuse with them.
-What a member may hold is a table (shapes.py); here is what the service's published model does not tell.
+stream_rules.py checks streams. The detail of a breach is worded like the service's own message where that is known,
+so that the simulator can refuse with it. shapes.py has the service's published model; here are its other rules.
 """
 
 from __future__ import annotations
@@ -103,7 +101,7 @@ _NAMED = frozenset({"properties", "$defs", "definitions", "patternProperties"})
 
 
 def breaches(call: ApiRequest, vendor: Vendor) -> Sequence[Breach]:
-    """Every rule of the service that the request breaks, with its place."""
+    """Return every rule of the service that the request breaks, with its place."""
     body = call.body
     if not isinstance(body, dict):
         return [breach("body.object", "", "the body must be an object")]
@@ -346,10 +344,11 @@ def _cache(body: Object, messages: Json) -> Iterator[Breach]:
         yield breach("cache.count", "", detail)
 
 
-# --- how turns follow one another: who begins, who follows whom, and which results answer which calls
+# --- the order of turns, and the results of calls
 
 
 def check_order(messages: Json, vendor: Vendor) -> Iterator[Breach]:
+    """Check the roles of the turns, and that calls and results match."""
     turns = list(objects(messages, "messages"))
     if turns and turns[0][0].get("role") != "user":
         detail = "A conversation must start with a user message. Try again with one that does."
@@ -417,7 +416,7 @@ def _given(message: Object, member: str) -> list[Object]:
 
 
 def _leading_results(message: Object) -> list[Json]:
-    """The ids answered before anything else is said."""
+    """Return the ids of the results at the start of a message."""
     found: list[Json] = []
     for block, _ in objects(message.get("content"), ""):
         result = block.get("toolResult")

@@ -1,4 +1,4 @@
-"""The grammar of the service's streams, as a lint over captured frames; independent of the decoder and the encoder."""
+"""Checks of captured streams against the rules of the service, independent of the decoder and the encoder."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ _COUNTS = ("inputTokens", "outputTokens", "totalTokens")
 
 
 class BedrockStreamLint(StreamLint):
+    """Checks the frames of one stream."""
+
     rules = RULES
 
     def __init__(self) -> None:
