@@ -1,4 +1,4 @@
-"""Law: lanes do not matter. An answer is the same whether its deltas go by lanes or the general way.
+"""Law: a response is the same whether its deltas are translated by lanes or by decoder and encoder.
 
 Streams here are made of frames that are alike and frames that nearly are: other spellings of JSON, other line ends,
 comments, ids, broken bytes and checksums, texts in which calls and thoughts may begin; all of it cut anywhere.

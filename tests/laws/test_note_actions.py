@@ -1,4 +1,4 @@
-"""Notes are honest for every pair of dialects: what has no effect is `dropped`, what is made up is noted."""
+"""Notes are correct for every pair of dialects: a loss is `dropped`, and added content has a note."""
 
 from __future__ import annotations
 
