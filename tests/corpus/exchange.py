@@ -1,4 +1,4 @@
-"""Reads the exchanges of the corpus, and says what an answer comes to, so that it can be compared."""
+"""Reads the exchanges of the corpus, and summarises a reply so that it can be compared."""
 
 from __future__ import annotations
 

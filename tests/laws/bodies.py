@@ -1,4 +1,4 @@
-"""One rich request for each dialect: a value that is no default in every field that other dialects know."""
+"""One rich request for each dialect: every field that other dialects share has a value other than its default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a stream has one verdict, whether the client speaks the upstream's dialect or another.
+"""A faulty stream gets the same verdict whether the client uses the upstream's dialect or another.
 
 Each dialect has a table of odd streams. `BROKEN`: a call or block is dropped, merged or left open, or the end is
 missing, and the client gets its dialect's error. `HARMLESS`: nothing is lost, and the stream ends well. `UNREAD`: one

@@ -1,4 +1,4 @@
-"""A conversation that goes on keeps what upstreams have cached of it.
+"""A later turn of a conversation keeps the prefix that upstreams have cached.
 
 The law: render a conversation, and the same conversation one turn later, with the same settings. With cache marks
 removed, every element of the first history stands at the same place in the second one, and all else (path, headers,

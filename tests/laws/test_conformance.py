@@ -1,4 +1,4 @@
-"""The laws of dragoman.conformance, over the registry, on whatever hypothesis invents."""
+"""The laws of dragoman.conformance for every registered dialect, on values that Hypothesis generates."""
 
 from __future__ import annotations
 

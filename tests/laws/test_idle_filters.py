@@ -1,4 +1,4 @@
-"""A filter that a plan does not call, and an answer half that is not fed, would have changed nothing."""
+"""A filter or response filter that a plan skips would have changed nothing."""
 
 from __future__ import annotations
 

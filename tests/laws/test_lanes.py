@@ -1,4 +1,4 @@
-"""Law: lanes do not matter. An answer is the same whether its deltas go by lanes or the general way.
+"""Law: a response is the same whether its deltas are translated by lanes or by decoder and encoder.
 
 Streams here are made of frames that are alike and frames that nearly are: other spellings of JSON, other line ends,
 comments, ids, broken bytes and checksums, texts in which calls and thoughts may begin; all of it cut anywhere.
@@ -325,7 +325,7 @@ def test_what_comes_alone_is_looked_at(upstream: str, kind: str, client: str, re
             lanes_do_not_matter(made, frames)
 
 
-def test_a_thought_that_came_alone_is_known_when_it_is_told_again() -> None:
+def test_reasoning_of_a_plain_field_is_recognised_when_it_is_repeated() -> None:
     words = ["a ", "b ", "c ", "d ", "e "]
     frames = [framed("openai", *frame, 0) for frame in _openai([("thought", word) for word in words], SPELLINGS[0])]
     detail = {"type": "reasoning.text", "text": "".join(words), "signature": "s", "index": 0}
@@ -381,7 +381,7 @@ def test_one_odd_message_does_not_hide_behind_its_neighbours() -> None:
     lanes_do_not_matter(made, [b"".join([*frames[:9], moved + struct.pack(">I", crc32(moved)), *frames[10:]])])
 
 
-def test_what_a_call_says_in_a_lane_counts_as_said() -> None:
+def test_arguments_read_by_a_lane_count_as_emitted() -> None:
     """Arguments that begin with nothing: were it not known that more came, the encoder would add an empty object."""
     for client, upstream in (("openai", "anthropic"), ("anthropic", "openai"), ("openai", "kiro")):
         made = planned(client, upstream, TranslationSettings(repair=True))

@@ -1,4 +1,4 @@
-"""Notes are honest for every pair of dialects: what has no effect is `dropped`, what is made up is noted."""
+"""Notes are correct for every pair of dialects: a loss is `dropped`, and added content has a note."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_l9_a_question_that_was_made_up_is_noted_at_the_messages(
 
 
 @pytest.mark.parametrize("source", [name for name in HELLO if name != "anthropic"])
-def test_l9_a_limit_that_kiro_is_not_told_is_dropped(source: str) -> None:
+def test_l9_a_limit_that_kiro_does_not_get_is_dropped(source: str) -> None:
     limits: dict[str, dict[str, Any]] = {
         "openai": {"max_tokens": 9},
         "responses": {"max_output_tokens": 99},
@@ -268,7 +268,7 @@ def test_l9_a_limit_that_kiro_is_not_told_is_dropped(source: str) -> None:
         ({"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"type": "null"}}}, "changed"),
     ],
 )
-def test_l9_a_constraint_that_kiro_is_not_told_is_dropped(schema: dict[str, Any], action: str) -> None:
+def test_l9_a_constraint_that_kiro_does_not_get_is_dropped(schema: dict[str, Any], action: str) -> None:
     told = translated(offering("anthropic", {"schema": schema}), "anthropic", "kiro")
     assert [note.action for note in told.notes if note.rule == "kiro.schema.cleaned"] == [action]
 

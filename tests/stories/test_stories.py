@@ -8,7 +8,7 @@ from tests.stories.story import Story, render_story, stories
 
 
 @pytest.mark.parametrize("story", stories(), ids=str)
-def test_story_is_told_as_written(story: Story) -> None:
+def test_story_files_are_up_to_date(story: Story) -> None:
     told = render_story(story)
     written = {name: (story.folder / name).read_bytes() for name in told if (story.folder / name).exists()}
     assert told == written, "run `python -m tests.stories` and read the diff"

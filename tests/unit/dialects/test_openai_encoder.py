@@ -111,7 +111,7 @@ def test_calls_are_numbered_densely_and_named_once() -> None:
     ]
 
 
-def test_a_sealed_thought_is_told_again_whole_with_its_seal() -> None:
+def test_signed_reasoning_is_sent_again_whole_with_its_signature() -> None:
     assert [d for d in deltas(PARALLEL) if "reasoning_content" in d or "reasoning_details" in d] == [
         {"reasoning_content": "think"},
         {"reasoning_details": [{"type": "reasoning.text", "text": "think", "signature": "sig", "index": 0}]},
@@ -147,7 +147,7 @@ def test_what_is_written_breaks_no_rule_of_the_stream() -> None:
         assert breaches(write((*HELLO, Failed(Fault("server", "x"))), asked)) == []
 
 
-def test_usage_comes_last_and_only_if_asked_for() -> None:
+def test_usage_comes_last_and_only_on_request() -> None:
     assert not [c for c in chunks(PARALLEL) if "usage" in c]
     *others, usage, done = chunks(PARALLEL, WITH_USAGE)
     assert all(chunk["usage"] is None for chunk in others)
@@ -161,7 +161,7 @@ def test_usage_comes_last_and_only_if_asked_for() -> None:
     }
 
 
-def test_usage_that_only_the_start_told_counts() -> None:
+def test_usage_reported_only_at_the_start_counts() -> None:
     events = (Started("c", "m", Usage(3, 0)), *END)
     assert chunks(events, WITH_USAGE)[-2]["usage"]["prompt_tokens"] == 3
 
@@ -189,7 +189,7 @@ def test_every_choice_has_its_role_its_numbers_and_its_end() -> None:
     assert len(assemble_reply(read(write(events))).choices) == 2
 
 
-def test_two_open_texts_are_told_one_after_the_other() -> None:
+def test_two_open_texts_are_sent_one_after_the_other() -> None:
     events: Events = (
         Started("c", "m"),
         BlockStarted(0, Text("")),
@@ -268,12 +268,12 @@ def test_plain_frames_pass() -> None:
     )
 
 
-def test_a_usage_frame_nobody_asked_for_does_not_pass() -> None:
+def test_an_unrequested_usage_frame_does_not_pass() -> None:
     assert passes(HELLO, (*END[:1],), (USAGE,), (FINISHED,)) == [True, True, 0, True]
     assert passes(HELLO, (*END[:1],), (USAGE,), (FINISHED,), asked=WITH_USAGE) == [True] * 4
 
 
-def test_usage_told_too_early_is_told_again_at_the_end() -> None:
+def test_usage_sent_too_early_is_sent_again_at_the_end() -> None:
     assert passes(HELLO[:3], (USAGE, TextDelta(7, "x")), (TextDelta(7, "y"),), (BlockEnded(7), END[0]), (FINISHED,), asked=WITH_USAGE) == [
         True, True, True, True, 2
     ]  # fmt: skip

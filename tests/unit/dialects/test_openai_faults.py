@@ -113,7 +113,7 @@ STATUS = {
 
 
 @pytest.mark.parametrize("kind", get_args(ErrorKind))
-def test_every_kind_is_told_and_read_back(kind: Any) -> None:
+def test_every_error_kind_is_written_and_read_back(kind: Any) -> None:
     said = Fault(kind, "because", 502, 3.2, "messages[1]")
     answer = BINDING.error_response(said, CODEC.render_fault(said))
     assert answer.status == (502 if kind == "server" else STATUS[kind])

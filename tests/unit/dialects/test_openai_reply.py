@@ -225,7 +225,7 @@ def test_a_call_without_a_name_names_the_missing_field() -> None:
     assert caught.value.fault.status == 502
 
 
-def test_what_only_chat_knows_comes_home() -> None:
+def test_chat_only_fields_survive_a_round_trip() -> None:
     message = {"role": "assistant", "content": "x", "annotations": [{"type": "url_citation"}], "audio": {"id": "a"}}
     reply = parse(with_choice(message=message))
     block = reply.choices[0].blocks[-1]
@@ -306,7 +306,7 @@ def older(*blocks: Any, why: StopReason = StopReason.TOOL) -> Any:
     return json.loads(body)["choices"][0]
 
 
-def test_a_client_that_offered_functions_is_told_a_function_call() -> None:
+def test_a_client_that_offered_functions_gets_a_function_call() -> None:
     choice = older(Text("x"), ToolCall("a", "f", ""))
     assert choice["message"]["function_call"] == {"name": "f", "arguments": "{}"}
     assert "tool_calls" not in choice["message"]
@@ -314,7 +314,7 @@ def test_a_client_that_offered_functions_is_told_a_function_call() -> None:
     assert older(Text("x"), why=StopReason.END)["finish_reason"] == "stop"
 
 
-def test_calls_that_a_function_call_cannot_tell_stay_tool_calls() -> None:
+def test_calls_that_do_not_fit_a_function_call_stay_tool_calls() -> None:
     choice = older(ToolCall("t", "p", "x", "text"), ToolCall("a", "f", "{}"), ToolCall("b", "g", "{}"))
     assert choice["message"]["function_call"]["name"] == "f"
     assert [call["id"] for call in choice["message"]["tool_calls"]] == ["t", "b"]

@@ -485,7 +485,7 @@ def test_thinking_blocks_come_back_as_thinking_blocks() -> None:
     assert normalize_spelling(again(asked)) == normalize_spelling(asked)
 
 
-def test_the_reasoning_field_is_the_clients_at_home_and_the_setting_elsewhere() -> None:
+def test_the_reasoning_field_is_the_clients_for_chat_and_the_setting_for_others() -> None:
     asked = ask(USER, {"role": "assistant", "content": "a", "reasoning": "t"})
     assert render(asked)["messages"][1]["reasoning"] == "t"
     foreign = Conversation("m", (Message("assistant", (Reasoning("t", "openai"),)),))
@@ -534,7 +534,7 @@ def test_every_tool_choice(choice: Any, meant: ToolChoice) -> None:
         assert render(asked)["tool_choice"] == choice
 
 
-def test_a_tool_choice_we_have_no_word_for_is_kept_as_it_is() -> None:
+def test_an_unknown_tool_choice_is_kept_unchanged() -> None:
     choice = {"type": "hosted", "x": 1}
     asked = ask(USER, tools=[{"type": "hosted"}], tool_choice=choice)
     assert asked.tool_choice == ToolChoice()
@@ -560,7 +560,7 @@ def test_arguments_that_came_as_an_object_are_spelt() -> None:
 # ---- settings
 
 
-def test_which_field_told_the_limit_is_remembered() -> None:
+def test_the_name_of_the_limit_field_is_kept() -> None:
     assert render(ask(USER, max_tokens=5))["max_tokens"] == 5
     assert render(ask(USER, max_completion_tokens=5))["max_completion_tokens"] == 5
     vllm = OpenaiCodec(max_tokens_field="max_tokens")
@@ -569,7 +569,7 @@ def test_which_field_told_the_limit_is_remembered() -> None:
     assert (both["max_completion_tokens"], both["max_tokens"]) == (5, 6)
 
 
-def test_which_field_told_the_user_is_remembered() -> None:
+def test_the_name_of_the_user_field_is_kept() -> None:
     asked = ask(USER, safety_identifier="s")
     assert asked.user == "s"
     assert render(asked)["safety_identifier"] == "s" and "user" not in render(asked)
@@ -664,7 +664,7 @@ def test_what_chat_cannot_say_is_refused_with_its_place(block: Any) -> None:
         Conversation("m", (Message("assistant", (ToolCall("c", "f"), Text("after"))),)),
     ],
 )
-def test_settings_chat_cannot_say_are_refused(asked: Conversation) -> None:
+def test_settings_that_chat_cannot_express_are_refused(asked: Conversation) -> None:
     with pytest.raises(Unrepresentable):
         render(asked)
 

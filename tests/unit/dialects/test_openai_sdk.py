@@ -94,7 +94,7 @@ ANSWER: Events = (
 )
 
 
-def test_the_stream_helper_assembles_what_was_said() -> None:
+def test_the_stream_helper_assembles_the_reply() -> None:
     with client(ANSWER).chat.completions.stream(
         model="m", messages=MESSAGES, stream_options={"include_usage": True}
     ) as stream:

@@ -204,7 +204,7 @@ def test_details_of_one_index_are_one_block_and_their_text_comes_once() -> None:
     )
 
 
-def test_a_seal_that_repeats_the_whole_text_seals_the_text_that_was_told() -> None:
+def test_a_signature_with_the_whole_text_again_signs_the_streamed_text() -> None:
     events = told(
         chunk({"reasoning_content": "th"}),
         chunk({"reasoning_content": "ink"}),
@@ -231,7 +231,7 @@ def test_summaries_and_unknown_details() -> None:
     assert OpaqueEvent("openai", "delta", {"index": 0, "delta": {"reasoning_details": [odd]}}) in events
 
 
-def test_thinking_blocks_seal_what_the_plain_field_told() -> None:
+def test_thinking_blocks_sign_the_text_of_the_plain_field() -> None:
     reply = assemble_reply(
         read(
             wire(
@@ -439,7 +439,7 @@ def test_half_a_last_frame_is_a_failure() -> None:
         assert isinstance(read(data[:-missing])[-1], Failed)
 
 
-def test_a_broken_connection_is_told_as_it_broke() -> None:
+def test_a_broken_connection_is_reported_with_its_fault() -> None:
     fault = Fault("timeout", "too slow", 504)
     assert read(wire(chunk({"content": "a"})), broken=fault)[-1] == Failed(fault)
     assert read(wire(chunk({"content": "a"}, "stop"), DONE), broken=fault)[-1] == FINISHED
@@ -629,7 +629,7 @@ def test_the_error_beside_a_finish_is_its_message() -> None:
     assert (fault.kind, fault.message) == ("timeout", "provider gone")
 
 
-def test_the_role_of_a_further_choice_is_told_once() -> None:
+def test_the_role_of_a_further_choice_is_reported_once() -> None:
     events = told(chunk({"role": "assistant"}), *[chunk({"role": "assistant", "content": ""}, index=1)] * 2)
     assert events.count(OpaqueEvent("openai", "role", {"index": 1})) == 1
     assert not any(isinstance(event, OpaqueEvent) and event.data == {"index": 0} for event in events)

@@ -61,7 +61,7 @@ def test_leading_system_and_developer_messages_are_system_text_and_come_back_as_
     assert body["input"] == items
 
 
-def test_what_the_assistant_said_in_a_row_is_one_turn() -> None:
+def test_consecutive_assistant_items_are_one_turn() -> None:
     asked = read(
         [
             {"role": "user", "content": "go"},
@@ -128,7 +128,7 @@ CODEX_ITEMS: list[Any] = [
 ]
 
 
-def test_every_item_of_codex_comes_home_as_it_was() -> None:
+def test_every_item_of_codex_survives_a_round_trip() -> None:
     def plainly(items: list[Any]) -> list[Any]:
         return [
             {**item, "content": item["content"][0]["text"]}
@@ -141,7 +141,7 @@ def test_every_item_of_codex_comes_home_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_rows_49_and_50_every_item_of_codex_is_told_or_noted_elsewhere(name: str) -> None:
+def test_rows_49_and_50_every_item_of_codex_is_sent_or_noted_in_other_dialects(name: str) -> None:
     """Calls of typed tools are calls; server items and tools never go out raw, each with a note."""
     readable = [
         item for item in CODEX_ITEMS if item["type"] not in ("compaction", "item_reference")
@@ -165,7 +165,7 @@ def test_encrypted_reasoning_is_this_familys_own_seal() -> None:
     assert asked.messages[0].blocks == (Reasoning("", "responses", Signature("responses", "gAAA", "encrypted")),)
 
 
-def test_a_marked_seal_goes_home_to_the_family_that_made_it() -> None:
+def test_a_marked_signature_is_sent_to_the_family_that_made_it() -> None:
     """What the encoder marked in encrypted_content is a signature again at Anthropic (docs/decisions/seals.md#d50)."""
     thought = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
     marked = {**thought, "encrypted_content": "dragoman1.anthropic.signature.c2ln"}
@@ -198,7 +198,7 @@ def test_a_marked_seal_goes_home_to_the_family_that_made_it() -> None:
     ],
     ids=["two parts", "content", "both"],
 )
-def test_the_parts_of_reasoning_come_home_as_they_were(item: Any) -> None:
+def test_the_parts_of_reasoning_survive_a_round_trip(item: Any) -> None:
     [rendered] = home([item])["input"]
     assert rendered == item
 
@@ -241,7 +241,7 @@ TOOLS: Any = [
 ]
 
 
-def test_tools_come_home_as_they_were() -> None:
+def test_tools_survive_a_round_trip() -> None:
     assert home(tools=TOOLS)["tools"] == TOOLS
 
 
@@ -269,7 +269,7 @@ def test_fields_called_as_ours_are_kept_where_they_stood() -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_stored_prompt_alone_is_refused_where_nobody_has_it(name: str) -> None:
+def test_a_stored_prompt_alone_is_refused_by_other_dialects(name: str) -> None:
     with pytest.raises(Unrepresentable, match="stored by another service"):
         plan(RESPONSES, registry.get(name), read([], prompt={"id": "p"}))
     assert plan(RESPONSES, RESPONSES, read([], prompt={"id": "p"})).verbatim
@@ -284,7 +284,7 @@ def test_a_message_that_says_nothing_is_still_one(role: str) -> None:
         assert not other.codec.breaches(plan(RESPONSES, other, asked).call()), name
 
 
-def test_annotations_come_home_whoever_said_the_text() -> None:
+def test_annotations_survive_a_round_trip_for_every_role() -> None:
     said = {"type": "input_text", "text": "x", "annotations": [{"type": "new"}]}
     items = [{"type": "message", "role": role, "content": [said]} for role in ("system", "user")]
     assert home(items)["input"] == items
@@ -346,14 +346,14 @@ def test_tool_choices(given: Any, choice: ToolChoice) -> None:
     ],
     ids=str,
 )
-def test_a_choice_of_a_server_tool_is_kept_at_home(given: Any) -> None:
+def test_a_choice_of_a_server_tool_survives_a_round_trip(given: Any) -> None:
     assert home(tools=TOOLS, tool_choice=given)["tool_choice"] == given
 
 
 # --- settings
 
 
-def test_settings_and_unknown_fields_come_home() -> None:
+def test_settings_and_unknown_fields_survive_a_round_trip() -> None:
     fields: Any = {
         "max_output_tokens": 100,
         "temperature": 0.5,
@@ -393,7 +393,7 @@ def test_no_effort_is_thinking_switched_off() -> None:
 
 
 @pytest.mark.parametrize("field", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}], ids=str)
-def test_what_it_goes_on_from_is_kept_at_home_and_refused_elsewhere(field: Any) -> None:
+def test_server_state_is_kept_for_responses_and_refused_by_other_dialects(field: Any) -> None:
     asked = read("go on", **field)
     assert asked.has_stored_turns
     assert field.items() <= written(asked).items()
@@ -401,7 +401,7 @@ def test_what_it_goes_on_from_is_kept_at_home_and_refused_elsewhere(field: Any) 
         plan(RESPONSES, registry.get("anthropic"), asked).call()
 
 
-def test_the_earlier_answer_stands_before_what_is_asked_now_without_its_instructions() -> None:
+def test_the_earlier_response_comes_first_without_its_instructions() -> None:
     before = read([{"role": "developer", "content": "Rules."}, {"role": "user", "content": "one"}], instructions="Old.")
     now = read([{"role": "system", "content": "From now on."}, {"role": "user", "content": "two"}], instructions="New.")
     assert RESPONSES.continuation is not None
@@ -515,7 +515,7 @@ ADDED: dict[str, Any] = {
 }
 
 
-def test_tools_that_an_item_brings_are_offered_and_at_home_only_the_item_says_them() -> None:
+def test_tools_of_an_item_are_offered_and_for_responses_only_by_the_item() -> None:
     """Codex 0.166 with its own model: no `tools`, but this item first."""
     items = [ADDED, {"type": "message", "role": "user", "content": "go"}]
     asked = read(items)
@@ -638,7 +638,7 @@ def inside(namespace: str, *names: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("namespace", "name"), LONG)
 @pytest.mark.parametrize("mixed", [False, True], ids=["one", "among others"])
 @pytest.mark.parametrize("added", [False, True], ids=["offered", "added"])
-def test_no_tool_in_a_namespace_is_renamed_at_home_and_the_choice_names_it(
+def test_no_tool_in_a_namespace_is_renamed_for_responses_and_the_choice_names_it(
     namespace: str, name: str, mixed: bool, added: bool
 ) -> None:
     chosen: dict[str, Any] = {"type": "function", "name": name, "namespace": namespace}
@@ -672,7 +672,9 @@ def test_a_tool_whose_name_is_not_legal_in_its_namespace_either_is_renamed_and_t
 
 @pytest.mark.parametrize("target", [name for name in registry.names() if name != "responses"])
 @pytest.mark.parametrize(("namespace", "name"), LONG)
-def test_elsewhere_its_joined_name_is_made_legal_and_the_choice_follows(namespace: str, name: str, target: str) -> None:
+def test_in_other_dialects_its_joined_name_is_made_legal_and_the_choice_follows(
+    namespace: str, name: str, target: str
+) -> None:
     chosen = {"type": "function", "name": name, "namespace": namespace}
     body = {"model": "m", "input": "go", "tools": [inside(namespace, name)], "tool_choice": chosen}
     sent = dragoman.translate_request(body, source="responses", target=target).plan.translated

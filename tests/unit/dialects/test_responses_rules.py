@@ -216,7 +216,7 @@ def test_what_is_no_reply_is_the_upstreams_violation(output: Any) -> None:
     ],
     ids=str,
 )
-def test_a_refusal_is_told_again_as_it_was(status: int, error: dict[str, Any], kind: str) -> None:
+def test_a_refusal_survives_a_round_trip(status: int, error: dict[str, Any], kind: str) -> None:
     fault = RESPONSES.codec.parse_fault(HttpResponse(status, (), jsonio.encode({"error": error})))
     assert fault.kind == kind
     again = RESPONSES.binding.error_response(fault, RESPONSES.codec.render_fault(fault))
@@ -230,7 +230,7 @@ def test_any_refusal_is_a_fault(body: bytes) -> None:
     assert RESPONSES.codec.parse_fault(HttpResponse(502, (("retry-after", "x"),), body)).kind == "server"
 
 
-def test_a_wait_is_told_in_the_header_and_read_from_the_words() -> None:
+def test_a_retry_delay_is_sent_in_the_header_and_read_from_the_message() -> None:
     headers = dict(RESPONSES.binding.error_response(Fault("rate_limit", "x", 429, 1.2), b"").headers)
     assert headers["retry-after"] == "2"
     words = jsonio.encode({"error": {"message": "Please try again in 900ms.", "code": "rate_limit_exceeded"}})

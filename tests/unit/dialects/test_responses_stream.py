@@ -87,7 +87,7 @@ STARTED = Started("resp_1", "m")
 END = (UsageReported(Usage(12, 7, 100, 20, 3)), Stopped(Stop(StopReason.END)), FINISHED)
 
 
-def test_a_message_is_told_in_the_order_that_the_sdk_helper_needs() -> None:
+def test_a_message_is_sent_in_the_order_that_the_sdk_helper_needs() -> None:
     data = encode_events(RESPONSES, (STARTED, BlockStarted(0, Text("")), TextDelta(0, "Hi"), BlockEnded(0), *END))
     assert [event["type"] for event in told(data)] == [
         "response.created",
@@ -127,7 +127,7 @@ def test_codex_finds_the_whole_call_in_output_item_done() -> None:
     assert (item["call_id"], item["name"], item["arguments"]) == ("c", "f", ARGS)
 
 
-def test_a_call_without_arguments_is_told_as_an_empty_object_in_a_delta_too() -> None:
+def test_a_call_without_arguments_is_sent_as_an_empty_object_in_a_delta_too() -> None:
     data = told(encode_events(RESPONSES, (STARTED, BlockStarted(0, ToolCall("c", "now")), BlockEnded(0), *END)))
     assert [event["delta"] for event in data if event["type"].endswith("arguments.delta")] == ["{}"]
     assert data[-1]["response"]["output"][0]["arguments"] == "{}"
@@ -297,7 +297,7 @@ def test_a_text_arrives_once_and_whole_whatever_the_server_leaves_out(
     assert [bare(block) for block in blocks_of(*events, completed(MESSAGE), begun=begun)] == [(Text, "Hi there")]
 
 
-def test_a_part_of_an_unknown_kind_is_told_once_for_its_place_however_alike_another_is() -> None:
+def test_a_part_of_an_unknown_kind_is_sent_once_for_its_place_however_alike_another_is() -> None:
     part, other = {"type": "new", "n": 1}, {"type": "new", "n": 2}
     whole = {**MESSAGE, "content": [part, part]}
     done = {"type": "response.content_part.done", "output_index": 0}
@@ -307,7 +307,7 @@ def test_a_part_of_an_unknown_kind_is_told_once_for_its_place_however_alike_anot
 
 
 @pytest.mark.parametrize("events", [(BEGUN, words("Hi "), words("there"), ENDED), (words("Hi there"),), (ENDED,)])
-def test_at_home_a_stream_that_clients_cannot_read_is_written_anew(events: tuple[dict[str, Any], ...]) -> None:
+def test_a_stream_that_clients_cannot_read_is_encoded_again_for_responses(events: tuple[dict[str, Any], ...]) -> None:
     answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
     data = answer.feed(stream(*events, completed())) + answer.close()
     breaches = {breach.rule for breach in RESPONSES.codec.stream_breaches(frames(data))}
@@ -418,7 +418,7 @@ def test_frames_that_say_nothing_do_not_travel() -> None:
     assert isinstance(decode_events(RESPONSES, data)[-1], Finished)
 
 
-def test_a_call_told_by_deltas_alone_is_whole_once_the_response_is_completed_and_cut_if_it_is_not() -> None:
+def test_a_call_of_deltas_alone_is_whole_if_the_response_is_completed_and_cut_if_not() -> None:
     ended = events_of(ADDED, delta(ARGS), completed(status="completed"))
     assert [event.is_complete for event in ended if isinstance(event, BlockEnded)] == [True]
     assert [event.stop.reason for event in ended if isinstance(event, Stopped)] == [StopReason.TOOL]
@@ -427,7 +427,7 @@ def test_a_call_told_by_deltas_alone_is_whole_once_the_response_is_completed_and
     assert [event.is_complete for event in cut if isinstance(event, BlockEnded)] == [False]
 
 
-def test_at_home_log_probabilities_go_through() -> None:
+def test_log_probabilities_pass_through_for_responses() -> None:
     message = {"type": "message", "id": "m", "role": "assistant", "status": "in_progress", "content": []}
     place = {"output_index": 0, "item_id": "m", "content_index": 0}
     part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
@@ -467,7 +467,7 @@ def test_free_text_for_a_client_that_has_no_such_tools_is_an_object_whole_or_str
     assert [note.rule for note in answer.notes if note.rule.startswith("arguments")] == ["arguments.wrapped"]
 
 
-def test_at_home_a_call_that_was_never_done_is_done_before_the_end() -> None:
+def test_for_responses_a_call_that_was_never_done_is_done_before_the_end() -> None:
     """Codex runs only calls that an output_item.done contains."""
     item = {**CALL, "arguments": ARGS, "status": "completed"}
     answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
