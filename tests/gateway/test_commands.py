@@ -404,7 +404,7 @@ def test_doctor_knows_what_claude_code_has_saved(home: UserHome) -> None:
     config = home.write("config.toml", SIMULATED + SIMULATED.replace("upstreams.sim", "upstreams.other"))
     done = home.run("doctor", "--offline", "--config", str(config))
     assert "settings.json gives Claude Code a key of its own" in done.stdout
-    assert "'claude-opus-9' is not configured here" in done.stdout
+    assert "'claude-opus-9' is not configured in this gateway" in done.stdout
     assert "sk-of-its-own" not in done.stdout
 
 
