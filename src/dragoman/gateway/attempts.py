@@ -276,7 +276,7 @@ async def run_attempts(context: RequestContext, client_request: ClientRequest, d
             failure = pick_error(failure, error)
             # A request that refers to data which this target may store goes to no other target.
             stays = is_bound and not (isinstance(error, ClientFault) or is_not_held(error))
-            if delivery.has_started or stays or retry_action(error) == "tell" or not retries.may_ask_another(error):
+            if delivery.has_started or stays or retry_action(error) == "fail" or not retries.may_ask_another(error):
                 break
     if failure is not None:
         raise failure

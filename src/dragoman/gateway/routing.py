@@ -1,6 +1,6 @@
-"""Routing: which dialect a request speaks, which upstreams answer for its model, and how a refusal is written. Pure.
+"""Routing: find the dialect of a request and the targets for its model, and render error responses. Pure.
 
-Every dialect's binding is asked in turn, so a new dialect needs no edit here.
+Each dialect's binding is tried in turn, so a new dialect needs no change here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LISTING = "/v1/models"
 
 
 class MatchedRequest(Struct, frozen=True):
-    """A request that a dialect knows."""
+    """A request that a dialect's binding has matched."""
 
     dialect: Dialect
     call: ApiRequest
@@ -31,7 +31,7 @@ class MatchedRequest(Struct, frozen=True):
 
 
 class UnreadableRequest(Exception):
-    """A request that a dialect knows by its path and cannot read."""
+    """A request whose path belongs to a dialect and whose content cannot be parsed."""
 
     def __init__(self, dialect: Dialect, error: DragomanError) -> None:
         super().__init__(str(error))
@@ -40,15 +40,17 @@ class UnreadableRequest(Exception):
 
 
 class Router:
+    """Finds the dialect of a request."""
+
     def __init__(self, dialects: Sequence[Dialect]) -> None:
         self._dialects = tuple(dialects)
         self._plain = [(dialect, dialect.summary_reader) for dialect in dialects if dialect.summary_reader is not None]
         self._exact = [(dialect, dialect.typed_reader) for dialect in dialects if dialect.typed_reader is not None]
 
     def match(self, request: HttpRequest, *, decoded: bool = False) -> MatchedRequest | None:
-        """The call in this request: a plain or exact one, or one with its decoded body; `decoded`: only that.
+        """Return the matched request: plain, exact, or with its decoded body; with `decoded`, only the last.
 
-        Raises Unreadable.
+        Raises UnreadableRequest.
         """
         for dialect, forms in () if decoded else self._plain:
             if request.path.rstrip("/").endswith(forms.path) and (plain := forms.read_request(request)) is not None:
@@ -70,10 +72,11 @@ class Router:
         return None
 
     def find_dialect(self, name: str) -> Dialect | None:
+        """Return the dialect of this name, if there is one."""
         return next((dialect for dialect in self._dialects if dialect.name == name), None)
 
     def error_dialect(self, request: HttpRequest) -> Dialect:
-        """In whose words to refuse a request that is not, or not yet, read: by its path, else by its headers."""
+        """Return the dialect for an error response to a request that was not matched: by its path, else its headers."""
         for method in _METHODS:
             if (dialect := self._knows(request, method)) is not None:
                 return dialect
@@ -81,63 +84,65 @@ class Router:
         return self._knows(listing, "GET") or self._dialects[0]
 
     def unmatched(self, request: HttpRequest) -> tuple[Fault, str]:
-        """Why nobody answers: 405 where another method would do, with the methods; else 404."""
+        """Return the fault for a request without a route: 405 and the allowed methods, or 404."""
         allowed = [method for method in _METHODS if self._knows(request, method) is not None]
         if allowed:
-            return Fault("invalid", f"{request.method} is not for {request.path}", 405), ", ".join(allowed)
-        return Fault("not_found", f"nothing answers {request.method} {request.path} here", 404), ""
+            return Fault("invalid", f"{request.path} does not support the method {request.method}", 405), ", ".join(
+                allowed
+            )
+        return Fault("not_found", f"there is no route for {request.method} {request.path}", 404), ""
 
     def _knows(self, request: HttpRequest, method: str) -> Dialect | None:
-        """The dialect that has this path, whatever the body."""
+        """Return the dialect that has this path, for any body."""
         asked = structs.replace(request, method=method, body=b"{}")
         for dialect in self._dialects:
             try:
                 if dialect.binding.match(asked) is not None:
                     return dialect
-            except DragomanError:  # it looked for its fields: the path is its own
+            except DragomanError:  # The binding has matched the path and then missed fields in the body.
                 return dialect
         return None
 
 
-# --- which upstream answers for a model, and under which name
+# --- the targets of a model
 #
 # In this order: a route with exactly this name; the first route whose pattern fits; UPSTREAM/MODEL; an upstream that
 # lists the name; the first upstream with a pattern that fits; the default route; a lone upstream that lists nothing.
 
 
-_LONGEST = 200  # characters of a client's text that an error repeats
-_REMEMBERED = 256  # models whose targets are known
+_LONGEST = 200  # characters of a client's text that an error quotes
+_REMEMBERED = 256  # models whose targets are cached
 
 
 class Target(Struct, frozen=True):
-    """Whom to ask, and for which model."""
+    """An upstream, and the name of the model there."""
 
     upstream: Upstream
     model: str
 
 
 class RouteTarget(Struct, frozen=True):
-    """A target as written: without a model it is the one that was asked for."""
+    """A target as configured; without a model, the name in the request is used."""
 
     upstream: str
     model: str = ""
 
     @classmethod
     def parse(cls, text: str) -> RouteTarget:
-        """`UPSTREAM` or `UPSTREAM/MODEL`."""
+        """Parse `UPSTREAM` or `UPSTREAM/MODEL`."""
         upstream, _, model = text.partition("/")
         return cls(upstream, model)
 
 
 class RouteRule(Struct, frozen=True):
-    """Patterns (`*` is any text, `?` any character, nothing else is special) and where they lead, best first."""
+    """Patterns (`*` is any text, `?` any character, nothing else is special) and their targets, first choice first."""
 
     patterns: tuple[str, ...]
     targets: tuple[RouteTarget, ...]
 
 
 class Routes:
-    """All the ways to a target."""
+    """Finds the targets of a model, by the routes of the configuration."""
 
     def __init__(
         self, upstreams: Mapping[str, Upstream], rules: Sequence[RouteRule], default: RouteRule | None
@@ -151,11 +156,11 @@ class Routes:
         self._found: dict[str, Sequence[Target]] = {}
 
     def resolve(self, model: str) -> Sequence[Target]:
-        """The targets for a model, first choice first. Raises UnknownModel, with near names."""
+        """Return the targets of a model, first choice first. Raises UnknownModel, with similar names."""
         found = self._found.get(model)
         if found is None:
             found = self._targets(model)
-            if len(model) <= _LONGEST:  # clients name any model they like
+            if len(model) <= _LONGEST:  # Clients may send any model name, so the cache is bounded.
                 if len(self._found) >= _REMEMBERED:
                     self._found.clear()
                 self._found[model] = found
@@ -164,27 +169,28 @@ class Routes:
     def _targets(self, model: str) -> Sequence[Target]:
         routed, own = self._stages
         rule = routed.find(model) or self._direct(model) or own.find(model) or self._default or self._lone
-        if not model.strip() and (rule is None or not all(aim.model for aim in rule.targets)):
-            raise MalformedRequest("the request names no model, and its route has none of its own", at="model")
+        if not model.strip() and (rule is None or not all(target.model for target in rule.targets)):
+            message = "the request names no model and its route sets none. Add `model` to the request or to the route."
+            raise MalformedRequest(message, at="model")
         if rule is None:
             raise UnknownModel(self._unknown(model))
         asked = model.partition("/")[2] if rule.patterns == _DIRECT else model
-        targets = (Target(self._upstreams[aim.upstream], aim.model or asked) for aim in rule.targets)
+        targets = (Target(self._upstreams[target.upstream], target.model or asked) for target in rule.targets)
         return tuple({(target.upstream.name, target.model): target for target in targets}.values())
 
     def names(self) -> list[str]:
-        """The models that are known by name, to be listed."""
+        """Return the models that are known by name."""
         return list(dict.fromkeys(name for stage in self._stages for name in stage.exact))
 
     def patterns(self) -> list[tuple[str, str]]:
-        """The patterns there are, in their order, and the upstream each leads to first."""
+        """Return the patterns in their order, each with its first upstream."""
         return list(
             {pattern: rule.targets[0].upstream for stage in self._stages for pattern, rule in stage.globs}.items()
         )
 
     @property
     def default(self) -> RouteTarget | None:
-        """Where every other name goes."""
+        """The target of all other models."""
         rule = self._default or self._lone
         return rule.targets[0] if rule else None
 
@@ -196,14 +202,14 @@ class Routes:
         shown = model if len(model) <= _LONGEST else f"{model[:_LONGEST]}…"
         patterns = [pattern for stage in self._stages for pattern, _ in stage.globs if pattern != "*"]
         near = get_close_matches(model[:_LONGEST], [*self.names(), *patterns], 3, 0.5)
-        text = f"the model {shown!r} is not configured here"
+        text = f"the model {shown!r} is not configured in this gateway"
         if near:
-            return f"{text}; near it: {', '.join(near)}"
+            return f"{text}; similar names: {', '.join(near)}"
         known = self.names()[:10]
-        return f"{text}; known: {', '.join(known)}" if known else f"{text}; no model is known by name"
+        return f"{text}; known models: {', '.join(known)}" if known else f"{text}; no model is known by name"
 
 
-_DIRECT = ("/",)  # no pattern: the mark of UPSTREAM/MODEL
+_DIRECT = ("/",)  # marks a rule for UPSTREAM/MODEL; not a pattern
 
 
 class _Stage:
@@ -227,14 +233,15 @@ class _Stage:
 
 
 def matches_pattern(pattern: str, name: str) -> bool:
-    """Whether a name or pattern, as the configuration writes it, means this model."""
+    """Return whether a name or pattern of the configuration matches this model."""
     return pattern == name or _compiled(pattern).fullmatch(name) is not None
 
 
 @lru_cache(512)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern as an expression. Brackets stay plain, since clients append [1m] to names of models; groups are
-    atomic, since a client chooses the name, and no name may take long to be refused.
+    """Compile a pattern. Brackets are literal, because clients append [1m] to model names.
+
+    Groups are atomic: the client chooses the name, and no name may cause backtracking.
     """
     first, *rest = [re.escape(part).replace(r"\?", ".") for part in re.split(r"\*+", pattern)]
     if not rest:
@@ -243,22 +250,22 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(first + "".join(f"(?>.*?{part})" for part in middle) + f".*{last}", re.DOTALL)
 
 
-# --- refusals: a fault in a client's own dialect, as an HTTP answer
+# --- error responses in the client's dialect
 
 
-BUG = Fault("server", "the gateway itself failed; its log says more under this request id", 500)
+BUG = Fault("server", "internal error of the gateway; its log has the details under this request id", 500)
 ENDING = Fault("overloaded", "the gateway is shutting down", 503, retry_after=1.0)
 
-_WAITS: dict[ErrorKind, float] = {"quota": 60.0}  # for a 429 whose upstream did not say how long
+_WAITS: dict[ErrorKind, float] = {"quota": 60.0}  # retry-after of a 429 if the upstream sent none
 _USUAL_WAIT = 2.0
-# What the gateway itself says about a request is no dialect's affair.
+# Statuses of the gateway's own HTTP checks, which are the same in all dialects.
 _OF_HTTP = frozenset({405, 408, 414, 415, 417, 421, 426, 431, 505})
 
 
 def error_response(dialect: Dialect, fault: Fault) -> HttpResponse:
-    """A fault as an HTTP answer in a client's dialect. A 429 always says when to come back: clients retry by it."""
+    """Return a fault as an HTTP response in the client's dialect. A 429 always has `retry-after`: clients use it."""
     response = dialect.binding.error_response(fault, dialect.codec.render_fault(fault))
-    bad_gateway = fault.is_violation and fault.status == 502  # whatever statuses the dialect knows
+    bad_gateway = fault.is_violation and fault.status == 502  # also in dialects without this status
     if fault.status in _OF_HTTP or bad_gateway:
         return structs.replace(response, status=fault.status)
     if response.status == 429 and not response.header("retry-after"):

@@ -1,6 +1,6 @@
-"""Reads a tree of settings into Structs: every key that is wrong is told, with its place, not only the first. Pure.
+"""Convert a tree of settings into Structs, and report every invalid key with its place, not only the first. Pure.
 
-msgspec converts the values; the walk down the tables is ours, since a complaint must name the key and its origin.
+msgspec converts single values. This module walks the tables itself, because a problem must name the key and its origin.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from dragoman.gateway.secrets import (
 
 S = TypeVar("S", bound=Struct)
 
-fields_of = cache(structs.fields)  # it reads the annotations anew each time, and upstreams are many
+fields_of = cache(structs.fields)  # cached, because it evaluates the annotations each time
 
-# What people write when they mean another key, too far apart for a likeness to tell.
+# Common wrong names of keys that are not similar to the right ones.
 _OFTEN_MEANT = {
     "api_key": "key",
     "apikey": "key",
@@ -69,7 +69,7 @@ _INSIDE = re.compile(r" - at `\$(.*)`\Z")
 
 
 class ConfigReader:
-    """Where values come from, how secrets and paths among them are read, and what was found wrong."""
+    """Converts tables and values, resolves secrets and paths, and collects the problems."""
 
     def __init__(
         self, leaves: Leaves, lines: Mapping[KeyPath, int], file: Path | None, around: ReferenceContext, literals: bool
@@ -82,16 +82,17 @@ class ConfigReader:
         self._file = file
 
     def problem(self, key: KeyPath, message: str, hint: str = "") -> None:
+        """Add a problem of this key."""
         self.problems.append(Problem(dotted_key(key), message, hint, self.origin(key)))
 
     def origin(self, key: KeyPath) -> Origin:
-        """Who said this: the value itself, else something in the table, else the table around it."""
+        """Return the origin of a key: of the value, else of a value in the table, else of the table around it."""
         if key in self._leaves:
             return self._leaves[key].origin
         inside = [leaf.origin for other, leaf in self._leaves.items() if other[: len(key)] == key]
-        said = [origin for origin in inside if origin.layer not in ("default", "preset")] if key else []
-        if said:
-            return self._whole(said[0], key)
+        explicit = [origin for origin in inside if origin.layer not in ("default", "preset")] if key else []
+        if explicit:
+            return self._whole(explicit[0], key)
         return self.origin(key[:-1]) if key else Origin("file", str(self._file)) if self._file else DEFAULT
 
     def _whole(self, origin: Origin, key: KeyPath) -> Origin:
@@ -102,13 +103,13 @@ class ConfigReader:
     # --- tables
 
     def table(self, shape: type[S], tree: object, at: KeyPath) -> S | None:
-        """The table as this Struct; None if something in it is wrong, which then has been told."""
+        """Return the table as this Struct; None if it has problems, which are added to `problems`."""
         before = len(self.problems)
         values = self.fields(fields_of(shape), tree, at)
         return shape(**values) if len(self.problems) == before else None
 
     def fields(self, fields: Iterable[structs.FieldInfo], tree: object, at: KeyPath) -> dict[str, Any]:
-        """The values of a table, by name. What is wrong is told and left out."""
+        """Return the values of a table by name. Invalid ones are reported and left out."""
         known = {field.name: field for field in fields}
         if not isinstance(tree, Mapping):
             self.problem(at, f"expected a table, got {_kind(tree)}")
@@ -139,8 +140,8 @@ class ConfigReader:
     # --- values
 
     def value(self, wanted: Any, value: object, key: KeyPath) -> Any:
-        """The value as the type that is wanted. Raises Wrong."""
-        # What the environment and the command line say is text, whatever it means.
+        """Return the value, converted to the wanted type. Raises InvalidValue."""
+        # Values of the environment and the command line are text, also for numbers.
         lax = self.origin(key).layer in ("environment", "flag")
 
         def hook(kind: type, given: Any) -> Any:
@@ -154,23 +155,23 @@ class ConfigReader:
             return msgspec.convert(value, wanted, strict=not lax, dec_hook=hook)
         except msgspec.ValidationError as error:
             cause = error.__cause__
-            raise cause if isinstance(cause, InvalidValue) else _told(error, wanted, value) from None
+            raise cause if isinstance(cause, InvalidValue) else _describe(error, wanted, value) from None
 
     def parse_reference(self, text: str) -> ConfiguredSecret | None:
-        """The secret that a reference names; None if the text is none. Raises Wrong."""
+        """Return the secret of a reference; None if the text is not a reference. Raises InvalidValue."""
         try:
             return parse_reference(text, self.reference_context)
         except BadReference as error:
             raise InvalidValue(str(error)) from None
 
     def secret(self, text: str, key: KeyPath) -> ConfiguredSecret:
-        """The secret that a setting names. Raises Wrong, which never holds the text."""
+        """Return the secret of a setting. Raises InvalidValue, which never contains the text."""
         try:
             found = self.parse_reference(text)
             if found is not None:
                 return found
             origin = self.origin(key)
-            if origin.layer == "environment":  # a variable of the environment is a reference itself
+            if origin.layer == "environment":  # An environment variable is a reference itself.
                 named = parse_reference(f"env:{origin.place}", self.reference_context)
                 if named is not None and self.reference_context.environ.get(origin.place) == text:
                     return named
@@ -178,11 +179,11 @@ class ConfigReader:
                 return literal_secret(text)
         except BadReference as error:
             raise InvalidValue(str(error)) from None
-        raise InvalidValue("a secret in clear is not taken", REMEDY)
+        raise InvalidValue("a secret must not be written in the configuration", REMEDY)
 
 
 class InvalidValue(ValueError):
-    """A value that cannot be taken, with the sentence about it."""
+    """An invalid value, with a message and a hint."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -203,11 +204,11 @@ def _hint(name: str, known: Iterable[str]) -> str:
     return suggest_name(name, known) or f"known here: {', '.join(known)}"
 
 
-def _told(error: msgspec.ValidationError, wanted: Any, value: object) -> InvalidValue:
-    """msgspec's complaint in words that need no Python."""
+def _describe(error: msgspec.ValidationError, wanted: Any, value: object) -> InvalidValue:
+    """Return the error of msgspec without Python terms."""
     words = _literals(wanted)
     if words and isinstance(value, str):
-        return InvalidValue(f"{value!r} is none of {', '.join(words)}", suggest_name(value, words))
+        return InvalidValue(f"{value!r} is not allowed; use one of {', '.join(words)}", suggest_name(value, words))
     text = str(error)
     inside = _INSIDE.search(text)
     text = _INSIDE.sub("", text)

@@ -1,4 +1,4 @@
-"""The configuration in force, value by value, each with the layer that said it. Secrets are masked. Pure."""
+"""The effective configuration, value by value, each with the layer that it comes from. Secrets are masked. Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
 class SettingLine(Struct, frozen=True):
+    """One setting, as `dragoman config show` prints it."""
+
     key: str
     value: Any
     origin: Origin
 
 
 def setting_lines(leaves: Leaves) -> list[SettingLine]:
-    """Every value, in the order of the tables and of their keys."""
+    """Return all settings, in the order of the tables and of their keys."""
     order = {table: index for index, table in enumerate(dict.fromkeys(key[:2] for key in leaves if len(key) > 2))}
 
     def rank(key: KeyPath) -> tuple[bool, int, int, int]:
@@ -41,16 +43,16 @@ def setting_lines(leaves: Leaves) -> list[SettingLine]:
 def _line(key: KeyPath, leaf: Leaf) -> SettingLine:
     value = _masked(key, leaf.value)
     if leaf.origin.layer in ("environment", "flag") and isinstance(value, str) and _PLAIN.match(value):
-        value = tomllib.loads(f"value = {value}")["value"]  # the text of a number is one
+        value = tomllib.loads(f"value = {value}")["value"]  # The text of a number is shown as a number.
     return SettingLine(_spelt(key), value, leaf.origin)
 
 
 def toml_value(value: object) -> str:
-    """A value as TOML writes it."""
+    """Return a value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        value = value.encode(errors="replace").decode()  # the environment may hold what is no text
+        value = value.encode(errors="replace").decode()  # The environment may contain bytes that are not UTF-8.
         return '"' + CONTROL.sub(_escaped, value.replace("\\", "\\\\").replace('"', '\\"')) + '"'
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_value, value)) + "]"

@@ -372,7 +372,7 @@ def address_problem(address: str) -> tuple[str, str] | None:
     if url.scheme not in ("http", "https") or not host or not re.fullmatch(r"[\x21-\x7e]+", address):
         return "expected an address that begins with https:// or http://", example
     if url.username is not None or url.password is not None:
-        return "a secret in clear is not taken", "put it into key or headers, as a reference"
+        return "a secret must not be written in the configuration", "put it into key or headers, as a reference"
     if url.query or url.fragment:
         return "an address ends before ? and #", example
     return None

@@ -1,9 +1,9 @@
-"""The worker process for large requests, from the gateway's side: started when it is needed, ended when it is idle.
+"""The worker process for large requests, from the gateway's side: started on demand, ended when it is idle.
 
-The two talk over a socket pair: a head, a pickled job or reply, and a body beside it. One job at a time, in the order
-in which they came. A worker that dies, or takes too long, is replaced, and the job is done once more; if the second
-worker fails too, that request gets an error, and no other does. A job whose request was given up ends its worker, since
-the worker cannot be interrupted otherwise.
+Both processes communicate over a socket pair: a head, a pickled job or result, and a raw body. Jobs run one at a time,
+in order. A worker that dies or takes too long is replaced, and the job is run once more; if that fails too, only this
+request gets an error. If a request is cancelled during its job, the worker is killed, because a job cannot be
+interrupted.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from dragoman.errors import DragomanError, Fault
 from dragoman.gateway.limits import Overloaded
 
 HEAD = struct.Struct("!QQ?")  # bytes of the pickle, bytes of the body, whether there is a body
-UNKNOWN: Final = "unknown"  # the worker does not remember this request
+UNKNOWN: Final = "unknown"  # The worker does not have this request in its cache.
 
 
 class WorkerJob(Struct, frozen=True):
-    """A job, and the id of the request that it is about. The first job of a worker are its dialects."""
+    """A job, and the id of its request. The first job of a worker contains its dialects."""
 
     work: Any
     request_id: str = ""
 
 
 class JobResult(Struct, frozen=True):
-    """What came of a job: a result, an error for the client, or a failure of the worker."""
+    """The outcome of a job: a result, an error for the client, or a failure of the worker."""
 
     result: Any = None
     error: DragomanError | None = None
-    failed: str = ""  # why the worker could not do it, by no fault of the request
+    failed: str = ""  # why the worker failed; the request is not to blame
     unpicklable: bool = False  # because a dialect or a plan cannot be pickled
 
 
 MODULE = "dragoman.gateway.job_worker"
-MEMORY = 3 * 1024 * 1024 * 1024  # bytes of address space that a worker may have, where the system limits it
+MEMORY = 3 * 1024 * 1024 * 1024  # bytes of address space that a worker may use, if the system can limit it
 SECONDS = 60.0  # for one job
 IDLE_SECONDS = 60.0  # after which a worker ends
 WAITING = 32  # jobs that may wait
@@ -56,19 +56,19 @@ _PICKLE_TROUBLE = (pickle.PickleError, TypeError, AttributeError)
 
 
 class WorkerUnavailable(Exception):
-    """This cannot be done in another process: none can be started, or a dialect or a plan cannot be pickled."""
+    """The job cannot run in a worker: none can be started, or a dialect or a plan cannot be pickled."""
 
 
 class WorkerFailed(DragomanError):
-    """The worker process ended, or took too long, at a request twice."""
+    """The worker process died or took too long twice for one request."""
 
     def __init__(self, why: str) -> None:
-        message = f"the process that reads large requests failed at this one ({why})"
+        message = f"the worker process for large requests failed at this request ({why})"
         super().__init__(message, fault=Fault("server", message, 500, is_final=True))
 
 
 class WorkerProcess:
-    """May be used before it runs: `ask` starts it."""
+    """The worker process. `run_job` starts it if needed."""
 
     def __init__(self, dialects: Sequence[Dialect], *, idle_seconds: float = IDLE_SECONDS) -> None:
         self.started = 0  # processes so far
@@ -83,56 +83,57 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
+        """The process id; None if no process runs."""
         return None if self._process is None else self._process.pid
 
     async def run_job(self, work: Any, request_id: str, body: bytes, *, known: bool = False) -> tuple[Any, bytes]:
-        """Have a job done; gives its result and the body beside it. `known`: the worker may remember the request.
+        """Run a job. Return its result and raw body. `known`: the worker may have the request in its cache.
 
-        Raises what the job raises, Overloaded, Unavailable, WorkerFailed, and RuntimeError for a bug of ours.
+        Raises the error of the job, Overloaded, WorkerUnavailable, WorkerFailed, and RuntimeError for a bug.
         """
         if not sys.executable:
             raise WorkerUnavailable("the interpreter's path is unknown")
         try:
-            said = pickle.dumps(WorkerJob(work, request_id))
+            message = pickle.dumps(WorkerJob(work, request_id))
         except _PICKLE_TROUBLE as error:
             raise WorkerUnavailable(str(error)) from None
         if self._waiting >= WAITING:
-            raise Overloaded(f"{WAITING} large requests wait to be read, the limit here")
+            raise Overloaded(f"{WAITING} large requests are waiting to be parsed, which is the limit")
         self._waiting += 1
         try:
             async with self._turn:
-                reply, beside = await self._answered(said, body, known)
+                result, raw = await self._answered(message, body, known)
         finally:
             self._waiting -= 1
-        if reply.error is not None:
-            raise reply.error
-        if reply.failed:
-            raise WorkerUnavailable(reply.failed) if reply.unpicklable else RuntimeError(reply.failed)
-        return reply.result, beside
+        if result.error is not None:
+            raise result.error
+        if result.failed:
+            raise WorkerUnavailable(result.failed) if result.unpicklable else RuntimeError(result.failed)
+        return result.result, raw
 
-    async def _answered(self, said: bytes, body: bytes, known: bool) -> tuple[JobResult, bytes]:
+    async def _answered(self, message: bytes, body: bytes, known: bool) -> tuple[JobResult, bytes]:
         why = ""
         for _ in range(_TRIES):
             try:
                 async with asyncio.timeout(SECONDS):
                     fresh = await self._ready()
                     if known and not fresh:
-                        reply, beside = await self._exchanged(said, None)
-                        if reply.result != UNKNOWN:
-                            return reply, beside
-                    return await self._exchanged(said, body)
+                        result, raw = await self._exchanged(message, None)
+                        if result.result != UNKNOWN:
+                            return result, raw
+                    return await self._exchanged(message, body)
             except (OSError, EOFError, TimeoutError) as error:
                 why = str(error) or f"it took more than {SECONDS:g} s"
                 self._end()
             except BaseException:
-                self._end()  # it is in the middle of something
+                self._end()  # The worker is in the middle of a job.
                 raise
             finally:
                 self._rest()
         raise WorkerFailed(why)
 
     async def _ready(self) -> bool:
-        """See that a worker runs; whether it is a fresh one, which remembers nothing."""
+        """Start a worker if none runs. Return whether it is new, so that its cache is empty."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -140,7 +141,7 @@ class WorkerProcess:
             return False
         self._end()
         if self._closed:
-            raise EOFError("the gateway ends")
+            raise EOFError("the gateway is shutting down")
         try:
             first = pickle.dumps(WorkerJob(self._dialects))
         except _PICKLE_TROUBLE as error:
@@ -159,16 +160,16 @@ class WorkerProcess:
         await self._exchanged(first, None)
         return True
 
-    async def _exchanged(self, said: bytes, body: bytes | None) -> tuple[JobResult, bytes]:
+    async def _exchanged(self, message: bytes, body: bytes | None) -> tuple[JobResult, bytes]:
         worker, loop = self._socket, asyncio.get_running_loop()
         if worker is None:
             raise EOFError("no worker runs")
-        await loop.sock_sendall(worker, HEAD.pack(len(said), len(body or b""), body is not None) + said)
+        await loop.sock_sendall(worker, HEAD.pack(len(message), len(body or b""), body is not None) + message)
         if body:
             await loop.sock_sendall(worker, body)
         size, body_size, _ = HEAD.unpack(await _received(worker, HEAD.size))
-        reply = pickle.loads(await _received(worker, size))
-        return reply, bytes(await _received(worker, body_size)) if body_size else b""
+        result = pickle.loads(await _received(worker, size))
+        return result, bytes(await _received(worker, body_size)) if body_size else b""
 
     def _rest(self) -> None:
         if self._process is not None and self._timer is None and not self._closed:
@@ -180,26 +181,27 @@ class WorkerProcess:
             self._end()
 
     def _end(self) -> None:
-        """End the process, if there is one. It has nothing that must be saved."""
+        """Kill the process, if there is one. It has no state that must be saved."""
         process, self._process = self._process, None
-        spoken, self._socket = self._socket, None
+        connection, self._socket = self._socket, None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if spoken is not None:
-            spoken.close()
+        if connection is not None:
+            connection.close()
         if process is not None:
             process.kill()
-            with suppress(RuntimeError):  # the loop ends: then the system takes care of it
+            with suppress(RuntimeError):  # Without a running loop, the system reaps the process.
                 asyncio.get_running_loop().run_in_executor(None, process.wait)
 
     def close(self) -> None:
+        """Kill the process; no other one is started."""
         self._closed = True
         self._end()
 
 
 class _Starting:
-    """Starts a process in a thread, which may end after the one who waits for it has given up."""
+    """Starts a process in a thread, which may finish after its caller was cancelled."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
@@ -208,16 +210,16 @@ class _Starting:
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        self.socket, theirs = socket.socketpair()
+        self.socket, child_socket = socket.socketpair()
         self.socket.setblocking(False)
-        with theirs, self._lock:
+        with child_socket, self._lock:
             if self._given_up:
                 self.socket.close()
                 return
-            surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             command = [sys.executable, "-P", "-m", MODULE, str(MEMORY)]
             self.process = subprocess.Popen(
-                command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=surroundings, start_new_session=True
+                command, stdin=child_socket.fileno(), stdout=subprocess.DEVNULL, env=environment, start_new_session=True
             )
 
     def give_up(self) -> None:

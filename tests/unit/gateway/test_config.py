@@ -119,7 +119,7 @@ def test_what_kubernetes_tells_of_a_service_named_dragoman_is_not_for_us() -> No
         ("[server]\n\nport = 'x'", "FILE:3: server.port: expected a whole number, got a text"),
         ("[server]\nport = 70000", "FILE:2: server.port: expected a whole number <= 65535"),
         ("server = 3", "FILE:1: server: expected a table, got a whole number"),
-        ("[log]\nlevel = 'warn'", "FILE:2: log.level: 'warn' is none of debug, info, warning, error"),
+        ("[log]\nlevel = 'warn'", "FILE:2: log.level: 'warn' is not allowed; use one of debug, info, warning, error"),
         ("[server]\nengine = 'own'", "FILE:2: server.engine: there is no such key (it was removed: the gateway has one HTTP server; delete this setting)"),
         ("x = 1", "FILE:1: x: there is no such key (known here: server, log,"),
         (KIMI + "url = 'x'", "FILE:4: upstreams.kimi.url: there is no such key (did you mean base_url?)"),
@@ -129,7 +129,7 @@ def test_what_kubernetes_tells_of_a_service_named_dragoman_is_not_for_us() -> No
         (KIMI + "timeouts = { idle = 0 }", "FILE:4: upstreams.kimi.timeouts.idle: expected a number > 0.0"),
         (KIMI + "timeouts = { idle = nan }", "FILE:4: upstreams.kimi.timeouts.idle: expected a number > 0.0"),
         (KIMI + "translation = { raw_tools = 'kimmi' }", "FILE:4: upstreams.kimi.translation.raw_tools: there is no 'kimmi' (did you mean kimi?)"),
-        ("[upstreams.k]\npreset = 'kiro'\nsettings = { pairing = 'x' }", "FILE:3: upstreams.k.settings.pairing: 'x' is none of placeholders, merge"),
+        ("[upstreams.k]\npreset = 'kiro'\nsettings = { pairing = 'x' }", "FILE:3: upstreams.k.settings.pairing: 'x' is not allowed; use one of placeholders, merge"),
         ("[upstreams.k]\npreset = 'kiro'\nregion = 'evil.test/'", "FILE:3: upstreams.k.region: 'evil.test/' is no region"),
         ("[upstreams.k]\npreset = 'kiro'\ncredentials = 'idee'", "FILE:3: upstreams.k.credentials: there is no source of credentials 'idee' (did you mean ide?)"),
         ("[upstreams.b]\npreset = 'bedrock'", "FILE:1: upstreams.b: region is missing"),
@@ -204,7 +204,7 @@ SLOTS = [
 
 @pytest.mark.parametrize("text", SLOTS)
 def test_a_secret_in_clear_is_refused_with_a_remedy_and_not_repeated(text: str) -> None:
-    with pytest.raises(ConfigError, match="a secret in clear is not taken") as caught:
+    with pytest.raises(ConfigError, match="a secret must not be written in the configuration") as caught:
         loaded(text)
     assert "reference" in caught.value.hint
     assert CANARY not in str(caught.value) + repr(caught.value.problems)

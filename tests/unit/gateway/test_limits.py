@@ -121,7 +121,7 @@ def test_128_levels_are_taken_and_129_are_not(kind: str) -> None:
 
 @pytest.mark.parametrize("text", [b"[" + b"[]," * 1_100_000 + b"1]", b"[" + b'{"a":""},' * 600_000 + b"1]"])
 def test_a_million_values_are_refused_before_they_become_objects(text: bytes) -> None:
-    with pytest.raises(TooLarge, match=r"1000000 values.*server\.limits\.nodes"):
+    with pytest.raises(TooLarge, match=r"1000000 JSON values.*server\.limits\.nodes"):
         check_text(text, LIMITS)
 
 
@@ -146,10 +146,11 @@ def tool(schema: Any = None, name: str = "t") -> ToolSpec:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        ((tool(name="n" * 257),), r"tools\[0\].*256 \(server\.limits\.name\)"),
-        ((tool({"description": "x" * 270_000}),), r"tools\[0\].*262144 \(server\.limits\.schema\)"),
+        ((tool(name="n" * 257),), r"tools\[0\].*256 \(setting server\.limits\.name\)"),
+        ((tool({"description": "x" * 270_000}),), r"tools\[0\].*262144 \(setting server\.limits\.schema\)"),
         ((tool(), tool({"enum": nested(70)})), r"tools\[1\].*64 levels"),
         ((tool({"enum": list(range(20_001))}),), r"tools\[0\].*20000 values"),
+<<<<<<< HEAD
         ((tool({"items": {"$ref": "https://example.org/a.json"}}),), r"tools\[0\].*its own parts"),
         ((tool({"items": {"$ref": "//example.org/a.json"}}),), r"its own parts"),
         ((tool({"items": [{"$ref": "file:///etc/passwd"}]}),), r"its own parts"),
@@ -157,6 +158,12 @@ def tool(schema: Any = None, name: str = "t") -> ToolSpec:
             (tool(),) * 513,
             r"tools: the request has 513 tools, more than the limit of 512 \(setting server\.limits\.tools\)",
         ),
+=======
+        ((tool({"items": {"$ref": "https://example.org/a.json"}}),), r"tools\[0\].*point into the schema itself"),
+        ((tool({"items": {"$ref": "//example.org/a.json"}}),), r"point into the schema itself"),
+        ((tool({"items": [{"$ref": "file:///etc/passwd"}]}),), r"point into the schema itself"),
+        ((tool(),) * 513, r"tools: the request has 513 tools, more than the limit of 512 \(setting server\.limits\.tools\)"),
+>>>>>>> w-gateway
     ],
 )
 def test_what_is_too_much_of_a_tool_is_refused_at_its_place(found: Any, words: str) -> None:
@@ -347,17 +354,17 @@ def test_the_numbers_of_the_policy_are_those_of_the_specification() -> None:
         (BadFrame("x"), "again"),
         (ConnectFailed("x", fault=Fault("overloaded", "queue")), "target"),
         (Unrepresentable("x"), "target"),
-        (LocalMisuse("x"), "tell"),
+        (LocalMisuse("x"), "fail"),
         (refused("rate_limit"), "key"),
         (refused("quota"), "key"),
         (refused("auth"), "key"),
         (TimedOut("it may have run, and would be paid twice"), "target"),
         (refused("timeout"), "target"),
         (refused("not_found"), "target"),
-        (refused("invalid"), "tell"),
-        (refused("context_full"), "tell"),
+        (refused("invalid"), "fail"),
+        (refused("context_full"), "fail"),
         (MalformedRequest("another target may take it"), "target"),
-        (Overloaded("we are full"), "tell"),
+        (Overloaded("we are full"), "fail"),
         (CooldownActive("later", 5.0, hinted=False), "key"),
     ],
 )
