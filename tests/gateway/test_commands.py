@@ -405,13 +405,8 @@ def test_doctor_reads_the_settings_saved_by_claude_code(home: UserHome) -> None:
     home.write(".claude/settings.json", '{"model": "claude-opus-9", "env": {"ANTHROPIC_API_KEY": "sk-of-its-own"}}')
     config = home.write("config.toml", SIMULATED + SIMULATED.replace("upstreams.sim", "upstreams.other"))
     done = home.run("doctor", "--offline", "--config", str(config))
-<<<<<<< HEAD
     assert "settings.json sets a key for Claude Code" in done.stdout
-    assert "'claude-opus-9' is not configured here" in done.stdout
-=======
-    assert "settings.json gives Claude Code a key of its own" in done.stdout
     assert "'claude-opus-9' is not configured in this gateway" in done.stdout
->>>>>>> w-gateway
     assert "sk-of-its-own" not in done.stdout
 
 

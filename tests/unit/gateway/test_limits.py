@@ -150,20 +150,13 @@ def tool(schema: Any = None, name: str = "t") -> ToolSpec:
         ((tool({"description": "x" * 270_000}),), r"tools\[0\].*262144 \(setting server\.limits\.schema\)"),
         ((tool(), tool({"enum": nested(70)})), r"tools\[1\].*64 levels"),
         ((tool({"enum": list(range(20_001))}),), r"tools\[0\].*20000 values"),
-<<<<<<< HEAD
-        ((tool({"items": {"$ref": "https://example.org/a.json"}}),), r"tools\[0\].*its own parts"),
-        ((tool({"items": {"$ref": "//example.org/a.json"}}),), r"its own parts"),
-        ((tool({"items": [{"$ref": "file:///etc/passwd"}]}),), r"its own parts"),
+        ((tool({"items": {"$ref": "https://example.org/a.json"}}),), r"tools\[0\].*point into the schema itself"),
+        ((tool({"items": {"$ref": "//example.org/a.json"}}),), r"point into the schema itself"),
+        ((tool({"items": [{"$ref": "file:///etc/passwd"}]}),), r"point into the schema itself"),
         (
             (tool(),) * 513,
             r"tools: the request has 513 tools, more than the limit of 512 \(setting server\.limits\.tools\)",
         ),
-=======
-        ((tool({"items": {"$ref": "https://example.org/a.json"}}),), r"tools\[0\].*point into the schema itself"),
-        ((tool({"items": {"$ref": "//example.org/a.json"}}),), r"point into the schema itself"),
-        ((tool({"items": [{"$ref": "file:///etc/passwd"}]}),), r"point into the schema itself"),
-        ((tool(),) * 513, r"tools: the request has 513 tools, more than the limit of 512 \(setting server\.limits\.tools\)"),
->>>>>>> w-gateway
     ],
 )
 def test_what_is_too_much_of_a_tool_is_refused_at_its_place(found: Any, words: str) -> None:
