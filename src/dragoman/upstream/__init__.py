@@ -1,4 +1,4 @@
-"""What proves to an upstream who asks: signers, credentials, where they are kept and how they are refreshed.
+"""Authentication to upstreams: signers, credentials, their stores and their renewal.
 
 The gateway and the command line call it; it sends requests through `dragoman.http` and reads and writes credential
 files.

@@ -1,4 +1,7 @@
-"""What a request to an upstream is signed with: the protocol, and what every kind of credential needs."""
+"""The protocol of credentials, and helpers for all kinds: secrets, single-flight renewal, HTTP, masking.
+
+`Fetch` sends requests through `dragoman.http`; the rest does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -21,42 +24,43 @@ from dragoman.wire.jsonio import Json
 Fetch: TypeAlias = Callable[[str, HttpRequest], Awaitable[HttpResponse]]  # (base URL, request); raises TransportError
 T = TypeVar("T")
 
-_LARGEST = 1024 * 1024
+_MAX_BODY = 1024 * 1024
 _TIMEOUTS = HttpTimeouts(connect=5.0, tls=5.0, head=15.0, idle=15.0, total=15.0)
 
 
 class Credential(Protocol):
-    """Signs requests and renews itself. Both methods may raise CredentialFault, which says what a person must do."""
+    """Signs requests and renews itself. May raise CredentialFault, whose message says what the operator can do."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def expires_at(self) -> float | None:
-        """When it ends, in seconds of the epoch; None if it does not, or if nobody knows."""
+        """The time at which it expires, in seconds of the epoch; None if it does not expire or the time is unknown."""
 
     async def sign(self, request: HttpRequest) -> HttpRequest:
-        """The request as it may go out, signed anew for each attempt."""
+        """Return the request with a signature; each attempt needs its own."""
 
     async def refused(self, status: int) -> bool:
-        """The upstream did not accept the signature. True: something was renewed, sign again and try once more."""
+        """Handle a refused signature. Return True if the credential was renewed: sign again and retry once."""
 
     def describe(self) -> dict[str, Json]:
-        """What a status page may show. No secret is in it."""
+        """Return the facts that a status page may show, without secrets."""
 
     def secrets(self) -> list[SecretText]:
-        """All that it holds now and nobody may see, for those who must keep it out of logs."""
+        """Return all secrets that it has now, so that callers can mask them in logs."""
 
 
 @runtime_checkable
 class ClosableCredential(Protocol):
-    """A credential that must not be dropped while it renews itself: the answer may be the only copy of a new login."""
+    """A credential that must be closed: a response to a renewal under way may be the only copy of a new login."""
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Wait for a renewal under way, and store its result."""
 
 
 class CredentialFault(UpstreamFault):
-    """A credential that cannot be used now. `lasting`: no retry helps, a person must do what the message says."""
+    """A credential cannot be used now. `is_permanent`: no retry helps; the operator must do what the message says."""
 
     def __init__(self, message: str, *, is_permanent: bool = True) -> None:
         fault = Fault("auth", message, 401) if is_permanent else Fault("server", message, 503)
@@ -65,7 +69,7 @@ class CredentialFault(UpstreamFault):
 
 
 class SecretText:
-    """A text that shows itself only when it is asked to: not in logs, in a repr or in an f-string."""
+    """A text that only `reveal` returns: logs, a repr or an f-string do not show it."""
 
     __slots__ = ("_text",)
 
@@ -73,6 +77,7 @@ class SecretText:
         self._text = text
 
     def reveal(self) -> str:
+        """Return the secret."""
         return self._text
 
     def __bool__(self) -> bool:
@@ -90,20 +95,20 @@ class SecretText:
     __str__ = __repr__
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not pickled")
+        raise TypeError("a secret cannot be pickled")
 
 
 def with_headers(request: HttpRequest, headers: Headers) -> HttpRequest:
-    """The request with these headers in place of its own of the same names."""
+    """Return the request with these headers; they replace its own of the same names."""
     names = [name for name, _ in headers]
-    kept = [header for header in request.headers if header[0] not in names]
-    return HttpRequest(request.method, request.path, request.query, (*kept, *headers), request.body)
+    others = [header for header in request.headers if header[0] not in names]
+    return HttpRequest(request.method, request.path, request.query, (*others, *headers), request.body)
 
 
 class SingleFlight(Generic[T]):
-    """One run of a job at a time: whoever asks while it runs waits for the same run.
+    """Run a job at most once at a time; callers that come while it runs wait for the same run.
 
-    The run is a task of its own, so that a caller who is cancelled (a client that left) does not take it along.
+    The run is a task of its own, so that cancelling a caller (its client disconnected) does not cancel the run.
     """
 
     def __init__(self, job: Callable[[], Awaitable[T]]) -> None:
@@ -114,31 +119,31 @@ class SingleFlight(Generic[T]):
         """Wait for the run under way, or start one."""
         if self._task is None:
             self._task = asyncio.create_task(self._run())
-            self._task.add_done_callback(self._landed)
+            self._task.add_done_callback(self._done)
         return await asyncio.shield(self._task)
 
     async def settle(self) -> None:
-        """Wait until nothing runs. What became of the run is its callers' affair."""
+        """Wait until no run is under way. Errors of the run go to its callers."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
     async def _run(self) -> T:
         return await self._job()
 
-    def _landed(self, task: asyncio.Task[T]) -> None:
+    def _done(self, task: asyncio.Task[T]) -> None:
         self._task = None
         if not task.cancelled():
-            task.exception()  # marks it as seen: all who asked may have left
+            task.exception()  # marks the exception as retrieved: all callers may have been cancelled
 
 
 def json_object_of(response: HttpResponse) -> dict[str, Json]:
-    """The JSON object in an answer; empty if there is none."""
+    """Return the JSON object in a response; empty if there is none."""
     return jsonio.decode_object(response.body) or {}
 
 
 @asynccontextmanager
 async def open_fetch(environ: Mapping[str, str]) -> AsyncIterator[Fetch]:
-    """A `Fetch` with a client of its own, for as long as this lasts."""
+    """Provide a `Fetch` with its own HTTP client, which is closed at the end."""
     client = HttpClient()
     try:
         yield make_fetch(client, environ)
@@ -147,26 +152,26 @@ async def open_fetch(environ: Mapping[str, str]) -> AsyncIterator[Fetch]:
 
 
 def make_fetch(client: HttpClient, environ: Mapping[str, str]) -> Fetch:
-    """Make a `Fetch` of a client; proxies are those the environment names."""
+    """Return a `Fetch` that uses the client, and the proxies of the environment."""
 
     async def fetch(base_url: str, request: HttpRequest) -> HttpResponse:
         proxy = choose_proxy(base_url, environ)
-        reply = await client.open(base_url, request, timeouts=_TIMEOUTS, proxy=proxy)
-        return HttpResponse(reply.status, reply.headers, await reply.read(_LARGEST))
+        response = await client.open(base_url, request, timeouts=_TIMEOUTS, proxy=proxy)
+        return HttpResponse(response.status, response.headers, await response.read(_MAX_BODY))
 
     return fetch
 
 
-# --- how a secret may stand in a text: plainly, in JSON, in a URL, in base64; and the text without it
+# --- masking: a secret may be in a text as it is, in JSON, in a URL or in base64
 
 
 MASK = "***"
-_SHORTEST = 6  # shorter ones would mask common words
-_SHORTEST_CORE = 8
+_MIN_LENGTH = 6  # shorter secrets would mask common words
+_MIN_CORE = 8
 
 
 def mask_secrets(text: str, secrets: Iterable[str]) -> str:
-    """The text without these secrets, however they are spelt."""
+    """Return the text with these secrets masked, in every encoding."""
     for spelling in _all_spellings(tuple(secrets)):
         if spelling in text:
             text = text.replace(spelling, MASK)
@@ -180,12 +185,12 @@ def _all_spellings(secrets: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def encoded_forms(secret: str) -> set[str]:
-    """All that gives the secret away; nothing for one too short to be told from a word."""
-    return {each for part in (secret, *_inside(secret)) if len(part) >= _SHORTEST for each in _spelt(part)}
+    """Return all texts that reveal the secret; none for a secret that is too short to differ from a common word."""
+    return {each for part in (secret, *_user_info(secret)) if len(part) >= _MIN_LENGTH for each in _spellings(part)}
 
 
-def _inside(secret: str) -> Iterator[str]:
-    """The secrets within an address: a proxy is told its user and password on their own, and decoded."""
+def _user_info(secret: str) -> Iterator[str]:
+    """Yield the secrets in a URL: a proxy gets user and password separately, and decoded."""
     if "@" not in secret:
         return
     try:
@@ -196,18 +201,18 @@ def _inside(secret: str) -> Iterator[str]:
     yield from (user, unquote(user), password, unquote(password))
 
 
-def _spelt(text: str) -> Iterator[str]:
+def _spellings(text: str) -> Iterator[str]:
     yield text
     yield jsonio.quote(text).decode()[1:-1]
-    for spelt in (quote(text, safe=""), quote(text), quote_plus(text)):
-        yield spelt
-        yield re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), spelt)
+    for quoted in (quote(text, safe=""), quote(text), quote_plus(text)):
+        yield quoted
+        yield re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), quoted)
     raw = text.encode(errors="surrogatepass")
     for encode in (b64encode, urlsafe_b64encode):
-        yield from (core for offset in range(3) if len(core := _core(raw, offset, encode)) >= _SHORTEST_CORE)
+        yield from (core for offset in range(3) if len(core := _core(raw, offset, encode)) >= _MIN_CORE)
 
 
 def _core(raw: bytes, offset: int, encode: Callable[[bytes], bytes]) -> str:
-    """What is the same of its base64 wherever it stands in a longer text: after so many bytes, whatever follows."""
+    """Return the part of its base64 that is the same in every longer text, at this offset modulo 3."""
     encoded = encode(bytes(offset) + raw).decode()
     return encoded[(0, 2, 3)[offset] : len(encoded) - (0, 3, 2)[(offset + len(raw)) % 3]]

@@ -1,4 +1,4 @@
-"""Private files and folders: readable by their owner only, written whole, and safe from a power failure.
+"""Private files and folders: readable by their owner only, written completely, and durable after a power failure.
 
 Commands that only read the configuration import this module, so it imports neither asyncio nor the HTTP client.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def make_private_folder(path: Path) -> None:
-    """Make the folder, or make ours private. Raises OSError."""
+    """Create the folder; make an existing one of this user private. Raises OSError."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.stat()
@@ -37,7 +37,7 @@ def write_temporary(path: Path, end: str, data: bytes, lineage: str = "") -> Pat
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where a folder can be opened at all."""
+    """Make a rename in the folder durable, on systems that can open a folder."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

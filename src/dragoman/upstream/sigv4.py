@@ -1,6 +1,7 @@
-"""Signing for AWS: SigV4 by botocore's own signer and credential chain, or Bedrock's bearer token from the environment.
+"""Sign requests to AWS: SigV4 with botocore's signer and credential chain, or Bedrock's bearer token.
 
-botocore is an extra (`dragoman[bedrock]`), imported only when something is to be signed.
+botocore is an extra (`dragoman[bedrock]`), imported only when a request is signed. Its credential chain may read files
+and send requests.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from dragoman.wire.jsonio import Json
 BEARER_VARIABLE = "AWS_BEARER_TOKEN_BEDROCK"
 SERVICE = "bedrock"
 DEFAULT_REGION = "us-east-1"
-_SIGNED = ("content-type", "accept")  # of the headers we set; others may be changed on the way
+_SIGNED = ("content-type", "accept")  # headers that are signed; proxies may change others
 
 
 def bedrock_endpoint(region: str) -> str:
-    """The address of Bedrock's runtime in a region."""
+    """Return the base URL of Bedrock's runtime in a region."""
     return f"https://bedrock-runtime.{region}.amazonaws.com"
 
 
 def bearer_token() -> SecretText:
-    """The token that wins over keys, if the environment has one."""
+    """Return the bearer token of the environment, which takes precedence over keys; empty if there is none."""
     return SecretText(os.environ.get(BEARER_VARIABLE, ""))
 
 
 def sign(request: HttpRequest, url: str, region: str, keys: Any, service: str = SERVICE) -> HttpRequest:
-    """Sign a request to `url` with botocore's frozen `keys`. The path is signed as it is spelt, and sent so."""
+    """Sign a request to `url` with botocore's frozen `keys`. The path is signed and sent unchanged."""
     address = url.rstrip("/") + request.path + (f"?{request.query}" if request.query else "")
     signed = {name: value for name, value in request.headers if name in _SIGNED}
     draft = _botocore("awsrequest").AWSRequest(method=request.method, url=address, data=request.body, headers=signed)
@@ -44,10 +45,10 @@ def sign(request: HttpRequest, url: str, region: str, keys: Any, service: str = 
 
 
 def find_region(profile: str = "") -> str:
-    """The region that the AWS command line would use, or AWS's own first. Raises CredentialFault."""
-    named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if named:
-        return named
+    """Return the region that the AWS command line uses, or us-east-1. Raises CredentialFault."""
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if region:
+        return region
     try:
         session = _botocore("session").Session(profile=profile or None)
     except LocalMisuse:
@@ -68,7 +69,7 @@ def _botocore(name: str) -> Any:
 class AwsCredential:
     """A credential for Bedrock at `url`: the bearer token if there is one, else the keys of the AWS command line.
 
-    Those are found in the environment, a profile, SSO or a role; botocore renews them.
+    botocore finds the keys in the environment, a profile, SSO or a role, and renews them.
     """
 
     expires_at: float | None = None  # botocore renews what can be renewed
@@ -78,12 +79,12 @@ class AwsCredential:
         self._url = url
         self._region = region
         self._profile = profile
-        self._used: tuple[SecretText, ...] = ()  # the keys that last signed something
+        self._used: tuple[SecretText, ...] = ()  # the keys of the last signature
         self._found: Any = None
         self._lock = Lock()
 
     def sign_blocking(self, request: HttpRequest) -> HttpRequest:
-        """Sign, waiting for whatever the credential chain has to fetch."""
+        """Sign a request; this blocks while the credential chain reads files or sends requests."""
         if token := bearer_token():
             return with_headers(request, (("authorization", f"Bearer {token.reveal()}"),))
         return sign(request, self._url, self._region, self._keys())
@@ -93,20 +94,20 @@ class AwsCredential:
 
     async def refused(self, status: int) -> bool:
         with self._lock:
-            self._found = None  # looked for again next time: someone may have logged in since
+            self._found = None  # The next request looks for keys again: the operator may have logged in.
         return not bearer_token()
 
     def describe(self) -> dict[str, Json]:
         kind = "bearer" if bearer_token() else "sigv4"
-        told: dict[str, Json] = {"name": self.name, "type": kind, "region": self._region}
-        return told | {"profile": self._profile, "expires_at": None}
+        facts: dict[str, Json] = {"name": self.name, "type": kind, "region": self._region}
+        return facts | {"profile": self._profile, "expires_at": None}
 
     def secrets(self) -> list[SecretText]:
         return [*self._used, *([token] if (token := bearer_token()) else [])]
 
     def _keys(self) -> Any:
-        """The keys of this moment. Raises CredentialFault, which says what a person can do."""
-        trouble = _botocore("exceptions").BotoCoreError
+        """Return the current keys. Raises CredentialFault, whose message says what the operator can do."""
+        boto_error = _botocore("exceptions").BotoCoreError
         try:
             with self._lock:
                 if self._found is None:
@@ -117,10 +118,10 @@ class AwsCredential:
                 keys = found.get_frozen_credentials()
                 self._used = tuple(SecretText(each) for each in (keys.access_key, keys.secret_key, keys.token) if each)
                 return keys
-        except trouble as error:
+        except boto_error as error:
             name = type(error).__name__
             advice = ": log in again with `aws sso login`" if "SSO" in name or "Token" in name else ""
-            raise CredentialFault(f"AWS credentials cannot be loaded: {error}{advice}") from None
-        whose = f"the profile {self._profile!r} has none" if self._profile else "none were found"
+            raise CredentialFault(f"AWS credentials are not available: {error}{advice}") from None
+        where = f"in the profile {self._profile!r}" if self._profile else "on this machine"
         advice = f"run `aws configure` or `aws sso login`, or set {BEARER_VARIABLE}"
-        raise CredentialFault(f"AWS credentials are needed and {whose}: {advice}")
+        raise CredentialFault(f"no AWS credentials were found {where}: {advice}")

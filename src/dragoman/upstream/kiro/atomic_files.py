@@ -1,8 +1,8 @@
-"""Files that hold secrets: replaced whole or not at all, readable by their owner only, one writer at a time.
+"""Replace files with secrets atomically, readable by their owner only, with one writer at a time.
 
-A replacement is first written beside its file, under a name that tells what it replaces and what it is. A process that
-is killed after that leaves the only copy of a new token there: whoever holds the lock next sees from the name that it
-is whole and that what it replaces has not changed since, and takes the last step.
+Theory of operation. A replacement is first written next to its file, under a name with the digests of the old and the
+new content. A process that is killed then leaves the only copy of a new token there. The next process that gets the
+lock sees from the name that the replacement is complete and that the old content has not changed, and renames it.
 """
 
 from __future__ import annotations
@@ -20,56 +20,57 @@ from msgspec import Struct
 from dragoman.upstream.credentials import CredentialFault
 from dragoman.upstream.private_files import sync_folder, write_temporary
 
-_PATIENCE = 30.0  # seconds to wait for another process; it holds the lock for one refresh, which takes 15 at most
-_GLANCE = 0.05
-_LEFTOVER = ".dragoman-tmp"
-_ROOM = 16 * 1024  # bytes that a file may grow by
+_LOCK_TIMEOUT = 30.0  # seconds to wait for another process; it holds the lock for one refresh, at most 15 seconds
+_POLL_INTERVAL = 0.05
+_SUFFIX = ".dragoman-tmp"
+_GROWTH = 16 * 1024  # bytes by which a file may grow
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put `data` in the file's place, 0600. A kill at any moment leaves the old content or the new. Raises OSError."""
-    path = path.resolve()  # a link stays a link
-    ahead = write_pending(path, _content(path), data)
+    """Replace the content of a file, mode 0600. A kill leaves the old or the new content. Raises OSError."""
+    path = path.resolve()  # A symbolic link stays a link.
+    pending = write_pending(path, _content(path), data)
     try:
-        ahead.replace(path)
+        pending.replace(path)
     except BaseException:
-        ahead.unlink(missing_ok=True)
+        pending.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 
 
 def check_replaceable(path: Path) -> None:
-    """Finish what was left, and do all of `replace_file` that can fail for want of leave or room. Raises OSError."""
+    """Finish a pending replacement, and check that there is permission and space for another. Raises OSError."""
     path = path.resolve()
-    for left in find_pending(path):
-        if left.replaces(_content(path)):
-            left.path.replace(path)
+    for pending in find_pending(path):
+        if pending.replaces(_content(path)):
+            pending.path.replace(path)
             sync_folder(path.parent)
-        left.path.unlink(missing_ok=True)
-    write_temporary(path, _LEFTOVER, bytes(len(_content(path)) + _ROOM)).unlink()
+        pending.path.unlink(missing_ok=True)
+    write_temporary(path, _SUFFIX, bytes(len(_content(path)) + _GROWTH)).unlink()
 
 
 class PendingReplacement(Struct, frozen=True):
-    """A replacement that was written whole, and not put in its place."""
+    """A replacement that was written completely but not renamed."""
 
     path: Path
-    old: str  # the digest of what it replaces
+    old: str  # the digest of the content that it replaces
     data: bytes
 
     def replaces(self, content: bytes) -> bool:
+        """Return whether it replaces this content."""
         return self.old == _digest(content)
 
 
 def write_pending(path: Path, old: bytes, new: bytes) -> Path:
-    """Write down beside `path` that something in it is about to be replaced. Raises OSError."""
-    return write_temporary(path.resolve(), _LEFTOVER, new, f"{_digest(old)}-{_digest(new)}.")
+    """Write a replacement of `old` by `new` next to `path`, and return its path. Raises OSError."""
+    return write_temporary(path.resolve(), _SUFFIX, new, f"{_digest(old)}-{_digest(new)}.")
 
 
 def find_pending(path: Path) -> list[PendingReplacement]:
-    """What killed processes wrote down beside `path`; what they did not finish to write is removed. Raises OSError."""
+    """Return the replacements that killed processes left next to `path`; remove incomplete ones. Raises OSError."""
     path = path.resolve()
     found = []
-    for each in path.parent.glob(f".{path.name}.*{_LEFTOVER}"):
+    for each in path.parent.glob(f".{path.name}.*{_SUFFIX}"):
         old, _, new = each.name.removeprefix(f".{path.name}.").partition(".")[0].partition("-")
         data = _content(each)
         if new == _digest(data):
@@ -91,6 +92,7 @@ def _digest(data: bytes) -> str:
 
 
 def write_error(path: Path, error: OSError | str) -> CredentialFault:
+    """Return the fault for a token file that cannot be written."""
     why = error if isinstance(error, str) else error.strerror or str(error)
     return CredentialFault(
         f"cannot write {path} ({why}), so its token is not refreshed: the new one would be lost."
@@ -99,20 +101,20 @@ def write_error(path: Path, error: OSError | str) -> CredentialFault:
 
 
 def lock_path(path: Path) -> Path:
-    """The lock's place: beside what it guards, so that all who share the file share the lock."""
+    """Return the path of the lock file: next to the file, so that all processes that share the file share the lock."""
     path = path.resolve()
     return path.with_name(f".{path.name}.dragoman-lock")
 
 
 class LockTimeout(CredentialFault):
-    """Another process does not let go of the lock."""
+    """Another process does not release the lock."""
 
 
 @contextlib.asynccontextmanager
 async def file_lock(lock: Path | None) -> AsyncIterator[None]:
-    """Hold the lock, across processes; the kernel lets go of it when its holder dies. None: there is nothing to guard.
+    """Hold the lock, across processes; the kernel releases it when its holder dies. None: no lock is needed.
 
-    Raises CredentialFault: the lock file cannot be opened, or another process does not let go.
+    Raises CredentialFault if the lock file cannot be opened, and LockTimeout if another process does not release it.
     """
     if lock is None:
         yield
@@ -124,11 +126,11 @@ async def file_lock(lock: Path | None) -> AsyncIterator[None]:
         raise write_error(lock, error) from None
     try:
         waited = 0.0
-        while not _taken(handle):
-            if waited >= _PATIENCE:
-                raise LockTimeout(f"another process has held {lock} for {_PATIENCE:.0f} s.", is_permanent=False)
-            await asyncio.sleep(_GLANCE)
-            waited += _GLANCE
+        while not _try_lock(handle):
+            if waited >= _LOCK_TIMEOUT:
+                raise LockTimeout(f"another process has held {lock} for {_LOCK_TIMEOUT:.0f} s.", is_permanent=False)
+            await asyncio.sleep(_POLL_INTERVAL)
+            waited += _POLL_INTERVAL
         yield
     finally:
         os.close(handle)
@@ -137,7 +139,7 @@ async def file_lock(lock: Path | None) -> AsyncIterator[None]:
 if sys.platform == "win32":
     import msvcrt
 
-    def _taken(handle: int) -> bool:
+    def _try_lock(handle: int) -> bool:
         try:
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
         except OSError:
@@ -146,7 +148,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _taken(handle: int) -> bool:
+    def _try_lock(handle: int) -> bool:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,7 +1,8 @@
-"""The credential of a Kiro upstream: signs with the stored token and renews it, once, for all who wait.
+"""The credential of a Kiro upstream: it signs with the stored token, and renews it once for all waiting requests.
 
-A renewal, in its order: read the store again (another program may have renewed the login) · lock it against other
-processes · make sure that it can be written · read it once more · refresh · write · only then let the others go on.
+Theory of operation. A renewal does these steps in order: read the store again (another program may have renewed the
+login), lock it against other processes, check that it can be written, read it once more, refresh the token, write it,
+and then let the waiting requests continue.
 """
 
 from __future__ import annotations
@@ -29,22 +30,24 @@ from dragoman.upstream.kiro.token import Endpoints, Token
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
 
-EARLY = 600.0  # seconds before its end that a token is renewed
+EARLY = 600.0  # seconds before its expiry at which a token is renewed
 _TIMEOUT = 15.0  # seconds for one call of a sign-in service
-_PAUSE = 5.0  # seconds before a service in trouble is asked again, doubled by each failure in a row
+_PAUSE = 5.0  # seconds before a failed service is called again, doubled by each failure in a row
 _LONGEST_PAUSE = 120.0
-_SETTLED = 30.0  # seconds in which a refusal is taken to be of the token before this one
-_OWED = 30.0  # seconds before a write that failed is tried again
-_HELD = 30.0  # seconds before the lock of another process is waited for again
-_UNLISTED = 300.0  # seconds before profiles that could not be listed are asked for again
+_SETTLED = 30.0  # seconds after a renewal in which a refusal counts as one of the previous token
+_OWED = 30.0  # seconds before a failed write is retried
+_HELD = 30.0  # seconds before waiting again for the lock of another process
+_UNLISTED = 300.0  # seconds before profiles that could not be listed are requested again
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_writer = ThreadPoolExecutor(1, "kiro-token")  # a new token does not wait until other threads have time
+_writer = ThreadPoolExecutor(
+    1, "kiro-token"
+)  # its own thread, so that writing a new token does not wait for other work
 
 
 class _Failure(Struct, frozen=True):
-    """A login that could not be refreshed, and how long not to try again unless it changes."""
+    """A failed refresh, and the time until which it is not retried unless the login changes."""
 
     token: Token
     until: float
@@ -53,7 +56,7 @@ class _Failure(Struct, frozen=True):
 
 
 class KiroCredential:
-    """One Kiro login. `base_url` is the upstream's, and decides with the login's kind whether a profile is sent."""
+    """One Kiro login. `base_url` of the upstream and the kind of login decide whether a profile is sent."""
 
     def __init__(
         self,
@@ -74,15 +77,17 @@ class KiroCredential:
         self._given_endpoints = endpoints
         self._now = now
         self._token: Token | None = None
-        self._base: Token | None = None  # what the store held when a token was refreshed that it could not take
-        self._write_at = 0.0  # when to try that again
+        self._base: Token | None = None  # the stored token when a refreshed one could not be written
+        self._write_at = 0.0  # the time at which the write is retried
         self._bad = SecretText()  # the access token that was refused
-        self._check_at = 0.0  # until then the token is good, and the next two are as it needs them
+        self._check_at = 0.0  # until then the token is valid, and the next two fields belong to it
         self._headers: Callable[[], Headers] = tuple  # a function, since the repr of headers would show the token
         self._has_profile = False
         self._renewed_at = -inf
         self._failure: _Failure | None = None
-        self._held: tuple[float, LockTimeout] | None = None  # until when its failure is raised at once
+        self._held: tuple[float, LockTimeout] | None = (
+            None  # the fault, and the time until which it is raised without waiting
+        )
         self._problem = ""
         self._arn = ""  # of a profile that had to be looked up
         self._arn_tried = -inf
@@ -96,7 +101,7 @@ class KiroCredential:
         return self._token.expires_at if self._token else None
 
     async def sign(self, request: HttpRequest) -> HttpRequest:
-        """Sign with a token that has at least ten minutes left; with less, if no better one can be had."""
+        """Sign with a token that is valid for at least ten minutes; with an older one if renewal fails."""
         token, headers, has_profile = self._token, self._headers(), self._has_profile
         if token is None or self._now() >= self._check_at:
             token = await self.token()
@@ -110,10 +115,10 @@ class KiroCredential:
         return with_headers(request, (*headers, ("amz-sdk-invocation-id", str(uuid4()))))
 
     async def refused(self, status: int, request: HttpRequest | None = None) -> bool:
-        """Renew a token that was not accepted; `request`, as it was signed, tells which one that was.
+        """Renew a token that the service refused; `request`, as it was signed, shows which token that was.
 
-        Not for accounts that are suspended or out of quota: a new token does not help them. Raises CredentialFault if
-        the login has ended.
+        Do not call it for accounts that are suspended or out of quota: a new token does not help them. Raises
+        CredentialFault if the login has expired.
         """
         token = self._token
         if status not in (401, 403) or token is None or token.kind == "api_key":
@@ -134,7 +139,7 @@ class KiroCredential:
         return renewed.access != self._bad
 
     async def token(self) -> Token:
-        """The token to use now. Raises CredentialFault."""
+        """Return a valid token, renewed if necessary. Raises CredentialFault."""
         token = self._token
         if token is not None and not self._stale(token) and not self._owes_a_write():
             return token
@@ -144,10 +149,10 @@ class KiroCredential:
             token = self._token
             if token is None or token.access == self._bad or not token.access or token.expires_within(0, self._now()):
                 raise
-            return token  # it still lives; the trouble is told by describe()
+            return token  # It is still valid; describe() shows the problem.
 
     async def renew(self) -> Token:
-        """Refresh now, whatever time is left."""
+        """Refresh now, even if the token is still valid."""
         token = await self.token()
         if token.kind == "api_key":
             return token
@@ -156,12 +161,12 @@ class KiroCredential:
             try:
                 return await self._renewal.join()
             except CredentialFault:
-                self._bad = SecretText()  # nobody refused it
+                self._bad = SecretText()  # The service did not refuse it.
                 raise
         return token
 
     async def usage(self) -> QuotaUsage:
-        """How much of the quota is left. Raises CredentialFault."""
+        """Return the usage of the quota. Raises CredentialFault."""
         token = await self.token()
         arn = token.profile_arn or (await self._looked_up() if token.kind != "api_key" else "")
         return await self._call(
@@ -169,10 +174,10 @@ class KiroCredential:
         )
 
     async def aclose(self) -> None:
-        """Let a refresh under way finish, and write what could not be written: ours may be the only copy of a token."""
+        """Wait for a refresh under way, and write a token that is only in memory: it may be the only copy."""
         await self._renewal.settle()
         if self._base is not None:
-            with contextlib.suppress(CredentialFault):  # told when it failed first
+            with contextlib.suppress(CredentialFault):  # logged when the write first failed
                 async with file_lock(self._store.lock):
                     await self._stored()
 
@@ -253,7 +258,7 @@ class KiroCredential:
         return await self._keep(fresh, in_store)
 
     async def _refreshed(self, token: Token) -> tuple[Token, Token]:
-        """The new token and the one it was made of; the same twice if the store has a good one by now."""
+        """Return the new token and the old one; the same token twice if the store has a valid one by now."""
         failure = self._failure
         if failure is not None and failure.token == token and self._now() < failure.until:
             raise failure.fault
@@ -263,14 +268,14 @@ class KiroCredential:
             self._failure = self._failed(token, fault, failure)
             if not fault.is_permanent:
                 raise
-        # The IDE and kiro-cli do not take our lock: the refresh token may be dead because one of them used it.
+        # The IDE and kiro-cli do not use this lock: one of them may have used the refresh token.
         newer = await asyncio.to_thread(self._store.load)
         if newer.refresh == token.refresh:
             raise self._failure.fault
         return (newer, newer) if not self._stale(newer) else await self._refreshed(newer)
 
     def _failed(self, token: Token, fault: CredentialFault, before: _Failure | None) -> _Failure:
-        """The failure to raise at once until its time is over, without a call of the service."""
+        """Return the failure to raise, without calling the service, until its time is over."""
         if fault.is_permanent:
             return _Failure(token, inf, fault)
         repeated = before is not None and before.token == token and before.pause > 0
@@ -278,7 +283,7 @@ class KiroCredential:
         return _Failure(token, self._now() + pause, fault, pause)
 
     async def _stored(self) -> Token:
-        """What the store holds, unless we hold something newer that it could not take."""
+        """Return the stored token, or a newer one in memory that could not be written before."""
         stored = await asyncio.to_thread(self._store.load)
         held, base = self._token, self._base
         if held is None or base is None:
@@ -289,7 +294,7 @@ class KiroCredential:
         return await self._keep(held, base)
 
     async def _keep(self, token: Token, was: Token) -> Token:
-        """Write the token. If that fails it lives on in memory, and is written as soon as it can be."""
+        """Write the token. If that fails it stays in memory, and the write is retried."""
         saving = asyncio.get_running_loop().run_in_executor(_writer, self._store.save, token, was)
         try:
             kept = await asyncio.shield(saving)
@@ -311,12 +316,12 @@ class KiroCredential:
         return token
 
     async def _call(self, work: Coroutine[object, object, T]) -> T:
-        """Run one exchange with a service in bounded time; trouble on the way is no lasting fault."""
+        """Run one exchange with a service, with a timeout; network errors are temporary faults."""
         try:
             async with asyncio.timeout(_TIMEOUT):
                 return await work
         except TimeoutError:
-            raise CredentialFault(f"the service did not answer within {_TIMEOUT:.0f} s.", is_permanent=False) from None
+            raise CredentialFault(f"the service did not respond within {_TIMEOUT:.0f} s.", is_permanent=False) from None
         except CredentialFault:
             raise
         except DragomanError as error:  # of the network, or an answer that is no HTTP
@@ -343,7 +348,7 @@ class KiroCredential:
         return await self._lookup.join()
 
     async def _look_up_profile(self) -> str:
-        """The only profile of the login, or its first. Without one the service itself says what is missing."""
+        """Return the first profile of the login; empty if there is none, and then the service reports it."""
         token = await self.token()
         self._arn_tried = self._now()
         try:

@@ -1,6 +1,6 @@
-"""Where logins lie on this machine, which of them exist, and which store a name means.
+"""Find the Kiro logins of this machine, and open the token store of a name. Reads files.
 
-The database module is loaded only for kiro-cli's.
+The SQLite module is loaded only for kiro-cli's store.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class KiroPaths:
-    """Paths for one user. None of them need exist."""
+    """The paths of one user's logins, whether or not they exist."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> None:
         self._environ = environ
@@ -82,7 +82,7 @@ class FoundLogin(Struct, frozen=True):
 
 
 def open_store(spec: str = "", places: KiroPaths | None = None) -> TokenStore:
-    """The store that `spec` means. Raises CredentialFault.
+    """Return the store that `spec` names. Raises CredentialFault.
 
     `own` or `own:NAME` is Dragoman's, `ide` or `ide:PATH` the Kiro IDE's, `cli` or `cli:PATH` kiro-cli's. Empty: the
     first of these that exists.
@@ -106,7 +106,7 @@ def open_store(spec: str = "", places: KiroPaths | None = None) -> TokenStore:
 
 
 def find_logins(places: KiroPaths | None = None) -> list[FoundLogin]:
-    """Every login on this machine, in the order of preference: our own, the IDE's, kiro-cli's."""
+    """Return every login of this machine, in the order of preference: Dragoman's, the IDE's, kiro-cli's."""
     places = places or KiroPaths()
     own = sorted(places.own.glob("*.json"), key=lambda path: (path.stem != DEFAULT_LOGIN, path.stem))
     found = [FoundLogin(f"own:{path.stem}", _own(path, places)) for path in own]
@@ -118,14 +118,14 @@ def find_logins(places: KiroPaths | None = None) -> list[FoundLogin]:
 
 
 def link_document(spec: str) -> Document:
-    """What our own file holds when it only points at another program's login."""
+    """Return the content of a Dragoman login file that only refers to another program's login."""
     return {"type": "kiro", "use": spec}
 
 
 def _own(path: Path, places: KiroPaths) -> TokenStore:
     store = OwnStore(path)
     if not path.is_file():
-        return store  # whoever loads it is told what to do
+        return store  # `load` raises a fault that says what to do
     try:
         spec = first_text(read_document(path), "use")
     except CredentialFault:

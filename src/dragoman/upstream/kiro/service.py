@@ -1,4 +1,4 @@
-"""Calls of the Kiro service that are no conversation: which profiles a login has, how much of its quota is left."""
+"""Calls of the Kiro service about the account: profiles and quota. Sends requests through a `Fetch`."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def with_profile(request: HttpRequest, arn: str) -> HttpRequest:
 
 
 def _names_profile(body: bytes) -> bool:
-    """Tell whether there is a profile at the top; what else the body holds is not even read."""
+    """Return whether the body has a profile at the top level; nothing else is decoded."""
     try:
         return bool(_read_top(body).profileArn)
     except jsonio.JsonError:

@@ -45,7 +45,7 @@ class SignInFailure(Struct, frozen=True):
 async def refresh(fetch: Fetch, endpoints: Endpoints, token: Token, now: float) -> Token:
     """A new token for the old one's refresh token. Raises CredentialFault, TransportError."""
     if not token.refresh:
-        raise CredentialFault(f"the access token has ended and there is no refresh token. {_LOGIN}")
+        raise CredentialFault(f"the access token has expired and there is no refresh token. {_LOGIN}")
     if token.endpoint:
         endpoints = Endpoints.everything_at(token.endpoint)
     base, request = _request(endpoints, token)
@@ -124,7 +124,7 @@ _CODES = {
 def _explained(refusal: SignInFailure, token: Token) -> CredentialFault:
     """What a person should know and do. Only trouble of the service itself is worth a retry."""
     if refusal.status in (408, 429) or refusal.status >= 500:
-        return CredentialFault(f"the sign-in service is in trouble: {refusal.words}", is_permanent=False)
+        return CredentialFault(f"the sign-in service failed: {refusal.words}. Try again later.", is_permanent=False)
     if 300 <= refusal.status < 400:  # it says nothing about the login
         message = f"the sign-in service answered with a redirect (status {refusal.status}), which is not followed"
         return CredentialFault(message, is_permanent=False)
@@ -135,9 +135,9 @@ def _explained(refusal: SignInFailure, token: Token) -> CredentialFault:
                 " made in another region: run `dragoman auth login kiro --region REGION` with the right one."
             )
         case "invalid_client" | "unauthorized_client":
-            return CredentialFault(f"the login's client registration has ended ({refusal.words}). {_LOGIN}")
+            return CredentialFault(f"the login's client registration has expired ({refusal.words}). {_LOGIN}")
         case _:
-            return CredentialFault(f"the refresh token is no longer good ({refusal.words}). {_LOGIN}")
+            return CredentialFault(f"the refresh token is no longer valid ({refusal.words}). {_LOGIN}")
 
 
 def seconds(value: Json, default: float) -> float:
@@ -250,9 +250,7 @@ class DeviceLogin:
                     raise CredentialFault("the login was declined in the browser.")
                 case _ if refusal.status < 500:
                     raise CredentialFault(f"the sign-in service refused the login: {refusal.words}")
-        raise CredentialFault(
-            "the code has ended before the login was confirmed. Run `dragoman auth login kiro` again."
-        )
+        raise CredentialFault("the code expired before the login was confirmed. Run `dragoman auth login kiro` again.")
 
     async def _ask(self, path: str, body: Document) -> Document:
         response = await self._fetch(self._base, _post(path, body))

@@ -1,4 +1,4 @@
-"""Where a token is kept. A store reads it, and takes a refreshed one back in the same place and spelling."""
+"""Token stores: each reads a token, and writes a refreshed one to the same place in the same format. Does file I/O."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class IdeStore(_FileStore):
 
 
 def is_superseded(stored: Token, was: Token, token: Token) -> bool:
-    """Tell whether the login was renewed or replaced by another program while we refreshed it."""
+    """Return whether another program renewed or replaced the login during the refresh."""
     if stored.refresh != was.refresh:
         return True  # a refresh token of its own, perhaps of another account: not ours to overwrite
     return stored.access != was.access and (stored.expires_at or 0) > (token.expires_at or 0)

@@ -190,7 +190,7 @@ def _kind(document: Mapping[str, Json]) -> Kind:
 def _secret(document: Mapping[str, Json], where: str, *names: str) -> SecretText:
     text = first_text(document, *names)
     if text and (not _PRINTABLE.fullmatch(text) or "..." in text):
-        raise CredentialFault(f"{where}: {names[0]} is not whole; it looks cut or pasted with something else.")
+        raise CredentialFault(f"{where}: {names[0]} is incomplete or contains other text. Copy it again.")
     return SecretText(text)
 
 
