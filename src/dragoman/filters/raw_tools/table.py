@@ -1,4 +1,4 @@
-"""Table: how one format writes tool calls, as data. tables.py has those that ship, table files bring others."""
+"""`Table` describes how one format writes tool calls. tables.py has the shipped ones; table files add others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dragoman.wire import jsonio
 
 _ENTITY = re.compile(r"&(?:amp|quot|apos|lt|gt|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 
-# Which reader reads the arguments of a call, or the calls of a section (bodies.py has them by name).
+# The reader of the arguments of a call, or of the calls of a section (see bodies.py).
 Body: TypeAlias = Literal["json", "wrapped", "array", "pythonic", "markup", "elements", "gemma"]
 
 
@@ -26,23 +26,23 @@ class Markup(Struct, frozen=True):
     """How a format writes a parameter as tags. `opens` has a group `key`, and `kind` where the tag names a type."""
 
     opens: re.Pattern[str]
-    open_end: str  # every opening tag ends with it
-    value_ends: tuple[str, ...]  # these belong to the value
-    value_stops: tuple[str, ...] = ()  # these do not, but where the end tag is missing they end the value, too
+    open_end: str  # the end of every opening tag
+    value_ends: tuple[str, ...]  # end tags of a value
+    value_stops: tuple[str, ...] = ()  # other markers that end a value if its end tag is missing
     trims: bool = False  # a line end after the opening tag, and then one before the end tag, belong to the markup
-    json_tags: tuple[str, ...] = ("```json", "```")  # may stand around arguments that are one JSON object
-    cdata: bool = False  # a value may stand between `<![CDATA[` and `]]>`
-    unescapes: bool = False  # attributes, which are the tool's name and the parameters' names, hold XML entities
+    json_tags: tuple[str, ...] = ("```json", "```")  # allowed around arguments that are one JSON object
+    cdata: bool = False  # a value may be between `<![CDATA[` and `]]>`
+    unescapes: bool = False  # attributes (the names of tool and parameters) contain XML entities
 
     def attribute(self, written: str) -> str:
-        """Return what an attribute says, its entities replaced if the format has any."""
+        """Return the value of an attribute, with its entities replaced if the format has any."""
         return _ENTITY.sub(lambda entity: unescape(entity[0]), written) if self.unescapes else written
 
 
 class Keys(Struct, frozen=True):
-    """The members of a JSON object that is a call."""
+    """The keys of a JSON object that is a call."""
 
-    name: tuple[str, ...] = ("name", "function")  # or an object under one of these has the name and the arguments
+    name: tuple[str, ...] = ("name", "function")  # the name, or an object with the name and the arguments
     arguments: tuple[str, ...] = ("arguments", "parameters")
     id: tuple[str, ...] = ("id",)
     is_name: bool = False  # the object has one member; its key is the tool's name, its value the arguments
@@ -54,29 +54,29 @@ class Table(Struct, frozen=True, kw_only=True):
     name: str
     special: bool
     body: Body
-    family: str = ""  # tables of one family are read side by side; "": its own name
-    models: str = ""  # who writes it
+    family: str = ""  # tables of one family are used together; "": its own name
+    models: str = ""  # models that write this format
     call_begin: tuple[str, ...] = ()
     call_end: tuple[str, ...] = ()
     section_begin: tuple[str, ...] = ()
     section_end: tuple[str, ...] = ()
     header_end: tuple[str, ...] = ()  # the header ends with one of these
     header_stop: tuple[str, ...] = ()  # or before one of these
-    header: re.Pattern[str] | None = None  # groups name, index, id; must match every beginning of a header, too
-    stray: tuple[str, ...] = ()  # end a call; are removed after one
+    header: re.Pattern[str] | None = None  # groups name, index, id; must also match every prefix of a header
+    stray: tuple[str, ...] = ()  # end a call; removed after one
     trailing: tuple[str, ...] = ()  # removed directly after a call or section
     drops: tuple[str, ...] = ()  # removed from a JSON body, outside its strings
     reasoning: tuple[tuple[str, str], ...] = ()  # pairs of markers around reasoning
-    wrappers: tuple[tuple[str, Literal["text", "reasoning"]], ...] = ()  # removed; what follows is text or reasoning
+    wrappers: tuple[tuple[str, Literal["text", "reasoning"]], ...] = ()  # removed; text or reasoning follows
     markup: Markup | None = None
-    keys: Keys = Keys()  # of bodies `wrapped` and `array`
-    string_mark: str = ""  # of body `gemma`: what stands before and after a string
-    tag_prefix: str = ""  # of body `elements`: what stands before every tag
-    separators: str = ""  # of bodies `wrapped` and `array`: characters that may stand between two calls
+    keys: Keys = Keys()  # for bodies `wrapped` and `array`
+    string_mark: str = ""  # for body `gemma`: the mark before and after a string
+    tag_prefix: str = ""  # for body `elements`: the prefix of every tag
+    separators: str = ""  # for bodies `wrapped` and `array`: characters allowed between two calls
     self_closing: bool = False  # a JSON call ends where its JSON ends; it needs no end marker
-    at_start: bool = False  # a call has no opening marker, but may begin the answer (header_stop says how)
-    opener_is_body: bool = False  # what `call_begin` says is the beginning of the body, not a marker before it
-    by_name_only: bool = False  # `auto` does not look for it
+    at_start: bool = False  # a call has no opening marker, but may begin the reply (with header_stop)
+    opener_is_body: bool = False  # `call_begin` is the start of the body, not a marker before it
+    by_name_only: bool = False  # `auto` does not search for it
     numbered: bool = False  # headers and ids are Kimi's: `functions.NAME:N`
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class Table(Struct, frozen=True, kw_only=True):
 
     @property
     def unmarked(self) -> bool:
-        """Whether no marker stands before a call, so that only the tool's name tells that it is one."""
+        """Whether calls have no marker before them, so that only the tool's name shows a call."""
         return self.at_start or self.opener_is_body
 
     @property
@@ -94,20 +94,20 @@ class Table(Struct, frozen=True, kw_only=True):
         return self.body not in ("wrapped", "array", "pythonic", "gemma")
 
     def ends(self) -> tuple[str, ...]:
-        """All that ends a call: its end, the end of its section, and the beginning of what can follow."""
+        """Return all markers that end a call: its end, the end of its section, and the start of anything after it."""
         wrappers = (literal for literal, _ in self.wrappers)
         openers = (*self.section_begin, *(() if self.opener_is_body else self.call_begin))
         return (*self.call_end, *self.section_end, *openers, *self.stray, *wrappers)
 
 
-# --- Table files: formats that a user brings, as TOML. `raw_tools = "file:NAME.toml"` uses one.
+# --- Table files: a user's own formats, as TOML. `raw_tools = "file:NAME.toml"` uses one.
 #
 # A file has one `[[tables]]` entry for each table. A table file is trusted configuration, like the file that names it:
-# its regular expressions are run on model output. The checks here find mistakes, they are no defence against an author
-# who means harm.
+# its regular expressions are run on model output. The checks here find mistakes; they do not protect against a
+# malicious author.
 #
-# A file is read once and kept under the setting that names it. Loading a configuration reads its table files again and
-# puts a digest of their content into the setting, so that a changed file is another setting and no cache is stale.
+# A file is read once and cached under its setting. Loading a configuration reads its table files again and puts a
+# digest of their content into the setting, so that a changed file is a new setting and no cache is stale.
 
 
 FILE_PREFIX = "file:"
@@ -128,19 +128,19 @@ _loaded: dict[str, tuple[Table, ...]] = {}
 
 
 class TableFileError(LocalMisuse):
-    """A table file that cannot be used. The message names the file and the field."""
+    """A table file is invalid. The message names the file and the field."""
 
 
 # --- files
 
 
 def is_file_choice(choice: str) -> bool:
-    """Whether a `raw_tools` setting names a table file."""
+    """Return whether a `raw_tools` setting names a table file."""
     return choice.startswith(FILE_PREFIX)
 
 
 def tables_in(choice: str) -> tuple[Table, ...]:
-    """Return the tables of a `file:` setting; a file that was not loaded before is read now. Raises TableFileError."""
+    """Return the tables of a `file:` setting; read the file if it is not cached. Raises TableFileError."""
     found = _loaded.get(choice)
     if found is None:
         found = _loaded[choice] = read(Path(choice.removeprefix(FILE_PREFIX)).expanduser())
@@ -153,7 +153,7 @@ def load_table_file(path: Path) -> str:
 
 
 def register_tables(tables: tuple[Table, ...], place: str) -> str:
-    """Keep tables for `tables_in` and return the setting that names them."""
+    """Cache tables for `tables_in` and return the setting that names them."""
     choice = f"{FILE_PREFIX}{place}#{sha256(render_tables(tables).encode()).hexdigest()[:12]}"
     _loaded[choice] = tables
     return choice
@@ -167,7 +167,7 @@ def read(path: Path) -> tuple[Table, ...]:
     except OSError as error:
         raise TableFileError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     if len(data) > _MOST_BYTES:
-        raise TableFileError(f"{path}: larger than {_MOST_BYTES} bytes; a table file holds a few tables")
+        raise TableFileError(f"{path}: the file has more than {_MOST_BYTES} bytes; split it into several table files")
     try:
         return parse_tables(data.decode("utf-8-sig"), str(path))
     except UnicodeDecodeError:
@@ -244,11 +244,11 @@ def _decode(kind: type, value: Any) -> Any:
 
 
 def _problems(table: Table) -> Iterable[tuple[str, str]]:
-    """Yield what makes a table unusable: the field and a sentence."""
+    """Yield the errors of a table: the field and a sentence."""
     for field in ("name", "family"):
         value = table.name if field == "name" else table.family
         if not _NAME.match(value) or value in _RESERVED:
-            yield field, f"{value!r} is no name of a table: letters, digits, _ . and -, and neither auto nor off"
+            yield field, f"{value!r} is not allowed; use letters, digits, _ . and -, and neither auto nor off"
     for field, markers in _markers(table):
         if len(markers) > _MOST_MARKERS:
             yield field, f"more than {_MOST_MARKERS} markers"
@@ -258,7 +258,7 @@ def _problems(table: Table) -> Iterable[tuple[str, str]]:
             if len(marker) > _LONGEST_MARKER:
                 yield field, f"a marker of more than {_LONGEST_MARKER} characters"
     if not (table.call_begin or table.section_begin or table.at_start):
-        yield "", "nothing says where a call begins: set call_begin, section_begin or at_start"
+        yield "", "the table does not define where a call begins: set call_begin, section_begin or at_start"
     yield from _body_problems(table)
 
 
@@ -266,7 +266,7 @@ def _body_problems(table: Table) -> Iterable[tuple[str, str]]:
     if table.body == "markup" and table.markup is None:
         yield "markup", "is missing; body markup needs it"
     if table.body == "json" and not (table.header_end or table.header_stop):
-        yield "header_end", 'is missing: where does the name end? (header_stop = ["{"] for JSON right after it)'
+        yield "header_end", 'is missing; set the text after the name, or header_stop = ["{"] if JSON follows it'
     if table.body == "gemma" and not table.string_mark:
         yield "string_mark", "is missing; body gemma needs it"
     if table.header is not None and "name" not in table.header.groupindex:
@@ -280,7 +280,7 @@ def _markers(table: Table) -> Iterable[tuple[str, tuple[str, ...]]]:
         yield "markup.open_end", (table.markup.open_end,)
     for prefix, part in (("", table), ("markup.", table.markup), ("keys.", table.keys)):
         for field, value in structs.asdict(part).items() if part is not None else ():
-            if isinstance(value, tuple):  # of markers, or of pairs
+            if isinstance(value, tuple):  # markers, or pairs of them
                 yield (
                     prefix + field,
                     tuple(one for each in value for one in (each if isinstance(each, tuple) else [each])),
@@ -311,7 +311,7 @@ def _fields(part: Struct) -> Iterable[str]:
 
 
 def _value(value: object) -> str:
-    """Write a value as TOML: as JSON, and strings literally where that keeps regular expressions readable."""
+    """Return a value as TOML: as JSON, or as a literal string if that keeps regular expressions readable."""
     match value:
         case re.Pattern():
             letters = "".join(letter for letter, flag in _FLAG_OF.items() if value.flags & flag)

@@ -1,7 +1,7 @@
-"""The formats, as data. A new one is one more row (and, if no reader fits, a reader); the engine does not change.
+"""The table of formats. A new format is one more row (and, if no reader fits, a reader); the engine does not change.
 
-To be found by content, a format has literals that begin a section of calls or a call. `special` ones are tokens that no
-prose contains by chance; tags are, so in `auto` they count only under the conditions of
+A format is found by the markers that begin a section of calls or a call. `special` markers are tokens that ordinary
+text does not contain. Tags may occur in ordinary text, so in `auto` they count only under the conditions of
 docs/decisions/raw_tools.md#d20.
 """
 
@@ -21,13 +21,13 @@ from dragoman.filters.raw_tools.families import (
 )
 from dragoman.filters.raw_tools.table import Keys, Markup, Table
 
-# --- Spellings and fields that several rows, or several fields of one row, have in common
+# --- Markers and fields that several rows, or several fields of one row, share
 
 # Kimi K3
 
 
-def _spelt(verb: str, tag: str) -> tuple[str, ...]:
-    """A tag of XTML; models put blanks around its name."""
+def _xtml_tags(verb: str, tag: str) -> tuple[str, ...]:
+    """Return the forms of an XTML tag; models put blanks around its name."""
     return tuple(f"<|{verb}|>{before}{tag}{after}<|sep|>" for before in ("", " ") for after in ("", " "))
 
 
@@ -95,16 +95,16 @@ _LLAMA3: dict[str, Any] = {
     "keys": Keys(arguments=("parameters", "arguments")),
     "separators": ";,",
 }
-_PYTHON = ("[", "_", *string.ascii_letters)  # a list of calls, or the first call without its bracket
+_PYTHON = ("[", "_", *string.ascii_letters)  # first characters of a list of calls, or of a call without a bracket
 _LFM2: dict[str, Any] = {"family": "lfm2", "special": True, "trailing": ("<|im_end|>",)}  # its end is Kimi K2's, too
 _LONGCAT_END = ("</longcat_think>", "</longcat_s>")
 _STEP_INVOKE = "<steptml:invoke name="
 _KEY = r"""\s+name=["']?(?P<key>[^<>"']*)["']?"""
 _INVOKE: dict[str, Any] = {"family": "invoke", "opens": f"{_KEY}[^<>]*", "trims": True}
 
-# Where tables share an opener they are tried in this order.
+# Tables that share an opener are tried in this order.
 TABLES: tuple[Table, ...] = (
-    Table(  # every spelling seen (docs/dialects/raw_tools.md#grammar)
+    Table(  # every observed form (docs/dialects/raw_tools.md#grammar)
         name="kimi_k2",
         family="kimi",
         models="Kimi K2, K2-Thinking, K2.5",
@@ -148,7 +148,7 @@ TABLES: tuple[Table, ...] = (
         gap=r"(?:\s|\\n)*",
         models="GLM-4.5 and later",
         header_stop=("<arg_key>", "</tool_call>", "{"),
-        # Models write line ends as a backslash and an n, too.
+        # Models also write line ends as a backslash and an n.
         header=re.compile(r"\s*(?P<name>[^\s<>{}\"'\\]*)(?:\s|\\n?)*"),
     ),
     key_value_table("hy_v3", sections=("tool_calls",), header_end=("<tool_sep>",), models="Hunyuan V3"),
@@ -219,9 +219,9 @@ TABLES: tuple[Table, ...] = (
         models="Kimi K3",
         special=True,
         body="markup",
-        section_begin=_spelt("open", "tools"),
-        # Of run-together ends the tokens between them are lost.
-        section_end=(*_spelt("close", "tools"), *(f"<|close|>{tags}<|sep|>" for tags in _RUN_TOGETHER)),
+        section_begin=_xtml_tags("open", "tools"),
+        # In run-together ends the tokens between them are missing.
+        section_end=(*_xtml_tags("close", "tools"), *(f"<|close|>{tags}<|sep|>" for tags in _RUN_TOGETHER)),
         # The long ones: hosted services lose tokens between the section and its first call.
         call_begin=(
             "<|open|>call ",
@@ -233,19 +233,24 @@ TABLES: tuple[Table, ...] = (
         ),
         header_end=("<|sep|>",),
         header=re.compile(r'[^<]*?\btool="(?P<name>[^"<]*)"(?:[^<]*?\bindex="(?P<index>\d+)")?[^<]*|[^<]*'),
-        call_end=_spelt("close", "call"),
-        stray=(*_spelt("close", "message"), "<|end_of_msg|>"),
-        trailing=(*_spelt("close", "think"), *_spelt("close", "response"), *_spelt("open", "response"), "</think>"),
-        reasoning=tuple(zip(_spelt("open", "think"), _spelt("close", "think"), strict=True)),
-        wrappers=tuple((tag, "text") for verb in ("open", "close") for tag in _spelt(verb, "response")),
+        call_end=_xtml_tags("close", "call"),
+        stray=(*_xtml_tags("close", "message"), "<|end_of_msg|>"),
+        trailing=(
+            *_xtml_tags("close", "think"),
+            *_xtml_tags("close", "response"),
+            *_xtml_tags("open", "response"),
+            "</think>",
+        ),
+        reasoning=tuple(zip(_xtml_tags("open", "think"), _xtml_tags("close", "think"), strict=True)),
+        wrappers=tuple((tag, "text") for verb in ("open", "close") for tag in _xtml_tags(verb, "response")),
         markup=Markup(
             opens=re.compile(
                 r'<\|open\|>\s*argument\b[^<]*?\bkey="(?P<key>[^"]*)"(?:[^<]*?\btype="(?P<kind>[^"]*)")?[^<]*<\|sep\|>'
             ),
             open_end="<|sep|>",
-            value_ends=(*_spelt("close", "argument"), "argument<|sep|>"),  # the last without its <|close|>
+            value_ends=(*_xtml_tags("close", "argument"), "argument<|sep|>"),  # the last without its <|close|>
             value_stops=("<|open|>argument key=", "<|open|> argument key="),
-            json_tags=(*_spelt("open", "json"), '<|open|>json type="object"<|sep|>', *_spelt("close", "json")),
+            json_tags=(*_xtml_tags("open", "json"), '<|open|>json type="object"<|sep|>', *_xtml_tags("close", "json")),
             unescapes=True,
         ),
         numbered=True,
@@ -268,7 +273,7 @@ TABLES: tuple[Table, ...] = (
     ),
     # Mistral 7B v0.3, Nemo, Large 2407 and others before tokenizer v11
     table_named_in_body("mistral_array", "array", "[TOOL_CALLS]", "", "[", models="Mistral before v11", **_MISTRAL),
-    # the same models, when they forget the brackets around a single call
+    # The same models, when they omit the brackets around a single call.
     table_named_in_body(
         "mistral_object",
         "wrapped",
@@ -356,7 +361,7 @@ TABLES: tuple[Table, ...] = (
     table_named_in_body(
         "lfm2", "pythonic", "<|tool_call_start|>", "<|tool_call_end|>", _PYTHON, models="LFM2", **_LFM2
     ),
-    # Llama 3.2, ToolACE: nothing marks the list, so it is looked for only if it is named, and where an answer begins
+    # Llama 3.2, ToolACE: the list has no marker, so it counts only if the table is named, at the start of a reply.
     table_named_in_body(
         "pythonic",
         "pythonic",
@@ -390,18 +395,18 @@ TABLES: tuple[Table, ...] = (
     ),
     # Granite 3.0 (no end marker), Phi-4-mini (with one)
     table_named_in_body("granite", "array", "<|tool_call|>", "<|/tool_call|>", special=True, models="Granite 3"),
-    # Its opener is an ordinary word, so `auto` does not look for it within a text, only where an answer begins.
+    # Its opener is an ordinary word, so `auto` searches it only at the start of a reply (`phi4_start`).
     table_named_in_body("phi4", "array", "functools", "", "[", models="Phi-4-mini", by_name_only=True),
     table_named_in_body(
         "phi4_start",
         "array",
         first=(),
         family="phi4",
-        models="Phi-4-mini, at the beginning of an answer",
+        models="Phi-4-mini, at the start of a reply",
         header_end=("functools",),
         at_start=True,
     ),
-    # MiniMax M1 writes objects, one a line
+    # MiniMax M1 writes one object per line.
     table_named_in_body(
         "jamba", "array", "<tool_calls>", "</tool_calls>", models="Jamba, Hunyuan A13B", separators=","
     ),
@@ -418,7 +423,7 @@ TABLES: tuple[Table, ...] = (
         wrappers=tuple((f"<|{edge}_{part}|>", "text") for part in ("RESPONSE", "TEXT") for edge in ("START", "END")),
         keys=Keys(name=("tool_name", "name"), arguments=("parameters", "arguments"), id=("tool_call_id",)),
     ),
-    # every object has one member, {"NAME": {arguments}}
+    # Every object has one member, {"NAME": {arguments}}.
     table_named_in_body(
         "apertus",
         "array",
@@ -443,7 +448,7 @@ TABLES: tuple[Table, ...] = (
     key_value_table(
         "longcat_tags", "longcat_", family="longcat", models="LongCat-Flash from 2601 on", trailing=_LONGCAT_END
     ),
-    # An answer that begins with the calls, where the opening marker is missing. Aliases add it to other tables.
+    # A reply that begins with the calls, without the opening marker. Aliases add this table to other tables.
     table_named_in_body(
         "json_start",
         "array",

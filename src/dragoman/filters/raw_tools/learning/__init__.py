@@ -1,10 +1,10 @@
-"""Learn how a chat template writes tool calls: renderings of probe conversations in, a Table out. Pure.
+"""Learn how a chat template writes tool calls: from renderings of probe conversations to a `Table`. Pure.
 
-probes.py     the conversations to render
-pieces.py     the text of the calls, cut out of the renderings, and the markers around a call and a section
-find_json.py  formats that write arguments as JSON
-find.py       all others, and the Table
-verify.py     whether the Table reads the renderings back
+probes.py      the conversations to render
+pieces.py      extracts the text of the calls from the renderings, and finds the markers of calls and sections
+find_json.py   formats that write arguments as JSON
+find_table.py  all other formats, and the Table
+verify.py      checks that the Table reads the renderings
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Formats that write arguments as JSON: after a header, in an object that is the call, or in an array of these."""
+"""Recognise formats that write arguments as JSON: after a header, in a call object, or in an array of call objects."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def values_in(text: str) -> Iterator[JsonSpan]:
 
 
 def marker_fields(frame: CallMarkers) -> dict[str, Any]:
-    """Return the markers of a frame as fields of a table."""
+    """Return the markers as fields of a table."""
     found = structs.asdict(frame).items()
     return {field: (marker,) for field, marker in found if marker and field != "between"}
 
@@ -55,12 +55,12 @@ def marker_fields(frame: CallMarkers) -> dict[str, Any]:
 
 
 def json_after_header(probes: Mapping[str, str]) -> dict[str, Any] | None:
-    """Kimi K2, DeepSeek V3, Mistral: the name stands before the JSON of the arguments."""
+    """Return the fields of a format with a name before JSON arguments (Kimi K2, DeepSeek V3, Mistral), or None."""
     text = probes["one"]
     first = _arguments(text, FIRST)
     if first is None or FIRST.name not in text[: first.start]:
         return None
-    written = _header(text[: first.start], 0, FIRST)
+    header = _header(text[: first.start], 0, FIRST)
     between = None
     if "two" in probes:
         two = probes["two"]
@@ -68,12 +68,14 @@ def json_after_header(probes: Mapping[str, str]) -> dict[str, Any] | None:
         if left is None or right is None or right.start < left.end:
             return None
         between = two[left.end : left.end + _header(two[left.end : right.start], 1, SECOND).start]
-    after, drops = _unfenced(text[first.end :], written.after)
+    after, drops = _without_fence(text[first.end :], header.after)
     if drops and between is not None:
         between = between.lstrip().removeprefix("```")
-    frame = find_markers(written.before, after, between)
-    fields = marker_fields(structs.replace(frame, call_begin=frame.call_begin.rstrip(QUOTES)))  # they are the header's
-    fields.update(_header_fields(written, drops))
+    frame = find_markers(header.before, after, between)
+    fields = marker_fields(
+        structs.replace(frame, call_begin=frame.call_begin.rstrip(QUOTES))
+    )  # quotes belong to the header
+    fields.update(_header_fields(header, drops))
     fields.update(body="json")
     if not frame.call_end and not frame.section_end:
         fields["self_closing"] = True
@@ -81,9 +83,11 @@ def json_after_header(probes: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 class _Header(Struct, frozen=True):
+    """A rendered header, with the texts around its name and id."""
+
     before: str
     start: int  # where the name or the id begins
-    inner: str  # between name and id, if both are there
+    inner: str  # between name and id, if it has both
     after: str
     numbered: bool = False
     has_id: bool = False
@@ -106,26 +110,26 @@ def _header(text: str, number: int, call: ProbeCall) -> _Header:
     return _Header(text[:at], at, "", after)
 
 
-def _header_fields(written: _Header, drops: tuple[str, ...]) -> dict[str, Any]:
-    fields: dict[str, Any] = {"numbered": True} if written.numbered else {"header": HEADER}
-    if written.has_id:
-        rest = prefix_pattern(written.inner.strip(), f"(?P<id>{NAME})")
+def _header_fields(header: _Header, drops: tuple[str, ...]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"numbered": True} if header.numbered else {"header": HEADER}
+    if header.has_id:
+        rest = prefix_pattern(header.inner.strip(), f"(?P<id>{NAME})")
         fields["header"] = re.compile(rf"\s*(?P<name>{NAME}){rest}\s*")
     if drops:
         fields.update(header_end=("\n",), drops=drops)
         return fields
-    end = written.after.strip().lstrip(QUOTES)
+    end = header.after.strip().lstrip(QUOTES)
     if end:
         fields["header_end"] = (end,)
-    elif written.after.strip(" \t"):
+    elif header.after.strip(" \t"):
         fields.update(header_end=("\n",), header_stop=("{",))
     else:
         fields["header_stop"] = ("{",)
     return fields
 
 
-def _unfenced(after: str, header: str) -> tuple[str, tuple[str, ...]]:
-    """Take the Markdown fence around the arguments away; return what then follows them, and the fence's two lines."""
+def _without_fence(after: str, header: str) -> tuple[str, tuple[str, ...]]:
+    """Return the text after the arguments without their Markdown fence, and the fence's two lines."""
     opened = _FENCE.search(header)
     if opened is None or not after.lstrip().startswith("```"):
         return after, ()
@@ -136,17 +140,17 @@ def _unfenced(after: str, header: str) -> tuple[str, tuple[str, ...]]:
 
 
 def call_objects(probes: Mapping[str, str]) -> dict[str, Any] | None:
-    """Hermes, Llama 3, Granite: an object with the name and the arguments, alone or in an array."""
+    """Return the fields of a format with call objects, alone or in an array (Hermes, Llama 3, Granite), or None."""
     text = probes["one"]
-    found = _holder(text, FIRST)
+    found = _call_value(text, FIRST)
     if found is None:
         return None
     keys = _keys(found.value, FIRST, 0)
     if keys is None:
         return None
     array = isinstance(found.value, list)
-    second = _holder(probes.get("two", ""), SECOND)
-    first = _holder(probes.get("two", ""), FIRST)
+    second = _call_value(probes.get("two", ""), SECOND)
+    first = _call_value(probes.get("two", ""), FIRST)
     between = probes["two"][first.end : second.start] if first and second and first.end <= second.start else None
     frame = find_markers(text[: found.start], text[found.end :], between)
     fields = body_name_fields(frame, "[" if array else "{")
@@ -162,7 +166,7 @@ def call_objects(probes: Mapping[str, str]) -> dict[str, Any] | None:
 
 def body_name_fields(frame: CallMarkers, first: str) -> dict[str, Any]:
     """Return the fields of a table whose body names its calls and begins with this text."""
-    if not frame.call_begin:  # all calls stand between one pair of markers
+    if not frame.call_begin:  # one pair of markers is around all calls
         frame = CallMarkers(call_begin=frame.section_begin, call_end=frame.call_end or frame.section_end)
     fields = marker_fields(frame)
     fields.update(header=EMPTY_HEADER, header_stop=(first,))
@@ -171,23 +175,23 @@ def body_name_fields(frame: CallMarkers, first: str) -> dict[str, Any]:
     return fields
 
 
-def _holder(text: str, call: ProbeCall) -> JsonSpan | None:
-    """Return the outer JSON value that holds a call."""
-    return next((found for found in values_in(text) if _holds(found.value, call.name)), None)
+def _call_value(text: str, call: ProbeCall) -> JsonSpan | None:
+    """Return the outer JSON value that contains a call."""
+    return next((found for found in values_in(text) if _contains(found.value, call.name)), None)
 
 
-def _holds(value: Json, name: str) -> bool:
+def _contains(value: Json, name: str) -> bool:
     if isinstance(value, dict):
-        return name in value or any(_holds(each, name) for each in value.values())
+        return name in value or any(_contains(each, name) for each in value.values())
     if isinstance(value, list):
-        return any(_holds(each, name) for each in value)
+        return any(_contains(each, name) for each in value)
     return value == name
 
 
 def _keys(value: Json, call: ProbeCall, number: int) -> Keys | None:
-    """Return the keys of the object that is the call; the default ones where they say it."""
+    """Return the keys of the call object; the default keys if they match."""
     if isinstance(value, list):
-        value = next((each for each in value if _holds(each, call.name)), None)
+        value = next((each for each in value if _contains(each, call.name)), None)
     if not isinstance(value, dict):
         return None
     if _is_arguments(value.get(call.name), call):
@@ -198,10 +202,10 @@ def _keys(value: Json, call: ProbeCall, number: int) -> Keys | None:
         return None
     ids = {call_id(number, call, style) for style in ("plain", "kimi")}
     id_ = next((key for key, each in value.items() if isinstance(each, str) and each in ids), None)
-    usual = Keys()
-    if name in usual.name and arguments in usual.arguments and (id_ is None or id_ in usual.id):
-        return usual
-    return Keys(name=(name,), arguments=(arguments,), id=(id_,) if id_ else usual.id)
+    default = Keys()
+    if name in default.name and arguments in default.arguments and (id_ is None or id_ in default.id):
+        return default
+    return Keys(name=(name,), arguments=(arguments,), id=(id_,) if id_ else default.id)
 
 
 def _is_arguments(value: Json, call: ProbeCall) -> bool:

@@ -1,4 +1,4 @@
-"""Find out how a template writes calls: which body, which markers, as a Table."""
+"""`learn` finds how a template writes calls, body and markers, and returns it as a Table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dragoman.filters.raw_tools.learning.pieces import (
 from dragoman.filters.raw_tools.learning.probes import FIRST, SECOND, TYPES, ProbeCall, call_id
 from dragoman.filters.raw_tools.table import Markup, Table
 
-# --- Formats that write each argument by itself: tags, elements, Python calls, Gemma's own notation
+# --- Formats that write each argument separately: tags, elements, Python calls, Gemma's notation
 
 
 _ATTRIBUTE = re.compile(r"""(?<![\w:-])([\w:-]++)=["']([^"']*+)["']""")
@@ -35,17 +35,17 @@ _PYTHON_NAME = re.compile(r"=\s*[\"']\Z")
 
 
 class CallLayout(Struct, frozen=True):
-    """A call of two string arguments, taken apart."""
+    """The texts around the name, keys and values of a call with two string arguments."""
 
-    before: str  # the name
+    before: str  # before the name
     header: str  # from the name to the first key
     middle: str  # from a key to its value
     gap: str  # from a value to the next key
-    after: str  # the last value
+    after: str  # after the last value
 
 
 def layout_of(text: str, call: ProbeCall) -> CallLayout | None:
-    """Find the name, the keys and the values of a call in this order; None if they are not there."""
+    """Find the name, the keys and the values of a call, in this order; None if one is missing."""
     (key, value), (next_key, next_value) = call.arguments.items()
     key_at = text.find(key)
     name_at = text.rfind(call.name, 0, max(key_at, 0))
@@ -63,10 +63,10 @@ def layout_of(text: str, call: ProbeCall) -> CallLayout | None:
     )
 
 
-def _between(probes: Mapping[str, str], end: str) -> str | None:
-    """Return what stands between two calls, from the end of the first one's last value; None if there is no second.
+def _text_between_calls(probes: Mapping[str, str], end: str) -> str | None:
+    """Return the text from the last value of the first call to the name of the second; None if there is no second.
 
-    `end` is the text that closes a value, or a call; it is left out.
+    `end` is the text that closes a value or a call; it is left out.
     """
     two = probes.get("two", "")
     *_, value = FIRST.arguments.values()
@@ -81,7 +81,7 @@ def _between(probes: Mapping[str, str], end: str) -> str | None:
 
 
 def pythonic(probes: Mapping[str, str]) -> dict[str, Any] | None:
-    """Llama 4, Olmo 3, LFM2: `[name(key="value", …), …]`."""
+    """Return the fields of a format like `[name(key="value", …), …]` (Llama 4, Olmo 3, LFM2), or None."""
     layout = layout_of(probes["one"], FIRST)
     if layout is None or layout.header.strip() != "(" or not _PYTHON_NAME.fullmatch(layout.middle):
         return None
@@ -100,7 +100,7 @@ def pythonic(probes: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def gemma(probes: Mapping[str, str]) -> dict[str, Any] | None:
-    """Gemma 4, FunctionGemma: `call:name{key:MARKvalueMARK,…}`."""
+    """Return the fields of a format like `call:name{key:MARKvalueMARK,…}` (Gemma 4, FunctionGemma), or None."""
     layout = layout_of(probes["one"], FIRST)
     if layout is None or layout.header.strip() != "{" or not layout.middle.startswith(":"):
         return None
@@ -109,7 +109,7 @@ def gemma(probes: Mapping[str, str]) -> dict[str, Any] | None:
         return None
     if not layout.before.endswith(_GEMMA_CALL):
         return None
-    before, between = layout.before, _between(probes, mark + "}")
+    before, between = layout.before, _text_between_calls(probes, mark + "}")
     if between is not None:
         between = between.removesuffix(_GEMMA_CALL)
     frame = find_markers(before.removesuffix(_GEMMA_CALL), layout.after[len(mark) + 1 :], between)
@@ -120,30 +120,30 @@ def gemma(probes: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def elements(probes: Mapping[str, str]) -> dict[str, Any] | None:
-    """MiniMax M3: the key is the name of an element, its end tag repeats it."""
+    """Return the fields of a format with elements named after the keys (MiniMax M3), or None."""
     layout = layout_of(probes["one"], FIRST)
     key, last = FIRST.arguments
     if layout is None or f"</{key}>" not in layout.gap or f"</{last}>" not in layout.after:
         return None
     prefix = layout.gap.partition(f"</{key}>")[0].strip()
     end = layout.after[: layout.after.index(f"</{last}>") + len(last) + 3]
-    frame = _prefixed_frame(layout.before, layout.after[len(end) :], _between(probes, end), prefix)
+    frame = _find_prefixed_markers(layout.before, layout.after[len(end) :], _text_between_calls(probes, end), prefix)
     header = layout.header.rpartition("<")[0].strip().removesuffix(prefix).strip().lstrip(QUOTES)
     fields = {**marker_fields(frame), "header": HEADER, "body": "elements", "tag_prefix": prefix}
     return {**fields, "header_end": (header or ">",)}
 
 
-def _prefixed_frame(before: str, after: str, between: str | None, prefix: str) -> CallMarkers:
-    """Return the frame of a format in which a prefix belongs to each tag: it is moved into the tags meanwhile."""
+def _find_prefixed_markers(before: str, after: str, between: str | None, prefix: str) -> CallMarkers:
+    """Return the markers of a format with a prefix before each tag; the search moves the prefix into the tags."""
     mark = "\x00"
-    given = [text.replace(f"{prefix}<", f"<{mark}") if prefix and text else text for text in (before, after, between)]
-    found = find_markers(given[0] or "", given[1] or "", given[2])
+    moved = [text.replace(f"{prefix}<", f"<{mark}") if prefix and text else text for text in (before, after, between)]
+    found = find_markers(moved[0] or "", moved[1] or "", moved[2])
     markers = (found.section_begin, found.call_begin.rstrip(QUOTES), found.call_end, found.section_end)
     return CallMarkers(*(marker.replace(f"<{mark}", f"{prefix}<") for marker in markers))
 
 
 def markup(probes: Mapping[str, str]) -> dict[str, Any] | None:
-    """Qwen3-Coder, GLM, DSML, MiniMax M2: a tag with the key, the value, an end tag."""
+    """Return the fields of a format with key tag, value and end tag (Qwen3-Coder, GLM, DSML, MiniMax M2), or None."""
     layout = layout_of(probes["one"], FIRST)
     if layout is None or not layout.middle.strip() or not layout.gap.strip():
         return None
@@ -154,7 +154,7 @@ def markup(probes: Mapping[str, str]) -> dict[str, Any] | None:
     if not value_end or not opening:
         return None
     end = "".join(gap[:ends])
-    frame = find_markers(layout.before, layout.after.removeprefix(end), _between(probes, end))
+    frame = find_markers(layout.before, layout.after.removeprefix(end), _text_between_calls(probes, end))
     frame = structs.replace(frame, call_begin=frame.call_begin.rstrip(QUOTES))
     fields = {**marker_fields(frame), "header": HEADER, "body": "markup"}
     header_end = join_marker(header[: len(header) - opens]).lstrip(QUOTES)
@@ -173,7 +173,7 @@ def markup(probes: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _without_blank(parts: list[str], count: int) -> int:
-    """White space after an end tag does not belong to it."""
+    """Return the count without the white space after an end tag."""
     while count and parts[count - 1].isspace():
         count -= 1
     return count
@@ -185,7 +185,7 @@ def _open_end(middle: str) -> str:
 
 
 def _other_middle(text: str) -> str:
-    """Return what stands between a key and its value where the value is a number."""
+    """Return the text between a key and its value if the value is a number."""
     key = "key_i"
     start = text.find(key)
     stop = text.find(str(TYPES.arguments[key]), start)
@@ -226,30 +226,30 @@ _FINDERS: tuple[Callable[[Mapping[str, str]], dict[str, Any] | None], ...] = (
 
 
 class CannotLearn(Exception):
-    """The renderings show no tool calls that a table could read. The text says what they show."""
+    """The renderings show no tool calls that a table could read. The message gives the reason."""
 
 
 def learn(probes: ProbeTexts, name: str) -> Table:
-    """Return the table of what the renderings show. Raises CannotLearn."""
+    """Return the table of the format in the renderings. Raises CannotLearn."""
     text = probes.calls.get("one", "")
     if not text.strip():
-        raise CannotLearn("the template renders no tool calls: an answer with calls looks like one without")
+        raise CannotLearn("the template renders no tool calls: a reply with calls looks like one without")
     if FIRST.name not in text:
         shown = call_id(0, FIRST, "plain") in text
         raise CannotLearn(
-            "the template renders the ids of calls and not their names"
+            "the template renders the ids of calls, but not their names"
             if shown
-            else f"the name of the tool is not in what the template renders for a call: {text[:200]!r}"
+            else f"the template renders a call without the name of its tool: {text[:200]!r}"
         )
     for find in _FINDERS:
         fields = find(probes.calls)
         if fields is not None:
             return _table(name, _without_end_of_turn(fields), probes)
-    raise CannotLearn(f"the arguments are written in a form that no reader knows: {text[:300]!r}")
+    raise CannotLearn(f"no reader supports the form of the arguments: {text[:300]!r}")
 
 
 def _without_end_of_turn(fields: dict[str, Any]) -> dict[str, Any]:
-    """A token that ends the turn is no end of a call: servers stop at it and do not send it."""
+    """Return the fields without an end of turn as the end of a call: servers stop at that token and do not send it."""
     end = fields.get("call_end", ())
     if not end or not END_OF_TURN.fullmatch(end[0]) or fields["body"] not in ("json", "wrapped", "array"):
         return fields
@@ -263,8 +263,8 @@ def _table(name: str, fields: dict[str, Any], probes: ProbeTexts) -> Table:
     ends = tuple(token for token in dict.fromkeys(SPECIAL_TOKEN.findall(probes.end)) if token not in markers)
     stray = (*fields.pop("stray", ()), *ends)
     pair = probes.reasoning
-    single = pair is not None and all(len(split_text(marker)) == 1 for marker in pair)
-    reasoning = (pair,) if pair is not None and pair != _COMMON_REASONING and single else ()
+    is_single_tokens = pair is not None and all(len(split_text(marker)) == 1 for marker in pair)
+    reasoning = (pair,) if pair is not None and pair != _COMMON_REASONING and is_single_tokens else ()
     return Table(
         name=name,
         family=name,

@@ -1,4 +1,4 @@
-"""Text as a list of pieces (tags, words, white space), and what two lists have in common.
+"""Compare texts as lists of pieces (tags, words, white space), to find markers and the text of calls.
 
 Markers are compared piece by piece, not character by character: `</a>` and `</ab>` share characters, but no marker.
 """
@@ -21,7 +21,7 @@ from dragoman.filters.raw_tools.learning.probes import (
     probe_messages,
 )
 
-# A tag, a tag that the text cuts off, a word in square brackets, white space, other characters.
+# A tag, a tag that is cut off at the end, a word in square brackets, white space, other characters.
 _PIECE = re.compile(r"<[^<>]*>|<[^<>]*\Z|\[/?[A-Z_]+\]|\s+|[^<\[\s]+|.", re.DOTALL)
 END_OF_TURN = re.compile(
     r"<[|｜]?(?:eo[mst]\w*|im_end|end|endoftext|end[_▁]of[_▁]\w+)[|｜]?>|</s>|\[EO[ST]\]", re.IGNORECASE
@@ -36,7 +36,7 @@ def split_text(text: str) -> list[str]:
 
 
 def count_common_start(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return how many pieces two lists have in common at their beginning. White space equals white space."""
+    """Return the number of common pieces at the start of two lists. All white space is equal."""
     count = 0
     for left, right in zip(one, other, strict=False):
         if left != right and not (left.isspace() and right.isspace()):
@@ -46,7 +46,7 @@ def count_common_start(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def count_common_end(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return how many pieces two lists have in common at their end."""
+    """Return the number of common pieces at the end of two lists."""
     return count_common_start(one[::-1], other[::-1])
 
 
@@ -55,24 +55,24 @@ def join_marker(parts: Sequence[str]) -> str:
     return "".join(parts).strip()
 
 
-def _in_common(one: str, other: str) -> int:
+def _common_length(one: str, other: str) -> int:
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
 def common_start_length(one: str, other: str) -> int:
-    """Return the length of the text both begin with; it ends before a tag that only one of them completes."""
-    size = _in_common(one, other)
+    """Return the length of the common start of two texts, without a tag that differs at its end."""
+    size = _common_length(one, other)
     opened = max(one.rfind("<", 0, size), one.rfind("[", 0, size))
     closed = max(one.rfind(">", 0, size), one.rfind("]", 0, size))
     return opened if opened > closed and _PIECE.match(one, opened) and len(_PIECE.match(one, opened)[0]) > 1 else size  # type: ignore[index]
 
 
 def common_end_length(one: str, other: str) -> int:
-    """Return the length of the text both end with; it begins after a tag of which only the end is common."""
+    """Return the length of the common end of two texts, without a tag of which only the end is common."""
     if other and one.endswith(other):
         return len(other)
-    size = _in_common(one[::-1], other[::-1])
+    size = _common_length(one[::-1], other[::-1])
     common = one[len(one) - size :]
     first_open, first_close = common.find("<"), common.find(">")
     if first_close != -1 and (first_open == -1 or first_close < first_open):
@@ -80,32 +80,32 @@ def common_end_length(one: str, other: str) -> int:
     return size
 
 
-# --- Find the markers around a call and around a section, by comparing an answer of one call with one of two
+# --- Find the markers around a call and around a section, by comparing a reply with one call to a reply with two
 
 
 _PREFIX = "functions."  # belongs to the name; names are read with and without it
 
 
 class CallMarkers(Struct, frozen=True):
-    """The markers; "" for one that the format does not have."""
+    """The markers of a format; "" for a marker that it does not have."""
 
     section_begin: str = ""
     call_begin: str = ""
     call_end: str = ""
     section_end: str = ""
-    between: str = ""  # what parts two calls, other than markers
+    between: str = ""  # text between two calls, other than markers
 
 
 def find_markers(before: str, after: str, between: str | None) -> CallMarkers:
     """Return the markers of a call.
 
-    `before` and `after` is what stands before and after the name and the arguments of an only call, `between` what
-    stands between those of two calls; None if the template takes only one call an answer.
+    `before` and `after` are the texts before and after the name and the arguments of a single call, `between` is the
+    text between those of two calls; None if the template accepts only one call per reply.
     """
-    begin, end = _named(split_text(before)), split_text(after)
+    begin, end = _without_prefix(split_text(before)), split_text(after)
     if between is None:
         return _split(CallMarkers(call_begin=join_marker(begin), call_end=join_marker(end)), begin, end)
-    middle = _named(split_text(between))
+    middle = _without_prefix(split_text(between))
     ends = count_common_start(end, middle)
     begins = count_common_end(begin, middle[ends:])
     found = CallMarkers(
@@ -120,22 +120,22 @@ def find_markers(before: str, after: str, between: str | None) -> CallMarkers:
     return _split(found, begin, end)
 
 
-def _named(parts: list[str]) -> list[str]:
+def _without_prefix(parts: list[str]) -> list[str]:
     return parts[:-1] if parts and parts[-1] == _PREFIX else parts
 
 
 def _split(found: CallMarkers, begin: list[str], end: list[str]) -> CallMarkers:
-    """Take the outer pair of tags for a section, where two pairs stand around each call."""
+    """Use the outer pair of tags as the section, if each call has two pairs around it."""
     begin, end = [part for part in begin if not part.isspace()], [part for part in end if not part.isspace()]
     if len(begin) > 1 and len(end) > 1 and end[-1] == f"</{begin[0][1:]}":
         return CallMarkers(begin[0], join_marker(begin[1:]), join_marker(end[:-1]), end[-1], found.between)
     return found
 
 
-# --- Cut the text of the calls out of renderings of whole conversations.
+# --- Extract the text of the calls from renderings of whole conversations.
 #
-# An answer that is only text shows what the template writes before and after an answer. What an answer with calls has
-# in addition is the text of its calls.
+# A reply that is only text shows what the template writes before and after a reply. The additional text of a reply with
+# calls is the text of its calls.
 
 
 _TEXT_ONLY = "text only"
@@ -152,11 +152,11 @@ class RenderJob(Struct, frozen=True):
 
 
 class ProbeTexts(Struct, frozen=True):
-    """The text of the calls of each probe that the template rendered, and the text that ends an answer."""
+    """The text of the calls of each rendered probe, and the text that ends a reply."""
 
     calls: Mapping[str, str]
     end: str = ""
-    reasoning: tuple[str, str] | None = None  # what stands around reasoning
+    reasoning: tuple[str, str] | None = None  # the texts before and after reasoning
 
 
 def probe_jobs(variant: Variant) -> dict[str, RenderJob]:
@@ -174,7 +174,7 @@ def probe_jobs(variant: Variant) -> dict[str, RenderJob]:
 
 
 def verification_jobs(sets: Sequence[Sequence[ProbeCall]], variant: Variant) -> dict[str, RenderJob]:
-    """Return the conversations that verify a table: an answer that is only text, and each set of calls."""
+    """Return the conversations that verify a table: for each set, a reply with its calls and one with only text."""
     jobs = {
         str(number): RenderJob(probe_messages(calls, variant), declare_tools(calls))
         for number, calls in enumerate(sets)
@@ -191,14 +191,14 @@ def verification_text(renderings: Mapping[str, str], number: int) -> str | None:
     text, plain = renderings.get(str(number)), renderings.get(f"{number} {_TEXT_ONLY}")
     if text is None or plain is None:
         return None
-    before, after = _around(plain)
+    before, after = _around_text(plain)
     return _cut(text, before, after)
 
 
 def extract_probe_texts(renderings: Mapping[str, str]) -> ProbeTexts:
-    """Cut the calls out of the renderings of `probe_jobs`; those that failed are not in it."""
+    """Extract the calls from the renderings of `probe_jobs`; probes that were not rendered are missing."""
     plain = renderings.get(_TEXT_ONLY, "")
-    before, after = _around(plain)
+    before, after = _around_text(plain)
     calls: dict[str, str] = {}
     for name in PROBES:
         found = _call_text(name, renderings, before, after)
@@ -207,13 +207,13 @@ def extract_probe_texts(renderings: Mapping[str, str]) -> ProbeTexts:
     return ProbeTexts(calls, after, _reasoning(renderings.get(_REASONED, ""), before))
 
 
-def _around(plain: str) -> tuple[str, str]:
+def _around_text(plain: str) -> tuple[str, str]:
     at = plain.rfind(PROBE_TEXT)
     return (plain, "") if at == -1 else (plain[:at], plain[at + len(PROBE_TEXT) :])
 
 
 def _call_text(name: str, renderings: Mapping[str, str], before: str, after: str) -> str | None:
-    """Prefer the answer that has text, too: what follows the text are the calls."""
+    """Return the text of a probe's calls, from the reply that also has text if possible: the calls follow the text."""
     text = renderings.get(f"{name} with text")
     at = text.rfind(PROBE_TEXT) if text is not None else -1
     if text is not None and at != -1 and any(call.name in text[at:] for call in PROBES[name]):

@@ -1,4 +1,4 @@
-"""The conversations that a template is asked to render. Every name, key and value in them is found again by search."""
+"""The conversations for a template to render. Every name, key and value in them is unique, to be found by search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROBE_TEXT = "Contentprobe"
 PROBE_REASONING = "Reasoningprobe"
 USER = "Userprobe"
 
-Form: TypeAlias = Literal["object", "string"]  # templates differ in how they want the arguments
+Form: TypeAlias = Literal["object", "string"]  # the form in which a template expects the arguments
 IdStyle: TypeAlias = Literal["plain", "kimi"]
 
 
@@ -28,13 +28,13 @@ class ProbeCall(Struct, frozen=True):
 
 
 class Variant(Struct, frozen=True):
-    """How a probe gives its calls to the template."""
+    """How a probe passes its calls to the template."""
 
     form: Form
     ids: IdStyle
 
 
-# In the order in which they are tried. Arguments as an object and short ids are what most templates are written for.
+# In the order in which they are tried. Most templates expect arguments as an object, and short ids.
 VARIANTS: tuple[Variant, ...] = (
     Variant("object", "plain"),
     Variant("string", "plain"),
@@ -58,7 +58,7 @@ TYPES = ProbeCall(
 )
 EMPTY = ProbeCall("probe_delta", {})
 
-# The probes that the markers are found in.
+# The probes from which the markers are found.
 PROBES: dict[str, tuple[ProbeCall, ...]] = {
     "one": (FIRST,),
     "two": (FIRST, SECOND),
@@ -68,29 +68,29 @@ PROBES: dict[str, tuple[ProbeCall, ...]] = {
 
 
 def call_id(number: int, call: ProbeCall, style: IdStyle) -> str:
-    """Return the id of a call: nine letters and digits, which Mistral demands, or Kimi's form."""
+    """Return the id of a call: nine letters and digits, as Mistral requires, or Kimi's form."""
     return f"functions.{call.name}:{number}" if style == "kimi" else f"idprobe{number:02d}"
 
 
 def probe_messages(
     calls: Sequence[ProbeCall], variant: Variant, *, content: str = "", reasoning: str = "", results: bool = False
 ) -> list[Json]:
-    """Return a conversation of a question and an answer with these calls; with `results`, also what they returned."""
-    asked: dict[str, Json] = {"role": "user", "content": USER}
-    answer: dict[str, Json] = {"role": "assistant", "content": content}
+    """Return a conversation of a question and a reply with these calls; with `results`, also their results."""
+    question: dict[str, Json] = {"role": "user", "content": USER}
+    reply: dict[str, Json] = {"role": "assistant", "content": content}
     if reasoning:
-        answer["reasoning_content"] = reasoning
+        reply["reasoning_content"] = reasoning
     if calls:
-        answer["tool_calls"] = [_written(number, call, variant) for number, call in enumerate(calls)]
-    found: list[Json] = [asked, answer]
+        reply["tool_calls"] = [_call_json(number, call, variant) for number, call in enumerate(calls)]
+    messages: list[Json] = [question, reply]
     if results:
         for number, call in enumerate(calls):
             id_ = call_id(number, call, variant.ids)
-            found.append({"role": "tool", "tool_call_id": id_, "name": call.name, "content": "Resultprobe"})
-    return found
+            messages.append({"role": "tool", "tool_call_id": id_, "name": call.name, "content": "Resultprobe"})
+    return messages
 
 
-def _written(number: int, call: ProbeCall, variant: Variant) -> Json:
+def _call_json(number: int, call: ProbeCall, variant: Variant) -> Json:
     arguments: Json = call.arguments if variant.form == "object" else jsonio.encode_like_python(call.arguments)
     function: Json = {"name": call.name, "arguments": arguments}
     return {"id": call_id(number, call, variant.ids), "type": "function", "function": function}
@@ -158,7 +158,7 @@ def generate_calls(count: int, seed: int = 16) -> list[tuple[ProbeCall, ...]]:
     """Return sets of calls, one to three in each, the same for the same seed."""
     rng = random.Random(seed)
     return [
-        tuple(_call(name, rng) for name in rng.sample(_NAMES, 1 + number % 3))  # a name once: it has one schema
+        tuple(_call(name, rng) for name in rng.sample(_NAMES, 1 + number % 3))  # each name once: it has one schema
         for number in range(count)
     ]
 

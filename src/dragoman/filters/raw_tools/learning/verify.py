@@ -1,4 +1,4 @@
-"""Verify a table: read rendered calls with the engine and compare them with the calls that were rendered."""
+"""Verify a table: read rendered calls with the engine and compare them with the original calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dragoman.wire.jsonio import Json
 
 
 class Mismatch(Struct, frozen=True):
-    """A text that was not read as it was meant."""
+    """A text whose calls were not read correctly."""
 
     text: str
     expected: str
@@ -26,17 +26,19 @@ class Mismatch(Struct, frozen=True):
 
 
 class VerificationReport(Struct, frozen=True):
-    """How many texts were read, and the first that were not."""
+    """The number of texts, and those that were not read correctly."""
 
     total: int
     mismatches: tuple[Mismatch, ...]
 
     @property
     def read(self) -> int:
+        """The number of texts that were read correctly."""
         return self.total - len(self.mismatches)
 
     @property
     def all_match(self) -> bool:
+        """Whether all texts, and at least one, were read correctly."""
         return self.total > 0 and not self.mismatches
 
 
@@ -45,14 +47,14 @@ def verify(choice: str, probes: Iterable[tuple[Sequence[ProbeCall], str]]) -> Ve
     total, mismatches = 0, []
     for calls, text in probes:
         total += 1
-        expected, read = _meant(calls), _read(choice, calls, text)
+        expected, read = _expected(calls), _read(choice, calls, text)
         if expected != read:
             mismatches.append(Mismatch(text, expected, read))
     return VerificationReport(total, tuple(mismatches))
 
 
 def find_shipped_equal(table: Table, probes: Sequence[tuple[Sequence[ProbeCall], str]]) -> str:
-    """Return the name of the shipped table that begins its calls in the same way and reads all probes; "" if none."""
+    """Return the name of a shipped table that has a common opener and reads all probes; "" if there is none."""
     openers = {*table.section_begin, *table.call_begin}
     for each in TABLES:
         same = each.body == table.body and (openers & {*each.section_begin, *each.call_begin} or not openers)
@@ -61,7 +63,7 @@ def find_shipped_equal(table: Table, probes: Sequence[tuple[Sequence[ProbeCall],
     return ""
 
 
-def _meant(calls: Sequence[ProbeCall]) -> str:
+def _expected(calls: Sequence[ProbeCall]) -> str:
     return "\n".join(_line(call.name, call.arguments) for call in calls)
 
 
