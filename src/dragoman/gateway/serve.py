@@ -321,7 +321,7 @@ class _ToJournal(logging.Handler):
 
 
 def route_logs(gateway: Gateway) -> None:
-    """Send what libraries log to the gateway's own journal: else it may end up on somebody's screen."""
+    """Send the log records of libraries to the access log, where secrets are removed."""
     for name in ("dragoman", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [_ToJournal(gateway)]

@@ -83,7 +83,7 @@ class Login(Struct, frozen=True):
 
 
 class UpstreamTable(Struct, frozen=True, kw_only=True):
-    """`[upstreams.NAME]`, before presets, dialects and the environment had their say."""
+    """`[upstreams.NAME]` with its preset, before it is combined with its dialect and the environment."""
 
     preset: str | None = None
     dialect: str | None = None
@@ -144,7 +144,7 @@ def read_upstream(name: str, tree: object, at: KeyPath, look: ConfigReader) -> U
         look.problem(at, "a name has letters, digits, dots, hyphens and underscores only")
     values = look.fields(fields_of(UpstreamTable), as_lists(tree, _LISTS), at)
     if not isinstance(tree, Mapping) or any(key in tree and key not in values for key in _FIRST):
-        return None  # nothing more can be said before these are right
+        return None  # The other settings depend on these.
     upstream = _Making(UpstreamTable(**values), at, look).upstream(name)
     return upstream if len(look.problems) == before else None
 
