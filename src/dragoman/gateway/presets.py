@@ -1,6 +1,6 @@
-"""What is known about services, so that a real set-up is three lines; and the set-up there is without any. Data.
+"""Presets: the defaults of known services, and the built-in configuration without upstreams. Data.
 
-A preset is a table `[upstreams.NAME]` that lies below the one in the file.
+A preset is a table `[upstreams.NAME]`; the values in the file override it.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dialect": "ollama",
         "base_url": "http://127.0.0.1:11434",
         "timeouts": {"first_byte": 600},  # it may have to load the model first
-        "limits": {"concurrency": 2},  # it answers one at a time unless told otherwise
+        "limits": {"concurrency": 2},  # By default it handles one request at a time.
         "translation": _RAW,
     },
     SIMULATOR: {"dialect": "kiro"},
 }
 
-# Without a word about upstreams: one simulator a dialect, and every other name goes to the first.
+# The configuration if no upstream is configured: one simulator per dialect; all other models go to the first.
 BUILT_IN: dict[str, Any] = {
     "upstreams": {
         "simulator": {
@@ -114,7 +114,7 @@ BUILT_IN: dict[str, Any] = {
     "default": {"upstream": "simulator", "model": "claude-sonnet-4.5"},
 }
 
-# Where a region is found that nobody gave: a fixed one, or the variables that AWS tools read.
+# The region if none is configured: a fixed one, or from the variables that AWS tools read.
 _REGION = {"kiro": "us-east-1"}
 _REGION_VARIABLES = {"bedrock": ("AWS_REGION", "AWS_DEFAULT_REGION")}
 _BEARER = {"bedrock": "AWS_BEARER_TOKEN_BEDROCK"}
@@ -122,7 +122,7 @@ _ARN_REGION = re.compile(r"arn:[\w-]+:\w+:([\w-]+):")
 
 
 def preset_of(name: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """The preset below this table. Who names a key or credentials has chosen: the preset's own do not join them."""
+    """Return the preset for this table. A configured key or credentials replace those of the preset."""
     preset = dict(PRESETS.get(name, {}))
     variable = _BEARER.get(name, "")
     if environ.get(variable):  # as AWS's own tools have it: the bearer token goes first

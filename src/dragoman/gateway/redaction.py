@@ -176,9 +176,9 @@ _SECRET_NAME = re.compile(r"auth|cookie|key|token|secret|password|credential|sig
 
 
 class Redactor:
-    """Masks secrets. `secrets` is asked each time: a secret is found when it is first needed, and may be renewed.
+    """Masks secrets. `secrets` is called each time, because secrets are loaded late and may be renewed.
 
-    `addresses` are those of upstreams, with the words that clients get instead.
+    `addresses` returns the addresses of upstreams, each with the text to show instead.
     """
 
     def __init__(
@@ -212,11 +212,11 @@ class Redactor:
         )
 
     def fault(self, fault: Fault) -> Fault:
-        """What an upstream said of a request, which it may have quoted; the same one if there is nothing to mask."""
+        """Return a fault without secrets: its message may quote the request. The same object if nothing is masked."""
         return _replaced(fault, tuple(map(self.text, _texts(fault))))
 
     def upstream_fault(self, fault: Fault) -> Fault:
-        """A fault of an upstream or of the way to it, as a client may be told it: without secrets and addresses."""
+        """Return a fault of an upstream or the network for the client: without secrets and addresses."""
         known = tuple(self._addresses())
         texts = [self.text(mask_addresses(text, known, fault.kind)) for text in _texts(fault)]
         return _replaced(fault, tuple(texts))

@@ -1,11 +1,11 @@
-"""Earlier answers, kept so that a request can continue one by its id (`previous_response_id`).
+"""The response store: earlier responses, so that a request can continue one by its id (`previous_response_id`).
 
-Only answers of upstreams of another family are kept: an upstream of the client's own family keeps its answers itself,
-and gets their ids. What is kept is what the client asked and got, by the id that it got and the key that it has proven,
-in this process only, within bounds of count, bytes and age.
+Only responses of upstreams of another family are stored: an upstream of the client's family stores its responses
+itself, and gets their ids. The store maps the owner (the proven key) and the response id to the conversation and the
+response, in the memory of this process, bounded in number, bytes and age.
 
-`continued_plan` plans a request together with what it continues; it is pure, and the worker process calls it for large
-requests. `ResponseSaver` keeps one answer when it is complete.
+`continued_plan` plans a request together with the conversation that it continues. It is pure, and the worker process
+calls it for large requests. `ResponseSaver` stores one response when it is complete.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def continued_plan(
     earlier: StoredConversation | None,
     find: FindItem,
 ) -> tuple[Plan, Conversation | None]:
-    """A plan that includes what the request continues, and the conversation if its answer is to be kept.
+    """Return a plan that includes the continued conversation, and the conversation if its response is to be stored.
 
     Raises ClientFault.
     """
@@ -104,7 +104,7 @@ def continued_plan(
     continuation = client.continuation
     if continuation is None:
         return plan(client, upstream, asked, model=model, settings=settings), None
-    at_home = client.codec.family == upstream.codec.family
+    is_same_family = client.codec.family == upstream.codec.family
     previous, given = asked.previous_id, asked
     asked = continuation.resolve_references(asked, find)
     if earlier is not None:
@@ -114,10 +114,10 @@ def continued_plan(
     if asked is not given:
         settings = structs.replace(settings, repair=True)  # the client's own bytes say less
     made = plan(client, upstream, asked, model=model, settings=settings)
-    if previous is not None:  # an answer tells it again
+    if previous is not None:  # The response repeats it.
         made = structs.replace(made, original=structs.replace(asked, previous_id=previous))
     # What a service holds of this conversation is not known here, so an answer to it is not kept here either.
-    if (at_home and not settings.repair) or asked.server_state or not continuation.may_store(asked):
+    if (is_same_family and not settings.repair) or asked.server_state or not continuation.may_store(asked):
         return made, None
     return made, asked
 
@@ -133,16 +133,16 @@ class SavedResponse(Struct, frozen=True):
     items: Mapping[str, Sequence[Block]]
 
 
-class _Kept(Struct, frozen=True, gc=False):
-    said: StoredConversation
-    response: bytes  # as the client was told it; empty if unknown
+class _Stored(Struct, frozen=True, gc=False):
+    conversation: StoredConversation
+    response: bytes  # as it was sent to the client; empty if unknown
     items: Mapping[str, Sequence[Block]]
     size: int
     until: float
 
 
 class ResponseStore:
-    """Earlier answers by owner and id; the oldest goes first."""
+    """Earlier responses by owner and id; the oldest is removed first."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class ResponseStore:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most, self._most_bytes, self._oldest, self._now = most, most_bytes, oldest, now
-        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], _Stored] = OrderedDict()
         self._items: dict[tuple[str, str], tuple[str, str]] = {}  # owner and id of an item -> of its answer
         self._bytes = 0
 
@@ -185,7 +185,7 @@ class ResponseStore:
         self.forget(owner, answer_id)
         if size > self._most_bytes:
             return
-        self._kept[owner, answer_id] = _Kept(said, response, items, size, self._now() + self._oldest)
+        self._kept[owner, answer_id] = _Stored(said, response, items, size, self._now() + self._oldest)
         self._items |= {(owner, item_id): (owner, answer_id) for item_id in items}
         self._bytes += size
         self._tidy()
@@ -193,10 +193,10 @@ class ResponseStore:
     def find_conversation(self, owner: str, answer_id: str) -> StoredConversation | None:
         self._tidy()
         kept = self._kept.get((owner, answer_id))
-        return None if kept is None else kept.said
+        return None if kept is None else kept.conversation
 
     def response(self, owner: str, answer_id: str) -> bytes | None:
-        """A kept answer as the client was told it; empty if only what it said is known, None if nothing is."""
+        """Return a stored response as it was sent; empty if only its conversation is stored, None if unknown."""
         self._tidy()
         kept = self._kept.get((owner, answer_id))
         return None if kept is None else kept.response

@@ -31,7 +31,7 @@ from msgspec import Struct
 from dragoman.gateway.layers import ConfigError, Origin, Problem
 from dragoman.upstream import private_files
 
-# --- Files nobody else may read, and the gateway's own key, which is made on first run
+# --- private files, and the gateway's own key, which is created on first run
 
 
 KEY_PREFIX = "dgm_"
@@ -41,7 +41,7 @@ _PLACEHOLDER = ("changeme", "change-me", "your-", "placeholder", "example", "dum
 _EXTRA = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _PART = ".dragoman-part"  # how the name of a file ends while it is written
-_ABANDONED = 60.0  # seconds after which whoever wrote it was killed
+_ABANDONED = 60.0  # seconds; the process that wrote an older part was killed
 
 
 class _Taken(Exception):
@@ -49,11 +49,11 @@ class _Taken(Exception):
 
 
 def gateway_key(configured: ConfiguredSecret | None, key_file: Path) -> ConfiguredSecret:
-    """The key clients must give: the configured one, else the minted one, made now if need be. Raises ConfigError."""
+    """Return the key that clients must send: the configured one, else a generated one. Raises ConfigError."""
     if configured is None:
         return load_or_create_key(key_file)
     value = configured.reveal()
-    plain_value = len(set(value)) < _FEWEST_CHARACTERS or value.isdecimal()  # somebody held down a key, or counted
+    plain_value = len(set(value)) < _FEWEST_CHARACTERS or value.isdecimal()  # such as aaaa… or 12345…
     if len(value) < _SHORTEST_KEY or value.lower().startswith(_PLACEHOLDER) or plain_value:
         hint = (
             "leave server.key out, and one is made; or: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
@@ -77,7 +77,7 @@ def load_or_create_key(path: Path) -> ConfiguredSecret:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make the folder, or make it private. Raises ConfigError if it is somebody else's."""
+    """Create the folder, or make it private. Raises ConfigError if it belongs to another user."""
     private_files.make_private_folder(folder)
     if hasattr(os, "geteuid") and folder.stat().st_uid != os.geteuid():
         raise _refused(folder, "this folder is another user's", "XDG_STATE_HOME and XDG_RUNTIME_DIR say which to use")
@@ -97,7 +97,7 @@ def read_private(path: Path) -> bytes:
 
 
 def write_private(path: Path, data: bytes, *, replace: bool = True) -> None:
-    """Write the file whole or not at all, readable by nobody else at any moment. Its folder must be there."""
+    """Write the file atomically; other users cannot read it at any moment. Its folder must exist."""
     remove_parts(path.parent)
     part = private_files.write_temporary(path, _PART, data)
     try:
@@ -212,12 +212,12 @@ class ReferenceContext(Struct, frozen=True):
 
 
 class ConfiguredSecret:
-    """A text that nobody sees by accident: `reveal()` is the only way to it. Found at the first use, then kept."""
+    """A secret that is not shown by accident: only `reveal()` returns it. It is read at the first use and cached."""
 
     __slots__ = ("_find", "_key", "_lock", "_value", "shown")
 
     def __init__(self, shown: str, find: Callable[[], str], key: object = None) -> None:
-        self.shown = shown  # what may be told about it: the reference, or a mask
+        self.shown = shown  # the reference, or a mask
         self._find = find
         self._key = (shown, key)
         self._lock = threading.Lock()
@@ -236,7 +236,7 @@ class ConfiguredSecret:
             return self._value
 
     def refresh(self) -> bool:
-        """Look again, since a file or a command may say something new by now. Tells whether it does."""
+        """Read the secret again, because a file or a command may have changed. Return whether it differs."""
         found = self._find()
         with self._lock:
             changed = self._value is None or _Hidden(self._value) != _Hidden(found)
@@ -362,8 +362,9 @@ def _from_file(path: str, around: ReferenceContext) -> str:
 
 
 def _is_loose(handle: int) -> bool:
-    """Whether others than those meant can read a file. What nobody can change (a secret that a container was given, on
-    a file system of its own) has the mode its manager chose.
+    """Return whether other users can read a file.
+
+    On a read-only file system (a secret of a container) the mode cannot be changed, so it is accepted.
     """
     found = os.fstat(handle)
     if not hasattr(os, "geteuid") or not stat.S_ISREG(found.st_mode):

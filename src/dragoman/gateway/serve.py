@@ -82,7 +82,7 @@ class GatewayServer:
 
         May be called from a signal, or from another thread.
         """
-        self.gateway.draining = True  # tells balancers to send no more
+        self.gateway.draining = True  # /readyz reports 503, so load balancers send no more requests
         loop = self.loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._begin_to_end, hurried, linger)
@@ -104,7 +104,7 @@ class GatewayServer:
         self._signals += 1
         if self._signals > 2:
             self._forced = True
-        # Nobody balances what a person at a terminal ends.
+        # After SIGINT (a person at a terminal) no load balancer needs time to notice.
         self.stop(hurried=self._signals > 1, linger=_LINGER if number == signal.SIGTERM else 0.0)
 
     def _begin_to_end(self, hurried: bool, linger: float) -> None:
@@ -119,7 +119,7 @@ class GatewayServer:
         self._changed.set()
 
     async def _drained(self, acceptor: Acceptor, server: HttpServer) -> None:
-        """Wait for what runs; cut it when its time is up; let go of it when it does not end even so."""
+        """Wait for running requests; cut them when the drain time is over, and abandon those that still run."""
         await self._until(lambda: False, lambda: self._linger_until)
         acceptor.close()
         server.stop_keep_alive()
@@ -223,10 +223,11 @@ def serve(
     read: Callable[[], Config] | None = None,
     worker: bool = False,
 ) -> int:
-    """Serve until a signal ends it; the exit status. `ready` is told where; `read` makes SIGHUP reload; a `worker` is
-    one of several on its port, and ends with its parent.
+    """Serve until a signal ends it. Return the exit status.
 
-    Raises ConfigError for a key that cannot be had, OSError for an address that cannot.
+    `ready` is called with the server when it listens; with `read`, SIGHUP reloads the configuration. A `worker` shares
+    its port with others and ends with its parent. Raises ConfigError if the key is not available, OSError if the
+    address cannot be used.
     """
     raise_file_limit()
     gateway = Gateway(config)
@@ -320,7 +321,7 @@ class _ToJournal(logging.Handler):
 
 
 def route_logs(gateway: Gateway) -> None:
-    """Send what libraries log to the gateway's own journal: else it may end up on somebody's screen."""
+    """Send the log records of libraries to the access log, where secrets are removed."""
     for name in ("dragoman", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [_ToJournal(gateway)]
@@ -353,7 +354,7 @@ def running_gateway(
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(main())
-        except BaseException as error:  # noqa: BLE001  told to whoever waits for us
+        except BaseException as error:  # noqa: BLE001  raised in the thread that waits
             failed.append(error)
         finally:
             running.listening.close()

@@ -140,7 +140,7 @@ class WorkerGroup:
         self._url, self._sockets, self.key = url, sockets, key
 
     def status(self) -> dict[str, Json]:
-        """The first one's words, with what can be added up added up, and every worker's upstreams."""
+        """Return the first worker's status with summed counts, and the upstreams of every worker."""
         found = [status for status in self._asked("/status") if isinstance(status, dict)]
         told: dict[str, Json] = dict(found[0]) if found else {"state": "starting"}
         for name in ("in_flight", "in_flight_bytes", "dropped_log_lines", "suppressed_log_lines"):
@@ -158,7 +158,7 @@ class WorkerGroup:
         return told
 
     def metrics(self) -> bytes:
-        """Everybody's, told apart by a label."""
+        """Return the metrics of all workers, each with a label `worker`."""
         families: dict[str, list[str]] = {}
         for number, text in enumerate(self._words("/metrics"), 1):
             name = ""

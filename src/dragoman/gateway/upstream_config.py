@@ -59,7 +59,7 @@ class TimeoutSettings(Struct, frozen=True, kw_only=True):
 class UpstreamLimits(Struct, frozen=True, kw_only=True):
     """How many requests an upstream gets at once, how many may wait for their turn, and for how many seconds.
 
-    `breaker`: whether it is left alone after failures, and when it asks for a pause.
+    `breaker`: whether failures and requested pauses put it into cooldown.
     """
 
     concurrency: Annotated[int, Meta(ge=1)] = 32
@@ -83,7 +83,7 @@ class Login(Struct, frozen=True):
 
 
 class UpstreamTable(Struct, frozen=True, kw_only=True):
-    """`[upstreams.NAME]`, before presets, dialects and the environment had their say."""
+    """`[upstreams.NAME]` with its preset, before it is combined with its dialect and the environment."""
 
     preset: str | None = None
     dialect: str | None = None
@@ -138,13 +138,13 @@ def is_secret_header(name: str) -> bool:
 
 
 def read_upstream(name: str, tree: object, at: KeyPath, look: ConfigReader) -> Upstream | None:
-    """The upstream of this table, its preset already below it. None if something is wrong, which then has been told."""
+    """Return the upstream of a table that includes its preset; None if it has problems, which are reported."""
     before = len(look.problems)
     if not NAME.match(name):
         look.problem(at, "a name has letters, digits, dots, hyphens and underscores only")
     values = look.fields(fields_of(UpstreamTable), as_lists(tree, _LISTS), at)
     if not isinstance(tree, Mapping) or any(key in tree and key not in values for key in _FIRST):
-        return None  # nothing more can be said before these are right
+        return None  # The other settings depend on these.
     upstream = _Making(UpstreamTable(**values), at, look).upstream(name)
     return upstream if len(look.problems) == before else None
 
@@ -192,7 +192,7 @@ class _Making:
         table, dialect = self._table, self.dialect()
         simulated = table.preset == SIMULATOR
         address = "" if simulated or dialect is None else self.base_url(dialect)
-        # All parts are made before any is missed: every problem shall be told at once.
+        # All parts are read before the first return, so that all problems are reported at once.
         key_header, logins = self.key_header(dialect), self.logins()
         headers, settings = self.headers(), self.translation()
         proxy = self.proxy(address) if address else None

@@ -353,7 +353,7 @@ def test_a_named_file_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a directory"):
         load_config(tmp_path, {"HOME": str(tmp_path)})
     (tmp_path / "latin").write_bytes(b"x = '\xe9'")
-    with pytest.raises(ConfigError, match="no UTF-8"):
+    with pytest.raises(ConfigError, match="not UTF-8"):
         load_config(tmp_path / "latin", {"HOME": str(tmp_path)})
 
 

@@ -97,7 +97,7 @@ def test_l7_a_request_without_a_model_is_a_400() -> None:
 def test_an_unknown_name_is_told_with_the_names_near_it() -> None:
     with pytest.raises(UnknownModel, match="similar names: claude-3-haiku-exact"):
         config(SET_UP).routes.resolve("cloude-3-haiku-exact")
-    with pytest.raises(UnknownModel, match="known: claude-3-haiku-exact"):
+    with pytest.raises(UnknownModel, match="known models: claude-3-haiku-exact"):
         config(SET_UP).routes.resolve("zzzz")
 
 
