@@ -1,6 +1,6 @@
-"""An upstream in any dialect, on loopback: scripted or with a small model; it refuses what the real one refuses.
+"""A fake upstream of any dialect, on loopback: scripted, or with a small model. It refuses what the real one refuses.
 
-Tests, `dragoman sim`, `dragoman demo` and a gateway without a configuration call it. It listens on loopback only, and
+Used by tests, `dragoman sim`, `dragoman demo` and a gateway without a configuration. It listens on loopback only and
 reads script files.
 """
 

@@ -1,7 +1,8 @@
-"""The embedded model: no intelligence, but useful answers. Deterministic.
+"""The embedded model of the simulator: a few fixed rules that give predictable replies. Pure and deterministic.
 
-It answers tool results by quoting them; calls the declared tools that the last user turn names, with arguments that
-fit their schemas (or the JSON object that the turn writes after the name); thinks when asked to; else repeats the turn.
+If the last user turn has tool results, the reply quotes them. If it names declared tools, the reply calls them, with
+the JSON object that the turn has after the name, or with arguments that fit the tool's schema. Otherwise the reply
+repeats the turn. It begins with reasoning if the request enables thinking.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 _MOST_CALLS = 8
-_QUOTED = 4000  # characters of one tool result
-_REPEATED = 400  # characters of the user's turn
+_LONGEST_QUOTE = 4000  # characters of one tool result
+_LONGEST_REPETITION = 400  # characters of the user's turn
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
 
 
 class PromptTool(Struct, frozen=True):
-    """A declared tool; without a schema it takes free text."""
+    """A declared tool; without a schema it accepts free text."""
 
     name: str
     schema: Mapping[str, Json] | None
 
 
 class ModelPrompt(Struct, frozen=True, kw_only=True):
-    """What the model sees of a request, whatever its dialect."""
+    """The parts of a request that the model uses, independent of the dialect."""
 
     text: str = ""  # the last user turn
     results: tuple[str, ...] = ()  # the tool results in it
@@ -40,14 +41,14 @@ class ModelPrompt(Struct, frozen=True, kw_only=True):
     must_call: bool = False
     parallel: bool = True
     thinks: bool = False
-    output: Mapping[str, Json] | None = None  # a schema the answer must fit
+    output: Mapping[str, Json] | None = None  # a schema that the reply must fit
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     input_tokens: int = 0
 
 
 class ModelOutput(Struct, frozen=True):
-    """What the model says, and why it stopped."""
+    """The parts of a reply, and its stop reason."""
 
     parts: tuple[Part, ...]
     stop: StopReason
@@ -55,33 +56,33 @@ class ModelOutput(Struct, frozen=True):
 
 
 def respond(prompt: ModelPrompt, scripted: tuple[Part, ...] | None = None) -> ModelOutput:
-    """Answer a prompt: with what a script says, if it says something."""
+    """Return the reply to a prompt: the scripted parts if there are some, otherwise the model's own."""
     if scripted is not None:
         return ModelOutput(
             scripted, StopReason.TOOL if any(isinstance(part, ToolCallPart) for part in scripted) else StopReason.END
         )
-    thought: list[Part] = (
+    reasoning: list[Part] = (
         [ReasoningPart(f"The last turn has {len(prompt.text)} characters; I answer it.")] if prompt.thinks else []
     )
     if prompt.results:
-        return _said(prompt, thought, _quoting(prompt.results))
+        return _text_output(prompt, reasoning, _quote_results(prompt.results))
     calls = _calls(prompt)
     if calls:
         names = " and ".join(call.name for call in calls)
-        return ModelOutput((*thought, TextPart(f"I will call {names}."), *calls), StopReason.TOOL)
+        return ModelOutput((*reasoning, TextPart(f"I will call {names}."), *calls), StopReason.TOOL)
     if prompt.output is not None:
-        return _said(prompt, thought, jsonio.encode(example_value(prompt.output)).decode())
-    return _said(prompt, thought, f"You said: {_shown(prompt.text, _REPEATED)}")
+        return _text_output(prompt, reasoning, jsonio.encode(example_value(prompt.output)).decode())
+    return _text_output(prompt, reasoning, f"You said: {_shown(prompt.text, _LONGEST_REPETITION)}")
 
 
 def estimate_tokens(text: str) -> int:
-    """Tokens in a text, roughly; one character outside ASCII counts as one."""
+    """Estimate the tokens of a text: four ASCII characters, or one other character, are one token."""
     others = 0 if text.isascii() else sum(character > "\x7f" for character in text)
     return others + -(-(len(text) - others) // 4)
 
 
 def output_tokens(parts: Sequence[Part]) -> int:
-    """Tokens in an answer, roughly."""
+    """Estimate the tokens of a reply."""
     total = 0
     for part in parts:
         match part:
@@ -94,8 +95,8 @@ def output_tokens(parts: Sequence[Part]) -> int:
     return total
 
 
-def _said(prompt: ModelPrompt, before: list[Part], text: str) -> ModelOutput:
-    """Say a text, as far as stop sequences and the token limit let it."""
+def _text_output(prompt: ModelPrompt, before: list[Part], text: str) -> ModelOutput:
+    """Return a reply with a text, cut at the first stop sequence and at the token limit."""
     stop, sequence = StopReason.END, None
     found = [(text.index(each), each) for each in prompt.stop if each and each in text]
     if found:
@@ -106,8 +107,8 @@ def _said(prompt: ModelPrompt, before: list[Part], text: str) -> ModelOutput:
     return ModelOutput((*before, *([TextPart(text)] if text else [])), stop, sequence)
 
 
-def _quoting(results: tuple[str, ...]) -> str:
-    quoted = [_shown(result, _QUOTED) for result in results]
+def _quote_results(results: tuple[str, ...]) -> str:
+    quoted = [_shown(result, _LONGEST_QUOTE) for result in results]
     return f"The tool answered: {quoted[0]}" if len(quoted) == 1 else "The tools answered:\n" + "\n".join(quoted)
 
 
@@ -118,8 +119,8 @@ def _shown(text: str, limit: int) -> str:
 
 def _calls(prompt: ModelPrompt) -> list[ToolCallPart]:
     text = _REMINDER.sub("", prompt.text)
-    # Clients put long instructions that name every tool around the question: a call that is written out is meant, else
-    # the last paragraph says what is wanted now.
+    # Clients put long instructions that name every tool around the question. So `Call NAME {…}` has priority, then
+    # the tools that the last paragraph names, then those of the whole text.
     named = _written(text, prompt.tools)
     named = named or _named(text.strip().rpartition("\n\n")[2], prompt.tools) or _named(text, prompt.tools)
     if not named and prompt.must_call and prompt.tools:
@@ -129,17 +130,19 @@ def _calls(prompt: ModelPrompt) -> list[ToolCallPart]:
 
 
 def _written(text: str, tools: tuple[PromptTool, ...]) -> list[tuple[PromptTool, str]]:
-    """The tools of `Call NAME {…}`, wherever it stands."""
-    orders = [(match.start(), tool, text[match.end() :]) for tool in tools for match in _order(tool).finditer(text)]
-    return [(tool, rest) for _, tool, rest in sorted(orders, key=lambda each: each[0]) if _written_object(rest)]
+    """Return the tools of each `Call NAME {…}` in a text, with the text after the name."""
+    matches = [
+        (match.start(), tool, text[match.end() :]) for tool in tools for match in _call_pattern(tool).finditer(text)
+    ]
+    return [(tool, rest) for _, tool, rest in sorted(matches, key=lambda each: each[0]) if _written_object(rest)]
 
 
-def _order(tool: PromptTool) -> re.Pattern[str]:
+def _call_pattern(tool: PromptTool) -> re.Pattern[str]:
     return re.compile(rf"\bCall {re.escape(tool.name)}(?=\s*\{{)")
 
 
 def _named(text: str, tools: tuple[PromptTool, ...]) -> list[tuple[PromptTool, str]]:
-    """The tools a text names, in its order, each with the text after its name."""
+    """Return the tools that a text names, in its order, each with the text after its name."""
     found = []
     for tool in tools:
         match = re.search(rf"(?<![\w-]){re.escape(tool.name)}(?![\w-])", text)
@@ -158,7 +161,7 @@ def _arguments(tool: PromptTool, rest: str) -> str:
 
 
 def _written_object(rest: str) -> str | None:
-    """The JSON object that stands right after a tool's name, as it is written."""
+    """Return the text of the JSON object right after a tool's name, or None."""
     lead = re.match(r"[\s`:(]*(?:with\s+)?(?=\{)", rest)
     if lead is None:
         return None
@@ -170,14 +173,15 @@ def _written_object(rest: str) -> str | None:
     return None
 
 
-# --- a value that fits a JSON schema: the least one that says something
+# --- a small example value that fits a JSON schema
 #
-# Known are types, enum, const, defaults, required and nested objects, arrays, bounds, the common formats, local `$ref`,
-# and the unions (the first branch; `allOf` merged). A `pattern` is tried against a few likely texts, and else not kept.
+# Supported: types, enum, const, defaults, required, nested objects, arrays, bounds, common formats, local `$ref`, and
+# unions (the first branch; `allOf` is merged). For a `pattern`, a few likely texts are tried; if none matches, the
+# example does not match it either.
 
 
-_DEPTH = 12  # of nesting
-_LONGEST = 10_000  # characters or items that a minimum can ask for
+_MAX_DEPTH = 12  # levels of nesting
+_LONGEST = 10_000  # characters or items, even if a minimum is higher
 
 _FORMATS = {
     "date": "2026-01-01",
@@ -195,7 +199,7 @@ _FORMATS = {
     "json-pointer": "/a",
     "regex": ".*",
 }
-_LIKELY = (
+_LIKELY_TEXTS = (
     "example",
     "Example",
     "EXAMPLE",
@@ -214,20 +218,20 @@ _LIKELY = (
 
 
 def example_arguments(schema: Mapping[str, Json] | None) -> dict[str, Json]:
-    """Arguments for a tool with this schema."""
-    made = example_value(schema or {})
-    return made if isinstance(made, dict) else {}
+    """Return example arguments for a tool with this schema."""
+    value = example_value(schema or {})
+    return value if isinstance(value, dict) else {}
 
 
 def example_value(schema: Mapping[str, Json]) -> Json:
-    """Any value that fits the schema."""
+    """Return an example value that fits the schema."""
     return _value(SchemaReferences().inline(schema), "value", 0)
 
 
 def _value(schema: Json, name: str, depth: int) -> Json:
-    if not isinstance(schema, dict) or depth > _DEPTH:
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return None if isinstance(schema, dict) else name
-    node = _settled(schema)
+    node = _resolve_unions(schema)
     if "const" in node:
         return node["const"]
     for keyword in ("enum", "examples"):
@@ -253,10 +257,10 @@ def _value(schema: Json, name: str, depth: int) -> Json:
             return name
 
 
-def _settled(schema: dict[str, Json]) -> dict[str, Json]:
-    """The schema with `allOf` and the first branch of a union merged into it."""
+def _resolve_unions(schema: dict[str, Json]) -> dict[str, Json]:
+    """Return the schema with `allOf` and the first branch of each union merged into it."""
     node = dict(schema)
-    for _ in range(_DEPTH):
+    for _ in range(_MAX_DEPTH):
         branches = _branches(node)
         if not branches:
             break
@@ -269,9 +273,9 @@ def _object(node: Mapping[str, Json], depth: int) -> Json:
     properties = node.get("properties")
     known = properties if isinstance(properties, dict) else {}
     required = node.get("required")
-    wanted = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-    # Without `required` an empty object would fit, and say nothing.
-    names = wanted or [name for name in known if depth < _DEPTH // 2]
+    required_names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    # Without `required`, an empty object would fit, but all properties make a better example.
+    names = required_names or [name for name in known if depth < _MAX_DEPTH // 2]
     return {name: _value(known.get(name, {}), name, depth + 1) for name in names}
 
 
@@ -281,31 +285,31 @@ def _array(node: Mapping[str, Json], name: str, depth: int) -> Json:
     least, most = _count(node.get("minItems"), 0), _count(node.get("maxItems"), _LONGEST)
     count = min(max(least, 1, len(shapes)), max(most, least))
     items = node.get("items", {})
-    made = [_value(shapes[i] if i < len(shapes) else items, name, depth + 1) for i in range(count)]
-    return [*made[:1], *map(_varied, made[1:], range(2, count + 1))] if node.get("uniqueItems") else list(made)
+    values = [_value(shapes[i] if i < len(shapes) else items, name, depth + 1) for i in range(count)]
+    return [*values[:1], *map(_varied, values[1:], range(2, count + 1))] if node.get("uniqueItems") else list(values)
 
 
 def _branches(node: dict[str, Json]) -> list[Mapping[str, Json]]:
-    """Take the unions out of a node and give the branches to be merged into it."""
+    """Remove the unions of a node, and return the branches to merge into it."""
     chosen: list[Mapping[str, Json]] = []
-    every = node.pop("allOf", None)
-    if isinstance(every, list):
-        chosen += [branch for branch in every if isinstance(branch, dict)]
+    all_of = node.pop("allOf", None)
+    if isinstance(all_of, list):
+        chosen += [branch for branch in all_of if isinstance(branch, dict)]
     for keyword in ("anyOf", "oneOf"):
-        some = node.pop(keyword, None)
-        if isinstance(some, list):
-            real = [branch for branch in some if isinstance(branch, dict)]
+        alternatives = node.pop(keyword, None)
+        if isinstance(alternatives, list):
+            real = [branch for branch in alternatives if isinstance(branch, dict)]
             chosen += [next((branch for branch in real if branch.get("type") != "null"), real[0])] if real else []
     return chosen
 
 
 def _merged(base: dict[str, Json], more: dict[str, Json]) -> dict[str, Json]:
     for keyword, value in more.items():
-        held = base.get(keyword)
-        if isinstance(held, dict) and isinstance(value, dict):
-            base[keyword] = {**held, **value}
-        elif keyword == "required" and isinstance(held, list) and isinstance(value, list):
-            base[keyword] = [*held, *(name for name in value if name not in held)]
+        existing = base.get(keyword)
+        if isinstance(existing, dict) and isinstance(value, dict):
+            base[keyword] = {**existing, **value}
+        elif keyword == "required" and isinstance(existing, list) and isinstance(value, list):
+            base[keyword] = [*existing, *(name for name in value if name not in existing)]
         else:
             base[keyword] = value
     return base
@@ -324,7 +328,9 @@ def _type(node: Mapping[str, Json]) -> str:
 
 def _string(node: Mapping[str, Json], name: str) -> str:
     form, pattern = node.get("format"), node.get("pattern")
-    candidates = (_FORMATS[form],) if isinstance(form, str) and form in _FORMATS else (f"example {name}", *_LIKELY)
+    candidates = (
+        (_FORMATS[form],) if isinstance(form, str) and form in _FORMATS else (f"example {name}", *_LIKELY_TEXTS)
+    )
     text = next((text for text in candidates if _matches(pattern, text)), candidates[0])
     least, most = _count(node.get("minLength"), 0), _count(node.get("maxLength"), _LONGEST)
     return (text + "x" * (least - len(text)))[: max(most, least)]
@@ -364,7 +370,7 @@ def _count(value: Json, default: int) -> int:
 
 
 def _varied(value: Json, number: int) -> Json:
-    """A value unlike its neighbours, for arrays that want them unique."""
+    """Return a value that differs from its neighbours, for arrays with unique items."""
     if isinstance(value, str):
         return f"{value} {number}"
     return value + number if isinstance(value, (int, float)) and not isinstance(value, bool) else value

@@ -1,6 +1,6 @@
-"""A response as the server frame writes it: a head, then pieces of body, pauses between them, and perhaps an early end.
+"""A simulated response: a head, then pieces of the body, with pauses between them and perhaps an early end. Pure.
 
-Pure. Whatever changes a stream on its way (pace, write size, cuts; later a fault proxy) maps pieces to pieces.
+`server` writes it. Functions that change the pace, the write size or the end of a stream map pieces to pieces.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dragoman.wire.http import Headers
 
 
 class Pause(Struct, frozen=True):
+    """A time without bytes."""
+
     seconds: float
 
 
@@ -28,7 +30,7 @@ Piece: TypeAlias = bytes | Pause | BodyEnd
 
 
 class Response(Struct, frozen=True):
-    """`length is None`: the body is chunked. `note` is for the log and says why a request was refused."""
+    """A response to write. `length` None means a chunked body; `note` is for the log: why a request was refused."""
 
     status: int
     headers: Headers
@@ -38,17 +40,17 @@ class Response(Struct, frozen=True):
 
 
 def whole_response(status: int, headers: Headers, body: bytes, note: str = "") -> Response:
-    """A response whose body is known."""
+    """Return a response with a complete body."""
     return Response(status, headers, (body,), len(body), note)
 
 
 def header_text(value: str) -> str:
-    """Text that may stand in a header."""
+    """Return a text as a header value: at most 400 characters, with `?` for characters that are not allowed."""
     return "".join(character if " " <= character <= "~" else "?" for character in value[:400])
 
 
 def scripted_headers(refuse: ScriptTurn) -> dict[str, str]:
-    """The headers that a script puts on its refusal."""
+    """Return the headers that a script sets for its refusal."""
     headers = {name.lower(): header_text(value) for name, value in refuse.headers.items()}
     if refuse.retry_after is not None:
         headers["retry-after"] = f"{refuse.retry_after:g}"
@@ -56,14 +58,14 @@ def scripted_headers(refuse: ScriptTurn) -> dict[str, str]:
 
 
 def apply_pace(frames: Iterable[Piece], pace: StreamPace, cut: CutPoint | None) -> Iterator[Piece]:
-    """Give wire frames their pace, their cut and their write size, in this order."""
-    pieces = _paced(frames, pace)
+    """Apply the delays, the cut and the write size of a script to wire frames, in this order."""
+    pieces = _add_delays(frames, pace)
     if cut is not None:
         pieces = _cut(pieces, cut)
-    return _rewritten(pieces, pace.write) if pace.write else pieces
+    return _resize(pieces, pace.write) if pace.write else pieces
 
 
-def _paced(frames: Iterable[Piece], pace: StreamPace) -> Iterator[Piece]:
+def _add_delays(frames: Iterable[Piece], pace: StreamPace) -> Iterator[Piece]:
     if pace.first_delay:
         yield Pause(pace.first_delay)
     for frame in frames:
@@ -86,19 +88,19 @@ def _cut(pieces: Iterable[Piece], cut: CutPoint) -> Iterator[Piece]:
     yield BodyEnd(cut.how)
 
 
-def _rewritten(pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
-    """The same bytes in writes of one size, whatever their frames."""
-    held = b""
+def _resize(pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
+    """Yield the same bytes in pieces of one size, independent of the frames."""
+    buffered = b""
     for piece in pieces:
         if not isinstance(piece, bytes):
-            if held:
-                yield held
-                held = b""
+            if buffered:
+                yield buffered
+                buffered = b""
             yield piece
             continue
-        held += piece
-        while len(held) >= size:
-            yield held[:size]
-            held = held[size:]
-    if held:
-        yield held
+        buffered += piece
+        while len(buffered) >= size:
+            yield buffered[:size]
+            buffered = buffered[size:]
+    if buffered:
+        yield buffered

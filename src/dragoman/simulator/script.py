@@ -1,4 +1,7 @@
-"""Scripts: what the simulated model says, turn by turn, from a TOML file. docs/simulator.md lists the fields."""
+"""Scripts of the simulator: the replies of the model, turn by turn, from a TOML file.
+
+docs/simulator.md lists the fields. Only `load_script` does I/O.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,27 @@ from dragoman.wire import jsonio
 
 T = TypeVar("T")
 
-# --- one turn: what the model says, at what pace, and how it goes wrong
+# --- one turn: the parts of a reply, its pace, and its failures
 
 
 class _Part(Struct, frozen=True, forbid_unknown_fields=True):
-    """One part of an answer. In a file, the name of its first field says which kind it is."""
+    """One part of a reply. In a file, the name of its first field selects the kind."""
 
 
 class TextPart(_Part, frozen=True):
+    """A text."""
+
     text: str
 
 
 class ReasoningPart(_Part, frozen=True, rename={"text": "reasoning"}):
+    """Reasoning of the model."""
+
     text: str
 
 
 class ToolCallPart(_Part, frozen=True, rename={"name": "tool"}):
-    """A tool call. Arguments are text: a script may want them broken."""
+    """A tool call. Arguments are text, so that a script can send invalid JSON."""
 
     name: str
     arguments: str = "{}"
@@ -41,6 +48,8 @@ class ToolCallPart(_Part, frozen=True, rename={"name": "tool"}):
 
 
 class WaitPart(_Part, frozen=True, rename={"seconds": "wait"}):
+    """A pause inside the reply."""
+
     seconds: float
 
 
@@ -53,7 +62,7 @@ class ExceptionPart(_Part, frozen=True, rename={"type": "exception"}):
 
 
 class FramePart(_Part, frozen=True):
-    """One wire frame, as it is."""
+    """One wire frame, sent unchanged."""
 
     event: str
     data: Any = {}
@@ -67,8 +76,10 @@ _KINDS: dict[str, type[Part]] = {
 
 
 class CutPoint(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the body ends early (bytes or wire frames from its beginning), and how: `end` is a clean end of body,
-    `close` leaves out the last chunk, `reset` resets the connection."""
+    """The point at which a body ends early: after so many bytes, or before a wire frame (counted from 0).
+
+    `how`: `end` is a clean end of body, `close` leaves out the last chunk, `reset` resets the connection.
+    """
 
     byte: Annotated[int, Meta(ge=0)] | None = None
     event: Annotated[int, Meta(ge=0)] | None = None
@@ -76,27 +87,27 @@ class CutPoint(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if (self.byte is None) == (self.event is None):
-            raise ValueError("a cut is at a `byte` or at an `event`")
+            raise ValueError("a cut needs exactly one of `byte` and `event`")
 
 
 class StreamPace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an answer is cut up and timed."""
+    """The sizes and delays of a streamed reply."""
 
     chunk: Annotated[int, Meta(ge=1)] = 12  # characters in a text, reasoning or arguments delta
     delay: Annotated[float, Meta(ge=0)] = 0.0  # seconds before each wire frame
-    first_delay: Annotated[float, Meta(ge=0)] = 0.0  # seconds before the first
+    first_delay: Annotated[float, Meta(ge=0)] = 0.0  # seconds before the first wire frame
     write: Annotated[int, Meta(ge=0)] = 0  # bytes in one write; 0: one wire frame
 
 
 class _AnyTurn(StreamPace, frozen=True, kw_only=True):
-    """What a turn has, in a script and in its file."""
+    """The fields of a turn, in a script and in its file."""
 
-    message: str = ""  # this and the next four are of a refusal
+    message: str = ""  # this and the next four fields are for refusals
     reason: str | None = None
     type: str = ""
     retry_after: float | None = None
     headers: dict[str, str] = {}
-    stop: StopReason | None = None  # None: by what was said
+    stop: StopReason | None = None  # None: derived from the parts
     sequence: str | None = None
     cut: CutPoint | None = None
     quirks: frozenset[str] = frozenset()
@@ -105,20 +116,22 @@ class _AnyTurn(StreamPace, frozen=True, kw_only=True):
 
 
 class ScriptTurn(_AnyTurn, frozen=True, kw_only=True):
-    """`parts is None`: the embedded model says what it would say. A status other than 200 refuses the request."""
+    """One turn. `parts` None leaves the reply to the embedded model; a status other than 200 refuses the request."""
 
     parts: tuple[Part, ...] | None = None
     status: int = 200
 
 
 class ErrorMeaning(Struct, frozen=True):
+    """The canonical meaning of an AWS exception: its kind, status and default message."""
+
     kind: ErrorKind
     status: int
     message: str
 
 
-# What an exception's name means in any dialect. A script may use these names or the kinds themselves.
-_TROUBLES: dict[str, ErrorMeaning] = {
+# The meaning of an exception's name in every dialect. A script may use these names or the kinds.
+_EXCEPTIONS: dict[str, ErrorMeaning] = {
     "ThrottlingException": ErrorMeaning("rate_limit", 429, "Too many requests, please wait before trying again."),
     "ServiceQuotaExceededException": ErrorMeaning("quota", 402, "You have reached the limit of your subscription."),
     "AccessDeniedException": ErrorMeaning("permission", 403, "The bearer token included in the request is invalid."),
@@ -131,23 +144,23 @@ _TROUBLES: dict[str, ErrorMeaning] = {
     "ServiceUnavailableException": ErrorMeaning("overloaded", 503, "The service is unavailable. Please try again."),
     "InternalServerException": ErrorMeaning("server", 500, "Encountered an unexpected error. Please try again."),
 }
-_BY_STATUS = {trouble.status: name for name, trouble in reversed(_TROUBLES.items())} | {
+_BY_STATUS = {meaning.status: name for name, meaning in reversed(_EXCEPTIONS.items())} | {
     529: "ServiceUnavailableException",
     502: "InternalServerException",
     504: "ModelTimeoutException",
 }
-_BY_KIND: dict[str, str] = {trouble.kind: name for name, trouble in _TROUBLES.items()}
+_BY_KIND: dict[str, str] = {meaning.kind: name for name, meaning in _EXCEPTIONS.items()}
 
 
 def exception_for(status: int) -> str:
-    """The exception that goes with an HTTP status."""
+    """Return the name of the exception for an HTTP status."""
     return _BY_STATUS.get(status, "InternalServerException" if status >= 500 else "ValidationException")
 
 
 def make_fault(name: str, message: str = "", status: int | None = None, retry_after: float | None = None) -> Fault:
-    """The canonical fault for an exception's name or kind."""
+    """Return the canonical fault for an exception's name or kind."""
     code = _BY_KIND.get(name, name)  # the AWS name
-    known = _TROUBLES.get(code, _TROUBLES["InternalServerException"])
+    known = _EXCEPTIONS.get(code, _EXCEPTIONS["InternalServerException"])
     return Fault(known.kind, message or known.message, status or known.status, retry_after, code=code)
 
 
@@ -155,27 +168,27 @@ QUIRKS = frozenset({"bare_fragments", "object_input", "no_metadata", "no_usage",
 
 
 class TokenSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which tokens the service takes, and how long those it gives last."""
+    """The tokens that the service accepts, and the lifetime of those that it issues."""
 
     access: list[str] | None = None  # None: any
     refresh: list[str] | None = None  # None: any
-    lifetime: float = 3600.0  # seconds; what the answer says as expiresIn
+    lifetime: float = 3600.0  # seconds; sent as expiresIn
     uses: int | None = None  # calls after which an access token has expired
-    rotate: bool = True  # a refresh answers with a new refresh token, and the old one is dead
+    rotate: bool = True  # a refresh returns a new refresh token, and the old one becomes invalid
     pending: int = 1  # polls of a device login before it is granted
 
 
 class Script(Struct, frozen=True, kw_only=True):
-    """Turns in their order, and what comes after the last: the embedded model, all again, or the last again."""
+    """Turns in order. `then` is what follows the last: the embedded model, all turns again, or the last one again."""
 
     turns: tuple[ScriptTurn, ...] = ()
     then: Literal["model", "repeat", "last"] = "model"
     tokens: TokenSettings = TokenSettings()
-    pace: StreamPace = StreamPace()  # of the turns that the model takes by itself
+    pace: StreamPace = StreamPace()  # for the turns of the embedded model
 
 
 def load_script(path: str | Path) -> Script:
-    """Read a script file. Raises LocalMisuse that names the file and the place in it."""
+    """Read a script file. Raises LocalMisuse with the file and the place in it."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -184,26 +197,27 @@ def load_script(path: str | Path) -> Script:
 
 
 def parse_script(text: str, name: str = "script") -> Script:
-    """Read a script. Raises LocalMisuse that names the place."""
+    """Parse a script. Raises LocalMisuse with the place of the error."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise LocalMisuse(f"{name} is no TOML: {error}") from None
+        raise LocalMisuse(f"{name} is not valid TOML: {error}") from None
     file = _read(document, _File, f"{name}: ")
     turns = [turn for index, each in enumerate(file.turn) for turn in _turns(each, file.pace, f"{name}: turn[{index}]")]
     if file.then != "model" and not turns:
-        raise LocalMisuse(f"{file.then!r} needs a turn", at=f"{name}: then")
+        raise LocalMisuse(f"{file.then!r} needs at least one turn", at=f"{name}: then")
     return Script(turns=tuple(turns), then=file.then, tokens=file.tokens, pace=file.pace)
 
 
 class ScriptPlayer:
-    """Plays a script: one turn a call."""
+    """Plays a script: each call of `next` returns one turn."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self._played = 0
 
     def next(self) -> ScriptTurn:
+        """Return the next turn."""
         script, at = self._script, self._played
         self._played += 1
         if at < len(script.turns):
@@ -224,7 +238,7 @@ _Status = Annotated[int, Meta(ge=200, le=599)]
 
 
 class _TurnEntry(_AnyTurn, frozen=True, kw_only=True):
-    """One entry may stand for several turns: `status` may be a list, and `times` repeats it all."""
+    """One entry of the file. It can mean several turns: `status` may be a list, and `times` repeats the entry."""
 
     text: str | None = None
     parts: list[dict[str, Any]] | None = None
@@ -240,7 +254,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _read(value: object, kind: type[T], before: str) -> T:
-    """Convert a value of the file. Raises LocalMisuse that names the place, which `before` leads to."""
+    """Convert a value of the file. Raises LocalMisuse with its place; `before` is the path of the value."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -248,14 +262,14 @@ def _read(value: object, kind: type[T], before: str) -> T:
         raise LocalMisuse(problem, at=(before + place.strip(".`")).rstrip(".: ")) from None
 
 
-def _turns(given: dict[str, Any], pace: StreamPace, at: str) -> Iterator[ScriptTurn]:
-    """The turns that one entry stands for."""
-    entry = _read(structs.asdict(pace) | given, _TurnEntry, f"{at}.")
+def _turns(table: dict[str, Any], pace: StreamPace, at: str) -> Iterator[ScriptTurn]:
+    """Yield the turns of one entry."""
+    entry = _read(structs.asdict(pace) | table, _TurnEntry, f"{at}.")
     if entry.text is not None and entry.parts is not None:
-        raise LocalMisuse("a turn has `text` or `parts`, not both", at=at)
+        raise LocalMisuse("a turn must not have both `text` and `parts`", at=at)
     unknown = sorted(entry.quirks - QUIRKS)
     if unknown:
-        raise LocalMisuse(f"no quirk {unknown[0]!r} (known: {', '.join(sorted(QUIRKS))})", at=f"{at}.quirks")
+        raise LocalMisuse(f"there is no quirk {unknown[0]!r} (known: {', '.join(sorted(QUIRKS))})", at=f"{at}.quirks")
     parts: tuple[Part, ...] | None = None if entry.text is None else (TextPart(entry.text),)
     if entry.parts is not None:
         parts = tuple(_part(part, f"{at}.parts[{index}]") for index, part in enumerate(entry.parts))
@@ -265,10 +279,10 @@ def _turns(given: dict[str, Any], pace: StreamPace, at: str) -> Iterator[ScriptT
             yield ScriptTurn(**common, parts=parts, status=status)
 
 
-def _part(given: dict[str, Any], at: str) -> Part:
-    kinds = [kind for name, kind in _KINDS.items() if name in given]
+def _part(table: dict[str, Any], at: str) -> Part:
+    kinds = [kind for name, kind in _KINDS.items() if name in table]
     if len(kinds) != 1:
-        raise LocalMisuse(f"a part has exactly one of {', '.join(_KINDS)}", at=at)
-    if isinstance(given.get("arguments"), dict):
-        given = given | {"arguments": jsonio.encode(given["arguments"]).decode()}
-    return _read(given, kinds[0], f"{at}.")
+        raise LocalMisuse(f"a part must have exactly one of {', '.join(_KINDS)}", at=at)
+    if isinstance(table.get("arguments"), dict):
+        table = table | {"arguments": jsonio.encode(table["arguments"]).decode()}
+    return _read(table, kinds[0], f"{at}.")

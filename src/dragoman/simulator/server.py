@@ -1,7 +1,7 @@
-"""The simulator: the HTTP server of `dragoman.http` on loopback, which any face answers through.
+"""The server of the simulator: the HTTP server of `dragoman.http` on loopback, with a simulated service behind it.
 
-Faces decide what is answered; this module writes it, with pauses and early ends. It keeps what it received, and how
-each exchange ended, so that a test can count calls and see whether a client that left was let go at once.
+The service decides the response; this module writes it, with its pauses and early ends. It records each request and
+how its exchange ended, so that a test can count requests and see whether a disconnect was noticed at once.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
 _MOST_CONNECTIONS = 1024
-_GLANCE = 0.02  # seconds between two looks at whether the client is still there
+_POLL_SECONDS = 0.02  # between two checks whether the client has disconnected
 _ORIGIN = re.compile(r"https?://[^/?]*")
 
 
 class ReceivedRequest:
-    """One request as it came, and how its exchange went."""
+    """One request, and how its exchange ended: `whole`, `cut` by the simulator, or `gone` (the client left)."""
 
     def __init__(self, request: HttpRequest) -> None:
         self.request = request
@@ -51,32 +51,41 @@ class ReceivedRequest:
         self._over = threading.Event()
 
     def wait(self, timeout: float = 5.0) -> Literal["", "whole", "cut", "gone"]:
-        """How the exchange ended; empty if it has not, in time. A client may have all before the server is done."""
+        """Wait for the end of the exchange and return how it ended; empty if it is still running.
+
+        A client may have the whole response before the server has recorded the end.
+        """
         self._over.wait(timeout)
         return self.ended
 
     def end(self, how: Literal["whole", "cut", "gone"]) -> None:
+        """Record how the exchange ended."""
         self.ended = how
         self._over.set()
 
     @property
     def method(self) -> str:
+        """The HTTP method."""
         return self.request.method
 
     @property
     def path(self) -> str:
+        """The path, without the query."""
         return self.request.path
 
     @property
     def headers(self) -> dict[str, str]:
+        """The headers; of a repeated one, the first value."""
         return dict(reversed(self.request.headers))
 
     @property
     def body(self) -> bytes:
+        """The body."""
         return self.request.body
 
     @property
     def json(self) -> Json:
+        """The body as JSON. Raises JsonError."""
         return jsonio.decode(self.request.body)
 
     def __repr__(self) -> str:
@@ -84,7 +93,7 @@ class ReceivedRequest:
 
 
 class Simulator:
-    """An upstream in one dialect. `async with` starts and stops it; `running_simulator` does so from plain code."""
+    """A fake upstream of one dialect. `async with` starts and stops it; sync code uses `running_simulator`."""
 
     def __init__(
         self,
@@ -98,7 +107,7 @@ class Simulator:
         keep: int = 1000,
         on_exchange: Callable[[ReceivedRequest], None] | None = None,
     ) -> None:
-        self.requests: list[ReceivedRequest] = []  # the last `keep`
+        self.requests: list[ReceivedRequest] = []  # the last `keep` requests
         self.total = 0
         self._service = make_service(dialect, profile, script, limits)
         self._host, self._port = _loopback(host), port
@@ -108,6 +117,7 @@ class Simulator:
 
     @property
     def url(self) -> str:
+        """The base URL."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self._port}"
 
@@ -186,7 +196,7 @@ class Simulator:
 
 
 class FlowControl:
-    """Lets an answer be written only as fast as the client reads it."""
+    """Makes the writer of a response wait while the client does not read."""
 
     def __init__(self, exchange: HttpExchange) -> None:
         self._open = asyncio.Event()
@@ -198,9 +208,9 @@ class FlowControl:
 
 
 async def read_request(exchange: HttpExchange, limit: int) -> HttpRequest:
-    """Read the body. Raises ClientFault for what is no request, TooLarge, Gone."""
+    """Read the whole request. Raises ClientFault if it is not valid, TooLarge, ClientDisconnected."""
     if exchange.version not in ("1.0", "1.1"):
-        raise ClientFault("only HTTP/1 is spoken here", fault=Fault("invalid", "only HTTP/1 is spoken here", 400))
+        raise ClientFault("only HTTP/1 is supported", fault=Fault("invalid", "only HTTP/1 is supported", 400))
     try:
         body = await exchange.body(limit)
     except asyncio.CancelledError:
@@ -211,48 +221,48 @@ async def read_request(exchange: HttpExchange, limit: int) -> HttpRequest:
 
 
 def strip_origin(exchange: HttpExchange) -> HttpRequest:
-    """The request, without the host of an absolute target, as proxies send it."""
+    """Return the request without the origin of an absolute target, which clients send to proxies."""
     target = _ORIGIN.sub("", exchange.target).partition("#")[0]
     path, _, query = target.partition("?")
     return structs.replace(exchange.request, path=path or "/", query=query)
 
 
 async def pause(seconds: float, exchange: HttpExchange) -> None:
-    """Wait, unless the client leaves. Raises Gone for one that has closed its sending side."""
+    """Wait. Raises ClientDisconnected as soon as the client closes its sending side."""
     until = asyncio.get_running_loop().time() + seconds
     while (left := until - asyncio.get_running_loop().time()) > 0:
         if exchange.is_half_closed:
             raise ClientDisconnected
-        await asyncio.sleep(min(left, _GLANCE))
+        await asyncio.sleep(min(left, _POLL_SECONDS))
 
 
 async def break_off(piece: BodyEnd, exchange: HttpExchange | ServerConnection) -> None:
-    """End the connection inside of an answer, or before it."""
+    """Close or reset the connection inside a response, or before it."""
     if piece.how == "reset":
-        await asyncio.sleep(_GLANCE)  # a reset overtakes what the client has not read yet
+        await asyncio.sleep(_POLL_SECONDS)  # a reset discards what the client has not read yet
     exchange.break_off(reset=piece.how == "reset")
 
 
-# --- making one
+# --- creating a simulator
 
 
 def make_service(
     dialect: str, profile: str, script: Script | str | Path | None, limits: SimulatorLimits | None
 ) -> SimulatedService:
-    """The face of a dialect. Raises LocalMisuse for a dialect, profile or script that cannot be."""
-    played = script if isinstance(script, Script) else Script() if script is None else load_script(script)
+    """Return the service of a dialect. Raises LocalMisuse for an unknown dialect or profile, or a wrong script."""
+    loaded = script if isinstance(script, Script) else Script() if script is None else load_script(script)
     limits = limits or SimulatorLimits()
     if dialect == "kiro":
         for known in get_args(Profile):
             if profile == known:
-                return KiroService(known, played, limits)
+                return KiroService(known, loaded, limits)
         raise LocalMisuse(f"unknown profile {profile!r} (known: {', '.join(get_args(Profile))})")
     if profile not in _REFUSED:
         raise LocalMisuse(f"unknown profile {profile!r} (known: {', '.join(_REFUSED)})")
-    return DialectService(registry.get(dialect), played, refuses=_REFUSED[profile], max_body=limits.body_bytes)
+    return DialectService(registry.get(dialect), loaded, refuses=_REFUSED[profile], max_body=limits.body_bytes)
 
 
-# What a profile refuses in a dialect other than kiro: breaches of these severities.
+# The severities that a profile refuses, for dialects other than kiro.
 _REFUSED: dict[str, tuple[Severity, ...]] = {
     "official": ("error",),
     "observed": ("error",),
@@ -277,7 +287,7 @@ def running_simulator(
     limits: SimulatorLimits | None = None,
     port: int = 0,
 ) -> Iterator[Simulator]:
-    """A simulator in a thread of its own, for code that is not async."""
+    """Run a simulator in a thread, for code that is not async."""
     simulator = Simulator(dialect, profile=profile, script=script, limits=limits, port=port)
     started: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
     failed: list[OSError] = []
@@ -290,7 +300,7 @@ def running_simulator(
                 started.append((asyncio.get_running_loop(), stop))
                 ready.set()
                 await stop.wait()
-        except OSError as error:  # the port is taken
+        except OSError as error:  # for example, the port is in use
             failed.append(error)
         finally:
             ready.set()

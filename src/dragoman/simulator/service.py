@@ -1,4 +1,7 @@
-"""A simulated service in any registered dialect: its own codec reads the request and writes the model's answer."""
+"""A simulated service of any registered dialect: the dialect's codec parses the request and renders the reply.
+
+No I/O: `server` reads requests and writes the responses. Kiro has a service of its own (`simulator.kiro`).
+"""
 
 from __future__ import annotations
 
@@ -47,30 +50,31 @@ from dragoman.wire.frame import Payload
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.ndjson import NDJSON, NdjsonDecoder
 
-_NOW = 1_767_225_600  # answers are deterministic, times too
-_KEYS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+_NOW = 1_767_225_600  # a fixed time, because replies are deterministic
+_KEY_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 _JSON = (("content-type", "application/json"),)
 _MODEL = "sim-model"
-# How a family's ids of answers and of calls begin, as clients are used to them.
+# The prefixes of reply ids and call ids by family, as clients expect them.
 _PREFIXES = {"anthropic": ("msg_", "toolu_"), "openai": ("chatcmpl-", "call_")}
-# What a stream is called, by its framing; all others are server-sent events.
+# The content type of a stream by its framing; all other framings are server-sent events.
 _STREAM_TYPES: dict[type, str] = {EventStreamDecoder: "application/vnd.amazon.eventstream", NdjsonDecoder: NDJSON}
 _ERRORS: tuple[Severity, ...] = ("error",)
 
 
 class SimulatedService(Protocol):
-    """One dialect's side of the server frame. Pure but for its own state: it opens nothing and waits for nothing."""
+    """A service that the server calls with each request. It keeps its own state, and does no I/O and no waiting."""
 
     max_body: int
 
-    def handle(self, request: HttpRequest) -> Response: ...
+    def handle(self, request: HttpRequest) -> Response:
+        """Return the response to a request."""
 
     def too_large(self, request: HttpRequest) -> Response:
-        """The answer to a body longer than `max_body`, which was not read."""
+        """Return the response to a request whose body exceeds `max_body` and was not read."""
 
 
 class DialectService:
-    """The face of any dialect in the registry. `refuses` says which breaches of its rules are refused."""
+    """The simulated service of a dialect of the registry. Breaches of the severities `refuses` are refused."""
 
     def __init__(
         self,
@@ -88,15 +92,15 @@ class DialectService:
 
     def handle(self, request: HttpRequest) -> Response:
         try:
-            return self._answer(request)
+            return self._respond(request)
         except DragomanError as error:
             return self._refuse(error.fault)
 
     def too_large(self, request: HttpRequest) -> Response:
         return self._refuse(Fault("too_large", f"The request exceeds {self.max_body} bytes.", 413))
 
-    def _answer(self, request: HttpRequest) -> Response:
-        if not self._knows(request):
+    def _respond(self, request: HttpRequest) -> Response:
+        if not self._is_authorized(request):
             return self._refuse(Fault("auth", "The API key is missing or not valid.", 401))
         call = self._dialect.binding.match(request)
         if call is None:
@@ -113,66 +117,66 @@ class DialectService:
             case "stored":
                 return self._refuse(Fault("not_found", f"Nothing is kept under {call.hints['id']}.", 404))
 
-    def _knows(self, request: HttpRequest) -> bool:
-        keys = [request.header(name) for name in _KEYS if request.header(name)]
-        taken = self._script.tokens.access
-        return any(taken is None or key in taken or key.partition(" ")[2] in taken for key in keys)
+    def _is_authorized(self, request: HttpRequest) -> bool:
+        keys = [request.header(name) for name in _KEY_HEADERS if request.header(name)]
+        accepted = self._script.tokens.access
+        return any(accepted is None or key in accepted or key.partition(" ")[2] in accepted for key in keys)
 
     def _count(self, call: ApiRequest) -> Response:
         counts = self._dialect.counts
         if counts is None:
             return self._refuse(Fault("not_found", "This service counts no tokens.", 404))
-        asked = self._dialect.codec.parse_request(call)
-        return whole_response(200, _JSON, counts.render_count(read_prompt(asked).input_tokens, False))
+        conversation = self._dialect.codec.parse_request(call)
+        return whole_response(200, _JSON, counts.render_count(read_prompt(conversation).input_tokens, False))
 
     def _generate(self, call: ApiRequest, body: bytes) -> Response:
         codec = self._dialect.codec
         first = next((breach for breach in codec.breaches(call) if breach.severity in self._refuses), None)
         if first is not None:
-            fault_ = Fault("invalid", f"{first.at}: {first.detail}" if first.at else first.detail, 400, at=first.at)
-            return self._refuse(fault_, first.rule)
-        asked = codec.parse_request(call)
+            fault = Fault("invalid", f"{first.at}: {first.detail}" if first.at else first.detail, 400, at=first.at)
+            return self._refuse(fault, first.rule)
+        conversation = codec.parse_request(call)
         turn = self._player.next()
         if turn.status != 200:
             return self._scripted_refusal(turn)
-        return self._perform(asked, turn, _world(body))
+        return self._perform(conversation, turn, _deterministic_environment(body))
 
-    def _perform(self, asked: Conversation, turn: ScriptTurn, environment: Environment) -> Response:
-        told = _tell(asked, turn, environment, self._dialect)
-        if asked.stream:
-            frames = _frames(told, self._dialect, asked, environment)
+    def _perform(self, conversation: Conversation, turn: ScriptTurn, environment: Environment) -> Response:
+        events_and_waits = _reply_events(conversation, turn, environment, self._dialect)
+        if conversation.stream:
+            frames = _frames(events_and_waits, self._dialect, conversation, environment)
             kind = _STREAM_TYPES.get(type(self._dialect.binding.frame_decoder()), "text/event-stream; charset=utf-8")
             headers = (("content-type", kind), ("cache-control", "no-cache"))
             return Response(200, headers, apply_pace(frames, turn, turn.cut))
         waits, events = [], []
-        for each in told:
+        for each in events_and_waits:
             if isinstance(each, WaitPart):
                 waits.append(Pause(each.seconds))
             elif not isinstance(each, FramePart):
                 events.append(each)
         try:
             reply = assemble_reply(events)
-        except DragomanError as error:  # the script let it fail: a whole reply fails as a whole
+        except DragomanError as error:  # a failure inside a scripted stream is an error response for a whole reply
             return self._refuse(error.fault)
-        rendered = self._dialect.codec.render_reply(reply, asked, environment)
+        rendered = self._dialect.codec.render_reply(reply, conversation, environment)
         return Response(200, _JSON, apply_pace([*waits, rendered], turn, turn.cut), len(rendered))
 
-    def _refuse(self, fault_: Fault, rule: str = "") -> Response:
-        refused = self._dialect.binding.error_response(fault_, self._dialect.codec.render_fault(fault_))
+    def _refuse(self, fault: Fault, rule: str = "") -> Response:
+        refused = self._dialect.binding.error_response(fault, self._dialect.codec.render_fault(fault))
         headers = (*refused.headers, ("x-dragoman-rule", header_text(rule))) if rule else refused.headers
-        return whole_response(refused.status, headers, refused.body, f"{rule} {fault_.message}".strip())
+        return whole_response(refused.status, headers, refused.body, f"{rule} {fault.message}".strip())
 
     def _scripted_refusal(self, refuse: ScriptTurn) -> Response:
         name = refuse.type or exception_for(refuse.status)
         response = self._refuse(make_fault(name, refuse.message, refuse.status, refuse.retry_after))
         more = scripted_headers(refuse)
-        kept = tuple((name, value) for name, value in response.headers if name not in more)
-        headers = (*kept, *more.items())
+        unchanged = tuple((name, value) for name, value in response.headers if name not in more)
+        headers = (*unchanged, *more.items())
         return Response(refuse.status, headers, response.pieces, response.length, f"script: {refuse.status}")
 
 
 def _models() -> Response:
-    """A list that clients of every family can read."""
+    """Return a list of models with the fields that clients of every family read."""
     model = {
         "id": _MODEL,
         "object": "model",
@@ -186,21 +190,21 @@ def _models() -> Response:
     return whole_response(200, _JSON, jsonio.encode(listed))
 
 
-def _world(body: bytes) -> Environment:
-    """Ids that are the same for the same request, and differ from one turn of a conversation to the next."""
+def _deterministic_environment(body: bytes) -> Environment:
+    """Return an environment whose ids depend on the body: equal for equal requests, different for each turn."""
     seed, number = hashlib.sha256(body).hexdigest()[:16], itertools.count()
     return Environment(new_id=lambda prefix: f"{prefix}{seed}{next(number):08x}", now=lambda: _NOW)
 
 
-# --- what the model sees
+# --- the prompt of the embedded model
 
 
-def read_prompt(asked: Conversation) -> ModelPrompt:
-    """Read a conversation as the embedded model needs it."""
-    last = next((message for message in reversed(asked.messages) if message.role != "system"), None)
+def read_prompt(conversation: Conversation) -> ModelPrompt:
+    """Return the parts of a conversation that the embedded model uses."""
+    last = next((message for message in reversed(conversation.messages) if message.role != "system"), None)
     blocks = last.blocks if last is not None and last.role == "user" else ()
-    choice = asked.tool_choice
-    tools = tuple(PromptTool(tool.name, tool.schema) for tool in asked.tools if isinstance(tool, ToolSpec))
+    choice = conversation.tool_choice
+    tools = tuple(PromptTool(tool.name, tool.schema) for tool in conversation.tools if isinstance(tool, ToolSpec))
     if choice.names:
         tools = tuple(tool for tool in tools if tool.name in choice.names)
     return ModelPrompt(
@@ -213,56 +217,59 @@ def read_prompt(asked: Conversation) -> ModelPrompt:
         tools=() if choice.mode == "none" else tools,
         must_call=choice.mode in ("any", "one"),
         parallel=choice.parallel is not False,
-        thinks=asked.thinking.mode in ("on", "adaptive", "between_tools") or asked.thinking.effort not in ("", "none"),
-        output=asked.output.schema or {"type": "object"} if asked.output.kind != "text" else None,
-        max_tokens=asked.max_tokens,
-        stop=asked.stop,
-        input_tokens=estimate_input_tokens(asked) + 4 * len(asked.messages),  # a message is more than its text
+        thinks=conversation.thinking.mode in ("on", "adaptive", "between_tools")
+        or conversation.thinking.effort not in ("", "none"),
+        output=conversation.output.schema or {"type": "object"} if conversation.output.kind != "text" else None,
+        max_tokens=conversation.max_tokens,
+        stop=conversation.stop,
+        # Each message costs some tokens besides its text.
+        input_tokens=estimate_input_tokens(conversation) + 4 * len(conversation.messages),
     )
 
 
-# --- what it answers
+# --- the reply
 
 
-def _tell(
-    asked: Conversation, turn: ScriptTurn, environment: Environment, dialect: Dialect
+def _reply_events(
+    conversation: Conversation, turn: ScriptTurn, environment: Environment, dialect: Dialect
 ) -> Iterator[ev.Event | WaitPart | FramePart]:
-    """A turn as events, one whole stream, with waits and raw frames where the script put them."""
-    capabilities = dialect.codec.capabilities(asked.model)
-    prompt = read_prompt(asked)
-    spoken = respond(prompt, turn.parts)
+    """Yield a turn as the events of one stream, with the waits and raw frames of the script between them."""
+    capabilities = dialect.codec.capabilities(conversation.model)
+    prompt = read_prompt(conversation)
+    output = respond(prompt, turn.parts)
     parts = (
-        spoken.parts
+        output.parts
         if "reasoning" in capabilities.traits
-        else tuple(part for part in spoken.parts if not isinstance(part, ReasoningPart))
+        else tuple(part for part in output.parts if not isinstance(part, ReasoningPart))
     )
     family = dialect.codec.family if dialect.codec.family in capabilities.signatures else ""
-    used = prompt.input_tokens if turn.input_tokens is None else turn.input_tokens
-    said = output_tokens(parts) if turn.output_tokens is None else turn.output_tokens
+    input_count = prompt.input_tokens if turn.input_tokens is None else turn.input_tokens
+    output_count = output_tokens(parts) if turn.output_tokens is None else turn.output_tokens
     reply_prefix, call_prefix = _PREFIXES.get(dialect.codec.family, ("sim-", "call_"))
-    yield ev.Started(environment.new_id(reply_prefix), asked.model, Usage(input=used))
+    yield ev.Started(environment.new_id(reply_prefix), conversation.model, Usage(input=input_count))
     keys = itertools.count()
-    free = {tool.name for tool in asked.tools if isinstance(tool, ToolSpec) and tool.schema is None}
-    for choice in range(max(asked.choices, 1)):
-        unsigned = "signed_content" in capabilities.traits  # where calls are sealed, the first of an answer is
+    free_text_tools = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec) and tool.schema is None}
+    for choice in range(max(conversation.choices, 1)):
+        # Dialects that sign content sign only the first call of a reply.
+        unsigned = "signed_content" in capabilities.traits
         for part in parts:
             if isinstance(part, ExceptionPart):
                 yield ev.Failed(make_fault(part.type, part.message))
                 return
             signer = family if unsigned or not isinstance(part, ToolCallPart) else ""
             unsigned = unsigned and not isinstance(part, ToolCallPart)
-            if isinstance(part, ToolCallPart) and part.name in free:
-                part = structs.replace(part, arguments=_only_text(part.arguments), form="text")  # noqa: PLW2901
+            if isinstance(part, ToolCallPart) and part.name in free_text_tools:
+                part = structs.replace(part, arguments=_as_free_text(part.arguments), form="text")  # noqa: PLW2901
             yield from _part_events(
                 part, next(keys), choice, turn.chunk, signer, lambda: environment.new_id(call_prefix)
             )
-        yield ev.Stopped(Stop(turn.stop or spoken.stop, turn.sequence or spoken.sequence), choice)
-    yield ev.UsageReported(Usage(input=used, output=said * max(asked.choices, 1)))
+        yield ev.Stopped(Stop(turn.stop or output.stop, turn.sequence or output.sequence), choice)
+    yield ev.UsageReported(Usage(input=input_count, output=output_count * max(conversation.choices, 1)))
     yield ev.FINISHED
 
 
-def _only_text(arguments: str) -> str:
-    """What a script's arguments say to a tool that takes free text: the one string of an object is that text."""
+def _as_free_text(arguments: str) -> str:
+    """Return a script's arguments as free text: the string, if they are an object with only one string."""
     texts = list((jsonio.decode_object(arguments) or {}).values())
     return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else arguments
 
@@ -299,10 +306,13 @@ def _signed(key: int, family: str, text: str) -> Iterator[ev.Event]:
 
 
 def _frames(
-    told: Iterable[ev.Event | WaitPart | FramePart], dialect: Dialect, asked: Conversation, environment: Environment
+    parts: Iterable[ev.Event | WaitPart | FramePart],
+    dialect: Dialect,
+    conversation: Conversation,
+    environment: Environment,
 ) -> Iterator[Piece]:
-    encoder, frame = dialect.codec.encoder(asked, environment), dialect.binding.encode_frame
-    for each in told:
+    encoder, frame = dialect.codec.encoder(conversation, environment), dialect.binding.encode_frame
+    for each in parts:
         match each:
             case WaitPart(seconds):
                 yield Pause(seconds)

@@ -1,1 +1,1 @@
-"""The Kiro service: refusal rules, endpoints, tokens, frames. It imports neither reader nor writer of the dialect."""
+"""The simulated Kiro service: refusal rules, endpoints, tokens, frames. It does not use the codec of the dialect."""

@@ -1,4 +1,4 @@
-"""The models, profile and usage the simulated service knows (docs/dialects/kiro.md#models, 1.9)."""
+"""The models, the profile and the usage of the simulated Kiro service (docs/dialects/kiro.md#models). Pure data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PROFILE_ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/SIMULATED001
 DEFAULT_MODEL = "claude-sonnet-4.5"
 
 
-# Taken, and not listed.
+# Accepted, but not listed.
 _HIDDEN = (
     "claude-fable-5",
     "CLAUDE_SONNET_4_5_20250929_V1_0",
@@ -18,7 +18,7 @@ _HIDDEN = (
 )
 MODELS = frozenset({*MODEL_NAMES, *_HIDDEN})
 
-# What additionalModelRequestFields takes.
+# The schemas of additionalModelRequestFields.
 _EFFORTS: dict[str, Json] = {
     "claude": {
         "type": "object",
@@ -43,13 +43,14 @@ _EFFORTS: dict[str, Json] = {
 
 
 def list_models() -> Json:
-    models: list[Json] = [_told(name) for name in MODEL_NAMES if name not in _HIDDEN]
+    """Return the response of ListAvailableModels."""
+    models: list[Json] = [_model_entry(name) for name in MODEL_NAMES if name not in _HIDDEN]
     return {"models": models, "defaultModel": {"modelId": DEFAULT_MODEL}, "nextToken": None}
 
 
-def _told(name: str) -> Json:
+def _model_entry(name: str) -> Json:
     model = find_model(name)
-    told: dict[str, Json] = {
+    entry: dict[str, Json] = {
         "modelId": name,
         "modelName": name,
         "description": f"The simulated {name}",
@@ -60,15 +61,17 @@ def _told(name: str) -> Json:
         "promptCaching": {"supportsPromptCaching": model.images},
     }
     if model.thinking_style in _EFFORTS:
-        told["additionalModelRequestFieldsSchema"] = _EFFORTS[model.thinking_style]
-    return told
+        entry["additionalModelRequestFieldsSchema"] = _EFFORTS[model.thinking_style]
+    return entry
 
 
 def list_profiles() -> Json:
+    """Return the response of ListAvailableProfiles."""
     return {"profiles": [{"arn": PROFILE_ARN, "profileName": "simulated"}]}
 
 
 def usage_limits(used: int, resource: str) -> Json:
+    """Return the response of GetUsageLimits."""
     breakdown: dict[str, Json] = {
         "resourceType": resource,
         "currentUsage": used,
