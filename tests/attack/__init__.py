@@ -1,1 +1,1 @@
-"""Hostile shapes against a real gateway process, and what a well-behaved client experiences meanwhile."""
+"""Attacks against a gateway process, and the experience of a well-behaved client meanwhile."""

@@ -1,9 +1,8 @@
-"""`make attack`: each hostile shape against a gateway of its own, and what a well-behaved client experienced meanwhile.
+"""`make attack`: run each attack against its own gateway, and print the experience of a well-behaved client.
 
-The client asks short questions one after another, from the address of the attackers and on new and kept connections in
-turn. What must hold: every question of the client is answered, and rightly; the gateway's memory stays under its
-bound; no answer reaches the wrong request; afterwards files and tasks are back at their level. Times are shown, and
-not judged.
+The client sends short requests one after another, from the address of the attackers, on new and on keep-alive
+connections in turn. Checked: every request of the client gets the right response; memory stays below its bound;
+no response reaches the wrong request; afterwards files and tasks are back at their level. Times are only printed.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from tests.load.gateway import Gateway, Measurement, peak_memory, start_and_read
 
 KINDS = ("echo", "poison", "arguments", "calls", "choices", "text", "deltas")
 MEMORY = 1024 * MIB  # four times the 256 MiB of `server.limits.in_flight`
-MODELS = {"kiro": "claude-sonnet-4.5", "gemini": "gemini-2.5-pro"}  # what simulators answer for, by dialect
+MODELS = {"kiro": "claude-sonnet-4.5", "gemini": "gemini-2.5-pro"}  # the models of simulators, by dialect
 # The limit of open files under which the gateway runs: a common default, and less for smaller floods.
 _FILES, _FEW_FILES = 1024, 256
 _LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0}))"
-_LEAST = 20  # questions of the client that are answered while the attack lasts
-_MOST_SECONDS = 60.0  # that it may take
-_SETTLED = 20.0  # seconds in which files and tasks go away
+_LEAST = 20  # requests of the client that must be answered during the attack
+_MOST_SECONDS = 60.0  # the longest that an attack may take
+_SETTLED = 20.0  # seconds for files and tasks to be released
 _FORBIDDEN = ("hidden requests that were served", "ended without an error")
 
 
@@ -44,7 +43,7 @@ class Outcome:
     peak: int
     start: Measurement
     end: Measurement
-    workers: int  # processes that the gateway has started to read large requests
+    workers: int  # worker processes for large requests
 
     def troubles(self) -> list[str]:
         found = self.seen.troubles()
@@ -77,9 +76,9 @@ def configuration(good: int, bad: int, simulators: Mapping[str, str]) -> str:
 
 
 async def attacked(gateway: Gateway, attack: Attack, target: Target, seconds: float) -> ClientResults:
-    """Attack for so many seconds, and until all was tried once and the client was answered `_LEAST` times.
+    """Attack for some seconds, and until everything was tried once and the client got `_LEAST` responses.
 
-    That has `_MOST_SECONDS`.
+    This takes at most `_MOST_SECONDS`.
     """
     visitor, loop = GoodClient(gateway.port), asyncio.get_running_loop()
     attacking = asyncio.ensure_future(attack(target))

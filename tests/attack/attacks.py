@@ -1,4 +1,4 @@
-"""The attacks. Each is a coroutine that runs for a while against a gateway and tells what the attacker got."""
+"""The attacks. Each is a coroutine that runs against a gateway and counts what the attacker got."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Target:
 
     port: int
     scale: float  # 1 for the whole suite, less for the short form
-    got: Counter[str] = field(default_factory=Counter)  # what attackers were answered, by kind
-    left: int = 0  # things that the attack has yet to try once
+    got: Counter[str] = field(default_factory=Counter)  # responses to attackers, by kind
+    left: int = 0  # cases that the attack has not tried yet
 
     def many(self, whole: int) -> int:
         return max(4, int(whole * self.scale))
@@ -43,8 +43,8 @@ class Target:
 Attack: TypeAlias = Callable[[Target], Awaitable[None]]  # runs until it is cancelled
 
 
-async def _together(target: Target, count: int, one: Callable[[int], Awaitable[None]]) -> None:
-    """Run so many attackers at once, each again and again. What the gateway does to them is counted."""
+async def _run_attackers(target: Target, count: int, one: Callable[[int], Awaitable[None]]) -> None:
+    """Run `count` attackers in parallel, each in a loop, and count the gateway's reactions."""
 
     async def guarded(number: int) -> None:
         while True:
@@ -74,7 +74,7 @@ async def _drip(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(_STEP)
 
 
-async def _dripped(target: Target, source: str, head: bytes) -> None:
+async def _send_slowly(target: Target, source: str, head: bytes) -> None:
     """Send a head, then one byte at a time, until the gateway answers or closes."""
     reader, writer = await target.connect(source)
     try:
@@ -106,9 +106,9 @@ def _unsigned_head(authorization: str, length: int = _BIG) -> bytes:
 
 
 async def keyless_signatures(target: Target) -> None:
-    """2,060 sockets announce 31 MiB behind `AWS4-HMAC-SHA256 x`."""
+    """2,060 sockets announce 31 MiB with `AWS4-HMAC-SHA256 x`."""
     head = _unsigned_head("AWS4-HMAC-SHA256 x")
-    await _together(target, target.many(2060), lambda _: _dripped(target, "127.0.0.1", head))
+    await _run_attackers(target, target.many(2060), lambda _: _send_slowly(target, "127.0.0.1", head))
 
 
 async def forged_signatures(target: Target) -> None:
@@ -122,11 +122,11 @@ async def forged_signatures(target: Target) -> None:
     async def one(number: int) -> None:
         await _upload(target, f"127.0.0.{2 + number % 4}", _unsigned_head(claim), bytes(_BIG))
 
-    await _together(target, target.many(64), one)
+    await _run_attackers(target, target.many(64), one)
 
 
 async def silent_connections(target: Target) -> None:
-    """3,000 sockets connect and say nothing."""
+    """3,000 sockets connect and send nothing."""
 
     async def one(_: int) -> None:
         reader, writer = await target.connect()
@@ -136,17 +136,17 @@ async def silent_connections(target: Target) -> None:
         finally:
             writer.close()
 
-    await _together(target, target.many(3000), one)
+    await _run_attackers(target, target.many(3000), one)
 
 
 async def slow_heads(target: Target) -> None:
     """1,000 sockets send a head one byte at a time."""
     begin = b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-slow: "
-    await _together(target, target.many(1000), lambda _: _dripped(target, "127.0.0.1", begin))
+    await _run_attackers(target, target.many(1000), lambda _: _send_slowly(target, "127.0.0.1", begin))
 
 
 async def wrong_keys(target: Target) -> None:
-    """64 clients ask with a wrong key as fast as they can."""
+    """64 clients send requests with a wrong key as fast as they can."""
     request = post("/v1/messages", b"{}", key=_WRONG)
 
     async def one(_: int) -> None:
@@ -160,7 +160,7 @@ async def wrong_keys(target: Target) -> None:
         finally:
             writer.close()
 
-    await _together(target, 64, one)
+    await _run_attackers(target, 64, one)
 
 
 # --- with a key
@@ -178,8 +178,8 @@ async def _upload(target: Target, source: str, head: bytes, body: bytes) -> None
             with suppress(asyncio.CancelledError, OSError):
                 await sending
     finally:
-        # A close would wait for what is not sent yet. After the loop has ended, the socket would stay open until the
-        # garbage collector finds it, and the gateway would wait for the rest of the body as long as it may.
+        # A close would wait for unsent bytes. After the end of the loop the socket would stay open until garbage
+        # collection, and the gateway would wait for the rest of the body.
         writer.transport.abort()
 
 
@@ -194,7 +194,9 @@ async def slow_bodies(target: Target) -> None:
     head = post("/v1/messages", b"", f"x-api-key: {KEY}", key="").replace(
         b"content-length: 0", b"content-length: 100000"
     )
-    await _together(target, target.many(500), lambda number: _dripped(target, f"127.0.0.{2 + number % 4}", head))
+    await _run_attackers(
+        target, target.many(500), lambda number: _send_slowly(target, f"127.0.0.{2 + number % 4}", head)
+    )
 
 
 async def full_uploads(target: Target) -> None:
@@ -202,7 +204,7 @@ async def full_uploads(target: Target) -> None:
     text = "a" * (_BIG - 2000)
     whole = request_bytes("", messages=[{"role": "user", "content": f"{text} done"}])
     head, _, body = whole.partition(b"\r\n\r\n")
-    await _together(target, 16, lambda _: _upload(target, "127.0.0.2", head + b"\r\n\r\n", body))
+    await _run_attackers(target, 16, lambda _: _upload(target, "127.0.0.2", head + b"\r\n\r\n", body))
 
 
 _CLIENTS = {
@@ -213,7 +215,7 @@ _CLIENTS = {
 
 
 async def runaway_answers(target: Target) -> None:
-    """An upstream whose answers never end, in four ways, to three kinds of clients that read everything."""
+    """An upstream sends four kinds of endless responses to three kinds of clients that read everything."""
     kinds = [(path, kind) for path in _CLIENTS for kind in ("arguments", "calls", "choices", "text")]
 
     async def one(number: int) -> None:
@@ -230,7 +232,7 @@ async def runaway_answers(target: Target) -> None:
         finally:
             writer.close()
 
-    await _together(target, len(kinds), one)
+    await _run_attackers(target, len(kinds), one)
 
 
 _SCHEMA = {"type": "object", "properties": {}}
@@ -253,7 +255,7 @@ def _bomb(levels: int, wide: int) -> dict[str, object]:
 
 
 def bombs() -> Iterable[bytes]:
-    """Bodies that are small or within the limits, and large when they are read or translated."""
+    """Yield bodies within the limits that become large when parsed or translated."""
     ask: dict[str, object] = {"messages": [{"role": "user", "content": "go"}], "max_tokens": 9, "stream": True}
     for model in ("to-kiro", "to-gemini", "to-echo"):
         for levels, wide in ((10, 2), (13, 2), (6, 5), (40, 2)):
@@ -280,7 +282,7 @@ async def bombs_in_requests(target: Target) -> None:
             await _upload(target, "127.0.0.2", head + b"\r\n\r\n", data)
             target.left -= 1
 
-    await _together(target, 2, one)
+    await _run_attackers(target, 2, one)
 
 
 async def starvation(target: Target) -> None:
@@ -301,11 +303,11 @@ async def starvation(target: Target) -> None:
         finally:
             writer.close()
 
-    await _together(target, 2, one)
+    await _run_attackers(target, 2, one)
 
 
 async def poisoned_connections(target: Target) -> None:
-    """An upstream that sends a second answer after each answer, on a connection that is kept."""
+    """An upstream sends a second response after each response on a keep-alive connection."""
 
     async def one(_: int) -> None:
         reader, writer = await target.connect("127.0.0.2")
@@ -317,11 +319,11 @@ async def poisoned_connections(target: Target) -> None:
         finally:
             writer.close()
 
-    await _together(target, 8, one)
+    await _run_attackers(target, 8, one)
 
 
 async def doubtful_requests(target: Target) -> None:
-    """Requests that two parsers read differently, each with a whole request hidden behind it."""
+    """Requests that two parsers read differently, each followed by a hidden complete request."""
     target.left = len(VECTORS)
 
     async def one(number: int) -> None:
@@ -337,11 +339,11 @@ async def doubtful_requests(target: Target) -> None:
             finally:
                 writer.close()
 
-    await _together(target, 4, one)
+    await _run_attackers(target, 4, one)
 
 
 async def nothing(target: Target) -> None:
-    """No attack: what the client experiences in peace."""
+    """No attack: the baseline for the client."""
     await asyncio.Event().wait()
 
 

@@ -1,4 +1,4 @@
-"""The well-behaved client: asks short questions one after another, and checks every word of each answer."""
+"""The well-behaved client: it sends short requests one after another and checks each response completely."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from tests.gateway.harness import KEY
 
-PATIENCE = 30.0  # seconds after which an answer counts as lost
+PATIENCE = 30.0  # seconds after which a response counts as lost
 _TOOL = {"name": "note", "description": "Write a word down.", "input_schema": {"type": "object", "properties": {}}}
 
 
 @dataclass
 class ClientResults:
-    """What the client experienced."""
+    """The results of the client."""
 
     right: int = 0
     refused: list[str] = field(default_factory=list)
@@ -38,7 +38,7 @@ class ClientResults:
 
 
 def request_bytes(word: str, model: str = "to-echo", **more: object) -> bytes:
-    """A streamed question of an Anthropic client, as bytes of HTTP with a key."""
+    """Return a streaming Anthropic request with a key, as HTTP bytes."""
     asked: dict[str, object] = {
         "model": model,
         "max_tokens": 100,
@@ -59,7 +59,7 @@ def post(path: str, body: bytes, *headers: str, key: str = KEY) -> bytes:
 async def exchange(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
 ) -> tuple[int, bytes, bool]:
-    """Send one request; gives the status, the body and whether the connection can be used again."""
+    """Send one request; return the status, the body and whether the connection can be reused."""
     writer.write(request)
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     status = int(head.split()[1])
@@ -73,8 +73,8 @@ async def exchange(
     return status, body, b"connection: close" not in head
 
 
-def heard(stream: bytes) -> tuple[str, str, bool]:
-    """The text, the arguments and whether the end was said, of an Anthropic stream."""
+def parse_stream(stream: bytes) -> tuple[str, str, bool]:
+    """Return the text and arguments of an Anthropic stream, and whether it has an end."""
     text, arguments, ended = [], [], False
     for line in stream.splitlines():
         if not line.startswith(b"data: "):
@@ -88,7 +88,7 @@ def heard(stream: bytes) -> tuple[str, str, bool]:
 
 
 class GoodClient:
-    """Asks one question at a time, on a kept connection and on new ones in turn."""
+    """Sends one request at a time, on a keep-alive connection and on new ones in turn."""
 
     def __init__(self, port: int, source: str = "127.0.0.1") -> None:
         self.seen = ClientResults()
@@ -97,7 +97,7 @@ class GoodClient:
         self._kept: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self) -> None:
-        """Ask one question, and note how it went."""
+        """Send one request and record the result."""
         self._asked += 1
         try:
             async with asyncio.timeout(PATIENCE):
@@ -121,7 +121,7 @@ class GoodClient:
         try:
             status, body, again = await exchange(reader, writer, request_bytes(word))
         except (ConnectionError, asyncio.IncompleteReadError) as error:
-            # A kept connection may be closed while it idles: then a client asks again on a new one.
+            # An idle keep-alive connection may be closed: then the client retries on a new one.
             if kept is None or (isinstance(error, asyncio.IncompleteReadError) and error.partial):
                 raise
             reader, writer = await self._connect()
@@ -129,7 +129,7 @@ class GoodClient:
         self.seen.seconds.append(time.monotonic() - began)
         if status != 200:
             self.seen.refused.append(f"{status} {body[:200]!r}")
-        elif heard(body) != (word, json.dumps({"word": word}), True):
+        elif parse_stream(body) != (word, json.dumps({"word": word}), True):
             self.seen.wrong.append(f"asked for {word}, heard {body[-300:]!r}")
         else:
             self.seen.right += 1

@@ -1,9 +1,9 @@
-"""The upstream of the attacks: OpenAI Chat over HTTP/1.1, honest or hostile as the model's name says.
+"""The upstream of the attacks: OpenAI Chat over HTTP/1.1; the model name selects its behaviour.
 
 `python -m tests.attack.upstream` prints its port, serves on loopback and ends when its standard input closes.
 
-echo       answers with the question's last word, as text and as the arguments of a tool call
-poison     the same, and then a second answer on the same connection that nobody asked for
+echo       answers with the last word of the request, as text and as the arguments of a tool call
+poison     the same, and then a second, unrequested response on the same connection
 arguments  one tool call whose arguments never end
 calls      tool calls without end
 choices    choices without end
@@ -86,7 +86,7 @@ async def _write(writer: asyncio.StreamWriter, batch: list[bytes]) -> None:
     if data:
         writer.write(b"%x\r\n%b\r\n" % (len(data), data))
         await writer.drain()
-        await asyncio.sleep(0)  # `drain` lets nobody else in while the reader keeps up
+        await asyncio.sleep(0)  # `drain` does not yield to other tasks while the reader keeps up
 
 
 async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -94,11 +94,11 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().partition(b"content-length:")[2].split()[0])
-            asked = json.loads(await reader.readexactly(length))
-            kind = asked["model"]
+            request = json.loads(await reader.readexactly(length))
+            kind = request["model"]
             writer.write(_HEAD)
             if kind in ("echo", "poison"):
-                await _send(writer, _echo(_last_word(asked)))
+                await _send(writer, _echo(_last_word(request)))
             else:
                 await _send(writer, _endless(kind))
             if kind == "poison":
@@ -110,9 +110,9 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         writer.close()
 
 
-def _last_word(asked: dict[str, list[dict[str, object]]]) -> str:
-    """The last word of the last user message that is text."""
-    for message in reversed(asked["messages"]):
+def _last_word(request: dict[str, list[dict[str, object]]]) -> str:
+    """Return the last word of the last user message with text."""
+    for message in reversed(request["messages"]):
         if message["role"] == "user":
             content = message["content"]
             texts = [content] if isinstance(content, str) else [str(part["text"]) for part in content]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""`DRAGOMAN_KILLS` says how often each writer is killed: a few times in the suite, many in `make laws-long`."""
+"""Fixture `kills`: how often each writer is killed (`DRAGOMAN_KILLS`): few times in the suite, many in `make laws-long`."""
 
 from __future__ import annotations
 

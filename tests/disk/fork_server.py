@@ -1,8 +1,8 @@
-"""A process that writers are forked from: it has imported everything and runs no thread, so that a writer begins at once.
+"""A process that writers are forked from: it has imported all modules and runs no thread, so a writer starts at once.
 
-Each line on its standard input is one order, each line on its standard output the outcome, both JSON:
-{"kind", "folder", "url", "after"}: a writer runs until `after` seconds past its first word, is killed, and what it
-left is read by a fresh process. {"race": …}: several run at once. {"limit": …}: one runs with no room for files.
+Each line on its standard input is an order, each line on its standard output a result, both JSON:
+{"kind", "folder", "url", "after"}: a writer is killed `after` seconds after its first report, and a new process reads
+the files it left. {"race": …}: several writers run at once. {"limit": …}: one writer runs with a file size limit.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 
 from tests.disk.state_kinds import KINDS, Report
 
-_PATIENCE = 30.0  # seconds for a first word
+_PATIENCE = 30.0  # seconds for the first report
 
 
 class Child:
-    """A forked process, and what it says."""
+    """A forked process and its reports."""
 
     def __init__(self, work: Callable[[Report], object]) -> None:
         reading, writing = os.pipe()
@@ -36,7 +36,7 @@ class Child:
             try:
                 work(lambda word: _say(writing, word))
                 status = 0
-            except BaseException:  # noqa: BLE001  it must not return into the nursery
+            except BaseException:  # noqa: BLE001  it must not return into the fork server
                 _say(writing, f"trouble: {traceback.format_exc()}")
             finally:
                 os._exit(status)
@@ -52,7 +52,7 @@ class Child:
         os.kill(self.pid, signal.SIGKILL)
 
     def words(self) -> list[str]:
-        """All it said, once it is dead."""
+        """Return all its reports after its end."""
         while piece := os.read(self._reading, 1 << 16):
             self._raw += piece
         os.close(self._reading)
@@ -61,7 +61,7 @@ class Child:
 
 
 def _say(descriptor: int, word: str) -> None:
-    os.write(descriptor, json.dumps(word).encode() + b"\n")  # shorter than a pipe's buffer: whole or not at all
+    os.write(descriptor, json.dumps(word).encode() + b"\n")  # shorter than the buffer of a pipe, so the write is atomic
 
 
 def _killed(order: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _killed(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _raced(order: dict[str, Any]) -> dict[str, Any]:
-    """Several at once for a time; `kills`: one after the other is killed and replaced."""
+    """Run several writers for a time; `kills`: kill and replace one after another."""
     kind, folder = KINDS[order["kind"]], Path(order["folder"])
 
     def begin() -> Child:
@@ -100,7 +100,7 @@ def _raced(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _limited(order: dict[str, Any]) -> dict[str, Any]:
-    """What a writer says when files cannot grow past a size: what a full disk says, too."""
+    """Return the reports of a writer with a file size limit, which acts like a full disk."""
     kind, folder = KINDS[order["kind"]], Path(order["folder"])
 
     def work(say: Report) -> None:

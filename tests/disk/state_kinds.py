@@ -1,4 +1,4 @@
-"""What is written: for each kind of state a writer that never stops, the real reader, and what they say of it."""
+"""The kinds of state on disk: for each an endless writer, the real reader, and what both report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BODY = "x" * 100_000
 
 @dataclass(frozen=True)
 class StateKind:
-    """`write` goes on until it is killed, saying what is durable by then; `read` says what a new process finds."""
+    """One kind of state. `write` runs until it is killed and reports what is durable; `read` reports what a new process finds."""
 
     write: Callable[[Path, str, Report], None]
     read: Callable[[Path, str], str]
@@ -80,7 +80,7 @@ def _failure(turn: int, index: int) -> tuple[CooldownScope, float, UpstreamFault
 
 
 def _cool(folder: Path, url: str, say: Report) -> None:
-    breakers._SAVE_DELAY = 0.0  # as often as the disk lets it
+    breakers._SAVE_DELAY = 0.0  # write as often as possible
 
     async def work() -> None:
         breaker = CircuitBreaker()
@@ -113,7 +113,7 @@ def _read_cooldowns(folder: Path, url: str) -> str:
     return json.dumps([kept.why for kept in breaker.saved_cooldowns()])
 
 
-# --- the explain ring
+# --- the refusal log
 
 
 def _refusal(turn: int) -> RefusalReport:
@@ -196,7 +196,7 @@ def store_of(kind: str, folder: Path) -> TokenStore:
 
 
 def write_login(kind: str, folder: Path, refresh: str) -> None:
-    """A login that has ended, as `auth login` or another program leaves it."""
+    """Write an expired login, as `auth login` or another program does."""
     (folder / "login").mkdir(mode=0o700, exist_ok=True)
     document: dict[str, Any] = {"access_token": "old", "refresh_token": refresh, "expires_at": "2020-01-01T00:00:00Z"}
     document |= {"auth_method": "social", "region": "us-east-1", "padding": "p" * 20_000}
@@ -211,11 +211,11 @@ def write_login(kind: str, folder: Path, refresh: str) -> None:
     path.chmod(0o600)
 
 
-_BEGAN = time.time()  # of the nursery: all writers have the same clock
+_BEGAN = time.time()  # set in the fork server: all writers share the clock
 
 
 def _hasty(pace: float) -> Callable[[], float]:
-    """A clock in which a token of an hour lasts a moment."""
+    """Return a fast clock, in which a token of one hour expires at once."""
     return lambda: _BEGAN + (time.time() - _BEGAN) * pace
 
 
@@ -270,7 +270,7 @@ def _renewed(kind: str, folder: Path, url: str) -> str:
 
 
 def _read_token(kind: str) -> Callable[[Path, str], str]:
-    """What the store holds; and whether a new process can go on with it, which is what counts."""
+    """Return the content of the store, and whether a new process can continue with it."""
 
     def read(folder: Path, url: str) -> str:
         found = store_of(kind, folder).load().refresh.reveal()
@@ -287,5 +287,5 @@ KINDS = {
 } | {
     f"token-{kind}{name}": StateKind(_refresh(kind, pace), _read_token(kind), _refresh_once(kind))
     for kind in ("own", "ide", "cli")
-    for name, pace in (("", 3e6), ("-shared", 3e4))  # each look a refresh; or one every tenth of a second
+    for name, pace in (("", 3e6), ("-shared", 3e4))  # a refresh at each read, or one every tenth of a second
 }

@@ -1,4 +1,4 @@
-"""A kill at any moment leaves the old or the new, whole and private; and no refresh token is lost."""
+"""Writers killed at any moment leave the old or the new file, complete and private, and lose no refresh token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.disk.state_kinds import SCOPES, VARIABLES, store_of, write_login
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and limits what may be written")
 ROOT = Path(__file__).parents[2]
 TOKENS = '[tokens]\nrefresh = ["r0"]\nrotate = true\nlifetime = 3600.0\n'
-FULL = 200  # bytes: less than any of the files
+FULL = 200  # a limit in bytes that is smaller than each of the files
 STORES = ("own", "ide", "cli")
 
 
@@ -48,7 +48,7 @@ class Nursery:
         return self._chance.uniform(0.0, 0.03)
 
     def killed(self, kind: str, url: str = "") -> tuple[list[str], str]:
-        """What the writer had said, and what the reader found."""
+        """Kill a writer; return its reports and what the reader found."""
         told = self.order(kind, url)
         [found] = told["found"]
         assert not found.startswith("trouble"), found
@@ -66,7 +66,7 @@ class Nursery:
 
 @contextmanager
 def nursery(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    # A bytecode file that is written with no room would be half a file, in everybody's cache.
+    # A bytecode file written under a size limit would be truncated in the shared cache.
     surroundings = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
         [sys.executable, "-m", "tests.disk.fork_server"],
@@ -93,10 +93,10 @@ def home(process: subprocess.Popen[str], tmp_path: Path) -> Nursery:
     return Nursery(process, tmp_path)
 
 
-# --- what the gateway itself writes
+# --- state of the gateway
 
 
-def test_a_key_is_whole_or_not_there_and_one_that_was_told_stays(home: Nursery, kills: int) -> None:
+def test_a_key_is_complete_or_missing_and_a_reported_one_stays(home: Nursery, kills: int) -> None:
     there = 0
     for _ in range(kills):
         said, found = home.killed("key")
@@ -107,31 +107,31 @@ def test_a_key_is_whole_or_not_there_and_one_that_was_told_stays(home: Nursery, 
         there += how == "there"
         home.private()
     assert there
-    swept(home, home.folder / "state")
+    check_leftovers(home, home.folder / "state")
 
 
-def test_cooldowns_are_those_of_one_moment(home: Nursery, kills: int) -> None:
+def test_cooldowns_are_a_consistent_snapshot(home: Nursery, kills: int) -> None:
     for _ in range(kills):
         _, found = home.killed("cooldowns")
         why = json.loads(found)
         assert len(why) == SCOPES and len(set(why)) == 1
         home.private()
-    swept(home, home.folder / "state")
+    check_leftovers(home, home.folder / "state")
 
 
-def test_every_refusal_that_was_kept_can_be_read_and_no_half_one_is_shown(home: Nursery, kills: int) -> None:
+def test_every_stored_refusal_is_readable_and_no_partial_one_is_shown(home: Nursery, kills: int) -> None:
     for _ in range(kills):
         said, found = home.killed("explain")
         whole, count = json.loads(found)
         assert len(whole) == count <= 20
         assert said[-1].removeprefix("kept ") in whole
         home.private()
-    swept(home, home.folder / "state" / "refusals")
+    check_leftovers(home, home.folder / "state" / "refusals")
 
 
-def test_a_configuration_is_the_one_before_or_the_one_after(home: Nursery, kills: int) -> None:
+def test_a_configuration_is_the_old_or_the_new_one(home: Nursery, kills: int) -> None:
     found_both: set[str] = set()
-    for done in range(20 * kills):  # on a busy machine the kill may come before the change many times
+    for done in range(20 * kills):  # on a busy machine the kill may often come before the change
         if done >= kills and len(found_both) == 2:
             break
         said, found = home.killed("config")
@@ -141,11 +141,11 @@ def test_a_configuration_is_the_one_before_or_the_one_after(home: Nursery, kills
         found_both.add(upstream)
         home.private()
     assert len(found_both) == 2
-    swept(home, home.folder)
+    check_leftovers(home, home.folder)
 
 
-def swept(home: Nursery, folder: Path) -> None:
-    """What the killed ones left is a part each at most, and is gone a minute later with the next write there."""
+def check_leftovers(home: Nursery, folder: Path) -> None:
+    """Check that each kill leaves at most one temporary file, which the next write removes a minute later."""
     remove_parts(folder)
     for part in home.leftovers():
         os.utime(part, (time.time() - 61, time.time() - 61))
@@ -156,8 +156,8 @@ def swept(home: Nursery, folder: Path) -> None:
 # --- refresh tokens
 
 
-class Forgiving(TokenService):
-    """As careful services do it: a refresh token ends when the one that came after it is used, not before."""
+class LenientService(TokenService):
+    """A service whose refresh token expires only when its successor is used."""
 
     def _granted(self, old: str) -> dict[str, Any]:
         given: dict[str, Any] = super()._granted(old)
@@ -167,26 +167,26 @@ class Forgiving(TokenService):
 
 
 @contextmanager
-def signing_in(service: type[TokenService]) -> Iterator[tuple[Simulator, list[str]]]:
-    """A sign-in service, and the refresh tokens that it gave, in their order."""
+def sign_in_service(service: type[TokenService]) -> Iterator[tuple[Simulator, list[str]]]:
+    """Run a sign-in service; give it and the list of refresh tokens it granted."""
     script = parse_script(TOKENS)
     given = ["r0"]
 
-    class Telling(service):  # type: ignore[misc, valid-type]
+    class Recording(service):  # type: ignore[misc, valid-type]
         def _granted(self, old: str) -> dict[str, Any]:
             told: dict[str, Any] = super()._granted(old)
             given.append(told["refreshToken"])
             return told
 
     with running_simulator("kiro", script=script) as simulator:
-        simulator._service._tokens = Telling(script.tokens)  # type: ignore[attr-defined]
+        simulator._service._tokens = Recording(script.tokens)  # type: ignore[attr-defined]
         yield simulator, given
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_no_kill_ends_a_login(home: Nursery, kills: int, store: str) -> None:
-    """With a service that forgives an answer that nobody took: after every kill, the next process goes on."""
-    with signing_in(Forgiving) as (simulator, given):
+    """The service accepts the old token if the new one was never used: after every kill the next process continues."""
+    with sign_in_service(LenientService) as (simulator, given):
         write_login(store, home.folder, "r0")
         for _ in range(kills):
             said, found = home.killed(f"token-{store}", simulator.url)
@@ -199,12 +199,10 @@ def test_no_kill_ends_a_login(home: Nursery, kills: int, store: str) -> None:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_token_that_was_used_is_on_disk_even_if_the_one_before_is_burned(
-    home: Nursery, kills: int, store: str
-) -> None:
-    """With a service that forgives nothing, only the answer that was still on its way can be lost with its reader."""
+def test_a_used_token_is_on_disk_even_if_its_predecessor_is_revoked(home: Nursery, kills: int, store: str) -> None:
+    """With a strict service only the response in transit can be lost with its reader."""
     lost = 0
-    with signing_in(TokenService) as (simulator, given):
+    with sign_in_service(TokenService) as (simulator, given):
         write_login(store, home.folder, "r0")
         for _ in range(kills):
             said, found = home.killed(f"token-{store}", simulator.url)
@@ -220,11 +218,11 @@ def test_a_token_that_was_used_is_on_disk_even_if_the_one_before_is_burned(
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_processes_that_race_for_one_rotating_token_burn_none(home: Nursery, store: str) -> None:
-    with signing_in(TokenService) as (simulator, given):
+def test_processes_that_race_for_one_rotating_token_lose_none(home: Nursery, store: str) -> None:
+    with sign_in_service(TokenService) as (simulator, given):
         write_login(store, home.folder, "r0")
         statuses, seen, told = list[int](), list[set[str]](), dict[str, Any]()
-        while len(statuses) < 8:  # a busy machine takes several rounds
+        while len(statuses) < 8:  # a busy machine needs several rounds
             told = home.order(f"token-{store}-shared", simulator.url, race=3, after=[1.0], kills=False)
             statuses = [each.status for each in simulator.requests if each.path == "/refreshToken"]
             seen += [set(words) for words in told["said"]]
@@ -233,8 +231,8 @@ def test_processes_that_race_for_one_rotating_token_burn_none(home: Nursery, sto
     assert json.loads(told["found"][0])[1] == f"renewed {given[-1]}"
 
 
-def test_a_process_that_is_killed_with_the_lock_leaves_it_to_the_others(home: Nursery, kills: int) -> None:
-    with signing_in(Forgiving) as (simulator, given):
+def test_a_process_killed_with_the_lock_releases_it(home: Nursery, kills: int) -> None:
+    with sign_in_service(LenientService) as (simulator, given):
         write_login("own", home.folder, "r0")
         moments = [home.moment() * 4 for _ in range(kills // 2)]
         told = home.order("token-own-shared", simulator.url, race=3, after=moments, kills=True)
@@ -243,14 +241,14 @@ def test_a_process_that_is_killed_with_the_lock_leaves_it_to_the_others(home: Nu
         assert {each.status for each in simulator.requests if each.path == "/refreshToken"} == {200}
 
 
-# --- no room
+# --- full disk
 
 
 @pytest.mark.parametrize(
     ("kind", "says"),
     [("key", "too large"), ("cooldowns", "no trouble"), ("explain", "kept: False"), ("config", "cannot be written")],
 )
-def test_without_room_the_old_file_stays_and_the_error_is_clear(home: Nursery, kind: str, says: str) -> None:
+def test_on_a_full_disk_the_old_file_stays_and_the_error_is_clear(home: Nursery, kind: str, says: str) -> None:
     if kind != "key":
         home.killed(kind)
     for part in home.leftovers():
@@ -263,8 +261,8 @@ def test_without_room_the_old_file_stays_and_the_error_is_clear(home: Nursery, k
 
 
 @pytest.mark.parametrize("store", ["own", "ide"])
-def test_without_room_no_token_is_asked_for(home: Nursery, store: str) -> None:
-    with signing_in(TokenService) as (simulator, _):
+def test_on_a_full_disk_no_token_is_requested(home: Nursery, store: str) -> None:
+    with sign_in_service(TokenService) as (simulator, _):
         write_login(store, home.folder, "r0")
         before = (home.folder / "login" / "default.json").read_bytes()
         [said] = home.order(f"token-{store}", simulator.url, limit=4096)["said"]

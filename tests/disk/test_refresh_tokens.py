@@ -1,4 +1,4 @@
-"""When a new refresh token is on disk: before anybody uses it, at the end of a process, and after a kill just before."""
+"""When a new refresh token is written: before its first use, at the end of a process, and after a kill."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def full(*_: object, **__: object) -> NoReturn:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-async def test_nobody_is_given_a_token_that_is_not_on_disk(tmp_path: Path) -> None:
+async def test_no_caller_gets_a_token_that_is_not_on_disk(tmp_path: Path) -> None:
     writing, may_write = threading.Event(), threading.Event()
 
     class Slow(OwnStore):
@@ -64,7 +64,7 @@ async def test_nobody_is_given_a_token_that_is_not_on_disk(tmp_path: Path) -> No
     assert stored(store) == "refresh-2"
 
 
-async def test_a_token_that_found_no_room_is_written_at_the_end(
+async def test_a_token_that_did_not_fit_on_disk_is_written_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = write_store(tmp_path)
@@ -81,7 +81,7 @@ async def test_a_token_that_found_no_room_is_written_at_the_end(
     assert stored(store) == "refresh-2"
 
 
-async def test_a_full_disk_is_noticed_before_a_token_is_asked_for(
+async def test_a_full_disk_is_detected_before_a_token_is_requested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, service = write_store(tmp_path), SignInService(grant_tokens())
@@ -97,7 +97,7 @@ async def test_a_full_disk_is_noticed_before_a_token_is_asked_for(
 
 
 def rotates(live: str) -> SignInService:
-    """A service that takes one refresh token only."""
+    """Return a service that accepts only one refresh token."""
 
     def answer(request: Any) -> Any:
         if json.loads(request.body)["refreshToken"] != live:
@@ -117,20 +117,20 @@ def test_a_replacement_that_was_killed_before_its_last_step_is_finished(tmp_path
 
 
 @pytest.mark.parametrize("how", ["torn", "overtaken", "of another time"])
-def test_what_is_not_whole_or_not_of_this_file_is_not_taken_up(tmp_path: Path, how: str) -> None:
+def test_a_partial_or_foreign_temporary_file_is_ignored(tmp_path: Path, how: str) -> None:
     store = write_store(tmp_path)
     new = json.dumps(document(refresh_token="refresh-2")).encode()
     ahead = write_pending(store.path, b"something else" if how == "of another time" else store.path.read_bytes(), new)
     if how == "torn":
         ahead.write_bytes(new[:-20])
-    if how == "overtaken":  # by a program that does not take our lock
+    if how == "overtaken":  # by a program that does not use our lock
         store.path.write_bytes(json.dumps(document(refresh_token="refresh-3")).encode())
     live = "refresh-3" if how == "overtaken" else "refresh-1"
     asyncio.run(credential(store, rotates(live).fetch).token())
     assert stored(store) == "refresh-9" and not ahead.exists()
 
 
-def test_a_row_that_was_killed_before_its_commit_is_written(tmp_path: Path) -> None:
+def test_a_database_row_killed_before_its_commit_is_written(tmp_path: Path) -> None:
     write_login("cli", tmp_path, "refresh-1")
     store = store_of("cli", tmp_path)
     assert isinstance(store, CliStore)
@@ -146,7 +146,7 @@ def test_a_row_that_was_killed_before_its_commit_is_written(tmp_path: Path) -> N
 # --- the gateway
 
 
-def test_a_gateway_that_ends_sees_a_refresh_to_its_end(tmp_path: Path) -> None:
+def test_a_stopping_gateway_waits_for_a_refresh(tmp_path: Path) -> None:
     simulator = Simulator("kiro", script=None)
     write_login("own", tmp_path, "r0")
     path = tmp_path / "login" / "default.json"

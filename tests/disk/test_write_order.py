@@ -1,6 +1,6 @@
-"""What a power cut leaves: the content is on disk before it gets its name, and the name before anybody relies on it.
+"""The order of fsync and rename: the content is on disk before its name, and the name before any use of it.
 
-A kill cannot tell, since the system writes for the dead; so the calls are listened to.
+A kill cannot show this, because the system still writes the data of a killed process; so the calls are recorded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WRITERS: list[Callable[[Path, bytes], None]] = [replace_file, write_private, _fi
 
 
 @pytest.mark.parametrize("write", WRITERS, ids=["a login", "a file of ours", "a first key"])
-def test_content_is_synced_before_it_gets_its_name_and_its_folder_after(
+def test_content_is_synced_before_the_rename_and_the_folder_after_it(
     write: Callable[[Path, bytes], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, heard = tmp_path / "file", list[str]()

@@ -1,8 +1,8 @@
 """Fuzz: `python -m tests.fuzz [TARGET…] [--seconds N | --runs N]`.
 
-By seconds it explores, led by coverage: chance chooses, and what was reached stays in build/fuzz for the next time. By
-runs it proves: the same code gets the same verdict. Bytes that break a promise are written to
-tests/vectors/crashes/TARGET/, where the suite tries them for ever: mend the cause, then commit both.
+With --seconds it explores at random, guided by coverage, and keeps its corpus in build/fuzz. With --runs it tries a
+fixed sequence of inputs. Inputs that break a promise are written to tests/vectors/crashes/TARGET/, and the suite tests
+them from then on: fix the cause, then commit both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> int:
     told = parser.parse_args()
     if told.runs is None:
         return _explore(told.targets, told.seconds)
-    if os.environ.get("PYTHONHASHSEED") != "0":  # sets are walked in the order of hashes: begin again with fixed ones
+    if os.environ.get("PYTHONHASHSEED") != "0":  # set order depends on hashes: restart with a fixed hash seed
         again = [sys.executable, "-m", "tests.fuzz", *sys.argv[1:]]
         os.execve(sys.executable, again, {**os.environ, "PYTHONHASHSEED": "0"})
     from tests.fuzz import seeded_runs
@@ -33,7 +33,7 @@ def main() -> int:
 def _explore(wanted: Sequence[str], seconds: int) -> int:
     import atheris
 
-    with atheris.instrument_imports(include=["dragoman"]):  # it takes seconds: the targets share it by forking
+    with atheris.instrument_imports(include=["dragoman"]):  # takes seconds; the targets share it by forking
         from tests.fuzz import coverage_runs
 
     return coverage_runs.explore(wanted, seconds)

@@ -1,4 +1,4 @@
-"""Exploring, led by coverage. To be imported while what is fuzzed is instrumented. Each target has its own process."""
+"""Coverage-guided fuzzing, one process for each target. Import it while the package is being instrumented."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def explore(wanted: Sequence[str], seconds: int) -> int:
 
 
 def _explored(target: str, seconds: int) -> bool:
-    """Fuzz in a child: the fuzzer ends its process, and a crash must not end ours."""
+    """Fuzz in a child process, because the fuzzer and crashes end their process."""
     began = time.monotonic()
     with tempfile.TemporaryFile() as log:
         sys.stdout.flush()
@@ -49,7 +49,7 @@ def _fuzz(target: str, seconds: int) -> NoReturn:
     for example in examples:
         (corpus / hashlib.sha1(example, usedforsecurity=False).hexdigest()).write_bytes(example)
     bend = make_mutator(target, examples)
-    mutator = {} if isinstance(bend, BytesMutator) else {"custom_mutator": bend}  # the fuzzer bends bytes well itself
+    mutator = {} if isinstance(bend, BytesMutator) else {"custom_mutator": bend}  # the fuzzer mutates bytes well itself
     arguments = [sys.argv[0], *_OPTIONS, f"-max_total_time={seconds}", str(corpus)]
     atheris.Setup(arguments, lambda data: run_target(target, data), **mutator)
     atheris.Fuzz()

@@ -1,7 +1,7 @@
-"""How good examples are bent. The same bytes, limit and seed of chance give the same bytes: these are mutators.
+"""Mutators of valid examples. The same bytes, limit and random seed give the same result.
 
-A body is bent as a tree, a stream frame by frame: bytes that are no JSON, or whose checksum is wrong, are refused at
-the door and teach nothing.
+A body is mutated as a JSON tree, a stream frame by frame: invalid JSON and wrong checksums are refused early and would
+test nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dragoman.errors import DragomanError
 from dragoman.wire.frame import Frame, Payload
 
 Mutator: TypeAlias = Callable[[bytes, int, int], bytes]
-_Place: TypeAlias = tuple[Any, Any]  # an object or an array, and a key or an index of it
+_Place: TypeAlias = tuple[Any, Any]  # an object or array, and a key or index in it
 
 LIMIT = 16384  # bytes of an input
 
@@ -38,7 +38,7 @@ def make_mutator(target: str, examples: Sequence[bytes]) -> Mutator:
 
 
 class BytesMutator:
-    """Pieces are changed, doubled, taken out, or come from another example."""
+    """Changes, duplicates or removes pieces of bytes, or inserts pieces of another example."""
 
     def __init__(self, examples: Sequence[bytes]) -> None:
         self._examples = examples
@@ -72,11 +72,11 @@ class BodyMutator:
         rng = random.Random(seed)
         tree = _tree(data)
         for _ in range(rng.randint(1, 3)):
-            tree = self._bent(tree, rng)
+            tree = self._mutated(tree, rng)
         bent = json.dumps(tree).encode()
         return bent if len(bent) <= limit else data
 
-    def _bent(self, tree: Any, rng: random.Random) -> Any:
+    def _mutated(self, tree: Any, rng: random.Random) -> Any:
         places = list(_places(tree))
         if not places or not self._fields:
             return deepcopy(rng.choice(_ODD))
@@ -117,7 +117,7 @@ def _places(tree: Any) -> Iterator[_Place]:
 
 
 class StreamMutator:
-    """Frames are taken out, doubled, moved, come from another example, or say something else."""
+    """Removes, duplicates, moves or changes frames, or inserts frames of another example."""
 
     def __init__(self, dialect: Dialect, examples: Sequence[bytes]) -> None:
         self._binding = dialect.binding
@@ -137,7 +137,7 @@ class StreamMutator:
 
     def _frames(self, data: bytes) -> list[Payload]:
         decoder, found = self._binding.frame_decoder(), list[Frame]()
-        with suppress(DragomanError):  # what came before a bad frame is good
+        with suppress(DragomanError):  # keep the frames before a bad one
             found.extend(decoder.feed(data))
         return [Payload(frame.kind.encode(errors="replace"), frame.data, frame.error) for frame in found]
 

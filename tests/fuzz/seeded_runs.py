@@ -1,4 +1,4 @@
-"""Proving: a counted number of inputs for each target, which depend on the seed of chance and on nothing else."""
+"""Deterministic fuzzing: a fixed number of inputs for each target, which depend only on the random seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from tests.fuzz.mutators import LIMIT, make_mutator
 from tests.fuzz.targets import exit_status, find_targets, run_target, seeds
 
-_LONGEST = 300  # seconds that a target may take: more is a hang
+_LONGEST = 300  # seconds for a target; more counts as a hang
 
 
 def prove(wanted: Sequence[str], runs: int, seed: int) -> int:
@@ -24,7 +24,7 @@ def _proven(target: str, runs: int, seed: int) -> bool:
     try:
         for data in inputs(target, runs, seed):
             run_target(target, data)
-    except Exception:  # noqa: BLE001  # whatever escapes is a find
+    except Exception:  # noqa: BLE001  # every exception is a finding
         good = False
         traceback.print_exc()
     faulthandler.cancel_dump_traceback_later()
@@ -33,7 +33,7 @@ def _proven(target: str, runs: int, seed: int) -> bool:
 
 
 def inputs(target: str, runs: int, seed: int) -> Iterator[bytes]:
-    """Good examples, bent once or several times."""
+    """Yield valid examples, mutated once or several times."""
     examples = list(seeds(target))
     bend, rng = make_mutator(target, examples), random.Random(f"{target} {seed}")
     for _ in range(runs):

@@ -1,7 +1,7 @@
-"""What is fuzzed: each target takes bytes and raises if a promise is broken. Nothing here knows who makes the bytes.
+"""The fuzz targets: each takes bytes and raises BrokenPromise if a promise does not hold.
 
-A promise is a law: only our errors escape, cuts do not matter, what is read can be told to every other dialect by its
-rules.
+The promises: only our exceptions are raised, splits of the input do not matter, and whatever is parsed can be
+translated to every other dialect by its rules.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from tests.unit.raw_tools.cases import CASES
 from tests.unit.raw_tools.samples import outputs
 
 VECTORS = Path(__file__).parents[1] / "vectors"
-CRASHES = VECTORS / "crashes"  # one folder a target; what was found there once is tried for ever
-_ASKED = Conversation(  # there are tools, so that what an answer says of calls is looked at
+CRASHES = VECTORS / "crashes"  # one folder for each target; the suite runs all inputs in it
+_REQUEST = Conversation(  # with tools, so that calls in a reply are checked
     "m", (Message("user", (Text("x"),)),), tools=tuple(ToolSpec(name, "", {}) for name in ("get_weather", "Read"))
 )
 _UNSAID = (
@@ -45,13 +45,13 @@ _UNSAID = (
     "stream.input_cut",
     "stream.no_usage",
     "stream.open_call",
-)  # an upstream may leave these out
-_SHOWN = 4096  # bytes of a find that are shown
-_DEPTH = 100  # a body nested deeper is refused at the gateway's door
+)  # an upstream may omit these
+_SHOWN = 4096  # bytes of a finding that are shown
+_DEPTH = 100  # the gateway refuses deeper bodies at admission
 
 
 class BrokenPromise(AssertionError):
-    """A promise that was broken."""
+    """A target broke a promise."""
 
 
 def sse(data: bytes) -> None:
@@ -65,7 +65,7 @@ def eventstream(data: bytes) -> None:
 
 def _cuts_of_frames(make: Callable[[], FrameDecoder], data: bytes) -> None:
     whole = _decoded(make(), [data])
-    for pieces in ([data[i : i + 1] for i in range(len(data))], _halved(data)):
+    for pieces in ([data[i : i + 1] for i in range(len(data))], _split_in_two(data)):
         told = _decoded(make(), pieces)
         if told != whole:
             raise BrokenPromise(f"frames depend on the cut: {whole!r} {told!r}")
@@ -82,7 +82,7 @@ def _decoded(decoder: FrameDecoder, pieces: list[bytes]) -> tuple[list[Frame], s
     return frames, ""
 
 
-def _halved(data: bytes) -> list[bytes]:
+def _split_in_two(data: bytes) -> list[bytes]:
     middle = len(data) // 2
     return [data[:middle], b"", data[middle:]]
 
@@ -108,13 +108,13 @@ def raw_tools(data: bytes) -> None:
 
 
 def request(dialect: Dialect, data: bytes) -> None:
-    """A body: refused with our own words, or told to every dialect without breaking a rule there."""
+    """Check a body: it is refused with our errors, or translated to every dialect without breaking its rules."""
     if _depth(data) > _DEPTH:
         return
     try:
         call = dialect.binding.unwrap(jsonio.decode(data))
         call = structs.replace(call, model=call.model or "m")
-        broken = dialect.codec.breaches(call)  # judges whatever it is given
+        broken = dialect.codec.breaches(call)  # accepts any input
         asked = dialect.codec.parse_request(call)
     except (DragomanError, jsonio.JsonError):
         return
@@ -123,14 +123,16 @@ def request(dialect: Dialect, data: bytes) -> None:
             sent = plan(dialect, upstream, asked).call()
         except DragomanError:
             continue
-        if not broken and (breaches := upstream.codec.breaches(sent)):  # what was wrong already may stay so
+        if not broken and (
+            breaches := upstream.codec.breaches(sent)
+        ):  # rules that were broken in the input may stay broken
             raise BrokenPromise(f"what {dialect.name} asks breaks rules of {upstream.name}: {breaches!r}")
     if not broken:
-        _comes_back(dialect, asked)
+        _check_round_trip(dialect, asked)
 
 
-def _comes_back(dialect: Dialect, first: Conversation) -> None:
-    """At home nothing is lost; an id that a body lacks may be added."""
+def _check_round_trip(dialect: Dialect, first: Conversation) -> None:
+    """Check that nothing is lost in the same dialect; a missing id may be added."""
     try:
         again = dialect.codec.parse_request(dialect.codec.render_request(first))
     except DragomanError as error:
@@ -144,12 +146,12 @@ def _comes_back(dialect: Dialect, first: Conversation) -> None:
 
 
 def answer(dialect: Dialect, data: bytes) -> None:
-    """A stream or a whole reply: read with our own errors, by the grammar, whatever the cut; told by the client's rules."""
+    """Check a stream or whole reply: only our errors, valid events at every split, and valid output for the client."""
     laws.only_own_errors(dialect, data)
-    made = plan(client := _other_end(data), dialect, _ASKED)
+    made = plan(client := _other_end(data), dialect, _REQUEST)
     laws.cuts_do_not_matter(made, data, (1, len(data) // 2, len(data) - 1))
     if client.codec.family == dialect.codec.family:
-        return  # as it came
+        return  # passed through unchanged
     answer, frames = ResponseTranslator(made, laws.fixed_environment()), client.binding.frame_decoder()
     told = [*frames.feed(answer.feed(data) + answer.close()), *frames.close()]
     broken = [each for each in client.codec.stream_breaches(told) if not each.rule.endswith(_UNSAID)]
@@ -158,7 +160,7 @@ def answer(dialect: Dialect, data: bytes) -> None:
 
 
 def _other_end(data: bytes) -> Dialect:
-    """Any dialect, but always the same for the same bytes."""
+    """Return a dialect chosen by the bytes."""
     names = registry.names()
     return registry.get(names[zlib.crc32(data) % len(names)])
 
@@ -181,7 +183,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 
 
 def seeds(target: str) -> Iterator[bytes]:
-    """Good examples to begin with: the stories, and what broke once."""
+    """Yield valid examples: the stories, and earlier findings."""
     kind, _, dialect = target.partition(".")
     if dialect:
         suffix = "request.json" if kind == "request" else "stream"
@@ -200,7 +202,7 @@ def crashes(target: str) -> Iterator[bytes]:
 
 
 def run_target(target: str, data: bytes) -> None:
-    """Try the bytes on a target; those that break a promise become a vector."""
+    """Run a target on the bytes; write them as a vector if they break a promise."""
     try:
         TARGETS[target](data)
     except BaseException:
@@ -212,7 +214,7 @@ def run_target(target: str, data: bytes) -> None:
 
 
 def find_targets(wanted: Sequence[str]) -> Sequence[str]:
-    """The targets of these names; all of them where none is named."""
+    """Return the targets with these names; all of them if none is given."""
     unknown = [name for name in wanted if name not in TARGETS]
     if unknown:
         sys.exit(f"no such target: {', '.join(unknown)} (there are: {', '.join(TARGETS)})")

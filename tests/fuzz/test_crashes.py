@@ -1,4 +1,4 @@
-"""What the fuzzer found once, and the seeds it begins with, keep their promises, and so do their neighbours."""
+"""Earlier findings of the fuzzer, its seeds, and mutations of the seeds keep the promises of the targets."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tests.fuzz.targets import CRASHES, TARGETS, crashes, seeds
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_broke_once_does_not_break_again(target: str) -> None:
+def test_earlier_findings_keep_the_promises(target: str) -> None:
     for data in crashes(target):
         TARGETS[target](data)
 
 
-def test_every_folder_of_crashes_has_its_target() -> None:
+def test_every_folder_of_crashes_has_a_target() -> None:
     assert {path.name for path in CRASHES.glob("*")} <= TARGETS.keys()
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_good_examples_and_their_neighbours_keep_the_promises(target: str) -> None:
+def test_seeds_and_their_mutations_keep_the_promises(target: str) -> None:
     for example in seeds(target):
         TARGETS[target](example)
     for data in inputs(target, 200, seed=0):
@@ -27,5 +27,5 @@ def test_good_examples_and_their_neighbours_keep_the_promises(target: str) -> No
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_is_tried_is_the_same_each_time(target: str) -> None:
+def test_the_inputs_of_a_seed_are_always_the_same(target: str) -> None:
     assert [*inputs(target, 20, seed=1)] == [*inputs(target, 20, seed=1)] != [*inputs(target, 20, seed=2)]

@@ -1,1 +1,1 @@
-"""Many streams at once through a gateway that runs as a process: none lost, none mixed, and nothing left behind."""
+"""Load tests: many parallel streams through a gateway process; none is lost or mixed, and no resource leaks."""

@@ -1,5 +1,5 @@
-"""`make load`: 256 streams for two minutes, then fair turns, each with a table. `make soak`: ten minutes with clients
-that leave and dawdle.
+"""`make load`: 256 streams for two minutes, then the fairness test. `make soak`: ten minutes with clients that
+disconnect or read slowly.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tests.load.run import MIB, LoadPlan, Report, Sample, run
 from tests.load.upstream import DIALECTS
 
 _LINE = 30.0  # seconds between two lines of a soak
-_FILLING = 7000  # a sixth of them is remembered, a thousand at most (`gateway/response_store.py`)
-_STEADY = 0.05  # of the level that memory may grow by in a soak, by its slope
+_FILLING = 7000  # a sixth of them is stored, a thousand at most (`gateway/response_store.py`)
+_STEADY = 0.05  # the share of the base level that memory may grow by in a soak
 
 
 def main() -> int:
@@ -60,7 +60,7 @@ def _fairness() -> int:
 
 
 class _Lines:
-    """A line now and then."""
+    """Prints a progress line at intervals."""
 
     def __init__(self) -> None:
         self._next = 0.0

@@ -1,4 +1,4 @@
-"""Clients at work: so many streams at once, each checked against what was said; some leave, some read slowly."""
+"""Load clients: parallel streams, each compared with the expected response; some disconnect, some read slowly."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _FIELDS: Json = {"city": {"type": "string"}, "note": {"type": "string"}}
 _TOOL = ToolSpec(TOOL, "Tell the weather.", {"type": "object", "properties": _FIELDS, "required": ["city"]})
 _FINISHES = {"tool_use", "tool_calls", "end_turn", "stop", "STOP", "completed"}
 _REUSED = 4  # requests on one connection
-_PATIENCE = 120.0  # seconds for one answer
+_PATIENCE = 120.0  # seconds for one response
 
 
 @dataclass
 class LoadCounts:
-    """What came of all streams. `lost`: no whole expected_response; `wrong`: another than was said."""
+    """The results of all streams. `lost`: an incomplete response; `wrong`: another response than expected."""
 
     asked: int = 0
     right: int = 0
-    left: int = 0  # by a client that had enough
+    left: int = 0  # streams whose client disconnected on purpose
     lost: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     pairs: collections.Counter[tuple[str, str]] = field(default_factory=collections.Counter)
     open: int = 0
-    most: int = 0  # at once
+    most: int = 0  # parallel streams
     bytes: int = 0
 
     @property
@@ -52,16 +52,16 @@ class LoadCounts:
 
 
 class ClientLeaves(Exception):
-    """This client has had enough."""
+    """The client disconnects on purpose."""
 
 
 class Lost(Exception):
-    """Not a whole answer."""
+    """The response was incomplete."""
 
 
 @cache
 def _template(url: str, client: str, upstream: str) -> tuple[bytes, bytes]:
-    """The head, but for the body's length, and the body of a question."""
+    """Return the head of a request without its content-length, and its body."""
     said = (Message("user", (Text(NAME_PLACEHOLDER),)),)
     asked = Conversation(f"to-{upstream}", said, max_tokens=1000, tools=(_TOOL,), stream=True)
     dialect = registry.get(client)
@@ -79,7 +79,7 @@ def _request(url: str, client: str, upstream: str, name: str) -> bytes:
 
 
 class LoadClients:
-    """Streams that begin anew when they end, as long as `until` has not come."""
+    """Streams that restart when they end, until the time is over."""
 
     def __init__(self, url: str, seed: int = 0, *, hasty: bool = False) -> None:
         self.tally = LoadCounts()
@@ -93,8 +93,11 @@ class LoadClients:
     async def run(
         self, streams: int, seconds: float, *, most: int = 0, chaos: bool = False, slow: float = 0.0
     ) -> LoadCounts:
-        """`most`: so many streams are enough; `chaos`: each second a tenth of the clients leaves; `slow`: the part of
-        the clients that reads slowly."""
+        """Run streams for some seconds.
+
+        `most`: stop after this number of streams; `chaos`: each second a tenth of the clients disconnects; `slow`: the
+        share of clients that read slowly.
+        """
         until, self._most = time.monotonic() + seconds, most
         leaving = asyncio.create_task(self._chaos(until)) if chaos else None
         await asyncio.gather(*(self._client(until, index, slow) for index in range(streams)))
@@ -109,7 +112,7 @@ class LoadClients:
                 stream.leave(reset=self._chance.random() < 0.5)
 
     async def _client(self, until: float, index: int, slow: float) -> None:
-        await asyncio.sleep(self._chance.random() * 0.5)  # not all in one moment
+        await asyncio.sleep(self._chance.random() * 0.5)  # spread the starts
         while time.monotonic() < until and not self._enough():
             stream = _Stream(self._url, slow=self._chance.random() < slow)
             self._live.add(stream)
@@ -165,7 +168,7 @@ class _Stream:
         self._left = False
 
     async def ask(self, raw: bytes) -> tuple[int, bytes]:
-        """Raises Leave, Lost and what the network does."""
+        """Send a request and read the response. Raises ClientLeaves, Lost, OSError."""
         try:
             return await self._ask(raw)
         except (OSError, asyncio.IncompleteReadError, Lost):
@@ -222,23 +225,23 @@ class _Stream:
 
 
 def _problem_of(client: str, name: str, status: int, body: bytes) -> str:
-    """What is not as it was said; nothing if all is."""
+    """Return how a response differs from the expected one; empty if it does not."""
     if status != 200:
         return f"{status}: {body[:200]!r}"
     try:
-        heard = RESPONSE_PARSERS[client](body)
-        arguments = heard.arguments()
+        parsed = RESPONSE_PARSERS[client](body)
+        arguments = parsed.arguments()
     except (ValueError, KeyError, TypeError) as error:
         return f"it cannot be read: {error!r}"
     said = expected_response(name)
-    if heard.error is not None or not heard.ended or heard.odd or heard.finish not in _FINISHES:
-        return f"no clean end: {heard.error}, {heard.finish}, {heard.odd}"
-    return _difference(heard, arguments, said.whole(), said.arguments())
+    if parsed.error is not None or not parsed.ended or parsed.odd or parsed.finish not in _FINISHES:
+        return f"no clean end: {parsed.error}, {parsed.finish}, {parsed.odd}"
+    return _difference(parsed, arguments, said.whole(), said.arguments())
 
 
-def _difference(heard: ParsedResponse, arguments: list[object], text: str, calls: list[object]) -> str:
-    if heard.text != text:
-        return f"text {heard.text[:80]!r}, not {text[:80]!r}"
-    if arguments != calls or any(call["name"] != TOOL or not call["whole"] for call in heard.calls):
+def _difference(parsed: ParsedResponse, arguments: list[object], text: str, calls: list[object]) -> str:
+    if parsed.text != text:
+        return f"text {parsed.text[:80]!r}, not {text[:80]!r}"
+    if arguments != calls or any(call["name"] != TOOL or not call["whole"] for call in parsed.calls):
         return f"calls {json.dumps(arguments)[:160]}, not {json.dumps(calls)[:160]}"
     return ""

@@ -1,7 +1,7 @@
-"""Fair turns: what a well-behaved client waits while another sends 30 MB bodies and an upstream 100,000 deltas a second.
+"""Fairness: the latency of a small client while another sends 30 MB bodies and an upstream sends 100,000 deltas a second.
 
-Measured alone, with that load in a second gateway process beside it, and with it in the same gateway. The last may be
-at most `MAX_RATIO` times the second by its 99th percentile: then a shared gateway is as good as one of one's own.
+It is measured alone, with that load in a second gateway process, and with it in the same gateway. The 99th percentile
+of the last may be at most `MAX_RATIO` times that of the second.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _CLIENT, _TARGET = "anthropic", "openai"
 
 @dataclass
 class FairnessPart:
-    """What one part has shown; `load` is what the load got done meanwhile."""
+    """The result of one part; `load` is the work that the load did meanwhile."""
 
     name: str
-    waits: list[float] = field(default_factory=list)  # seconds for a whole short answer
+    waits: list[float] = field(default_factory=list)  # seconds for each whole short response
     load: dict[str, Any] = field(default_factory=dict)
 
     def at(self, share: float) -> float:
@@ -103,7 +103,7 @@ def run(folder: Path, samples: int = 600) -> Fairness:
 
 
 async def _ask(gateway: Gateway, samples: int) -> list[float]:
-    """The times of short streamed answers, one after the other on one connection; each answer is checked."""
+    """Return the times of short streams, one after another on one connection; each response is checked."""
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     waits: list[float] = []
     until = time.monotonic() + _LONGEST
@@ -123,7 +123,7 @@ async def _ask(gateway: Gateway, samples: int) -> list[float]:
 
 @contextmanager
 def _loading(gateway: Gateway | None, part: FairnessPart) -> Iterator[None]:
-    """The load on this gateway, from processes of its own, for as long as the part lasts."""
+    """Run the load on this gateway, from separate processes, while the part lasts."""
     if gateway is None:
         yield
         return

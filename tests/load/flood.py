@@ -1,8 +1,8 @@
-"""What one greedy client and one fast upstream do: bodies of 30 MB, and 100,000 small deltas a second.
+"""A client that sends 30 MB bodies, and an upstream that sends 100,000 small deltas a second.
 
-python -m tests.load.flood upstream       says its port; takes any request and streams deltas without an end
+python -m tests.load.flood upstream       prints its port; answers each request with endless deltas
 python -m tests.load.flood clients URL    sends the bodies and reads the deltas until its standard input ends,
-                                          then says how many there were
+                                          then prints the counts
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _END = (
 
 
 async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer a large request at once, and any other with deltas until the client leaves."""
+    """Answer a large request at once, and any other with deltas until the client disconnects."""
     frames = _frames(int(DELTAS * _BEAT))
     deltas = b"%x\r\n%b\r\n" % (len(frames), frames)
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -73,7 +73,7 @@ async def upstream() -> None:
 
 
 def large_body() -> bytes:
-    """A conversation of texts, calls and results."""
+    """Return a request with texts, calls and results."""
     turns: list[Any] = []
     for number in range(_CALLS // 10):
         uses = [
@@ -92,20 +92,20 @@ def _request(body: bytes) -> bytes:
     return head.encode() + body
 
 
-async def _send_bodies(port: int, told: dict[str, float]) -> None:
+async def _send_bodies(port: int, counts: dict[str, float]) -> None:
     request = _request(large_body())
-    told["body_bytes"] = len(request)
+    counts["body_bytes"] = len(request)
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request)
         answer = await reader.readuntil(b"0\r\n\r\n")
         if not answer.startswith(b"HTTP/1.1 200") or b"message_stop" not in answer:
             raise RuntimeError(answer[:1000].decode())
-        told["bodies"] += 1
+        counts["bodies"] += 1
         writer.close()
 
 
-async def _read_deltas(port: int, told: dict[str, float]) -> None:
+async def _read_deltas(port: int, counts: dict[str, float]) -> None:
     asked = {
         "model": "to-flood",
         "max_tokens": 1000,
@@ -115,20 +115,20 @@ async def _read_deltas(port: int, told: dict[str, float]) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(_request(json.dumps(asked).encode()))
     while piece := await reader.read(1 << 20):
-        told["deltas"] += piece.count(b"content_block_delta") / 2  # in the event's name and in its data
+        counts["deltas"] += piece.count(b"content_block_delta") / 2  # in the event's name and in its data
     raise RuntimeError("the stream ended")
 
 
 async def clients(port: int) -> None:
-    told: dict[str, float] = {"bodies": 0, "deltas": 0}
+    counts: dict[str, float] = {"bodies": 0, "deltas": 0}
     began = time.monotonic()
-    working = [asyncio.create_task(work(port, told)) for work in (_send_bodies, _read_deltas)]
+    working = [asyncio.create_task(work(port, counts)) for work in (_send_bodies, _read_deltas)]
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     done, _ = await asyncio.wait([*working, asyncio.ensure_future(ended)], return_when=asyncio.FIRST_COMPLETED)
     trouble = [str(task.exception()) for task in working if task in done]
     for task in working:
         task.cancel()
-    print(json.dumps(told | {"seconds": time.monotonic() - began, "trouble": trouble}), flush=True)
+    print(json.dumps(counts | {"seconds": time.monotonic() - began, "trouble": trouble}), flush=True)
 
 
 if __name__ == "__main__":

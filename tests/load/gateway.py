@@ -1,4 +1,4 @@
-"""The gateway as a process of its own, and what the system says about it."""
+"""A gateway process, and its memory, CPU time, files and tasks as the system reports them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import IO, Any
 from tests.gateway.harness import KEY
 
 ROOT = Path(__file__).parents[2]
-# `dragoman serve`, which on SIGUSR2 also writes down how many tasks its loop has.
+# `dragoman serve`, which on SIGUSR2 also writes the number of tasks in its event loop.
 _LAUNCH = """
 import asyncio, pathlib, signal, sys
 told = pathlib.Path(sys.argv.pop(1))
@@ -54,11 +54,11 @@ class Gateway:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def peak(self) -> int:
-        """The most memory since `forget_peak`."""
+        """Return the most memory in bytes since `forget_peak`."""
         return peak_memory(self.process.pid)
 
     def children(self) -> list[int]:
-        """The processes that it has started and that still run."""
+        """Return the process ids of its running children."""
         pid, found = str(self.process.pid), []
         for status in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):
@@ -77,7 +77,7 @@ class Gateway:
         return sum(1 for _ in Path(f"/proc/{self.process.pid}/fd").iterdir())
 
     def pooled(self, ports: Collection[int]) -> int:
-        """How many of its files are connections to upstreams."""
+        """Return how many of its files are connections to these upstream ports."""
         table = Path(f"/proc/{self.process.pid}/net/tcp").read_text().splitlines()[1:]
         remote = [int(line.split()[2].partition(":")[2], 16) for line in table if line.split()[3] == "01"]
         return sum(1 for port in remote if port in ports)
@@ -93,11 +93,11 @@ class Gateway:
         return int(told.read_text())
 
     def measure(self, ports: Collection[int] = ()) -> Measurement:
-        """`files` without the connections to these ports, which are kept for a while."""
+        """Measure the process; `files` is without keep-alive connections to these ports."""
         return Measurement(self.memory(), self.cpu(), self.files() - self.pooled(ports), self.tasks())
 
     def at_rest(self, ports: Collection[int], files: int, tasks: int, seconds: float) -> Measurement:
-        """What is measured as soon as no more files and tasks are there than these; at last after so many seconds."""
+        """Wait until there are no more than these files and tasks, or until the time is over; return the measurement."""
         until = time.monotonic() + seconds
         while True:
             found = self.measure(ports)
@@ -107,7 +107,7 @@ class Gateway:
 
 
 def peak_memory(pid: int) -> int:
-    """The most bytes in RAM that a process has had; 0 if it has ended."""
+    """Return the peak memory of a process in bytes; 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -116,7 +116,7 @@ def peak_memory(pid: int) -> int:
 
 
 def configuration(ports: Mapping[str, int], settings: str = "", more: str = "") -> str:
-    """An upstream for each dialect; the model that has its name goes there."""
+    """Return a configuration with an upstream for each dialect; the model with the name of the dialect goes there."""
     text = f'allow_literal_secrets = true\n[server]\nkey = "{KEY}"\nport = 0\n{settings}\n'
     for dialect, port in ports.items():
         text += f"""
@@ -136,8 +136,11 @@ model = "claude-sonnet-4.5"
 
 @contextmanager
 def start_gateway_process(folder: Path, text: str, first: str = "", *, log: bool = True) -> Iterator[Gateway]:
-    """A gateway with this configuration. Its log is added to the file `log` in the folder; else it is a pipe that
-    nobody reads. `first`: Python it begins with."""
+    """Run a gateway with this configuration.
+
+    With `log` its log is appended to the file `log` in the folder; otherwise it is a pipe that is never read. `first` is
+    Python code that runs before the gateway.
+    """
     config = folder / "config.toml"
     config.write_text(text)
     config.chmod(0o600)
@@ -161,7 +164,7 @@ def start_gateway_process(folder: Path, text: str, first: str = "", *, log: bool
 
 @contextmanager
 def start_process(module: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A module of the tests, in a process of its own; it ends when its standard input does."""
+    """Run a test module as a process; it ends when its standard input closes."""
     command = [sys.executable, "-m", module, *words]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -172,7 +175,7 @@ def start_process(module: str, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def start_and_read(module: str, *words: str) -> Iterator[Any]:
-    """What such a process says first, as JSON: its port, or the port of each dialect."""
+    """Start a process; give its first line, parsed as JSON: its port, or the port of each dialect."""
     with start_process(module, *words) as process:
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())
@@ -180,6 +183,6 @@ def start_and_read(module: str, *words: str) -> Iterator[Any]:
 
 @contextmanager
 def start_upstreams(seconds: float) -> Iterator[dict[str, int]]:
-    """The cheap upstream: the port of each dialect."""
+    """Start the cheap upstream; give the port of each dialect."""
     with start_and_read("tests.load.upstream", str(seconds)) as ports:
         yield ports

@@ -1,4 +1,4 @@
-"""What one exchange says: all of it follows from a name, so that whoever knows the name knows what must arrive."""
+"""The content of one exchange, derived from a name, so that a client can check its response by the name alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 TOOL = "get_weather"
-UNPACED_PREFIX = "00"  # a name that begins so wants its answer at once
+UNPACED_PREFIX = "00"  # names with this prefix get an unpaced response
 NAME_PLACEHOLDER = "@@load@@"  # in a template of a request
 _WORDS = ("alpha", "ßtraße", "“quoted”", "🦜", "back\\slash", 'a "b" c', "tab\tend", "line\nbreak", "漢字", "{}[]", "é")
 _MARK = re.compile(rb"load:([0-9a-f]{16}):([0-9a-f]+):([0-9a-f]{32}):end")
@@ -18,7 +18,7 @@ _QUESTION_BYTES = 2000
 
 @dataclass(frozen=True)
 class ExpectedResponse:
-    """An answer: pieces of text, then calls, each in pieces of arguments."""
+    """A response: pieces of text, then calls, each with pieces of arguments."""
 
     text: tuple[str, ...]
     calls: tuple[tuple[str, ...], ...]
@@ -31,13 +31,13 @@ class ExpectedResponse:
 
 
 def request_text(name: str) -> str:
-    """Text of a request that nobody else sends: the name, bytes of its own, and their digest."""
+    """Return a unique request text: the name, filler bytes, and their digest."""
     filler = random.Random(f"question {name}").randbytes(_QUESTION_BYTES // 2).hex()
     return f"load:{name}:{filler}:{_digest(name, filler)}:end"
 
 
 def name_in_request(body: bytes) -> str | None:
-    """The name in a request; None unless exactly one is there, with all that belongs to it."""
+    """Return the name in a request; None unless there is exactly one, with a matching digest."""
     found = _MARK.findall(body)
     if len(found) != 1:
         return None
@@ -50,7 +50,7 @@ def _digest(name: str, filler: str) -> str:
 
 
 def expected_response(name: str, pieces: int = 16) -> ExpectedResponse:
-    """Text and up to two calls, in about so many pieces."""
+    """Return the expected response: text and up to two calls, in about `pieces` pieces."""
     chance = random.Random(f"answer {name}")
     text = tuple(f"{chance.choice(_WORDS)} {chance.getrandbits(32):08x} " for _ in range(pieces))
     calls = tuple(_call(chance, name, index) for index in range(chance.randrange(3)))

@@ -1,4 +1,4 @@
-"""One run: a level is measured after a warm-up, then comes the load, then everything must be back at that level."""
+"""One load run: measure a base level after a warm-up, run the load, and check that the level is reached again."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.load.clients import PAIRS, LoadClients, LoadCounts
 from tests.load.gateway import Gateway, Measurement, configuration, start_gateway_process, start_upstreams
 
 MIB = 1 << 20
-GROWTH = 1.10  # of memory, from the level
-_SETTLED = 60.0  # seconds in which files and tasks go away
-_SAMPLED = 1.0  # seconds between two looks
+GROWTH = 1.10  # memory may grow by this factor
+_SETTLED = 60.0  # seconds for files and tasks to be released
+_SAMPLED = 1.0  # seconds between two samples
 
 
 @dataclass(frozen=True)
 class LoadPlan:
     streams: int
     seconds: float
-    answer: float  # seconds that one takes
+    answer: float  # seconds of one response
     warm: float
-    filling: int = 0  # streams before the level is taken: what is remembered of answers is limited, and then full
+    filling: int = 0  # streams before the base level, so that the bounded response store is full
     chaos: bool = False
     slow: float = 0.0
 
@@ -35,7 +35,7 @@ class Sample:
     at: float
     memory: int
     files: int
-    tally: tuple[int, int, int, int, int]  # asked, right, left, lost, wrong
+    tally: tuple[int, int, int, int, int]  # requests, right, left, lost, wrong
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Report:
         return max(sample.memory for sample in self.samples)
 
     def slope(self) -> float:
-        """Bytes a second, by least squares, without the first fifth."""
+        """Return the growth of memory in bytes per second, by least squares, without the first fifth."""
         kept = self.samples[len(self.samples) // 5 :]
         middle = sum(each.at for each in kept) / len(kept)
         mean = sum(each.memory for each in kept) / len(kept)

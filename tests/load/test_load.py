@@ -1,4 +1,4 @@
-"""`make load` and `make soak`, small: every pair of dialects, every answer checked, and nothing left behind."""
+"""Small runs of `make load` and `make soak`: every pair of dialects, every response checked, no leaks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.load.upstream import DIALECTS
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
-def test_64_streams_of_mixed_dialects_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
+def test_64_streams_of_mixed_dialects_are_complete_and_leak_nothing(tmp_path: Path) -> None:
     report = run(LoadPlan(64, 2.5, answer=0.7, warm=1.0, filling=400), tmp_path)
     assert not report.troubles()
     assert report.tally.most == 64 and len(report.tally.pairs) == len(PAIRS)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
-def test_clients_that_leave_and_clients_that_dawdle_leave_nothing(tmp_path: Path) -> None:
+def test_clients_that_disconnect_or_read_slowly_leak_nothing(tmp_path: Path) -> None:
     report = run(LoadPlan(48, 2.5, answer=0.7, warm=1.5, filling=300, chaos=True, slow=0.1), tmp_path)
     assert not report.troubles()
     assert report.tally.left
 
 
-def test_a_mixed_or_cut_answer_would_be_noticed() -> None:
+def test_a_mixed_or_truncated_response_is_detected() -> None:
     name, other = "0" * 16, "1" * 16
     whole = b"".join(DIALECTS["openai"](name, expected_response(name)))
     assert _problem_of("openai", name, 200, whole) == ""
@@ -42,7 +42,7 @@ def test_a_mixed_or_cut_answer_would_be_noticed() -> None:
     assert name_in_request(asked.replace(b":end", b"0:end")) is None
 
 
-# --- The judgement of `make load LOAD=--fairness`; the measurement itself takes half a minute
+# --- the verdict of `make load LOAD=--fairness`; the measurement itself takes half a minute
 
 LOAD = {"bodies": 3, "deltas": 1000, "seconds": 2.0, "trouble": []}
 
@@ -70,7 +70,7 @@ def test_a_measurement_without_load_or_samples_does_not_count() -> None:
     assert len(measured(0.010, 0.010, samples=400).troubles()) == 3
 
 
-def test_the_large_body_is_as_large_as_it_says_and_within_the_limits() -> None:
+def test_the_large_body_has_its_stated_size_and_is_within_the_limits() -> None:
     body = large_body()
     assert 0.9 * BODY < len(body) < 32 * 1024 * 1024
     assert len(json.loads(body)["messages"]) < 2048

@@ -1,7 +1,7 @@
-"""A cheap upstream in six dialects, by its own code: finds the name in a request and streams what follows from it.
+"""A cheap upstream in all dialects, without the codecs: it finds the name in a request and streams its response.
 
 `python -m tests.load.upstream SECONDS` prints the port of each dialect as JSON and serves until its standard input
-ends; an answer takes about so many seconds.
+ends; a response takes about that many seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _frame(kind: str, body: Any) -> bytes:
 
 
 def eventstream_frame(kind: str, payload: bytes) -> bytes:
-    """A message of an AWS event stream."""
+    """Return a message of an AWS event stream."""
     pairs = ((":event-type", kind), (":content-type", "application/json"), (":message-type", "event"))
     headers = b"".join(
         bytes([len(name)]) + name.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
@@ -48,105 +48,105 @@ def eventstream_frame(kind: str, payload: bytes) -> bytes:
     return message + struct.pack(">I", crc32(message))
 
 
-# --- an answer in each dialect
+# --- a response in each dialect
 
 
-def anthropic(name: str, said: ExpectedResponse) -> Iterator[bytes]:
+def anthropic(name: str, expected: ExpectedResponse) -> Iterator[bytes]:
     message = {"id": f"msg_{name}", "type": "message", "role": "assistant", "model": "m", "content": []}
     usage = {"input_tokens": 10, "output_tokens": 1}
     yield _event("message_start", message=message | {"stop_reason": None, "stop_sequence": None, "usage": usage})
     yield _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
-    for piece in said.text:
+    for piece in expected.text:
         yield _event("content_block_delta", index=0, delta={"type": "text_delta", "text": piece})
     yield _event("content_block_stop", index=0)
-    for index, pieces in enumerate(said.calls, 1):
+    for index, pieces in enumerate(expected.calls, 1):
         block = {"type": "tool_use", "id": f"toolu_{name}{index}", "name": TOOL, "input": {}}
         yield _event("content_block_start", index=index, content_block=block)
         for piece in pieces:
             delta = {"type": "input_json_delta", "partial_json": piece}
             yield _event("content_block_delta", index=index, delta=delta)
         yield _event("content_block_stop", index=index)
-    stop = {"stop_reason": "tool_use" if said.calls else "end_turn", "stop_sequence": None}
+    stop = {"stop_reason": "tool_use" if expected.calls else "end_turn", "stop_sequence": None}
     yield _event("message_delta", delta=stop, usage={"output_tokens": 50})
     yield _event("message_stop")
 
 
-def openai(name: str, said: ExpectedResponse) -> Iterator[bytes]:
+def openai(name: str, expected: ExpectedResponse) -> Iterator[bytes]:
     chunk = {"id": f"chatcmpl-{name}", "object": "chat.completion.chunk", "created": 1_790_000_000, "model": "m"}
 
-    def told(delta: Any, finish: str | None = None) -> bytes:
+    def frame_of(delta: Any, finish: str | None = None) -> bytes:
         return _data(chunk | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
 
-    yield told({"role": "assistant", "content": ""})
-    for piece in said.text:
-        yield told({"content": piece})
-    for index, pieces in enumerate(said.calls):
+    yield frame_of({"role": "assistant", "content": ""})
+    for piece in expected.text:
+        yield frame_of({"content": piece})
+    for index, pieces in enumerate(expected.calls):
         begun = {"index": index, "id": f"call_{name}{index}", "type": "function"}
-        yield told({"tool_calls": [begun | {"function": {"name": TOOL, "arguments": ""}}]})
+        yield frame_of({"tool_calls": [begun | {"function": {"name": TOOL, "arguments": ""}}]})
         for piece in pieces:
-            yield told({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
-    yield told({}, "tool_calls" if said.calls else "stop")
+            yield frame_of({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+    yield frame_of({}, "tool_calls" if expected.calls else "stop")
     yield _data(chunk | {"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 50, "total_tokens": 60}})
     yield b"data: [DONE]\n\n"
 
 
-def responses(name: str, said: ExpectedResponse) -> Iterator[bytes]:
+def responses(name: str, expected: ExpectedResponse) -> Iterator[bytes]:
     number = iter(range(10_000))
 
-    def told(kind: str, **fields: Any) -> bytes:
+    def frame_of(kind: str, **fields: Any) -> bytes:
         return _event(kind, sequence_number=next(number), **fields)
 
     response: dict[str, Any] = {"id": f"resp_{name}", "object": "response", "created_at": 1_790_000_000, "model": "m"}
     response |= {"error": None, "incomplete_details": None, "instructions": None, "metadata": {}, "tools": []}
     begun = response | {"status": "in_progress", "output": [], "usage": None}
-    yield told("response.created", response=begun)
-    yield told("response.in_progress", response=begun)
+    yield frame_of("response.created", response=begun)
+    yield frame_of("response.in_progress", response=begun)
     item: dict[str, Any] = {"id": f"msg_{name}", "type": "message", "role": "assistant"}
     part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": []}
     at: dict[str, Any] = {"item_id": item["id"], "output_index": 0, "content_index": 0}
-    yield told("response.output_item.added", output_index=0, item=item | {"status": "in_progress", "content": []})
-    yield told("response.content_part.added", **at, part=part)
-    for piece in said.text:
-        yield told("response.output_text.delta", **at, delta=piece)
-    part = part | {"text": said.whole()}
-    yield told("response.output_text.done", **at, text=said.whole())
-    yield told("response.content_part.done", **at, part=part)
+    yield frame_of("response.output_item.added", output_index=0, item=item | {"status": "in_progress", "content": []})
+    yield frame_of("response.content_part.added", **at, part=part)
+    for piece in expected.text:
+        yield frame_of("response.output_text.delta", **at, delta=piece)
+    part = part | {"text": expected.whole()}
+    yield frame_of("response.output_text.done", **at, text=expected.whole())
+    yield frame_of("response.content_part.done", **at, part=part)
     output = [item | {"status": "completed", "content": [part]}]
-    yield told("response.output_item.done", output_index=0, item=output[0])
-    for index, pieces in enumerate(said.calls, 1):
+    yield frame_of("response.output_item.done", output_index=0, item=output[0])
+    for index, pieces in enumerate(expected.calls, 1):
         call = {"id": f"fc_{name}{index}", "type": "function_call", "call_id": f"call_{name}{index}", "name": TOOL}
         opened = call | {"status": "in_progress", "arguments": ""}
-        yield told("response.output_item.added", output_index=index, item=opened)
+        yield frame_of("response.output_item.added", output_index=index, item=opened)
         at = {"item_id": call["id"], "output_index": index}
         for piece in pieces:
-            yield told("response.function_call_arguments.delta", **at, delta=piece)
-        yield told("response.function_call_arguments.done", **at, arguments="".join(pieces))
+            yield frame_of("response.function_call_arguments.delta", **at, delta=piece)
+        yield frame_of("response.function_call_arguments.done", **at, arguments="".join(pieces))
         output.append(call | {"status": "completed", "arguments": "".join(pieces)})
-        yield told("response.output_item.done", output_index=index, item=output[-1])
+        yield frame_of("response.output_item.done", output_index=index, item=output[-1])
     usage: dict[str, Any] = {"input_tokens": 10, "output_tokens": 50, "total_tokens": 60}
     usage |= {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
-    yield told("response.completed", response=response | {"status": "completed", "output": output, "usage": usage})
+    yield frame_of("response.completed", response=response | {"status": "completed", "output": output, "usage": usage})
 
 
-def gemini(name: str, said: ExpectedResponse) -> Iterator[bytes]:
+def gemini(name: str, expected: ExpectedResponse) -> Iterator[bytes]:
     more = {"modelVersion": "m", "responseId": name}
 
-    def told(parts: Any, **finish: Any) -> bytes:
+    def frame_of(parts: Any, **finish: Any) -> bytes:
         return _data({"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0, **finish}], **more})
 
-    for piece in said.text:
-        yield told([{"text": piece}])
-    for arguments in said.arguments():
-        yield told([{"functionCall": {"name": TOOL, "args": arguments}}])
+    for piece in expected.text:
+        yield frame_of([{"text": piece}])
+    for arguments in expected.arguments():
+        yield frame_of([{"functionCall": {"name": TOOL, "args": arguments}}])
     usage = {"promptTokenCount": 10, "candidatesTokenCount": 50, "totalTokenCount": 60}
     last = {"content": {"role": "model", "parts": [{"text": ""}]}, "index": 0, "finishReason": "STOP"}
     yield _data({"candidates": [last], "usageMetadata": usage, **more})
 
 
-def kiro(name: str, said: ExpectedResponse) -> Iterator[bytes]:
-    for piece in said.text:
+def kiro(name: str, expected: ExpectedResponse) -> Iterator[bytes]:
+    for piece in expected.text:
         yield _frame("assistantResponseEvent", {"content": piece, "modelId": "m"})
-    for index, pieces in enumerate(said.calls):
+    for index, pieces in enumerate(expected.calls):
         use = {"name": TOOL, "toolUseId": f"tooluse_{name}{index}"}
         for piece in pieces:
             yield _frame("toolUseEvent", use | {"input": piece})
@@ -155,33 +155,33 @@ def kiro(name: str, said: ExpectedResponse) -> Iterator[bytes]:
     yield _frame("contextUsageEvent", {"contextUsagePercentage": 1.5})
 
 
-def bedrock(name: str, said: ExpectedResponse) -> Iterator[bytes]:
+def bedrock(name: str, expected: ExpectedResponse) -> Iterator[bytes]:
     yield _frame("messageStart", {"role": "assistant"})
-    for piece in said.text:
+    for piece in expected.text:
         yield _frame("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": piece}})
     yield _frame("contentBlockStop", {"contentBlockIndex": 0})
-    for index, pieces in enumerate(said.calls, 1):
+    for index, pieces in enumerate(expected.calls, 1):
         start = {"toolUse": {"toolUseId": f"tooluse_{name}{index}", "name": TOOL}}
         yield _frame("contentBlockStart", {"contentBlockIndex": index, "start": start})
         for piece in pieces:
             delta = {"toolUse": {"input": piece}}
             yield _frame("contentBlockDelta", {"contentBlockIndex": index, "delta": delta})
         yield _frame("contentBlockStop", {"contentBlockIndex": index})
-    yield _frame("messageStop", {"stopReason": "tool_use" if said.calls else "end_turn"})
+    yield _frame("messageStop", {"stopReason": "tool_use" if expected.calls else "end_turn"})
     usage = {"inputTokens": 10, "outputTokens": 50, "totalTokens": 60}
     yield _frame("metadata", {"usage": usage, "metrics": {"latencyMs": 9}})
 
 
-def ollama(name: str, said: ExpectedResponse) -> Iterator[bytes]:
-    def told(message: Any, **last: Any) -> bytes:
+def ollama(name: str, expected: ExpectedResponse) -> Iterator[bytes]:
+    def frame_of(message: Any, **last: Any) -> bytes:
         line = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "message": {"role": "assistant", **message}}
         return json.dumps({**line, "done": False, **last}).encode() + b"\n"
 
-    for piece in said.text:
-        yield told({"content": piece})
-    for arguments in said.arguments():
-        yield told({"content": "", "tool_calls": [{"function": {"name": TOOL, "arguments": arguments}}]})
-    yield told({"content": ""}, done=True, done_reason="stop", prompt_eval_count=10, eval_count=50)
+    for piece in expected.text:
+        yield frame_of({"content": piece})
+    for arguments in expected.arguments():
+        yield frame_of({"content": "", "tool_calls": [{"function": {"name": TOOL, "arguments": arguments}}]})
+    yield frame_of({"content": ""}, done=True, done_reason="stop", prompt_eval_count=10, eval_count=50)
 
 
 DIALECTS: dict[str, Callable[[str, ExpectedResponse], Iterator[bytes]]] = {

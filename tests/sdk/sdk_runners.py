@@ -1,4 +1,4 @@
-"""Captured answers through the official SDKs, in Python and in TypeScript, without a network."""
+"""Run captured responses through the official SDKs, in Python and in TypeScript, without a network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
-import httpx2 as httpx  # the one the SDKs are built on
+import httpx2 as httpx  # the version that the SDKs use
 import openai
 
 NODE = Path(__file__).parent / "node"
@@ -20,7 +20,7 @@ QUESTION: Any = [{"role": "user", "content": "?"}]
 
 @dataclass(frozen=True)
 class SdkTask:
-    """An answer as it came over HTTP, and the SDK that shall read it."""
+    """An HTTP response and the SDK that reads it."""
 
     sdk: str
     how: str  # stream | whole
@@ -38,7 +38,7 @@ Outcome = dict[str, Any]  # text, reasoning, calls, stop, usage; or error, statu
 
 
 def run_node(tasks: list[SdkTask]) -> list[Outcome]:
-    """All tasks in one Node process."""
+    """Run all tasks in one Node process."""
     lines = [
         json.dumps(
             {
@@ -107,7 +107,7 @@ def _openai(task: SdkTask) -> Outcome:
         ) as stream:
             try:
                 completion: Any = stream.get_final_completion()
-            except openai.LengthFinishReasonError as cut:  # how this helper tells it
+            except openai.LengthFinishReasonError as cut:  # this helper raises for a length stop
                 completion = cut.completion
     else:
         completion = client.chat.completions.create(model="m", messages=QUESTION)
@@ -131,7 +131,7 @@ def _responses(task: SdkTask) -> Outcome:
         for event in stream:
             if event.type in ("response.completed", "response.incomplete", "response.failed"):
                 last = event.response
-        if last.status == "completed":  # the helper's own final response knows no other end
+        if last.status == "completed":  # the helper's final response supports no other status
             last = stream.get_final_response()
     return _responded(last)
 
@@ -145,7 +145,7 @@ def _responded(response: Any) -> Outcome:
     reason = response.incomplete_details and response.incomplete_details.reason
     return {
         "text": response.output_text,
-        "reasoning": "\n\n".join(thoughts),  # parts of one text
+        "reasoning": "\n\n".join(thoughts),  # joined parts of one text
         "calls": [
             [item.call_id, item.name, json.loads(item.arguments) if item.type == "function_call" else item.input]
             for item in made
@@ -156,7 +156,7 @@ def _responded(response: Any) -> Outcome:
 
 
 def _reasoning(extra: dict[str, Any]) -> str:
-    """In whichever of the two fields the upstream writes it."""
+    """Return the reasoning from either of the two fields that upstreams use."""
     return str(extra.get("reasoning_content") or extra.get("reasoning") or "")
 
 

@@ -1,4 +1,4 @@
-"""Ollama's own Python library does tool loops over the gateway, streamed and whole, whatever dialect the upstream speaks."""
+"""Ollama's Python library runs tool loops through the gateway, streamed and whole, with upstreams of every dialect."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayHarness
 
 
 def client(harness: GatewayHarness, key: str = KEY) -> Any:
-    """A client to be used in a `with`."""
+    """Return a client for use in a `with` statement."""
     return ollama.Client(host=harness.url, headers={"authorization": f"Bearer {key}"})
 
 
 def get_weather(city: str) -> str:
-    """Tell the weather.
+    """Return the weather.
 
     Args:
       city: Where.
@@ -64,7 +64,7 @@ def test_a_tool_loop_runs(harness: GatewayHarness, dialect: str, streamed: bool)
     assert ran == ["get_weather"] and "sunny in" in said
 
 
-def test_lists_and_errors_are_in_the_shape_that_it_reads(harness: GatewayHarness) -> None:
+def test_the_library_reads_model_lists_and_errors(harness: GatewayHarness) -> None:
     with client(harness) as asking:
         assert "ollama-m" in [model.model for model in asking.list().models]
     with client(harness) as asking, pytest.raises(ollama.ResponseError) as refused:

@@ -1,6 +1,6 @@
-"""Every stream, whole reply and error we emit is accepted by the official SDK helpers, in both languages, with equal results.
+"""The official SDKs of both languages read every stream, whole reply and error that we emit, with equal results.
 
-A right answer in one SDK proves little: each loses data silently where the other raises (facts: wire 2.3, 3.1).
+Both languages are needed, because each SDK silently loses data where the other one raises.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STOPS = {
 
 @cache
 def streamed() -> dict[str, tuple[SdkTask, Reply | None]]:
-    """Every sample and every story, streamed to both clients, with what they should make of it."""
+    """Return every sample and story as streams for both clients, with the expected replies."""
     tasks: dict[str, tuple[SdkTask, Reply | None]] = {}
     for sdk in SDKS:
         client = registry.get(sdk)
@@ -102,11 +102,11 @@ def check(sdk: str, outcome: Outcome, reply: Reply | None) -> None:
         return
     assert "error" not in outcome, outcome
     expected = expected_outcome(sdk, reply)
-    if outcome["reasoning"] is None:  # what this helper cannot show
+    if outcome["reasoning"] is None:  # this helper does not return reasoning
         expected.pop("reasoning")
     if outcome["usage"] is None and reply.usage is None:
         expected.pop("usage")
-    if reply.choices[0].stop.reason.value == "length":  # a stream shows a cut call, a whole reply leaves it out
+    if reply.choices[0].stop.reason.value == "length":  # a stream contains a truncated call, a whole reply omits it
         expected.pop("calls")
     assert {name: outcome[name] for name in expected} == expected
 
@@ -118,7 +118,7 @@ LANGUAGES = ["python", pytest.param("typescript", marks=pytest.mark.node)]
 @pytest.mark.parametrize(
     ("kind", "name"), [("streamed", name) for name in streamed()] + [("whole", name) for name in whole()]
 )
-def test_the_sdks_read_our_answers(kind: str, name: str, language: str) -> None:
+def test_the_sdks_read_our_responses(kind: str, name: str, language: str) -> None:
     tasks: dict[str, Any] = dict(streamed() if kind == "streamed" else whole())
     task, reply = tasks[name]
     check(task.sdk, run_python(task) if language == "python" else node_outcomes(kind)[name], reply)
@@ -159,7 +159,7 @@ def node_refusals() -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize("name", refusals())
-def test_python_sdk_reads_our_refusal(name: str) -> None:
+def test_the_python_sdk_reads_our_error(name: str) -> None:
     task, fault = refusals()[name]
     outcome = run_python(task)
     assert outcome["status"] == task.status
@@ -168,18 +168,18 @@ def test_python_sdk_reads_our_refusal(name: str) -> None:
 
 @pytest.mark.node
 @pytest.mark.parametrize("name", refusals())
-def test_typescript_sdk_reads_our_refusal_as_the_python_one_does(name: str) -> None:
+def test_the_typescript_sdk_reads_our_error_like_the_python_sdk(name: str) -> None:
     task, fault = refusals()[name]
     outcome = node_refusals()[name]
     assert outcome["status"] == task.status
     assert fault.message in outcome["message"]
-    generic = {"APIError", "APIStatusError"}  # what each calls a status it has no class for
+    generic = {"APIError", "APIStatusError"}  # the classes for a status without a class of its own
     errors = {outcome["error"], run_python(task)["error"]}
     assert len(errors) == 1 or errors == generic
 
 
-def test_a_whole_reply_says_what_the_stream_says() -> None:
-    """One exchange both ways through the Python SDK."""
+def test_a_whole_reply_equals_the_stream() -> None:
+    """Read one exchange as a stream and as a whole reply with the Python SDK."""
     body = json.dumps(
         {
             "id": "c",
@@ -207,7 +207,7 @@ def test_a_whole_reply_says_what_the_stream_says() -> None:
     assert (outcome["stop"], outcome["usage"]) == ("tool_use", [5, 2])
 
 
-# --- Google's own SDK does tool loops over the gateway, streamed and whole, whatever dialect the upstream speaks
+# --- Google's SDK runs tool loops through the gateway, streamed and whole, with upstreams of every dialect
 
 genai = pytest.importorskip("google.genai", reason="google-genai is not installed")
 UPSTREAMS = ("gemini", "anthropic", "openai")
@@ -229,7 +229,7 @@ def client(harness: GatewayHarness) -> Any:
 
 
 def signatures(dialect: str, body: Any) -> list[str]:
-    """The signatures that an upstream was given back, in its own words."""
+    """Return the signatures that an upstream got back, read from its own format."""
     if dialect == "gemini":
         parts = [part for content in body["contents"] for part in content["parts"]]
         return [part["thoughtSignature"] for part in parts if "thoughtSignature" in part]
@@ -241,7 +241,7 @@ def signatures(dialect: str, body: Any) -> list[str]:
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("dialect", UPSTREAMS)
-def test_a_tool_loop_runs_and_gives_signatures_back(
+def test_a_tool_loop_runs_and_returns_signatures(
     environment: tuple[GatewayHarness, dict[str, Simulator]], dialect: str, streamed: bool
 ) -> None:
     harness, simulators = environment
@@ -250,7 +250,7 @@ def test_a_tool_loop_runs_and_gives_signatures_back(
     ran: list[str] = []
 
     def get_weather(city: str) -> str:
-        """Tell the weather."""
+        """Return the weather."""
         ran.append(city)
         return f"sunny in {city}"
 
@@ -258,7 +258,7 @@ def test_a_tool_loop_runs_and_gives_signatures_back(
     config = genai.types.GenerateContentConfig(
         tools=[get_weather], thinking_config=thinking, max_output_tokens=8192, system_instruction="Be brief."
     )
-    asking = client(harness)  # it closes when nobody holds it
+    asking = client(harness)  # it closes when the last reference is gone
     chat = asking.chats.create(model=f"gemini-3-{dialect}", config=config)
     question = "Tell me about get_weather."
     if streamed:
@@ -273,7 +273,9 @@ def test_a_tool_loop_runs_and_gives_signatures_back(
     assert given_back and all(len(each) == 64 for each in given_back), "the simulator's signatures are 64 characters"
 
 
-def test_counting_listing_and_refusing_are_understood(environment: tuple[GatewayHarness, dict[str, Simulator]]) -> None:
+def test_googles_sdk_reads_counts_model_lists_and_errors(
+    environment: tuple[GatewayHarness, dict[str, Simulator]],
+) -> None:
     harness, _ = environment
     asking = client(harness)
     assert asking.models.count_tokens(model="gemini-3-openai", contents="hello there").total_tokens > 0

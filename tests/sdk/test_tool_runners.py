@@ -1,7 +1,7 @@
 """The tool runners of the Anthropic SDKs, in their default mode, complete a loop of 20 calls over every upstream.
 
-By default they begin a message thread and then send only the new tool result. An upstream without threads never sees
-such a request: the SDK is told so and sends the whole history.
+By default they start a message thread and then send only the new tool result. For an upstream without threads the
+gateway refuses such a request, and the SDK sends the whole history.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.gateway.harness import KEY, GatewayHarness, start_gateway, upstream_c
 from tests.sdk.sdk_runners import NODE
 
 CALLS = 20
-UPSTREAMS = {  # the name of an upstream, its dialect, its model, what else is configured
+UPSTREAMS = {  # name of an upstream: its dialect, its model, further settings
     "anthropic": ("anthropic", "claude-sonnet-4-5", ""),
     "compatible": ("anthropic", "kimi-k2", "settings = { threads = false }"),
     "openai": ("openai", "gpt-5", ""),
@@ -73,8 +73,8 @@ def gateway(names: list[str], tmp_path: Path) -> Iterator[tuple[GatewayHarness, 
         yield stack.enter_context(start_gateway(text, tmp_path)), simulators
 
 
-def asked(name: str, simulator: Simulator) -> list[Conversation]:
-    """What the upstream was asked, read by its own dialect."""
+def requests_of(name: str, simulator: Simulator) -> list[Conversation]:
+    """Return the requests that the upstream got, parsed by its dialect."""
     dialect = registry.get(UPSTREAMS[name][0])
     calls = [dialect.binding.match(each.request) for each in simulator.requests]
     return [dialect.codec.parse_request(call) for call in calls if call is not None]
@@ -90,9 +90,9 @@ def results(conversation: Conversation) -> list[tuple[str, str]]:
 
 
 def check(name: str, harness: GatewayHarness, simulator: Simulator) -> None:
-    """One upstream call a turn, none refused, and every result arrives as a result of its call."""
+    """Check that each turn is one upstream request, none is refused, and every result belongs to its call."""
     assert [each.status for each in simulator.requests] == [200] * (CALLS + 1)
-    conversations = asked(name, simulator)
+    conversations = requests_of(name, simulator)
     if name == "anthropic":
         assert [results(each) for each in conversations] == [[], *([each] for each in RESULTS)]
         assert [each.has_stored_turns for each in conversations] == [False] + [True] * CALLS
