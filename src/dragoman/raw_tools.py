@@ -221,7 +221,7 @@ class ToolCallParser:
         return self._chunk(choices, raw, chunk.get("usage"))
 
     def flush(self) -> list[TransformedEvent]:
-        """The stream is over, with or without its end: let go of what is held, and invent nothing."""
+        """The stream is over, with or without its end: release what is buffered, and invent nothing."""
         return self._ends(done=False)
 
     def _chunk(self, choices: list[JsonObject], raw: bytes, usage: Any) -> list[TransformedEvent]:

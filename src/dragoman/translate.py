@@ -159,13 +159,8 @@ def plan(
     settings: TranslationSettings | None = None,
 ) -> Plan:
     """Fit a client's request to an upstream. Raises Unrepresentable (docs/decisions/content.md#d9)."""
-    has_content = bool(asked.messages or asked.system)
-    if (
-        not has_content
-        and not asked.server_state
-        and asked.extra is not None
-        and client.codec.family != upstream.codec.family
-    ):
+    has_content, is_foreign = bool(asked.messages or asked.system), client.codec.family != upstream.codec.family
+    if not has_content and not asked.server_state and asked.extra is not None and is_foreign:
         raise Unrepresentable(_NO_QUESTION, at="messages")  # the content is in a field that only its family knows
     settings = settings or TranslationSettings()
     notes = Notes(refuse=settings.losses == "refuse")

@@ -65,7 +65,7 @@ def summarize_reply(reply: Reply) -> ReplySummary:
     )
 
 
-EMPTY_REQUEST = Conversation("", ())  # a question nobody told us
+EMPTY_REQUEST = Conversation("", ())  # an unknown request
 
 
 class LawBroken(AssertionError):
@@ -228,7 +228,7 @@ def _as_shown(events: Events) -> Events:
 
 
 def unchanged_frames_pass_verbatim(dialect: Dialect, events: Events) -> None:
-    """10. At home, a stream in which nothing changes goes out as it came."""
+    """10. Within one dialect, a stream in which nothing changes is passed on byte for byte."""
     data = encode_events(
         dialect, ResponseFilters(plan(dialect, dialect, EMPTY_REQUEST), BlockKeys.after(events)).feed(events)
     )

@@ -1,12 +1,11 @@
-"""The client's side of one request, whichever server carries it: its head and body in, the answer out, and its end.
+"""One request of a client and its response, for any server.
 
-    head ──> chunk* ──> the last chunk        a stream; what is written goes out at once, in order
-    whole                                     or all of it in one
+    head ──> chunk* ──> the last chunk        a stream; each chunk is sent at once, in order
+    whole                                     or the whole response at once
 
-Writing never waits. When the client reads more slowly than we write, `source` is paused, and later resumed; a
-client that leaves, or reads nothing for `STALL_SECONDS` seconds, ends the work wherever it waits. Two servers carry
-exchanges:
-our own (`HttpExchange`) and any ASGI server (`gateway.asgi`).
+Writing never waits. If the client reads more slowly than the server writes, `source` is paused and later resumed. If
+the client disconnects, or reads nothing for `STALL_SECONDS` seconds, the task that answers is cancelled. Two servers
+implement exchanges: the built-in one (`HttpExchange`) and any ASGI server (`gateway.asgi`).
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ BODY_SECONDS = 120.0
 STALL_SECONDS = 60.0  # seconds that a client may read nothing at all
 HIGH_WATER = 256 * 1024  # bytes that wait for a client before its source is paused
 LOW_WATER = 64 * 1024
-RATE_SECONDS = 10.0  # over which the rate of a body is measured; the first of them are its grace
+RATE_SECONDS = 10.0  # the period over which the rate of a body is measured; the first one is a grace period
 
-_UNASKED = 64 * 1024  # bytes of a body kept before it is asked for
+_UNASKED = 64 * 1024  # bytes of a body that are buffered before `body` is called
 _ONE_PIECE = 64 * 1024  # bytes of a body that are copied behind the head
 _BODILESS = frozenset({204, 304})
 
 ID_HEADERS = ("x-request-id", "request-id", "x-amzn-requestid")  # as the clients of each family read it
 _IDS = "".join([f"{name}: %s\r\n" for name in ID_HEADERS])
 
-Owner = NewType("Owner", str)  # who has proven a key
+Owner = NewType("Owner", str)  # the owner of the key that the request presented
 
 
 class ClientDisconnected(Exception):
@@ -46,17 +45,17 @@ class ClientDisconnected(Exception):
 
 
 class BodyAccount(Protocol):
-    """Counts the bytes that are held for one request."""
+    """Counts the bytes that are buffered for one request."""
 
     def reserve(self, size: int) -> None:
-        """Take room for bytes that are still to come. Raises ClientFault, and then takes none."""
+        """Reserve room for bytes that are still to come. Raises ClientFault if there is none."""
 
 
 A = TypeVar("A", bound=BodyAccount)
 
 
 class BodyTimeout(Struct, frozen=True):
-    """How fast a body must come: whole within `seconds`, and at `rate` bytes a second in each RATE_SECONDS."""
+    """How fast a body must arrive: whole within `seconds`, and at `rate` bytes a second in each RATE_SECONDS."""
 
     seconds: float | None = None  # None: BODY_SECONDS
     rate: int = 0
@@ -66,7 +65,7 @@ DEFAULT_BODY_TIMEOUT = BodyTimeout()
 
 
 class BodyTimer:
-    """Judges whether one body comes fast enough."""
+    """Checks whether one body arrives fast enough."""
 
     __slots__ = ("_began", "_ends", "_next", "_rate", "_seconds", "_seen", "due")
 
@@ -82,9 +81,9 @@ class BodyTimer:
         return now >= self._began + grace and size < self._rate * (now - self._began)
 
     def fault(self, size: int, now: float) -> Fault | None:
-        """What is wrong with a body of which so many bytes have come; None if nothing is, or it is too early to say."""
+        """Return a fault if the body is too slow or too late, given the bytes so far; otherwise None."""
         if now >= self._ends:
-            return Fault("timeout", f"the request did not come whole within {self._seconds:g} s", 408)
+            return Fault("timeout", f"the request body was not complete within {self._seconds:g} s", 408)
         if now < self._next:
             return None
         enough = size - self._seen >= self._rate * RATE_SECONDS
@@ -92,12 +91,12 @@ class BodyTimer:
         self.due = min(self._ends, self._next)
         if enough:
             return None
-        message = f"the request came more slowly than {self._rate} bytes a second (server.min_body_rate)"
+        message = f"the request body came more slowly than {self._rate} bytes a second (server.min_body_rate)"
         return Fault("timeout", message, 408)
 
 
 class PausableSource(Protocol):
-    """Where an answer's bytes come from."""
+    """The source of a response's bytes, which can be paused."""
 
     def pause(self) -> None: ...
     def resume(self) -> None: ...
@@ -108,7 +107,7 @@ def _nothing() -> None:
 
 
 class Exchange(Struct, Generic[A], eq=False):
-    """What the gateway knows of a client. The answer is begun once: check `begun` first."""
+    """One request of a client, and its response. A response starts once: check `is_started` first."""
 
     request: HttpRequest
     target: str  # as it stood in the request line
@@ -128,15 +127,15 @@ class Exchange(Struct, Generic[A], eq=False):
     has_written: bool = False  # a chunk, since this was last read
     source: PausableSource | None = None  # where the answer comes from: paused when the client does not keep up
     task: asyncio.Task[Any] | None = None  # that answers it
-    send_keep_alive: Callable[[], None] | None = None  # writes a sign of life into a stream
-    on_admitted: Callable[[], None] = _nothing  # to be called when the request has proven that it may ask
+    send_keep_alive: Callable[[], None] | None = None  # writes a keep-alive message into a stream
+    on_admitted: Callable[[], None] = _nothing  # called when the request is admitted
 
     __repr__ = object.__repr__  # the request holds keys and prompts
 
     # --- in
 
     async def body(self, limit: int, pace: BodyTimeout = DEFAULT_BODY_TIMEOUT) -> bytes:
-        """Return the whole body, counted on the account. Raises TooLarge, Gone, Overloaded.
+        """Return the whole body, counted on the account. Raises TooLarge, ClientDisconnected, Overloaded.
 
         For a body that comes too slowly it raises ClientFault. A client that leaves after this is noticed.
         """
@@ -178,7 +177,7 @@ class Exchange(Struct, Generic[A], eq=False):
             self._interrupt()
 
     def interrupted(self) -> bool:
-        """Whether only `leave` or `cut` cancelled this task: then it may go on, and end well."""
+        """Return whether only `disconnect` or `cut` cancelled this task, so that it may finish its work."""
         task, self.task = self.task, None
         return (self.is_disconnected or self.is_shut_down) and task is not None and task.uncancel() == 0
 
@@ -186,7 +185,7 @@ class Exchange(Struct, Generic[A], eq=False):
         if self.task is not None:
             self.task.cancel()
 
-    # --- for those who carry it
+    # --- called by the server
 
     def pause_source(self) -> None:
         """The client does not keep up."""
@@ -204,7 +203,7 @@ class Exchange(Struct, Generic[A], eq=False):
 
 
 class HttpExchange(Exchange[Any], kw_only=True, eq=False):
-    """An exchange of our own server: the body as it comes, the answer written straight to the socket."""
+    """An exchange of the built-in server. The response is written directly to the socket."""
 
     connection: ServerConnection
     chunked: bool  # the body of the answer
@@ -296,7 +295,7 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
             self.connection.abort()
 
     def probe(self) -> None:
-        """Write what says nothing: an interim response, or inside of a stream its dialect's sign of life."""
+        """Write a message without content: an interim response, or inside a stream the dialect's keep-alive."""
         if self.is_started:
             if self.send_keep_alive is not None:
                 self.send_keep_alive()
@@ -359,7 +358,7 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
         if last:
             self.connection.response_done(self)
 
-    # --- what only those who test others need
+    # --- for test servers only
 
     @property
     def is_half_closed(self) -> bool:
@@ -379,7 +378,7 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
             self.connection.response_done(self)
 
     def break_off(self, *, reset: bool = False) -> None:
-        """End the connection here, inside of the answer."""
+        """Break the connection inside the response."""
         self.is_finished = True
         if not self.is_disconnected:
             self.flush()
@@ -391,4 +390,4 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
 
 
 def too_large(limit: int) -> TooLarge:
-    return TooLarge(f"the request is longer than {limit} bytes, which is the limit here (server.max_body)")
+    return TooLarge(f"the request is longer than the limit of {limit} bytes (server.max_body)")

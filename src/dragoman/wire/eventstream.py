@@ -32,7 +32,7 @@ _PRELUDE = Layout(">III")
 _PRELUDE_SIZE = 12
 _LENGTHS = Layout(">II")
 _CRC = Layout(">I")
-_LONGEST_CACHED = 1024  # bytes of headers: nobody shall fill the cache with megabytes
+_LONGEST_CACHED = 1024  # bytes of headers: larger ones would fill the cache
 
 
 class PreludeChecksumMismatch(BadFrame):

@@ -36,7 +36,7 @@ def describe(value: Json) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Tell whether a text shows nothing: it is empty, or all spaces, controls and format characters."""
+    """Return whether a text shows nothing: it is empty, or all spaces, controls and format characters."""
     return not any(character.isprintable() and character != " " for character in text)
 
 
@@ -174,7 +174,7 @@ class Fields:
         return [Fields(item, f"{path}[{index}]", blame) for index, item in enumerate(value)]
 
     def objects(self, name: str) -> list[dict[str, Json]]:
-        """Take an array of objects as it is, for whoever can do without Fields."""
+        """Take an array of objects as it is, for callers that do not need Fields."""
         objects = self.array(name)
         for index, item in enumerate(objects):
             if not isinstance(item, dict):
@@ -194,7 +194,7 @@ class Fields:
     # --- looking without taking
 
     def has(self, name: str) -> bool:
-        """Tell whether the object has the field, null or taken included."""
+        """Return whether the object has the field, even if null or taken."""
         return name in self._data
 
     def peek(self, name: str) -> Json:
@@ -202,7 +202,7 @@ class Fields:
         return self._data.get(name)
 
     def rest(self) -> dict[str, Json]:
-        """Give all that nobody took, in its order. The caller may keep the dict."""
+        """Return the fields that were not taken, in order. The caller may keep the dict."""
         return self._left.copy()
 
     # --- blame

@@ -108,7 +108,7 @@ _FORBIDDEN = re.compile(r"[\\?#\x00-\x1f\x7f-\x9f]")
 
 
 def has_dot_segment(path: str) -> bool:
-    """Whether a path has a segment `.` or `..`, however it is encoded, or is encoded too often to tell."""
+    """Whether a path has a segment `.` or `..`, however it is encoded, or is encoded too often to be decoded."""
     for _ in range(_MOST_DECODED):
         if any(segment.partition(";")[0] in (".", "..") for segment in path.replace("\\", "/").split("/")):
             return True

@@ -37,7 +37,7 @@ class JsonError(ValueError):
 
 
 class ObjectText(str):
-    """The JSON text of an object, written here: nobody need ask whether it is one, nor write it again as bytes.
+    """The JSON text of an object, written by this module: it needs no check and no second encoding.
 
     There is no half character in it.
     """
@@ -48,7 +48,7 @@ class ObjectText(str):
 
     @property
     def value(self) -> dict[str, Json]:
-        """The object, read when somebody asks."""
+        """The object, decoded on access."""
         try:
             return self._value
         except AttributeError:
@@ -97,7 +97,7 @@ def try_decode(data: bytes | str) -> Json:
 
 
 def is_json(text: str) -> bool:
-    """Tell whether a text is JSON."""
+    """Return whether a text is JSON."""
     try:
         decode(text)
     except JsonError:

@@ -53,7 +53,7 @@ _PROBE_SECONDS = 0.02  # after a client has closed its sending side, and again u
 _PIECE = 8 * 1024  # bytes that are parsed before it is looked whether the queue is full
 _MOST_AHEAD = 64 * 1024  # bytes of bodies in the queue
 _METHODS = {method.encode(): method for method in ("GET", "HEAD", "POST")}
-_NO_HTTP = Fault("invalid", "the request's body is not framed as HTTP has it", 400)
+_NO_HTTP = Fault("invalid", "the body of the request is not framed as HTTP requires", 400)
 
 
 def _nowhere(_: bytes) -> None:
@@ -429,7 +429,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
             self._finish(whole=False)
 
     def _finish(self, *, whole: bool) -> None:
-        """The last answer is written. A client that may still send is heard until it stops, and not understood."""
+        """Close after the last response. What the client still sends is read for a while and discarded."""
         if whole or self.half_closed or self._transport is None or self._transport.is_closing():
             self._close()
             return

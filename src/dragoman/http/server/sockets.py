@@ -1,4 +1,4 @@
-"""What a transport does not tell of its socket: unsent bytes, and whether a client that closed its side still reads."""
+"""Facts about a socket that its transport does not report: unsent bytes, and whether the client still reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TCP_CLOSE = 7  # the state of a connection that was reset
 
 
 def unsent_bytes(transport: asyncio.Transport) -> int:
-    """Return how many bytes the client has not taken yet, as far as the system tells."""
+    """Return how many bytes the client has not taken yet, as far as the system reports it."""
     left = transport.get_write_buffer_size()
     if sys.platform != "win32":
         try:
@@ -52,7 +52,7 @@ def probe(transport: asyncio.Transport) -> bool:
 
 
 def is_reset(transport: asyncio.Transport) -> bool:
-    """Whether the client has answered with a reset, which nobody sees while nothing is read."""
+    """Return whether the client has reset the connection, which is not noticed while reading is paused."""
     try:
         asked = transport.get_extra_info("socket")
         if hasattr(socket, "TCP_INFO"):  # the error itself is reported once only, perhaps to a write before this
