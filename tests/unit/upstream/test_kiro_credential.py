@@ -315,8 +315,8 @@ def test_no_call_goes_to_a_host_made_of_a_bad_region(tmp_path: Path, region: str
     ("answer", "words"),
     [
         (json_response({"error": "invalid_client"}, 400), "client registration"),
-        (json_response({"message": "x"}, 401), "no longer good"),
-        (HttpResponse(403, (("x-amzn-errortype", "InvalidGrantException:http://x"),), b""), "no longer good"),
+        (json_response({"message": "x"}, 401), "no longer valid"),
+        (HttpResponse(403, (("x-amzn-errortype", "InvalidGrantException:http://x"),), b""), "no longer valid"),
     ],
 )
 def test_what_lasts_says_to_log_in(tmp_path: Path, answer: HttpResponse, words: str) -> None:
@@ -344,7 +344,7 @@ def test_a_token_that_still_lives_is_used_while_the_sign_in_service_is_down(tmp_
 def test_a_service_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.upstream.kiro.credential._TIMEOUT", 0.05)
     fault = fault_of(credential(write_store(tmp_path), SignInService(grant_tokens(), delay=5).fetch))
-    assert "did not answer" in str(fault)
+    assert "did not respond" in str(fault)
     assert not fault.is_permanent
 
 

@@ -113,8 +113,8 @@ def test_a_login_for_builder_id_says_so() -> None:
     ("polls", "words"),
     [
         ([oauth("access_denied")], "declined"),
-        ([oauth("expired_token")], "ended before"),
-        ([oauth("authorization_pending")] * 12, "ended before"),
+        ([oauth("expired_token")], "expired before"),
+        ([oauth("authorization_pending")] * 12, "expired before"),
         ([oauth("invalid_grant")], "refused the login"),
         ([HttpResponse(400, (("x-amzn-errortype", "AccessDeniedException"),))], "declined"),
     ],
