@@ -290,7 +290,7 @@ def test_a_tokenizer_configuration_holds_the_template() -> None:
         read_template("tokenizer_config.json", b"{}", {})
 
 
-# --- Table files: what is written is read back unchanged, and what is wrong is said with its place
+# --- Table files: written files are read unchanged, and errors name their place
 
 SMALL = '[[tables]]\nname = "mine"\nspecial = true\nbody = "json"\ncall_begin = ["<|c|>"]\nheader_stop = ["{"]\n'
 ODD = Table(
@@ -342,7 +342,10 @@ WRONG = {
     "an empty marker": (SMALL.replace('["<|c|>"]', '["<|c|>", ""]'), "tables[0].call_begin: an empty marker"),
     "a blank marker": (SMALL.replace('["<|c|>"]', '[" "]'), "tables[0].call_begin: an empty marker"),
     "a long marker": (SMALL.replace("<|c|>", "x" * 300), "tables[0].call_begin: a marker of more than 256"),
-    "no opener": (SMALL.replace('call_begin = ["<|c|>"]\n', ""), "tables[0]: the table does not define where a call begins"),
+    "no opener": (
+        SMALL.replace('call_begin = ["<|c|>"]\n', ""),
+        "tables[0]: the table does not define where a call begins",
+    ),
     "no end of the header": (SMALL.replace('header_stop = ["{"]\n', ""), "tables[0].header_end: is missing"),
     "no markup": (SMALL.replace('"json"', '"markup"'), "tables[0].markup: is missing"),
     "no string mark": (SMALL.replace('"json"', '"gemma"'), "tables[0].string_mark: is missing"),
