@@ -193,7 +193,7 @@ def test_the_targets_own_passes_as_the_same_object() -> None:
     assert rules == []
 
 
-# --- Signatures of calls and texts go through clients of other families and come home (docs/decisions/seals.md#d50)
+# --- Signatures of calls and texts pass through clients of other families and are restored (docs/decisions/seals.md#d50)
 
 GEMINI = registry.get("gemini")
 SIGNED = (
@@ -214,7 +214,7 @@ def told(client: str, blocks: tuple[Block, ...], why: StopReason = StopReason.TO
 
 
 def said_again(client: str, blocks: tuple[Block, ...], upstream_config: str = "gemini") -> tuple[Block, ...]:
-    """What the upstream is told when the client repeats its history: through the client's own request and back."""
+    """Return the request that the upstream gets when the client sends its history back."""
     dialect = registry.get(client)
     results = tuple(ToolResult(block.id, (Text("ok"),)) for block in blocks if isinstance(block, ToolCall))
     history = Conversation("claude-x", (USER, Message("assistant", blocks), Message("user", (*results, Text("on")))))

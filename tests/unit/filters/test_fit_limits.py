@@ -335,7 +335,7 @@ def test_the_choice_of_a_tool_that_is_not_ours_to_rename_keeps_its_name() -> Non
     assert fitted.tool_choice.names == ("odd name", fit_alphabet("a.b", NARROW))
 
 
-# --- user ids fit every target that takes one, and tell no device to another family
+# --- user ids fit every target that accepts one, and show no device id to another family
 
 DEVICE = "d" * 64
 CLAUDE_CODE = json.dumps(

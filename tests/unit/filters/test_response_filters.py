@@ -1,4 +1,4 @@
-"""The ways back of the filters that read answers."""
+"""The response halves of the filters that read replies."""
 
 from __future__ import annotations
 

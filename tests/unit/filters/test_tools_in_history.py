@@ -1,4 +1,4 @@
-"""Tools declared, shown and withdrawn in the middle of a conversation, and compacted pasts, told to other families."""
+"""Tools that change in the middle of a conversation, and summaries of the past, translated for other families."""
 
 from __future__ import annotations
 

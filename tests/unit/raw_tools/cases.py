@@ -46,7 +46,7 @@ class Case(Struct, frozen=True):
     reasoning: str = ""
     calls: tuple[Call, ...] = ()
     finish: StopReason = StopReason.END  # what the upstream says
-    why: StopReason = StopReason.TOOL  # what the client is told
+    why: StopReason = StopReason.TOOL  # the stop reason that the client gets
     tools: tuple[ToolSpec, ...] = TOOLS
     auto_text: str | None = None  # the text in `auto`, where that differs
 

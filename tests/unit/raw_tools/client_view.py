@@ -102,7 +102,7 @@ def view_stream(client: str, data: bytes, request: Translated | None = None, **o
 
 
 def read_stream(client: str, out: bytes, rules: set[str]) -> ClientView:
-    """Read a stream of a client as an anthropic client would be told it."""
+    """Read a stream of a client as an Anthropic client gets it."""
     if client != "anthropic":
         back = dragoman.stream_translator(source=client, target="anthropic", raw_tools="off")
         out = back.feed(out) + back.close()

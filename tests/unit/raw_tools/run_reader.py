@@ -53,7 +53,7 @@ def run(
     *,
     ends: bool = True,
 ) -> ReaderResult:
-    """Feed the pieces, and tell the reader that no more come, if it `ends`."""
+    """Feed the pieces; if it `ends`, finish the reader after them."""
     reader = make_reader(table, shapes)
     out: list[Piece] = []
     held = feed(reader, pieces, out)

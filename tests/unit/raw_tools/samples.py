@@ -1,4 +1,4 @@
-"""Streams with raw calls in them, ways to cut them, and what is left when all is said."""
+"""Streams with raw calls in them, functions that cut them, and the expected result."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def conversation(
 def stream(
     pieces: Iterable[ChannelText], why: StopReason = StopReason.END, choice: int = 0, first_key: int = 0
 ) -> Iterator[Events]:
-    """An answer as a decoder tells it: one frame a piece, a block as long as its carrier lasts."""
+    """Return a reply as a decoder sends it: one frame per piece, one block while the channel stays the same."""
     yield (Started("r", "m"),)
     yield from blocks(pieces, choice, first_key)
     yield (Stopped(Stop(why), choice),)
@@ -215,7 +215,7 @@ def blocks(pieces: Iterable[ChannelText], choice: int = 0, first_key: int = 0) -
 def run_filter(
     frames: Iterable[Events], filter_: RawTools | None = None, asked: Conversation | None = None
 ) -> FilteredResponse:
-    """Send an answer through the filter's way back; its grammar is checked on the way."""
+    """Send a reply through the response filter and check the order of its events."""
     _, make_back = (filter_ or RawTools()).forward(asked or conversation(), Notes(), Facts())
     assert make_back is not None
     notes = Notes()

@@ -123,7 +123,7 @@ _backs: dict[int, ResponseFilter] = {}
 
 
 def back_of_stream(frame: Events) -> Events:
-    """One way back for the frames of one test."""
+    """One response filter for the frames of one test."""
     if isinstance(frame[0], Started):
         _backs[0] = back_of()
     return _backs[0].feed(frame)

@@ -189,7 +189,7 @@ def test_a_native_name_that_is_declared_or_unknown_stays() -> None:
 
 @every_client
 def test_copies_of_the_reasoning_are_one(client: str) -> None:
-    """OpenRouter tells the reasoning as `reasoning`, `reasoning_content` and `reasoning_details`."""
+    """OpenRouter sends the reasoning as `reasoning`, `reasoning_content` and `reasoning_details`."""
     pieces = [("hm " + KIMI)[at : at + 9] for at in range(0, len(KIMI) + 3, 9)]
     details = [[{"type": "reasoning.text", "text": piece, "index": 0}] for piece in pieces]
     deltas = [

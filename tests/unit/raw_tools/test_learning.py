@@ -290,7 +290,7 @@ def test_a_tokenizer_configuration_holds_the_template() -> None:
         read_template("tokenizer_config.json", b"{}", {})
 
 
-# --- Table files: what is written is read back unchanged, and what is wrong is said with its place
+# --- Table files: written files are read unchanged, and errors name their place
 
 SMALL = '[[tables]]\nname = "mine"\nspecial = true\nbody = "json"\ncall_begin = ["<|c|>"]\nheader_stop = ["{"]\n'
 ODD = Table(
@@ -342,7 +342,10 @@ WRONG = {
     "an empty marker": (SMALL.replace('["<|c|>"]', '["<|c|>", ""]'), "tables[0].call_begin: an empty marker"),
     "a blank marker": (SMALL.replace('["<|c|>"]', '[" "]'), "tables[0].call_begin: an empty marker"),
     "a long marker": (SMALL.replace("<|c|>", "x" * 300), "tables[0].call_begin: a marker of more than 256"),
-    "no opener": (SMALL.replace('call_begin = ["<|c|>"]\n', ""), "tables[0]: nothing says where a call begins"),
+    "no opener": (
+        SMALL.replace('call_begin = ["<|c|>"]\n', ""),
+        "tables[0]: the table does not define where a call begins",
+    ),
     "no end of the header": (SMALL.replace('header_stop = ["{"]\n', ""), "tables[0].header_end: is missing"),
     "no markup": (SMALL.replace('"json"', '"markup"'), "tables[0].markup: is missing"),
     "no string mark": (SMALL.replace('"json"', '"gemma"'), "tables[0].string_mark: is missing"),
@@ -351,8 +354,8 @@ WRONG = {
     "no group": (SMALL + "header = 'x'\n", "tables[0].header: has no group (?P<name>"),
     "exponential time": (SMALL + "header = '(?P<name>(a+)+)'\n", "tables[0].header: a repeat inside"),
     "a long expression": (SMALL + f"header = '(?P<name>{'x' * 3000})'\n", "tables[0].header: a regular expression of"),
-    "a bad name": (SMALL.replace('"mine"', '"a b"'), "tables[0].name: 'a b' is no name"),
-    "a reserved name": (SMALL.replace('"mine"', '"auto"'), "tables[0].name: 'auto' is no name"),
+    "a bad name": (SMALL.replace('"mine"', '"a b"'), "tables[0].name: 'a b' is not allowed"),
+    "a reserved name": (SMALL.replace('"mine"', '"auto"'), "tables[0].name: 'auto' is not allowed"),
     "a name twice": (SMALL + SMALL, "tables[1].name: 'mine' is the name of another table"),
     "many tables": ("".join(SMALL.replace("mine", f"m{n}") for n in range(70)), "more than 64 tables"),
 }
