@@ -23,7 +23,7 @@ def _tensorzero(folder: Path) -> None:
 
 
 def _litellm(folder: Path) -> None:
-    """Install with uv, which can override the certifi version: a mirror may lack the newest one that LiteLLM requires."""
+    """Install with uv, which can override the certifi version: a mirror may lack the one that LiteLLM requires."""
     _python(folder, "uv")
     override = folder / "override.txt"
     override.write_text("certifi\n")
