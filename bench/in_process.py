@@ -1,4 +1,4 @@
-"""The whole gateway in one process, with sockets replaced by objects in memory: the cost of an event and of an open stream.
+"""The whole gateway in one process, with sockets in memory: the cost of an event and of an open stream.
 
 `python -m bench.in_process [P PC]` prints the CPU of an event that comes alone in its read, which Python functions it
 calls, and the memory of an open stream; the kernel, the loop and cold caches are not in it. `--where` shows which
