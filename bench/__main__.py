@@ -207,7 +207,7 @@ examples:
   make bench BENCH="--only A,C --rounds 3 --peers tensorzero,claude-code-router"
   make bench BENCH="--only C,D --peers '' --against ../main-of-yesterday"
 
-All of it with all peers takes about 25 minutes. It needs Linux, and two cores that nobody else uses. Figures go to
+All of it with all peers takes about 25 minutes. It needs Linux, and two cores that no other process uses. Figures go to
 build/bench/results.json, too.""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -239,7 +239,7 @@ build/bench/results.json, too.""",
 
 def main() -> int:
     chosen = arguments()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever is ended stops what it has started
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a SIGTERM raises, so that started processes are stopped
     os.sched_setaffinity(0, processes.core(processes.LOAD))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -25,7 +25,7 @@ PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 
 @dataclass(frozen=True)
 class Launch:
-    """A gateway about to be started. `port` is 0 where only its log tells it.
+    """A gateway about to be started. `port` is 0 if only its log shows the port.
 
     `model` says how it calls the model that an upstream's name stands for.
     """

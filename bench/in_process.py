@@ -1,7 +1,7 @@
-"""The whole gateway in one process, between sockets that are none: what an event and an open stream cost, us alone.
+"""The whole gateway in one process, with sockets in memory: the cost of an event and of an open stream.
 
 `python -m bench.in_process [P PC]` prints the CPU of an event that comes alone in its read, which Python functions it
-calls, and the memory of an open stream; the kernel, the loop and cold caches are not in it. `--where` tells which
+calls, and the memory of an open stream; the kernel, the loop and cold caches are not in it. `--where` shows which
 lines took the memory.
 """
 

@@ -23,7 +23,7 @@ def _tensorzero(folder: Path) -> None:
 
 
 def _litellm(folder: Path) -> None:
-    """By uv, since it can be told to take any certifi: a mirror may not have the very newest that LiteLLM wants."""
+    """Install with uv, which can override the certifi version: a mirror may lack the one that LiteLLM requires."""
     _python(folder, "uv")
     override = folder / "override.txt"
     override.write_text("certifi\n")

@@ -1,4 +1,4 @@
-"""Processes under test: pinned, started with a log of their own, and what /proc says they cost."""
+"""Processes under test: pinned to cores, each with its own log, measured with /proc."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Process:
 
 
 def _settle(on: set[int]) -> None:
-    """Keep to these cores, and end with whoever started us."""
+    """Pin this process to these cores, and end it with its parent."""
     os.sched_setaffinity(0, on)
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
@@ -111,6 +111,6 @@ def _stat(pid: int) -> list[str]:
 
 
 def _clean() -> dict[str, str]:
-    """An environment in which nobody's proxy, key or tracing changes what is measured."""
+    """Return an environment without proxies, keys or tracing that could change the measurement."""
     kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "SSL_CERT_FILE")
     return {name: os.environ[name] for name in kept if name in os.environ}

@@ -134,7 +134,7 @@ def missed(results: Results, asked: Iterable[str], absent: Collection[str]) -> l
 
 
 def unjudged(results: Results, asked: Iterable[str], absent: Collection[str]) -> list[str]:
-    """Bars for which there was nobody to compare with."""
+    """Return the bars without a peer to compare with."""
     asked = set(asked)
     bars = (bar for bar in BARS if bar.figure in asked and _lane(bar.rival) in absent)
     return [bar.figure for bar in bars if not ratio(results, bar)[1]]

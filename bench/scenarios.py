@@ -23,7 +23,7 @@ class Scenario:
     rivals: tuple[str, ...] = ()
     callers: int = 16
     paced: bool = False
-    per: str = "request"  # what the bar counts; events are told for every stream
+    per: str = "request"  # the unit of the bar; events are reported for every stream
     reads: bool = False  # through the model even where bytes could pass
     size: int = SIZE  # characters of each message of a long question
 
@@ -78,7 +78,7 @@ BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 @dataclass(frozen=True)
 class Bar:
-    """Ours to somebody else's, measured in the same run: the median of the rounds' ratios must not be above `most`."""
+    """Our figure relative to a peer's in the same run: the median of the rounds' ratios must not exceed `most`."""
 
     figure: str  # a scenario, or "cold start", "idle memory"
     rival: str

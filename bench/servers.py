@@ -37,12 +37,15 @@ class Upstream:
         self._process = subprocess.Popen(command, cwd=gateways.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         self.ports: dict[str, int] = json.loads(self._process.stdout.readline())
-        self._told = self.ports.pop("sizes")
+        self._sizes_port = self.ports.pop("sizes")
         self.pid = self._process.pid
 
     def sizes(self) -> dict[str, int]:
         """How large the last request of each kind was, as it came here."""
-        with socket.create_connection(("127.0.0.1", self._told), 5) as told, told.makefile("rb") as file:
+        with (
+            socket.create_connection(("127.0.0.1", self._sizes_port), 5) as connection,
+            connection.makefile("rb") as file,
+        ):
             sizes: dict[str, int] = json.loads(file.read())
             return sizes
 
@@ -117,11 +120,11 @@ class Gateway:
         raise NotStarted(f"no right answer within {STARTING:g} s: {complaint} | {self.process.last_words()}")
 
     def _listening(self) -> None:
-        """Know the port, and be sure that somebody listens there. Raises OSError."""
+        """Find the port, and check that a process listens on it. Raises OSError."""
         if not self._port:
             found = _PORT.search(self.process.log.read_text(errors="replace"))
             if found is None:
-                raise OSError("it has not told its port")
+                raise OSError("it has not printed its port")
             self._port = int(found[1])
         socket.create_connection(("127.0.0.1", self._port), 1).close()
 

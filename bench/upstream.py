@@ -2,7 +2,8 @@
 
 `python -m bench.upstream` prints its ports as JSON and serves until its standard input ends. It must stay far cheaper
 than any gateway, so a request is only counted to its end. Paced streams are fed by a thread of their own, in turns:
-left to the timers of an event loop they would bunch, otherwise in each cell, and flatter whoever reads many at once.
+left to the timers of an event loop they would bunch, differently in each cell, and favour gateways
+that read many at once.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ HELD, HELD_PERIOD = 1000, 1.0
 
 
 class Stream:
-    """A stream that somebody else writes: on a descriptor of its own, so that nobody closes it under the pacer."""
+    """A stream written by the pacer, on a duplicated descriptor, so that the event loop cannot close it."""
 
     def __init__(self, descriptor: int, pieces: tuple[bytes, ...], *, endless: bool) -> None:
         self.descriptor = os.dup(descriptor)
@@ -41,7 +42,7 @@ class Stream:
         self.gone = False
 
     def step(self) -> bool:
-        """Write the next piece; tell whether there are more."""
+        """Write the next piece; return whether there are more."""
         with suppress(BlockingIOError):  # the reader is slow: it loses this turn, not the piece
             os.write(self.descriptor, self.pieces[self.at % len(self.pieces)])
             self.at += 1
@@ -130,7 +131,7 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 class SizeReport(asyncio.Protocol):
-    """Tells how large the last request of each kind was."""
+    """Sends the size of the last request of each kind."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
         self.sizes = sizes

@@ -1,6 +1,6 @@
 """One worker and two on one port (SO_REUSEPORT): what a request costs with either, and how many come through.
 
-Everybody may use all cores here, the load generator and the upstream too, and what these take is told beside: on a
+All processes may use all cores, also the load generator and the upstream, whose CPU time is reported too: on a
 machine of two cores they leave the second worker no core of its own, so the rate cannot double.
 """
 

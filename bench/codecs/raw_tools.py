@@ -200,7 +200,7 @@ def floor(deltas: Sequence[str]) -> float:
 
 
 def through_the_filter(deltas: Sequence[str]) -> float:
-    """The whole way back, one event a frame: µs a frame."""
+    """Measure the response filter, one event per frame: µs a frame."""
     _, make_back = RawTools().forward(Conversation("kimi", (Message("user", (Text("x"),)),), tools=TOOLS), Notes())
     if make_back is None:
         raise SystemExit("raw_tools is off")

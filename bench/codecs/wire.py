@@ -81,7 +81,7 @@ def botocores(chunks: Iterable[bytes], frames: int) -> None:
 
 
 def event_stream() -> bool:
-    """Print the event stream's table; tell whether every bar was met."""
+    """Print the event stream's table; return whether every bar was met."""
     messages = [encode_event("contentBlockDelta", text) for text in TEXTS]
     good = True
     print(f"event stream decode, {sum(map(len, messages)) // FRAMES}-byte messages   ours  botocore  ratio    bar")
@@ -115,7 +115,7 @@ def sse() -> None:
 
 
 def large() -> bool:
-    """Print what one large frame costs in 1 KiB reads; tell whether it grows no faster than the frame."""
+    """Print the cost of one large frame in 1 KiB reads; return whether it grows no faster than the frame."""
     print("\none frame in 1 KiB reads, ms       1 MiB    2 MiB    4 MiB")
     cases: dict[str, tuple[Callable[[], SseDecoder | EventStreamDecoder], Callable[[int], bytes]]] = {
         "event stream": (EventStreamDecoder, lambda size: encode_event("x", b"a" * size)),
