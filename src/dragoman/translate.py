@@ -1,7 +1,7 @@
 """Plan a translation: run the filters that fit a request to an upstream, and collect their response halves. Pure.
 
 One table, `FILTER_ORDER`, gives the order of filters: requests top to bottom, responses bottom to top
-(docs/decisions/seals.md#d52).
+(docs/decisions/signatures.md#d52).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ If the client's dialect has signatures only on reasoning, the signature of a cal
 before the call, and the signature of a text to an empty reasoning block between the text and the next block. Such a
 mark ends with a fourth part, the owner: the call's id in base64url, or nothing for a text.
 
-See docs/decisions/seals.md#d50.
+See docs/decisions/signatures.md#d50.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class CacheBreakpoint(Struct, frozen=True):
 
 
 class Signature(Struct, frozen=True):
-    """Data that only the model family which made it can read (docs/decisions/seals.md#d50)."""
+    """Data that only the model family which made it can read (docs/decisions/signatures.md#d50)."""
 
     family: str
     data: str

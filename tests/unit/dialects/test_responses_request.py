@@ -166,7 +166,7 @@ def test_encrypted_reasoning_is_this_familys_own_seal() -> None:
 
 
 def test_a_marked_signature_is_sent_to_the_family_that_made_it() -> None:
-    """What the encoder marked in encrypted_content is a signature again at Anthropic (docs/decisions/seals.md#d50)."""
+    """What the encoder marked in encrypted_content is a signature again at Anthropic (docs/decisions/signatures.md#d50)."""
     thought = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
     marked = {**thought, "encrypted_content": "dragoman1.anthropic.signature.c2ln"}
     asked = read(

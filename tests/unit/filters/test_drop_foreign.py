@@ -193,7 +193,7 @@ def test_the_targets_own_passes_as_the_same_object() -> None:
     assert rules == []
 
 
-# --- Signatures of calls and texts pass through clients of other families and are restored (docs/decisions/seals.md#d50)
+# --- Signatures of calls and texts pass through clients of other families and are restored (docs/decisions/signatures.md#d50)
 
 GEMINI = registry.get("gemini")
 SIGNED = (

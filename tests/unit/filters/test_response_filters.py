@@ -314,7 +314,7 @@ def thought(family: str, signature: Signature | None) -> list[Event]:
 def test_a_foreign_seal_travels_marked_and_is_told_again(
     family: str, signature: Signature | None, told: Signature | None
 ) -> None:
-    """Reasoning goes back to the family that thought it (docs/decisions/seals.md#d50)."""
+    """Reasoning goes back to the family that thought it (docs/decisions/signatures.md#d50)."""
     filter_ = CarrySignatures(SLOT, "anthropic", Capabilities())
     back, _ = back_of(filter_)
     (block,) = assemble_reply(back.feed(stream(*thought(family, signature)))).choices[0].blocks

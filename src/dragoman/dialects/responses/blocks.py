@@ -281,7 +281,7 @@ _KINDS = {"summary": "summary_text", "content": "reasoning_text"}
 def parse_reasoning(fields: Fields) -> Reasoning:
     """Read a reasoning item of a request or a reply. A signature without a mark is of this family.
 
-    See docs/decisions/seals.md#d50.
+    See docs/decisions/signatures.md#d50.
     """
     fields.any("type")
     parts: JsonObject = {name: array for name in _KINDS if (array := _array(fields, name))}
