@@ -1,4 +1,4 @@
-"""The interfaces that a dialect implements, and the reader of its response streams.
+"""The interfaces that a dialect implements, and the reader that turns its bytes into events. Pure.
 
 A dialect is a codec (bodies and events) and a binding (path, headers, framing). Everything here is pure: bytes and
 values in, values and bytes out; the gateway and the library do the I/O.

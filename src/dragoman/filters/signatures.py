@@ -1,4 +1,4 @@
-"""Carry signatures of one model family through clients of another family.
+"""Carry signatures of one model family through clients of another family, marked with their origin. Pure.
 
 The response filter writes a foreign signature into the client's own signature field, with a mark:
 `dragoman1.<family>.<kind>.<base64url>`. When the client sends it back, `CarrySignatures.forward` restores the original.

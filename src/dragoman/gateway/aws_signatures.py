@@ -100,7 +100,7 @@ def _stated_hash(head: HttpRequest) -> str | None:
 
 
 def parse_signature(head: HttpRequest) -> AwsSignature | None:
-    """Parse the signature of a head. Return None if it has none or an invalid one."""
+    """Parse the AWS signature in the headers of a request. Return None if the signature is missing or invalid."""
     given = [value for name, value in head.headers if name == "authorization"]
     found = _SIGNED.match(given[0]) if len(given) == 1 else None
     if found is None:

@@ -1,4 +1,4 @@
-"""The values that the stages of a request pass on.
+"""The values that the stages of one request pass from each to the next: services, context, prepared request.
 
     admission → routing → attempts → delivery
 

@@ -27,7 +27,8 @@ Trait: TypeAlias = Literal[
     "reasoning",  # accepts reasoning of its own family in requests, and sends reasoning in replies
     "signed_reasoning",  # accepts reasoning only with its signature
     "signed_content",  # texts and tool calls have signatures, too
-    "signature_slot",  # has a field that can carry a marked signature of another family (docs/decisions/signatures.md#d50)
+    # has a field that can carry a marked signature of another family (docs/decisions/signatures.md#d50)
+    "signature_slot",
     "signature_bytes",  # its signatures are bytes, written as base64
     "citations",  # texts have citations, in requests and replies
     "cites",  # texts have citations, in replies only

@@ -1,4 +1,4 @@
-"""Readers and writers of content blocks.
+"""Parse and render content blocks of Anthropic's Messages API. Pure.
 
 The same readers serve requests of clients and replies of upstreams; `blame`, the type of error they raise, differs.
 """

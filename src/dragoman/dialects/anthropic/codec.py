@@ -1,4 +1,4 @@
-"""The codec, the binding and the model list of Anthropic's Messages API, with the codec's capabilities."""
+"""The codec of Anthropic's Messages API with its capabilities, its HTTP binding, and its list of models. Pure."""
 
 from __future__ import annotations
 

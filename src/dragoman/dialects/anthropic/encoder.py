@@ -1,4 +1,4 @@
-"""Whole replies (reading and writing), and the encoder of streams, in the form that both official SDKs accept.
+"""Parse and render whole replies of Anthropic's Messages API, and encode its streams as both SDKs accept them. Pure.
 
 Each response has its own encoder. Blocks are numbered from 0 in the order of their starts. The encoder buffers two
 things: the start of reasoning, until it is known whether it is redacted, and message_delta, until the end, because

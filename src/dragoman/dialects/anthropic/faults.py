@@ -1,4 +1,4 @@
-"""Readers and writers of errors; error responses and `event: error` frames have the same body."""
+"""Parse and render errors of Anthropic's API; error responses and `event: error` frames have the same body. Pure."""
 
 from __future__ import annotations
 

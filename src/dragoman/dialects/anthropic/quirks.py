@@ -1,4 +1,4 @@
-"""Filters that only this service needs, for reasoning, tool schemas and requests without messages."""
+"""Filters that only Anthropic's API needs: for reasoning, tool schemas and requests without messages. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader and writer of requests: the body of POST /v1/messages and the canonical conversation."""
+"""Parse and render requests of Anthropic's Messages API: the body of POST /v1/messages. Pure."""
 
 from __future__ import annotations
 

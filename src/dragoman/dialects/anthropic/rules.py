@@ -1,4 +1,4 @@
-"""Checks of requests against the rules of the service, over raw JSON and independent of the codec.
+"""The rules of Anthropic's API for requests, which `dragoman check` runs; independent of the codec. Pure.
 
 `dragoman check` runs them. The table also has the rules of streams, which stream_rules.py checks.
 """

@@ -1,4 +1,4 @@
-"""The decoder of response streams; each response has its own.
+"""Decode response streams of Anthropic's Messages API. Every response has its own decoder. Pure.
 
 Theory of operation. The upstream's index identifies a block. The decoder returns the events of a frame at once, with
 three exceptions. It buffers an unknown block that starts with an empty field until the block ends, because such a

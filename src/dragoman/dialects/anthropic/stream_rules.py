@@ -1,4 +1,4 @@
-"""Checks of captured streams against the rules of the service, independent of the decoder and the encoder."""
+"""The rules of Anthropic's API for streams, checked on captured frames, independent of the codec. Pure."""
 
 from __future__ import annotations
 

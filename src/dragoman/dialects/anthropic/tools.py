@@ -1,4 +1,4 @@
-"""Effects of blocks and tools that only Anthropic's API has, for targets of other families.
+"""Blocks and tools that only Anthropic's API has, described by their effect, for targets of other families. Pure.
 
 Tools with a type that the client runs: those whose schema Claude knows (`bash_20250124`), and those in the form of
 another dialect. Other families get each as a function; calls and results have the ordinary form, so they do not

@@ -1,4 +1,4 @@
-"""Readers and writers of content blocks, which are objects with one member, named after the block's kind.
+"""Parse and render content blocks of Bedrock Converse: objects with one member, named after the block's kind. Pure.
 
 The same readers serve requests of clients and replies of upstreams; `blame`, the type of error they raise, differs.
 """

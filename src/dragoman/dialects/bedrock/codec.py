@@ -1,4 +1,4 @@
-"""The codec of Converse with its capabilities, and the bindings of Converse and of InvokeModel."""
+"""The codec of Bedrock Converse with its capabilities, and the HTTP bindings of Converse and of InvokeModel. Pure."""
 
 from __future__ import annotations
 

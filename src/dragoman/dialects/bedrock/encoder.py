@@ -1,4 +1,4 @@
-"""The encoder of response streams, in the form that the service sends and the SDKs accept.
+"""Encode response streams of Bedrock ConverseStream, as the service sends and the SDKs accept them. Pure.
 
 Each response has its own encoder. Blocks are numbered from 0 in the order of their starts. Like the service, it writes
 a contentBlockStart only for tools. It buffers two things: a signature until its block ends, and metadata until the

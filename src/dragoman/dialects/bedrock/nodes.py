@@ -1,4 +1,4 @@
-"""Common parts of nodes (family, extra fields, cache points), the vendors of models, and media."""
+"""What all Bedrock nodes share: the family, extra fields, cache points, the vendors of models, and media. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader and writer of whole replies, and the parts that they share with streams: usage, stop reason, errors."""
+"""Parse and render whole replies of Bedrock Converse; also usage, stop reasons and errors of streams. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decoder of response streams; each response has its own.
+"""Decode response streams of Bedrock ConverseStream. Every response has its own decoder. Pure.
 
 Theory of operation. The upstream's index identifies a block. The service sends a contentBlockStart only for blocks of
 tools; any other block starts with its first delta, so the decoder adds the start (and accepts one that is sent). It

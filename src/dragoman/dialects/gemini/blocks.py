@@ -1,4 +1,4 @@
-"""Parse and render the parts of a content, and helpers for all nodes: family, unknown fields, camelCase names.
+"""Parse and render the parts of a Gemini content; also the family, unknown fields and camelCase names. Pure.
 
 The same parsers read a client's request and an upstream's reply; only the error class that they raise (`blame`)
 differs. No I/O.

@@ -1,4 +1,4 @@
-"""Encode the events of a response stream as frames that Google's SDKs and gemini-cli accept.
+"""Encode Gemini's response streams as frames that Google's SDKs and gemini-cli accept. Pure.
 
 Theory of operation. Each delta becomes one frame. Tool calls are buffered until they are complete, because the dialect
 sends whole calls. The stop reason waits for the end of the stream, because token counts may follow it: the last frame

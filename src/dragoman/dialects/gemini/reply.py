@@ -1,4 +1,4 @@
-"""Parse and render whole replies, and their parts that streams share: candidates, stop reasons, usage, errors.
+"""Parse and render whole Gemini replies; also candidates, stop reasons, usage and errors, which streams share. Pure.
 
 The functions are pure. The codec, the stream decoder and the encoder call them.
 """
@@ -462,10 +462,9 @@ def parse_sources(candidate: dict[str, Json]) -> list[Opaque]:
 
 
 def render_sources(citations: Iterable[Opaque]) -> dict[str, Json]:
-    """Return another family's citations as the field of a candidate; no field if there are none.
+    """Render citations of other families as `groundingMetadata` of a candidate; return {} if there are none.
 
-    `groundingSupports` is left out: it names the bytes of the reply that a source supports, and other families do not
-    send these.
+    `groundingSupports` is left out: it needs byte ranges, which other families do not send.
     """
     sources = {each.source.url: each.source for each in citations if each.source is not None and each.family != FAMILY}
     chunks: list[Json] = [{"web": {"uri": each.url, "title": each.title}} for each in sources.values()]

@@ -1,4 +1,4 @@
-"""Parse and render requests: the body of generateContent, and a conversation. Pure; the codec calls it."""
+"""Parse and render Gemini requests: the body of generateContent. Pure; the codec calls it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _ROLES: dict[str, Role] = {
 
 @guard_depth(MalformedRequest)
 def parse_request(call: ApiRequest) -> Conversation:
-    """Parse a request. Raises MalformedRequest, which names the path of the fault."""
+    """Parse a request. Raises MalformedRequest with the JSON path of the invalid field."""
     fields = read_object(call.body, "", MalformedRequest, _BODY)
     fields.any("model")
     extra_fields: dict[str, Json] = {}

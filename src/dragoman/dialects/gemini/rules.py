@@ -1,4 +1,4 @@
-"""The requirements of the service: their table, and a lint of raw requests and captured frames. Pure.
+"""The rules of Gemini's API for requests and streams, which `dragoman check` runs. Pure.
 
 The lint does not use the parsers and renderers, so that it can check them.
 """

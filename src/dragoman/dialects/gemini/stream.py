@@ -1,4 +1,4 @@
-"""Decode response streams: bytes to frames, and frames to events. One decoder per response; no I/O.
+"""Decode Gemini's response streams: bytes to frames, and frames to events. Every response has its own decoder. Pure.
 
 Theory of operation. Every frame is a small reply, and its parts continue those of the previous frame. Text continues
 the open text, and thoughts continue the open thought; any other part ends it. Calls come whole. A text with a signature

@@ -1,4 +1,4 @@
-"""Parse and render tools and the tool choice of a request. Pure; `request` calls it."""
+"""Parse and render the tools and the tool choice of a Gemini request. Pure; `request` calls it."""
 
 from __future__ import annotations
 

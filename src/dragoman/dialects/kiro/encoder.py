@@ -1,4 +1,4 @@
-"""Encode the events of a response stream as frames, for clients of this dialect. No I/O.
+"""Encode Kiro's response streams, for clients of this dialect. Pure.
 
 Theory of operation. Frames have no numbers, so a frame of an upstream of the same dialect may pass unchanged, except
 the frames of a call that the encoder started itself under another name. The encoder sends the stop reason and the token

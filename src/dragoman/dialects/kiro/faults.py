@@ -1,4 +1,4 @@
-"""Parse and render errors: HTTP error responses of both wire protocols, and exception frames in a stream. Pure."""
+"""Parse and render Kiro's errors: HTTP error responses of both protocols, and exception frames of a stream. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of the service: names, context windows, how to request thinking, and which accept images. Pure.
+"""Kiro's models: names, context windows, how to request thinking, and which accept images. Pure.
 
 See docs/dialects/kiro.md#models.
 """

@@ -1,8 +1,8 @@
-"""Render requests: `conversationState` with its turns, of which the last is the current message. Pure.
+"""Render Kiro requests: `conversationState` with its turns, of which the last is the current message. Pure.
 
-A user turn has results, then one text, then images; an assistant turn has a thought, then one text, then calls.
-`request_parser` parses requests. The names, unknown fields and token estimates that all modules of the dialect use are
-here too.
+A user turn has tool results, then one text, then images; an assistant turn has reasoning, then one text, then tool
+calls. `request_parser` parses requests. This module also has the field names, unknown fields and token estimates that
+the other modules of the dialect use.
 """
 
 from __future__ import annotations

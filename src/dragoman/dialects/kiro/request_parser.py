@@ -1,4 +1,4 @@
-"""Parse requests: `conversationState` with its turns, of which the last is the current message. Pure."""
+"""Parse Kiro requests: `conversationState` with its turns, of which the last is the current message. Pure."""
 
 from __future__ import annotations
 

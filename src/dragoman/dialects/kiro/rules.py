@@ -1,4 +1,4 @@
-"""The requirements of the service on requests: their table, and a lint of raw JSON. Pure.
+"""Kiro's rules for requests, checked on raw JSON. `dragoman check` and the simulator run them. Pure.
 
 The lint (`breaches`) returns the rules that a request breaks. The simulator refuses requests by the same findings; it
 adds the rule's number, its grade of evidence and the service's response. Rules that a body does not show (accounts,

@@ -1,4 +1,4 @@
-"""Decode response streams: frames to events. One decoder per response; no I/O.
+"""Decode Kiro's response streams: frames to events. Every response has its own decoder. Pure.
 
 Theory of operation. No event starts or ends a response, a text or a thought. The first frame with content starts it, a
 frame of another kind ends the open text or thought, and the end of the bytes ends the response

@@ -1,4 +1,4 @@
-"""The requirements on the service's streams, as a lint of captured frames. Pure; it does not use the decoder."""
+"""The rules for Kiro's streams, checked on captured frames, independent of the decoder. Pure."""
 
 from __future__ import annotations
 

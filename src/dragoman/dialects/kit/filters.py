@@ -1,4 +1,4 @@
-"""Filters that a dialect adds to its quirks.
+"""Filters that several dialects add to their quirks: flat messages, simple schemas, thinking effort. Pure.
 
 They serve services with flat messages (one text each), a subset of JSON Schema, or without a tool choice. Each class
 takes the family, which begins the names of its rules.

@@ -58,7 +58,7 @@ class Array(Struct, frozen=True):
 
 
 class Map(Struct, frozen=True):
-    """An object whose names the sender chooses."""
+    """The schema of an object with arbitrary keys."""
 
     key: Str
     of: JsonShape

@@ -1,7 +1,7 @@
-"""Decoding and encoding of two kinds of streams that several dialects have.
+"""Base classes for the streams of several dialects. Pure.
 
-In the first kind, frames hold pieces of one message: text and thinking without block numbers, and whole calls
-(`BlockEventBuilder`, `DeltaEncoder`). In the second kind, blocks are numbered (`NumberedEncoder`).
+`BlockEventBuilder` and `DeltaEncoder` are for dialects whose deltas have no block index and whose tool calls come whole
+(Gemini, Ollama). `NumberedEncoder` is for dialects that number their blocks (Anthropic, Bedrock).
 """
 
 from __future__ import annotations

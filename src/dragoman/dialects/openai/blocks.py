@@ -1,4 +1,4 @@
-"""Message content in both directions: a string or a list of parts.
+"""Parse and render the content of Chat messages: a string or a list of parts. Pure.
 
 Reading is lenient; writing produces the documented shape only (docs/decisions/content.md#d1, #d2). The module also
 holds what the rest of the package shares: the family name, the codec's settings, and the helper for unknown fields.

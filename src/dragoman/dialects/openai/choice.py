@@ -1,4 +1,4 @@
-"""Turn the fragments of one choice of a stream into blocks. See stream.py for the theory of operation."""
+"""Turn the fragments of one choice of a Chat stream into blocks. stream.py has the theory of operation. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire shape of a stream's chunk, as typed Structs.
+"""The wire shape of one chunk of a Chat stream, as typed Structs. Pure.
 
 A chunk with only known fields is decoded once, straight into the Structs. Any other chunk is decoded as plain JSON
 first, and its unknown fields are kept under `rest`. The last Structs are stricter: they describe the deltas that a lane

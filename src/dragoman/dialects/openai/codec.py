@@ -1,4 +1,4 @@
-"""The codec and the binding of the dialect: its capabilities and filters, paths, headers, framing, list of models."""
+"""The codec of Chat Completions with its capabilities and filters, its HTTP binding, and its list of models. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The encoder of a response stream: events to chunks that both official client libraries can read. Pure.
+"""Encode response streams of Chat Completions: events to chunks that both official SDKs accept. Pure.
 
 Theory of operation. The client libraries need the role once per choice, dense call indices, the id, type and name of a
 call once, one finish chunk, the usage chunk last and only on request, then `[DONE]`; after an error, nothing.

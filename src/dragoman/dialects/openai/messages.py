@@ -1,4 +1,4 @@
-"""The list of messages in both directions: roles, tool messages, legacy function messages, and reasoning."""
+"""Parse and render the messages of Chat Completions: roles, tool messages, legacy functions, reasoning. Pure."""
 
 from __future__ import annotations
 

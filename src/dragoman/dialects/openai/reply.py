@@ -1,4 +1,4 @@
-"""Whole replies in both directions, and the stop reasons, token counts and errors that streams share with them."""
+"""Parse and render whole replies of Chat Completions; also stop reasons, token counts and errors of streams. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Request bodies in both directions: a Chat body to a conversation and back, and a Responses body on Chat's path."""
+"""Parse and render requests of Chat Completions; also a Responses body that is sent to Chat's path. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of `dragoman check` for this dialect, and the checks of requests and streams.
+"""The rules of Chat Completions for requests and streams, which `dragoman check` runs. Pure.
 
 The checks read raw JSON and share no code with the codec. Many services use this dialect, and a file does not name its
 service. A rule that only OpenAI enforces is therefore advice, and so is a rule that the streams of a known service

@@ -1,4 +1,4 @@
-"""Typed readers for messages, requests and replies of exactly the documented shape.
+"""Typed readers for Chat messages, requests and replies of exactly the documented shape. Pure.
 
 Their Structs forbid unknown fields. A message with any other field, part or type is read by `Fields` (messages.py,
 blocks.py, tools.py), which keeps unknown fields and names wrong ones. Small requests and whole replies have readers for

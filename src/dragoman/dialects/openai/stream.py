@@ -1,4 +1,4 @@
-"""The decoder of a response stream: chunks to events. Pure.
+"""Decode response streams of Chat Completions: chunks to events. Pure.
 
 Theory of operation. Chat has no blocks: a delta holds fragments, and the decoder decides where a block ends. Per choice
 at most one text or reasoning block is open; a fragment of the other kind, or a call, ends it. Calls stay open until the

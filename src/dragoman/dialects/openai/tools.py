@@ -1,4 +1,4 @@
-"""Tools, tool choice and tool calls in both directions: `function`, `custom`, and the legacy `functions`."""
+"""Parse and render tools, tool choice and tool calls of Chat: `function`, `custom`, legacy `functions`. Pure."""
 
 from __future__ import annotations
 

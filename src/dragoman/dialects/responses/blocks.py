@@ -1,4 +1,4 @@
-"""Content parts and reasoning items in both directions, and what the package shares: family, unknown fields."""
+"""Parse and render content parts and reasoning items of the Responses API; also its family and unknown fields. Pure."""
 
 from __future__ import annotations
 

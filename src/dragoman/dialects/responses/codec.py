@@ -1,4 +1,4 @@
-"""The codec and the binding of the dialect: capabilities, filters, paths, headers, framing, stored responses."""
+"""The codec of the Responses API with its capabilities and filters, its HTTP binding, and stored responses. Pure."""
 
 from __future__ import annotations
 

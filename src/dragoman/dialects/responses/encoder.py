@@ -1,4 +1,4 @@
-"""The encoder of a response stream: events to frames, in the order that the SDKs and Codex need. Pure.
+"""Encode response streams of the Responses API, in the order that the SDKs and Codex need. Pure.
 
 Theory of operation. Each text is a message with one part. Items are numbered densely in the order of their starts;
 several may be open. All content is kept until the end, because the last event repeats it. Clients run a call when they

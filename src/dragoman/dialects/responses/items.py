@@ -1,4 +1,4 @@
-"""Input items in both directions: messages, reasoning, calls and their outputs. Items of other types are kept whole."""
+"""Parse and render input items of the Responses API. Items of unknown types are kept whole. Pure."""
 
 from __future__ import annotations
 

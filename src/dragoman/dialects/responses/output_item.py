@@ -1,4 +1,4 @@
-"""The state of one output item in a stream: which of its blocks are open, and how much of each was emitted.
+"""The state of one output item of a Responses stream: which of its blocks are open, and how much was emitted. Pure.
 
 The decoder (stream.py) calls one method of `OutputItem` per frame; each returns the events that the frame adds.
 """

@@ -1,4 +1,4 @@
-"""Whole responses in both directions, and what streams share with them: envelope, items, stops, counts, errors."""
+"""Parse and render whole responses of the Responses API; also stop reasons and errors of streams. Pure."""
 
 from __future__ import annotations
 

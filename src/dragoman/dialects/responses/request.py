@@ -1,4 +1,4 @@
-"""Request bodies in both directions, the server state that a request names, and continuation of earlier responses."""
+"""Parse and render requests of the Responses API, with server state and continued responses. Pure."""
 
 from __future__ import annotations
 

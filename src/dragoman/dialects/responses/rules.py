@@ -1,4 +1,4 @@
-"""The rules of `dragoman check` for this dialect, and the checks of requests and streams.
+"""The rules of the Responses API for requests and streams, which `dragoman check` runs. Pure.
 
 The checks read raw JSON and share no code with the codec. OpenAI, Azure, xAI, Groq, OpenRouter, vLLM and others use
 this dialect, and a file does not name its service. A rule that only some of them enforce is therefore advice, and so is

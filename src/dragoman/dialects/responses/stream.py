@@ -1,4 +1,4 @@
-"""The decoder of a response stream: frames to events. Pure.
+"""Decode response streams of the Responses API: frames to events. Pure.
 
 Theory of operation. A stream repeats its content: an item is added, gets deltas, and is sent whole when it is done. So
 are its parts, and the last event repeats the whole response. Servers leave out any of these frames. Each frame

@@ -1,4 +1,4 @@
-"""Tools, tool choice and namespaces in both directions.
+"""Parse and render tools, tool choice and tool namespaces of the Responses API. Pure.
 
 A namespace contains tools whose names are unique only inside it. No other dialect has namespaces, so the canonical name
 of such a tool joins both names. The two original names are kept as spelling and restored in replies. If another tool

@@ -1,10 +1,10 @@
-"""Scan JSON that arrives in pieces, and find where it stops being JSON.
+"""Scan the JSON of streamed tool arguments, and find where it stops being JSON. Pure.
 
-The scanner is stricter than the parsers of `wire`, because its result decides whether a marker is part of a string: a
-marker is text only inside a string of a prefix that is well-formed so far. It is lenient about common errors of models:
-control characters inside strings, any mixture of digits and signs as a number.
+The result decides whether a marker in the arguments is text: it is text if it is inside a JSON string and everything
+before it is well-formed JSON. Two common errors of models are accepted: control characters inside strings, and any
+mixture of digits and signs as a number.
 
-All transitions outside strings and numbers are in one table. A state is its row: character -> (next state, effect).
+All transitions outside strings and numbers are in one table. Each state is a dict: character -> (next state, effect).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turn literals of other languages into JSON while they arrive.
+"""Convert literals of other languages (Python, Gemma) to JSON while they stream. Pure.
 
 Python writes the arguments of a call as `a=1, b="x", c=[True, None]`, Gemma as `a:1,b:<|"|>x<|"|>,c:[true,null]`. Both
 are lists of members whose values are literals; a `LiteralSyntax` describes how they differ. The scanner begins after

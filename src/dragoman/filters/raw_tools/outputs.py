@@ -196,7 +196,7 @@ class HeldText:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the held text certainly is calls."""
+        """Whether the buffered text is known to be tool calls, not plain text."""
         return self.calls > 0 and self.fits
 
     def size(self, end: int) -> int:
@@ -208,7 +208,7 @@ class HeldText:
         self._body = self.size(at)
 
     def body_size(self, end: int) -> int:
-        """Return the number of held characters of these arguments."""
+        """Return how many characters of the current call's arguments are buffered before `end`."""
         return self.size(end) - self._body
 
     def text(self, text: str, end: int) -> str:

@@ -1,4 +1,4 @@
-"""One exchange of the HTTP client: the head of the request, the response, its deadlines and its end.
+"""One exchange of the HTTP client: write the request's head, read the response, watch its deadlines. Does I/O.
 
     requested ──head──> reading ──end of body──> ended
         └─────────────────┴──error, timeout, close──> ended, with `_error`

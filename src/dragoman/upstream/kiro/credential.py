@@ -1,8 +1,8 @@
-"""The credential of a Kiro upstream: it signs with the stored token, and renews it once for all waiting requests.
+"""The credential of a Kiro upstream: it adds the stored token to requests, and refreshes an expired token.
 
-Theory of operation. A renewal does these steps in order: read the store again (another program may have renewed the
-login), lock it against other processes, check that it can be written, read it once more, refresh the token, write it,
-and then let the waiting requests continue.
+One refresh serves all waiting requests. Its steps: read the store again (another program may have refreshed the token),
+lock the store against other processes, check that the store can be written, read it once more, refresh the token,
+write the token to the store, and let the waiting requests continue. Uses the network and the disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Filters for thinking: send thinking of history as tagged text, request thinking, and parse tags in replies. Pure.
+"""Filters for Kiro's thinking: send past thinking as tagged text, request thinking, parse tags in replies. Pure.
 
 Theory of operation of the response filter. A text block is in the state `head` until it is known whether it begins with
 the opening tag, after white space. Inside the tag everything is thinking until a closing tag that is not quoted and

@@ -1,4 +1,4 @@
-"""Filters that fit tools to the service: unsupported tools, descriptions, limits, schemas, tools of history. Pure."""
+"""Filters that fit tools to Kiro: unsupported tools, descriptions, limits, schemas, tools of the history. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fit tool results and turns to the service. The filters are pure, except that they log problems of results.
+"""Filters that fit tool results and turns to Kiro. Pure, except that they log problems of results.
 
 Every tool result becomes text, and every problem with its content is noted and logged (docs/mission.md, document 000).
 The parsers have already flattened the content (docs/decisions/content.md#d1, #d2); the filter handles the parts that

@@ -1,4 +1,4 @@
-"""`learn` finds how a template writes calls, body and markers, and returns it as a Table."""
+"""Find how a chat template writes tool calls, from renderings of probes: `learn` returns it as a `Table`. Pure."""
 
 from __future__ import annotations
 

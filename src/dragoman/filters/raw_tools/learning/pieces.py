@@ -1,6 +1,6 @@
-"""Compare texts as lists of pieces (tags, words, white space), to find markers and the text of calls.
+"""Compare renderings of a chat template, to find the markers around tool calls (such as `<tool_call>`). Pure.
 
-Markers are compared piece by piece, not character by character: `</a>` and `</ab>` share characters, but no marker.
+Texts are split into tags, words and white space first, so that `</a>` and `</ab>` count as different.
 """
 
 from __future__ import annotations

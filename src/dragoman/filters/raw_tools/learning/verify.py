@@ -1,4 +1,4 @@
-"""Verify a table: read rendered calls with the engine and compare them with the original calls."""
+"""Check a learned format: parse the calls that the template rendered, and compare them with the given calls. Pure."""
 
 from __future__ import annotations
 
