@@ -111,7 +111,7 @@ def rebinding(case: Case) -> None:
         thief.settimeout(0.05)
         url = f"https://api.nowhere.test:{thief.getsockname()[1]}"
         for address in _ELSEWHERE if case.whole else _ELSEWHERE[:3]:
-            probes = stream_and_whole(address, url=url, may="error", says="leads to", asked=0)
+            probes = stream_and_whole(address, url=url, may="error", says="resolves to", asked=0)
             with patch.object(connecting, "resolve", _found(address)):
                 run_probes(same_probes(*probes))(case)
         with case.probe("nothing went there"):

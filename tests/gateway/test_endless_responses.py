@@ -105,7 +105,7 @@ def test_s2_an_endless_response_ends_with_the_error_of_the_dialect(client: str, 
         last = error_of(harness, client)
         assert source.left.wait(10)
         if shape != "choices" or client == "openai":  # other dialects have one choice, and note that
-            assert b"the limit (" in last
+            assert b"(limit: " in last
         (line,) = harness.log_lines()
         assert line["attempts"] == 1  # a retry would exceed the limit again
         assert harness.running.gateway.memory_budget.peak_bytes < 4 * RESPONSE_BYTES
@@ -123,7 +123,7 @@ def test_s2_text_that_is_not_buffered_has_no_limit(tmp_path: Path) -> None:
         source.shape, source.most = text, 20 * RESPONSE_BYTES
         _, _, got = harness.request(*client_request("openai", stream=True))
         assert len(got) > 15 * RESPONSE_BYTES
-        assert b"the limit (" not in got
+        assert b"(limit: " not in got
         assert harness.running.gateway.memory_budget.peak_bytes < RESPONSE_BYTES
 
 

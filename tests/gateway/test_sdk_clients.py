@@ -286,9 +286,9 @@ def test_in_the_same_dialect_the_previous_response_is_left_to_the_upstream(
 
 
 def test_unsupported_endpoints_are_refused_with_an_error_of_the_dialect(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="not offered here"):
+    with pytest.raises(openai.NotFoundError, match="there is no endpoint"):
         client.responses.compact(model="to-openai", input="x")
-    with pytest.raises(openai.NotFoundError, match="not offered here"):
+    with pytest.raises(openai.NotFoundError, match="there is no endpoint"):
         client.post("/responses/resp_1/rate", cast_to=object)
 
 

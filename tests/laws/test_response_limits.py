@@ -463,7 +463,7 @@ def test_s2_a_limit_ends_the_stream_with_an_error(client: str, upstream: str) ->
         answer = bounded(made, ResponseTranslator, name, shape)
         assert answer.fault is not None and answer.over, f"{name} goes on"
         if name != "choices" or FAMILIES[client] in WITH_CHOICES:
-            assert "the limit (" in answer.fault.message and answer.fault.is_final, (name, answer.fault)
+            assert "(limit: " in answer.fault.message and answer.fault.is_final, (name, answer.fault)
 
 
 KEEPING = ("responses",)  # these repeat the whole text at the end, so it has to be kept

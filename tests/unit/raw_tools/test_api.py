@@ -245,8 +245,8 @@ def test_learn_writes_a_table_and_reports(capsys: pytest.CaptureFixture[str]) ->
     said = capsys.readouterr()
     (table,) = parse_tables(said.out)
     assert (table.name, table.body, table.call_begin) == ("mine", "markup", ("<function=",))
-    assert "60 of 60 renderings read back" in said.err
-    assert 'raw_tools = "qwen_coder" reads it' in said.err
+    assert "60 of 60 renderings read correctly" in said.err
+    assert 'set raw_tools = "qwen_coder"' in said.err
 
 
 def test_learn_says_how_to_use_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

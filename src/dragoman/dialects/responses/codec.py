@@ -214,8 +214,8 @@ def _stored(request: HttpRequest, path: str) -> ApiRequest:
     action = _ACTIONS.get((request.method, match[2] or "")) if match else None
     if match is None or action is None:
         message = (
-            f"there is no endpoint {request.method} {path}. Use POST {_PATH} to create a response, and GET, DELETE,"
-            f" POST /cancel or GET /input_items on {_PATH}/ID for a stored one."
+            f"there is no endpoint {request.method} {path}. Use POST to create a response; a stored one can be read,"
+            " deleted and cancelled, and its input items listed, by its id."
         )
         raise ClientFault(message, fault=Fault("not_found", message, 404, code="unknown_url"))
     # The client's key is for the gateway and must not reach the upstream.
