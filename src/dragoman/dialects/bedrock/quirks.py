@@ -1,4 +1,7 @@
-"""Filters that only this dialect needs. A filter's `before` names the shared filter that must run after it."""
+"""Filters that only this dialect needs; the codec returns them from `quirks`. Pure.
+
+A filter's `before` names the shared filter that must run after it.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,7 @@ from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolS
 from dragoman.model.filter import Facts, Features, Filter, MakeResponseFilter, MessageFilter, Notes
 from dragoman.model.parts import missing_media_line
 
-# --- Media as the service takes it: formats that it knows, S3 but no other addresses, documents with names and
-# company
-
+# --- media: the service reads some formats, only S3 addresses, and documents that have a name and a text
 
 _ALIASES = {
     "image/jpg": "image/jpeg",
@@ -56,7 +57,10 @@ class FitBedrockMedia(Filter):
 def _each_media(
     conversation: Conversation, notes: Notes, fit: Callable[[Media, int | None], Media | Text | None]
 ) -> Conversation:
-    """Fit each media, which None leaves out; with it goes the number of its turn, or None in a tool's result."""
+    """Replace each media block by what `fit` returns for it; None removes it.
+
+    `fit` also gets the index of the message, or None for media in a tool result.
+    """
     before = len(notes)
 
     def fitted(block: Block, turn: int | None) -> Iterator[Block]:
@@ -64,8 +68,8 @@ def _each_media(
             yield structs.replace(block, content=tuple(each for part in block.content for each in fitted(part, None)))
         elif not isinstance(block, Media):
             yield block
-        elif (found := fit(block, turn)) is not None:
-            yield found
+        elif (replacement := fit(block, turn)) is not None:
+            yield replacement
 
     messages = tuple(
         structs.replace(message, blocks=tuple(each for block in message.blocks for each in fitted(block, turn)))
@@ -77,18 +81,19 @@ def _each_media(
 def _media(media: Media, last: bool, notes: Notes) -> Media | Text | None:
     media = _known_type(media, notes)
     if media.form == "text" and not media.data.strip():
-        notes.changed("bedrock.media.blank", media.at.path, "a document without content was left out")
+        notes.changed("bedrock.media.blank", media.at.path, "removed a document without content")
         return None
     if media.form == "url" and not media.data.startswith(S3):
-        return _left_out(media, f"{media.kind} by an address other than {S3}", last, notes)
+        return _replaced(media, f"{media.kind} by an address other than {S3}", last, notes)
     if media.mime not in FORMATS[media.kind] or not media.data:
-        return _left_out(media, f"{media.kind} of type {media.mime or 'unknown'}", last, notes)
+        return _replaced(media, f"{media.kind} of type {media.mime or 'unknown'}", last, notes)
     return media
 
 
 def _known_type(media: Media, notes: Notes) -> Media:
-    said = media.mime.partition(";")[0].strip().lower()
-    mime = _ALIASES.get(said, said)
+    """Return the media with the usual name of its type, if the service knows that type."""
+    bare_type = media.mime.partition(";")[0].strip().lower()
+    mime = _ALIASES.get(bare_type, bare_type)
     if media.form == "text" and mime not in FORMATS["document"]:
         mime = "text/plain"
     if mime == media.mime or mime not in FORMATS[media.kind]:
@@ -97,10 +102,11 @@ def _known_type(media: Media, notes: Notes) -> Media:
     return structs.replace(media, mime=mime)
 
 
-def _left_out(media: Media, what: str, last: bool, notes: Notes) -> Text:
+def _replaced(media: Media, what: str, last: bool, notes: Notes) -> Text:
+    """Return a line of text for media of an earlier turn. Raises Unrepresentable in the last turn."""
     if last:
-        raise Unrepresentable(f"the service takes no {what}", at=media.at.path)
-    notes.dropped("media.replaced", media.at.path, f"the service takes no {what}; a line of text stands for it")
+        raise Unrepresentable(f"bedrock does not accept {what}", at=media.at.path)
+    notes.dropped("media.replaced", media.at.path, f"bedrock does not accept {what}; a line of text replaces it")
     return Text(missing_media_line(media), cache=media.cache, at=media.at)
 
 
@@ -145,29 +151,31 @@ class AddTextToDocuments(MessageFilter):
         documents = any(isinstance(block, Media) and block.kind == "document" for block in message.blocks)
         if not documents or any(isinstance(block, Text) for block in message.blocks):
             return message
-        notes.added("bedrock.document.text", message.at.path, f"a document needs a text beside it; {_FILLER!r} is sent")
+        notes.added(
+            "bedrock.document.text", message.at.path, f"a document needs a text in its message; added {_FILLER!r}"
+        )
         return structs.replace(message, blocks=(*message.blocks, Text(_FILLER, at=message.at)))
 
 
-# --- Cache points, the user and the output schema within what the service takes
-
+# --- cache points, the user id and the output schema
 
 MAX_USER_LENGTH = 256
-_NO_USER = re.compile(r"[^a-zA-Z0-9\s:_@$#=/+,.-]")
+_ILLEGAL_IN_USER = re.compile(r"[^a-zA-Z0-9\s:_@$#=/+,.-]")
 N = TypeVar("N", ToolSpec | Opaque, Text, Block)
 
 
 class FitCachePoints(Filter):
     """Moves or drops cache points that the service refuses, in the order tools, system, messages.
 
-    Refused are: one inside a result, one after a document other than PDF, and one of 1h after one of 5m.
+    The service refuses a cache point inside a tool result, one after a document other than PDF, one of 1h after one
+    of 5m, and, for some models, one among the tools.
     """
 
     name = "bedrock.settle_cache"
     applies_to: Features = frozenset({"marks"})
 
     def __init__(self, tools: bool) -> None:
-        self._tools = tools
+        self._tools = tools  # whether the model accepts cache points among its tools
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
@@ -185,14 +193,16 @@ class FitCachePoints(Filter):
 
 
 class _Walk:
+    """Visits the nodes of a conversation in order, and records each change as a note."""
+
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        self._short = False  # a mark of five minutes has been seen
+        self._has_short = False  # whether a cache point of 5m came before
 
     def without(self, tool: ToolSpec | Opaque) -> ToolSpec | Opaque:
         if tool.cache is None:
             return tool
-        self._notes.dropped("bedrock.cache.tools", tool.at.path, "the model takes no cache mark among its tools")
+        self._notes.dropped("bedrock.cache.tools", tool.at.path, "the model accepts no cache point among its tools")
         return structs.replace(tool, cache=None)
 
     def block(self, block: Block) -> Block:
@@ -201,7 +211,11 @@ class _Walk:
         if isinstance(block, ToolResult):
             block = self._result(block)
         if isinstance(block, Media) and block.cache and block.kind == "document" and block.mime != "application/pdf":
-            self._notes.dropped("bedrock.cache.document", block.at.path, "only after a PDF may a cache mark stand")
+            self._notes.dropped(
+                "bedrock.cache.document",
+                block.at.path,
+                "the service accepts no cache point after a document other than PDF",
+            )
             return structs.replace(block, cache=None)
         return self.node(block)
 
@@ -209,7 +223,9 @@ class _Walk:
         marks = [part.cache for part in result.content if part.cache is not None]
         if not marks:
             return result
-        self._notes.changed("bedrock.cache.moved", result.at.path, "a cache mark in a result now stands after it")
+        self._notes.changed(
+            "bedrock.cache.moved", result.at.path, "moved a cache point from inside a tool result to after it"
+        )
         content = tuple(part if part.cache is None else structs.replace(part, cache=None) for part in result.content)
         return structs.replace(result, content=content, cache=result.cache or marks[-1])
 
@@ -217,15 +233,17 @@ class _Walk:
         cache: CacheBreakpoint | None = getattr(node, "cache", None)
         if cache is None:
             return node
-        if cache.ttl == "1h" and self._short:
-            self._notes.changed("bedrock.cache.ttl", node.at.path, "no mark of 1h may follow one of 5m; it is 5m now")
+        if cache.ttl == "1h" and self._has_short:
+            self._notes.changed(
+                "bedrock.cache.ttl", node.at.path, "a cache point of 1h may not follow one of 5m; sent as 5m"
+            )
             return structs.replace(node, cache=structs.replace(cache, ttl="5m"))
-        self._short = self._short or cache.ttl == "5m"
+        self._has_short = self._has_short or cache.ttl == "5m"
         return node
 
 
 class FitUserAndOutput(Filter):
-    """The user's id in the characters of requestMetadata, and an output schema without a strict flag."""
+    """Removes characters from the user id that requestMetadata refuses, and the strict flag from the output schema."""
 
     name = "bedrock.fit_words"
     applies_to: Features = frozenset({"output", "user"})
@@ -236,7 +254,9 @@ class FitUserAndOutput(Filter):
         output = conversation.output
         if output.strict is not None:
             notes.changed(
-                "bedrock.output.strict", "output", "an output schema has no strict flag here; it always holds"
+                "bedrock.output.strict",
+                "output",
+                "bedrock has no strict flag for an output schema; it always enforces the schema",
             )
             conversation = structs.replace(conversation, output=structs.replace(output, strict=None))
         user = _legal_user(conversation.user)
@@ -247,55 +267,56 @@ class FitUserAndOutput(Filter):
 
 
 def _legal_user(user: str) -> str:
-    """The user's id if it is legal, else a cleaned prefix and eight characters of its hash (as
-    docs/decisions/content.md#d4 does for names)."""
-    if len(user) <= MAX_USER_LENGTH and not _NO_USER.search(user):
+    """Return the user id if it is legal, else a cleaned prefix and eight characters of its hash.
+
+    docs/decisions/content.md#d4 does the same for names.
+    """
+    if len(user) <= MAX_USER_LENGTH and not _ILLEGAL_IN_USER.search(user):
         return user
     digest = sha256(user.encode(errors="surrogatepass")).hexdigest()[:8]
-    return f"{_NO_USER.sub('_', user)[: MAX_USER_LENGTH - 9]}_{digest}"
+    return f"{_ILLEGAL_IN_USER.sub('_', user)[: MAX_USER_LENGTH - 9]}_{digest}"
 
 
-# --- Reasoning as the models behind the service take it back
+# --- reasoning
 
 
 class FitBedrockReasoning(MessageFilter):
-    """Reasoning in the two forms that the service has, as far as the model takes it back."""
+    """Removes reasoning that the model does not accept in a request, and text next to redacted reasoning."""
 
     name = "bedrock.own_reasoning"
     applies_to: Features = frozenset({"reasoning"})
-    before = "pair_tools"  # what is left of a turn is looked at afterwards
+    before = "pair_tools"  # which handles messages that have become empty
 
     def __init__(self, vendor: Vendor) -> None:
-        self._takes = vendor.reasoning
+        self._accepts = vendor.reasoning
 
     def block(self, block: Block, notes: Notes) -> Iterable[Block]:
         if not isinstance(block, Reasoning):
             return (block,)
-        reason = self._objection(block)
+        reason = self._refusal(block)
         if reason:
             notes.dropped("bedrock.reasoning.refused", block.at.path, reason)
             return ()
         if block.signature is not None and block.signature.kind == "redacted" and block.text:
-            notes.dropped("bedrock.reasoning.redacted", block.at.path, "redacted reasoning has no text here")
+            notes.dropped("bedrock.reasoning.redacted", block.at.path, "bedrock has no text next to redacted reasoning")
             return (structs.replace(block, text=""),)
         return (block,)
 
-    def _objection(self, block: Reasoning) -> str:
-        if self._takes == "none":
-            return "the model takes no reasoning back"
-        if self._takes == "unsigned" and block.signature is not None:
-            return "the model takes no signed reasoning: it is another model's"
+    def _refusal(self, block: Reasoning) -> str:
+        if self._accepts == "none":
+            return "the model accepts no reasoning in a request"
+        if self._accepts == "unsigned" and block.signature is not None:
+            return "the model accepts no signed reasoning: another model made it"
         if block.signature is not None and block.signature.kind == "encrypted":
-            return "the service has no encrypted reasoning"
+            return "bedrock has no encrypted reasoning"
         return ""
 
 
-# --- Tools as the service takes them: declared once history has any, with an object's schema
-
+# --- tools: the service wants them declared if history uses them, and a schema of type object
 
 _STUB = "Used earlier in this conversation; not available now."
 _NO_OUTPUT = "(no output)"
-_BETWEEN = "."
+_SEPARATOR = "."
 
 
 def _blocks(conversation: Conversation) -> Iterator[Block]:
@@ -316,12 +337,14 @@ class DropUnusedTools(Filter):
             return conversation, None
         if any(isinstance(block, ToolCall | ToolResult) for block in _blocks(conversation)):
             return conversation, None
-        notes.changed("bedrock.tools.none", "tool_choice", "no tool may be called; none is offered")
+        notes.changed(
+            "bedrock.tools.none", "tool_choice", "tool choice is none, which bedrock lacks; removed the tools"
+        )
         return structs.replace(conversation, tools=(), tool_choice=ToolChoice()), None
 
 
 class DeclareUsedTools(Filter):
-    """Tools whose schema is an object's; stubs where history has tools and the request declares none."""
+    """Makes tool schemas objects, and declares the tools that history uses if the request declares none."""
 
     name = "bedrock.settle_tools"
     applies_to: Features = frozenset({"tools", "calls"})
@@ -337,25 +360,25 @@ class DeclareUsedTools(Filter):
 
 
 def _stubs(conversation: Conversation, notes: Notes) -> Iterator[ToolSpec]:
-    """The tools that only history names, in the order of their first call."""
+    """Yield a declaration of each tool that history calls, in the order of the first calls."""
     calls = [block for block in _blocks(conversation) if isinstance(block, ToolCall)]
     for name in dict.fromkeys(call.name for call in calls):
-        notes.added("bedrock.tools.stub", "tools", f"{name} was called before, so the service wants it declared")
+        notes.added("bedrock.tools.stub", "tools", f"declared {name}, because the history calls it")
         yield ToolSpec(name, _STUB, NO_PARAMETERS)
 
 
 class FitBedrockResults(Filter):
-    """Fills empty results, and moves results into a turn of their own for models that accept nothing next to them.
+    """Fills empty results, and moves results into a separate message for models that accept nothing next to them.
 
-    A part that was sent as JSON becomes text for models that misread JSON, or if its text is no longer JSON.
+    A part that the client sent as JSON becomes text for models that misread JSON, or if its text is no longer JSON.
     """
 
     name = "bedrock.settle_results"
     applies_to: Features = frozenset({"results"})
 
     def __init__(self, apart: bool, json: bool) -> None:
-        self._apart = apart
-        self._json = json
+        self._apart = apart  # whether results need a separate message
+        self._json = json  # whether the model reads JSON parts
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
@@ -363,8 +386,8 @@ class FitBedrockResults(Filter):
         messages: list[Message] = []
         for message in conversation.messages:
             blocks = tuple(self._block(block, notes) for block in message.blocks)
-            settled = message if blocks == message.blocks else structs.replace(message, blocks=blocks)
-            messages.extend(_split(settled, notes) if self._apart else (settled,))
+            fitted = message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+            messages.extend(_split(fitted, notes) if self._apart else (fitted,))
         if tuple(messages) == conversation.messages:
             return conversation, None
         return structs.replace(conversation, messages=tuple(messages)), None
@@ -373,27 +396,32 @@ class FitBedrockResults(Filter):
         if not isinstance(block, ToolResult):
             return block
         if not block.content:
-            notes.changed("bedrock.result.empty", block.at.path, f"a result without content says {_NO_OUTPUT!r}")
+            notes.changed(
+                "bedrock.result.empty", block.at.path, f"a tool result without content is sent as {_NO_OUTPUT!r}"
+            )
             return structs.replace(block, content=(Text(_NO_OUTPUT, at=block.at),))
         content = tuple(self._part(part) for part in block.content)
         return block if content == block.content else structs.replace(block, content=content)
 
     def _part(self, part: Text | Media | Opaque) -> Text | Media | Opaque:
-        spelt = isinstance(part, Text) and AS_JSON in EXTRAS.own_fields(part.extra)
-        if not spelt or (self._json and json_of_part(part) is not None):
+        is_json = isinstance(part, Text) and AS_JSON in EXTRAS.own_fields(part.extra)
+        if not is_json or (self._json and json_of_part(part) is not None):
             return part
-        kept = {name: value for name, value in EXTRAS.own_fields(part.extra).items() if name != AS_JSON}
-        return structs.replace(part, extra=EXTRAS.extra_of(kept))
+        fields = {name: value for name, value in EXTRAS.own_fields(part.extra).items() if name != AS_JSON}
+        return structs.replace(part, extra=EXTRAS.extra_of(fields))
 
 
 def _split(message: Message, notes: Notes) -> Iterator[Message]:
+    """Yield the tool results as one message, and the rest of the message after a short assistant message."""
     results = tuple(block for block in message.blocks if isinstance(block, ToolResult))
     rest = tuple(block for block in message.blocks if not isinstance(block, ToolResult))
     if not results or not rest:
         yield message
         return
-    detail = f"the model takes nothing beside tool results; {_BETWEEN!r} stands between them and the rest of the turn"
+    detail = (
+        f"the model accepts only tool results in their message; added an assistant message {_SEPARATOR!r} after them"
+    )
     notes.added("bedrock.result.apart", message.at.path, detail)
     yield structs.replace(message, blocks=results)
-    yield Message("assistant", (Text(_BETWEEN, at=message.at),), at=message.at)
+    yield Message("assistant", (Text(_SEPARATOR, at=message.at),), at=message.at)
     yield structs.replace(message, blocks=rest)

@@ -1,4 +1,8 @@
-"""Reader and writer of requests: the body of Converse and ConverseStream and the canonical conversation."""
+"""Read and write the bodies of Converse and ConverseStream requests as canonical conversations. Pure.
+
+Bedrock passes `additionalModelRequestFields` unchanged to the vendor of the model. Settings that Converse lacks are in
+there, under names that differ by vendor. This module calls them the vendor fields.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +46,11 @@ from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
-# --- Tools and the choice among them, both directions: toolConfig, and what a vendor takes of a choice besides
-
-# --- reading
+# --- tools and tool choice: toolConfig and the vendor fields
 
 
 def parse_tools(config: Fields) -> tuple[ToolSpec | Opaque, ...]:
-    """Read the tools, in which a cache point marks the tool before it."""
+    """Read the tools. A cache point belongs to the tool before it."""
     tools: list[ToolSpec | Opaque] = []
     for item in config.children("tools", []):
         mark = take_cache_point(item)
@@ -66,70 +68,72 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     name, description, strict = spec.identifier("name"), spec.text("description", ""), spec.flag("strict", None)
     schema = spec.peek("inputSchema")
     inner = schema.get("json") if isinstance(schema, dict) else None
-    known: dict[str, Json] = NO_PARAMETERS
-    bare = False
+    parameters: dict[str, Json] = NO_PARAMETERS
+    is_absent = False
     if isinstance(schema, dict) and isinstance(inner, dict) and len(schema) == 1:
         spec.any("inputSchema")
-        known = inner
-    elif bare := schema in (None, {}, {"json": None}):
+        parameters = inner
+    elif is_absent := schema in (None, {}, {"json": None}):
         spec.any("inputSchema")
-    at = Location(fields.at, is_absent=bare)
+    at = Location(fields.at, is_absent=is_absent)
     return ToolSpec(
-        name, description, known, None, strict, extra=with_sibling_fields(EXTRAS.extra(spec), fields), at=at
+        name, description, parameters, None, strict, extra=with_sibling_fields(EXTRAS.extra(spec), fields), at=at
     )
 
 
-def parse_choice(config: Fields, free: dict[str, Json], vendor: Vendor) -> ToolChoice:
-    """toolChoice, and what it has no word for: `none`, and whether calls may be parallel.
+def parse_choice(config: Fields, vendor_fields: dict[str, Json], vendor: Vendor) -> ToolChoice:
+    """Read the tool choice from toolChoice and, for Claude, from the vendor field `tool_choice`.
 
-    That is taken from the fields that are for the vendor alone, unless it says what we have no word for.
+    Only the vendor field can express `none` and whether calls may be parallel. It is removed from `vendor_fields`,
+    unless it has values that the canonical model lacks.
     """
-    said = _choice_fields(config)
-    mode, names = ("auto", ()) if said is None else _choice(said)
-    at = Location("additionalModelRequestFields.tool_choice" if said is None else said.at)
-    is_unknown = said is None and config.peek("toolChoice") is not None  # both stay as they are
-    more = free.pop("tool_choice", None) if vendor.claude_fields and not is_unknown else None
-    rest = {**more} if isinstance(more, dict) else {}
-    kind, alone, name = (rest.pop(each, None) for each in ("type", "disable_parallel_tool_use", "name"))
-    fits = isinstance(kind, str) and kind in CLAUDE_TOOL_CHOICES and type(alone) in (bool, type(None)) and not rest
-    if not fits or (kind == "tool") != (isinstance(name, str) and bool(name)):
-        if more is not None:
-            free["tool_choice"] = more
-        return ToolChoice(mode, names, at=at)  # type: ignore[arg-type]  # CLAUDE_MODES has them all
+    choice = _choice_fields(config)
+    mode, names = ("auto", ()) if choice is None else _choice(choice)
+    at = Location("additionalModelRequestFields.tool_choice" if choice is None else choice.at)
+    is_unknown = choice is None and config.peek("toolChoice") is not None  # then both fields stay unchanged
+    vendor_choice = vendor_fields.pop("tool_choice", None) if vendor.claude_fields and not is_unknown else None
+    rest = {**vendor_choice} if isinstance(vendor_choice, dict) else {}
+    kind, single, name = (rest.pop(each, None) for each in ("type", "disable_parallel_tool_use", "name"))
+    is_known = isinstance(kind, str) and kind in CLAUDE_TOOL_CHOICES and type(single) in (bool, type(None)) and not rest
+    if not is_known or (kind == "tool") != (isinstance(name, str) and bool(name)):
+        if vendor_choice is not None:
+            vendor_fields["tool_choice"] = vendor_choice
+        return ToolChoice(mode, names, at=at)  # type: ignore[arg-type]  # _choice returns only modes
     if mode == "auto":
         mode, names = CLAUDE_TOOL_CHOICES[str(kind)], (str(name),) if name else ()
-    return ToolChoice(mode, names, None if alone is None else not alone, at)  # type: ignore[arg-type]
+    return ToolChoice(mode, names, None if single is None else not single, at)  # type: ignore[arg-type]
 
 
 def _choice_fields(config: Fields) -> Fields | None:
-    """The choice, if it is one that we know; any other stays among the unknown fields."""
-    said = config.peek("toolChoice")
-    if isinstance(said, str) and said in ("auto", "any"):
+    """Take the tool choice if its mode is known. Any other stays among the unknown fields."""
+    value = config.peek("toolChoice")
+    if isinstance(value, str) and value in ("auto", "any"):
         config.any("toolChoice")
-        return Fields({said: {}}, config.path("toolChoice"), config.blame)
-    if said is None or (isinstance(said, dict) and said.keys() & {"auto", "any", "tool"}):
+        return Fields({value: {}}, config.path("toolChoice"), config.blame)
+    if value is None or (isinstance(value, dict) and value.keys() & {"auto", "any", "tool"}):
         choice = config.maybe_child("toolChoice")
         config.any("toolChoice")
         return choice
-    if not isinstance(said, dict):
-        config.child("toolChoice")
+    if not isinstance(value, dict):
+        config.child("toolChoice")  # raises: it is no object
     return None
 
 
-def _choice(said: Fields) -> tuple[str, tuple[str, ...]]:
+def _choice(choice: Fields) -> tuple[str, tuple[str, ...]]:
+    """Return the mode and the tool names."""
     for name in ("auto", "any"):
-        if said.peek(name) is not None:
-            said.child(name)
+        if choice.peek(name) is not None:
+            choice.child(name)
             return name, ()
-    if said.peek("tool") is not None:
-        name = said.child("tool").text("name")
+    if choice.peek("tool") is not None:
+        name = choice.child("tool").text("name")
         if not name:
-            said.fail("tool", "expected a name that is not empty")
+            choice.fail("tool", "expected a name that is not empty")
         return "one", (name,)
     return "auto", ()
 
 
-# --- rendering
+# --- tools, rendering
 
 
 def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
@@ -150,12 +154,12 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     if tool.strict is not None:
         body["strict"] = tool.strict
     if tool.extra is not None and "inputSchema" in tool.extra.fields:
-        del body["inputSchema"]  # it came as something else than an object, and goes back as it came
+        del body["inputSchema"]  # the client sent no JSON schema here; `extra` has the original value
     return {"toolSpec": EXTRAS.with_extra(body, tool.extra)} | sibling_fields(tool.extra)
 
 
 def render_choice(choice: ToolChoice, forced: Sequence[str] = ("any", "one")) -> dict[str, Json]:
-    """toolChoice, if there is something to say in it."""
+    """Return toolChoice, or nothing for a mode outside `forced`. Raises Unrepresentable for a subset of the tools."""
     if (choice.mode == "one") != (len(choice.names) == 1) or (choice.names and choice.mode != "one"):
         raise Unrepresentable("bedrock cannot limit the tool choice to some tools", at="tool_choice")
     if choice.mode not in forced:
@@ -163,39 +167,45 @@ def render_choice(choice: ToolChoice, forced: Sequence[str] = ("any", "one")) ->
     return {"toolChoice": {"tool": {"name": choice.names[0]}} if choice.mode == "one" else {"any": {}}}
 
 
-def render_free_choice(choice: ToolChoice, vendor: Vendor) -> Json:
-    """What toolChoice has no word for, in the words of the one vendor that has."""
+def render_vendor_choice(choice: ToolChoice, vendor: Vendor) -> Json:
+    """Return the vendor field `tool_choice`, or None. Raises Unrepresentable for vendors other than Claude."""
     if choice.mode != "none" and choice.parallel is None:
         return None
     if not vendor.claude_fields:
-        raise Unrepresentable(f"tool choice {choice.mode!r} with a flag has no place here", at="tool_choice")
+        raise Unrepresentable(
+            f"bedrock cannot express tool choice {choice.mode!r} or parallel calls for this model", at="tool_choice"
+        )
     return render_claude_choice(choice)
 
 
-_NO_PROMPTS = (
-    "the prompt that the variables are for is held by Bedrock, and this upstream does not have it; send its text in"
+_STORED_PROMPT = (
+    "Bedrock stores the prompt that the variables are for, and this upstream does not have it; send its text in"
     " `system` and `messages`"
 )
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
-# --- reading
+# --- requests, reading
 
 
 @guard_depth(MalformedRequest)
 def parse_request(call: ApiRequest, vendor: Vendor) -> Conversation:
-    """Read a request. Raises MalformedRequest, naming the place."""
+    """Read a request. Raises MalformedRequest with the path of the bad value."""
     fields = Fields(call.body)
-    free = _free(fields)
-    asked, *read = _settings(call, fields, free, vendor)
+    vendor_fields = _take_vendor_fields(fields)
+    settings, *objects = _settings(call, fields, vendor_fields, vendor)
     messages = tuple(map(_message, fields.children("messages", [])))
     system = _system(fields.children("system", []))
     config = _object(fields, "toolConfig")
-    tools, choice = parse_tools(config), parse_choice(config, free, vendor)
-    left: dict[str, Json] = {each.at: rest for each in (*read, config) if (rest := each.rest())}
-    held = (ServerState("promptVariables", "promptVariables", _NO_PROMPTS),) if fields.peek("promptVariables") else ()
-    extra = EXTRAS.extra_of(to_extra_names(fields.rest()) | left | ({ADDITIONAL_FIELDS: free} if free else {}))
+    tools, choice = parse_tools(config), parse_choice(config, vendor_fields, vendor)
+    unknown: dict[str, Json] = {each.at: rest for each in (*objects, config) if (rest := each.rest())}
+    stored = (
+        (ServerState("promptVariables", "promptVariables", _STORED_PROMPT),) if fields.peek("promptVariables") else ()
+    )
+    if vendor_fields:
+        unknown[ADDITIONAL_FIELDS] = vendor_fields
+    extra = EXTRAS.extra_of(to_extra_names(fields.rest()) | unknown)
     conversation = structs.replace(
-        asked, messages=messages, system=system, tools=tools, tool_choice=choice, server_state=held, extra=extra
+        settings, messages=messages, system=system, tools=tools, tool_choice=choice, server_state=stored, extra=extra
     )
     return to_canonical(conversation)
 
@@ -217,17 +227,16 @@ def _system(items: Iterable[Fields]) -> tuple[Text, ...]:
             texts[-1] = structs.replace(texts[-1], cache=mark)
             continue
         block = parse_block(fields)
-        if isinstance(block, Opaque):  # it keeps its place as a text that says nothing: this list holds nothing else
-            block = Text(
-                "", extra=EXTRAS.extra_of(to_extra_names(EXTRAS.own_data(block, MalformedRequest))), at=block.at
-            )
+        if isinstance(block, Opaque):  # becomes an empty text with extra fields, because `system` only has texts
+            extra = EXTRAS.extra_of(to_extra_names(EXTRAS.own_data(block, MalformedRequest)))
+            block = Text("", extra=extra, at=block.at)
         elif not isinstance(block, Text):
-            raise MalformedRequest("expected text: a system prompt holds nothing else", at=block.at.path)
+            raise MalformedRequest("expected text: a system prompt has only text", at=block.at.path)
         texts.append(block)
     return tuple(texts)
 
 
-# --- rendering
+# --- requests, rendering
 
 
 @guard_depth(Unrepresentable)
@@ -258,12 +267,12 @@ def _render_system(system: Sequence[Text]) -> list[Json]:
     for text in system:
         body = render_text(text, Unrepresentable)
         if not text.text and len(body) > 1:
-            del body["text"]  # it stands for a block that is no text
+            del body["text"]  # the empty text replaced an opaque block
         blocks += [body, render_cache_point(text.cache)] if text.cache else [body]
     return blocks
 
 
-# --- settings, both directions: inferenceConfig, outputConfig, and what a vendor takes besides
+# --- settings: inferenceConfig, outputConfig, requestMetadata and the vendor fields
 
 ADDITIONAL_FIELDS = "additionalModelRequestFields"
 USER_FIELD = "user_id"
@@ -273,40 +282,40 @@ _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
 _DISPLAYS = {"summarized": True, "omitted": False}
 
 
-def _free(fields: Fields) -> dict[str, Json]:
-    """Take what is for the vendor alone, copied: taking from it changes nothing of the client's."""
-    free = fields.peek(ADDITIONAL_FIELDS)
-    if isinstance(free, dict) or free is None:
+def _take_vendor_fields(fields: Fields) -> dict[str, Json]:
+    """Take the vendor fields as a copy, so that removing values does not change the client's body."""
+    vendor_fields = fields.peek(ADDITIONAL_FIELDS)
+    if isinstance(vendor_fields, dict) or vendor_fields is None:
         fields.any(ADDITIONAL_FIELDS)
-    return {name: {**each} if isinstance(each, dict) else each for name, each in members(free).items()}
+    return {name: {**each} if isinstance(each, dict) else each for name, each in members(vendor_fields).items()}
 
 
 def _object(fields: Fields, name: str) -> Fields:
-    """Take an object of the body; one that is absent or null is empty."""
+    """Take an object of the body, which is empty if absent or null."""
     inner = fields.maybe_child(name) or Fields({}, name)
     fields.any(name)
     return inner
 
 
 def _settings(
-    call: ApiRequest, fields: Fields, free: dict[str, Json], vendor: Vendor
+    call: ApiRequest, fields: Fields, vendor_fields: dict[str, Json], vendor: Vendor
 ) -> tuple[Conversation, Fields, Fields, Fields]:
-    """What a request says about the answer, as a conversation without messages, and the objects it was taken of.
+    """Read the settings as a conversation without messages, and return it with the objects that had them.
 
-    What is known is taken of `free`, too.
+    Known settings are removed from those objects and from `vendor_fields`.
     """
     config = _object(fields, "inferenceConfig")
     limit, stops = config.integer("maxTokens", None), config.strings("stopSequences", ())
     sampling = take_sampling(config, {"temperature": "temperature", "top_p": "topP"})
-    top_k = _taken(free, vendor.top_k, (int, float))
+    top_k = _taken(vendor_fields, vendor.top_k, (int, float))
     if isinstance(top_k, int | float):
         sampling["top_k"] = top_k
     output = _object(fields, "outputConfig")
     form = _output(output)
-    thinking = _thinking(_effort(output, free, vendor), free, vendor)
+    thinking = _thinking(_effort(output, vendor_fields, vendor), vendor_fields, vendor)
     metadata = _object(fields, "requestMetadata")
     user = metadata.text(USER_FIELD, "") if isinstance(metadata.peek(USER_FIELD), str) else ""
-    asked = Conversation(
+    settings = Conversation(
         call.model,
         (),
         output=form,
@@ -317,11 +326,11 @@ def _settings(
         stream=call.stream,
         user=user,
     )
-    return asked, config, output, metadata
+    return settings, config, output, metadata
 
 
 def _output(config: Fields) -> Output:
-    """The schema asked for; a form of an unknown type stays among the unknown fields."""
+    """Return the output format. A format of an unknown type stays among the unknown fields."""
     form = config.peek("textFormat")
     if not isinstance(form, dict) or form.get("type") != "json_schema":
         return Output()
@@ -329,52 +338,55 @@ def _output(config: Fields) -> Output:
     inner.any("type")
     structure = inner.child("structure")
     schema = structure.child("jsonSchema")
-    said = _schema(schema)
-    name, kept = schema.text("name", ""), schema.rest()
-    more = structure.rest() | ({"jsonSchema": kept} if kept else {})
-    rest = to_extra_names(inner.rest()) | ({"structure": more} if more else {})
-    return Output("schema", name, said, extra=EXTRAS.extra_of(rest))
+    parsed = _schema(schema)
+    name, unknown = schema.text("name", ""), schema.rest()
+    outer = structure.rest() | ({"jsonSchema": unknown} if unknown else {})
+    rest = to_extra_names(inner.rest()) | ({"structure": outer} if outer else {})
+    return Output("schema", name, parsed, extra=EXTRAS.extra_of(rest))
 
 
-def _effort(output: Fields, free: dict[str, Json], vendor: Vendor) -> str:
-    where = vendor.effort
-    if where[:1] == ("outputConfig",):
-        return output.text(where[1], "")
-    said = _taken(free, where[1:], (str,))
-    return said if isinstance(said, str) else ""
+def _effort(output: Fields, vendor_fields: dict[str, Json], vendor: Vendor) -> str:
+    path = vendor.effort
+    if path[:1] == ("outputConfig",):
+        return output.text(path[1], "")
+    effort = _taken(vendor_fields, path[1:], (str,))
+    return effort if isinstance(effort, str) else ""
 
 
-def _thinking(effort: str, free: dict[str, Json], vendor: Vendor) -> Thinking:
-    said = free.get("thinking")
-    if not vendor.claude_fields or not isinstance(said, dict):
+def _thinking(effort: str, vendor_fields: dict[str, Json], vendor: Vendor) -> Thinking:
+    body = vendor_fields.get("thinking")
+    if not vendor.claude_fields or not isinstance(body, dict):
         return Thinking(effort=effort)
-    mode, budget, display = _THINKING.get(str(said.get("type"))), said.get("budget_tokens"), said.get("display")
-    known = {"type", "budget_tokens", "display"} >= said.keys()
-    if mode is None or not known or type(budget) not in (int, type(None)) or display not in (None, *_DISPLAYS):
+    mode, budget, display = _THINKING.get(str(body.get("type"))), body.get("budget_tokens"), body.get("display")
+    is_known = {"type", "budget_tokens", "display"} >= body.keys()
+    if mode is None or not is_known or type(budget) not in (int, type(None)) or display not in (None, *_DISPLAYS):
         return Thinking(effort=effort)
     if budget is not None and mode != "on":
         return Thinking(effort=effort)
-    del free["thinking"]
+    del vendor_fields["thinking"]
     show = _DISPLAYS[display] if isinstance(display, str) else None
     return Thinking(mode, effort, budget if isinstance(budget, int) else None, show)  # type: ignore[arg-type]
 
 
-def _taken(free: dict[str, Json], path: tuple[str, ...], kinds: tuple[type, ...]) -> Json:
-    """Take the value at a path of one or two names, if it is of one of these kinds; an emptied object goes too."""
+def _taken(vendor_fields: dict[str, Json], path: tuple[str, ...], kinds: tuple[type, ...]) -> Json:
+    """Remove and return the value at a path of one or two names if it has one of the types, else return None.
+
+    An object that becomes empty is removed too.
+    """
     if not path:
         return None
     *outer, name = path
-    place = free if not outer else free.get(outer[0])
-    if not isinstance(place, dict) or type(place.get(name)) not in kinds:
+    parent = vendor_fields if not outer else vendor_fields.get(outer[0])
+    if not isinstance(parent, dict) or type(parent.get(name)) not in kinds:
         return None
-    value = place.pop(name)
-    if outer and not place:
-        del free[outer[0]]
+    value = parent.pop(name)
+    if outer and not parent:
+        del vendor_fields[outer[0]]
     return value
 
 
 def _schema(fields: Fields) -> dict[str, Json]:
-    """The schema is a text that holds one."""
+    """Return the schema, which is JSON within a string."""
     text = fields.text("schema")
     try:
         value = jsonio.decode(text)
@@ -385,36 +397,36 @@ def _schema(fields: Fields) -> dict[str, Json]:
     return value
 
 
-# --- rendering
+# --- settings, rendering
 
 
 def render_settings(conversation: Conversation, vendor: Vendor) -> dict[str, Json]:
-    """All settings but toolConfig. Raises Unrepresentable for what has no place here."""
+    """Return all settings except toolConfig. Raises Unrepresentable for a setting that the model lacks."""
     body: dict[str, Json] = {}
-    free: dict[str, Json] = {}
-    config = _render_inference(conversation, vendor, free)
+    vendor_fields: dict[str, Json] = {}
+    config = _render_inference(conversation, vendor, vendor_fields)
     if config:
         body["inferenceConfig"] = config
     output = _render_output(conversation.output)
     effort = conversation.thinking.effort
     if effort:
         if not vendor.effort:
-            raise Unrepresentable("bedrock has no effort of thinking for this model", at="reasoning_effort")
-        (output if vendor.effort[0] == "outputConfig" else free)[vendor.effort[1]] = effort
+            raise Unrepresentable("bedrock has no thinking effort for this model", at="reasoning_effort")
+        (output if vendor.effort[0] == "outputConfig" else vendor_fields)[vendor.effort[1]] = effort
     if output:
         body["outputConfig"] = output
     if conversation.thinking.mode != "default":
-        free["thinking"] = _render_thinking(conversation.thinking, vendor)
-    if more := render_free_choice(conversation.tool_choice, vendor):
-        free["tool_choice"] = more
-    if free:
-        body[ADDITIONAL_FIELDS] = free
+        vendor_fields["thinking"] = _render_thinking(conversation.thinking, vendor)
+    if choice := render_vendor_choice(conversation.tool_choice, vendor):
+        vendor_fields["tool_choice"] = choice
+    if vendor_fields:
+        body[ADDITIONAL_FIELDS] = vendor_fields
     if conversation.user:
         body["requestMetadata"] = {USER_FIELD: conversation.user}
     return body
 
 
-def _render_inference(conversation: Conversation, vendor: Vendor, free: dict[str, Json]) -> dict[str, Json]:
+def _render_inference(conversation: Conversation, vendor: Vendor, vendor_fields: dict[str, Json]) -> dict[str, Json]:
     config: dict[str, Json] = {}
     if conversation.max_tokens is not None:
         config["maxTokens"] = conversation.max_tokens
@@ -423,8 +435,8 @@ def _render_inference(conversation: Conversation, vendor: Vendor, free: dict[str
             config["temperature" if setting == "temperature" else "topP"] = value
         elif setting == "top_k" and vendor.top_k:
             *outer, name = vendor.top_k
-            place: dict[str, Json] = free.setdefault(outer[0], {}) if outer else free  # type: ignore[assignment]
-            place[name] = value
+            parent: dict[str, Json] = vendor_fields.setdefault(outer[0], {}) if outer else vendor_fields  # type: ignore[assignment]
+            parent[name] = value
         else:
             raise Unrepresentable(f"bedrock has no setting {setting} for this model", at=setting)
     if conversation.stop:
@@ -438,7 +450,7 @@ def _render_output(output: Output) -> dict[str, Json]:
     if output.kind == "json":
         raise Unrepresentable("bedrock has no JSON output without a schema", at="response_format")
     if output.strict is not None:
-        raise Unrepresentable("an output schema of bedrock has no strict flag", at="response_format")
+        raise Unrepresentable("bedrock has no strict flag for an output schema", at="response_format")
     schema: dict[str, Json] = {"schema": jsonio.encode({**(output.schema or {})}).decode()}
     if output.name:
         schema["name"] = output.name
@@ -448,11 +460,11 @@ def _render_output(output: Output) -> dict[str, Json]:
 
 def _render_thinking(thinking: Thinking, vendor: Vendor) -> Json:
     if not vendor.claude_fields or thinking.mode not in _THINKING_TYPES:
-        raise Unrepresentable(f"thinking {thinking.mode!r} has no place here", at="thinking")
+        raise Unrepresentable(f"bedrock cannot express thinking {thinking.mode!r} for this model", at="thinking")
     body: dict[str, Json] = {"type": _THINKING_TYPES[thinking.mode]}
     if thinking.budget is not None:
         if thinking.mode != "on":
-            raise Unrepresentable("only thinking that is on has a budget here", at="thinking")
+            raise Unrepresentable("bedrock has a thinking budget only for thinking that is on", at="thinking")
         body["budget_tokens"] = thinking.budget
     if thinking.show is not None:
         body["display"] = "summarized" if thinking.show else "omitted"

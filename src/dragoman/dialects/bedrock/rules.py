@@ -1,7 +1,7 @@
-"""The table of the service's rules, and the checks of requests over raw JSON, independent of the codec.
+"""The table of the service's rules, and the checks of requests over raw JSON, independent of the codec. Pure.
 
-stream_rules.py checks streams. The detail of a breach is worded like the service's own message where that is known,
-so that the simulator can refuse with it. shapes.py has the service's published model; here are its other rules.
+shapes.py has the published shape of a request, and stream_rules.py checks streams. The detail of a breach repeats the
+service's own message where that is known, so that the simulator can refuse with it.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ RULES = Rulebook.parse(
     "bedrock",
     """
 body.object | documented | error | the body is an object
-type | documented | error | a member has its type
+type | documented | error | a member has its documented type
 union | documented | error | a union has exactly one member
-field.unknown | observed | error | there are no members that the service does not know
+field.unknown | observed | error | the service knows every member
 field.required | documented | error | required members are set
-enum | documented | error | a word is one of those that the service knows
-pattern | documented | error | a text matches its pattern
-length | documented | error | a text or a list has its length
+enum | documented | error | a value is one of those that the service knows
+pattern | documented | error | a string matches its pattern
+length | documented | error | a string or a list has a length within its limits
 range | documented | error | a number is in its range
 messages.required | observed | error | there is at least one message
 messages.first | observed | error | a conversation starts with the user
-messages.alternate | observed | advice | roles alternate; several models take turns of one role
-messages.last | observed | advice | a model without prefill wants the user's turn last
+messages.alternate | observed | advice | roles alternate; several models accept consecutive messages of one role
+messages.last | observed | advice | the last message is the user's, for a model without prefill
 content.empty | observed | error | a message has content
-text.blank | observed | advice | a text is not blank; some models take it
+text.blank | observed | advice | a text is not blank; some models accept a blank one
 tools.duplicate | observed | error | tool names differ
 tools.schema | observed | error | an input schema is of type object
-tool_choice.no_tools | observed | error | a choice comes with tools
+tool_choice.no_tools | observed | error | a request with a tool choice has tools
 tool_choice.name | observed | error | the chosen tool is declared
-tool_config.required | observed | error | a conversation with tool blocks comes with tools
+tool_config.required | observed | error | a conversation with tool blocks declares tools
 thinking.budget | observed | error | the budget is at least 1024
-thinking.limit | observed | advice | maxTokens is greater than the budget, but for interleaved thinking
+thinking.limit | observed | advice | maxTokens is greater than the budget, except for interleaved thinking
 thinking.forced_tool | observed | error | no tool is forced while thinking is enabled
-output.schema | documented | error | the output schema is the text of a JSON object
+output.schema | documented | error | the output schema is a JSON object in a string
 output.closed | observed | error | objects of the output schema set additionalProperties to false
 tool_use.input | observed | error | a call's input is an object
-tool_use.duplicate | observed | error | the ids of a turn's calls differ
-tool_use.unanswered | observed | error | calls are answered at the start of the next turn
+tool_use.duplicate | observed | error | the ids of the calls in a message differ
+tool_use.unanswered | observed | error | the next message starts with the results of the calls
 tool_result.duplicate | observed | error | a call has one result
-tool_result.count | observed | error | there are no more results than calls in the turn before
-tool_result.orphan | observed | error | a result answers a call of the turn before
-tool_result.apart | observed | error | some models take no other content beside results
-reasoning.refused | observed | error | DeepSeek takes no reasoning back
-reasoning.unsigned | observed | error | Claude takes reasoning back with its signature only
-reasoning.signed | inferred | advice | other vendors take reasoning back without a signature
-document.text | documented | advice | a text accompanies a document
+tool_result.count | observed | error | there are at most as many results as calls in the message before
+tool_result.orphan | observed | error | a result belongs to a call of the message before
+tool_result.apart | observed | error | a message with results has no other content, for some models
+reasoning.refused | observed | error | a request to DeepSeek has no reasoning
+reasoning.unsigned | observed | error | reasoning in a request to Claude has its signature
+reasoning.signed | inferred | advice | reasoning in a request to other vendors has no signature
+document.text | documented | advice | a message with a document has a text
 document.name | documented | error | a document name has letters, digits, single spaces, - ( ) and [ ]
 document.duplicate | observed | error | document names differ
 cache.ttl_order | observed | error | a cache point of 1h does not come after one of 5m
@@ -75,19 +75,19 @@ stream.role | documented | error | messageStart has the role assistant
 stream.no_start | documented | error | messageStart comes first
 stream.index | documented | error | contentBlockIndex is a whole number, 0 or more
 stream.union | documented | error | start and delta have exactly one member
-stream.block_start | documented | error | a tool's start has toolUseId and name
-stream.index_reused | documented | error | a block begins once
-stream.interleaved | inferred | advice | a block stops before the next one begins
+stream.block_start | documented | error | the start of a tool call has toolUseId and name
+stream.index_reused | documented | error | a block starts once
+stream.interleaved | inferred | advice | a block stops before the next one starts
 stream.late_block | inferred | advice | no block comes after messageStop
-stream.no_block_start | documented | error | a tool's block is announced by contentBlockStart
-stream.delta_kind | documented | error | a block grows by deltas of its kind
-stream.delta_value | documented | error | a delta has its text
-stream.no_block | documented | error | a block that stops is open
-stream.input_json | observed | error | the input of a tool is a JSON object
-stream.input_cut | observed | advice | the input of a tool was cut by a limit
+stream.no_block_start | documented | error | the block of a tool call starts with contentBlockStart
+stream.delta_kind | documented | error | a block has only deltas of its kind
+stream.delta_value | documented | error | a delta has a string
+stream.no_block | documented | error | a block is open when it stops
+stream.input_json | observed | error | the input of a tool call is a JSON object
+stream.input_cut | observed | advice | the input of a tool call is complete, except after a limit
 stream.stop_once | documented | error | messageStop comes once
 stream.open_block | documented | error | blocks stop before messageStop
-stream.open_cut | observed | advice | blocks stop before messageStop, but where a limit cut them
+stream.open_cut | observed | advice | blocks stop before messageStop, except after a limit
 stream.stop_reason | documented | advice | stopReason is one of those in the service's model
 stream.metadata_early | inferred | advice | metadata comes after messageStop
 stream.usage | documented | advice | usage has inputTokens, outputTokens and totalTokens
@@ -96,8 +96,8 @@ stream.usage | documented | advice | usage has inputTokens, outputTokens and tot
 breach = RULES.breach
 MOST_CACHE_POINTS = 4
 _NAME = re.compile(r"[a-zA-Z0-9_ ()\[\]-]+\Z")
-_NAMES = {"unknown": "field.unknown", "missing": "field.required"}  # rules that are not called like their flaw
-_NAMED = frozenset({"properties", "$defs", "definitions", "patternProperties"})
+_RULE_OF_FLAW = {"unknown": "field.unknown", "missing": "field.required"}  # other rules have the name of the flaw
+_SCHEMA_MAPS = frozenset({"properties", "$defs", "definitions", "patternProperties"})
 
 
 def breaches(call: ApiRequest, vendor: Vendor) -> Sequence[Breach]:
@@ -105,9 +105,8 @@ def breaches(call: ApiRequest, vendor: Vendor) -> Sequence[Breach]:
     body = call.body
     if not isinstance(body, dict):
         return [breach("body.object", "", "the body must be an object")]
-    # The model is in the path.
     found = [
-        breach(_NAMES.get(flaw.kind, flaw.kind), flaw.at, flaw.detail)
+        breach(_RULE_OF_FLAW.get(flaw.kind, flaw.kind), flaw.at, flaw.detail)
         for flaw in find_mismatches(body, REQUEST)
         if flaw.kind != "null"
     ]
@@ -137,7 +136,7 @@ def _config(body: Object) -> Object:
     return members(body.get("toolConfig"))
 
 
-def _free(body: Object) -> Object:
+def _vendor_fields(body: Object) -> Object:
     return members(body.get("additionalModelRequestFields"))
 
 
@@ -157,13 +156,13 @@ def _tools(body: Object) -> Iterator[Breach]:
         if not isinstance(inner, dict) or inner.get("type") != "object":
             detail = "The value at inputSchema.json.type must be one of the following: object."
             yield breach("tools.schema", f"{at}.toolSpec.inputSchema", detail)
-    yield from _choice(config, _free(body), names)
+    yield from _choice(config, _vendor_fields(body), names)
 
 
-def _choice(config: Object, free: Object, names: set[str]) -> Iterator[Breach]:
+def _choice(config: Object, vendor_fields: Object, names: set[str]) -> Iterator[Breach]:
     choice = config.get("toolChoice")
-    asked = choice is not None or free.get("tool_choice") is not None
-    if asked and not config.get("tools"):
+    has_choice = choice is not None or vendor_fields.get("tool_choice") is not None
+    if has_choice and not config.get("tools"):
         detail = "tool_choice.type: Field required (there are no tools to choose from)"
         yield breach("tool_choice.no_tools", "toolConfig.toolChoice", detail)
     tool = choice.get("tool") if isinstance(choice, dict) else None
@@ -172,12 +171,12 @@ def _choice(config: Object, free: Object, names: set[str]) -> Iterator[Breach]:
 
 
 def _tool_config(body: Object, messages: Json) -> Iterator[Breach]:
-    used = any(
+    has_tool_blocks = any(
         "toolUse" in block or "toolResult" in block
         for message, at in objects(messages, "messages")
         for block, _ in objects(message.get("content"), at)
     )
-    if used and not _config(body).get("tools"):
+    if has_tool_blocks and not _config(body).get("tools"):
         detail = "The toolConfig field must be defined when using toolUse and toolResult content blocks."
         yield breach("tool_config.required", "toolConfig", detail)
 
@@ -186,7 +185,7 @@ def _tool_config(body: Object, messages: Json) -> Iterator[Breach]:
 
 
 def _thinking(body: Object, vendor: Vendor) -> Iterator[Breach]:
-    thinking = _free(body).get("thinking")
+    thinking = _vendor_fields(body).get("thinking")
     if not vendor.claude_fields or not isinstance(thinking, dict) or thinking.get("type") != "enabled":
         return
     at = "additionalModelRequestFields.thinking.budget_tokens"
@@ -204,7 +203,7 @@ def _thinking(body: Object, vendor: Vendor) -> Iterator[Breach]:
 
 
 def _output(body: Object) -> Iterator[Breach]:
-    """Objects in an output schema must be closed."""
+    """Check that the output schema is JSON and allows no additional properties."""
     at = "outputConfig.textFormat.structure.jsonSchema.schema"
     value: Json = body
     for name in at.split("."):
@@ -214,21 +213,24 @@ def _output(body: Object) -> Iterator[Breach]:
     try:
         schema = jsonio.decode(value)
     except jsonio.JsonError:
-        yield breach("output.schema", at, "the schema must be the text of a JSON object")
+        yield breach("output.schema", at, "the schema must be a JSON object in a string")
         return
-    if _open_objects(schema):
+    if _has_open_objects(schema):
         yield breach("output.closed", at, "For 'object' type, 'additionalProperties' must be explicitly set to false")
 
 
-def _open_objects(schema: Json) -> bool:
+def _has_open_objects(schema: Json) -> bool:
+    """Return whether an object of the schema allows additional properties."""
     if isinstance(schema, list):
-        return any(map(_open_objects, schema))
+        return any(map(_has_open_objects, schema))
     if not isinstance(schema, dict):
         return False
     if (schema.get("type") == "object" or "properties" in schema) and schema.get("additionalProperties") is not False:
         return True
     return any(
-        any(map(_open_objects, value.values())) if name in _NAMED and isinstance(value, dict) else _open_objects(value)
+        any(map(_has_open_objects, value.values()))
+        if name in _SCHEMA_MAPS and isinstance(value, dict)
+        else _has_open_objects(value)
         for name, value in schema.items()
         if name not in ("enum", "const", "default", "examples", "required")
     )
@@ -271,13 +273,13 @@ def _block(block: Object, at: str, vendor: Vendor) -> Iterator[Breach]:
 
 
 def _reasoning(reasoning: Object, at: str, vendor: Vendor) -> Iterator[Breach]:
-    said = reasoning.get("reasoningText")
-    signed = "redactedContent" in reasoning or (isinstance(said, dict) and bool(said.get("signature")))
+    text = reasoning.get("reasoningText")
+    is_signed = "redactedContent" in reasoning or (isinstance(text, dict) and bool(text.get("signature")))
     if vendor.reasoning == "none":
         yield breach("reasoning.refused", at, "This model doesn't support the reasoningContent field.")
-    elif vendor.reasoning == "signed" and not signed:
+    elif vendor.reasoning == "signed" and not is_signed:
         yield breach("reasoning.unsigned", f"{at}.reasoningText.signature", "thinking.signature: Field required")
-    elif vendor.reasoning == "unsigned" and signed:
+    elif vendor.reasoning == "unsigned" and is_signed:
         detail = "This model doesn't support the reasoningContent.reasoningText.signature field."
         yield breach("reasoning.signed", at, detail)
 
@@ -321,20 +323,20 @@ def _document(document: Object, at: str, names: set[str]) -> Iterator[Breach]:
 
 
 def _cache(body: Object, messages: Json) -> Iterator[Breach]:
-    """Cache points in the order in which the service sees them."""
+    """Check the cache points in the order tools, system, messages."""
     lists = [(_config(body).get("tools"), "toolConfig.tools"), (body.get("system"), "system")]
     lists += [(message.get("content"), f"{at}.content") for message, at in objects(messages, "messages")]
-    count, short = 0, False
+    count, has_short = 0, False
     for items, at in lists:
         before: Object = {}
         for block, place in objects(items, at):
             point = block.get("cachePoint")
             if isinstance(point, dict):
                 count += 1
-                if point.get("ttl") == "1h" and short:
+                if point.get("ttl") == "1h" and has_short:
                     detail = "a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block"
                     yield breach("cache.ttl_order", place, detail)
-                short = short or point.get("ttl") != "1h"
+                has_short = has_short or point.get("ttl") != "1h"
                 document = before.get("document")
                 if isinstance(document, dict) and document.get("format") != "pdf":
                     yield breach("cache.document", place, "A cachePoint may not follow a document other than PDF.")
@@ -364,7 +366,7 @@ def check_order(messages: Json, vendor: Vendor) -> Iterator[Breach]:
 
 
 def _pairing(turns: list[LocatedObject]) -> Iterator[Breach]:
-    """Every call is answered at the start of the next turn, once; there are no more results than calls."""
+    """Check that each call has one result at the start of the next message, and that each result has a call."""
     waiting: list[Json] = []
     for message, at in turns:
         results = _ids(message, "toolResult")
@@ -401,18 +403,22 @@ def _duplicates(ids: list[Json], member: str, at: str) -> Iterator[Breach]:
 
 
 def _ids(message: Object, member: str) -> list[Json]:
-    """The ids of the client's own tools; those that the service runs carry a type, or a result in the same answer."""
-    served = _given(message, "toolResult") if message.get("role") == "assistant" else []
+    """Return the ids of the calls or results of the client's own tools.
+
+    Tools that the service runs have a type, or a result in the same assistant message.
+    """
+    service_results = _members(message, "toolResult") if message.get("role") == "assistant" else []
     return [
         use.get("toolUseId")
-        for use in _given(message, member)
-        if use.get("type") is None and use.get("toolUseId") not in [result.get("toolUseId") for result in served]
+        for use in _members(message, member)
+        if use.get("type") is None
+        and use.get("toolUseId") not in [result.get("toolUseId") for result in service_results]
     ]
 
 
-def _given(message: Object, member: str) -> list[Object]:
+def _members(message: Object, member: str) -> list[Object]:
     blocks = objects(message.get("content"), "")
-    return [given for block, _ in blocks if isinstance(given := block.get(member), dict)]
+    return [value for block, _ in blocks if isinstance(value := block.get(member), dict)]
 
 
 def _leading_results(message: Object) -> list[Json]:

@@ -1,4 +1,7 @@
-"""The published shape of a request. botocore checks types, minima and unknown members only; the service checks all."""
+"""The published shape of a request, which rules.py checks. Pure data.
+
+botocore checks only types, minima and unknown members; the service checks all of it.
+"""
 
 from __future__ import annotations
 

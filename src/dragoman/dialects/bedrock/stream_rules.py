@@ -1,4 +1,4 @@
-"""Checks of captured streams against the rules of the service, independent of the decoder and the encoder."""
+"""Checks of captured streams against the rules of the service, independent of the decoder and the encoder. Pure."""
 
 from __future__ import annotations
 
@@ -44,13 +44,15 @@ class BedrockStreamLint(StreamLint):
 
     def __init__(self) -> None:
         super().__init__()
-        self._open: dict[int, tuple[str, list[str]]] = {}  # by index: what it grows by, and the pieces of its input
+        self._open: dict[
+            int, tuple[str, list[str]]
+        ] = {}  # by index: the kind of its deltas, and the pieces of its input
         self._used: set[int] = set()
-        self._cut: list[str] = []  # where a tool's input is no object
-        self._begun = self._stopped = self._over = self._failed = False
+        self._incomplete: list[str] = []  # places of tool inputs that are no JSON object
+        self._is_started = self._is_stopped = self._is_over = self._is_failed = False
 
     def frame(self, frame: Frame) -> None:
-        if self._over or self._failed:
+        if self._is_over or self._is_failed:
             self.breach("after_end", "nothing may come after the end of the stream")
             return
         try:
@@ -66,13 +68,13 @@ class BedrockStreamLint(StreamLint):
             self._event(frame.kind, data)
 
     def end(self) -> None:
-        if not self._failed and not self._stopped:
+        if not self._is_failed and not self._is_stopped:
             self.breach("no_stop", "a stream must end with messageStop and metadata, or with an exception")
-        elif not self._failed and not self._over:
+        elif not self._is_failed and not self._is_over:
             self.breach("no_metadata", "metadata must come after messageStop")
 
     def _exception(self, kind: str, data: Object) -> None:
-        self._failed = True
+        self._is_failed = True
         if kind not in _EXCEPTIONS:
             self.breach("exception", f"an exception must be one of {', '.join(sorted(_EXCEPTIONS))}")
         if not isinstance(data.get("message"), str):
@@ -80,13 +82,13 @@ class BedrockStreamLint(StreamLint):
 
     def _event(self, kind: str, data: Object) -> None:
         if kind == "messageStart":
-            if self._begun:
+            if self._is_started:
                 self.breach("start_once", "messageStart came before")
             if data.get("role") != "assistant":
                 self.breach("role", "messageStart must have the role assistant")
-            self._begun = True
+            self._is_started = True
             return
-        if not self._begun:
+        if not self._is_started:
             self.breach("no_start", "messageStart must come first")
         match kind:
             case "contentBlockStart":
@@ -100,7 +102,7 @@ class BedrockStreamLint(StreamLint):
             case "metadata":
                 self._metadata(data)
             case _:
-                pass  # newer than this table
+                pass  # an event type newer than this table
 
     def _index(self, data: Object) -> int | None:
         index = data.get("contentBlockIndex")
@@ -110,7 +112,7 @@ class BedrockStreamLint(StreamLint):
         return None
 
     def _member(self, data: Object, name: str, known: tuple[str, ...]) -> tuple[str, Json]:
-        """The one member of a union; a single one that is not known may be newer than this table."""
+        """Return the only member of a union. An unknown one is accepted: it may be newer than this table."""
         inner = data.get(name)
         if not isinstance(inner, dict) or len(inner) != 1:
             self.breach("union", f"{name} must have exactly one member of {', '.join(known)}")
@@ -126,13 +128,13 @@ class BedrockStreamLint(StreamLint):
         if index is None:
             return
         if index in self._used:
-            self.breach("index_reused", f"block {index} has begun before")
+            self.breach("index_reused", f"block {index} started before")
         self._begin(index, member)
 
     def _begin(self, index: int, kind: str) -> None:
         if self._open:
             self.breach("interleaved", "the block before must stop first")
-        if self._stopped:
+        if self._is_stopped:
             self.breach("late_block", "no block may come after messageStop")
         self._used.add(index)
         self._open[index] = (kind, [])
@@ -144,13 +146,13 @@ class BedrockStreamLint(StreamLint):
         kind = "text" if member == "citation" else member
         if index not in self._open:
             if index in self._used:
-                self.breach("index_reused", f"block {index} has stopped")
+                self.breach("index_reused", f"block {index} has already stopped")
             if member in _STARTS:
-                self.breach("no_block_start", f"a {member} must be announced by contentBlockStart")
+                self.breach("no_block_start", f"a {member} block must start with contentBlockStart")
             self._begin(index, kind)
         opened, pieces = self._open[index]
         if opened != kind:
-            self.breach("delta_kind", f"a {opened} block does not grow by {member}")
+            self.breach("delta_kind", f"a {opened} block must not have a delta of {member}")
         if member == "text" and not isinstance(value, str):
             self.breach("delta_value", "text must be a string")
         if member == "toolUse":
@@ -170,27 +172,27 @@ class BedrockStreamLint(StreamLint):
         self._used.add(index)
         text = "".join(pieces)
         if text and not isinstance(decoded(text), dict):
-            self._cut.append(self.at)
+            self._incomplete.append(self.at)
 
     def _message_stop(self, data: Object) -> None:
-        if self._stopped:
+        if self._is_stopped:
             self.breach("stop_once", "messageStop came before")
         reason = data.get("stopReason")
         for index in self._open:
             rule = "open_cut" if reason in _LIMITS else "open_block"
             self.breach(rule, f"block {index} must stop before messageStop")
-        for at in self._cut:
+        for at in self._incomplete:
             rule = "input_cut" if reason in _LIMITS else "input_json"
-            self.breach(rule, "the input of a tool must be a JSON object", at)
+            self.breach(rule, "the input of a tool call must be a JSON object", at)
         if not isinstance(reason, str) or reason not in _REASONS:
             self.breach("stop_reason", f"stopReason must be one of {', '.join(sorted(_REASONS))}")
-        self._stopped = True
+        self._is_stopped = True
 
     def _metadata(self, data: Object) -> None:
-        if not self._stopped:
+        if not self._is_stopped:
             self.breach("metadata_early", "metadata must come after messageStop")
         usage = data.get("usage")
         for name in _COUNTS:
             if not isinstance(usage, dict) or type(usage.get(name)) is not int:
                 self.breach("usage", f"usage.{name} must be a whole number")
-        self._over = True
+        self._is_over = True

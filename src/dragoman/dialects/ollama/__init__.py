@@ -1,4 +1,4 @@
-"""Ollama's native `/api/chat`. docs/dialects/ollama.md lists what it can and cannot express."""
+"""The dialect of Ollama's native `/api/chat`. docs/dialects/ollama.md lists what it can and cannot express."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Path, headers and framing: `POST /api/chat`, `GET /api/tags`, lines of JSON; errors are `{"error": "a sentence"}`."""
+"""Paths, framing and errors: `POST /api/chat`, `GET /api/tags`, NDJSON, and `{"error": "a sentence"}`. Pure."""
 
 from __future__ import annotations
 
@@ -18,16 +18,13 @@ from dragoman.wire.jsonio import Json
 from dragoman.wire.ndjson import NDJSON, NdjsonDecoder, encode_line
 
 _CHAT, _TAGS = "/api/chat", "/api/tags"
-
-# --- errors: the service names no types, only a status and a sentence
-
 _TABLE = FaultTable(
     {kind: ("", status) for kind, status in DEFAULT_STATUSES.items()},
-    statuses={499: "server"},  # the server gave the request up
+    statuses={499: "server"},  # the server cancelled the request
     exact={"server": frozenset({502})},
 )
-# Sentences that are more exact than their status. An error within a stream has no status.
-_BY_WORDS: tuple[tuple[str, ErrorKind], ...] = (
+# Phrases that identify an error better than its status does. An error within a stream has no status.
+_KIND_BY_PHRASE: tuple[tuple[str, ErrorKind], ...] = (
     ("exceeds the available context size", "context_full"),
     ("longer than the context length", "context_full"),
     ("exceeds the context length", "context_full"),
@@ -35,11 +32,11 @@ _BY_WORDS: tuple[tuple[str, ErrorKind], ...] = (
     ("server busy", "overloaded"),
     ("usage limit", "quota"),
 )
-_TOO_LONG = "prompt is too long"  # the words at which clients compact their conversation
+_TOO_LONG = "prompt is too long"  # clients compact their conversation when they read this
 
 
 def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
-    """Return the fault in a refusal, also in one of a proxy that sends no JSON."""
+    """Return the fault of an error response, which a proxy may send without JSON."""
     body = decoded(response.body)
     if not isinstance(body, dict):
         kind = _TABLE.by_status(response.status)
@@ -48,22 +45,24 @@ def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fau
 
 
 def fault_of(body: dict[str, Json], status: int = 500, wait: float | None = None) -> Fault:
-    """Return the fault in an error object; within a stream it comes without a status."""
+    """Return the fault of an error object. Within a stream there is no status."""
     error = body.get("error")
-    message = text(error) or text(members(error).get("message")) or f"the upstream refused ({status})"
-    kind = next((kind for words, kind in _BY_WORDS if words in message.lower()), _TABLE.by_status(status))
+    message = text(error) or text(members(error).get("message")) or f"the upstream refused with status {status}"
+    kind = next((kind for phrase, kind in _KIND_BY_PHRASE if phrase in message.lower()), _TABLE.by_status(status))
     if kind == "context_full" and _TOO_LONG not in message:
         message = f"{_TOO_LONG}: {message}"
     return Fault(kind, message, status if _TABLE.is_compatible(status, kind) else _TABLE.default_status(kind), wait)
 
 
 def render_fault(fault: Fault) -> bytes:
-    """Return the body of a refusal, which is also the last line of a failed stream."""
-    is_told = fault.kind != "context_full" or _TOO_LONG in fault.message
-    return jsonio.encode({"error": fault.message if is_told else f"{_TOO_LONG}: {fault.message}"})
+    """Return the body of an error response, which is also the last line of a failed stream."""
+    is_complete = fault.kind != "context_full" or _TOO_LONG in fault.message
+    return jsonio.encode({"error": fault.message if is_complete else f"{_TOO_LONG}: {fault.message}"})
 
 
 class OllamaBinding(Struct, frozen=True):
+    """Converts between HTTP messages and API calls of Ollama."""
+
     def match(self, request: HttpRequest) -> ApiRequest | None:
         path = request.path.rstrip("/")
         if request.method == "GET" and path == _TAGS:
@@ -77,8 +76,7 @@ class OllamaBinding(Struct, frozen=True):
         if call.operation == "models":
             return HttpRequest("GET", _TAGS, headers=(("accept", JSON),))
         body = call.body if isinstance(call.body, dict) else {}
-        whole: dict[str, Json] = {"model": call.model, "stream": call.stream, **body}
-        ordered = in_cache_order(whole, ("model", "tools"), "messages")
+        ordered = in_cache_order({"model": call.model, "stream": call.stream, **body}, ("model", "tools"), "messages")
         return json_post(_CHAT, ordered, NDJSON if call.stream else JSON)
 
     def frame_decoder(self) -> FrameDecoder:
@@ -92,11 +90,13 @@ class OllamaBinding(Struct, frozen=True):
 
 
 def _call(fields: Fields) -> ApiRequest:
-    """Return the call in a body. Without `stream` it streams."""
+    """Return the call in a body. `stream` defaults to true."""
     return ApiRequest("generate", fields.text("model", ""), fields.flag("stream", True), fields.rest())
 
 
 class OllamaListing:
+    """Writes the list of models that `GET /api/tags` returns."""
+
     def entry(self, model: ListedModel) -> dict[str, Json]:
         details: dict[str, Json] = {} if model.window is None else {"context_length": model.window}
         return {"name": model.name, "model": model.name, "modified_at": iso_time(model.created), "details": details}

@@ -1,4 +1,4 @@
-"""The codec: the parts of this package as one, its capabilities and its settings."""
+"""The codec of Ollama: it combines the parts of this package, and has the capabilities and the settings. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragoman.model.conversation import Conversation
 from dragoman.model.filter import Filter
 from dragoman.wire.jsonio import Json
 
-# Keywords that the service reads of a tool's parameters and of a property; it silently drops all others.
+# JSON Schema keywords that the service reads in a tool's parameters and in a property. It silently drops all others.
 _ROOT = ("type", "items", "required", "properties")
 _PROPERTY = ("type", "description", "enum", "items", "required", "properties", "anyOf")
 
@@ -25,7 +25,7 @@ class OllamaCodec(Struct, frozen=True):
     """Ollama's `/api/chat`. Its fields are its settings; docs/dialects/ollama.md explains each."""
 
     family: ClassVar[str] = messages.FAMILY
-    num_ctx: Annotated[int, Meta(ge=1)] | None = None  # one figure for all requests: another one reloads the model
+    num_ctx: Annotated[int, Meta(ge=1)] | None = None  # the same for all requests: a change reloads the model
     keep_alive: str | int | None = None
     truncate: bool = False
 

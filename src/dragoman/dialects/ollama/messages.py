@@ -1,12 +1,10 @@
-"""Requests and answers, both directions: the body of `/api/chat` and a conversation, its lines and a reply.
+"""Read and write the requests, replies and streams of `/api/chat`. Pure.
 
-A message has one string as its content, images beside it, and calls whose arguments are objects. Results are messages
-of their own. Many servers and clients know no ids: a call without one gets one, and a result without one answers the
+Many servers and clients send no call ids: a call without an id gets one, and a result without an id belongs to the
 first call of its tool that has no result yet.
 
-Every line of an answer has a piece of the message; its text goes on as the open text, its thinking as the open thought,
-and calls come whole. The line with `done: true` ends the stream and has the counts; without it the stream was cut. A
-whole reply is read as the stream of its one line.
+A stream has one JSON object per line. Text and thinking arrive in pieces, calls arrive whole. The line with
+`done: true` ends the stream and has the token counts. A whole reply is read as a stream of one line.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import Literal
 from msgspec import Struct
 
 from dragoman.dialects.base import ApiRequest, Decoder, Environment
+from dragoman.dialects.kit.settings import take_sampling
 from dragoman.dialects.kit.streams import BlockEventBuilder, DeltaEncoder, read_reply_stream
 from dragoman.dialects.kit.values import (
     ExtraFields,
@@ -65,57 +64,50 @@ FAMILY = "ollama"
 EXTRAS = ExtraFields(FAMILY)
 FUNCTIONS = FunctionCodec(EXTRAS)
 _SAME = ("temperature", "top_k", "top_p", "min_p", "seed", "presence_penalty", "frequency_penalty")
-SAMPLING_FIELDS = {
-    **{name: name for name in _SAME},
-    "repetition_penalty": "repeat_penalty",
-}  # in `options`, by common names
+SAMPLING_FIELDS = {**{name: name for name in _SAME}, "repetition_penalty": "repeat_penalty"}  # to names in `options`
 EFFORTS = ("low", "medium", "high", "max")
-_TRUNCATES = "~truncates"  # on a conversation: the client left `truncate` out, and so lets old messages be dropped
-LOAD_MODEL = ServerState(
-    "load", "messages", "without messages the model is only loaded or unloaded, which Ollama alone does"
-)
+_TRUNCATES = "~truncates"  # the client sent no `truncate`, so the service may drop old messages
+LOAD_MODEL = ServerState("load", "messages", "without messages the model is only loaded, which only Ollama can do")
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "user"}
 _DURATIONS = frozenset({"total_duration", "load_duration", "prompt_eval_duration", "eval_duration"})
 _REASONS = {StopReason.LENGTH: "length", StopReason.CONTEXT: "length"}
-_USUALLY = "stop"  # also after calls
-_GAP = "\0gap\0"  # what no text is
+_DEFAULT_REASON = "stop"  # also after calls
+_PLACEHOLDER = "\0gap\0"  # never occurs in text
 
 # --- requests, reading
 
 
 def parse_request(call: ApiRequest) -> Conversation:
-    """Read a request. Raises MalformedRequest, naming the place."""
+    """Read a request. Raises MalformedRequest with the path of the bad value."""
     fields, pairs = Fields(call.body), ToolCallIds("call_ollama_")
     options = fields.maybe_child("options") or Fields({}, "options")
     fields.any("options")
-    most, stop = options.peek("num_predict"), options.peek("stop")
-    asked = Conversation(
+    limit, stop = options.peek("num_predict"), options.peek("stop")
+    conversation = Conversation(
         call.model,
         tuple([_message(each, pairs) for each in fields.children("messages", [])]),
         tools=tuple([FUNCTIONS.parse_tool(each) for each in fields.children("tools", [])]),
         output=_output(fields),
         thinking=_thinking(fields),
-        max_tokens=options.integer("num_predict") if type(most) is int and most > 0 else None,  # else: no limit
+        max_tokens=options.integer("num_predict") if type(limit) is int and limit > 0 else None,  # 0, -1: no limit
         stop=(options.text("stop"),) if isinstance(stop, str) else options.strings("stop", ()),
-        sampling={
-            name: value for name, own in SAMPLING_FIELDS.items() if (value := options.number(own, None)) is not None
-        },
+        sampling=take_sampling(options, SAMPLING_FIELDS),
         stream=call.stream,
         server_state=() if fields.peek("messages") else (LOAD_MODEL,),
-        extra=_unknown(fields, options),  # last: the fields that are left
+        extra=_unknown(fields, options),  # last: it takes all remaining fields
     )
-    return to_canonical(asked)
+    return to_canonical(conversation)
 
 
 def _unknown(fields: Fields, options: Fields) -> Extra | None:
-    kept = to_extra_names(fields.rest())
+    extra = to_extra_names(fields.rest())
     if rest := options.rest():
-        kept["options"] = rest
-    if kept.get("truncate") is None:
-        kept[_TRUNCATES] = True
-    elif kept["truncate"] is False:
-        del kept["truncate"]  # nothing special: every other service refuses a prompt that is too long
-    return EXTRAS.extra_of(kept, frozenset({_TRUNCATES}))
+        extra["options"] = rest
+    if extra.get("truncate") is None:
+        extra[_TRUNCATES] = True
+    elif extra["truncate"] is False:
+        del extra["truncate"]  # the usual case: every other service refuses a prompt that is too long
+    return EXTRAS.extra_of(extra, frozenset({_TRUNCATES}))
 
 
 def _output(fields: Fields) -> Output:
@@ -145,10 +137,10 @@ def _message(fields: Fields, pairs: ToolCallIds) -> Message:
     content_blocks += [untyped_media(base64_text(fields, "images", data), at) for data in images]
     if role == "tool":
         name, own_id = fields.text("tool_name", ""), fields.text("tool_call_id", "")
-        call_id, kept = pairs.match_result(own_id, name), to_extra_names(fields.rest())
+        call_id, unknown = pairs.match_result(own_id, name), to_extra_names(fields.rest())
         if name and name != pairs.name_of(call_id):
-            kept["tool_name"] = name
-        extra = EXTRAS.extra_of(kept, frozenset({"tool_name"}))
+            unknown["tool_name"] = name
+        extra = EXTRAS.extra_of(unknown, frozenset({"tool_name"}))
         return Message("user", (ToolResult(call_id, tuple(content_blocks), extra=extra, at=at),), at=at)
     blocks: list[Block] = [*content_blocks]
     if role == "assistant":
@@ -162,7 +154,7 @@ def _message(fields: Fields, pairs: ToolCallIds) -> Message:
 
 
 def render_request(conversation: Conversation, *, truncate: bool = False) -> ApiRequest:
-    """Write a conversation that fits. Raises Unrepresentable for content that has no place here."""
+    """Write a request. Raises Unrepresentable for content that Ollama cannot express."""
     body: dict[str, Json] = {"messages": list(_render_messages(conversation))}
     if _TRUNCATES not in EXTRAS.own_fields(conversation.extra):
         body["truncate"] = truncate
@@ -192,11 +184,11 @@ def _render_messages(conversation: Conversation) -> Iterator[Json]:
         results = [block for block in message.blocks if isinstance(block, ToolResult)]
         for result in results:
             if result.is_error:
-                raise unrepresentable(result, "a tool result cannot be marked as an error here")
+                raise unrepresentable(result, "ollama cannot mark a tool result as an error")
             called: dict[str, Json] = {"tool_name": names.get(result.call_id, ""), "tool_call_id": result.call_id}
             yield EXTRAS.with_extra({"role": "tool", **_render_content(result.content), **called}, result.extra)
         others = [block for block in message.blocks if not isinstance(block, ToolResult)]
-        # User messages that follow results are one turn with them, so each text after the first begins a message.
+        # User messages after results share a turn with them, so each text after the first begins a message.
         starts = [place for place, block in enumerate(others) if place and results and isinstance(block, Text)]
         if others or message.extra is not None or not results:
             starts.insert(0, 0)
@@ -206,7 +198,7 @@ def _render_messages(conversation: Conversation) -> Iterator[Json]:
 
 
 def _render_content(blocks: Sequence[Block], blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
-    """Content, thinking, images and calls of a message. Raises `blame` for what has no place in it."""
+    """Return content, thinking, images and calls of a message. Raises `blame` for any other block."""
     texts, thoughts = list[str](), list[str]()
     images, calls = list[Json](), list[Json]()
     for block in blocks:
@@ -220,12 +212,12 @@ def _render_content(blocks: Sequence[Block], blame: type[DragomanError] = Unrepr
             case ToolCall():
                 calls.append(FUNCTIONS.render_call(block, blame))
             case _:
-                raise blame(f"{describe(block)} has no place in this message", at=block.at.path)
+                raise blame(f"a message of ollama cannot have {describe(block)}", at=block.at.path)
     more: dict[str, Json] = {"thinking": "".join(thoughts), "images": images, "tool_calls": calls}
     return {"content": "".join(texts), **{name: value for name, value in more.items() if value}}
 
 
-# --- answers, reading
+# --- replies, reading
 
 
 class _Piece(Struct, forbid_unknown_fields=True, gc=False):
@@ -235,7 +227,7 @@ class _Piece(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _Line(Struct, forbid_unknown_fields=True, gc=False):
-    """What nearly all of a stream is made of."""
+    """The common line of a stream: a piece of text or thinking and nothing else."""
 
     message: _Piece
     done: Literal[False]
@@ -249,22 +241,22 @@ _THOUGHT_LANE = LaneSource("", _decode_line, lambda line: "" if line.message.con
 
 
 class OllamaDecoder(Decoder):
-    """Reads lines into events. Raises UpstreamViolation for lines that the dialect does not allow."""
+    """Reads lines into events; `feed` raises UpstreamViolation for lines that the dialect does not allow."""
 
     def __init__(
-        self, asked: Conversation, environment: Environment | None = None, keys: ev.BlockKeys | None = None
+        self, request: Conversation, environment: Environment | None = None, keys: ev.BlockKeys | None = None
     ) -> None:
-        self._model = asked.model
-        self._pieces = BlockEventBuilder(FAMILY, keys)
+        self._model = request.model
+        self._builder = BlockEventBuilder(FAMILY, keys)
         self._begun = self._over = False
 
     @property
     def is_open(self) -> bool:
-        return self._pieces.is_open
+        return self._builder.is_open
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneSource | None:
-        pieces = self._pieces
-        return (_THOUGHT_LANE if pieces.is_reasoning else _TEXT_LANE) if key == pieces.key else None
+        builder = self._builder
+        return (_THOUGHT_LANE if builder.is_reasoning else _TEXT_LANE) if key == builder.key else None
 
     def feed(self, frame: Frame) -> ev.Events:
         fields = Fields.parse(frame.data, blame=BadFrame)
@@ -295,18 +287,17 @@ class OllamaDecoder(Decoder):
         events: list[ev.Event] = []
         if not self._begun:
             self._begun = True
-            events.append(
-                ev.Started("", model or self._model, extra=None if done else EXTRAS.extra_of(to_extra_names(rest)))
-            )
+            extra = None if done else EXTRAS.extra_of(to_extra_names(rest))
+            events.append(ev.Started("", model or self._model, extra=extra))
         elif rest and not done:
             events.append(ev.OpaqueEvent(FAMILY, "line", rest))
-        self._pieces.thought(thought, events)
-        self._pieces.text(text, events)
+        self._builder.thought(thought, events)
+        self._builder.text(text, events)
         for call in calls:
-            self._pieces.call(call, events)
+            self._builder.call(call, events)
         if done:
-            self._pieces.end(events)
-            events.append(ev.Stopped(_parse_stop(reason, rest, called=self._pieces.has_calls)))
+            self._builder.end(events)
+            events.append(ev.Stopped(_parse_stop(reason, rest, called=self._builder.has_calls)))
         if usage is not None:
             events.append(ev.UsageReported(usage))
         if done:
@@ -316,40 +307,38 @@ class OllamaDecoder(Decoder):
 
 
 def _parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
-    """Return the stop. The service sends `stop` after calls, too; an unknown reason counts as an end and is kept."""
-    why = find_stop_reason(reason) or StopReason.END
-    kept = to_extra_names(rest)
-    if reason and reason != _REASONS.get(why, _USUALLY):
-        kept["done_reason"] = reason
-    return Stop(StopReason.TOOL if why is StopReason.END and called else why, extra=EXTRAS.extra_of(kept))
+    """Return the stop. The service also sends `stop` after calls. An unknown reason is an end, and stays in `extra`."""
+    canonical = find_stop_reason(reason) or StopReason.END
+    extra = to_extra_names(rest)
+    if reason and reason != _REASONS.get(canonical, _DEFAULT_REASON):
+        extra["done_reason"] = reason
+    return Stop(StopReason.TOOL if canonical is StopReason.END and called else canonical, extra=EXTRAS.extra_of(extra))
 
 
 def _parse_usage(fields: Fields) -> Usage | None:
-    """The counts of a line; None where there are none. The service leaves out a count that is 0."""
-    prompt, answer = fields.any("prompt_eval_count"), fields.any("eval_count")
+    """Return the token counts of a line, or None. The service omits a count of 0."""
+    prompt, output = fields.any("prompt_eval_count"), fields.any("eval_count")
     durations = {name: fields.any(name) for name in sorted(_DURATIONS) if fields.has(name)}
-    if prompt is None and answer is None and not durations:
+    if prompt is None and output is None and not durations:
         return None
-    return inclusive_usage(
-        parse_token_count(prompt), parse_token_count(answer), 0, 0, 0, extra=EXTRAS.extra_of(durations, _DURATIONS)
-    )
+    extra = EXTRAS.extra_of(durations, _DURATIONS)
+    return inclusive_usage(parse_token_count(prompt), parse_token_count(output), 0, 0, 0, extra=extra)
 
 
-def parse_reply(body: bytes, asked: Conversation) -> Reply:
-    """Read a whole reply, or a whole stream. Raises UpstreamViolation, or UpstreamFault if it failed."""
+def parse_reply(body: bytes, request: Conversation) -> Reply:
+    """Read a whole reply, or a whole stream. Raises UpstreamViolation, or UpstreamFault for an error in it."""
     lines = NdjsonDecoder(len(body))
-    is_one = isinstance(decoded(body), dict)  # it may have line ends in it
-    return read_reply_stream(
-        OllamaDecoder(asked), [Frame("", body, body)] if is_one else [*lines.feed(body), *lines.close()]
-    )
+    is_object = isinstance(decoded(body), dict)  # one object may span several lines
+    frames = [Frame("", body, body)] if is_object else [*lines.feed(body), *lines.close()]
+    return read_reply_stream(OllamaDecoder(request), frames)
 
 
-# --- answers, rendering
+# --- replies, rendering
 
 
 def _render_end(stop: Stop, usage: Usage | None) -> dict[str, Json]:
-    """Return the fields of the last line beside its message."""
-    body: dict[str, Json] = {"done": True, "done_reason": _REASONS.get(stop.reason, _USUALLY)}
+    """Return the fields of the last line, except its message."""
+    body: dict[str, Json] = {"done": True, "done_reason": _REASONS.get(stop.reason, _DEFAULT_REASON)}
     if usage is not None:
         prompt = usage.input + usage.cache_read + usage.cache_write
         counts: dict[str, Json] = {"prompt_eval_count": prompt, "eval_count": usage.output}
@@ -357,35 +346,36 @@ def _render_end(stop: Stop, usage: Usage | None) -> dict[str, Json]:
     return body
 
 
-def render_reply(reply: Reply, asked: Conversation, environment: Environment) -> bytes:
-    """Write a whole reply: one object with all of its message."""
+def render_reply(reply: Reply, request: Conversation, environment: Environment) -> bytes:
+    """Write a whole reply as one object."""
     if len(reply.choices) != 1:
-        raise LocalMisuse("a reply of ollama has one choice")
+        raise LocalMisuse("a reply of ollama has exactly one choice")
     choice = reply.choices[0]
-    body: dict[str, Json] = {"model": reply.model or asked.model, "created_at": iso_time(environment.now())}
+    body: dict[str, Json] = {"model": reply.model or request.model, "created_at": iso_time(environment.now())}
     body["message"] = {"role": "assistant", **_render_content(choice.blocks, LocalMisuse)}
     body |= _render_end(choice.stop, reply.usage)
     return jsonio.encode(EXTRAS.with_extra(EXTRAS.with_extra(body, reply.extra), choice.stop.extra))
 
 
 class OllamaEncoder(DeltaEncoder):
-    """Writes events as lines."""
+    """Writes events as lines of a stream."""
 
-    def __init__(self, asked: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None) -> None:
+    def __init__(
+        self, request: Conversation, environment: Environment, budget: ev.ResponseBudget | None = None
+    ) -> None:
         super().__init__(FAMILY, budget)
-        self._head: dict[str, Json] = {"model": asked.model, "created_at": iso_time(environment.now())}
-        self._first: dict[str, Json] = {}  # fields of the first line alone
-        self._number = 0  # of calls that are written
+        self._head: dict[str, Json] = {"model": request.model, "created_at": iso_time(environment.now())}
+        self._first: dict[str, Json] = {}  # extra fields of the first line
+        self._call_count = 0  # calls written so far
 
     def ping(self) -> Payload:
-        """A line without text: there are no comments."""
-        return Payload(b"", self._line({}))
+        return Payload(b"", self._line({}))  # a line without text, because NDJSON has no comments
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneTarget | None:
         if self._first or kind is ev.ArgumentsDelta:
             return None
         name = "thinking" if kind is ev.ReasoningDelta else "content"
-        before, _, after = self._line({name: _GAP}).partition(jsonio.quote(_GAP))
+        before, _, after = self._line({name: _PLACEHOLDER}).partition(jsonio.quote(_PLACEHOLDER))
         return LaneTarget(b"", before, after)
 
     def started(self, event: ev.Started) -> None:
@@ -393,27 +383,27 @@ class OllamaEncoder(DeltaEncoder):
         self._first = EXTRAS.wire_fields(event.extra)
 
     def text(self, text: str) -> Payload:
-        return self._written({"content": text})
+        return self._line_payload({"content": text})
 
     def thought(self, text: str) -> Payload:
-        return self._written({"thinking": text})
+        return self._line_payload({"thinking": text})
 
     def call(self, call: ToolCall) -> Payload:
         body = FUNCTIONS.render_call(call, LocalMisuse)
-        function: Json = {"index": self._number, **members(body["function"])}
-        self._number += 1
-        return self._written({"tool_calls": [{**body, "function": function}]})
+        function: Json = {"index": self._call_count, **members(body["function"])}
+        self._call_count += 1
+        return self._line_payload({"tool_calls": [{**body, "function": function}]})
 
     def own(self, fields: dict[str, Json]) -> Payload:
-        return self._written({}, fields)
+        return self._line_payload({}, fields)
 
     def finished(self, stop: Stop, usage: Usage | None) -> Payload:
-        return self._written({}, _render_end(stop, usage), EXTRAS.wire_fields(stop.extra))
+        return self._line_payload({}, _render_end(stop, usage), EXTRAS.wire_fields(stop.extra))
 
     def failed(self, fault: Fault) -> Payload:
         return Payload(b"", render_fault(fault), True)
 
-    def _written(self, content: dict[str, Json], *more: dict[str, Json]) -> Payload:
+    def _line_payload(self, content: dict[str, Json], *more: dict[str, Json]) -> Payload:
         first, self._first = self._first, {}
         return Payload(b"", self._line(content, *more, first))
 

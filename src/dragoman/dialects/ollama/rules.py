@@ -1,4 +1,4 @@
-"""The service's own rules for requests and streams, as a lint over raw JSON; independent of the readers and writers."""
+"""Checks of requests and streams against the rules of the service, over raw JSON and independent of the codec."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.wire.frame import Frame
 RULES = Rulebook.parse(
     "ollama",
     """
-shape | documented | error | every member has its documented type and values, and what is required is there
+shape | documented | error | every member has its documented type and values, and required members are set
 think | documented | error | think is true, false, low, medium, high or max
 format | documented | error | format is "json" or a schema
 tools.reference | documented | advice | a tool's schema has no $ref: the service silently drops it
@@ -28,10 +28,10 @@ stream.unfinished | documented | error | the last line has done: true, or an err
 _OBJECT = ObjectShape({}, lenient=True)
 _FUNCTION = ObjectShape({"name": Str(1), "arguments": _OBJECT, "parameters": _OBJECT}, ("name",), lenient=True)
 _CALLS = Array(ObjectShape({"id": Str(), "type": Str(), "function": _FUNCTION}, ("function",), lenient=True))
-_SAID = ObjectShape({"content": Str(), "thinking": Str(), "tool_calls": _CALLS}, ("content",), lenient=True)
+_REPLY_MESSAGE = ObjectShape({"content": Str(), "thinking": Str(), "tool_calls": _CALLS}, ("content",), lenient=True)
 _MESSAGE = ObjectShape(
     {
-        **_SAID.members,
+        **_REPLY_MESSAGE.members,
         "role": Str(pattern="(?i:system|user|assistant|tool)"),
         "images": Array(Str(1, pattern="[A-Za-z0-9+/]+={0,2}")),  # base64 without a prefix
         "tool_name": Str(),
@@ -54,11 +54,11 @@ _THINK = (None, True, False, "low", "medium", "high", "max")
 
 
 def breaches(call: ApiRequest) -> Sequence[Breach]:
-    """Every rule of the service that the request breaks, with its place."""
-    return [RULES.breach(*found) for found in _found(call)]
+    """Return every rule of the service that the request breaks, with its place."""
+    return [RULES.breach(*finding) for finding in _findings(call)]
 
 
-def _found(call: ApiRequest) -> Findings:
+def _findings(call: ApiRequest) -> Findings:
     yield from (("shape", flaw.at, flaw.detail) for flaw in find_mismatches(call.body, _REQUEST) if flaw.kind != "null")
     body = members(call.body)
     if body.get("think") not in _THINK:
@@ -71,6 +71,8 @@ def _found(call: ApiRequest) -> Findings:
 
 
 class OllamaStreamLint(StreamLint):
+    """Checks the lines of one stream."""
+
     rules = RULES
     _over = False
 
@@ -81,7 +83,7 @@ class OllamaStreamLint(StreamLint):
         elif not isinstance(body, dict):
             self.breach("json", "")
         elif not body.get("error"):
-            for flaw in find_mismatches(body.get("message"), _SAID, "message"):
+            for flaw in find_mismatches(body.get("message"), _REPLY_MESSAGE, "message"):
                 self.breach("message", f"{flaw.at}: {flaw.detail}")
         self._over = self._over or bool(members(body).get("done") or members(body).get("error"))
 
