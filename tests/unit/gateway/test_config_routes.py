@@ -316,7 +316,7 @@ def test_check_says_what_is_wrong_and_exits_with_3(file: Path, capsys: pytest.Ca
 def test_check_of_a_good_file_warns_of_what_is_not_set(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(KIMI)
     assert run("check") == 0
-    assert "upstreams.kimi.key: the variable NO_SUCH_KEY is not set" in capsys.readouterr().err
+    assert "upstreams.kimi.key: environment variable NO_SUCH_KEY is not set" in capsys.readouterr().err
     assert run("check", "--json") == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
 
