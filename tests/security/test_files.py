@@ -118,7 +118,7 @@ def test_point_16_a_link_in_the_place_of_a_key_is_neither_read_nor_written(tmp_p
 def test_point_16_secrets_that_others_can_read_are_refused(tmp_path: Path, loose: int) -> None:
     load_or_create_key(tmp_path / "key")
     (tmp_path / "key").chmod(loose)
-    with pytest.raises(ConfigError, match="others may read"):
+    with pytest.raises(ConfigError, match="other users can read"):
         load_or_create_key(tmp_path / "key")
     store = OwnStore(tmp_path / "login.json")
     store.write(render_token(token()))
@@ -128,7 +128,7 @@ def test_point_16_secrets_that_others_can_read_are_refused(tmp_path: Path, loose
             store.load()
     named = parse_reference("file:key", ReferenceContext({}, tmp_path, tmp_path))
     assert named is not None
-    with pytest.raises(SecretUnavailable, match="others can read"):
+    with pytest.raises(SecretUnavailable, match="other users can read"):
         named.reveal()
     (tmp_path / "key").chmod(0o600)
     assert named.reveal().startswith("dgm_")

@@ -1,9 +1,9 @@
-"""Which addresses of images, documents and other media a request may hand to an upstream, which fetches them. Pure.
+"""Checks the URLs of images, documents and other media in a request, because the upstream fetches them. Pure.
 
-The default `web` takes http and https, except link-local addresses and the metadata services of clouds, in every
-spelling of their IP addresses. Names are not looked up: the upstream does that. A `data:` URL is content, no address.
-`gs://` and `files/` of Gemini clients and `s3://` of Bedrock clients name objects in the client's own cloud and are
-fields of these dialects, so `web` takes them from these clients.
+The default `web` allows http and https, except link-local addresses and the metadata services of clouds, in every
+notation of their IP addresses. Names are not resolved: the upstream does that. A `data:` URL is content and always
+allowed. `gs://` and `files/` of Gemini clients and `s3://` of Bedrock clients name objects in the client's own cloud
+and are fields of these dialects, so `web` allows them for these clients.
 """
 
 from __future__ import annotations
@@ -22,42 +22,58 @@ from dragoman.wire.jsonio import Json
 
 MediaUrls: TypeAlias = Literal["web", "any", "none"]
 
-_OWN = {"gemini": ("gs://", "files/"), "bedrock": ("s3://",)}
+_CLOUD_PREFIXES = {"gemini": ("gs://", "files/"), "bedrock": ("s3://",)}
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
-_DROPPED = re.compile(r"[\t\r\n]")  # URL parsers drop these wherever they stand
-_EDGES = "".join(map(chr, range(0x21)))
+_DROPPED = re.compile(r"[\t\r\n]")  # URL parsers drop these characters everywhere
+_EDGES = "".join(map(chr, range(0x21)))  # URL parsers strip these characters
 _END = re.compile(r"[/?#]")
 _NUMBER = re.compile(r"0x[0-9a-f]*|\d+", re.ASCII)
 _NAMES = frozenset(
     {"metadata", "metadata.google.internal", "metadata.goog", "metadata.tencentyun.com", "metadata.azure.internal"}
     | {"instance-data", "instance-data.ec2.internal"}
 )
-# Members of a part that no codec knows which may hold media; others (tool results, inputs) hold data.
-_INSIDE = ("content", "parts", "source", "image", "document", "audio", "video", "file", "prompt", "variables", "output")
-_DEEPEST = 16
+# Fields of an unknown part that may contain media; other fields (tool results, inputs) contain data.
+_MEDIA_FIELDS = (
+    "content",
+    "parts",
+    "source",
+    "image",
+    "document",
+    "audio",
+    "video",
+    "file",
+    "prompt",
+    "variables",
+    "output",
+)
+_MAX_DEPTH = 16
 
 
 def check_media_urls(
     nodes: Iterable[Media | Opaque], extra: Extra | None, family: str, allowed: Literal["web", "none"]
 ) -> None:
-    """Raise MalformedRequest for an address in the parts or the extra fields of a request that may not be handed on.
+    """Raise MalformedRequest if a URL in the parts or the extra fields of a request is not allowed.
 
-    `family` is the client's.
+    `family` is that of the client's dialect.
     """
     for node in nodes:
         for url in _addresses(node):
             _check(url, node.at.path, family, allowed)
     for name, value in extra.fields.items() if extra is not None else ():
-        for url in _in_part({name: value}) if name in _INSIDE else ():
+        for url in _in_part({name: value}) if name in _MEDIA_FIELDS else ():
             _check(url, name, family, allowed)
 
 
 def _check(url: str, at: str, family: str, allowed: MediaUrls) -> None:
     problem = (
-        url_problem(url, family) if allowed == "web" else "" if _is_content(url) else "addresses are not passed on"
+        url_problem(url, family)
+        if allowed == "web"
+        else ""
+        if _is_content(url)
+        else "media URLs are not allowed; send the content itself"
     )
     if problem:
-        raise MalformedRequest(f"{problem} (server.media_urls = {allowed!r} of this gateway)", at=at)
+        raise MalformedRequest(f"{problem} (setting server.media_urls = {allowed!r} of this gateway)", at=at)
 
 
 def _addresses(node: Media | Opaque) -> Iterator[str]:
@@ -71,8 +87,8 @@ def _addresses(node: Media | Opaque) -> Iterator[str]:
 
 
 def _in_part(value: Json, depth: int = 0) -> Iterator[str]:
-    """The addresses in a part that only its family can read: `…_url`, the `url` of a source, `fileUri`."""
-    if depth > _DEEPEST:
+    """Yield the URLs in a part that no codec reads: `…_url`, the `url` of a source, `fileUri`."""
+    if depth > _MAX_DEPTH:
         return
     if isinstance(value, list):
         for item in value:
@@ -90,7 +106,7 @@ def _in_part(value: Json, depth: int = 0) -> Iterator[str]:
         if name in ("prompt", "variables"):
             for each in inner.values():
                 yield from _in_part(each, depth + 1)
-        elif name in _INSIDE:
+        elif name in _MEDIA_FIELDS:
             yield from _in_part(item, depth + 1)
 
 
@@ -98,21 +114,21 @@ def _texts(*values: Json) -> Iterator[str]:
     return (value for value in values if isinstance(value, str))
 
 
-# --- one address
+# --- one URL
 
 
 def url_problem(url: str, family: str = "") -> str:
-    """Say why an address is no ordinary one of the web; empty if it is."""
+    """Return why a media URL is not allowed; empty if it is allowed. `family` is that of the client's dialect."""
     plain = _DROPPED.sub("", url.strip(_EDGES))
-    if _is_content(plain) or plain.startswith(_OWN.get(family, ())):
+    if _is_content(plain) or plain.startswith(_CLOUD_PREFIXES.get(family, ())):
         return ""
     found = _SCHEME.match(plain)
     scheme = found[1].lower() if found else ""
     if scheme not in ("http", "https"):
-        what = f"{scheme}: addresses" if scheme else "addresses without https:// or http://"
-        return f"{what} are not passed on"
+        kind = f"{scheme}: URLs" if scheme else "URLs without https:// or http://"
+        return f"{kind} are not allowed for media"
     if any(_is_forbidden(host) for host in _hosts(plain[len(scheme) + 1 :])):
-        return "link-local addresses and those of metadata services are not passed on"
+        return "URLs of link-local addresses and of metadata services are not allowed for media"
     return ""
 
 
@@ -121,7 +137,7 @@ def _is_content(url: str) -> bool:
 
 
 def _hosts(rest: str) -> Iterator[str]:
-    """All that a reader may take for the host: those of browsers end it at a backslash, others do not."""
+    """Yield every text that a URL parser may take for the host: browsers end it at a backslash, others do not."""
     for text in (rest, rest.replace("\\", "/")):
         authority = _END.split(text.lstrip("/\\"), maxsplit=1)[0]
         for piece in authority.split("@"):
@@ -129,7 +145,7 @@ def _hosts(rest: str) -> Iterator[str]:
 
 
 def _host(piece: str) -> str:
-    """The host of an authority without its port, as the reader of the name sees it."""
+    """Return the host of an authority without its port, normalized as a resolver does."""
     text = unicodedata.normalize("NFKC", unquote(piece)).replace("。", ".").strip().lower()
     if text.startswith("["):
         return text[1:].partition("]")[0]
@@ -147,13 +163,13 @@ def _is_forbidden(host: str) -> bool:
 
 
 def _ipv4(host: str) -> ipaddress.IPv4Address | None:
-    """An IPv4 address in any spelling that `inet_aton` reads: one to four numbers, each decimal, octal or hex."""
+    """Parse an IPv4 address in any notation that `inet_aton` reads: one to four numbers, decimal, octal or hex."""
     parts = host.split(".")
     if not 1 <= len(parts) <= 4 or not all(_NUMBER.fullmatch(part) and len(part) < 40 for part in parts):
         return None
     *first, last = (_number(part) for part in parts)
-    room = 256 ** (4 - len(first))
-    value = last % room  # some readers drop what is too much
+    limit = 256 ** (4 - len(first))
+    value = last % limit  # Some parsers drop the excess bits.
     for position, each in enumerate(first):
         value += (each % 256) * 256 ** (3 - position)
     return ipaddress.IPv4Address(value)

@@ -1,6 +1,6 @@
-"""Presets: the defaults of known services, and the built-in configuration without upstreams. Data.
+"""Presets: the defaults of known services, and the configuration that is used if no upstream is configured.
 
-A preset is a table `[upstreams.NAME]`; the values in the file override it.
+A preset has the form of a table `[upstreams.NAME]`; values of the configuration file override it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any
 
 SIMULATOR = "simulator"
 
-_RAW = {"raw_tools": "auto"}  # These serve models that may write calls as raw tokens (docs/decisions/raw_tools.md#d20)
-_SERVED = {"max_tokens_field": "max_tokens", "custom_tools": False}
-_SAMPLED = {**_SERVED, "more_knobs": ["top_k", "min_p", "repetition_penalty"]}
+# These services run models that may write tool calls as raw tokens (docs/decisions/raw_tools.md#d20).
+_RAW = {"raw_tools": "auto"}
+_OPEN_MODELS = {"max_tokens_field": "max_tokens", "custom_tools": False}
+_MORE_SAMPLING = {**_OPEN_MODELS, "more_knobs": ["top_k", "min_p", "repetition_penalty"]}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "kiro": {
@@ -38,19 +39,19 @@ PRESETS: dict[str, dict[str, Any]] = {
         "base_url": "https://api.moonshot.ai/v1",
         "key": "env:MOONSHOT_API_KEY",
         "models": ["kimi-*", "moonshot-*"],
-        "settings": _SERVED,
+        "settings": _OPEN_MODELS,
         "translation": _RAW,
     },
     "vllm": {
         "dialect": "openai",
         "base_url": "http://127.0.0.1:8000/v1",
-        "settings": _SAMPLED,
+        "settings": _MORE_SAMPLING,
         "translation": _RAW,
     },
     "sglang": {
         "dialect": "openai",
         "base_url": "http://127.0.0.1:30000/v1",
-        "settings": _SAMPLED,
+        "settings": _MORE_SAMPLING,
         "translation": _RAW,
     },
     "openrouter": {
@@ -58,7 +59,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "base_url": "https://openrouter.ai/api/v1",
         "key": "env:OPENROUTER_API_KEY",
         "models": ["*/*"],
-        "settings": {**_SAMPLED, "reasoning_field": "reasoning", "user_limit": 128, "file_urls": True},
+        "settings": {**_MORE_SAMPLING, "reasoning_field": "reasoning", "user_limit": 128, "file_urls": True},
         "translation": _RAW,
     },
     "anthropic": {
@@ -85,14 +86,14 @@ PRESETS: dict[str, dict[str, Any]] = {
     "ollama": {
         "dialect": "ollama",
         "base_url": "http://127.0.0.1:11434",
-        "timeouts": {"first_byte": 600},  # it may have to load the model first
-        "limits": {"concurrency": 2},  # By default it handles one request at a time.
+        "timeouts": {"first_byte": 600},  # Ollama may have to load the model first.
+        "limits": {"concurrency": 2},  # By default Ollama handles one request at a time.
         "translation": _RAW,
     },
     SIMULATOR: {"dialect": "kiro"},
 }
 
-# The configuration if no upstream is configured: one simulator per dialect; all other models go to the first.
+# One simulator per dialect; all other models go to the first.
 BUILT_IN: dict[str, Any] = {
     "upstreams": {
         "simulator": {
@@ -114,7 +115,7 @@ BUILT_IN: dict[str, Any] = {
     "default": {"upstream": "simulator", "model": "claude-sonnet-4.5"},
 }
 
-# The region if none is configured: a fixed one, or from the variables that AWS tools read.
+# The region if none is configured: a constant, or the value of a variable that AWS tools read.
 _REGION = {"kiro": "us-east-1"}
 _REGION_VARIABLES = {"bedrock": ("AWS_REGION", "AWS_DEFAULT_REGION")}
 _BEARER = {"bedrock": "AWS_BEARER_TOKEN_BEDROCK"}
@@ -122,10 +123,13 @@ _ARN_REGION = re.compile(r"arn:[\w-]+:\w+:([\w-]+):")
 
 
 def preset_of(name: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the preset for this table. A configured key or credentials replace those of the preset."""
+    """Return the preset for a table of the configuration (`given`); empty for an unknown name.
+
+    A configured key or credentials replace those of the preset.
+    """
     preset = dict(PRESETS.get(name, {}))
     variable = _BEARER.get(name, "")
-    if environ.get(variable):  # as AWS's own tools have it: the bearer token goes first
+    if environ.get(variable):  # The bearer token takes precedence, as in AWS's own tools.
         preset.pop("credentials", None)
         preset["key"] = f"env:{variable}"
     if "key" in given or "credentials" in given:

@@ -1,7 +1,7 @@
-"""Keeps secrets and addresses out of what is written. Pure.
+"""Removes secrets from logs, reports and errors, and upstream addresses from errors that clients get. Pure.
 
-Secrets are masked by value in every usual spelling, by shape, and by a header's name. The addresses of upstreams are
-taken out of the errors that clients get; the log has them.
+A secret is masked if its value is known (in every usual encoding), if it has the form of a key, or if the name of its
+header or field marks it. The log keeps the addresses of upstreams.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dragoman.upstream.credentials import MASK, mask_secrets
 from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json
 
-# --- the shapes of keys and tokens, so that those that are not configured here are masked, too
+# --- the forms of keys and tokens: keys that are not configured in this gateway are masked, too
 #
-# Each shape begins with a mark that is always the same; a text without a mark is not searched. All take time in
-# proportion to the text: no repetition is inside another, and those that may match the same characters are bounded.
+# Each form begins with a constant prefix; a text without a prefix is not searched. All patterns take time linear in the
+# length of the text: no repetition is inside another, and those that may match the same characters are bounded.
 
 
 _WORD = r"[A-Za-z0-9]"
-# A mark, and what follows it. Behind the mark of a short word there are only letters and digits, so that names such as
-# `hf_hub_download` are none.
-_SHAPES: tuple[tuple[str, str], ...] = (
+# A prefix, and the pattern that follows it. Only letters and digits follow a short prefix, so that names such as
+# `hf_hub_download` do not match.
+_KEY_FORMS: tuple[tuple[str, str], ...] = (
     ("sk-", r"[\w-]{16,}"),  # OpenAI, Anthropic (sk-ant-), OpenRouter (sk-or-), DeepSeek, Moonshot
     ("dgm_", r"[\w-]{16,}"),  # this gateway
     ("AKIA", r"[0-9A-Z]{16}"),  # AWS
@@ -75,11 +75,11 @@ _SHAPES: tuple[tuple[str, str], ...] = (
     ("npm_", rf"{_WORD}{{30,}}"),
     ("pypi-", r"[\w-]{30,}"),
 )
-_MARKS = tuple(mark for mark, _ in _SHAPES)
-# A shape begins a word. An escape of JSON or of a URL before it ends in a letter or a digit, too.
-_SHAPE = re.compile(
+_PREFIXES = tuple(prefix for prefix, _ in _KEY_FORMS)
+# A key begins a word. An escape of JSON or of a URL before it ends in a letter or a digit, too.
+_KEY_FORM = re.compile(
     r"(?:(?<![A-Za-z0-9_])|(?<=\\[bfnrt])|(?<=\\u[0-9a-fA-F]{4})|(?<=%[0-9a-fA-F]{2}))(?:"
-    + "|".join(re.escape(mark) + rest for mark, rest in _SHAPES)
+    + "|".join(re.escape(prefix) + rest for prefix, rest in _KEY_FORMS)
     + ")",
     re.ASCII,
 )
@@ -87,9 +87,9 @@ _PRIVATE = "PRIVATE KEY-----"
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]{0,20000}(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
 )
-# Keys without a shape of their own (Azure, AWS secret keys, others): what stands behind the name of such a field.
+# Keys without a prefix (Azure, AWS secret keys, others) are found by the name of their field.
 _NAMES = ("key", "secret", "token", "password", "bearer")
-_QUOTE = r"\\{0,15}[\"']?"  # escaped by each JSON that it stands in
+_QUOTE = r"\\{0,15}[\"']?"  # JSON inside JSON escapes the quote
 _NAMED = re.compile(
     r"((?:api[-_ ]?key|subscription[-_]key|access[-_]?key|secret|password"
     r"|(?:access|refresh|session|security)[-_]?token)"
@@ -100,9 +100,9 @@ _NAMED = re.compile(
 
 
 def mask_keys(text: str) -> str:
-    """The text with a mask in place of all that looks like a key."""
-    if any(mark in text for mark in _MARKS):
-        text = _SHAPE.sub(MASK, text)
+    """Return the text with a mask in place of everything that looks like a key."""
+    if any(prefix in text for prefix in _PREFIXES):
+        text = _KEY_FORM.sub(MASK, text)
     if _PRIVATE in text:
         text = _PRIVATE_KEY.sub(MASK, text)
     low = text.lower()
@@ -112,45 +112,45 @@ def mask_keys(text: str) -> str:
 # --- network addresses of upstreams
 
 
-KnownAddress: TypeAlias = tuple[str, str]  # a URL, and the words that stand for it
+KnownAddress: TypeAlias = tuple[str, str]  # a URL, and the text that replaces it
 
-_ANY = "an address"
+_ANY_ADDRESS = "an address"
 _PORTS = {"http": 80, "https": 443}
 _IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?(?![\w.]*\d)", re.ASCII)
 _IPV6 = re.compile(r"(?<![\w:.])\[?[0-9a-fA-F:]{2,39}(?:\.\d{1,3}){0,3}\]?", re.ASCII)
 
 
 def mask_addresses(text: str, known: Iterable[KnownAddress], kind: ErrorKind) -> str:
-    """The text with words in place of known addresses, and of any IP address unless the fault is the request's."""
+    """Return the text with known addresses replaced, and any IP address unless the request caused the error."""
     low = text.lower()
     for host, pattern, words in _patterns(tuple(dict.fromkeys(known))):
         if host in low or "port" in low:
             text = pattern.sub(words, text)
     if kind in REQUEST_ERROR_KINDS:
-        return text  # the request may hold addresses of its own
+        return text  # The message may quote addresses of the request.
     if ":" in text:
-        text = _IPV6.sub(_ip_hidden, text)
-    return _IPV4.sub(_ANY, text)
+        text = _IPV6.sub(_masked_ipv6, text)
+    return _IPV4.sub(_ANY_ADDRESS, text)
 
 
-def _ip_hidden(found: re.Match[str]) -> str:
+def _masked_ipv6(found: re.Match[str]) -> str:
     try:
         ipaddress.IPv6Address(found[0].strip("[]"))
     except ValueError:
         return found[0]
-    return _ANY
+    return _ANY_ADDRESS
 
 
 @lru_cache(maxsize=16)
 def _patterns(known: tuple[KnownAddress, ...]) -> tuple[tuple[str, re.Pattern[str], str], ...]:
-    made = (_pattern(url, words) for url, words in known)
-    return tuple(sorted((each for each in made if each is not None), key=lambda each: -len(each[0])))
+    patterns = (_pattern(url, words) for url, words in known)
+    return tuple(sorted((each for each in patterns if each is not None), key=lambda each: -len(each[0])))
 
 
 def _pattern(url: str, words: str) -> tuple[str, re.Pattern[str], str] | None:
-    """What finds a URL's host in a text: in a URL, with a port, alone, and its port after the word `port`.
+    """Return the pattern that finds a URL's host in a text: in a URL, with a port, alone, and its port after `port`.
 
-    A host of one label, such as `ollama`, is also an ordinary word, so it is found in a URL or with a port only.
+    A host of one label, such as `ollama`, is also an ordinary word, so it matches only in a URL or with a port.
     """
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -160,17 +160,20 @@ def _pattern(url: str, words: str) -> tuple[str, re.Pattern[str], str] | None:
     if not host:
         return None
     name = rf"\[?{re.escape(host)}\]?"
-    alone = "?" if "." in host or ":" in host else ""
-    ways = [
+    port_is_optional = "?" if "." in host or ":" in host else ""
+    alternatives = [
         rf"(?:https?|wss?)://(?:[^\s/@]{{0,200}}@)?{name}(?::\d{{1,5}})?(?![\w-]|\.\w)(?:[/?#][^\s\"'<>]*)?",
-        rf"(?<![\w.-]){name}(?::\d{{1,5}}){alone}(?![\w-]|\.\w)",
+        rf"(?<![\w.-]){name}(?::\d{{1,5}}){port_is_optional}(?![\w-]|\.\w)",
     ]
     if port is not None and port != _PORTS.get(parts.scheme):
-        ways.append(rf"\bport[ =:]{{1,3}}{port}\b")
-    return host, re.compile("|".join(ways), re.IGNORECASE | re.ASCII), words
+        alternatives.append(rf"\bport[ =:]{{1,3}}{port}\b")
+    return host, re.compile("|".join(alternatives), re.IGNORECASE | re.ASCII), words
 
 
-MAX_MESSAGE_LENGTH = 32 * 1024  # characters of a message; to look through a megabyte takes 200 ms
+# --- the redactor
+
+
+MAX_MESSAGE_LENGTH = 32 * 1024  # characters of a message; a search through a megabyte takes 200 ms
 _LONGEST_WORD = 4 * 1024
 _SECRET_NAME = re.compile(r"auth|cookie|key|token|secret|password|credential|signature", re.IGNORECASE)
 
@@ -187,24 +190,26 @@ class Redactor:
         self._secrets, self._addresses = secrets, addresses
 
     def known(self) -> tuple[str, ...]:
-        """The secrets that are known now, for a redactor elsewhere."""
+        """Return the secrets that are known now, for a redactor in another process."""
         return tuple(dict.fromkeys(self._secrets()))
 
     def text(self, text: str) -> str:
-        text = mask_secrets(text, dict.fromkeys(self._secrets()))  # one key may serve many upstreams
+        """Return the text with secrets masked."""
+        text = mask_secrets(text, dict.fromkeys(self._secrets()))  # Several upstreams may have the same key.
         return mask_keys(text)
 
     def message(self, text: str) -> str:
-        """An error's message, cut where it is very long."""
+        """Return the message of an error with secrets masked, truncated if it is very long."""
         return self.text(truncate_text(text))
 
     def headers(self, headers: Headers) -> Headers:
+        """Return headers with secrets masked: all values of headers whose name marks a secret."""
         return tuple(
             (name, MASK if _SECRET_NAME.search(name) and value else self.text(value)) for name, value in headers
         )
 
     def query(self, query: str) -> str:
-        """What follows the question mark; some clients put keys there."""
+        """Return the query of a URL with secrets masked; some clients put keys there."""
         pairs = (pair.partition("=") for pair in query.split("&"))
         return "&".join(
             f"{name}={MASK}" if value and _SECRET_NAME.search(unquote(name)) else self.text(f"{name}{equals}{value}")
@@ -222,7 +227,7 @@ class Redactor:
         return _replaced(fault, tuple(texts))
 
     def tree(self, value: Json) -> Json:
-        """A document without secrets; its keys are ours."""
+        """Return a JSON value with secrets masked in its strings. Its keys are the gateway's own and stay."""
         match value:
             case str():
                 return self.message(value)
@@ -235,7 +240,7 @@ class Redactor:
 
 
 def _texts(fault: Fault) -> tuple[str, str, str]:
-    """What others wrote in a fault. Half of the details would be no JSON."""
+    """Return the texts of a fault that another party wrote. Long details are dropped: truncated JSON is invalid."""
     return (
         truncate_text(fault.message),
         truncate_text(fault.code),
@@ -244,7 +249,7 @@ def _texts(fault: Fault) -> tuple[str, str, str]:
 
 
 def truncate_text(text: str) -> str:
-    """A text of at most so many characters. It is cut between words, since half a secret is not found."""
+    """Return the text, at most MAX_MESSAGE_LENGTH characters. It is cut between words: half a secret is not found."""
     if len(text) <= MAX_MESSAGE_LENGTH:
         return text
     end = max([text.rfind(blank, MAX_MESSAGE_LENGTH - _LONGEST_WORD, MAX_MESSAGE_LENGTH) for blank in " \n"])

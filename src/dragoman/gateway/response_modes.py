@@ -1,8 +1,8 @@
-"""Answers that need less, or more, than translation frame by frame. Pure.
+"""Responses that are not translated frame by frame. Pure.
 
-- `PassThrough`: both sides speak one dialect and nothing changes, so the bytes go out as they came.
-- `WholeAsStream`: a whole answer came where a stream was asked for; some upstreams ignore the wish for a stream.
-- `translate_whole`: a whole answer, read and written for the client. The worker process does this for large ones.
+- `PassThrough`: client and upstream use one dialect and nothing changes, so the bytes of the stream are sent unchanged.
+- `WholeAsStream`: the upstream ignored the request for a stream and sent a whole response, which is sent as a stream.
+- `translate_whole`: translates a whole response. The worker process calls it for large ones.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from dragoman.translate import Plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame, Payload
 
-_MOST_UNCOUNTED = 32  # steps that passed and that the encoder has not counted yet
+_MAX_UNCOUNTED = 32  # passed frames that the encoder has not counted yet
 
 
 def passes_frames(plan: Plan) -> bool:
-    """Whether the bytes of a stream may pass. Calls that clients would read wrongly are written anew."""
+    """Return whether the bytes of a stream may pass. Tool calls that clients would misread must be rewritten."""
     return plan.passes and not (plan.translated.tools and "loose_calls" in plan.traits)
 
 
 class PassThrough(ResponseTranslator):
-    """The bytes of the upstream, as they came. The decoder reads them for usage, stop and errors; no filter does.
+    """Sends the bytes of the upstream unchanged. The decoder reads usage, stop and errors from them; no filter runs.
 
-    Whole frames go out, with what stands between them, so that an error or a ping can follow the last one. Frames that
-    say only what a quirk asked for are cut out. A frame whose content cannot be read passes, with a note. The stream
-    ends with the dialect's error where the decoder finds a violation: a call or block that is dropped, merged or left
-    open, a missing end, bytes that are no frames (docs/decisions/answers.md#d7). The frame that is the violation does
-    not go out.
+    Only complete frames are sent, with the bytes between them, so that an error or a ping can follow the last one.
+    Frames that only contain what a quirk requested are removed. A frame whose content cannot be read passes, with a
+    note. The stream ends with the dialect's error where the decoder finds a violation: a call or block that is dropped,
+    merged or left open, a missing end, bytes that are not frames (docs/decisions/answers.md#d7). The frame with the
+    violation is not sent.
     """
 
-    __slots__ = ("_asks_more", "_count", "_is_counted", "_ours", "_pieces", "_size", "_unasked", "_uncounted")
+    __slots__ = ("_count", "_encoded", "_has_notes", "_is_counted", "_pieces", "_size", "_uncounted", "_unrequested")
     _passes = True
 
     def __init__(
@@ -62,26 +62,26 @@ class PassThrough(ResponseTranslator):
         super().__init__(
             structs.replace(plan, response_filters=()) if plan.response_filters else plan, environment, mask, budget
         )
-        self._pieces: list[bytes] = []  # the bytes that are read now, after those of a frame that is not complete
-        self._size = 0  # of them
-        self._ours = b""  # written by the encoder, after the frames that pass
-        self._count = 0  # frames that went out
-        self._asks_more = bool(plan.notes)
-        self._unasked: list[bytes] = []  # frames that say only what a quirk asked for
+        self._pieces: list[bytes] = []  # received bytes that are not sent yet
+        self._size = 0  # bytes of `_pieces`
+        self._encoded = b""  # bytes of the encoder, sent after the frames that pass
+        self._count = 0  # frames that were sent
+        self._has_notes = bool(plan.notes)  # a quirk may have added fields to the request
+        self._unrequested: list[bytes] = []  # frames that only contain what a quirk requested
         self._uncounted: list[Events] = []
-        self._is_counted = True  # the encoder could follow all that passed
+        self._is_counted = True  # the encoder has counted all frames so far
 
     def feed(self, chunk: bytes) -> bytes:
         if self.over:
             return b""
-        came, lane = self._splitter.feed(chunk), None if self._pieces else self._lane
-        if lane is not None and type(came) is tuple and came and lane.write_one(came[0]) is not None:
+        decoded, lane = self._splitter.feed(chunk), None if self._pieces else self._lane
+        if lane is not None and type(decoded) is tuple and decoded and lane.write_one(decoded[0]) is not None:
             self._count += 1
-            return chunk  # one delta alone in its chunk, as most come
+            return chunk  # Most chunks are one delta.
         out: list[bytes] = []
-        frames = self._read(came, out)
+        frames = self._read(decoded, out)
         self._count += len(out)
-        if len(out) < len(frames) or self._splitter.held or self._pieces or self._ours or self._unasked:
+        if len(out) < len(frames) or self._splitter.held or self._pieces or self._encoded or self._unrequested:
             return self._cut(chunk, frames, len(out))
         return chunk
 
@@ -91,11 +91,11 @@ class PassThrough(ResponseTranslator):
         rest, self._pieces = b"".join(self._pieces), []
         for step in self._reader.close() if broken is None else [DecodedFrame((Failed(broken),))]:
             self._add(step, [])
-            rest = step.raw or rest  # the last frame may lack the line end without which clients do not read it
+            rest = step.raw or rest  # The decoder adds a missing line end, without which clients ignore the last frame.
         self.over = True
-        if self.fault is not None or self._unasked:
+        if self.fault is not None or self._unrequested:
             rest = b""
-        return rest + self._ours
+        return rest + self._encoded
 
     def ping(self) -> bytes:
         self._catch_up()
@@ -109,17 +109,17 @@ class PassThrough(ResponseTranslator):
             note_unread(self.notes, step)
         events = self._watched(step.events)
         last = events[-1] if events else None
-        if isinstance(last, Failed) and (ours := self._rewritten(step, last, events is step.events)) is not None:
-            self._ours += ours or self._written((last,), len(out))
+        if isinstance(last, Failed) and (rewritten := self._rewritten(step, last, events is step.events)) is not None:
+            self._encoded += rewritten or self._written((last,), len(out))
             return
         if events and not step.raw:
-            self._ours += self._written(events, len(out))
+            self._encoded += self._written(events, len(out))
             return
         self._uncounted.append(events)
-        if len(self._uncounted) > _MOST_UNCOUNTED:
+        if len(self._uncounted) > _MAX_UNCOUNTED:
             self._catch_up()
-        if self._asks_more and self._encoder.is_unrequested(events):
-            self._unasked.append(step.raw)
+        if self._has_notes and self._encoder.is_unrequested(events):
+            self._unrequested.append(step.raw)
         out.append(step.raw)
         if len(events) == 1 and isinstance(last, Delta):
             self._lane = self._open_lane(last, True)
@@ -130,32 +130,34 @@ class PassThrough(ResponseTranslator):
         self._add(DecodedFrame((Failed(error.fault),)), out)
 
     def _cut(self, chunk: bytes, frames: Sequence[Frame], count: int) -> bytes:
-        """The bytes that came, up to the end of the last of the `count` frames that pass, and what the encoder has
-        written."""
+        """Return the received bytes up to the end of the last of the `count` frames that pass, and the encoder's bytes.
+
+        The rest stays in `_pieces`.
+        """
         self._pieces.append(chunk)
         self._size += len(chunk)
         end = self._size - self._splitter.held
-        if not end and not self._ours:
+        if not end and not self._encoded:
             return b""  # no frame is complete
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        if count < len(frames) or self._ours:  # what follows the last frame that passes is not for the client
+        if count < len(frames) or self._encoded:  # Bytes after the last frame that passes are not sent.
             end = 0
             for frame in frames[:count]:
                 end = data.find(frame.raw, end) + len(frame.raw)
         self._pieces, self._size = [data[end:]] if end < self._size else [], self._size - end
         if end < len(data):
             data = data[:end]
-        for raw in self._unasked:
-            before, _, after = data.rpartition(raw)  # they come late
+        for raw in self._unrequested:
+            before, _, after = data.rpartition(raw)  # Such frames are near the end.
             data = before + after
-        self._unasked = []
-        return data + self._ours if self._ours else data
+        self._unrequested = []
+        return data + self._encoded if self._encoded else data
 
     def _rewritten(self, step: DecodedFrame, failed: Failed, is_unmasked: bool) -> bytes | None:
-        """An error that came as bare JSON among events, as our own are written; None for one that passes.
+        """Return an error that the upstream sent as bare JSON among events, as a frame; None for an error that passes.
 
-        Empty: the error is not a frame of the upstream, or must not be read as it came, and the encoder writes it. Only
-        Gemini sends bare JSON among events, and most readers of events do not see it.
+        Empty if the encoder must write the error: it is not a frame of the upstream, or its message was masked. Only
+        Gemini sends bare JSON among events, and most event parsers ignore it.
         """
         if not step.raw or not is_unmasked:
             return b""
@@ -169,27 +171,24 @@ class PassThrough(ResponseTranslator):
         return self._frame(Payload(payload.kind, data, error=True))
 
     def _written(self, events: Events, passed: int = 0) -> bytes:
-        """Write events after so many frames that passed in this turn: an end or error must have the right number."""
+        """Encode events. `passed` frames of this chunk precede them, so that an end or error gets the right number."""
         self._catch_up()
         self._encoder.set_next_number(self._count + passed)
         return b"".join(map(self._frame, self._encoder.feed(events)))
 
     def _catch_up(self) -> None:
-        """Let the encoder count what passed."""
+        """Feed passed events to the encoder, which counts them."""
         uncounted, self._uncounted = self._uncounted, []
         try:
             for events in uncounted if self._is_counted else ():
                 if not self._encoder.passes(events):
                     list(self._encoder.feed(events))
         except DragomanError:
-            self._is_counted = False  # it lacks something, so what comes next would have no place in it
+            self._is_counted = False  # It lacks an event, so it cannot count later ones.
 
 
 class WholeAsStream(ResponseTranslator):
-    """A whole answer, gathered and written as the stream it stands for.
-
-    What cannot be read as a whole answer is read as a stream.
-    """
+    """Buffers a whole response and writes it as a stream. A body that is not a whole response is read as a stream."""
 
     __slots__ = ("_budget", "_pieces", "_plan", "_size")
 
@@ -210,7 +209,7 @@ class WholeAsStream(ResponseTranslator):
         self._size += len(chunk)
         self.quiet_chunks += chunk.isspace()
         if self._size > MAX_WHOLE_REPLY:
-            return super().close(BadFrame(f"the answer is longer than {MAX_WHOLE_REPLY} bytes").fault)
+            return super().close(BadFrame(f"the response is longer than {MAX_WHOLE_REPLY} bytes").fault)
         try:
             self._budget.reserve(len(chunk))
         except UpstreamViolation as error:
@@ -219,7 +218,7 @@ class WholeAsStream(ResponseTranslator):
         return b""
 
     def close(self, broken: Fault | None = None) -> bytes:
-        """The body is complete: write all of it."""
+        """Return the whole response as a stream."""
         body, self._pieces = b"".join(self._pieces), []
         self._budget.release(len(body))
         if broken is not None:
@@ -237,7 +236,9 @@ class WholeAsStream(ResponseTranslator):
             return super().feed(body) + super().close()
         finally:
             self._budget.release(tree)
-        self.notes.changed("stream.from_whole", "", "a whole answer came where a stream was asked for")
+        self.notes.changed(
+            "stream.from_whole", "", "the upstream sent a whole response although a stream was requested"
+        )
         out: list[bytes] = []
         try:
             self._add(DecodedFrame(reply_events(reply, self._filters.keys)), out)
@@ -246,13 +247,13 @@ class WholeAsStream(ResponseTranslator):
         return b"".join(out)
 
 
-# --- whole answers
+# --- whole responses
 
 
 class WholeResponse(Struct, frozen=True):
-    """A whole answer as the client gets it, what is recorded of it, and what is kept of it, if that is wanted.
+    """A whole response as the client gets it, the fields for the access log, and the parts to store, if requested.
 
-    Without `notes` it passes as it came; its body is then the upstream's own.
+    If `notes` is None, the body is the upstream's, unchanged.
     """
 
     body: bytes
@@ -266,46 +267,49 @@ class WholeResponse(Struct, frozen=True):
 def translate_whole(
     plan: Plan, body: bytes, budget: ResponseBudget | None = None, *, keeps: bool = False
 ) -> WholeResponse:
-    """Read an answer and write it for the client. Raises UpstreamViolation, UpstreamFault."""
+    """Translate a whole response for the client; `keeps` adds the parts to store.
+
+    Raises UpstreamViolation, UpstreamFault.
+    """
     may_pass = plan.verbatim and not keeps and ("streams_only" in plan.traits or not is_event_stream(body))
-    if may_pass and not _holds_calls(plan, body):
-        return _tapped(plan, body)
+    if may_pass and not _has_raw_calls(plan, body):
+        return _passed(plan, body)
     try:
         reply, notes = read_whole_reply(plan, body, budget=budget)
     except RecursionError:
-        raise BadFrame("the answer is nested too deeply") from None
+        raise BadFrame("the response is nested too deeply") from None
     raw = plan.client.codec.render_reply(reply, plan.original, SYSTEM_ENVIRONMENT)
     continuation = plan.client.continuation
-    kept = saved_response(continuation, reply, raw) if keeps and continuation is not None else None
-    return _written(raw, reply, notes, kept)
+    saved = saved_response(continuation, reply, raw) if keeps and continuation is not None else None
+    return _whole_response(raw, reply, notes, saved)
 
 
-def _written(
-    body: bytes, reply: Reply, notes: Sequence[Note] | None = None, kept: SavedResponse | None = None
+def _whole_response(
+    body: bytes, reply: Reply, notes: Sequence[Note] | None = None, saved: SavedResponse | None = None
 ) -> WholeResponse:
-    return WholeResponse(body, reply.id, reply.usage, reply.choices[0].stop if reply.choices else None, notes, kept)
+    return WholeResponse(body, reply.id, reply.usage, reply.choices[0].stop if reply.choices else None, notes, saved)
 
 
-def _tapped(plan: Plan, body: bytes) -> WholeResponse:
-    """Read an answer that passes, for the record.
+def _passed(plan: Plan, body: bytes) -> WholeResponse:
+    """Read a response that passes, for the access log.
 
-    Raises UpstreamViolation for what breaks the dialect: half an answer, a web page, a call without a name.
+    Raises UpstreamViolation for a body that breaks the dialect: half a response, a web page, a call without a name.
     """
-    forms = plan.upstream.summary_reader
-    if forms is not None and (seen := forms.read_reply(body)) is not None:
-        return WholeResponse(body, usage=seen.usage, stop=seen.stop)
+    reader = plan.upstream.summary_reader
+    if reader is not None and (summary := reader.read_reply(body)) is not None:
+        return WholeResponse(body, usage=summary.usage, stop=summary.stop)
     try:
-        return _written(body, plan.upstream.codec.parse_reply(body, plan.translated))
+        return _whole_response(body, plan.upstream.codec.parse_reply(body, plan.translated))
     except RecursionError:
         return WholeResponse(body)
 
 
-def _holds_calls(plan: Plan, body: bytes) -> bool:
-    """Whether raw tool calls, or what is left of some, are in an answer that may pass as it came otherwise."""
+def _has_raw_calls(plan: Plan, body: bytes) -> bool:
+    """Return whether a response that could pass unchanged contains raw tool calls, or parts of them."""
     if not plan.finds_calls:
         return False
     try:
         notes = read_whole_reply(plan, body)[1]
     except (RecursionError, UpstreamViolation, UpstreamFault):
-        return False  # `_tapped` says what is wrong
+        return False  # `_passed` raises the error.
     return any(note.rule.startswith("raw_tools.") for note in notes)

@@ -33,47 +33,48 @@ from dragoman.wire.frame import Payload
 N = TypeVar("N", bound=Node)
 FindItem: TypeAlias = Callable[[str], Sequence[Block] | None]
 
-MAX_RESPONSES = 1000  # answers
+MAX_RESPONSES = 1000
 MAX_STORED_BYTES = 64 * 1024 * 1024
 MAX_AGE = 6 * 3600.0  # seconds
 LARGE_CONVERSATION = 1024 * 1024  # bytes of JSON above which only the worker process reads a conversation again
-_ENTRY, _VALUE = 1024, 64  # bytes of an entry with its id, and of a value beside its text
+_ENTRY, _VALUE = 1024, 64  # bytes of an entry with its id, and of a value without its text
 _NO_ITEMS: Mapping[str, Sequence[Block]] = {}
-_WHERE = "previous_response_id"
+_LOCATION = "previous_response_id"
 
 
-# --- what a request continues
+# --- the conversation that a request continues
 
 
 class PickledConversation(Struct, frozen=True):
-    """A large conversation as bytes: only the worker process takes the time to read it."""
+    """A large conversation as pickled bytes. Only the worker process reads it, because that takes long."""
 
     request: bytes
-    blocks: tuple[Block, ...]  # of the answer
+    blocks: tuple[Block, ...]  # of the response
 
     def read(self) -> Conversation:
+        """Return the conversation with the response as its last message."""
         return whole_conversation(pickle.loads(self.request), self.blocks)
 
 
 StoredConversation: TypeAlias = Conversation | PickledConversation
 
 
-def whole_conversation(asked: Conversation, blocks: tuple[Block, ...]) -> Conversation:
-    """The question and the answer, without what only says how to answer."""
-    messages = (*asked.messages, Message("assistant", blocks)) if blocks else asked.messages
-    return Conversation(asked.model, tuple(map(as_earlier, messages)), tuple(map(as_earlier, asked.system)))
+def whole_conversation(request: Conversation, blocks: tuple[Block, ...]) -> Conversation:
+    """Return a request and the blocks of its response as one conversation, without tools and sampling settings."""
+    messages = (*request.messages, Message("assistant", blocks)) if blocks else request.messages
+    return Conversation(request.model, tuple(map(as_earlier, messages)), tuple(map(as_earlier, request.system)))
 
 
 def as_earlier(node: N) -> N:
-    """The same as a later request has it, which says no more of it than an id."""
-    inside = {
+    """Return the node located at `previous_response_id`, the field by which a later request refers to it."""
+    children = {
         name: tuple(map(as_earlier, nodes)) for name in ("blocks", "content") if (nodes := getattr(node, name, ()))
     }
-    return structs.replace(node, at=Location(_WHERE, is_absent=node.at.is_absent), **inside)
+    return structs.replace(node, at=Location(_LOCATION, is_absent=node.at.is_absent), **children)
 
 
-def item_references(client: Dialect, asked: Conversation) -> tuple[str, ...]:
-    """The ids of items of earlier answers that a request refers to."""
+def item_references(client: Dialect, request: Conversation) -> tuple[str, ...]:
+    """Return the ids of items of earlier responses that a request refers to."""
     if client.continuation is None:
         return ()
     found: dict[str, None] = {}
@@ -81,14 +82,14 @@ def item_references(client: Dialect, asked: Conversation) -> tuple[str, ...]:
     def find(item_id: str) -> None:
         found[item_id] = None
 
-    client.continuation.resolve_references(asked, find)
+    client.continuation.resolve_references(request, find)
     return tuple(found)
 
 
 def continued_plan(
     client: Dialect,
     upstream: Dialect,
-    asked: Conversation,
+    request: Conversation,
     *,
     model: str,
     settings: TranslationSettings,
@@ -97,40 +98,45 @@ def continued_plan(
 ) -> tuple[Plan, Conversation | None]:
     """Return a plan that includes the continued conversation, and the conversation if its response is to be stored.
 
+    `earlier` is the stored conversation that the request continues; `find` returns the blocks of a stored item.
     Raises ClientFault.
     """
-    if asked.is_job:  # a job is read again from the service that runs it, by the numbers of its own frames
+    if request.is_job:  # The client reads a job again from its service, by the numbers of the service's own frames.
         settings = structs.replace(settings, repair=False, think_tags=False, raw_tools="off")
     continuation = client.continuation
     if continuation is None:
-        return plan(client, upstream, asked, model=model, settings=settings), None
+        return plan(client, upstream, request, model=model, settings=settings), None
     is_same_family = client.codec.family == upstream.codec.family
-    previous, given = asked.previous_id, asked
-    asked = continuation.resolve_references(asked, find)
+    previous = request.previous_id
+    conversation = continuation.resolve_references(request, find)
     if earlier is not None:
-        asked = continuation.continue_conversation(
-            earlier.read() if isinstance(earlier, PickledConversation) else earlier, asked
+        conversation = continuation.continue_conversation(
+            earlier.read() if isinstance(earlier, PickledConversation) else earlier, conversation
         )
-    if asked is not given:
-        settings = structs.replace(settings, repair=True)  # the client's own bytes say less
-    made = plan(client, upstream, asked, model=model, settings=settings)
+    if conversation is not request:
+        settings = structs.replace(settings, repair=True)  # The client's bytes lack the earlier messages.
+    fitted = plan(client, upstream, conversation, model=model, settings=settings)
     if previous is not None:  # The response repeats it.
-        made = structs.replace(made, original=structs.replace(asked, previous_id=previous))
-    # What a service holds of this conversation is not known here, so an answer to it is not kept here either.
-    if (is_same_family and not settings.repair) or asked.server_state or not continuation.may_store(asked):
-        return made, None
-    return made, asked
+        fitted = structs.replace(fitted, original=structs.replace(conversation, previous_id=previous))
+    # A service of the same family stores the response itself; `server_state` refers to messages that only it has.
+    if (
+        (is_same_family and not settings.repair)
+        or conversation.server_state
+        or not continuation.may_store(conversation)
+    ):
+        return fitted, None
+    return fitted, conversation
 
 
-# --- what is kept
+# --- stored responses
 
 
 class SavedResponse(Struct, frozen=True):
-    """What is kept of an answer beside the response itself."""
+    """The parts of a response that are stored with its bytes."""
 
-    id: str  # that the client was given
+    id: str  # as the client got it
     blocks: tuple[Block, ...]
-    items: Mapping[str, Sequence[Block]]
+    items: Mapping[str, Sequence[Block]]  # the output items by id
 
 
 class _Stored(Struct, frozen=True, gc=False):
@@ -138,7 +144,7 @@ class _Stored(Struct, frozen=True, gc=False):
     response: bytes  # as it was sent to the client; empty if unknown
     items: Mapping[str, Sequence[Block]]
     size: int
-    until: float
+    until: float  # when it expires
 
 
 class ResponseStore:
@@ -153,76 +159,83 @@ class ResponseStore:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most, self._most_bytes, self._oldest, self._now = most, most_bytes, oldest, now
-        self._kept: OrderedDict[tuple[str, str], _Stored] = OrderedDict()
-        self._items: dict[tuple[str, str], tuple[str, str]] = {}  # owner and id of an item -> of its answer
+        self._entries: OrderedDict[tuple[str, str], _Stored] = OrderedDict()
+        self._items: dict[tuple[str, str], tuple[str, str]] = {}  # (owner, item id) -> (owner, response id)
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     @property
     def size(self) -> int:
-        """Bytes that are kept, about."""
+        """The approximate number of stored bytes."""
         return self._bytes
 
     def keep(
         self,
         owner: str,
-        answer_id: str,
-        said: StoredConversation,
+        response_id: str,
+        conversation: StoredConversation,
         response: bytes = b"",
         items: Mapping[str, Sequence[Block]] = _NO_ITEMS,
     ) -> None:
-        if isinstance(said, PickledConversation):
-            asked = len(said.request)
+        """Store a response with its conversation, unless it alone exceeds the limit; remove the oldest if necessary.
+
+        `response` is the body that the client got; `items` are its output items by id.
+        """
+        if isinstance(conversation, PickledConversation):
+            conversation_size = len(conversation.request)
         else:
-            data = jsonio.encode(said)
-            asked = _memory(data)
+            data = jsonio.encode(conversation)
+            conversation_size = _memory(data)
             if is_large(data, LARGE_CONVERSATION):
-                said = PickledConversation(pickle.dumps(said), ())
-                asked = len(said.request)
-        size = _ENTRY * (1 + len(items)) + asked + len(response) + _memory(response)
-        self.forget(owner, answer_id)
+                conversation = PickledConversation(pickle.dumps(conversation), ())
+                conversation_size = len(conversation.request)
+        size = _ENTRY * (1 + len(items)) + conversation_size + len(response) + _memory(response)
+        self.forget(owner, response_id)
         if size > self._most_bytes:
             return
-        self._kept[owner, answer_id] = _Stored(said, response, items, size, self._now() + self._oldest)
-        self._items |= {(owner, item_id): (owner, answer_id) for item_id in items}
+        self._entries[owner, response_id] = _Stored(conversation, response, items, size, self._now() + self._oldest)
+        self._items |= {(owner, item_id): (owner, response_id) for item_id in items}
         self._bytes += size
         self._tidy()
 
-    def find_conversation(self, owner: str, answer_id: str) -> StoredConversation | None:
+    def find_conversation(self, owner: str, response_id: str) -> StoredConversation | None:
+        """Return the conversation up to and including a response; None if it is unknown or expired."""
         self._tidy()
-        kept = self._kept.get((owner, answer_id))
-        return None if kept is None else kept.conversation
+        stored = self._entries.get((owner, response_id))
+        return None if stored is None else stored.conversation
 
-    def response(self, owner: str, answer_id: str) -> bytes | None:
+    def response(self, owner: str, response_id: str) -> bytes | None:
         """Return a stored response as it was sent; empty if only its conversation is stored, None if unknown."""
         self._tidy()
-        kept = self._kept.get((owner, answer_id))
-        return None if kept is None else kept.response
+        stored = self._entries.get((owner, response_id))
+        return None if stored is None else stored.response
 
     def item(self, owner: str, item_id: str) -> Sequence[Block] | None:
-        """What an output item of a kept answer says."""
+        """Return the blocks of an output item of a stored response; None if it is unknown."""
         self._tidy()
         place = self._items.get((owner, item_id))
-        return None if place is None else [as_earlier(block) for block in self._kept[place].items[item_id]]
+        return None if place is None else [as_earlier(block) for block in self._entries[place].items[item_id]]
 
     def _tidy(self) -> None:
+        """Remove expired responses, and the oldest ones while a limit is exceeded."""
         now = self._now()
-        while self._kept:
-            first = next(iter(self._kept))
-            within = len(self._kept) <= self._most and self._bytes <= self._most_bytes
-            if within and self._kept[first].until > now:
+        while self._entries:
+            first = next(iter(self._entries))
+            is_within_limits = len(self._entries) <= self._most and self._bytes <= self._most_bytes
+            if is_within_limits and self._entries[first].until > now:
                 return
             self.forget(*first)
 
-    def forget(self, owner: str, answer_id: str) -> None:
-        place = (owner, answer_id)
-        kept = self._kept.pop(place, None)
-        if kept is None:
+    def forget(self, owner: str, response_id: str) -> None:
+        """Remove a response if it is stored."""
+        place = (owner, response_id)
+        stored = self._entries.pop(place, None)
+        if stored is None:
             return
-        self._bytes -= kept.size
-        for item_id in kept.items:
+        self._bytes -= stored.size
+        for item_id in stored.items:
             if self._items.get((owner, item_id)) == place:
                 del self._items[owner, item_id]
 
@@ -233,91 +246,99 @@ class ResponseStore:
         owner: Owner,
         client: Dialect,
         upstream: Dialect,
-        asked: Conversation,
+        request: Conversation,
         *,
         model: str,
         settings: TranslationSettings,
     ) -> tuple[Plan, ResponseSaver | None]:
-        """Plan a request with what it continues; give the store of its answer, if it is kept. Raises ClientFault."""
-        made, said = continued_plan(
+        """Plan a request with the conversation it continues; return a saver if its response is to be stored.
+
+        Raises ClientFault.
+        """
+        continued, conversation = continued_plan(
             client,
             upstream,
-            asked,
+            request,
             model=model,
             settings=settings,
-            earlier=self.earlier(owner, asked),
+            earlier=self.earlier(owner, request),
             find=lambda item_id: self.item(owner, item_id),
         )
-        return made, None if said is None else self.saver(owner, client, said)
+        return continued, None if conversation is None else self.saver(owner, client, conversation)
 
-    def earlier(self, owner: str, asked: Conversation) -> StoredConversation | None:
-        """What the conversation continues, if it is known here."""
-        return None if asked.previous_id is None else self.find_conversation(owner, asked.previous_id)
+    def earlier(self, owner: str, request: Conversation) -> StoredConversation | None:
+        """Return the stored conversation that a request continues, if any."""
+        return None if request.previous_id is None else self.find_conversation(owner, request.previous_id)
 
-    def saver(self, owner: str, client: Dialect, asked: Conversation | bytes) -> ResponseSaver | None:
-        """Where the answer to a request is kept. `asked` is the conversation, or its pickled bytes."""
+    def saver(self, owner: str, client: Dialect, request: Conversation | bytes) -> ResponseSaver | None:
+        """Return the saver for the response to a request; `request` may be pickled bytes."""
         continuation = client.continuation
-        return None if continuation is None else ResponseSaver(self, owner, asked, continuation)
+        return None if continuation is None else ResponseSaver(self, owner, request, continuation)
 
 
 def _memory(data: bytes) -> int:
-    """Bytes that values take, from their JSON. A text that is not ASCII is there twice, once as UTF-8."""
+    """Estimate the memory of values from their JSON. Python may keep text that is not ASCII twice, once as UTF-8."""
     return (len(data) if data.isascii() else 2 * len(data)) + _VALUE * count_values(data)
 
 
-# --- keeping one answer
+# --- saving one response
 
 
-class _Identified(Struct, gc=False):
+class _ResponseId(Struct, gc=False):
     id: str = ""
 
 
-_identified = jsonio.typed_decoder(_Identified)
+_decode_id = jsonio.typed_decoder(_ResponseId)
 
 
 def saved_response(continuation: Continuation, reply: Reply, response: bytes) -> SavedResponse:
-    """What is kept of an answer, from the reply and the response as the client gets it."""
+    """Return the parts of a response to store, from the reply and from the body that the client gets."""
     try:
         items = continuation.parse_items(response)
-    except DragomanError:  # an item that only its own service can read
+    except DragomanError:  # Only the service itself can read one of the items.
         items = _NO_ITEMS
-    answer_id = _identified(response).id if response else ""
-    return SavedResponse(answer_id or reply.id, reply.choices[0].blocks if reply.choices else (), items)
+    response_id = _decode_id(response).id if response else ""
+    return SavedResponse(response_id or reply.id, reply.choices[0].blocks if reply.choices else (), items)
 
 
 class ResponseSaver(Struct, frozen=True):
-    """Keeps the answer to one request. `asked` is the conversation, or its pickled bytes."""
+    """Stores the response to one request. `conversation` is the request, or its pickled bytes."""
 
     store: ResponseStore
     owner: str
     conversation: Conversation | bytes
     continuation: Continuation
 
-    def keep(self, answer: SavedResponse, response: bytes) -> None:
-        blocks, asked = answer.blocks, self.conversation
-        said = PickledConversation(asked, blocks) if isinstance(asked, bytes) else whole_conversation(asked, blocks)
-        self.store.keep(self.owner, answer.id, said, response, answer.items)
+    def keep(self, saved: SavedResponse, response: bytes) -> None:
+        """Store the response; `response` is the body that the client got."""
+        blocks, request = saved.blocks, self.conversation
+        conversation: StoredConversation
+        if isinstance(request, bytes):
+            conversation = PickledConversation(request, blocks)
+        else:
+            conversation = whole_conversation(request, blocks)
+        self.store.keep(self.owner, saved.id, conversation, response, saved.items)
 
     def encoder(
-        self, made: Plan, environment: Environment = SYSTEM_ENVIRONMENT, budget: ResponseBudget | None = None
+        self, plan: Plan, environment: Environment = SYSTEM_ENVIRONMENT, budget: ResponseBudget | None = None
     ) -> Encoder:
-        """An encoder of the client's dialect that keeps what it writes."""
-        return _KeepingEncoder(made.client.codec.encoder(made.original, environment, budget), self, budget)
+        """Return an encoder of the client's dialect that stores the response it writes."""
+        return _SavingEncoder(plan.client.codec.encoder(plan.original, environment, budget), self, budget)
 
 
-class _KeepingEncoder(Encoder):
-    """Assembles what the client gets and keeps it at its end. An answer over a limit is sent, and not kept."""
+class _SavingEncoder(Encoder):
+    """Assembles the response and stores it at its end. A response over a limit is sent, but not stored."""
 
-    def __init__(self, encoder: Encoder, store: ResponseSaver, budget: ResponseBudget | None = None) -> None:
-        self._encoder, self._store = encoder, store
+    def __init__(self, encoder: Encoder, saver: ResponseSaver, budget: ResponseBudget | None = None) -> None:
+        self._encoder, self._saver = encoder, saver
         self._budget = None if budget is None else budget.copy()
-        self._assembly: ReplyAssembler | None = ReplyAssembler(self._budget)  # None: the answer is too large to be kept
+        self._assembly: ReplyAssembler | None = ReplyAssembler(self._budget)  # None: the response is too large
 
     def ping(self) -> Payload | None:
         return self._encoder.ping()
 
     def passes(self, events: Events) -> bool:
-        return False  # answers of the same family are kept by their own service
+        return False  # A service of the same family stores its responses itself.
 
     def feed(self, events: Events) -> Iterable[Payload]:
         if events and isinstance(events[-1], Failed):
@@ -329,9 +350,9 @@ class _KeepingEncoder(Encoder):
                 reply = self._assembly.reply()
             except DragomanError:
                 return payloads
-            continuation = self._store.continuation
+            continuation = self._saver.continuation
             response = continuation.parse_final_response(payloads[-1].data) if payloads else b""
-            self._store.keep(saved_response(continuation, reply, response), response)
+            self._saver.keep(saved_response(continuation, reply, response), response)
         return payloads
 
     def _assemble(self, events: Events) -> None:
@@ -345,27 +366,27 @@ class _KeepingEncoder(Encoder):
                 self._budget.close()
 
 
-# --- which upstream holds an answer, and which of its credentials made it
+# --- which upstream stores a response, and which of its credentials created it
 #
-# A request that continues, reads, deletes or cancels an answer must reach the upstream that holds it: no other one
-# knows its id.
+# A request that continues, reads, deletes or cancels a response must go to the upstream that stores it: no other
+# upstream knows its id.
 
 
 MAX_HOLDERS = 10_000
-_LONGEST_ID = 512  # characters: no request about an answer can have a longer one in its path
+_LONGEST_ID = 512  # characters; the path of a request about a response cannot have a longer id
 
 
 class ResponseHolder(Struct, frozen=True, gc=False):
-    """The upstream that holds one answer."""
+    """The upstream that stores one response."""
 
-    owner: str  # who got the answer
+    owner: str  # the client that got the response
     upstream: str
-    address: str  # of the upstream: another one with the same address is the same service
+    address: str  # An upstream of another name with the same address is the same service.
     credential: str
 
 
 class ResponseHolders:
-    """Holders by the id of the answer.
+    """Holders by response id.
 
     They are in memory only. When there are more than `most`, the oldest is removed.
     """
@@ -377,13 +398,15 @@ class ResponseHolders:
     def __len__(self) -> int:
         return len(self._holders)
 
-    def remember(self, answer_id: str, holder: ResponseHolder) -> None:
-        if not answer_id or len(answer_id) > _LONGEST_ID:
+    def remember(self, response_id: str, holder: ResponseHolder) -> None:
+        """Record which upstream stores a response. A missing or very long id is ignored."""
+        if not response_id or len(response_id) > _LONGEST_ID:
             return
-        self._holders[answer_id] = holder
-        self._holders.move_to_end(answer_id)
+        self._holders[response_id] = holder
+        self._holders.move_to_end(response_id)
         while len(self._holders) > self._most:
             self._holders.popitem(last=False)
 
-    def find(self, answer_id: str) -> ResponseHolder | None:
-        return self._holders.get(answer_id)
+    def find(self, response_id: str) -> ResponseHolder | None:
+        """Return the upstream that stores a response; None if it is unknown."""
+        return self._holders.get(response_id)

@@ -1,11 +1,11 @@
-"""Secrets, the private files that hold them, and the folders where those are.
+"""Secrets of the configuration, the private files that contain them, and the folders of this application. Does I/O.
 
-A secret is named by reference, found when it is first needed, and never shown:
+The configuration names a secret by a reference. The gateway reads it at the first use and never shows it:
 
-env:NAME             a variable of the environment
+env:NAME             an environment variable
 file:PATH            the text of a file
 keyring:SERVICE/NAME an entry of the system's keyring (the optional package `keyring`)
-cmd:COMMAND          what a command prints; it is run without a shell
+cmd:COMMAND          the output of a command, which runs without a shell
 """
 
 from __future__ import annotations
@@ -31,73 +31,93 @@ from msgspec import Struct
 from dragoman.gateway.layers import ConfigError, Origin, Problem
 from dragoman.upstream import private_files
 
-# --- private files, and the gateway's own key, which is created on first run
+# --- private files, and the key of the gateway, which is created on the first run
 
 
 KEY_PREFIX = "dgm_"
 _SHORTEST_KEY = 16
-_FEWEST_CHARACTERS = 8  # different ones
+_FEWEST_CHARACTERS = 8  # distinct characters
 _PLACEHOLDER = ("changeme", "change-me", "your-", "placeholder", "example", "dummy", "xxxx", "sk-...", "replace")
-_EXTRA = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_PART = ".dragoman-part"  # how the name of a file ends while it is written
-_ABANDONED = 60.0  # seconds; the process that wrote an older part was killed
+_OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_PART = ".dragoman-part"  # suffix of a temporary file
+_ABANDONED = 60.0  # seconds; a process that was killed left an older temporary file
 
 
-class _Taken(Exception):
-    """The file is there already."""
+class _AlreadyExists(Exception):
+    """The file exists already."""
 
 
 def gateway_key(configured: ConfiguredSecret | None, key_file: Path) -> ConfiguredSecret:
-    """Return the key that clients must send: the configured one, else a generated one. Raises ConfigError."""
+    """Return the key that clients must send: the configured one, else a generated one.
+
+    Raises ConfigError for a configured key that is easy to guess.
+    """
     if configured is None:
         return load_or_create_key(key_file)
     value = configured.reveal()
-    plain_value = len(set(value)) < _FEWEST_CHARACTERS or value.isdecimal()  # such as aaaa… or 12345…
-    if len(value) < _SHORTEST_KEY or value.lower().startswith(_PLACEHOLDER) or plain_value:
-        hint = (
-            "leave server.key out, and one is made; or: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+    is_guessable = len(set(value)) < _FEWEST_CHARACTERS or value.isdecimal()  # such as aaaa… or 12345…
+    if len(value) < _SHORTEST_KEY or value.lower().startswith(_PLACEHOLDER) or is_guessable:
+        command = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        hint = f"delete server.key so that a key is created, or create one: {command}"
+        raise ConfigError(
+            [Problem("server.key", f"{configured.shown} is too short, too simple, or a placeholder", hint)]
         )
-        raise ConfigError([Problem("server.key", f"{configured.shown} is too short, or a placeholder", hint)])
     return configured
 
 
 def load_or_create_key(path: Path) -> ConfiguredSecret:
-    """The key in this file; the first to ask makes it. Raises ConfigError if the file cannot be had, or trusted."""
+    """Return the key in this file; create it if the file does not exist.
+
+    Raises ConfigError if the file cannot be read or written, or if other users can read it.
+    """
     try:
         if not path.exists():
             make_private_folder(path.parent)
-            with suppress(_Taken):  # another process was first: its key is the key
+            with suppress(_AlreadyExists):  # Another process created the file first; its key is valid.
                 write_private(path, f"{KEY_PREFIX}{secrets.token_urlsafe(32)}\n".encode(), replace=False)
         return literal_secret(read_private(path).decode())
     except OSError as error:
-        raise _refused(path, (error.strerror or str(error)).lower(), "is the folder yours, and writable?") from None
+        raise _refused(
+            path, (error.strerror or str(error)).lower(), "make sure that this user owns the folder and can write to it"
+        ) from None
     except (BadReference, UnicodeDecodeError):
-        raise _refused(path, "it holds no key", "remove it, and a new one is made") from None
+        raise _refused(path, "the file has no key", "delete it so that a new key is created") from None
 
 
 def make_private_folder(folder: Path) -> None:
     """Create the folder, or make it private. Raises ConfigError if it belongs to another user."""
     private_files.make_private_folder(folder)
     if hasattr(os, "geteuid") and folder.stat().st_uid != os.geteuid():
-        raise _refused(folder, "this folder is another user's", "XDG_STATE_HOME and XDG_RUNTIME_DIR say which to use")
+        raise _refused(
+            folder,
+            "the folder belongs to another user",
+            "set XDG_STATE_HOME and XDG_RUNTIME_DIR to folders of this user",
+        )
 
 
 def read_private(path: Path) -> bytes:
-    """The file's content. Raises ConfigError if others may read it, OSError if it is a link or cannot be read."""
-    descriptor = os.open(path, os.O_RDONLY | _EXTRA)
+    """Return the content of a private file.
+
+    Raises ConfigError if other users can read it, OSError if it is a symbolic link or cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
     with os.fdopen(descriptor, "rb") as file:
         if hasattr(os, "geteuid"):
-            found = os.fstat(descriptor)
-            if found.st_mode & _OTHERS:
-                raise _refused(path, "others may read or change it", f"chmod 600 {path}; if it may be known, remove it")
-            if found.st_uid != os.geteuid():
-                raise _refused(path, "this file is another user's", "remove it, and a new one is made")
+            status = os.fstat(descriptor)
+            if status.st_mode & _GROUP_AND_OTHERS:
+                hint = f"run chmod 600 {path}; if another user may have read it, delete it"
+                raise _refused(path, "other users can read or change the file", hint)
+            if status.st_uid != os.geteuid():
+                raise _refused(path, "the file belongs to another user", "delete it so that a new one is created")
         return file.read()
 
 
 def write_private(path: Path, data: bytes, *, replace: bool = True) -> None:
-    """Write the file atomically; other users cannot read it at any moment. Its folder must exist."""
+    """Write the file atomically; other users cannot read it at any moment. Its folder must exist.
+
+    Without `replace`, raises _AlreadyExists if the file exists.
+    """
     remove_parts(path.parent)
     part = private_files.write_temporary(path, _PART, data)
     try:
@@ -111,22 +131,25 @@ def write_private(path: Path, data: bytes, *, replace: bool = True) -> None:
 
 
 def remove_parts(folder: Path, older_than: float = _ABANDONED) -> None:
-    """Remove what processes that were killed while they wrote have left here."""
+    """Delete temporary files that are older than so many seconds: a process was killed while it wrote them."""
     for part in folder.glob(f".*{_PART}"):
-        with suppress(OSError):  # another process was faster, or it is not ours
+        with suppress(OSError):  # Another process deleted it first, or another user owns it.
             if time.time() - part.lstat().st_mtime >= older_than:
                 part.unlink()
 
 
 def _place_new(part: Path, path: Path) -> None:
-    """Give the file its name unless the name is taken: renaming would silently replace a key just handed out."""
+    """Rename the temporary file unless the target exists.
+
+    `rename` would silently replace a key that another process has just returned, so a hard link is created instead.
+    """
     try:
         path.hardlink_to(part)
     except FileExistsError:
-        raise _Taken from None
-    except OSError:  # a file system without links
+        raise _AlreadyExists from None
+    except OSError:  # The file system has no hard links.
         if path.exists():
-            raise _Taken from None
+            raise _AlreadyExists from None
         part.replace(path)
 
 
@@ -134,14 +157,14 @@ def _refused(path: Path, why: str, hint: str) -> ConfigError:
     return ConfigError([Problem("", why, hint, Origin("file", str(path)))])
 
 
-# --- Where files live: the XDG base directories, for us
+# --- the folders of this application: the XDG base directories
 
 
-_OURS = "dragoman"
+_FOLDER_NAME = "dragoman"
 
 
 class AppFolders(Struct, frozen=True):
-    """Folders of our own. Nothing here is created by asking."""
+    """The folders of this application. No property creates one."""
 
     home: Path
     config: Path
@@ -150,60 +173,68 @@ class AppFolders(Struct, frozen=True):
 
     @property
     def config_file(self) -> Path:
+        """The configuration file of the user."""
         return self.config / "config.toml"
 
     @property
     def key_file(self) -> Path:
-        """The gateway key that is minted on first run."""
+        """The file of the gateway key, which is created on the first run."""
         return self.state / "key"
 
     @property
     def admin_socket(self) -> Path:
+        """The Unix socket of the admin interface."""
         return self.runtime / "admin.sock"
 
 
 def app_folders(environ: Mapping[str, str]) -> AppFolders:
-    """The folders for this environment. An XDG variable that is no absolute path does not count, as XDG demands."""
+    """Return the folders for this environment.
+
+    An XDG variable that is not an absolute path is ignored, as the XDG specification requires.
+    """
     home = Path(environ.get("HOME") or Path.home())
     config = _folder(environ, "XDG_CONFIG_HOME") or home / ".config"
-    state = (_folder(environ, "XDG_STATE_HOME") or home / ".local" / "state") / _OURS
+    state = (_folder(environ, "XDG_STATE_HOME") or home / ".local" / "state") / _FOLDER_NAME
     runtime = _folder(environ, "XDG_RUNTIME_DIR")
-    # Without a runtime folder: under our own state. A shared one such as /tmp is no place for a socket of power.
-    return AppFolders(home, config / _OURS, state, runtime / _OURS if runtime else state / "run")
+    # Without a runtime folder the socket is in the state folder: others could replace it in a shared one such as /tmp.
+    return AppFolders(home, config / _FOLDER_NAME, state, runtime / _FOLDER_NAME if runtime else state / "run")
 
 
 def expand_path(text: str, folder: Path, home: Path) -> Path:
-    """A path as a person writes it in a file of that folder: `~` is their home, a relative one begins at the file."""
+    """Return a path of a configuration file in `folder`: `~` is `home`, and a relative path starts at `folder`."""
     if text == "~" or text.startswith("~/"):
         return home / text[2:]
     return folder / text
 
 
 def _folder(environ: Mapping[str, str], name: str) -> Path | None:
-    found = Path(environ.get(name, ""))
-    return found if found.is_absolute() else None
+    path = Path(environ.get(name, ""))
+    return path if path.is_absolute() else None
 
 
-COMMAND_TIMEOUT = 10.0
+# --- secrets and their references
+
+
+COMMAND_TIMEOUT = 10.0  # seconds
 MASK = "***"
-_LONGEST = 64 * 1024
+_MAX_BYTES = 64 * 1024  # of a secret
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 REMEDY = (
     'write a reference: "env:NAME", "file:PATH", "keyring:SERVICE/NAME" or "cmd:COMMAND"; '
-    "allow_literal_secrets = true takes it as it is"
+    "or set allow_literal_secrets = true to allow a literal value"
 )
 
 
 class SecretUnavailable(ConfigError):
-    """A reference that leads to nothing now."""
+    """The secret of a reference cannot be read now."""
 
 
 class BadReference(ValueError):
-    """A reference that can lead to nothing ever; its text says why."""
+    """A reference is malformed or its secret is unusable; the text says why."""
 
 
 class ReferenceContext(Struct, frozen=True):
-    """What a reference is read against: the environment, and the folder relative paths begin at."""
+    """The environment that references are resolved in, and the folder that relative paths start at."""
 
     environ: Mapping[str, str]
     folder: Path
@@ -225,11 +256,14 @@ class ConfiguredSecret:
 
     @property
     def revealed(self) -> str | None:
-        """The value if it was needed so far, for those who must keep it out of logs."""
+        """The value if it was read before, else None. The redactor masks it in logs."""
         return self._value
 
     def reveal(self) -> str:
-        """The value. Raises SecretUnavailable, naming the reference, if there is none. May block: see `cmd:`."""
+        """Return the value. May block while a command runs (`cmd:`).
+
+        Raises SecretUnavailable, which names the reference, if the value cannot be read.
+        """
         with self._lock:
             if self._value is None:
                 self._value = self._find()
@@ -253,24 +287,24 @@ class ConfiguredSecret:
         return hash(self.shown)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not written down")
+        raise TypeError("a secret cannot be pickled")
 
 
 def plain_value(text: str) -> ConfiguredSecret:
-    """A value that is none, where one may stand: it is shown."""
+    """Return a value that is not secret, for a setting that may have a secret; `shown` is the value itself."""
     return ConfiguredSecret(text, lambda: text)
 
 
 def literal_secret(text: str) -> ConfiguredSecret:
-    """A secret that stands in clear in the configuration. Raises BadReference if it is no usable text."""
+    """Return a secret whose value is in the configuration itself. Raises BadReference for an unusable value."""
     value = _clean(text)
     return ConfiguredSecret(MASK, lambda: value, _Hidden(value))
 
 
-def parse_reference(text: str, around: ReferenceContext) -> ConfiguredSecret | None:
-    """The secret a reference names; None if the text is none. Raises BadReference for one that cannot be right."""
-    scheme, found, rest = text.partition(":")
-    if not found or scheme not in _FINDERS:
+def parse_reference(text: str, context: ReferenceContext) -> ConfiguredSecret | None:
+    """Return the secret that a reference names; None if the text is not a reference. Raises BadReference."""
+    scheme, colon, rest = text.partition(":")
+    if not colon or scheme not in _FINDERS:
         return None
     rest = rest.strip()
     _check(scheme, rest)
@@ -278,17 +312,17 @@ def parse_reference(text: str, around: ReferenceContext) -> ConfiguredSecret | N
 
     def find() -> str:
         try:
-            return _clean(_FINDERS[scheme](rest, around))
+            return _clean(_FINDERS[scheme](rest, context))
         except BadReference as error:
             raise SecretUnavailable([Problem("", f"{shown}: {error}")]) from None
 
-    return ConfiguredSecret(shown, find, (_Hidden(rest), around.folder))
+    return ConfiguredSecret(shown, find, (_Hidden(rest), context.folder))
 
 
 def show_reference(text: str) -> str:
-    """What may be shown of a secret's setting: a reference is none, but a command's arguments may hold one."""
-    scheme, found, rest = text.partition(":")
-    if not found or scheme not in _FINDERS:
+    """Return the setting of a secret for display: a literal value and the arguments of a command are masked."""
+    scheme, colon, rest = text.partition(":")
+    if not colon or scheme not in _FINDERS:
         return MASK
     if scheme != "cmd":
         return text
@@ -297,7 +331,7 @@ def show_reference(text: str) -> str:
 
 
 class _Hidden:
-    """Compares, and is not seen."""
+    """A text that can be compared, in constant time, and is not shown."""
 
     __slots__ = ("_bytes",)
 
@@ -314,15 +348,15 @@ class _Hidden:
 def _clean(text: str) -> str:
     text = text.strip()
     if not text:
-        raise BadReference("it is empty")
+        raise BadReference("the value is empty")
     if _CONTROL.search(text):
-        raise BadReference("it has more than one line, or control characters")
-    if not text.isascii():  # it goes into a header
-        raise BadReference("it has characters that no key has")
+        raise BadReference("the value has more than one line, or control characters")
+    if not text.isascii():  # The value becomes part of a header.
+        raise BadReference("the value has characters that are not ASCII")
     return text
 
 
-# --- each scheme: what it may say, and how it is found
+# --- the schemes of references
 
 
 _FORMS = {
@@ -344,80 +378,82 @@ def _check(scheme: str, rest: str) -> None:
             raise BadReference(f"cmd: {str(error).lower()}") from None
 
 
-def _from_environment(name: str, around: ReferenceContext) -> str:
-    if name not in around.environ:
-        raise BadReference("the variable is not set")
-    return around.environ[name]
+def _from_environment(name: str, context: ReferenceContext) -> str:
+    if name not in context.environ:
+        raise BadReference("the environment variable is not set")
+    return context.environ[name]
 
 
-def _from_file(path: str, around: ReferenceContext) -> str:
+def _from_file(path: str, context: ReferenceContext) -> str:
     try:
-        with expand_path(path, around.folder, around.home).open("rb") as file:
-            if _is_loose(file.fileno()):
-                raise BadReference("others can read it: chmod 600, or chmod 640 if it is yours by its group")
-            data = file.read(_LONGEST + 1)
+        with expand_path(path, context.folder, context.home).open("rb") as file:
+            if _is_readable_by_others(file.fileno()):
+                raise BadReference(
+                    "other users can read the file; run chmod 600, or chmod 640 if this user has it by its group"
+                )
+            data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise BadReference((error.strerror or str(error)).lower()) from None
     return _decoded(data)
 
 
-def _is_loose(handle: int) -> bool:
+def _is_readable_by_others(handle: int) -> bool:
     """Return whether other users can read a file.
 
     On a read-only file system (a secret of a container) the mode cannot be changed, so it is accepted.
     """
-    found = os.fstat(handle)
-    if not hasattr(os, "geteuid") or not stat.S_ISREG(found.st_mode):
+    status = os.fstat(handle)
+    if not hasattr(os, "geteuid") or not stat.S_ISREG(status.st_mode):
         return False
-    group = stat.S_IRWXG if found.st_uid == os.geteuid() else stat.S_IWGRP
-    return bool(found.st_mode & (stat.S_IRWXO | group)) and not os.fstatvfs(handle).f_flag & os.ST_RDONLY
+    group = stat.S_IRWXG if status.st_uid == os.geteuid() else stat.S_IWGRP
+    return bool(status.st_mode & (stat.S_IRWXO | group)) and not os.fstatvfs(handle).f_flag & os.ST_RDONLY
 
 
-def _from_keyring(entry: str, around: ReferenceContext) -> str:
+def _from_keyring(entry: str, context: ReferenceContext) -> str:
     service, _, name = entry.rpartition("/")
     try:
         keyring = import_module("keyring")
     except ImportError:
         raise BadReference("the package keyring is not installed (pip install keyring)") from None
     try:
-        found = keyring.get_password(service, name)
-    except Exception as error:  # noqa: BLE001  # its backends raise what they like
-        raise BadReference(f"the keyring does not answer: {type(error).__name__}") from None
-    if found is None:
+        password = keyring.get_password(service, name)
+    except Exception as error:  # noqa: BLE001  # The backends raise exceptions of any type.
+        raise BadReference(f"the keyring cannot be read: {type(error).__name__}") from None
+    if password is None:
         raise BadReference("the keyring has no such entry")
-    return str(found)
+    return str(password)
 
 
-def _from_command(command: str, around: ReferenceContext) -> str:
+def _from_command(command: str, context: ReferenceContext) -> str:
     words = shlex.split(command)
     if words[0].startswith("~/"):
-        words[0] = str(expand_path(words[0], around.folder, around.home))
+        words[0] = str(expand_path(words[0], context.folder, context.home))
     try:
         process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # it may say what it should not
-            env=dict(around.environ),
-            cwd=around.folder if around.folder.is_dir() else None,
+            stderr=subprocess.DEVNULL,  # It may contain secrets.
+            env=dict(context.environ),
+            cwd=context.folder if context.folder.is_dir() else None,
             start_new_session=True,
         )
     except OSError as error:
         raise BadReference((error.strerror or str(error)).lower()) from None
     with process:
         try:
-            said, _ = process.communicate(timeout=around.timeout)
+            output, _ = process.communicate(timeout=context.timeout)
         except subprocess.TimeoutExpired:
-            raise BadReference(f"no answer within {around.timeout:g} s") from None
+            raise BadReference(f"the command did not end within {context.timeout:g} s") from None
         finally:
             _end(process)
     if process.returncode:
-        raise BadReference(f"exit status {process.returncode}")
-    return _decoded(said)
+        raise BadReference(f"the command ended with status {process.returncode}")
+    return _decoded(output)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the command with whatever it started, which might keep our pipe open for ever."""
+    """Kill the command and its children, which could keep the pipe open."""
     if process.returncode is None:
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -426,12 +462,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _decoded(data: bytes) -> str:
-    if len(data) > _LONGEST:
-        raise BadReference(f"it is longer than {_LONGEST} bytes")
+    if len(data) > _MAX_BYTES:
+        raise BadReference(f"the value is longer than {_MAX_BYTES} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise BadReference("it is no UTF-8 text") from None
+        raise BadReference("the value is not UTF-8 text") from None
 
 
 _FINDERS: dict[str, Callable[[str, ReferenceContext], str]] = {

@@ -1,9 +1,11 @@
-"""Runs the gateway: its server, signals, the admin socket; in a thread for tests.
+"""Runs the gateway: its server, signals and admin socket. Tests and `dragoman run` run it in a thread.
 
-first signal   not ready any more; for a moment still listening, for balancers that are slow to notice; then only
-               what runs goes on, to its end or until its time is up
-second signal  what runs is cut, each stream with its dialect's error
-third          everything ends at once
+What SIGTERM and SIGINT do:
+
+first signal   /readyz reports 503. After SIGTERM the socket listens for a few more seconds, for load balancers that are
+               slow to notice. Then running requests continue until they end or the drain time is over.
+second signal  Running requests are aborted; each stream ends with its dialect's error.
+third signal   The process ends at once.
 """
 
 from __future__ import annotations
@@ -37,20 +39,20 @@ from dragoman.http.server.proxy_protocol import ProxiedConnection
 from dragoman.http.server.serving import Acceptor, HttpServer
 from dragoman.http.server.sockets import defer_accept
 
-_LAST_WORDS = 2.0  # seconds between the last error of a stream and the end
-_LINGER = 3.0  # seconds that we listen after SIGTERM
-_MOST_CONNECTIONS = 10_000
-_SPARE = 64  # file descriptors that are not for clients
+_ABORT_TIME = 2.0  # seconds for aborted streams to send their error
+_LINGER = 3.0  # seconds that the socket still listens after SIGTERM
+_MAX_CONNECTIONS = 10_000
+_RESERVED_FILES = 64  # file descriptors that are not for clients
 
 
 class GatewayServer:
-    """Serves a gateway on one listening socket. `url` and `key` are what a client needs."""
+    """Serves a gateway on one listening socket. A client needs its `url` and `key`."""
 
     def __init__(self, gateway: Gateway, settings: Settings, *, shared: bool = False) -> None:
         self.listening = listen(settings.host, settings.port, shared=shared)
         self.gateway, self.key = gateway, gateway.key
         self.url = gateway.url = url_of(self.listening)
-        self.loop: asyncio.AbstractEventLoop | None = None  # what it runs in
+        self.loop: asyncio.AbstractEventLoop | None = None  # the loop it runs in
         self._settings = settings
         self._drain = settings.drain
         self._ending = asyncio.Event()
@@ -60,7 +62,10 @@ class GatewayServer:
         self._forced = False
 
     async def serve(self, ready: Callable[[], None]) -> None:
-        """Until it is stopped. Raises what the gateway's start does."""
+        """Serve until it is stopped; `ready` is called when it accepts connections.
+
+        Raises the exceptions of `Gateway.start`.
+        """
         loop = self.loop = asyncio.get_running_loop()
         await self.gateway.start()
         server = HttpServer(self.gateway.handle)
@@ -70,7 +75,7 @@ class GatewayServer:
         try:
             ready()
             await self._ending.wait()
-            await self._drained(acceptor, server)
+            await self._drain_requests(acceptor, server)
         finally:
             acceptor.close()
             server.abort()
@@ -78,20 +83,21 @@ class GatewayServer:
             await self.gateway.stop()
 
     def stop(self, *, hurried: bool = False, linger: float = 0.0) -> None:
-        """Take no more, and give what runs its time; `hurried` does not wait for streams.
+        """Accept no more requests and let the running ones end; `hurried` aborts them.
 
-        May be called from a signal, or from another thread.
+        `linger` is for how many seconds the socket still listens. May be called from a signal handler or from another
+        thread.
         """
         self.gateway.draining = True  # /readyz reports 503, so load balancers send no more requests
         loop = self.loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._begin_to_end, hurried, linger)
+            loop.call_soon_threadsafe(self._begin_stop, hurried, linger)
         else:
             self._ending.set()
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """While this lasts, signals end it. Of this process's main thread only."""
+        """Return a context in which SIGTERM and SIGINT stop the server. Only for the main thread of the process."""
         names = (signal.SIGTERM, signal.SIGINT)
         before = {name: signal.signal(name, lambda number, _: self._signalled(number)) for name in names}
         try:
@@ -104,10 +110,10 @@ class GatewayServer:
         self._signals += 1
         if self._signals > 2:
             self._forced = True
-        # After SIGINT (a person at a terminal) no load balancer needs time to notice.
+        # SIGINT comes from a terminal, so no load balancer needs time to notice.
         self.stop(hurried=self._signals > 1, linger=_LINGER if number == signal.SIGTERM else 0.0)
 
-    def _begin_to_end(self, hurried: bool, linger: float) -> None:
+    def _begin_stop(self, hurried: bool, linger: float) -> None:
         assert self.loop is not None
         now = self.loop.time()
         if not self._ending.is_set():
@@ -118,86 +124,92 @@ class GatewayServer:
             self._cut_at = self._linger_until = now
         self._changed.set()
 
-    async def _drained(self, acceptor: Acceptor, server: HttpServer) -> None:
-        """Wait for running requests; cut them when the drain time is over, and abandon those that still run."""
+    async def _drain_requests(self, acceptor: Acceptor, server: HttpServer) -> None:
+        """Wait for running requests; abort them when the drain time is over, then wait for their errors to be sent."""
         await self._until(lambda: False, lambda: self._linger_until)
         acceptor.close()
         server.stop_keep_alive()
 
-        def over() -> bool:
+        def is_idle() -> bool:
             return self._forced or (not server.connections and not self.gateway.in_flight)
 
-        await self._until(over, lambda: self._cut_at)
+        await self._until(is_idle, lambda: self._cut_at)
         self.gateway.cut()
-        last = asyncio.get_running_loop().time() + _LAST_WORDS
-        await self._until(over, lambda: last)
+        last = asyncio.get_running_loop().time() + _ABORT_TIME
+        await self._until(is_idle, lambda: last)
 
-    async def _until(self, true: Callable[[], bool], when: Callable[[], float]) -> None:
+    async def _until(self, condition: Callable[[], bool], deadline: Callable[[], float]) -> None:
+        """Wait until the condition is true or the deadline, which a signal may move, is over."""
         loop = asyncio.get_running_loop()
-        while not true() and not self._forced and (left := when() - loop.time()) > 0:
+        while not condition() and not self._forced and (left := deadline() - loop.time()) > 0:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), min(left, 0.02))
 
     def _acceptor(self, server: HttpServer) -> Acceptor:
-        room, settings = _room(), self._settings
+        max_connections, settings = _max_connections(), self._settings
         proxies = TrustedProxies(settings.trusted_proxies)
-        share = peer_share(settings.limits.peer_connections, room)
+        share = peer_share(settings.limits.peer_connections, max_connections)
 
-        def max_of_peer(address: str) -> int:  # a proxy has the connections of many clients
-            return room if proxies.trusts(address) else share
+        def max_of_peer(address: str) -> int:  # A proxy has the connections of many clients.
+            return max_connections if proxies.trusts(address) else share
 
-        def first(own: ServerConnection) -> asyncio.BaseProtocol:
-            if proxies.trusts(own.client):
-                return ProxiedConnection(server.connections, own, max_of_peer)
-            return own
+        def first(connection: ServerConnection) -> asyncio.BaseProtocol:
+            if proxies.trusts(connection.client):
+                return ProxiedConnection(server.connections, connection, max_of_peer)
+            return connection
 
         return Acceptor(
             self.listening,
             server,
-            most=room,
+            most=max_connections,
             max_of_peer=max_of_peer if proxies.networks else lambda _: share,
             on_exhausted=self._exhausted,
             first=first if settings.proxy_protocol else None,
         )
 
     def _exhausted(self, error: OSError) -> None:
-        self.gateway.log.event("error", "no_connection", message=f"cannot take another connection: {error.strerror}")
+        self.gateway.log.event("error", "no_connection", message=f"cannot accept another connection: {error.strerror}")
 
 
 async def _sweep(server: HttpServer, acceptor: Acceptor, trimmer: Trimmer) -> None:
     while True:
-        now = time.monotonic()  # read anew: uvloop's clock stands still during a turn
+        now = time.monotonic()  # uvloop's clock does not advance during one iteration of the loop
         server.sweep(now)
         acceptor.resume_accepting()
         trimmer.trim_if_idle(now)
         await asyncio.sleep(SWEEP_SECONDS)
 
 
-def _room() -> int:
-    """How many connections fit: each stream needs a second one, to its upstream."""
+def _max_connections() -> int:
+    """Return how many clients can connect: each stream needs a second file descriptor, for its upstream."""
     try:
-        import resource  # noqa: PLC0415  not everywhere
+        import resource  # noqa: PLC0415  not on Windows
     except ImportError:
-        return _MOST_CONNECTIONS
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(8, min(_MOST_CONNECTIONS, (most - _SPARE) // 2))
+        return _MAX_CONNECTIONS
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(8, min(_MAX_CONNECTIONS, (limit - _RESERVED_FILES) // 2))
 
 
-_SEND_BUFFER = 256 * 1024  # so that the kernel does not hold megabytes for a client that does not read
+_SEND_BUFFER = 256 * 1024  # bounds the bytes that the kernel buffers for a client that does not read
 _BACKLOG = 2048
-_COLLECT = (25_000, 10, 10)  # a long conversation is thousands of values, and none of them a cycle
+_COLLECT = (25_000, 10, 10)  # A long conversation is thousands of values without reference cycles.
 
 
 def listen(host: str, port: int, *, shared: bool = False, backlog: int | None = _BACKLOG) -> socket.socket:
-    """The socket that clients reach; `shared` with other processes there. No backlog: bound only. Raises OSError."""
+    """Return the listening socket; `shared` allows other processes to listen on the same port. Raises OSError.
+
+    Without a backlog the socket is bound, but does not listen.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # those accepted inherit both
+        listening.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER
+        )  # Accepted sockets inherit both options.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.bind((host, port))
         if backlog is not None:
@@ -211,6 +223,7 @@ def listen(host: str, port: int, *, shared: bool = False, backlog: int | None = 
 
 
 def url_of(listening: socket.socket) -> str:
+    """Return the URL by which a client on this machine reaches the socket."""
     host, port = listening.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -238,7 +251,7 @@ def serve(
     def warn(about: str, message: str) -> None:
         gateway.log.event("warning", about, message=message)
 
-    if not worker:  # whose parent has chosen it
+    if not worker:  # The parent of a worker has chosen the path.
         socket_path = admin.choose_socket(socket_path, listening.getsockname()[1], partial(warn, "admin_socket"))
 
     async def main() -> None:
@@ -251,7 +264,7 @@ def serve(
             async with admin.serve_admin(gateway, socket_path, config.server.admin_port, partial(warn, "admin_port")):
                 await running.serve(lambda: ready(running) if ready else None)
 
-    gc.freeze()  # what is loaded by now stays: no collection need look at it
+    gc.freeze()  # Objects that exist now are permanent, so collections can skip them.
     gc.set_threshold(*_COLLECT)
     gc.enable()
     with contextlib.closing(listening), asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -260,17 +273,18 @@ def serve(
 
 
 def raise_file_limit() -> None:
-    """Allow this process as many open files as the system lets it have: each stream needs two."""
+    """Raise the limit of open files to the maximum: each stream needs two."""
     try:
-        import resource  # noqa: PLC0415  not everywhere
+        import resource  # noqa: PLC0415  not on Windows
     except ImportError:
         return
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # macOS reports more than it allows
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
 
 
 def _end_with_parent(running: GatewayServer) -> None:
+    """Stop the server when standard input ends, because the parent process has ended."""
     loop, standard_input = asyncio.get_running_loop(), 0
 
     def read() -> None:
@@ -282,32 +296,32 @@ def _end_with_parent(running: GatewayServer) -> None:
 
 
 def _reload(gateway: Gateway, read: Callable[[], Config]) -> None:
-    """Validate, then swap: a bad file changes nothing."""
+    """Load the configuration and apply it; an invalid one changes nothing."""
 
-    async def swap() -> None:
+    async def apply() -> None:
         try:
             await gateway.reload(read())
         except (DragomanError, OSError) as error:
             gateway.reload_refused = str(error)
             gateway.log.event("error", "reload_refused", why=str(error))
 
-    gateway.run_in_background(swap())
+    gateway.run_in_background(apply())
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed: it is worth a fifth of the time of a short stream."""
+    """Return uvloop's factory if it is installed: it saves a fifth of the time of a short stream."""
     if sys.platform == "win32":
         return None
     try:
-        import uvloop  # noqa: PLC0415  it may not be there
+        import uvloop  # noqa: PLC0415  optional
     except ImportError:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
 
 
-class _ToJournal(logging.Handler):
-    """What the libraries under us have to say, in our form and without secrets."""
+class _AccessLogHandler(logging.Handler):
+    """Writes log records of libraries to the access log, with secrets masked."""
 
     def __init__(self, gateway: Gateway) -> None:
         super().__init__(logging.INFO)
@@ -321,10 +335,10 @@ class _ToJournal(logging.Handler):
 
 
 def route_logs(gateway: Gateway) -> None:
-    """Send the log records of libraries to the access log, where secrets are removed."""
+    """Send the log records of libraries to the access log, where secrets are masked."""
     for name in ("dragoman", "asyncio"):
         logger = logging.getLogger(name)
-        logger.handlers = [_ToJournal(gateway)]
+        logger.handlers = [_AccessLogHandler(gateway)]
         logger.setLevel(logging.INFO)
         logger.propagate = False
 
@@ -339,7 +353,7 @@ def running_gateway(
     key: str | None = None,
     admin_socket: bool = False,
 ) -> Iterator[GatewayServer]:
-    """A gateway in a thread of its own, on the configured address (port 0: a free one)."""
+    """Run a gateway in a thread, on the configured address (port 0: a free port), while the context lasts."""
     gateway = Gateway(config, key=key, state=state, journal=journal, patience=patience)
     running = GatewayServer(gateway, config.server)
     ready = threading.Event()
@@ -354,7 +368,7 @@ def running_gateway(
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(main())
-        except BaseException as error:  # noqa: BLE001  raised in the thread that waits
+        except BaseException as error:  # noqa: BLE001  the waiting thread raises it
             failed.append(error)
         finally:
             running.listening.close()

@@ -1,8 +1,8 @@
-"""Serve requests about a stored answer: read it, stream it again, delete it, cancel it, list its input.
+"""Serve requests about a stored response: read it, stream it again, delete it, cancel it, list its input.
 
-The gateway stores answers of upstreams of another family, in memory. The upstream that made it stores any other: the
-request goes there, with the credential that made the answer. A request with an unknown id goes to the upstream of the
-client's family if there is exactly one.
+The gateway stores responses of upstreams of another family, in memory. The upstream that created it stores any other:
+the request goes there, with the credential that created the response. A request with an unknown id goes to the upstream
+of the client's family if there is exactly one.
 """
 
 from __future__ import annotations
@@ -31,33 +31,34 @@ from dragoman.wire.http import Headers
 _WHOLE_BYTES = 64 * 1024 * 1024
 _STREAM: Headers = (("content-type", "text/event-stream"), ("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 _UNKNOWN = (
-    "no response {!r} is known here: the gateway does not store it and does not know which upstream made it;"
-    " make the response again"
+    "the response {!r} is unknown: the gateway does not store it and does not know which upstream created it;"
+    " create the response again"
 )
-_check_json = jsonio.typed_decoder(jsonio.Raw)  # makes no values of it
-_SIGNS_OF_LIFE = frozenset({"keepalive", "response.in_progress"})
+_check_json = jsonio.typed_decoder(jsonio.Raw)  # checks the JSON without building values
+_KEEP_ALIVE_EVENTS = frozenset({"keepalive", "response.in_progress"})
 _NAMES = {"read": "body", "input_items": "input items"}
 _NOT_IN_BACKGROUND = {
     "cancel": "only a response that runs in the background can be cancelled",
-    "read": "only a response that was made with `background` can be streamed again; read it without `stream`",
+    "read": "only a response that was created with `background` can be streamed again; read it without `stream`",
 }
 
 
 class StoredResponseRequest:
-    """One request about a stored answer. `run` raises ClientFault for an unknown id, and the upstream's error."""
+    """One request about a stored response."""
 
     def __init__(self, context: RequestContext) -> None:
-        self._services, self._fleet, self._exchange = context.services, context.upstreams, context.exchange
+        self._services, self._upstreams, self._exchange = context.services, context.upstreams, context.exchange
         self._client, self._call, self._record = context.client, context.call, context.record
         self._account, self._send = context.account, partial(context.send, (JSON_BODY,))
         self._id, self._action = context.call.hints["id"], context.call.hints["action"]
 
     async def run(self) -> None:
+        """Serve the request. Raises ClientFault for an unknown id, and the upstream's error."""
         owner = self._exchange.owner
         response = self._services.response_store.response(owner, self._id)
         if self._action == "delete":
             self._services.response_store.forget(owner, self._id)
-        # With `repair` both have it: the gateway has what the client was sent, the upstream all the rest.
+        # With `repair` both store it: the gateway the response as the client got it, the upstream its input and state.
         if response is not None and (self._action == "read" or self._services.holders.find(self._id) is None):
             self._serve(response)
             return
@@ -68,97 +69,97 @@ class StoredResponseRequest:
         if not backend.slots.take():
             await backend.slots.wait()
         try:
-            await self._ask(backend, credentials)
+            await self._forward(backend, credentials)
         finally:
             backend.slots.release()
 
     # --- stored by the gateway
 
     def _serve(self, response: bytes) -> None:
-        assert self._client.stored is not None  # a dialect with calls of this kind has it
+        assert self._client.stored is not None  # A dialect with such requests has it.
         if self._action == "delete":
             self._send(self._client.stored.render_deleted(self._id))
         elif self._action == "cancel" or self._call.stream:
-            message = f"{self._id!r} was not made in the background: {_NOT_IN_BACKGROUND[self._action]}"
+            message = f"{self._id!r} was not created in the background: {_NOT_IN_BACKGROUND[self._action]}"
             raise ClientFault(message, at="stream" if self._call.stream else "response_id")
         elif self._action == "read" and response:
             self._send(response)
         else:
             raise _not_found(f"the gateway stores no {_NAMES[self._action]} of the response {self._id!r}")
 
-    # --- stored by the upstream that made it
+    # --- stored by the upstream that created it
 
     def _holder(self, owner: Owner) -> tuple[Backend, Sequence[Credential]]:
-        """The upstream to ask, and the credentials to ask it with, in order."""
+        """Return the upstream that stores the response, and the credentials to try, in order."""
         holder = self._services.holders.find(self._id)
         family = self._client.codec.family
-        backends = [each for each in self._fleet.backends if each.dialect.codec.family == family]
+        backends = [each for each in self._upstreams.backends if each.dialect.codec.family == family]
         if holder is not None:
             backends = [each for each in backends if each.name == holder.upstream and holder.owner == owner]
         if len(backends) != 1:
             raise _not_found(_UNKNOWN.format(self._id))
         [backend] = backends
-        own = backend.credential(holder.credential) if holder is not None else None
-        return backend, [own] if own is not None else backend.credentials("", "")
+        creator = backend.credential(holder.credential) if holder is not None else None
+        return backend, [creator] if creator is not None else backend.credentials("", "")
 
-    async def _ask(self, backend: Backend, credentials: Sequence[Credential]) -> None:
-        """Ask with each credential until one finds the answer."""
+    async def _forward(self, backend: Backend, credentials: Sequence[Credential]) -> None:
+        """Send the request with each credential until one finds the response."""
         request = with_headers(backend.dialect.binding.wrap(self._call), backend.own_headers())
         refused: Refused | None = None
         for credential in credentials:
             self._record.attempts += 1
             try:
-                reply = await backend.open(request, credential)
+                response = await backend.open(request, credential)
             except Refused as error:
                 if error.fault.kind != "not_found":
                     raise
                 refused = refused or error
                 continue
             try:
-                await (self._stream(reply, backend) if self._call.stream else self._whole(reply, backend))
+                await (self._stream(response, backend) if self._call.stream else self._whole(response, backend))
             finally:
-                reply.close()
+                response.close()
             return
         raise _not_found(refused.fault.message if refused else _UNKNOWN.format(self._id))
 
-    async def _whole(self, reply: ClientResponse, backend: Backend) -> None:
-        """Pass the upstream's JSON. Raises BadFrame for another body."""
+    async def _whole(self, response: ClientResponse, backend: Backend) -> None:
+        """Send the upstream's JSON unchanged. Raises BadFrame for another body."""
         try:
-            body = await reply.read(_WHOLE_BYTES, self._account.keep)
+            body = await response.read(_WHOLE_BYTES, self._account.keep)
             _check_json(body)
         except (TooLarge, jsonio.JsonError) as error:
             message = (
-                f"the upstream {backend.name} answered {self._action} of {self._id!r} without readable JSON: {error}"
+                f"the upstream {backend.name} sent no valid JSON in response to {self._action} of {self._id!r}: {error}"
             )
             raise BadFrame(message) from None
         self._record.mark_first_byte()
         self._send(body)
 
-    async def _stream(self, reply: ClientResponse, backend: Backend) -> None:
-        """Pass whole frames as they come. A stream without its last frame ends with the dialect's error."""
+    async def _stream(self, response: ClientResponse, backend: Backend) -> None:
+        """Send complete frames as they arrive. A stream without its last frame ends with the dialect's error."""
         exchange, stored, frames = self._exchange, backend.dialect.stored, backend.dialect.binding.frame_decoder()
-        assert stored is not None  # the upstream is of the client's family
-        held = BufferedSize(ResponseBudget(self._account.budget.response_limits, self._account))
+        assert stored is not None  # The upstream is of the client's family.
+        buffered = BufferedSize(ResponseBudget(self._account.budget.response_limits, self._account))
         ended, quiet_chunks = False, 0
 
         def pass_on(chunk: bytes) -> None:
             nonlocal ended, quiet_chunks
             complete = list(frames.feed(chunk))
-            held.set(frames.held)
+            buffered.set(frames.held)
             ended = ended or any(stored.is_last_frame(frame) for frame in complete)
-            quiet_chunks += all(frame.kind in _SIGNS_OF_LIFE for frame in complete)
+            quiet_chunks += all(frame.kind in _KEEP_ALIVE_EVENTS for frame in complete)
             if complete:
                 exchange.chunk(b"".join([frame.raw for frame in complete]))
 
         self._record.status = 200
         exchange.head(200, _STREAM)
         exchange.flush()
-        exchange.source = reply
+        exchange.source = response
         if exchange.paused:
-            reply.pause()
+            response.pause()
         broken: DragomanError = Truncated("the upstream's stream ended before its last event")
         try:
-            await reply.pump(pass_on, lambda: quiet_chunks)
+            await response.pump(pass_on, lambda: quiet_chunks)
         except DragomanError as error:
             broken = error
         if not ended:

@@ -1,4 +1,8 @@
-"""An upstream as the file describes it, and as the gateway uses it; the table files of raw tool calls that it names."""
+"""Reads and checks the tables `[upstreams.NAME]`, and the raw tool table files that they name.
+
+`read_upstream` converts a table, merged with its preset, into an `Upstream`, which the gateway uses. Only
+`with_table_files` does I/O. `config` calls both.
+"""
 
 from __future__ import annotations
 
@@ -32,23 +36,26 @@ _HEADER_VALUE = re.compile(r"[\x20-\x7e]*\Z")
 _SECRET_WORD = re.compile(
     r"(?:(?:^|[-_])(?:auth|authorization|cookie)|key|token|secret|password)(?:$|[-_])", re.IGNORECASE
 )
-_OUR_HEADERS = frozenset(
+_RESERVED_HEADERS = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "te", "upgrade", "trailer", "keep-alive", "expect"}
 )
 
 
-_LISTS = ("key", "credentials", "models", "long_thinking")
-_FIRST = ("preset", "dialect", "base_url", "region")
+_LIST_SETTINGS = ("key", "credentials", "models", "long_thinking")
+_BASIC_SETTINGS = ("preset", "dialect", "base_url", "region")
 
 
 class TimeoutSettings(Struct, frozen=True, kw_only=True):
-    """In seconds. `first_byte`: until the answer begins. `idle`: between two pieces of it. `silent`: between two
-    pieces with content, whatever pings come meanwhile."""
+    """Timeouts of an upstream, in seconds.
+
+    `first_byte`: until the response begins. `idle`: between two chunks. `silent`: between two chunks with content;
+    pings do not count.
+    """
 
     dns: Seconds = 3.0
     connect: Seconds = 5.0
     tls: Seconds = 5.0
-    write: Seconds = 30.0  # for the upstream to take the request
+    write: Seconds = 30.0  # until the upstream has read the request
     first_byte: Seconds = 300.0
     idle: Seconds = 120.0
     long_idle: Seconds = 900.0  # the same for models in `long_thinking`
@@ -57,9 +64,9 @@ class TimeoutSettings(Struct, frozen=True, kw_only=True):
 
 
 class UpstreamLimits(Struct, frozen=True, kw_only=True):
-    """How many requests an upstream gets at once, how many may wait for their turn, and for how many seconds.
+    """How many requests an upstream gets at once, how many may wait for a slot, and for how many seconds.
 
-    `breaker`: whether failures and requested pauses put it into cooldown.
+    `breaker`: whether failures and requested pauses put the upstream into cooldown.
     """
 
     concurrency: Annotated[int, Meta(ge=1)] = 32
@@ -69,14 +76,17 @@ class UpstreamLimits(Struct, frozen=True, kw_only=True):
 
 
 class SimulatorSettings(Struct, frozen=True, kw_only=True):
-    """For an upstream whose preset is the simulator."""
+    """Settings of an upstream with the preset `simulator`."""
 
     profile: Literal["official", "observed", "paranoid", "strict", "lenient"] = "observed"
     script: Path | None = None
 
 
 class Login(Struct, frozen=True):
-    """Where credentials that expire are kept: our store, the Kiro IDE, kiro-cli, AWS's own places. `detail`: which."""
+    """A source of credentials that expire: Dragoman's store, the Kiro IDE, kiro-cli, or AWS's files and services.
+
+    `detail` names one of several logins.
+    """
 
     source: LoginSource
     detail: str = ""
@@ -106,7 +116,7 @@ class UpstreamTable(Struct, frozen=True, kw_only=True):
 
 
 class Upstream(Struct, frozen=True, kw_only=True):
-    """A service to ask. `dialect` has the settings of the file; `base_url` is empty for a simulator, until it runs."""
+    """A configured upstream. `dialect` has its settings; `base_url` is empty for a simulator until it runs."""
 
     name: str
     dialect: Dialect
@@ -114,10 +124,10 @@ class Upstream(Struct, frozen=True, kw_only=True):
     base_url: str = ""
     region: str = ""
     keys: tuple[ConfiguredSecret, ...] = ()
-    key_header: str = "authorization"  # as a bearer token; in any other header the key stands alone
+    key_header: str = "authorization"  # as a bearer token; any other header has the key alone
     logins: tuple[Login, ...] = ()
     models: tuple[str, ...] = ()
-    long_thinking: tuple[str, ...] = ()  # names and patterns of models that may be silent for long
+    long_thinking: tuple[str, ...] = ()  # names and patterns of models that may send nothing for long
     settings: TranslationSettings = TranslationSettings()
     limits: UpstreamLimits = UpstreamLimits()
     timeouts: TimeoutSettings = TimeoutSettings()
@@ -127,13 +137,13 @@ class Upstream(Struct, frozen=True, kw_only=True):
     ca_file: Path | None = None
 
     def secrets(self) -> list[ConfiguredSecret]:
-        """Everything here that no log may show."""
+        """Return all secrets of the upstream, which logs must not show."""
         headers = [value for name, value in self.headers if is_secret_header(name)]
         return [*self.keys, *headers, *([self.proxy] if self.proxy else [])]
 
 
 def is_secret_header(name: str) -> bool:
-    """Whether what stands in a header of this name is a secret."""
+    """Return whether the value of a header of this name is a secret."""
     return _SECRET_WORD.search(name) is not None
 
 
@@ -141,30 +151,31 @@ def read_upstream(name: str, tree: object, at: KeyPath, look: ConfigReader) -> U
     """Return the upstream of a table that includes its preset; None if it has problems, which are reported."""
     before = len(look.problems)
     if not NAME.match(name):
-        look.problem(at, "a name has letters, digits, dots, hyphens and underscores only")
-    values = look.fields(fields_of(UpstreamTable), as_lists(tree, _LISTS), at)
-    if not isinstance(tree, Mapping) or any(key in tree and key not in values for key in _FIRST):
+        look.problem(at, "the name of an upstream may have letters, digits, dots, hyphens and underscores only")
+    values = look.fields(fields_of(UpstreamTable), as_lists(tree, _LIST_SETTINGS), at)
+    if not isinstance(tree, Mapping) or any(key in tree and key not in values for key in _BASIC_SETTINGS):
         return None  # The other settings depend on these.
-    upstream = _Making(UpstreamTable(**values), at, look).upstream(name)
+    upstream = _UpstreamBuilder(UpstreamTable(**values), at, look).upstream(name)
     return upstream if len(look.problems) == before else None
 
 
 def as_lists(tree: object, names: tuple[str, ...]) -> object:
-    """One text where a list may stand is a list of one."""
+    """Return the table with a single string in place of a list (`names`) replaced by a list of one."""
     if not isinstance(tree, Mapping):
         return tree
     return {name: [value] if name in names and isinstance(value, str) else value for name, value in tree.items()}
 
 
-def _fitted(dialect: Dialect, base_url: str) -> tuple[Dialect, str]:
-    """People end an address where their SDK wants it ended: with /v1 or without. Our paths begin with it.
+def _match_version(dialect: Dialect, base_url: str) -> tuple[Dialect, str]:
+    """Return the dialect and the base URL such that their paths combine without a repeated version.
 
-    Another path is taken as it is, as OpenAI's own SDKs do it: some services have /v4, or nothing.
+    A configured URL may end with /v1 or without it, as the SDKs differ; the paths of the dialect begin with /v1.
+    Another path replaces /v1, as in OpenAI's own SDKs: some services have /v4, or no version.
     """
-    own = dialect.binding.wrap(ApiRequest("generate", "model", False, {})).path
-    first = "/" + own.lstrip("/").partition("/")[0]
-    if first != own and base_url.endswith(first):
-        return dialect, base_url.removesuffix(first)
+    path = dialect.binding.wrap(ApiRequest("generate", "model", False, {})).path
+    version = "/" + path.lstrip("/").partition("/")[0]
+    if version != path and base_url.endswith(version):
+        return dialect, base_url.removesuffix(version)
     binding = dialect.binding
     if urlsplit(base_url).path and isinstance(binding, Struct) and "prefix" in binding.__struct_fields__:
         return structs.replace(dialect, binding=structs.replace(binding, prefix="")), base_url
@@ -172,13 +183,13 @@ def _fitted(dialect: Dialect, base_url: str) -> tuple[Dialect, str]:
 
 
 def _is_anthropic(base_url: str) -> bool:
-    """Whether the service is Anthropic's own: only there Claude Code's accounting line is read."""
+    """Return whether the service is Anthropic's own, the only one that reads Claude Code's accounting line."""
     host = urlsplit(base_url).hostname or ""
     return host == "anthropic.com" or host.endswith(".anthropic.com")
 
 
-class _Making:
-    """The parts of an upstream that need more than their type to be right."""
+class _UpstreamBuilder:
+    """Builds an upstream from its table. Reports values that have the right type but are invalid."""
 
     def __init__(self, table: UpstreamTable, at: KeyPath, look: ConfigReader) -> None:
         self._table = table
@@ -189,6 +200,7 @@ class _Making:
         self._look.problem((*self._at, name) if name else self._at, message, hint)
 
     def upstream(self, name: str) -> Upstream | None:
+        """Return the upstream; None if its dialect is unknown. Problems are reported to the reader."""
         table, dialect = self._table, self.dialect()
         simulated = table.preset == SIMULATOR
         address = "" if simulated or dialect is None else self.base_url(dialect)
@@ -198,7 +210,7 @@ class _Making:
         proxy = self.proxy(address) if address else None
         if dialect is None:
             return None
-        dialect, address = _fitted(dialect, address)
+        dialect, address = _match_version(dialect, address)
         if dialect.attribution and settings.attribution == "auto" and not (simulated or _is_anthropic(address)):
             settings = structs.replace(settings, attribution="strip")
         return Upstream(
@@ -222,6 +234,7 @@ class _Making:
         )
 
     def dialect(self) -> Dialect | None:
+        """Return the dialect with its settings; None if it is unknown or a setting is invalid."""
         table = self._table
         if table.preset is not None and table.preset not in PRESETS:
             known = suggest_name(table.preset, PRESETS) or f"known: {', '.join(PRESETS)}"
@@ -229,7 +242,7 @@ class _Making:
             return None
         if table.dialect is None:
             hint = f"presets: {', '.join(PRESETS)}; dialects: {', '.join(registry.names())}"
-            self._problem("", "say a preset, or a dialect and a base_url", hint)
+            self._problem("", "set a preset, or a dialect and a base_url", hint)
             return None
         if table.dialect not in registry.names():
             known = suggest_name(table.dialect, registry.names()) or f"known: {', '.join(registry.names())}"
@@ -252,72 +265,81 @@ class _Making:
             return None
 
     def base_url(self, dialect: Dialect) -> str:
+        """Return the address of the service; empty if it is missing or invalid."""
         table = self._table
         if table.base_url is None:
-            self._problem("", f"base_url is missing: where is the {dialect.name} service?")
+            self._problem("", f"base_url is missing: set the address of the {dialect.name} service")
             return ""
         address = table.base_url
         if "{region}" in address:
             if table.region is None:
-                self._problem("", "region is missing", 'as in region = "us-east-1"; AWS_REGION is read too')
+                self._problem(
+                    "", "region is missing", 'set it, as in region = "us-east-1", or set the variable AWS_REGION'
+                )
                 return ""
             address = address.replace("{region}", table.region)
         if table.region is not None and not _REGION.match(table.region):
-            self._problem("region", f"{table.region!r} is no region", "as in us-east-1")
+            self._problem("region", f"{table.region!r} is not a region", "write it as in us-east-1")
             return ""
         address = address.rstrip("/")
-        wrong = address_problem(address)
-        if wrong:
-            self._problem("base_url", *wrong)
+        problem = base_url_problem(address)
+        if problem:
+            self._problem("base_url", *problem)
             return ""
         url = urlsplit(address)
         if url.scheme == "http" and not is_loopback(url.hostname or "") and not table.insecure_http:
-            hint = "use https, or set insecure_http = true if the network between is yours"
-            self._problem("base_url", "plain http would show keys and prompts to the network", hint)
+            hint = "use https, or set insecure_http = true if you trust the network to the service"
+            self._problem("base_url", "http without TLS would show keys and prompts to the network", hint)
         return address
 
     def key_header(self, dialect: Dialect | None) -> str:
+        """Return the lower-case name of the header for the key."""
         name = self._table.key_header
         if name is None:
             return dialect.key_header if dialect else ""
-        if not _HEADER.match(name) or name.lower() in _OUR_HEADERS:
+        if not _HEADER.match(name) or name.lower() in _RESERVED_HEADERS:
             self._problem(
-                "key_header", f"{name!r} is no header a key can stand in", "authorization, x-api-key, api-key"
+                "key_header", f"the header {name!r} cannot contain a key", "use authorization, x-api-key or api-key"
             )
         return name.lower()
 
     def logins(self) -> tuple[Login, ...]:
+        """Return the configured credential sources."""
         found: list[Login] = []
         for text in self._table.credentials:
             source, _, detail = text.partition(":")
             known = next((known for known in get_args(LoginSource) if known == source), None)
             if known is None:
                 hint = suggest_name(source, get_args(LoginSource)) or f"known: {', '.join(get_args(LoginSource))}"
-                self._problem("credentials", f"there is no source of credentials {source!r}", hint)
+                self._problem("credentials", f"there is no credential source {source!r}", hint)
             else:
                 found.append(Login(known, detail))
         return tuple(found)
 
     def translation(self) -> TranslationSettings:
+        """Return the translation settings, with an absolute path of a raw tool table file."""
         settings = self._table.translation
         known = ("auto", "off", *FORMAT_NAMES, *FORMAT_ALIASES)
         if settings.raw_tools is not None and is_file_choice(settings.raw_tools):
-            around = self._look.reference_context
-            path = expand_path(settings.raw_tools.removeprefix(FILE_PREFIX), around.folder, around.home)
+            context = self._look.reference_context
+            path = expand_path(settings.raw_tools.removeprefix(FILE_PREFIX), context.folder, context.home)
             return structs.replace(settings, raw_tools=f"{FILE_PREFIX}{path}")
         if settings.raw_tools is not None and settings.raw_tools not in known:
             hint = suggest_name(settings.raw_tools, known) or f"known: {', '.join(known)}, and file:NAME.toml"
-            self._look.problem((*self._at, "translation", "raw_tools"), f"there is no {settings.raw_tools!r}", hint)
+            self._look.problem(
+                (*self._at, "translation", "raw_tools"), f"there is no raw tool format {settings.raw_tools!r}", hint
+            )
         return settings
 
     def headers(self) -> tuple[tuple[str, ConfiguredSecret], ...]:
+        """Return the configured extra headers."""
         found: dict[str, ConfiguredSecret] = {}
         for name, value in self._table.headers.items():
             key = (*self._at, "headers", name)
-            if not _HEADER.match(name) or name.lower() in _OUR_HEADERS:
-                self._look.problem(key, "this header cannot be set")
+            if not _HEADER.match(name) or name.lower() in _RESERVED_HEADERS:
+                self._look.problem(key, "this header cannot be configured; the gateway sets it or its name is invalid")
             elif not isinstance(value, str) or not _HEADER_VALUE.match(value):
-                self._look.problem(key, "expected a text of printable ASCII characters")
+                self._look.problem(key, "expected a string of printable ASCII characters")
             else:
                 secret = self._text(key, value, hidden=is_secret_header(name))
                 if secret is not None:
@@ -325,16 +347,17 @@ class _Making:
         return tuple(found.items())
 
     def _text(self, key: KeyPath, value: str, *, hidden: bool) -> ConfiguredSecret | None:
-        """A text that may be a reference, and must be one if it is a secret."""
+        """Return the value of a setting that may be a reference, and must be one if it is `hidden`."""
         try:
             if hidden:
                 return self._look.secret(value, key)
             return self._look.parse_reference(value) or plain_value(value)
-        except InvalidValue as wrong:
-            self._look.problem(key, wrong.message, wrong.hint)
+        except InvalidValue as error:
+            self._look.problem(key, error.message, error.hint)
             return None
 
     def proxy(self, url: str) -> ConfiguredSecret | None:
+        """Return the proxy for a URL: from the table, else from the environment."""
         given, key = self._table.proxy, (*self._at, "proxy")
         if given is None:
             variable = proxy_variable(url, self._look.reference_context.environ)
@@ -345,44 +368,45 @@ class _Making:
         elif given == "off":
             return None
         elif "://" not in given and self._text(key, given, hidden=False) == plain_value(given):
-            self._look.problem(key, "expected http://HOST:PORT, a reference, or off")
+            self._look.problem(key, "expected http://HOST:PORT, a reference such as env:NAME, or off")
             return None
         self._proxy_scheme(key, given, "")
         return self._text(key, given, hidden="@" in given)
 
-    def _proxy_scheme(self, key: KeyPath, address: str, said: str) -> None:
-        scheme, found, _ = address.partition("://")
-        if found and ":" not in scheme and scheme.lower() not in ("http", "https"):
-            hint = f'{said}an http proxy, or proxy = "off" to go without'
-            self._look.problem(key, f"a {scheme} proxy cannot be used", hint)
+    def _proxy_scheme(self, key: KeyPath, address: str, source: str) -> None:
+        scheme, separator, _ = address.partition("://")
+        if separator and ":" not in scheme and scheme.lower() not in ("http", "https"):
+            hint = f'{source}use an http proxy, or set proxy = "off" to use none'
+            self._look.problem(key, f"a {scheme} proxy is not supported", hint)
 
     def ca_file(self) -> Path | None:
-        named = self._look.reference_context.environ.get("SSL_CERT_FILE")
-        return self._table.ca_file or (Path(named) if named else None)
+        """Return the file of trusted certificates: from the table, else from SSL_CERT_FILE."""
+        variable = self._look.reference_context.environ.get("SSL_CERT_FILE")
+        return self._table.ca_file or (Path(variable) if variable else None)
 
 
-def address_problem(address: str) -> tuple[str, str] | None:
-    """What is wrong with an address, and what to do; None if nothing."""
-    example = "as in https://api.example.com"
+def base_url_problem(address: str) -> tuple[str, str] | None:
+    """Return what is wrong with a base URL, and how to correct it; None if it is valid."""
+    example = "write it as in https://api.example.com"
     try:
         url = urlsplit(address)
         host, _ = url.hostname, url.port
     except ValueError as error:
-        return f"no address: {error}", example
+        return f"not a valid address: {error}", example
     if url.scheme not in ("http", "https") or not host or not re.fullmatch(r"[\x21-\x7e]+", address):
         return "expected an address that begins with https:// or http://", example
     if url.username is not None or url.password is not None:
         return "a secret must not be written in the configuration", "put it into key or headers, as a reference"
     if url.query or url.fragment:
-        return "an address ends before ? and #", example
+        return "the address must not have a query (?) or a fragment (#)", example
     return None
 
 
-# --- table files of raw tool calls
+# --- raw tool table files
 
 
 def with_table_files(upstreams: Mapping[str, Upstream], leaves: Leaves) -> dict[str, Upstream]:
-    """Return the upstreams with each `raw_tools = "file:…"` bound to what the file holds now. Raises ConfigError."""
+    """Return the upstreams with the file of each `raw_tools = "file:…"` loaded. Raises ConfigError."""
     found, problems = dict(upstreams), []
     for name, upstream in upstreams.items():
         choice = upstream.settings.raw_tools

@@ -205,7 +205,7 @@ def test_an_answer_that_is_kept_twice_has_its_whole_limit_and_one_over_it_is_sen
     store = unused.saver(KEY, RESPONSES, read("?"))
     assert store is not None
     encoder = RESPONSES.codec.encoder(read("?"), fixed_environment())
-    small = response_store._KeepingEncoder(encoder, store, ResponseBudget(ResponseLimits(answer=100)))
+    small = response_store._SavingEncoder(encoder, store, ResponseBudget(ResponseLimits(answer=100)))
     told = b"".join(payload.data for payload in small.feed(events))
     assert text.encode() in told and len(unused) == 0
 
